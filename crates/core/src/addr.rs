@@ -1,0 +1,410 @@
+//! Addresses as weir sees them: `Prefix` (canonical, IPv4-mapped IPv6 is
+//! IPv4), `Subject` (a prefix that may be banned) and `PrefixSet`. Which
+//! addresses belong to this host is not known here.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// An address with a prefix length; host bits are zero, `::ffff:a.b.c.d` is
+/// stored as IPv4 `a.b.c.d`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    addr: IpAddr,
+    len: u8,
+}
+
+/// Why a text is not a prefix, or a prefix not a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddrError {
+    /// Not an IPv4 or IPv6 address, optionally with `/length`.
+    Malformed(String),
+    /// The length is greater than 32 (IPv4) or 128 (IPv6).
+    Length(String),
+    /// Bits are set behind the prefix length.
+    HostBits(String, Prefix),
+    /// This address can never be banned, with the reason.
+    Unbannable(Prefix, &'static str),
+}
+
+impl fmt::Display for AddrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(text) => write!(
+                f,
+                "{:?} is not an address: write it as 192.0.2.7, 2001:db8::7 or 2001:db8::/64",
+                clip(text)
+            ),
+            Self::Length(text) => write!(
+                f,
+                "{:?} has a prefix length out of range: at most 32 for IPv4, 128 for IPv6",
+                clip(text)
+            ),
+            Self::HostBits(text, canonical) => write!(
+                f,
+                "{:?} has bits set behind its prefix length: write {canonical}",
+                clip(text)
+            ),
+            Self::Unbannable(prefix, why) => write!(f, "{prefix} cannot be banned: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for AddrError {}
+
+/// At most 64 characters of somebody's text, for a message.
+fn clip(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+impl Prefix {
+    /// The prefix of `len` bits that holds `addr`; host bits are cleared.
+    /// `None` when `len` is too long for the family.
+    pub fn new(addr: IpAddr, len: u8) -> Option<Self> {
+        let (addr, len) = match addr {
+            IpAddr::V6(v6) if len >= 96 => match v6.to_ipv4_mapped() {
+                Some(v4) => (IpAddr::V4(v4), len.checked_sub(96)?),
+                None => (addr, len),
+            },
+            _ => (addr, len),
+        };
+        let addr = match addr {
+            IpAddr::V4(v4) if len <= 32 => IpAddr::V4(Ipv4Addr::from(v4.to_bits() & mask32(len))),
+            IpAddr::V6(v6) if len <= 128 => IpAddr::V6(Ipv6Addr::from(v6.to_bits() & mask128(len))),
+            _ => return None,
+        };
+        Some(Self { addr, len })
+    }
+
+    /// The prefix that holds exactly this address (/32 or /128).
+    pub fn host(addr: IpAddr) -> Self {
+        let addr = addr.to_canonical();
+        let len = if addr.is_ipv4() { 32 } else { 128 };
+        Self { addr, len }
+    }
+
+    /// The first address.
+    pub fn addr(self) -> IpAddr {
+        self.addr
+    }
+
+    /// The length in bits: 0–32 for IPv4, 0–128 for IPv6.
+    pub fn bits(self) -> u8 {
+        self.len
+    }
+
+    /// One address only?
+    pub fn is_host(self) -> bool {
+        self.len == if self.addr.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// Does this prefix hold the address? IPv4-mapped addresses count as IPv4.
+    pub fn contains(self, addr: IpAddr) -> bool {
+        match (self.addr, addr.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(a)) => a.to_bits() & mask32(self.len) == net.to_bits(),
+            (IpAddr::V6(net), IpAddr::V6(a)) => a.to_bits() & mask128(self.len) == net.to_bits(),
+            _ => false,
+        }
+    }
+
+    /// Does this prefix hold all of `other`?
+    pub fn covers(self, other: Prefix) -> bool {
+        self.len <= other.len && self.contains(other.addr)
+    }
+}
+
+fn mask32(len: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
+}
+
+fn mask128(len: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
+impl FromStr for Prefix {
+    type Err = AddrError;
+
+    /// Accepts `ADDR` and `ADDR/LEN`; bits behind the length are an error,
+    /// so that a typing mistake does not ban a network.
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        let malformed = || AddrError::Malformed(text.to_owned());
+        let (addr, len) = match text.split_once('/') {
+            Some((addr, len)) => {
+                if len.is_empty() || len.len() > 3 || !len.bytes().all(|b| b.is_ascii_digit()) {
+                    return Err(malformed());
+                }
+                (addr, Some(len))
+            }
+            None => (text, None),
+        };
+        let addr: IpAddr = addr.parse().map_err(|_| malformed())?;
+        let Some(len) = len else {
+            return Ok(Self::host(addr));
+        };
+        let len: u16 = len.parse().map_err(|_| malformed())?;
+        let too_long = || AddrError::Length(text.to_owned());
+        let len = u8::try_from(len).map_err(|_| too_long())?;
+        let prefix = Self::new(addr, len).ok_or_else(too_long)?;
+        if prefix.addr != addr.to_canonical() {
+            return Err(AddrError::HostBits(text.to_owned(), prefix));
+        }
+        Ok(prefix)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_host() {
+            write!(f, "{}", self.addr)
+        } else {
+            write!(f, "{}/{}", self.addr, self.len)
+        }
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A prefix that may be banned. Never the unspecified address, loopback,
+/// link-local IPv6, multicast, broadcast or `::/24` (whose keys the kernel
+/// table uses for IPv4): without them a host loses its own network.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Subject(Prefix);
+
+impl Subject {
+    /// Checks that `prefix` is bannable.
+    pub fn new(prefix: Prefix) -> Result<Self, AddrError> {
+        const NEVER: [(&str, &str); 9] = [
+            ("0.0.0.0/8", "it is \"this network\" (RFC 1122)"),
+            ("127.0.0.0/8", "it is loopback"),
+            ("224.0.0.0/4", "it is multicast"),
+            ("255.255.255.255", "it is the broadcast address"),
+            ("::", "it is the unspecified address"),
+            ("::1", "it is loopback"),
+            (
+                "fe80::/10",
+                "link-local addresses carry neighbour discovery",
+            ),
+            ("ff00::/8", "it is multicast"),
+            ("::/24", "it is reserved (RFC 4291)"),
+        ];
+        for (never, why) in NEVER {
+            let never: Prefix = never.parse().expect("the constants are prefixes");
+            if never.covers(prefix) || prefix.covers(never) {
+                return Err(AddrError::Unbannable(prefix, why));
+            }
+        }
+        Ok(Self(prefix))
+    }
+
+    /// The prefix itself.
+    pub fn prefix(self) -> Prefix {
+        self.0
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Subject {
+    type Err = AddrError;
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        Self::new(text.parse()?)
+    }
+}
+
+impl Serialize for Subject {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Subject {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Self::new(Prefix::deserialize(d)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A set of prefixes with longest-match questions, for allow lists and
+/// exemptions: small (thousands), asked on the way to a ban, never per packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixSet {
+    sorted: Vec<Prefix>,
+}
+
+impl PrefixSet {
+    /// The members in order, without duplicates.
+    pub fn iter(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.sorted.iter().copied()
+    }
+
+    /// How many prefixes were put in.
+    pub fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// Adds a prefix; false when it was there already.
+    pub fn insert(&mut self, prefix: Prefix) -> bool {
+        match self.sorted.binary_search(&prefix) {
+            Ok(_) => false,
+            Err(at) => {
+                self.sorted.insert(at, prefix);
+                true
+            }
+        }
+    }
+
+    /// Takes exactly this prefix out; false when it was not there.
+    pub fn remove(&mut self, prefix: Prefix) -> bool {
+        match self.sorted.binary_search(&prefix) {
+            Ok(at) => {
+                self.sorted.remove(at);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The longest member that covers all of `prefix`.
+    pub fn covering(&self, prefix: Prefix) -> Option<Prefix> {
+        (0..=prefix.bits()).rev().find_map(|len| {
+            let candidate = Prefix::new(prefix.addr(), len)?;
+            self.sorted
+                .binary_search(&candidate)
+                .ok()
+                .map(|_| candidate)
+        })
+    }
+
+    /// The longest member that holds this address.
+    pub fn lookup(&self, addr: IpAddr) -> Option<Prefix> {
+        self.covering(Prefix::host(addr))
+    }
+}
+
+impl FromIterator<Prefix> for PrefixSet {
+    fn from_iter<I: IntoIterator<Item = Prefix>>(prefixes: I) -> Self {
+        let mut sorted: Vec<_> = prefixes.into_iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        Self { sorted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_mapped_address_is_ipv4() {
+        assert_eq!(prefix("::ffff:192.0.2.7"), prefix("192.0.2.7"));
+        assert_eq!(prefix("::ffff:192.0.2.0/120"), prefix("192.0.2.0/24"));
+    }
+
+    #[test]
+    fn malformed_texts_are_named() {
+        for text in [
+            "",
+            "/",
+            "1.2.3",
+            "1.2.3.4/",
+            "1.2.3.4/33",
+            "1.2.3.4/-1",
+            "1.2.3.4/+8",
+            "::/129",
+            "1.2.3.4/0x8",
+            "1.2.3.4 ",
+            "01.2.3.4",
+            "fe80::1%eth0",
+            "$(reboot)",
+            "1.2.3.4/24",
+        ] {
+            let error = text.parse::<Prefix>().expect_err(text).to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn hosts_keep_their_network() {
+        for text in [
+            "::",
+            "::1",
+            "fe80::1",
+            "fe80::/64",
+            "ff02::1",
+            "0.0.0.0",
+            "0.0.0.0/0",
+            "127.0.0.1",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::/0",
+            "192.0.0.0/2",
+        ] {
+            let error = text.parse::<Subject>().expect_err(text).to_string();
+            assert!(error.contains("cannot be banned"), "{error}");
+        }
+        for text in [
+            "192.0.2.7",
+            "2001:db8::7",
+            "2001:db8::/64",
+            "198.51.100.0/24",
+        ] {
+            assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_longest_covering_member_is_found() {
+        let set: PrefixSet = ["10.0.0.0/8", "10.1.0.0/16", "2001:db8::/32"]
+            .map(prefix)
+            .into_iter()
+            .collect();
+        assert_eq!(
+            set.lookup("10.1.2.3".parse().unwrap()),
+            Some(prefix("10.1.0.0/16"))
+        );
+        assert_eq!(
+            set.lookup("10.2.2.3".parse().unwrap()),
+            Some(prefix("10.0.0.0/8"))
+        );
+        assert_eq!(set.lookup("11.2.2.3".parse().unwrap()), None);
+        assert_eq!(
+            set.covering(prefix("2001:db8:1::/48")),
+            Some(prefix("2001:db8::/32"))
+        );
+        assert_eq!(set.covering(prefix("2001::/16")), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The decision that all of weir is about: a ban, who made it and until when.
+
+use std::{fmt, str::FromStr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Scope, Subject};
+
+/// Who made a ban. Eviction at the cap stays inside the producer that
+/// overflows; manual bans are never evicted.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Producer {
+    /// An administrator: `weir ban` or the API.
+    Manual,
+    /// The jail of this name.
+    Jail(String),
+    /// The list of this name.
+    List(String),
+    /// A decoy port.
+    Decoy,
+}
+
+impl fmt::Display for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manual => f.write_str("manual"),
+            Self::Jail(name) => write!(f, "jail:{name}"),
+            Self::List(name) => write!(f, "list:{name}"),
+            Self::Decoy => f.write_str("decoy"),
+        }
+    }
+}
+
+/// The longest name of a jail or list, in bytes: it is stored in the kernel
+/// beside the ban.
+pub const MAX_NAME: usize = 48;
+
+impl FromStr for Producer {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("jail", name)) if !name.is_empty() => Ok(Self::Jail(name.to_owned())),
+            Some(("list", name)) if !name.is_empty() => Ok(Self::List(name.to_owned())),
+            None if text == "manual" => Ok(Self::Manual),
+            None if text == "decoy" => Ok(Self::Decoy),
+            _ => Err(format!(
+                "{text:?} is not a producer: manual, decoy, jail:NAME or list:NAME"
+            )),
+        }
+    }
+}
+
+impl Serialize for Producer {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Producer {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// When a ban ends, by the wall clock. The kernel's own expiry is in jiffies
+/// (see `weir-enforce`); this is what people and the database read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Until {
+    /// At this moment.
+    At(Timestamp),
+    /// Only when somebody lifts it; `null` in JSON.
+    Never,
+}
+
+impl Until {
+    /// Is it over at `now`?
+    pub fn is_over(self, now: Timestamp) -> bool {
+        matches!(self, Self::At(end) if end <= now)
+    }
+}
+
+/// A subject that may not talk to this host, within a scope, until an end.
+/// (subject, scope, producer) names a ban: the same again replaces it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ban {
+    /// Who.
+    pub subject: Subject,
+    /// Which ports.
+    pub scope: Scope,
+    /// Who says so.
+    pub producer: Producer,
+    /// Why, in words for a person; somebody else's text in it is escaped when printed.
+    pub reason: String,
+    /// When it was decided.
+    pub since: Timestamp,
+    /// When it ends.
+    pub until: Until,
+    /// The last lines or events that led to it, oldest first; bounded by the producer.
+    #[serde(default)]
+    pub evidence: Vec<String>,
+}
+
+/// What policy tells enforcement to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// Put this ban into force.
+    Ban(Ban),
+    /// Lift bans of a subject: of one producer and scope, or all (`None`).
+    Unban {
+        /// Who is let in again.
+        subject: Subject,
+        /// Only the bans of this producer; all producers when `None`.
+        producer: Option<Producer>,
+        /// Only bans of this scope; all scopes when `None`.
+        scope: Option<Scope>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_says_null_for_a_ban_without_end() {
+        let ban = Ban {
+            subject: "192.0.2.7".parse().unwrap(),
+            scope: "22/tcp".parse().unwrap(),
+            producer: Producer::Jail("sshd".into()),
+            reason: "5 failures".into(),
+            since: Timestamp::UNIX_EPOCH,
+            until: Until::Never,
+            evidence: vec![],
+        };
+        let json = serde_json::to_value(&ban).unwrap();
+        assert_eq!(json["until"], serde_json::Value::Null);
+        assert_eq!(json["producer"], "jail:sshd");
+        assert_eq!(serde_json::from_value::<Ban>(json).unwrap(), ban);
+    }
+}

@@ -1,0 +1,110 @@
+//! The filters that weir brings. Written from OpenSSH's own messages
+//! (`auth.c`, `auth2.c`, `monitor.c`, `packet.c`); how messages of one attempt
+//! are counted once is `filter`'s `announces`/`completes`/`unless_counted`.
+
+use super::filter::{Definition, PatternDefinition};
+
+/// OpenSSH's server, also as `sshd-session` (9.8 and later).
+///
+/// One attempt counts once. For a user that does not exist sshd writes
+/// "Invalid user" when the login begins and "Failed password for invalid user"
+/// for each password: the first counts at once, so that a probe without a
+/// password counts as well, and the first "Failed" of that connection tells of
+/// the same attempt. A refused public key is normal for a client that holds
+/// several and never counts where the user exists; a connection that ends
+/// without an attempt may be a person who thought better of it and counts only
+/// when `aggressive`. PAM's own "authentication failure" lines repeat what sshd
+/// says and never count.
+///
+/// Nothing follows "ssh2" for passwords, so the last "from" of the line is
+/// sshd's; protocol 1 (until OpenSSH 7.5) put the client's text behind "ssh1",
+/// so its lines are not read. Messages in which two texts of the client
+/// surround the address ("Change of username", host-based logins) are left
+/// out: no reading of them is safe.
+pub(crate) fn sshd(aggressive: bool) -> Definition {
+    const FROM: &str = "from <addr> port <port> ssh2[ \\[preauth\\]]";
+    const TYPED: &str = "(keyboard-interactive/pam|keyboard-interactive/bsdauth|keyboard-interactive/skey|keyboard-interactive|challenge-response)";
+    // What PAM's strerror says on Linux and FreeBSD.
+    const PAM: &str = "(Authentication failure|authentication failure|Authentication error|authentication error|Permission denied|permission denied|User not known to the underlying authentication module|Have exhausted maximum number of retries for service|maximum number of tries exceeded)";
+    let announces = |text: &str, label: &str| PatternDefinition {
+        announces: Some(label.into()),
+        ..text.into()
+    };
+    let completes = |text: String, label: &str| PatternDefinition {
+        completes: Some(label.into()),
+        ..text.as_str().into()
+    };
+    let unless_counted = |text: &str| PatternDefinition {
+        unless_counted: true,
+        ..text.into()
+    };
+    let mut patterns = vec![
+        completes(
+            format!("Failed password for (invalid|illegal) user <user> {FROM}"),
+            "invalid",
+        ),
+        completes(
+            format!("Failed {TYPED} for (invalid|illegal) user <user> {FROM}"),
+            "invalid",
+        ),
+        // A client's opening question, which follows "Invalid user".
+        unless_counted(&format!(
+            "Failed none for (invalid|illegal) user <user> {FROM}"
+        )),
+        // The certificate's or key's name is one word for each that sshd makes.
+        unless_counted(
+            "Failed publickey for (invalid|illegal) user <user> from <addr> port <port> ssh2[: <word> <word>][ \\[preauth\\]]",
+        ),
+        completes(format!("Failed (password|none) for <user> {FROM}"), "root"),
+        completes(format!("Failed {TYPED} for <user> {FROM}"), "pam"),
+        announces(
+            "(Invalid|Illegal) user <user> from <addr>[ port <port>][ \\[preauth\\]]",
+            "invalid",
+        ),
+        // sshd writes "Failed keyboard-interactive" only from the third time.
+        announces(
+            &format!("[error: ]PAM: {PAM} for <user> from <addr>[ via <word>][ \\[preauth\\]]"),
+            "pam",
+        ),
+        // The name of an account that exists and is one word; why it is not
+        // allowed, such as its shell, is the host's own text.
+        announces(
+            "User <user:word> from <addr> not allowed because <text>",
+            "invalid",
+        ),
+        announces(
+            "ROOT LOGIN REFUSED FROM <addr>[ port <port>][ \\[preauth\\]]",
+            "root",
+        ),
+        unless_counted(&format!(
+            "[error: ]maximum authentication attempts exceeded for [(invalid|illegal) user ]<user> {FROM}"
+        )),
+        unless_counted(
+            "Disconnecting (authenticating|invalid) user <user> <addr> port <port>: Too many authentication failures[ \\[preauth\\]]",
+        ),
+    ];
+    if aggressive {
+        patterns.extend(
+            [
+                "Connection (closed|reset) by (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
+                "Disconnected from (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
+                "Connection (closed|reset) by <addr>[ port <port>] \\[preauth\\]",
+                "[fatal: ]Unable to negotiate with <addr>[ port <port>]: <text>",
+                "Did not receive identification string from <addr>[ port <port>]",
+                "[error: ]Received disconnect from <addr>[ port <port>]:<text>\\[preauth\\]",
+                "Bad protocol version identification '<text>' from <addr>[ port <port>]",
+                "[error: ]banner exchange: Connection from <addr> port <port>: <text>",
+                "[fatal: ]ssh_dispatch_run_fatal: Connection from <addr> port <port>: <text>",
+            ]
+            .map(unless_counted),
+        );
+    }
+    Definition {
+        identifiers: vec!["sshd".into(), "sshd-session".into()],
+        patterns,
+        // Follows "Invalid user", which has counted.
+        ignore: vec![format!(
+            "[error: ]PAM: {PAM} for illegal user <user> from <addr>[ via <word>][ \\[preauth\\]]"
+        )],
+    }
+}

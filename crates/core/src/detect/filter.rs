@@ -1,0 +1,475 @@
+//! A filter: the patterns of one program's messages, compiled from weir's own
+//! form (`Definition`, TOML) and run on one record after the other. What a
+//! pattern is stands in `pattern`, the filters that weir brings in `builtin`.
+
+use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, net::IpAddr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de};
+
+use super::{
+    Context, Finding, MAX_LINE, MAX_USER, Record, builtin,
+    pattern::{Captures, Pattern, PatternError},
+    stamp::{self, StampCache},
+};
+
+/// A filter as it is written.
+///
+/// ```toml
+/// identifiers = ["sshd", "sshd-session"]
+/// patterns = [
+///     'Failed password for [invalid user ]<user> from <addr> port <port>[ ssh2]',
+///     { text = 'Invalid user <user> from <addr>', announces = "invalid" },
+/// ]
+/// ignore = []
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// The syslog tags of the program. Empty: lines have no host and tag, the
+    /// message follows the stamp.
+    #[serde(default)]
+    pub identifiers: Vec<String>,
+    /// What counts as a failure; the first that fits is taken.
+    pub patterns: Vec<PatternDefinition>,
+    /// Messages that do not count although a pattern fits. They need an
+    /// `<addr>` as well.
+    #[serde(default)]
+    pub ignore: Vec<String>,
+}
+
+/// One pattern: a plain string, or a table where several messages can tell of
+/// one and the same attempt on a connection (address and port).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PatternDefinition {
+    /// The pattern: fixed text with `<addr>`, `<port>`, `<user>`,
+    /// `<user:word>`, `<text>`, `<word>`, `<number>`, `[optional]`, `(a|b)`.
+    pub text: String,
+    /// It counts, and the next message of this connection that `completes`
+    /// the same label tells of the same attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announces: Option<String>,
+    /// It does not count when it completes an announced attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completes: Option<String>,
+    /// It counts only where nothing of this connection has counted before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unless_counted: bool,
+}
+
+impl From<&str> for PatternDefinition {
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PatternDefinition {
+    fn deserialize<D: de::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            text: String,
+            announces: Option<String>,
+            completes: Option<String>,
+            #[serde(default)]
+            unless_counted: bool,
+        }
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = PatternDefinition;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a pattern: a string, or a table with text, announces, completes, unless_counted")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(text.into())
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let table = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(PatternDefinition {
+                    text: table.text,
+                    announces: table.announces,
+                    completes: table.completes,
+                    unless_counted: table.unless_counted,
+                })
+            }
+        }
+        d.deserialize_any(Visitor)
+    }
+}
+
+/// Why a definition is not a filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DefinitionError {
+    /// There is no pattern.
+    NoPatterns,
+    /// More than 1000 patterns.
+    TooMany(usize),
+    /// An identifier that cannot be a syslog tag.
+    Identifier(String),
+    /// More than eight labels in `announces`.
+    TooManyLabels,
+    /// A label is completed that nothing announces.
+    Label {
+        /// Number of the pattern, from 0.
+        pattern: usize,
+        /// The label.
+        label: String,
+    },
+    /// A pattern is malformed.
+    Pattern {
+        /// `patterns` or `ignore`.
+        list: &'static str,
+        /// Number of the pattern, from 0.
+        pattern: usize,
+        /// Its text.
+        text: String,
+        /// What is wrong.
+        error: PatternError,
+    },
+}
+
+impl fmt::Display for DefinitionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPatterns => f.write_str("a filter needs at least one pattern"),
+            Self::TooMany(n) => write!(f, "{n} patterns in one filter: at most 1000"),
+            Self::Identifier(tag) => write!(
+                f,
+                "identifier {tag:?} cannot be a syslog tag: 1 to 64 characters without blank, colon and bracket"
+            ),
+            Self::TooManyLabels => f.write_str("more than 8 different labels in announces"),
+            Self::Label { pattern, label } => write!(
+                f,
+                "patterns[{pattern}] completes {label:?}, which no pattern announces"
+            ),
+            Self::Pattern {
+                list,
+                pattern,
+                text,
+                error,
+            } => {
+                let text: String = text.chars().take(120).collect();
+                write!(f, "{list}[{pattern}] {text:?}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DefinitionError {}
+
+/// A compiled filter; shared between threads, each with its own [`FilterState`].
+#[derive(Clone, Debug)]
+pub struct Filter {
+    identifiers: Vec<Box<[u8]>>,
+    patterns: Vec<Rule>,
+    ignore: Vec<Pattern>,
+    /// By the first byte of a message: which patterns can fit.
+    by_first: Vec<Box<[u16]>>,
+    /// Is any message bound to another one of its connection?
+    connections: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    pattern: Pattern,
+    /// Bits of the labels.
+    announces: u8,
+    completes: u8,
+    unless_counted: bool,
+}
+
+impl Filter {
+    /// The names of the filters that weir brings.
+    pub fn builtin_names() -> &'static [&'static str] {
+        &["sshd", "sshd-aggressive"]
+    }
+
+    /// A filter that weir brings: `sshd` counts failed logins;
+    /// `sshd-aggressive` also connections that end before a login and failed
+    /// negotiations.
+    pub fn builtin(name: &str) -> Option<Self> {
+        let definition = Self::builtin_definition(name)?;
+        Some(Self::compile(&definition).expect("the built-in filters are tested"))
+    }
+
+    /// The definition of a filter that weir brings, to read or to extend.
+    pub fn builtin_definition(name: &str) -> Option<Definition> {
+        match name {
+            "sshd" => Some(builtin::sshd(false)),
+            "sshd-aggressive" => Some(builtin::sshd(true)),
+            _ => None,
+        }
+    }
+
+    /// Checks and compiles a definition.
+    pub fn compile(definition: &Definition) -> Result<Self, DefinitionError> {
+        if definition.patterns.is_empty() {
+            return Err(DefinitionError::NoPatterns);
+        }
+        for n in [definition.patterns.len(), definition.ignore.len()] {
+            if n > 1000 {
+                return Err(DefinitionError::TooMany(n));
+            }
+        }
+        for tag in &definition.identifiers {
+            let bad = |b: u8| b <= b' ' || b == b':' || b == b'[';
+            if tag.is_empty() || tag.len() > 64 || tag.bytes().any(bad) {
+                return Err(DefinitionError::Identifier(tag.clone()));
+            }
+        }
+        let mut labels: Vec<&str> = vec![];
+        for label in definition
+            .patterns
+            .iter()
+            .filter_map(|p| p.announces.as_deref())
+        {
+            if !labels.contains(&label) {
+                labels.push(label);
+            }
+        }
+        if labels.len() > 8 {
+            return Err(DefinitionError::TooManyLabels);
+        }
+        let parse = |list, pattern, text: &String| {
+            Pattern::parse(text).map_err(|error| DefinitionError::Pattern {
+                list,
+                pattern,
+                text: text.clone(),
+                error,
+            })
+        };
+        let bit = |pattern, label: &Option<String>| match label {
+            None => Ok(0),
+            Some(label) => match labels.iter().position(|l| l == label) {
+                Some(at) => Ok(1u8 << at),
+                None => Err(DefinitionError::Label {
+                    pattern,
+                    label: label.clone(),
+                }),
+            },
+        };
+        let patterns = definition
+            .patterns
+            .iter()
+            .enumerate()
+            .map(|(i, p)| {
+                Ok(Rule {
+                    pattern: parse("patterns", i, &p.text)?,
+                    announces: bit(i, &p.announces)?,
+                    completes: bit(i, &p.completes)?,
+                    unless_counted: p.unless_counted,
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let ignore = definition
+            .ignore
+            .iter()
+            .enumerate()
+            .map(|(i, text)| parse("ignore", i, text))
+            .collect::<Result<Vec<_>, _>>()?;
+        let firsts: Vec<_> = patterns.iter().map(|r| r.pattern.first_bytes()).collect();
+        let by_first = (0..=u8::MAX)
+            .map(|byte| {
+                (0u16..)
+                    .zip(&firsts)
+                    .filter(|(_, first)| first.as_ref().is_none_or(|f| f.contains(&byte)))
+                    .map(|(i, _)| i)
+                    .collect()
+            })
+            .collect();
+        Ok(Self {
+            identifiers: definition
+                .identifiers
+                .iter()
+                .map(|tag| tag.as_bytes().into())
+                .collect(),
+            connections: patterns
+                .iter()
+                .any(|r| r.announces != 0 || r.unless_counted),
+            patterns,
+            ignore,
+            by_first,
+        })
+    }
+
+    /// The syslog tags whose lines this filter reads.
+    pub fn identifiers(&self) -> impl Iterator<Item = &str> {
+        self.identifiers
+            .iter()
+            .map(|tag| std::str::from_utf8(tag).expect("it was a String"))
+    }
+
+    /// What one record tells; `None` when it tells of no failure.
+    pub fn read(
+        &self,
+        state: &mut FilterState,
+        record: &Record<'_>,
+        context: &Context<'_>,
+    ) -> Option<Finding> {
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        let (stamp, message) = if record.message_only {
+            (None, line)
+        } else if self.identifiers.is_empty() {
+            match stamp::split(line) {
+                Some((stamp, message)) => (Some(stamp), message),
+                None => (None, line),
+            }
+        } else {
+            let (stamp, rest) = stamp::split(line)?;
+            let (tag, message) = stamp::tag_and_message(rest)?;
+            if !self.identifiers.iter().any(|known| **known == *tag) {
+                return None;
+            }
+            (Some(stamp), message)
+        };
+        let (attempts, message) = repeated(message.trim_ascii());
+        // The end of a line that was cut is wherever its writer wanted it to be.
+        let cut = record.line.len() >= MAX_LINE;
+        let (pattern, captures) = self.matching(message, cut)?;
+        let addr = captures.addr?;
+        if self.ignore.iter().any(|p| p.read(message).is_some()) {
+            return None;
+        }
+        let time = match (record.time, stamp) {
+            (Some(time), _) => time,
+            // A stamp that is no time: the line is real, its clock is not.
+            (None, Some(stamp)) => state.stamps.time(stamp, context).unwrap_or(context.now),
+            (None, None) => context.now,
+        };
+        let rule = &self.patterns[pattern];
+        if self.connections && !state.connections.counts(rule, addr, captures.port, time) {
+            return None;
+        }
+        Some(Finding {
+            addr,
+            time,
+            user: captures.user.map(bounded),
+            attempts,
+            pattern,
+        })
+    }
+
+    fn matching<'a>(&self, message: &'a [u8], cut: bool) -> Option<(usize, Captures<'a>)> {
+        self.by_first[usize::from(*message.first()?)]
+            .iter()
+            .find_map(|i| {
+                let i = usize::from(*i);
+                let pattern = &self.patterns[i].pattern;
+                if cut && !pattern.is_open_ended() {
+                    return None;
+                }
+                Some((i, pattern.read(message)?))
+            })
+    }
+}
+
+/// rsyslog's `message repeated N times: [ text]`: N and the text.
+fn repeated(message: &[u8]) -> (u32, &[u8]) {
+    let whole = || {
+        let rest = message.strip_prefix(b"message repeated ")?;
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let text = rest[digits..]
+            .strip_prefix(b" times: [")?
+            .strip_suffix(b"]")?;
+        let n = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+        (n > 0).then_some((n, text.trim_ascii()))
+    };
+    whole().unwrap_or((1, message))
+}
+
+/// Somebody's text, at most [`MAX_USER`] bytes of it.
+fn bounded(user: &[u8]) -> String {
+    let mut text = String::from_utf8_lossy(&user[..user.len().min(MAX_USER)]).into_owned();
+    // A replacement character is longer than what it replaces.
+    while text.len() > MAX_USER {
+        text.pop();
+    }
+    text
+}
+
+/// What a filter remembers from line to line: the last stamp's time and the
+/// connections of the last minutes. Bounded.
+#[derive(Clone, Debug, Default)]
+pub struct FilterState {
+    stamps: StampCache,
+    connections: Connections,
+}
+
+/// How many connections are remembered. One that is forgotten (two shared a
+/// slot) may have one attempt counted twice, never too few.
+const CONNECTIONS: usize = 4096;
+
+/// How long messages of one connection belong together: sshd's login grace
+/// time is 2 minutes by default.
+const CONNECTION_SECONDS: i64 = 600;
+
+#[derive(Clone, Debug, Default)]
+struct Connections {
+    slots: Vec<Option<Connection>>,
+    hash: RandomState,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    addr: IpAddr,
+    /// 0: the message names none.
+    port: u16,
+    announced: u8,
+    since: Timestamp,
+}
+
+impl Connections {
+    fn counts(&mut self, rule: &Rule, addr: IpAddr, port: Option<u16>, time: Timestamp) -> bool {
+        if self.slots.is_empty() {
+            self.slots.resize(CONNECTIONS, None);
+        }
+        let port = port.unwrap_or(0);
+        let mut known = false;
+        // The second look is for an announcement that names no port.
+        let ports = [port, 0];
+        for port in &ports[..if port == 0 { 1 } else { 2 }] {
+            if let Some(connection) = self.find(addr, *port, time) {
+                known |= connection.port != 0 || port == &ports[0];
+                if connection.announced & rule.completes != 0 {
+                    connection.announced &= !rule.completes;
+                    return false;
+                }
+            }
+        }
+        if rule.unless_counted && known {
+            return false;
+        }
+        let announced = match self.find(addr, port, time) {
+            Some(connection) => connection.announced,
+            None => 0,
+        };
+        let slot = self.slot(addr, port);
+        self.slots[slot] = Some(Connection {
+            addr,
+            port,
+            announced: announced | rule.announces,
+            since: time,
+        });
+        true
+    }
+
+    fn slot(&self, addr: IpAddr, port: u16) -> usize {
+        self.hash.hash_one((addr, port)) as usize % CONNECTIONS
+    }
+
+    fn find(&mut self, addr: IpAddr, port: u16, time: Timestamp) -> Option<&mut Connection> {
+        let slot = self.slot(addr, port);
+        self.slots[slot].as_mut().filter(|c| {
+            c.addr == addr
+                && c.port == port
+                && (time.as_second() - c.since.as_second()).abs() <= CONNECTION_SECONDS
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+use super::*;
+use jiff::tz::TimeZone;
+
+const NOW: &str = "2026-11-21T05:00:00Z";
+
+fn read_all(filter: &str, lines: &[&str]) -> Vec<Option<Finding>> {
+    let filter = Filter::builtin(filter).expect("a built-in filter");
+    let mut state = FilterState::default();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    lines
+        .iter()
+        .map(|line| {
+            let line = format!("Nov 21 04:33:07 host sshd[1]: {line}");
+            let record = Record {
+                line: line.as_bytes(),
+                time: None,
+                message_only: false,
+            };
+            filter.read(&mut state, &record, &context)
+        })
+        .collect()
+}
+
+fn attempts(filter: &str, lines: &[&str]) -> u32 {
+    read_all(filter, lines)
+        .into_iter()
+        .flatten()
+        .map(|f| f.attempts)
+        .sum()
+}
+
+/// `testdata/sshd/messages.txt`: address or `-` per filter, user, message.
+#[test]
+fn sshd_messages() {
+    let table = include_str!("../../../../../testdata/sshd/messages.txt");
+    let mut rows = 0;
+    for row in table
+        .lines()
+        .filter(|r| !r.starts_with('#') && !r.is_empty())
+    {
+        let mut columns = row.splitn(4, '|').map(str::trim);
+        let mut next = || columns.next().expect("four columns");
+        let (normal, aggressive, user, message) = (next(), next(), next(), next());
+        for (name, expected) in [("sshd", normal), ("sshd-aggressive", aggressive)] {
+            let found = read_all(name, &[message]).remove(0);
+            let addr = found
+                .as_ref()
+                .map_or("-".to_owned(), |f| f.addr.to_string());
+            assert_eq!(addr, expected, "{name}: {message}");
+            if let Some(found) = found {
+                assert_eq!(
+                    found.user.as_deref().unwrap_or("-"),
+                    user,
+                    "{name}: {message}"
+                );
+                assert_eq!(found.time.to_string(), "2026-11-21T04:33:07Z");
+            }
+        }
+        rows += 1;
+    }
+    assert!(rows > 40, "{rows} rows read");
+}
+
+#[test]
+fn one_attempt_counts_once() {
+    let invalid = "Invalid user bob from 192.0.2.7 port 4711";
+    let failed = "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2";
+    let other = "Failed password for invalid user bob from 192.0.2.7 port 4712 ssh2";
+    let none = "Failed none for invalid user bob from 192.0.2.7 port 4711 ssh2";
+    let root = "Failed password for root from 192.0.2.7 port 4711 ssh2";
+    let refused = "ROOT LOGIN REFUSED FROM 192.0.2.7 port 4711";
+    let pam = "error: PAM: Authentication failure for root from 192.0.2.7";
+    let pam_invalid = "error: PAM: Authentication failure for illegal user bob from 192.0.2.7";
+    let typed = "Failed keyboard-interactive/pam for root from 192.0.2.7 port 4711 ssh2";
+    let most = "error: maximum authentication attempts exceeded for root from 192.0.2.7 port 4711 ssh2 [preauth]";
+    let denied = "User mail from 192.0.2.7 not allowed because not listed in AllowUsers";
+    let denied_failed = "Failed password for invalid user mail from 192.0.2.7 port 4711 ssh2";
+    let closed = "Connection closed by invalid user bob 192.0.2.7 port 4711 [preauth]";
+    for (lines, expected) in [
+        (&[invalid][..], 1),
+        (&[invalid, failed], 1),
+        (&[invalid, none, failed, failed], 2),
+        (&[failed, failed], 2),
+        (&[invalid, other], 2),
+        (&[none], 1),
+        (&[invalid, root], 2),
+        (&[root, root, root, most], 3),
+        (&[most], 1),
+        (&[refused, root, root], 2),
+        (&[pam, pam, typed], 2),
+        (&[invalid, pam_invalid, failed], 1),
+        (&[denied, denied_failed], 1),
+        (&[invalid, closed, invalid, failed], 2),
+    ] {
+        assert_eq!(attempts("sshd", lines), expected, "{lines:?}");
+    }
+    assert_eq!(attempts("sshd-aggressive", &[invalid, failed, closed]), 1);
+    assert_eq!(attempts("sshd-aggressive", &[closed]), 1);
+}
+
+#[test]
+fn joined_lines_count_each() {
+    let line = "message repeated 3 times: [ Failed password for root from 192.0.2.7 port 22 ssh2]";
+    assert_eq!(attempts("sshd", &[line]), 3);
+    for n in ["0", "", "-1", "99999999999", "x"] {
+        let line = format!(
+            "message repeated {n} times: [ Failed password for root from 192.0.2.7 port 22 ssh2]"
+        );
+        assert_eq!(attempts("sshd", &[&line]), 0, "{line}");
+    }
+}
+
+#[test]
+fn heads_and_journal_records() {
+    let filter = Filter::builtin("sshd").unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let text = "Failed password for root from 192.0.2.7 port 22 ssh2";
+    let mut state = FilterState::default();
+    let mut read = |line: &str, time: Option<&str>, message_only| {
+        let time = time.map(|t| t.parse().unwrap());
+        let record = Record {
+            line: line.as_bytes(),
+            time,
+            message_only,
+        };
+        filter
+            .read(&mut state, &record, &context)
+            .map(|f| f.time.to_string())
+    };
+    for (head, time) in [
+        ("Nov 21 04:33:07 host sshd[1]: ", "2026-11-21T04:33:07Z"),
+        (
+            "Nov 21 04:33:07 host sshd-session[17]: ",
+            "2026-11-21T04:33:07Z",
+        ),
+        ("Nov 21 04:33:07 host sshd: ", "2026-11-21T04:33:07Z"),
+        (
+            "2026-11-21T04:33:07.123456+00:00 host sshd[1]: ",
+            "2026-11-21T04:33:07.123456Z",
+        ),
+        (
+            "2026-11-21T05:33:07+01:00 host sshd[1]: ",
+            "2026-11-21T04:33:07Z",
+        ),
+        ("Xov 21 04:33:07 host sshd[1]: ", NOW),
+    ] {
+        assert_eq!(
+            read(&format!("{head}{text}"), None, false).as_deref(),
+            Some(time),
+            "{head}"
+        );
+    }
+    for head in [
+        "",
+        "Nov 21 04:33:07 host cron[1]: ",
+        "Nov 21 04:33:07 host sshdx[1]: ",
+        "Nov 21 04:33:07 sshd[1]: ",
+        "Nov 21 04:33:07 host cron[1]: sshd[1]: ",
+    ] {
+        assert_eq!(read(&format!("{head}{text}"), None, false), None, "{head}");
+    }
+    let time = "2026-11-21T04:00:00.5Z";
+    assert_eq!(read(text, Some(time), true).as_deref(), Some(time));
+    assert_eq!(read(text, None, true).as_deref(), Some(NOW));
+}
+
+#[test]
+fn a_definition_is_toml_and_its_errors_name_the_pattern() {
+    let definition: Definition = toml::from_str(
+        r"
+        patterns = [
+            'login failed for <user> \[<addr>\]',
+            { text = 'denied <addr>', unless_counted = true },
+        ]
+        ",
+    )
+    .unwrap();
+    let filter = Filter::compile(&definition).unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let record = Record {
+        line: b"2026-11-21T04:33:07Z login failed for \xff\x00 [192.0.2.7]",
+        time: None,
+        message_only: false,
+    };
+    let found = filter
+        .read(&mut FilterState::default(), &record, &context)
+        .unwrap();
+    assert_eq!(found.user.as_deref(), Some("\u{fffd}\0"));
+    for (text, message) in [
+        ("patterns = []", "at least one pattern"),
+        ("patterns = ['x']", "patterns[0] \"x\": it needs one <addr>"),
+        (
+            "patterns = ['<addr>']\nignore = ['<ip>']",
+            "ignore[0] \"<ip>\": <ip> is not a field",
+        ),
+        (
+            "patterns = ['<addr>']\nidentifiers = ['a b']",
+            "identifier \"a b\"",
+        ),
+        (
+            "patterns = [{ text = '<addr>', completes = 'x' }]",
+            "which no pattern announces",
+        ),
+    ] {
+        let definition: Definition = toml::from_str(text).unwrap();
+        let error = Filter::compile(&definition).expect_err(text).to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    for text in [
+        "pattern = []",
+        "patterns = [1]",
+        "patterns = [{ text = 'x', once = true }]",
+        "patterns = [{}]",
+    ] {
+        assert!(toml::from_str::<Definition>(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn user_names_and_lines_are_bounded() {
+    // Cut where the attacker wants the line to end.
+    let head = "Nov 21 04:33:07 host sshd[1]: Failed password for ";
+    let tail = " from 203.0.113.9 port 22 ssh2";
+    for (len, count) in [(MAX_LINE - 1, 1), (MAX_LINE, 0)] {
+        let user = "x".repeat(len - head.len() - tail.len());
+        let line = format!("{}{user}{tail}", &head[30..]);
+        let line = if count == 1 {
+            line
+        } else {
+            format!("{line} from 198.51.100.7 port 22 ssh2")
+        };
+        assert_eq!(attempts("sshd", &[&line]), count);
+    }
+    let line = format!(
+        "Failed password for {} from 192.0.2.7 port 22 ssh2",
+        "\u{1F980}x".repeat(40)
+    );
+    let user = read_all("sshd", &[&line]).remove(0).unwrap().user.unwrap();
+    assert!(user.len() <= MAX_USER && user.len() > 56);
+}
+
+proptest::proptest! {
+    /// Whatever the user name is, the address is the one that sshd appended.
+    #[test]
+    fn a_user_name_cannot_name_an_address(user in "( from |port |ssh2|203\\.0\\.113\\.9|22|[a-z :\\[\\]<>%.]|\\PC){0,20}") {
+        for line in [
+            format!("Failed password for invalid user {user} from 198.51.100.7 port 4711 ssh2"),
+            format!("Failed password for {user} from 198.51.100.7 port 4711 ssh2"),
+            format!("Invalid user {user} from 198.51.100.7 port 4711"),
+            format!("Invalid user {user} from 198.51.100.7"),
+            format!("Connection closed by invalid user {user} 198.51.100.7 port 4711 [preauth]"),
+            format!("Disconnecting invalid user {user} 198.51.100.7 port 4711: Too many authentication failures [preauth]"),
+        ] {
+            let found = read_all("sshd-aggressive", &[&line]).remove(0);
+            let found = found.unwrap_or_else(|| panic!("{line} is a failure"));
+            assert_eq!(found.addr.to_string(), "198.51.100.7", "{line}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_panic(line in proptest::collection::vec(proptest::num::u8::ANY, 0..200), cut in 0usize..120) {
+        let whole = b"Nov 21 04:33:07 host sshd[1]: message repeated 3 times: [ Failed password for root from 192.0.2.7 port 22 ssh2]";
+        let mut mixed = whole[..cut.min(whole.len())].to_vec();
+        mixed.extend(&line);
+        let filter = Filter::builtin("sshd-aggressive").unwrap();
+        let zone = TimeZone::UTC;
+        let context = Context { now: NOW.parse().unwrap(), zone: &zone };
+        for line in [&line, &mixed] {
+            for message_only in [false, true] {
+                let record = Record { line, time: None, message_only };
+                filter.read(&mut FilterState::default(), &record, &context);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Reads findings out of records: which line of which program says that which
+//! address failed, and when. Where lines come from is `weir-sources`' matter,
+//! what findings lead to is `policy`'s.
+//!
+//! A line is text of whoever wrote it. Patterns are therefore anchored at both
+//! ends of the message and read the server's fields from the side where no
+//! free text stands (see `pattern`); a line costs time linear in its length.
+
+mod builtin;
+mod filter;
+mod pattern;
+mod stamp;
+
+use std::net::IpAddr;
+
+use jiff::{Timestamp, tz::TimeZone};
+
+pub use filter::{Definition, DefinitionError, Filter, FilterState, PatternDefinition};
+pub use pattern::PatternError;
+
+/// The longest part of a line that is read; sources cut lines there.
+pub const MAX_LINE: usize = 8192;
+
+/// The longest user name that a finding keeps, in bytes.
+pub const MAX_USER: usize = 64;
+
+/// One line as a source delivers it, without its newline.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The bytes; any bytes.
+    pub line: &'a [u8],
+    /// When it was logged, where the source knows (journal); else the line's
+    /// own stamp counts, and without one, now.
+    pub time: Option<Timestamp>,
+    /// The line is the message alone, without stamp, host and tag; the source
+    /// has made sure which program wrote it.
+    pub message_only: bool,
+}
+
+/// What reading a line needs to know of the world.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The wall clock: guesses the year that BSD stamps lack.
+    pub now: Timestamp,
+    /// The zone of stamps that name none.
+    pub zone: &'a TimeZone,
+}
+
+/// An address did something, once (or `attempts` times).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Who; IPv4-mapped IPv6 is IPv4, a zone is cut off.
+    pub addr: IpAddr,
+    /// When, by the record.
+    pub time: Timestamp,
+    /// The user name that was tried: the attacker's text, at most [`MAX_USER`]
+    /// bytes, invalid UTF-8 replaced. Escape it when printing.
+    pub user: Option<String>,
+    /// How often: more than one where syslog joined equal lines.
+    pub attempts: u32,
+    /// Which pattern of the filter, counted from 0.
+    pub pattern: usize,
+}

@@ -1,0 +1,340 @@
+//! The head of a log line: its time stamp (BSD syslog or ISO 8601), host and
+//! tag. Finding the head's parts is cheap and done for every line; turning the
+//! stamp into a time is done only for lines that match.
+
+use jiff::{
+    SignedDuration, Timestamp,
+    civil::DateTime,
+    tz::{AmbiguousOffset, Offset},
+};
+
+use super::Context;
+
+/// A stamp's bytes and kind, not yet a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp<'a> {
+    /// `Nov 21 04:33:07`, 15 bytes: no year, no zone.
+    Bsd(&'a [u8], &'a [u8]),
+    /// `2026-11-21T04:33:07`, 19 bytes; then fraction and zone, if any.
+    Iso(&'a [u8], &'a [u8]),
+}
+
+/// Splits a stamp (whose form is checked, not its values) off a line.
+pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
+    let first = *line.first()?;
+    let (whole, rest) = if first.is_ascii_alphabetic() {
+        if line.len() < 16 || line[9] != b':' || line[12] != b':' {
+            return None;
+        }
+        (15, &line[15..])
+    } else if first.is_ascii_digit() {
+        if line.len() < 20 || line[4] != b'-' || line[13] != b':' || line[16] != b':' {
+            return None;
+        }
+        (19, &line[19..])
+    } else {
+        return None;
+    };
+    let tail = rest.iter().take(20).position(|b| *b == b' ')?;
+    let (stamp, tail) = (&line[..whole], &rest[..tail]);
+    let rest = &rest[tail.len() + 1..];
+    Some(if whole == 15 {
+        (Stamp::Bsd(stamp, tail), rest)
+    } else {
+        (Stamp::Iso(stamp, tail), rest)
+    })
+}
+
+/// The tag and message behind the stamp: `host tag[pid]: message`. BusyBox
+/// puts `facility.level` between host and tag.
+pub(crate) fn tag_and_message(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = rest;
+    for _ in 0..2 {
+        let space = memchr::memchr(b' ', &rest[..rest.len().min(256)])?;
+        rest = &rest[space + 1..];
+        let word = memchr::memchr(b' ', &rest[..rest.len().min(256)])?;
+        if word > 0 && rest[word - 1] == b':' {
+            let tag = &rest[..word - 1];
+            let tag = match memchr::memchr(b'[', tag) {
+                Some(pid) => &tag[..pid],
+                None => tag,
+            };
+            return Some((tag, &rest[word + 1..]));
+        }
+    }
+    None
+}
+
+/// The last stamp's time: a busy log repeats the second.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StampCache {
+    bytes: Vec<u8>,
+    seconds: Option<Timestamp>,
+    /// The hour of the `now` that the year was guessed with.
+    hour: i64,
+}
+
+impl StampCache {
+    /// The time that a stamp names; `None` when its values are not a time.
+    pub fn time(&mut self, stamp: Stamp<'_>, context: &Context<'_>) -> Option<Timestamp> {
+        let (bytes, tail) = match stamp {
+            Stamp::Bsd(bytes, tail) | Stamp::Iso(bytes, tail) => (bytes, tail),
+        };
+        let digits = match tail.first() {
+            Some(b'.' | b',') => 1 + tail[1..].iter().take_while(|b| b.is_ascii_digit()).count(),
+            _ => 0,
+        };
+        let (fraction, zone) = tail.split_at(digits);
+        let hour = context.now.as_second() / 3600;
+        let known = self.bytes.len() == bytes.len() + zone.len()
+            && self.bytes.starts_with(bytes)
+            && self.bytes.ends_with(zone)
+            && self.hour == hour;
+        if !known {
+            self.seconds = match stamp {
+                Stamp::Bsd(bytes, _) if zone.is_empty() => bsd(bytes, context),
+                Stamp::Bsd(..) => None,
+                Stamp::Iso(bytes, _) => iso(bytes, zone, context),
+            };
+            self.bytes.clear();
+            self.bytes.extend_from_slice(bytes);
+            self.bytes.extend_from_slice(zone);
+            self.hour = hour;
+        }
+        let seconds = self.seconds?;
+        if fraction.is_empty() {
+            return Some(seconds);
+        }
+        let nanos = fraction[1..]
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(b'0'))
+            .take(9)
+            .fold(0i64, |n, d| n * 10 + i64::from(d - b'0'));
+        seconds.checked_add(SignedDuration::from_nanos(nanos)).ok()
+    }
+}
+
+fn two(bytes: &[u8]) -> Option<i8> {
+    match bytes {
+        [b' ', d] if d.is_ascii_digit() => Some((d - b'0') as i8),
+        [t, d] if t.is_ascii_digit() && d.is_ascii_digit() => {
+            Some(((t - b'0') * 10 + (d - b'0')) as i8)
+        }
+        _ => None,
+    }
+}
+
+fn bsd(bytes: &[u8], context: &Context<'_>) -> Option<Timestamp> {
+    const MONTHS: [&[u8; 3]; 12] = [
+        b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
+        b"Dec",
+    ];
+    let month = 1 + MONTHS.iter().position(|m| bytes.starts_with(*m))? as i8;
+    if bytes[3] != b' ' || bytes[6] != b' ' || bytes[7] == b' ' {
+        return None;
+    }
+    let day = two(&bytes[4..6])?;
+    let (hour, minute, second) = (
+        two(&bytes[7..9])?,
+        two(&bytes[10..12])?,
+        two(&bytes[13..15])?,
+    );
+    let year = context.zone.to_datetime(context.now).year();
+    let latest = context
+        .now
+        .checked_add(SignedDuration::from_hours(24))
+        .unwrap_or(Timestamp::MAX);
+    // The next year first: a stamp of 1 January that arrives on 31 December.
+    // Eight years back: 29 February, across a century without a leap day.
+    (year - 8..=year.saturating_add(1)).rev().find_map(|year| {
+        // 60 is a leap second, which no host's clock shows as such for long.
+        let civil = DateTime::new(year, month, day, hour, minute, second.min(59), 0).ok()?;
+        local(civil, context).filter(|time| *time <= latest)
+    })
+}
+
+/// A local time; where the clock was set back and the hour exists twice, the
+/// one that is nearer to now.
+fn local(civil: DateTime, context: &Context<'_>) -> Option<Timestamp> {
+    let ambiguous = context.zone.to_ambiguous_timestamp(civil);
+    match ambiguous.offset() {
+        AmbiguousOffset::Fold { before, after } => {
+            let distance = |time: &Timestamp| time.duration_since(context.now).abs();
+            [before, after]
+                .into_iter()
+                .filter_map(|offset| offset.to_timestamp(civil).ok())
+                .min_by_key(distance)
+        }
+        _ => ambiguous.compatible().ok(),
+    }
+}
+
+fn iso(bytes: &[u8], zone: &[u8], context: &Context<'_>) -> Option<Timestamp> {
+    if bytes[7] != b'-'
+        || !matches!(bytes[10], b'T' | b't' | b' ')
+        || bytes.contains(&b' ') && bytes[10] != b' '
+    {
+        return None;
+    }
+    let year = i16::from(two(&bytes[..2])?) * 100 + i16::from(two(&bytes[2..4])?);
+    let civil = DateTime::new(
+        year,
+        two(&bytes[5..7])?,
+        two(&bytes[8..10])?,
+        two(&bytes[11..13])?,
+        two(&bytes[14..16])?,
+        two(&bytes[17..19])?.min(59),
+        0,
+    )
+    .ok()?;
+    match zone {
+        b"" => local(civil, context),
+        b"Z" | b"z" => Offset::UTC.to_timestamp(civil).ok(),
+        [sign @ (b'+' | b'-'), hours_minutes @ ..] => {
+            let (hours, minutes) = match hours_minutes {
+                [h, m, b':', rest @ ..] if rest.len() == 2 => (two(&[*h, *m])?, two(rest)?),
+                [h, m, rest @ ..] if rest.len() == 2 => (two(&[*h, *m])?, two(rest)?),
+                [h, m] => (two(&[*h, *m])?, 0),
+                _ => return None,
+            };
+            let seconds = i32::from(hours) * 3600 + i32::from(minutes) * 60;
+            let seconds = if *sign == b'-' { -seconds } else { seconds };
+            Offset::from_seconds(seconds).ok()?.to_timestamp(civil).ok()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::tz::TimeZone;
+
+    fn time(line: &str, now: &str, zone: &TimeZone) -> Option<String> {
+        let now = now.parse().unwrap();
+        let (stamp, _) = split(line.as_bytes())?;
+        let time = StampCache::default().time(stamp, &Context { now, zone })?;
+        Some(time.to_string())
+    }
+
+    /// Central Europe without a zone database: pure core has none.
+    fn europe() -> TimeZone {
+        TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
+    }
+
+    #[test]
+    fn stamps_are_times() {
+        let utc = TimeZone::UTC;
+        for (line, zone, expected) in [
+            ("Nov 21 04:33:07 h", &utc, "2026-11-21T04:33:07Z"),
+            ("Nov  1 04:33:07 h", &utc, "2026-11-01T04:33:07Z"),
+            ("Nov 21 04:33:07.25 h", &utc, "2026-11-21T04:33:07.25Z"),
+            ("Nov 21 04:33:07 h", &europe(), "2026-11-21T03:33:07Z"),
+            ("Jul 21 04:33:07 h", &europe(), "2026-07-21T02:33:07Z"),
+            ("Nov 22 04:59:59 h", &utc, "2026-11-22T04:59:59Z"),
+            ("Nov 22 05:00:01 h", &utc, "2025-11-22T05:00:01Z"),
+            ("Dec 31 23:59:59 h", &utc, "2025-12-31T23:59:59Z"),
+            ("Feb 29 01:00:00 h", &utc, "2024-02-29T01:00:00Z"),
+            (
+                "2026-11-21T04:33:07.123456+00:00 h",
+                &utc,
+                "2026-11-21T04:33:07.123456Z",
+            ),
+            ("2026-11-21T04:33:07Z h", &europe(), "2026-11-21T04:33:07Z"),
+            (
+                "2026-11-21T04:33:07,5-0330 h",
+                &utc,
+                "2026-11-21T08:03:07.5Z",
+            ),
+            ("2026-11-21 04:33:07 h", &europe(), "2026-11-21T03:33:07Z"),
+        ] {
+            assert_eq!(
+                time(line, "2026-11-21T05:00:00Z", zone).as_deref(),
+                Some(expected),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_stamp_of_next_year_at_new_years_eve() {
+        assert_eq!(
+            time("Jan  1 00:00:01 h", "2026-12-31T23:59:58Z", &TimeZone::UTC).as_deref(),
+            Some("2027-01-01T00:00:01Z")
+        );
+    }
+
+    #[test]
+    fn the_hour_that_exists_twice_is_the_nearer_one() {
+        for now in ["2026-10-25T00:30:05Z", "2026-10-25T01:30:05Z"] {
+            let expected = now.replace("05Z", "00Z");
+            assert_eq!(time("Oct 25 02:30:00 h", now, &europe()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_time_is_not_a_time() {
+        for line in [
+            "",
+            "Nov",
+            "Nov 21 04:33:07",
+            "Nov 31 04:33:07 h",
+            "Nov 21 24:33:07 h",
+            "Nov 21 04:6x:07 h",
+            "Nov 21  4:33:07 h",
+            "Nix 21 04:33:07 h",
+            "2026-13-21T04:33:07Z h",
+            "2026-11-21T04:33:07+99:00 h",
+            "2026-11-21T04:33:07+0x:00 h",
+            "2026-11-21X04:33:07 h",
+            "9999-12-31T23:59:59-23:59 h",
+            "----------------------",
+        ] {
+            assert_eq!(
+                time(line, "2026-11-21T05:00:00Z", &TimeZone::UTC),
+                None,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_cache_knows_another_stamp() {
+        let zone = TimeZone::UTC;
+        let mut cache = StampCache::default();
+        let context = Context {
+            now: "2026-11-21T05:00:00Z".parse().unwrap(),
+            zone: &zone,
+        };
+        for (line, expected) in [
+            ("2026-11-21T04:33:07.1+00:00 h", "2026-11-21T04:33:07.1Z"),
+            ("2026-11-21T04:33:07.2+00:00 h", "2026-11-21T04:33:07.2Z"),
+            ("2026-11-21T04:33:07.2+01:00 h", "2026-11-21T03:33:07.2Z"),
+            ("2026-11-21T04:33:08+01:00 h", "2026-11-21T03:33:08Z"),
+        ] {
+            let (stamp, _) = split(line.as_bytes()).unwrap();
+            assert_eq!(cache.time(stamp, &context).unwrap().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_head_has_host_and_tag() {
+        for (rest, expected) in [
+            ("host sshd[17]: text", Some(("sshd", "text"))),
+            ("host sshd: text: more", Some(("sshd", "text: more"))),
+            ("host auth.info sshd[17]: text", Some(("sshd", "text"))),
+            (
+                "host sshd-session[1]:  text",
+                Some(("sshd-session", " text")),
+            ),
+            ("host sshd", None),
+            ("host", None),
+            ("", None),
+        ] {
+            let found = tag_and_message(rest.as_bytes());
+            let expected = expected.map(|(t, m): (&str, &str)| (t.as_bytes(), m.as_bytes()));
+            assert_eq!(found, expected, "{rest}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The pure part of weir: no I/O, no clock, no unsafe. Addresses, scopes and
+//! bans; `detect` reads findings out of records, `policy` turns findings into
+//! decisions. Time, randomness and the kernel come in as arguments.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod addr;
+pub mod ban;
+pub mod detect;
+pub mod policy;
+pub mod reason;
+pub mod scope;
+
+pub use addr::{AddrError, Prefix, PrefixSet, Subject};
+pub use ban::{Ban, Decision, Producer, Until};
+pub use reason::Reason;
+pub use scope::{PortRange, Protocol, Scope, ScopeError};

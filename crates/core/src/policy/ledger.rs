@@ -1,0 +1,558 @@
+//! Counts findings per subject and says when a jail bans. Sharded by subject,
+//! so that several workers count at once; each shard is bounded, as is the
+//! text kept as evidence. Time comes in with each call.
+//!
+//! Rules: a failure counts for `find_time`, by its own time, never later than
+//! now. The ban comes with the failure that makes `max_retry`; the count of
+//! that subject then starts anew, with failures that are later than the ban. A
+//! clock that is set back loses nothing: what was counted at a time that is now
+//! in the future counts as of now.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BanTime, Jail, JailLimits, MAX_EVIDENCE, Offence, format_duration, history::Past, lru::Lru,
+};
+use crate::{Ban, Prefix, Producer, Subject, Until, detect::Finding};
+
+const SHARDS: usize = 16;
+
+/// Evidence per shard, in bytes: 16 MiB in all, when it is full.
+const EVIDENCE: usize = 1 << 20;
+
+/// What became of a finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Outcome {
+    /// It does not count, and why.
+    Ignored(Ignored),
+    /// It happened longer than `find_time` ago.
+    TooOld,
+    /// It counts.
+    Counted {
+        /// Failures of this subject within `find_time`.
+        failures: u32,
+        /// How many make a ban.
+        of: u32,
+    },
+    /// It was the last one: ban.
+    Ban(Ban),
+}
+
+/// Why a finding does not count.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Ignored {
+    /// The jail's ignore list holds the address, by this entry.
+    Listed(Prefix),
+    /// The address can never be banned, with the reason.
+    Unbannable(String),
+    /// It happened before the subject's last ban by this jail: a late line.
+    BeforeBan,
+    /// There is no jail of this number.
+    NoSuchJail,
+}
+
+/// One counted failure.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// When.
+    pub time: Timestamp,
+    /// How often at once.
+    pub attempts: u32,
+    /// The line, as far as it is still kept.
+    pub line: String,
+}
+
+/// A subject that is counted but not banned.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tracked {
+    /// The jail's name.
+    pub jail: String,
+    /// Who.
+    pub subject: Subject,
+    /// Its failures, oldest first.
+    pub failures: Vec<Failure>,
+}
+
+/// A jail's counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct JailStats {
+    /// Subjects counted now.
+    pub tracked: usize,
+    /// Attempts counted.
+    pub failures: u64,
+    /// Bans decided.
+    pub bans: u64,
+    /// Findings that did not count.
+    pub ignored: u64,
+    /// Findings older than `find_time`.
+    pub too_old: u64,
+    /// Subjects forgotten because `max_tracked` was reached.
+    pub evicted: u64,
+}
+
+/// Findings and past bans of all jails. Shared between threads as it is.
+#[derive(Debug)]
+pub struct Ledger {
+    jails: Vec<Jail>,
+    counters: Vec<Counters>,
+    shards: Vec<Mutex<Shard>>,
+    hash: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    failures: AtomicU64,
+    bans: AtomicU64,
+    ignored: AtomicU64,
+    too_old: AtomicU64,
+    evicted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shard {
+    /// By number of the jail.
+    jails: Vec<Books>,
+    evidence: Evidence,
+}
+
+#[derive(Debug)]
+struct Books {
+    tracked: Lru<Vec<Entry>>,
+    past: Lru<Past>,
+}
+
+/// A failure; its line is a part of the shard's evidence.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    time: Timestamp,
+    attempts: u32,
+    len: u16,
+    at: u64,
+}
+
+impl Ledger {
+    /// An empty ledger; a jail's number is its place in `jails`.
+    pub fn new(jails: Vec<Jail>) -> Self {
+        let shard = |n: usize| Shard {
+            jails: jails
+                .iter()
+                .map(|jail| {
+                    let max = jail.limits.max_tracked;
+                    let cap = max / SHARDS + usize::from(n < max % SHARDS);
+                    Books {
+                        tracked: Lru::new(cap),
+                        past: Lru::new(cap),
+                    }
+                })
+                .collect(),
+            evidence: Evidence::default(),
+        };
+        Self {
+            counters: jails.iter().map(|_| Counters::default()).collect(),
+            shards: (0..SHARDS).map(|n| Mutex::new(shard(n))).collect(),
+            hash: RandomState::new(),
+            jails,
+        }
+    }
+
+    /// The jails, by number.
+    pub fn jails(&self) -> &[Jail] {
+        &self.jails
+    }
+
+    /// The number of the jail of this name.
+    pub fn jail(&self, name: &str) -> Option<usize> {
+        self.jails.iter().position(|jail| jail.name == name)
+    }
+
+    /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
+    pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
+        let Some(counters) = self.counters.get(jail) else {
+            return Outcome::Ignored(Ignored::NoSuchJail);
+        };
+        let outcome = self.judge(jail, finding, line, now);
+        let (counter, n) = match &outcome {
+            Outcome::Ignored(_) => (&counters.ignored, 1),
+            Outcome::TooOld => (&counters.too_old, 1),
+            Outcome::Counted { .. } => (&counters.failures, u64::from(finding.attempts)),
+            Outcome::Ban(_) => {
+                counters.bans.fetch_add(1, Relaxed);
+                (&counters.failures, u64::from(finding.attempts))
+            }
+        };
+        counter.fetch_add(n, Relaxed);
+        outcome
+    }
+
+    fn judge(&self, number: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
+        let jail = &self.jails[number];
+        let limits = &jail.limits;
+        if let Some(entry) = jail.ignore.lookup(finding.addr) {
+            return Outcome::Ignored(Ignored::Listed(entry));
+        }
+        let subject = match subject(finding, limits) {
+            Ok(subject) => subject,
+            Err(why) => return Outcome::Ignored(Ignored::Unbannable(why)),
+        };
+        let time = finding.time.min(now);
+        let oldest = before(now, limits.find_time);
+        if time < oldest {
+            return Outcome::TooOld;
+        }
+        let mut shard = self.shard(number, subject);
+        let Shard { jails, evidence } = &mut *shard;
+        let books = &mut jails[number];
+        if let Some(last) = books.past.get(subject).and_then(|past| past.last.as_mut()) {
+            *last = (*last).min(now);
+            if time <= *last {
+                for entry in books.tracked.get(subject).into_iter().flatten() {
+                    entry.time = entry.time.min(now);
+                }
+                return Outcome::Ignored(Ignored::BeforeBan);
+            }
+        }
+        let (entries, evicted) = books.tracked.touch(subject);
+        if evicted {
+            self.counters[number].evicted.fetch_add(1, Relaxed);
+        }
+        for entry in entries.iter_mut() {
+            entry.time = entry.time.min(now);
+        }
+        entries.retain(|entry| entry.time >= oldest);
+        let text = clip(line);
+        let entry = Entry {
+            time,
+            attempts: finding.attempts.max(1),
+            len: text.len() as u16,
+            at: evidence.push(text.as_bytes()),
+        };
+        // Most subjects fail once or twice: no room for four.
+        if entries.len() < 4 {
+            entries.reserve_exact(1);
+        }
+        let place = entries.partition_point(|entry| entry.time <= time);
+        entries.insert(place, entry);
+        let failures = count(entries);
+        if failures < limits.max_retry {
+            return Outcome::Counted {
+                failures,
+                of: limits.max_retry,
+            };
+        }
+        let entries = books.tracked.remove(subject).expect("touched above");
+        let past = books.past.touch(subject).0;
+        let ban = Ban {
+            subject,
+            scope: jail.scope.clone(),
+            producer: Producer::Jail(jail.name.clone()),
+            reason: reason(failures, &entries),
+            since: now,
+            until: until(limits, past.offences, now),
+            evidence: entries.iter().map(|e| evidence.line(e)).collect(),
+        };
+        past.offences = past.offences.saturating_add(1);
+        past.last = Some(now);
+        Outcome::Ban(ban)
+    }
+
+    /// Forgets the counted failures of a subject in all jails: it was
+    /// unbanned or allowed. Past bans stay.
+    pub fn forgive(&self, subject: Subject) {
+        for number in 0..self.jails.len() {
+            self.shard(number, subject).jails[number]
+                .tracked
+                .remove(subject);
+        }
+    }
+
+    /// A jail's counters.
+    pub fn stats(&self, jail: usize) -> Option<JailStats> {
+        let counters = self.counters.get(jail)?;
+        Some(JailStats {
+            tracked: self
+                .shards
+                .iter()
+                .map(|s| lock(s).jails[jail].tracked.len())
+                .sum(),
+            failures: counters.failures.load(Relaxed),
+            bans: counters.bans.load(Relaxed),
+            ignored: counters.ignored.load(Relaxed),
+            too_old: counters.too_old.load(Relaxed),
+            evicted: counters.evicted.load(Relaxed),
+        })
+    }
+
+    /// What is counted at `now`, to be restored after a restart.
+    pub fn snapshot(&self, now: Timestamp) -> Vec<Tracked> {
+        let mut all = vec![];
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for (jail, books) in self.jails.iter().zip(&shard.jails) {
+                let oldest = before(now, jail.limits.find_time);
+                all.extend(books.tracked.iter().filter_map(|(subject, entries)| {
+                    let failures: Vec<_> = entries
+                        .iter()
+                        .filter(|e| e.time >= oldest)
+                        .map(|e| Failure {
+                            time: e.time,
+                            attempts: e.attempts,
+                            line: shard.evidence.line(e),
+                        })
+                        .collect();
+                    (!failures.is_empty()).then(|| Tracked {
+                        jail: jail.name.clone(),
+                        subject,
+                        failures,
+                    })
+                }));
+            }
+        }
+        all
+    }
+
+    /// Takes counts of an earlier run; those of unknown jails, of subjects that
+    /// the jail no longer counts by, and what reaches `max_retry` by now lower
+    /// limits (the next failure bans) included as one less. Returns how many
+    /// subjects are counted from it.
+    pub fn restore(&self, tracked: impl IntoIterator<Item = Tracked>, now: Timestamp) -> usize {
+        let mut restored = 0;
+        for Tracked {
+            jail,
+            subject,
+            mut failures,
+        } in tracked
+        {
+            let Some(number) = self.jail(&jail) else {
+                continue;
+            };
+            let limits = &self.jails[number].limits;
+            let prefix = subject.prefix();
+            let counts_by = if prefix.addr().is_ipv4() {
+                32
+            } else {
+                limits.ipv6_prefix
+            };
+            if prefix.bits() != counts_by {
+                continue;
+            }
+            let oldest = before(now, limits.find_time);
+            failures.retain(|f| f.time >= oldest);
+            failures.sort_by_key(|f| f.time);
+            let mut room = limits.max_retry - 1;
+            let mut kept = vec![];
+            for mut failure in failures.into_iter().rev() {
+                failure.attempts = failure.attempts.max(1).min(room);
+                if failure.attempts == 0 {
+                    break;
+                }
+                room -= failure.attempts;
+                kept.push(failure);
+            }
+            if kept.is_empty() {
+                continue;
+            }
+            let mut shard = self.shard(number, subject);
+            let Shard { jails, evidence } = &mut *shard;
+            let (entries, evicted) = jails[number].tracked.touch(subject);
+            if evicted {
+                self.counters[number].evicted.fetch_add(1, Relaxed);
+            }
+            *entries = kept
+                .into_iter()
+                .rev()
+                .map(|failure| {
+                    let text = clip(failure.line.as_bytes());
+                    Entry {
+                        time: failure.time.min(now),
+                        attempts: failure.attempts,
+                        len: text.len() as u16,
+                        at: evidence.push(text.as_bytes()),
+                    }
+                })
+                .collect();
+            restored += 1;
+        }
+        restored
+    }
+
+    /// Past bans, for the database.
+    pub fn history(&self) -> Vec<Offence> {
+        let mut all = vec![];
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for (jail, books) in self.jails.iter().zip(&shard.jails) {
+                all.extend(books.past.iter().filter_map(|(subject, past)| {
+                    Some(Offence {
+                        jail: jail.name.clone(),
+                        subject,
+                        offences: past.offences,
+                        last: past.last?,
+                    })
+                }));
+            }
+        }
+        all
+    }
+
+    /// A subject's past bans by a jail: how many, and when the last one was.
+    pub fn offences(&self, jail: usize, subject: Subject) -> Option<(u32, Timestamp)> {
+        self.jails.get(jail)?;
+        let mut shard = self.shard(jail, subject);
+        let past = shard.jails[jail].past.get(subject)?;
+        Some((past.offences, past.last?))
+    }
+
+    /// Takes past bans from the database, the oldest first where they are more
+    /// than `max_tracked`; unknown jails are left out. Returns how many it took.
+    pub fn restore_history(&self, offences: impl IntoIterator<Item = Offence>) -> usize {
+        let numbers: HashMap<&str, usize> = self
+            .jails
+            .iter()
+            .enumerate()
+            .map(|(i, jail)| (jail.name.as_str(), i))
+            .collect();
+        let mut restored = 0;
+        for offence in offences {
+            let Some(number) = numbers.get(offence.jail.as_str()).copied() else {
+                continue;
+            };
+            let mut shard = self.shard(number, offence.subject);
+            *shard.jails[number].past.touch(offence.subject).0 = Past {
+                offences: offence.offences,
+                last: Some(offence.last),
+            };
+            restored += 1;
+        }
+        restored
+    }
+
+    fn shard(&self, jail: usize, subject: Subject) -> MutexGuard<'_, Shard> {
+        // A jail that tracks fewer subjects than there are shards uses as many.
+        let shards = self.jails[jail].limits.max_tracked.clamp(1, SHARDS);
+        let number = self.hash.hash_one(subject) as usize % shards;
+        lock(&self.shards[number])
+    }
+}
+
+/// A panic of another worker leaves counts that are still sound.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn subject(finding: &Finding, limits: &JailLimits) -> Result<Subject, String> {
+    let prefix = match Prefix::host(finding.addr) {
+        host if host.addr().is_ipv4() => host,
+        host => Prefix::new(host.addr(), limits.ipv6_prefix).unwrap_or(host),
+    };
+    Subject::new(prefix).map_err(|error| error.to_string())
+}
+
+fn count(entries: &[Entry]) -> u32 {
+    entries
+        .iter()
+        .fold(0u32, |n, e| n.saturating_add(e.attempts))
+}
+
+fn before(now: Timestamp, time: Duration) -> Timestamp {
+    SignedDuration::try_from(time)
+        .ok()
+        .and_then(|time| now.checked_sub(time).ok())
+        .unwrap_or(Timestamp::MIN)
+}
+
+fn until(limits: &JailLimits, offences: u32, now: Timestamp) -> Until {
+    let BanTime::For(time) = limits.ban_time else {
+        return Until::Never;
+    };
+    let time = match limits.increment {
+        // `max` holds back increments, not the ban time itself.
+        Some(increment) if offences > 0 => {
+            let seconds = time.as_secs_f64() * increment.factor.powi(offences.min(1000) as i32);
+            Duration::try_from_secs_f64(seconds)
+                .unwrap_or(increment.max)
+                .min(increment.max)
+                .max(time)
+        }
+        _ => time,
+    };
+    Until::At(
+        SignedDuration::try_from(time)
+            .ok()
+            .and_then(|time| now.checked_add(time).ok())
+            .unwrap_or(Timestamp::MAX),
+    )
+}
+
+fn reason(failures: u32, entries: &[Entry]) -> String {
+    let span = match (entries.first(), entries.last()) {
+        (Some(first), Some(last)) => last.time.duration_since(first.time).unsigned_abs(),
+        _ => Duration::ZERO,
+    };
+    let plural = if failures == 1 { "" } else { "s" };
+    if span.as_secs() == 0 {
+        format!("{failures} failure{plural} within a second")
+    } else {
+        format!("{failures} failure{plural} in {}", format_duration(span))
+    }
+}
+
+/// At most [`MAX_EVIDENCE`] bytes of a line, valid UTF-8.
+fn clip(line: &[u8]) -> String {
+    let mut text = String::from_utf8_lossy(&line[..line.len().min(MAX_EVIDENCE)]).into_owned();
+    while text.len() > MAX_EVIDENCE {
+        text.pop();
+    }
+    text
+}
+
+/// Lines in a ring: the newest overwrite the oldest, so that a flood of
+/// addresses costs no more memory than this.
+#[derive(Debug, Default)]
+struct Evidence {
+    ring: Vec<u8>,
+    /// Bytes ever written, with those skipped at the ring's end.
+    written: u64,
+}
+
+impl Evidence {
+    fn push(&mut self, line: &[u8]) -> u64 {
+        let mut start = (self.written % EVIDENCE as u64) as usize;
+        if start + line.len() > EVIDENCE {
+            self.written += (EVIDENCE - start) as u64;
+            start = 0;
+        }
+        let end = start + line.len();
+        if self.ring.len() < end {
+            self.ring.resize(end, 0);
+        }
+        self.ring[start..end].copy_from_slice(line);
+        let at = self.written;
+        self.written += line.len() as u64;
+        at
+    }
+
+    fn line(&self, entry: &Entry) -> String {
+        if self.written - entry.at > EVIDENCE as u64 {
+            return "(line no longer kept)".into();
+        }
+        let start = (entry.at % EVIDENCE as u64) as usize;
+        let line = self.ring.get(start..start + usize::from(entry.len));
+        String::from_utf8_lossy(line.unwrap_or_default()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

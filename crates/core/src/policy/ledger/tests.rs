@@ -1,0 +1,388 @@
+use super::*;
+use crate::policy::Increment;
+use proptest::prelude::*;
+use std::net::IpAddr;
+
+fn jail(name: &str, max_retry: u32, max_tracked: usize) -> Jail {
+    Jail {
+        name: name.into(),
+        limits: JailLimits {
+            max_retry,
+            max_tracked,
+            ..JailLimits::default()
+        },
+        scope: "22/tcp".parse().unwrap(),
+        ignore: ["192.0.2.200".parse().unwrap()].into_iter().collect(),
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn finding(addr: &str, second: i64) -> Finding {
+    Finding {
+        addr: addr.parse().unwrap(),
+        time: at(second),
+        user: None,
+        attempts: 1,
+        pattern: 0,
+    }
+}
+
+fn record(ledger: &Ledger, addr: &str, second: i64, now: i64) -> Outcome {
+    let line = format!("{addr} at {second}");
+    ledger.record(0, &finding(addr, second), line.as_bytes(), at(now))
+}
+
+fn counted(failures: u32, of: u32) -> Outcome {
+    Outcome::Counted { failures, of }
+}
+
+#[test]
+fn a_ban_comes_with_max_retry() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 100)]);
+    assert_eq!(record(&ledger, "192.0.2.7", 0, 0), counted(1, 3));
+    assert_eq!(record(&ledger, "192.0.2.8", 1, 1), counted(1, 3));
+    assert_eq!(record(&ledger, "192.0.2.7", 100, 100), counted(2, 3));
+    let Outcome::Ban(ban) = record(&ledger, "192.0.2.7", 125, 130) else {
+        panic!("the third failure bans");
+    };
+    assert_eq!(ban.subject, "192.0.2.7".parse().unwrap());
+    assert_eq!(ban.producer, Producer::Jail("sshd".into()));
+    assert_eq!(ban.scope, "22/tcp".parse().unwrap());
+    assert_eq!((ban.since, ban.until), (at(130), Until::At(at(3730))));
+    assert_eq!(ban.reason, "3 failures in 2m 5s");
+    assert_eq!(
+        ban.evidence,
+        ["192.0.2.7 at 0", "192.0.2.7 at 100", "192.0.2.7 at 125"]
+    );
+    assert_eq!(
+        record(&ledger, "192.0.2.7", 130, 131),
+        Outcome::Ignored(Ignored::BeforeBan)
+    );
+    assert_eq!(record(&ledger, "192.0.2.7", 131, 131), counted(1, 3));
+    let stats = ledger.stats(0).unwrap();
+    assert_eq!(
+        (stats.tracked, stats.failures, stats.bans, stats.ignored),
+        (2, 5, 1, 1)
+    );
+}
+
+#[test]
+fn failures_leave_the_window() {
+    let ledger = Ledger::new(vec![jail("sshd", 2, 100)]);
+    assert_eq!(record(&ledger, "192.0.2.7", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "192.0.2.7", 601, 601), counted(1, 2));
+    assert_eq!(record(&ledger, "192.0.2.7", 0, 601), Outcome::TooOld);
+    assert!(
+        matches!(record(&ledger, "192.0.2.7", 1201, 1201), Outcome::Ban(_)),
+        "600 s are within"
+    );
+}
+
+#[test]
+fn times_of_the_future_and_a_clock_set_back() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 100)]);
+    assert_eq!(record(&ledger, "192.0.2.7", 9_000_000, 0), counted(1, 3));
+    assert_eq!(record(&ledger, "192.0.2.8", 0, 0), counted(1, 3));
+    // Back by a day: counted failures stay, and age from now on.
+    assert_eq!(
+        record(&ledger, "192.0.2.8", -86_400, -86_400),
+        counted(2, 3)
+    );
+    assert_eq!(
+        record(&ledger, "192.0.2.8", -85_799, -85_799),
+        counted(1, 3)
+    );
+    let ledger = Ledger::new(vec![jail("sshd", 1, 100)]);
+    assert!(matches!(
+        record(&ledger, "192.0.2.7", 0, 0),
+        Outcome::Ban(_)
+    ));
+    assert_eq!(
+        record(&ledger, "192.0.2.7", -86_400, -86_400),
+        Outcome::Ignored(Ignored::BeforeBan)
+    );
+    assert!(matches!(
+        record(&ledger, "192.0.2.7", -86_399, -86_399),
+        Outcome::Ban(_)
+    ));
+}
+
+#[test]
+fn what_is_never_counted() {
+    let ledger = Ledger::new(vec![jail("sshd", 1, 100)]);
+    assert_eq!(
+        record(&ledger, "192.0.2.200", 0, 0),
+        Outcome::Ignored(Ignored::Listed("192.0.2.200".parse().unwrap()))
+    );
+    for addr in [
+        "127.0.0.1",
+        "::1",
+        "fe80::1",
+        "0.0.0.0",
+        "ff02::1",
+        "255.255.255.255",
+    ] {
+        let outcome = record(&ledger, addr, 0, 0);
+        assert!(
+            matches!(outcome, Outcome::Ignored(Ignored::Unbannable(_))),
+            "{addr}: {outcome:?}"
+        );
+    }
+    assert_eq!(
+        ledger.record(1, &finding("192.0.2.7", 0), b"", at(0)),
+        Outcome::Ignored(Ignored::NoSuchJail)
+    );
+}
+
+#[test]
+fn ipv6_counts_by_64() {
+    let ledger = Ledger::new(vec![jail("sshd", 2, 100)]);
+    assert_eq!(record(&ledger, "2001:db8::1", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "2001:db8:0:1::1", 0, 0), counted(1, 2));
+    let Outcome::Ban(ban) = record(&ledger, "2001:db8::2", 1, 1) else {
+        panic!("two of one /64");
+    };
+    assert_eq!(ban.subject.to_string(), "2001:db8::/64");
+    let mut by_128 = jail("sshd", 2, 100);
+    by_128.limits.ipv6_prefix = 128;
+    let ledger = Ledger::new(vec![by_128]);
+    assert_eq!(record(&ledger, "2001:db8::1", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "2001:db8::2", 0, 0), counted(1, 2));
+}
+
+#[test]
+fn bans_grow_and_history_survives() {
+    let mut growing = jail("sshd", 1, 100);
+    growing.limits.increment = Some(Increment {
+        factor: 2.0,
+        max: Duration::from_secs(10_000),
+    });
+    let ledger = Ledger::new(vec![growing.clone()]);
+    let ban = |ledger: &Ledger, second| match record(ledger, "192.0.2.7", second, second) {
+        Outcome::Ban(ban) => match ban.until {
+            Until::At(end) => end.as_second() - ban.since.as_second(),
+            Until::Never => panic!("it ends"),
+        },
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((ban(&ledger, 0), ban(&ledger, 1)), (3600, 7200));
+    let history = ledger.history();
+    assert_eq!(history.len(), 1);
+    assert_eq!(history[0].offences, 2);
+    let ledger = Ledger::new(vec![growing]);
+    let mut foreign = history[0].clone();
+    foreign.jail = "gone".into();
+    assert_eq!(ledger.restore_history([history[0].clone(), foreign]), 1);
+    assert_eq!(
+        ledger.offences(0, "192.0.2.7".parse().unwrap()),
+        Some((2, at(1)))
+    );
+    assert_eq!(ban(&ledger, 2), 10_000, "at most max");
+    let mut forever = jail("sshd", 1, 100);
+    forever.limits.ban_time = BanTime::Never;
+    let Outcome::Ban(ban) = record(&Ledger::new(vec![forever]), "192.0.2.7", 0, 0) else {
+        panic!("max_retry is 1");
+    };
+    assert_eq!(ban.until, Until::Never);
+}
+
+#[test]
+fn counts_survive_a_restart() {
+    let ledger = Ledger::new(vec![jail("sshd", 4, 100)]);
+    for second in [0, 1, 2] {
+        let _ = record(&ledger, "192.0.2.7", second, 2);
+    }
+    let _ = record(&ledger, "2001:db8::1", 2, 2);
+    let snapshot = ledger.snapshot(at(601));
+    let tracked: usize = snapshot.iter().map(|t| t.failures.len()).sum();
+    assert_eq!((snapshot.len(), tracked), (2, 3), "one is too old");
+    let text = serde_json::to_string(&snapshot).unwrap();
+    let snapshot: Vec<Tracked> = serde_json::from_str(&text).unwrap();
+    let again = Ledger::new(vec![jail("sshd", 4, 100)]);
+    assert_eq!(again.restore(snapshot.clone(), at(601)), 2);
+    assert_eq!(record(&again, "192.0.2.7", 601, 601), counted(3, 4));
+    let Outcome::Ban(ban) = record(&again, "192.0.2.7", 601, 601) else {
+        panic!("two are restored");
+    };
+    assert_eq!(ban.evidence[..2], ["192.0.2.7 at 1", "192.0.2.7 at 2"]);
+    // A lower limit does not ban by itself, the next failure does.
+    let lower = Ledger::new(vec![jail("sshd", 2, 100)]);
+    assert_eq!(lower.restore(snapshot, at(601)), 2);
+    assert_eq!(lower.stats(0).unwrap().bans, 0);
+    assert!(matches!(
+        record(&lower, "192.0.2.7", 601, 601),
+        Outcome::Ban(_)
+    ));
+    assert_eq!(lower.restore([], at(0)), 0);
+}
+
+#[test]
+fn forgiving_starts_anew() {
+    let ledger = Ledger::new(vec![jail("sshd", 2, 100), jail("other", 2, 100)]);
+    for jail in 0..2 {
+        let _ = ledger.record(jail, &finding("192.0.2.7", 0), b"", at(0));
+    }
+    ledger.forgive("192.0.2.7".parse().unwrap());
+    assert_eq!(record(&ledger, "192.0.2.7", 0, 0), counted(1, 2));
+    assert_eq!(
+        ledger.record(1, &finding("192.0.2.7", 0), b"", at(0)),
+        counted(1, 2)
+    );
+}
+
+#[test]
+fn memory_is_bounded_at_the_cap() {
+    for cap in [1, 7, 16, 100] {
+        let ledger = Ledger::new(vec![jail("sshd", 5, cap)]);
+        for n in 0..2000u32 {
+            let addr = IpAddr::from((0x0a00_0000 + n).to_be_bytes());
+            let _ = record(&ledger, &addr.to_string(), 0, 0);
+        }
+        let stats = ledger.stats(0).unwrap();
+        assert!(stats.tracked <= cap, "{} of {cap}", stats.tracked);
+        assert_eq!(stats.evicted, 2000 - stats.tracked as u64);
+        assert!(cap < 100 || stats.tracked == cap);
+    }
+}
+
+#[test]
+fn evidence_is_a_ring() {
+    let mut evidence = Evidence::default();
+    let mut entries = vec![];
+    for n in 0..10_000u64 {
+        let line = format!("{n:0>500}");
+        entries.push(Entry {
+            time: at(0),
+            attempts: 1,
+            len: 500,
+            at: evidence.push(line.as_bytes()),
+        });
+    }
+    assert!(evidence.ring.len() <= EVIDENCE);
+    let kept: Vec<_> = entries.iter().map(|e| evidence.line(e)).collect();
+    assert_eq!(kept[0], "(line no longer kept)");
+    for (n, line) in kept.iter().enumerate().skip(8000) {
+        assert_eq!(*line, format!("{n:0>500}"));
+    }
+    let long = "ä\u{1F980}".repeat(400);
+    assert!(clip(long.as_bytes()).len() <= MAX_EVIDENCE);
+    assert!(clip(&[0xff; 2000]).len() <= MAX_EVIDENCE);
+}
+
+#[test]
+fn workers_count_together() {
+    let ledger = Ledger::new(vec![jail("sshd", 8, 10_000)]);
+    let bans: usize = std::thread::scope(|scope| {
+        let worker = |_| {
+            scope.spawn(|| {
+                (0..1000)
+                    .filter(|n| {
+                        let addr = format!("10.0.{}.{}", n / 250, n % 250 + 1);
+                        matches!(record(&ledger, &addr, 0, 0), Outcome::Ban(_))
+                    })
+                    .count()
+            })
+        };
+        let workers: Vec<_> = (0..8).map(worker).collect();
+        workers.into_iter().map(|w| w.join().unwrap()).sum()
+    });
+    assert_eq!(bans, 1000, "8 failures of each, whoever counted them");
+}
+
+/// The rules of the module's head, told again without a window structure: all
+/// findings are kept and looked through each time.
+#[derive(Default)]
+struct Model {
+    kept: Vec<(usize, i64, u32, String)>,
+    bans: Vec<(usize, i64)>,
+}
+
+impl Model {
+    fn record(
+        &mut self,
+        who: usize,
+        time: i64,
+        attempts: u32,
+        line: String,
+        now: i64,
+        of: u32,
+    ) -> Option<Vec<String>> {
+        let time = time.min(now);
+        if time < now - 600 {
+            return None;
+        }
+        for kept in self.kept.iter_mut().filter(|k| k.0 == who) {
+            kept.1 = kept.1.min(now);
+        }
+        for ban in self.bans.iter_mut().filter(|b| b.0 == who) {
+            ban.1 = ban.1.min(now);
+        }
+        if self.bans.iter().any(|b| b.0 == who && time <= b.1) {
+            return None;
+        }
+        // What has expired stays so when the clock is set back.
+        self.kept.retain(|k| k.0 != who || k.1 >= now - 600);
+        self.kept.push((who, time, attempts, line));
+        // Stable, and not sorted again once a clock set back made times equal.
+        self.kept.sort_by_key(|k| k.1);
+        let mine: Vec<_> = self
+            .kept
+            .iter()
+            .filter(|k| k.0 == who && k.1 >= now - 600)
+            .collect();
+        if mine.iter().map(|k| k.2).sum::<u32>() < of {
+            return None;
+        }
+        let lines = mine.iter().map(|k| k.3.clone()).collect();
+        self.kept.retain(|k| k.0 != who);
+        self.bans.push((who, now));
+        Some(lines)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn as_the_naive_model(
+        of in 1u32..6,
+        steps in prop::collection::vec((0usize..3, -700i64..300, 1u32..4, prop_oneof![8 => 0i64..200, 1 => -2000i64..0]), 1..120),
+    ) {
+        let addrs = ["192.0.2.1", "192.0.2.2", "2001:db8::1"];
+        let ledger = Ledger::new(vec![jail("sshd", of, 1000)]);
+        let mut model = Model::default();
+        let mut now = 0;
+        for (n, (who, offset, attempts, tick)) in steps.into_iter().enumerate() {
+            now += tick;
+            // Most lines are fresh.
+            let time = if offset % 3 == 0 { now + offset } else { now };
+            let line = format!("line {n}");
+            let finding = Finding { attempts, ..finding(addrs[who], time) };
+            let outcome = ledger.record(0, &finding, line.as_bytes(), at(now));
+            let expected = model.record(who, time, attempts, line, now, of);
+            match (outcome, expected) {
+                (Outcome::Ban(ban), Some(lines)) => prop_assert_eq!(ban.evidence, lines),
+                (Outcome::Ban(ban), None) => prop_assert!(false, "ban too early: {ban:?}"),
+                (other, Some(_)) => prop_assert!(false, "no ban: {other:?}"),
+                (Outcome::Counted { failures, .. }, None) => prop_assert!(failures < of),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_cap_is_never_exceeded(
+        cap in 1usize..40,
+        addrs in prop::collection::vec(any::<u16>(), 1..300),
+    ) {
+        let ledger = Ledger::new(vec![jail("sshd", 3, cap)]);
+        for addr in addrs {
+            let _ = record(&ledger, &format!("10.9.{}.{}", addr >> 8, addr & 255), 0, 0);
+            prop_assert!(ledger.stats(0).unwrap().tracked <= cap);
+            prop_assert!(ledger.history().len() <= cap);
+        }
+    }
+}

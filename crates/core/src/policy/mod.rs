@@ -1,0 +1,148 @@
+//! Turns findings into decisions: what a jail allows (`JailLimits`), the
+//! ledger that counts per subject, and durations as people write them. Pure:
+//! the time comes in with each call, storing and enforcing is the daemon's.
+
+pub mod duration;
+mod history;
+mod ledger;
+mod lru;
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize, de};
+
+use crate::{PrefixSet, Scope};
+
+pub use duration::{DurationError, format_duration, parse_duration};
+pub use history::Offence;
+pub use ledger::{Failure, Ignored, JailStats, Ledger, Outcome, Tracked};
+
+/// The longest line that evidence keeps, in bytes.
+pub const MAX_EVIDENCE: usize = 512;
+
+/// The most failures that a jail may wait for: the ledger keeps the time of each.
+pub const MAX_RETRY: u32 = 1000;
+
+/// How long a ban lasts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum BanTime {
+    /// This long.
+    For(Duration),
+    /// Until somebody lifts it; written `never`.
+    Never,
+}
+
+impl fmt::Display for BanTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::For(time) => f.write_str(&format_duration(*time)),
+            Self::Never => f.write_str("never"),
+        }
+    }
+}
+
+impl Serialize for BanTime {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BanTime {
+    fn deserialize<D: de::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        duration::deserialize_or_never(d).map(|time| time.map_or(Self::Never, Self::For))
+    }
+}
+
+/// Each further ban of a subject lasts `factor` times as long as the one
+/// before, up to `max`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Increment {
+    /// At least 1.
+    #[serde(default = "two")]
+    pub factor: f64,
+    /// The longest ban.
+    #[serde(with = "duration", default = "five_weeks")]
+    pub max: Duration,
+}
+
+fn two() -> f64 {
+    2.0
+}
+
+fn five_weeks() -> Duration {
+    Duration::from_secs(5 * 7 * 86_400)
+}
+
+/// When a jail bans, and for how long.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JailLimits {
+    /// The ban comes with this many failures, 1 to [`MAX_RETRY`] …
+    pub max_retry: u32,
+    /// … within this time.
+    pub find_time: Duration,
+    /// How long a ban lasts.
+    pub ban_time: BanTime,
+    /// Longer bans for those who return.
+    pub increment: Option<Increment>,
+    /// IPv6 counts and bans by prefixes of this length: 64, since one customer
+    /// holds at least that much, or 128.
+    pub ipv6_prefix: u8,
+    /// How many subjects are counted at once, and how many past offenders are
+    /// remembered; above it the one seen longest ago is forgotten.
+    pub max_tracked: usize,
+}
+
+impl Default for JailLimits {
+    fn default() -> Self {
+        Self {
+            max_retry: 5,
+            find_time: Duration::from_secs(600),
+            ban_time: BanTime::For(Duration::from_secs(3600)),
+            increment: None,
+            ipv6_prefix: 64,
+            max_tracked: 131_072,
+        }
+    }
+}
+
+impl JailLimits {
+    /// The first limit that is out of range, as (key, what it may be).
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if !(1..=MAX_RETRY).contains(&self.max_retry) {
+            return Err(("max_retry", format!("is 1 to {MAX_RETRY}")));
+        }
+        if self.find_time.is_zero() {
+            return Err(("find_time", "is longer than 0".into()));
+        }
+        if self.ban_time == BanTime::For(Duration::ZERO) {
+            return Err(("ban_time", "is longer than 0, or \"never\"".into()));
+        }
+        if let Some(increment) = self.increment
+            && !(increment.factor.is_finite() && increment.factor >= 1.0)
+        {
+            return Err(("increment.factor", "is a number of at least 1".into()));
+        }
+        if !matches!(self.ipv6_prefix, 64 | 128) {
+            return Err(("ipv6_prefix", "is 64 or 128".into()));
+        }
+        if self.max_tracked == 0 {
+            return Err(("max_tracked", "is at least 1".into()));
+        }
+        Ok(())
+    }
+}
+
+/// A jail as the ledger needs it: which filter and sources feed it is not
+/// known here.
+#[derive(Clone, Debug)]
+pub struct Jail {
+    /// Its name; the ban's producer.
+    pub name: String,
+    /// When it bans, and for how long.
+    pub limits: JailLimits,
+    /// Which ports its bans cover.
+    pub scope: Scope,
+    /// Addresses whose failures it does not count.
+    pub ignore: PrefixSet,
+}

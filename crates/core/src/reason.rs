@@ -1,0 +1,79 @@
+//! Why a packet passed or was dropped, as counted by the kernel. The numbers
+//! are `enum reason` of `bpf/abi.h`; `weir-kernel` asserts that they agree.
+
+use serde::{Deserialize, Serialize};
+
+/// One exit of the packet path; every packet leaves through exactly one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u32)]
+pub enum Reason {
+    /// Passed: its source is not banned.
+    Pass = 0,
+    /// Passed: neither IPv4 nor IPv6.
+    NotIp = 1,
+    /// Passed: a header is cut or contradicts itself; the host's stack drops it.
+    Malformed = 2,
+    /// Passed: more than two VLAN tags.
+    TooManyTags = 3,
+    /// Passed: banned, but the allow list holds the source.
+    Allowed = 4,
+    /// Passed: the source's bans cover other ports only.
+    OtherPort = 5,
+    /// Passed: neighbour discovery or DHCP, which keep the host reachable.
+    Essential = 6,
+    /// Passed, would be dropped: the daemon runs with `observe = true`.
+    Observed = 7,
+    /// Dropped: a ban of all ports.
+    BannedAll = 8,
+    /// Dropped: a ban of this port.
+    BannedScope = 9,
+}
+
+impl Reason {
+    /// All reasons, by number.
+    pub const ALL: [Reason; 10] = [
+        Self::Pass,
+        Self::NotIp,
+        Self::Malformed,
+        Self::TooManyTags,
+        Self::Allowed,
+        Self::OtherPort,
+        Self::Essential,
+        Self::Observed,
+        Self::BannedAll,
+        Self::BannedScope,
+    ];
+
+    /// The reason with this number in the kernel's tables.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// Is a packet that leaves here dropped?
+    pub fn is_drop(self) -> bool {
+        matches!(self, Self::BannedAll | Self::BannedScope)
+    }
+
+    /// The name in JSON, metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::NotIp => "not-ip",
+            Self::Malformed => "malformed",
+            Self::TooManyTags => "too-many-tags",
+            Self::Allowed => "allowed",
+            Self::OtherPort => "other-port",
+            Self::Essential => "essential",
+            Self::Observed => "observed",
+            Self::BannedAll => "banned-all",
+            Self::BannedScope => "banned-scope",
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
