@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only
+/* The packet path on ingress, as an XDP and as a tcx program:
+ *   parse -> bloom -> ban table -> scope -> essential -> allow -> verdict
+ * Both programs are the same stages around another context. Malformed packets
+ * and more than two VLAN tags pass on both hooks: the host's own stack drops
+ * the first, and a banned source gains nothing by the second unless the host
+ * terminates three tags (counted, so it shows). */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+const volatile struct {
+	__u64 seed[3];
+	__u32 mask64;	  /* buckets - 1 */
+	__u32 over64;	  /* overflow buckets - 1 */
+	__u32 mask128;
+	__u32 over128;
+	__u32 bloom_mask; /* words of one copy - 1 */
+	__u32 v4_length;  /* the one IPv4 length below 32 that may be banned; 0: none */
+	__u32 final_pass; /* XDP action of an innocent packet; benchmarks make it a drop */
+	__u32 pad;
+} cfg = {.v4_length = 24, .final_pass = XDP_PASS};
+
+/* What this generation was built with; read by whoever takes its pins over. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct meta);
+} meta SEC(".maps");
+
+#include "parse.h"
+#include "verdict.h"
+#include "stage_ban.h"
+#include "stage_allow.h"
+
+/* Has the source entries for this packet? `again` counts the scoped ones that
+ * cover the flow it is given. Ports that cannot be known match any of them;
+ * packets that have none match only bans of all ports. */
+#define SCOPE_HITS(l4, again)                                                              \
+	((l4)->kind == P_UNKNOWN ||                                                        \
+	 ((l4)->kind == P_PORTS &&                                                         \
+	  FOUND_SCOPED(again(FLOW_SET | (__u32)(l4)->protocol << 16 | (l4)->dest))))
+
+/* The source is banned for this packet: what may still save it. */
+static __always_inline enum reason settle(__u64 found, const struct l4 *l4, int allowed)
+{
+	if (l4->essential)
+		return R_ESSENTIAL;
+	if (allowed)
+		return R_ALLOWED;
+	if (control.observe)
+		return R_OBSERVED;
+	return FOUND_ALL(found) ? R_BANNED_ALL : R_BANNED_SCOPE;
+}
+
+static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, int tc,
+					     struct exit *exit)
+{
+	struct iphdr *ip = f->l3;
+	__u64 key, net = 0, hash, net_hash = 0, now, found = 0;
+	struct l4 l4 = {};
+	int hit, net_hit = 0;
+	__u32 total;
+
+	if ((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5)
+		return R_MALFORMED;
+	total = bpf_ntohs(ip->tot_len);
+	/* BIG TCP: the stack writes 0 for a merged packet above 64 KiB. */
+	if (tc && total == 0 && frame_len > 65535)
+		total = frame_len;
+	if (ip->ihl > 5 && f->l3 + ip->ihl * 4 > f->end)
+		return R_MALFORMED;
+	if (total < ip->ihl * 4)
+		return R_MALFORMED;
+
+	key = bpf_ntohl(ip->saddr);
+	if (cfg.v4_length) {
+		net = (key & (~0U << (32 - cfg.v4_length))) | (__u64)cfg.v4_length << 32;
+		net_hash = hash64(net);
+		net_hit = bloom_may_hold(net_hash);
+	}
+	key |= 32ULL << 32;
+	hash = hash64(key);
+	hit = bloom_may_hold(hash);
+	if (!hit && !net_hit)
+		return R_PASS;
+
+	now = bpf_jiffies64();
+#define FIND_V4(flow)                                                                      \
+	((hit ? find64(key, hash, now, flow) : 0) +                                        \
+	 (net_hit ? find64(net, net_hash, now, flow) : 0))
+	found = FIND_V4(0);
+	if (!found)
+		return R_PASS;
+	parse_l4_v4(f, ip, total, &l4);
+	f->cut = l4.kind == P_UNKNOWN;
+	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V4))
+		return R_OTHER_PORT;
+	exit->source[10] = exit->source[11] = 0xff;
+	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
+	exit->protocol = l4.protocol;
+	exit->port = l4.dest;
+	return settle(found, &l4, allowed4(ip->saddr));
+}
+
+static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, int tc,
+					     struct exit *exit)
+{
+	struct ipv6hdr *ip = f->l3;
+	__u64 hi, lo, hash, now, found;
+	struct l4 l4 = {};
+	__u32 total;
+
+	if ((void *)(ip + 1) > f->end || ip->version != 6)
+		return R_MALFORMED;
+	hi = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[0]) << 32) |
+	     bpf_ntohl(ip->saddr.s6_addr32[1]);
+	if (!(hi >> 40)) /* ::/24: never bannable, and its keys are IPv4's */
+		return R_PASS;
+	hash = hash64(hi);
+	if (!bloom_may_hold(hash))
+		return R_PASS;
+
+	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
+	     bpf_ntohl(ip->saddr.s6_addr32[3]);
+	now = bpf_jiffies64();
+#define FIND_V6(flow) (find64(hi, hash, now, flow) + find128(hi, lo, now, flow))
+	found = FIND_V6(0);
+	if (!found)
+		return R_PASS;
+	/* 0 in a jumbogram (RFC 2675), or merged by GRO above 64 KiB: then the
+	 * frame is the measure. */
+	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (total == sizeof(*ip) &&
+	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
+		total = ~0U;
+	parse_l4_v6(f, ip, total, &l4);
+	f->cut = l4.kind == P_UNKNOWN;
+	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V6))
+		return R_OTHER_PORT;
+	__builtin_memcpy(exit->source, &ip->saddr, 16);
+	exit->protocol = l4.protocol;
+	exit->port = l4.dest;
+	return settle(found, &l4, allowed6(&ip->saddr));
+}
+
+#define AGAIN -1 /* more of the headers must be made readable first */
+
+/* 1: drop, 0: pass. `whole`: f->end is as far as this hook can see. */
+static __always_inline int decide(struct frame *f, int tags_seen, __u32 frame_len, int tc,
+				  int whole, __u32 ifindex)
+{
+	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
+	enum reason reason = parse_l2(f, tags_seen);
+
+	if (reason == R_PASS) {
+		if (f->proto == bpf_htons(ETH_P_IP))
+			reason = decide_v4(f, frame_len, tc, &exit);
+		else if (f->proto == bpf_htons(ETH_P_IPV6))
+			reason = decide_v6(f, frame_len, tc, &exit);
+		else
+			reason = R_NOT_IP;
+	}
+	if (!whole && (f->cut || reason == R_MALFORMED))
+		return AGAIN;
+	if (reason >= R_OBSERVED) {
+		exit.reason = reason;
+		count_and_tell(&exit, bpf_jiffies64());
+		return reason >= R_BANNED_ALL;
+	}
+	count(reason, frame_len);
+	return 0;
+}
+
+SEC("xdp.frags")
+int weir_xdp(struct xdp_md *ctx)
+{
+	struct frame f = {.data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
+	__u32 len = f.end - f.data;
+
+	/* Only a frame with a full first page can have more: no call otherwise. */
+	if (len >= 2048)
+		len = bpf_xdp_get_buff_len(ctx);
+	if (decide(&f, 0, len, 0, 1, ctx->ingress_ifindex))
+		return XDP_DROP;
+	return cfg.final_pass;
+}
+
+/* A TAP with NAPI_FRAGS shows 34 bytes, a packet merged by GRO its headers:
+ * enough for most. What needs more (ports behind options of a banned source)
+ * pulls it and is judged again. */
+#define TC_PULL_FIRST 54
+#define TC_PULL_MOST  16384
+
+/* Global, so that the verifier checks it once for both calls. */
+__noinline int judge_skb(struct __sk_buff *skb, int pulled)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct frame f = {.data = data, .end = end};
+	__u32 len = skb->len;
+
+	if (!pulled && data + TC_PULL_FIRST > end)
+		return AGAIN;
+	return decide(&f, skb->vlan_present ? 1 : 0, len, 1, pulled, skb->ingress_ifindex);
+}
+
+SEC("tcx/ingress")
+int weir_tcx(struct __sk_buff *skb)
+{
+	int drop = judge_skb(skb, 0);
+
+	if (drop == AGAIN) {
+		/* Without memory to pull, what is there must do. */
+		bpf_skb_pull_data(skb, skb->len < TC_PULL_MOST ? skb->len : TC_PULL_MOST);
+		drop = judge_skb(skb, 1);
+	}
+	if (drop)
+		return TC_ACT_SHOT;
+	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

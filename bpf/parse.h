@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* From the first byte of the frame to the IP header, and, when a stage asks,
+ * on to the ports. Only what later stages need is read: an innocent packet
+ * never has its transport header touched.
+ *
+ * Decided here, and in the reference decoder of the tests:
+ *  - at most two VLAN tags, counting the one in skb metadata;
+ *  - IPv4 needs ihl >= 5, its options inside the frame, total length >= ihl*4;
+ *  - transport bytes behind the total length (Ethernet padding) do not exist;
+ *  - at most six IPv6 extension headers; a longer or cut chain is P_UNKNOWN. */
+#ifndef WEIR_PARSE_H
+#define WEIR_PARSE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#define VLAN_MAX_TAGS	   2
+#define IPV6_EXT_MAX_CHAIN 6
+#define IP_MF_OFFSET	   0x3fff /* more-fragments bit and offset */
+#define IP_OFFSET	   0x1fff
+#define IPPROTO_SHIM6	   140
+#define IPPROTO_HIP	   139
+#define ND_TYPE_FIRST	   133
+#define ND_TYPE_LAST	   137
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 proto;
+};
+struct ext_header {
+	__u8 next;
+	__u8 len;
+	__be16 fragment; /* of a fragment header: offset << 3 | more */
+	__u8 rest[4];
+};
+struct ports {
+	__be16 source;
+	__be16 dest;
+};
+
+/* A frame as a hook sees it; `l3` is set by parse_l2. */
+struct frame {
+	void *data;
+	void *end;
+	void *l3;
+	__be16 proto; /* Ethernet type of l3 */
+	__u16 cut;    /* the transport header lies behind `end` */
+};
+
+enum transport {
+	P_PORTS,     /* ports read */
+	P_LATER,     /* a fragment that is not the first */
+	P_NO_PORTS,  /* a protocol without ports */
+	P_UNKNOWN,   /* cut, or behind more headers than we follow */
+};
+struct l4 {
+	enum transport kind;
+	__u8 protocol;
+	__u8 essential; /* neighbour discovery or DHCP */
+	__u16 source;
+	__u16 dest;
+};
+
+/* R_PASS when f->l3 is set. */
+static __always_inline enum reason parse_l2(struct frame *f, int tags_seen)
+{
+	struct ethhdr *eth = f->data;
+	struct vlan_tag *tag;
+	int i;
+
+	if ((void *)(eth + 1) > f->end)
+		return R_MALFORMED;
+	f->proto = eth->h_proto;
+	f->l3 = eth + 1;
+#pragma unroll
+	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
+		if (f->proto != bpf_htons(ETH_P_8021Q) && f->proto != bpf_htons(ETH_P_8021AD))
+			return R_PASS;
+		if (tags_seen + i >= VLAN_MAX_TAGS)
+			return R_TOO_MANY_TAGS;
+		tag = f->l3;
+		if ((void *)(tag + 1) > f->end)
+			return R_MALFORMED;
+		f->proto = tag->proto;
+		f->l3 = tag + 1;
+	}
+	return R_TOO_MANY_TAGS;
+}
+
+/* Membership of a protocol number as one test: a chain of comparisons would
+ * be a path each for the verifier. `low` holds 0-63, `high` 128-191. */
+static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)
+{
+	__u64 set = protocol < 64 ? low : protocol >= 128 && protocol < 192 ? high : 0;
+
+	return (set >> (protocol & 63)) & 1;
+}
+
+#define BIT(n) (1ULL << ((n) & 63))
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return is_one_of(protocol, BIT(IPPROTO_TCP) | BIT(IPPROTO_UDP) | BIT(IPPROTO_DCCP),
+			 BIT(IPPROTO_SCTP) | BIT(IPPROTO_UDPLITE));
+}
+
+static __always_inline int is_extension(__u8 next)
+{
+	return is_one_of(next,
+			 BIT(IPPROTO_HOPOPTS) | BIT(IPPROTO_ROUTING) | BIT(IPPROTO_DSTOPTS) |
+				 BIT(IPPROTO_FRAGMENT) | BIT(IPPROTO_AH),
+			 BIT(IPPROTO_MH) | BIT(IPPROTO_HIP) | BIT(IPPROTO_SHIM6));
+}
+
+/* Reads the ports at `pos`; `limit` is the end of the packet by its own length. */
+static __always_inline void read_ports(struct frame *f, void *pos, __u32 room, struct l4 *l4)
+{
+	struct ports *ports = pos;
+
+	if (!has_ports(l4->protocol)) {
+		l4->kind = P_NO_PORTS;
+		return;
+	}
+	if (room < sizeof(*ports) || (void *)(ports + 1) > f->end) {
+		l4->kind = P_UNKNOWN;
+		return;
+	}
+	l4->kind = P_PORTS;
+	l4->source = bpf_ntohs(ports->source);
+	l4->dest = bpf_ntohs(ports->dest);
+}
+
+static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
+					struct l4 *l4)
+{
+	__u32 head = ip->ihl * 4;
+
+	l4->protocol = ip->protocol;
+	if (ip->frag_off & bpf_htons(IP_OFFSET)) {
+		l4->kind = P_LATER;
+		return;
+	}
+	read_ports(f, f->l3 + head, total - head, l4);
+	l4->essential = l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP &&
+			!(ip->frag_off & bpf_htons(IP_MF_OFFSET)) &&
+			((l4->source == 67 && l4->dest == 68) ||
+			 (l4->source == 68 && l4->dest == 67));
+}
+
+/* `total`: bytes of the packet by its own account, from the IPv6 header on. */
+static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u32 total,
+					struct l4 *l4)
+{
+	__u8 next = ip->nexthdr, fragmented = 0;
+	__u32 off = sizeof(*ip), len;
+	struct ext_header *ext;
+	__u8 *nd;
+	int i;
+
+	l4->kind = P_UNKNOWN;
+#pragma unroll
+	for (i = 0; i <= IPV6_EXT_MAX_CHAIN; i++) {
+		l4->protocol = next;
+		if (!is_extension(next))
+			break;
+		if (i == IPV6_EXT_MAX_CHAIN)
+			return;
+		ext = f->l3 + off;
+		if (off + sizeof(*ext) > total || (void *)(ext + 1) > f->end)
+			return;
+		if (next == IPPROTO_FRAGMENT) {
+			if (ext->fragment & bpf_htons(0xfff8)) {
+				l4->kind = P_LATER;
+				return;
+			}
+			fragmented = 1;
+			len = 8;
+		} else if (next == IPPROTO_AH) {
+			len = (ext->len + 2) * 4;
+		} else {
+			len = (ext->len + 1) * 8;
+		}
+		next = ext->next;
+		off += len;
+	}
+	if (off > total || f->l3 + off > f->end)
+		return;
+	read_ports(f, f->l3 + off, total - off, l4);
+	if (fragmented) /* not even a whole packet: RFC 6980 */
+		return;
+	if (l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP)
+		l4->essential = (l4->source == 547 && l4->dest == 546) ||
+				(l4->source == 546 && l4->dest == 547);
+	/* RFC 4861 7.1: hop limit 255, code 0; then the sender is on this link. */
+	if (next == IPPROTO_ICMPV6 && ip->hop_limit == 255 && total - off >= 2) {
+		nd = f->l3 + off;
+		if ((void *)(nd + 2) <= f->end && nd[0] >= ND_TYPE_FIRST &&
+		    nd[0] <= ND_TYPE_LAST && nd[1] == 0)
+			l4->essential = 1;
+	}
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* The only way out of the packet path: counts the packet under its reason,
+ * tells user space about drops (rate-limited), and says pass or drop. */
+#ifndef WEIR_VERDICT_H
+#define WEIR_VERDICT_H
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, R_MAX);
+	__type(key, __u32);
+	__type(value, struct counter);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events SEC(".maps");
+
+struct exit {
+	enum reason reason;
+	__u32 ifindex;
+	__u32 bytes;
+	__u8 source[16];
+	__u8 protocol;
+	__u16 port;
+};
+
+/* Not inlined: only packets on their way to a drop come here, at most
+ * EVENT_LIMIT of them a window and CPU. The wake-up is adaptive (0.07 µs an
+ * event against 6 µs when each one wakes); user space polls for the tail. */
+static __noinline int send_event(const struct exit *exit, struct counter *c, __u64 now)
+{
+	struct event *e;
+
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		c->event_lost++;
+		return 0;
+	}
+	e->at_ns = bpf_ktime_get_boot_ns();
+	e->jiffies = now;
+	__builtin_memcpy(e->source, exit->source, sizeof(e->source));
+	e->ifindex = exit->ifindex;
+	e->reason = exit->reason;
+	e->port = exit->port;
+	e->protocol = exit->protocol;
+	__builtin_memset(e->pad, 0, sizeof(e->pad));
+	bpf_ringbuf_submit(e, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= EVENT_WAKE_BYTES
+				      ? BPF_RB_FORCE_WAKEUP
+				      : BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* Per CPU, and neither XDP nor tc ingress is re-entered on a CPU: a plain
+ * increment cannot be lost. */
+static __always_inline struct counter *count(enum reason reason, __u32 bytes)
+{
+	__u32 key = reason;
+	struct counter *c = bpf_map_lookup_elem(&counters, &key);
+
+	if (c) {
+		c->packets++;
+		c->bytes += bytes;
+	}
+	return c;
+}
+
+static __always_inline void count_and_tell(const struct exit *exit, __u64 now)
+{
+	struct counter *c = count(exit->reason, exit->bytes);
+	__u64 window = now >> EVENT_WINDOW_SHIFT;
+
+	if (!c)
+		return;
+	if (c->event_window != window) {
+		c->event_window = window;
+		c->event_count = 0;
+	}
+	if (c->event_count >= EVENT_LIMIT) {
+		c->event_lost++;
+		return;
+	}
+	c->event_count++;
+	send_event(exit, c, now);
+}
+
+#endif

@@ -1,0 +1,168 @@
+//! Jiffies for user space. Ban expiries are compared with jiffies64 in the
+//! kernel; jiffies advance with CLOCK_MONOTONIC, one per tick, so one sample at
+//! a tick's edge gives every later value without a system call into BPF.
+
+use std::{io, mem::MaybeUninit, os::fd::AsFd};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    error::{Context, Error, Result},
+    run,
+    skeleton::clock::{ClockSkelBuilder, types::clock_sample},
+};
+
+/// Nanoseconds in a second.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Tick rates of Linux (`CONFIG_HZ`): 24 and 1200 exist on no architecture
+/// that has the BPF JIT.
+const RATES: [u64; 5] = [100, 250, 300, 1000, 1024];
+
+/// Converts CLOCK_BOOTTIME to jiffies64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JiffyClock {
+    hz: u64,
+    /// jiffies64 at `edge`.
+    jiffies: u64,
+    /// A moment just after a tick, CLOCK_MONOTONIC.
+    edge: u64,
+}
+
+fn nanos(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * SECOND + t.tv_nsec as u64
+}
+
+/// CLOCK_BOOTTIME − CLOCK_MONOTONIC: time spent suspended, nanoseconds.
+pub fn suspended() -> u64 {
+    nanos(ClockId::Boottime).saturating_sub(nanos(ClockId::Monotonic))
+}
+
+impl JiffyClock {
+    /// Finds the tick rate and the relation to CLOCK_MONOTONIC by watching
+    /// some ticks through a BPF program (20–120 ms).
+    pub fn probe() -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let skel = ClockSkelBuilder::default()
+            .open(&mut storage)
+            .and_then(|open| open.load())
+            .context(|| "load the clock program (needs CAP_BPF and CAP_PERFMON)".into())?;
+        let sample = || -> Result<clock_sample> {
+            let mut bytes = [0u8; size_of::<clock_sample>()];
+            run::syscall(skel.progs.weir_clock.as_fd(), &mut bytes)?;
+            Ok(clock_sample {
+                jiffies: u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")),
+                mono_ns: u64::from_ne_bytes(bytes[8..].try_into().expect("8 bytes")),
+            })
+        };
+        let next_edge = |mut last: clock_sample| -> Result<clock_sample> {
+            let deadline = last.mono_ns + SECOND;
+            loop {
+                let now = sample()?;
+                if now.jiffies != last.jiffies {
+                    return Ok(now);
+                }
+                if now.mono_ns > deadline {
+                    return Err(Error::new(
+                        "measure the kernel's tick",
+                        io::Error::other("jiffies stand still"),
+                    ));
+                }
+                last = clock_sample {
+                    jiffies: last.jiffies,
+                    mono_ns: last.mono_ns,
+                };
+            }
+        };
+        // A tick may be handled late: of several edges, the one that came
+        // earliest in its own period is nearest the true edge.
+        let first = next_edge(sample()?)?;
+        let mut last = clock_sample {
+            jiffies: first.jiffies,
+            mono_ns: first.mono_ns,
+        };
+        let mut edges = vec![(first.jiffies, first.mono_ns)];
+        while last.jiffies < first.jiffies + 12 {
+            last = next_edge(last)?;
+            edges.push((last.jiffies, last.mono_ns));
+        }
+        let ticks = last.jiffies - first.jiffies;
+        let span = last.mono_ns - first.mono_ns;
+        let rate = ticks as f64 * SECOND as f64 / span as f64;
+        let hz = RATES
+            .into_iter()
+            .min_by(|a, b| {
+                (*a as f64 - rate)
+                    .abs()
+                    .total_cmp(&(*b as f64 - rate).abs())
+            })
+            .expect("there are rates");
+        let (jiffies, edge) = edges
+            .into_iter()
+            .min_by_key(|(j, t)| i128::from(*t) - i128::from(*j) * i128::from(SECOND / hz))
+            .expect("there are edges");
+        Ok(Self { hz, jiffies, edge })
+    }
+
+    /// Ticks a second.
+    pub fn hz(&self) -> u64 {
+        self.hz
+    }
+
+    /// jiffies64 now.
+    pub fn now(&self) -> u64 {
+        self.at_monotonic(nanos(ClockId::Monotonic))
+    }
+
+    fn at_monotonic(&self, mono: u64) -> u64 {
+        let since = i128::from(mono) - i128::from(self.edge);
+        let ticks = (since * i128::from(self.hz)).div_euclid(i128::from(SECOND));
+        u64::try_from(i128::from(self.jiffies) + ticks).unwrap_or(0)
+    }
+
+    /// The first jiffy at or after this CLOCK_BOOTTIME moment, if the machine
+    /// is not suspended in between. A packet of a ban that ends then passes
+    /// from that jiffy on, never before.
+    pub fn jiffy_at(&self, boottime: u64) -> u64 {
+        self.at_monotonic(boottime.saturating_sub(suspended()).saturating_sub(1)) + 1
+    }
+
+    /// The CLOCK_BOOTTIME moment at which this jiffy begins.
+    pub fn boottime_of(&self, jiffy: u64) -> u64 {
+        let ticks = i128::from(jiffy) - i128::from(self.jiffies);
+        let mono =
+            i128::from(self.edge) + (ticks * i128::from(SECOND)).div_euclid(i128::from(self.hz));
+        u64::try_from(mono).unwrap_or(0) + suspended()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_rounds_up_to_its_jiffy_and_back() {
+        let clock = JiffyClock {
+            hz: 250,
+            jiffies: 1 << 32,
+            edge: 10 * SECOND,
+        };
+        let gap = suspended();
+        for (mono, jiffy) in [
+            (10 * SECOND, 1 << 32),
+            (10 * SECOND + 1, (1 << 32) + 1),
+            (10 * SECOND + 4_000_000, (1 << 32) + 1),
+            (10 * SECOND - 4_000_000, (1 << 32) - 1),
+            (9 * SECOND, (1 << 32) - 250),
+            (11 * SECOND, (1 << 32) + 250),
+        ] {
+            assert_eq!(clock.jiffy_at(mono + gap), jiffy, "at {mono}");
+            assert!(
+                clock.boottime_of(jiffy) + 1_000_000 >= mono + gap,
+                "at {mono}"
+            );
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What kind of interface is this? Layer-2 length, driver, index.
+
+use std::io;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+/// Facts about one interface of this network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its number.
+    pub index: u32,
+    /// `ARPHRD_*` of linux/if_arp.h: 1 is Ethernet.
+    pub kind: u16,
+    /// Driver name as ethtool shows it; empty when it tells none.
+    pub driver: String,
+}
+
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    data: *mut libc::c_void,
+    pad: [u64; 2],
+}
+
+/// `struct ethtool_drvinfo` of linux/ethtool.h.
+#[repr(C)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+const ETHTOOL_GDRVINFO: u32 = 3;
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+
+impl Device {
+    /// Looks an interface up by name in the calling thread's namespace.
+    pub fn find(name: &str) -> io::Result<Self> {
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let index = netdevice::name_to_index(&socket, name)?;
+        let padded = padded(name);
+        let mut info = DriverInfo {
+            cmd: ETHTOOL_GDRVINFO,
+            driver: [0; 32],
+            rest: [0; 160],
+        };
+        let mut request = Request {
+            name: padded,
+            data: (&raw mut info).cast(),
+            pad: [0; 2],
+        };
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        // SAFETY: SIOCETHTOOL reads an ifreq whose data points to an
+        // ethtool_drvinfo; both are whole and outlive the call.
+        let told = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, &raw mut request) } == 0;
+        let driver = if told {
+            info.driver
+                .iter()
+                .take_while(|c| **c != 0)
+                .map(|c| *c as char)
+                .collect()
+        } else {
+            String::new()
+        };
+
+        // SAFETY: an all-zero ifreq is valid.
+        let mut hw: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in hw.ifr_name.iter_mut().zip(padded) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: SIOCGIFHWADDR fills the ifreq, which outlives the call.
+        if unsafe { libc::ioctl(fd, libc::SIOCGIFHWADDR as _, &raw mut hw) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: SIOCGIFHWADDR fills this variant.
+        let kind = unsafe { hw.ifr_ifru.ifru_hwaddr.sa_family };
+        Ok(Self {
+            index,
+            kind,
+            driver,
+        })
+    }
+
+    /// Frames begin with an Ethernet header? (loopback's do, too)
+    pub fn is_ethernet(&self) -> bool {
+        self.kind == libc::ARPHRD_ETHER || self.kind == libc::ARPHRD_LOOPBACK
+    }
+
+    /// A device without hardware, where native XDP costs TCP more than it
+    /// saves drops (measured on veth: 19.6 against 7.8 Gbit/s).
+    pub fn is_virtual(&self) -> bool {
+        matches!(
+            self.driver.as_str(),
+            "" | "veth"
+                | "bridge"
+                | "tun"
+                | "dummy"
+                | "bonding"
+                | "team"
+                | "macvlan"
+                | "ipvlan"
+                | "802.1Q VLAN Support"
+                | "vxlan"
+                | "loopback"
+                | "ifb"
+                | "openvswitch"
+        )
+    }
+}
+
+/// `struct ethtool_value` of linux/ethtool.h.
+#[repr(C)]
+struct EthtoolValue {
+    cmd: u32,
+    data: u32,
+}
+const ETHTOOL_SGRO: u32 = 0x2c;
+
+/// Switches generic receive offload; a veth end with it has NAPI, and takes
+/// redirected frames without an XDP program of its own.
+pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut value = EthtoolValue {
+        cmd: ETHTOOL_SGRO,
+        data: on.into(),
+    };
+    let mut request = Request {
+        name: padded(name),
+        data: (&raw mut value).cast(),
+        pad: [0; 2],
+    };
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: SIOCETHTOOL reads an ifreq whose data points to an
+    // ethtool_value; both are whole and outlive the call.
+    if unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// An interface name as `struct ifreq` has it; longer ones exist nowhere.
+fn padded(name: &str) -> [u8; 16] {
+    let mut padded = [0u8; 16];
+    let len = name.len().min(15);
+    padded[..len].copy_from_slice(&name.as_bytes()[..len]);
+    padded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_a_virtual_ethernet() {
+        let lo = Device::find("lo").unwrap();
+        assert!(lo.is_ethernet() && lo.is_virtual(), "{lo:?}");
+        assert!(Device::find("no-such-device").is_err());
+    }
+}

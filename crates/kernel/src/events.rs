@@ -1,0 +1,91 @@
+//! Packet events from the ring buffer. The packet path wakes nobody for a few
+//! events, so a reader polls: every 100 ms or so is calm and soon enough.
+
+use std::{
+    net::Ipv6Addr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::{
+    error::{Context, Result},
+    skeleton::clock::types::event,
+};
+
+/// A packet on its way to a drop, as the kernel saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketEvent {
+    /// CLOCK_BOOTTIME, nanoseconds.
+    pub at: u64,
+    /// jiffies64 with which its ban was compared.
+    pub jiffies: u64,
+    /// Source address, IPv4 as IPv4-mapped.
+    pub source: Ipv6Addr,
+    /// Interface it came in on.
+    pub ifindex: u32,
+    /// `enum reason`.
+    pub reason: u32,
+    /// Destination port, 0 when not parsed.
+    pub port: u16,
+    /// Transport protocol, 0 when not parsed.
+    pub protocol: u8,
+}
+
+/// Reads one generation's ring buffer.
+pub struct EventReader {
+    ring: RingBuffer<'static>,
+    read: Arc<Mutex<Vec<PacketEvent>>>,
+}
+
+impl EventReader {
+    /// Over the map of a generation; later generations use the same one.
+    pub fn new(map: &MapHandle) -> Result<Self> {
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&read);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(map, move |bytes| {
+                if let Some(event) = decode(bytes) {
+                    sink.lock()
+                        .expect("no holder of this lock panics")
+                        .push(event);
+                }
+                0
+            })
+            .context(|| "read the event ring".into())?;
+        let ring = builder.build().context(|| "read the event ring".into())?;
+        Ok(Self { ring, read })
+    }
+
+    /// What has come, waiting up to `timeout` when the kernel wakes nobody.
+    pub fn read(&self, timeout: Duration) -> Result<Vec<PacketEvent>> {
+        self.ring
+            .poll(timeout)
+            .context(|| "wait for packet events".into())?;
+        self.ring
+            .consume()
+            .context(|| "read packet events".into())?;
+        Ok(std::mem::take(
+            &mut self.read.lock().expect("no holder of this lock panics"),
+        ))
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<PacketEvent> {
+    if bytes.len() < size_of::<event>() {
+        return None;
+    }
+    // SAFETY: long enough, and every bit pattern is an `event`.
+    let e: event = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+    Some(PacketEvent {
+        at: e.at_ns,
+        jiffies: e.jiffies,
+        source: e.source.into(),
+        ifindex: e.ifindex,
+        reason: e.reason,
+        port: e.port,
+        protocol: e.protocol,
+    })
+}

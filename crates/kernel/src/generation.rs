@@ -1,0 +1,330 @@
+//! One generation: the maps and programs made together for one geometry and
+//! seed. Growth, upgrade and a change of what is compiled in all make the next
+//! generation; the packet path is switched by a link update. Counters, events,
+//! policies and the allow list are handed on, so that nothing is counted twice
+//! or lost.
+
+use std::{
+    fs,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapMut,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    error::{Context, Error, Result},
+    link,
+    skeleton::{
+        clock::types::event,
+        ingress::{
+            IngressSkelBuilder,
+            types::{counter, meta, policy},
+        },
+    },
+    table::{BanTable, Geometry},
+};
+
+/// `WEIR_ABI` of bpf/abi.h.
+pub const ABI: u32 = 1;
+/// `MAX_POLICIES` of bpf/abi.h.
+pub const MAX_POLICIES: u32 = 4096;
+/// `POLICY_SCOPED` of bpf/abi.h.
+pub const POLICY_SCOPED: u16 = 0x8000;
+/// `R_MAX` of bpf/abi.h.
+pub const REASONS: u32 = 10;
+
+const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
+const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 120);
+const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
+
+/// Names of the maps as pinned.
+const MAPS: [&str; 9] = [
+    "bans64", "bans128", "bloom", "control", "policies", "allow4", "allow6", "counters", "events",
+];
+/// Pinned last: a directory that has it is whole.
+const META: &str = "meta";
+
+/// What a new generation is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Table sizes.
+    pub geometry: Geometry,
+    /// Random, unknown to anybody who chooses addresses.
+    pub seed: [u64; 3],
+    /// The one IPv4 length below 32 that may be banned; 0 for none.
+    pub v4_length: u8,
+    /// Benchmarks only: innocent packets leave by drop instead of pass.
+    pub drop_innocent: bool,
+}
+
+/// Maps and programs, loaded.
+pub struct Generation {
+    /// Counts up.
+    pub number: u64,
+    /// As built.
+    pub v4_length: u8,
+    /// The ban table.
+    pub table: BanTable,
+    /// `bpf/abi.h struct policy` by number.
+    pub policies: MapHandle,
+    /// Per CPU `struct counter` by reason.
+    pub counters: MapHandle,
+    /// Ring buffer of `struct event`.
+    pub events: MapHandle,
+    /// Tries of prefixes that no ban holds for.
+    pub allow: [MapHandle; 2],
+    seed: [u64; 3],
+    build: u64,
+    suspended: AtomicU64,
+    bans64: MapHandle,
+    bans128: MapHandle,
+    bloom: MapHandle,
+    control: MapHandle,
+    meta: MapHandle,
+    xdp: OwnedFd,
+    tcx: OwnedFd,
+}
+
+/// A fingerprint of the packet path's sources in this binary.
+pub fn build_id() -> u64 {
+    env!("WEIR_BPF_BUILD")
+        .parse()
+        .expect("the build script writes a number")
+}
+
+impl Generation {
+    /// Loads a generation with empty tables; from `previous` it takes over
+    /// counters, events, policies and the allow list.
+    pub fn create(number: u64, options: &Options, previous: Option<&Generation>) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let g = options.geometry;
+        let mut open = IngressSkelBuilder::default()
+            .open(&mut storage)
+            .context(|| "open the packet path's object".into())?;
+        let size = |map: &mut libbpf_rs::OpenMapMut<'_>, entries: u32| {
+            map.set_max_entries(entries)
+                .context(|| "size a table".into())
+        };
+        size(&mut open.maps.bans64, g.buckets64 + g.overflow64)?;
+        size(&mut open.maps.bans128, g.buckets128 + g.overflow128)?;
+        size(&mut open.maps.bloom, g.bloom_words * 2)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the object has rodata");
+        rodata.cfg.seed = options.seed;
+        rodata.cfg.mask64 = g.buckets64 - 1;
+        rodata.cfg.over64 = g.overflow64 - 1;
+        rodata.cfg.mask128 = g.buckets128 - 1;
+        rodata.cfg.over128 = g.overflow128 - 1;
+        rodata.cfg.bloom_mask = g.bloom_words - 1;
+        rodata.cfg.v4_length = options.v4_length.into();
+        if options.drop_innocent {
+            rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
+        }
+        if let Some(old) = previous {
+            for (map, from) in [
+                (&mut open.maps.policies, &old.policies),
+                (&mut open.maps.counters, &old.counters),
+                (&mut open.maps.events, &old.events),
+                (&mut open.maps.allow4, &old.allow[0]),
+                (&mut open.maps.allow6, &old.allow[1]),
+            ] {
+                map.reuse_fd(from.as_fd())
+                    .context(|| "hand a map on to the next generation".into())?;
+            }
+        }
+        let skel = open.load().context(|| {
+            "load the packet path (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)".into()
+        })?;
+        // By descriptor: opening by id would take CAP_SYS_ADMIN.
+        let keep = |map: &MapMut<'_>| MapHandle::try_from(map).context(|| "keep a map".into());
+        let (bans64, bans128) = (keep(&skel.maps.bans64)?, keep(&skel.maps.bans128)?);
+        let (bloom, control) = (keep(&skel.maps.bloom)?, keep(&skel.maps.bss)?);
+        let table = BanTable::map(g, options.seed, &bans64, &bans128, &bloom, &control)?;
+        let program =
+            |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
+        Ok(Self {
+            number,
+            v4_length: options.v4_length,
+            table,
+            policies: keep(&skel.maps.policies)?,
+            counters: keep(&skel.maps.counters)?,
+            events: keep(&skel.maps.events)?,
+            allow: [keep(&skel.maps.allow4)?, keep(&skel.maps.allow6)?],
+            seed: options.seed,
+            build: build_id(),
+            suspended: AtomicU64::new(
+                previous.map_or_else(crate::clock::suspended, Generation::suspended),
+            ),
+            bans64,
+            bans128,
+            bloom,
+            control,
+            meta: keep(&skel.maps.meta)?,
+            xdp: program(skel.progs.weir_xdp.as_fd())?,
+            tcx: program(skel.progs.weir_tcx.as_fd())?,
+        })
+    }
+
+    /// The program for a hook.
+    pub fn program(&self, hook: link::Hook) -> BorrowedFd<'_> {
+        match hook {
+            link::Hook::Xdp | link::Hook::XdpGeneric => self.xdp.as_fd(),
+            link::Hook::Tcx => self.tcx.as_fd(),
+        }
+    }
+
+    /// Was it made by this very build?
+    pub fn is_of_this_build(&self) -> bool {
+        self.build == build_id()
+    }
+
+    fn maps(&self) -> [&MapHandle; 9] {
+        [
+            &self.bans64,
+            &self.bans128,
+            &self.bloom,
+            &self.control,
+            &self.policies,
+            &self.allow[0],
+            &self.allow[1],
+            &self.counters,
+            &self.events,
+        ]
+    }
+
+    /// Pins maps and programs in `dir`, which must not exist; the description
+    /// comes last, so a directory with one is whole.
+    pub fn pin(&self, dir: &Path) -> Result<()> {
+        fs::create_dir(dir).context(|| format!("make {}", dir.display()))?;
+        for (name, map) in MAPS.into_iter().zip(self.maps()) {
+            link::pin(map.as_fd(), &dir.join(name))?;
+        }
+        link::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
+        link::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
+        crate::fault::point("pin-before-meta");
+        self.describe()?;
+        link::pin(self.meta.as_fd(), &dir.join(META))
+    }
+
+    /// Records for how much suspended time the expiries allow, nanoseconds.
+    pub fn set_suspended(&self, nanos: u64) -> Result<()> {
+        self.suspended.store(nanos, Ordering::Relaxed);
+        self.describe()
+    }
+
+    /// See [`Generation::set_suspended`].
+    pub fn suspended(&self) -> u64 {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Writes down what this generation was built with.
+    fn describe(&self) -> Result<()> {
+        let g = self.table.geometry();
+        let mut about = meta {
+            abi: ABI,
+            pad: 0,
+            seed: self.seed,
+            build: self.build,
+            buckets64: g.buckets64,
+            overflow64: g.overflow64,
+            buckets128: g.buckets128,
+            overflow128: g.overflow128,
+            bloom_words: g.bloom_words,
+            v4_length: self.v4_length.into(),
+            generation: self.number,
+            boot_id: [0; 40],
+            suspended_ns: self.suspended.load(Ordering::Relaxed),
+        };
+        let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let len = boot.len().min(36);
+        about.boot_id[..len].copy_from_slice(&boot[..len]);
+        // SAFETY: `meta` is plain old data without padding (its size is asserted).
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const about).cast::<u8>(), size_of::<meta>())
+        };
+        self.meta
+            .update(&0u32.to_ne_bytes(), bytes, MapFlags::ANY)
+            .context(|| "write the description of a generation".into())
+    }
+
+    /// Takes a pinned generation over as it is.
+    ///
+    /// # Errors
+    /// The directory is not whole, or was written by another ABI: that is
+    /// refused, not reinterpreted.
+    pub fn adopt(dir: &Path) -> Result<Self> {
+        let open = |name: &str| {
+            MapHandle::from_pinned_path(dir.join(name))
+                .context(|| format!("open the pin {}", dir.join(name).display()))
+        };
+        let meta_map = open(META)?;
+        let bytes = meta_map
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "read the description of a generation".into())?
+            .unwrap_or_default();
+        let foreign = |why: String| Error::refused(format!("take over {}", dir.display()), why);
+        if bytes.len() < 4 || bytes[..4] != ABI.to_ne_bytes() {
+            return Err(foreign(format!(
+                "its tables have another layout (this build knows {ABI}): run the weir that made it, or weir detach"
+            )));
+        }
+        if bytes.len() != size_of::<meta>() {
+            return Err(foreign(format!(
+                "its description has {} bytes",
+                bytes.len()
+            )));
+        }
+        // SAFETY: the right number of bytes, and every bit pattern is a `meta`.
+        let about: meta = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        let geometry = Geometry {
+            buckets64: about.buckets64,
+            overflow64: about.overflow64,
+            buckets128: about.buckets128,
+            overflow128: about.overflow128,
+            bloom_words: about.bloom_words,
+        };
+        let (bans64, bans128) = (open("bans64")?, open("bans128")?);
+        let (bloom, control) = (open("bloom")?, open("control")?);
+        let fits = |map: &MapHandle, entries: u32, value: u32| {
+            map.max_entries() == entries && map.value_size() == value
+        };
+        if !fits(&bans64, geometry.buckets64 + geometry.overflow64, 64)
+            || !fits(&bans128, geometry.buckets128 + geometry.overflow128, 64)
+            || !fits(&bloom, geometry.bloom_words * 2, 8)
+        {
+            return Err(foreign(
+                "its tables do not have the size that its description says".into(),
+            ));
+        }
+        let table = BanTable::map(geometry, about.seed, &bans64, &bans128, &bloom, &control)?;
+        table.recount();
+        Ok(Self {
+            number: about.generation,
+            v4_length: about.v4_length as u8,
+            table,
+            policies: open("policies")?,
+            counters: open("counters")?,
+            events: open("events")?,
+            allow: [open("allow4")?, open("allow6")?],
+            seed: about.seed,
+            build: about.build,
+            suspended: AtomicU64::new(about.suspended_ns),
+            bans64,
+            bans128,
+            bloom,
+            control,
+            meta: meta_map,
+            xdp: link::open_pin(&dir.join("xdp"))?,
+            tcx: link::open_pin(&dir.join("tcx"))?,
+        })
+    }
+}

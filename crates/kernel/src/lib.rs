@@ -1,0 +1,49 @@
+//! The only crate with libbpf: builds `bpf/`, loads and pins the packet path,
+//! and gives typed access to its tables. What to put into them is decided in
+//! `weir-enforce`.
+#![deny(missing_docs)]
+#![allow(
+    unsafe_code,
+    reason = "system calls and shared memory with the kernel live here"
+)]
+
+pub mod clock;
+pub mod device;
+mod error;
+pub mod events;
+pub mod fault;
+pub mod generation;
+pub mod generator;
+pub mod link;
+mod memory;
+pub mod pins;
+pub mod record;
+pub mod run;
+pub mod table;
+
+pub use clock::JiffyClock;
+pub use error::{Error, Result};
+pub use generation::{Generation, Options};
+pub use table::{BanTable, Geometry, Key, Placed, Slot};
+
+/// The generated skeletons: types of `bpf/abi.h`, maps, programs.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    reason = "generated"
+)]
+pub mod skeleton {
+    /// `bpf/ingress.bpf.c`
+    pub mod ingress {
+        include!(concat!(env!("OUT_DIR"), "/ingress.skel.rs"));
+    }
+    /// `bpf/generator.bpf.c`
+    pub mod generator {
+        include!(concat!(env!("OUT_DIR"), "/generator.skel.rs"));
+    }
+    /// `bpf/clock.bpf.c`
+    pub mod clock {
+        include!(concat!(env!("OUT_DIR"), "/clock.skel.rs"));
+    }
+}

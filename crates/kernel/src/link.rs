@@ -1,0 +1,207 @@
+//! BPF links: the attachment of a program to an interface. libbpf-rs knows
+//! neither XDP modes nor tcx, so this goes to the system call directly.
+
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use libbpf_rs::libbpf_sys as sys;
+
+use crate::error::{Error, Result};
+
+/// Where in the kernel weir's program sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hook {
+    /// XDP in the driver: cheapest per dropped packet.
+    Xdp,
+    /// XDP in the network core, for drivers without it.
+    XdpGeneric,
+    /// tcx ingress (kernel 6.6): after the driver made an skb.
+    Tcx,
+}
+
+impl Hook {
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+            Self::Tcx => "tcx",
+        }
+    }
+
+    /// The hook of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Xdp, Self::XdpGeneric, Self::Tcx]
+            .into_iter()
+            .find(|h| h.name() == name)
+    }
+}
+
+/// An attachment. It ends with the last reference: this handle, or its pin.
+pub struct Link {
+    fd: OwnedFd,
+}
+
+impl Link {
+    /// Attaches `prog` to an interface. Never displaces another program: where
+    /// another XDP program sits, the error is EBUSY or EEXIST. tcx programs
+    /// are put first in the chain; those of others keep their order.
+    pub fn attach(prog: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<Self> {
+        let mut opts = sys::bpf_link_create_opts {
+            sz: size_of::<sys::bpf_link_create_opts>() as _,
+            ..Default::default()
+        };
+        let kind = match hook {
+            Hook::Xdp => {
+                opts.flags = sys::XDP_FLAGS_DRV_MODE;
+                sys::BPF_XDP
+            }
+            Hook::XdpGeneric => {
+                opts.flags = sys::XDP_FLAGS_SKB_MODE;
+                sys::BPF_XDP
+            }
+            Hook::Tcx => {
+                opts.flags = sys::BPF_F_BEFORE;
+                sys::BPF_TCX_INGRESS
+            }
+        };
+        // SAFETY: `opts` is whole, and outlives the call.
+        let fd = unsafe { sys::bpf_link_create(prog.as_raw_fd(), ifindex as i32, kind, &opts) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: a non-negative answer is a new descriptor, and ours.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
+    }
+
+    /// The link pinned at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self {
+            fd: open_pin(path)?,
+        })
+    }
+
+    /// Keeps the attachment when this process ends.
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        pin(self.fd.as_fd(), path)
+    }
+
+    /// Puts another program in place, in one step: each packet sees the old or
+    /// the new one.
+    pub fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
+        // SAFETY: no options are passed.
+        let rc = unsafe {
+            sys::bpf_link_update(self.fd.as_raw_fd(), prog.as_raw_fd(), std::ptr::null())
+        };
+        if rc < 0 {
+            return Err(Error::new(
+                "update a link",
+                io::Error::from_raw_os_error(-rc),
+            ));
+        }
+        Ok(())
+    }
+
+    /// (interface index, program id); the index is 0 when the interface is gone.
+    pub fn target(&self) -> Result<(u32, u32)> {
+        let mut info = sys::bpf_link_info::default();
+        let mut len = size_of_val(&info) as u32;
+        // SAFETY: `info` and `len` are whole, and outlive the call.
+        let rc = unsafe { sys::bpf_link_get_info_by_fd(self.fd.as_raw_fd(), &mut info, &mut len) };
+        if rc < 0 {
+            return Err(Error::new(
+                "ask a link for its interface",
+                io::Error::from_raw_os_error(-rc),
+            ));
+        }
+        // SAFETY: the variant that belongs to the link's type.
+        let ifindex = unsafe {
+            if info.type_ == sys::BPF_LINK_TYPE_XDP {
+                info.__bindgen_anon_1.xdp.ifindex
+            } else {
+                info.__bindgen_anon_1.tcx.ifindex
+            }
+        };
+        Ok((ifindex, info.prog_id))
+    }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("paths hold no NUL")
+}
+
+/// Pins a BPF object.
+pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    let rc = unsafe { sys::bpf_obj_pin(fd.as_raw_fd(), c_path(path).as_ptr()) };
+    if rc < 0 {
+        return Err(Error::new(
+            format!("pin {}", path.display()),
+            io::Error::from_raw_os_error(-rc),
+        ));
+    }
+    Ok(())
+}
+
+/// Opens a pinned BPF object.
+pub(crate) fn open_pin(path: &Path) -> Result<OwnedFd> {
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    let fd = unsafe { sys::bpf_obj_get(c_path(path).as_ptr()) };
+    if fd < 0 {
+        return Err(Error::new(
+            format!("open the pin {}", path.display()),
+            io::Error::from_raw_os_error(-fd),
+        ));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The XDP program on an interface that is not ours to touch: its id and mode.
+pub fn xdp_program_on(ifindex: u32) -> Option<(u32, &'static str)> {
+    let mut opts = sys::bpf_xdp_query_opts {
+        sz: size_of::<sys::bpf_xdp_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `opts` is whole, and outlives the call.
+    let rc = unsafe { sys::bpf_xdp_query(ifindex as i32, 0, &mut opts) };
+    (rc == 0 && opts.prog_id != 0).then_some((
+        opts.prog_id,
+        match opts.attach_mode as u32 {
+            sys::XDP_ATTACHED_DRV => "xdp",
+            sys::XDP_ATTACHED_SKB => "xdp-generic",
+            sys::XDP_ATTACHED_HW => "xdp in the device",
+            _ => "xdp in several modes",
+        },
+    ))
+}
+
+/// The name of a loaded program, for messages; empty when it has none.
+pub fn program_name(id: u32) -> String {
+    // SAFETY: a plain number goes in.
+    let fd = unsafe { sys::bpf_prog_get_fd_by_id(id) };
+    if fd < 0 {
+        return String::new();
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` and `len` are whole, and outlive the call.
+    if unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) } < 0 {
+        return String::new();
+    }
+    info.name
+        .iter()
+        .take_while(|c| **c != 0)
+        .map(|c| *c as u8 as char)
+        .collect()
+}

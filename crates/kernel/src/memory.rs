@@ -1,0 +1,84 @@
+//! A BPF map's memory as 64-bit words that this process and the kernel share.
+
+use std::{
+    os::fd::AsFd,
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::error::{Context, Result};
+
+/// The mapped value area of a `BPF_F_MMAPABLE` array.
+pub(crate) struct Words {
+    start: NonNull<AtomicU64>,
+    len: usize,
+    bytes: usize,
+}
+
+// SAFETY: all access goes through `AtomicU64`.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps `words` 64-bit words of the array behind `fd`.
+    pub(crate) fn map(fd: impl AsFd, words: usize, what: &str) -> Result<Self> {
+        let bytes = (words * 8).next_multiple_of(4096);
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice;
+        // the kernel keeps the map alive as long as it is mapped.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .context(|| format!("map the memory of {what}"))?;
+        let start = NonNull::new(start.cast()).expect("mmap returns no null page");
+        Ok(Self {
+            start,
+            len: words,
+            bytes,
+        })
+    }
+
+    /// How many words.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// One word. Panics when `index` is out of range, as a slice does.
+    #[inline]
+    pub(crate) fn at(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len);
+        // SAFETY: inside the mapping (just checked), aligned to 8 (page start
+        // plus a multiple of 8), valid until drop, and only accessed atomically.
+        unsafe { self.start.add(index).as_ref() }
+    }
+
+    /// One word's value.
+    #[inline]
+    pub(crate) fn load(&self, index: usize) -> u64 {
+        self.at(index).load(Ordering::Acquire)
+    }
+
+    /// Replaces `old` by `new`, or says that somebody else was there.
+    #[inline]
+    pub(crate) fn replace(&self, index: usize, old: u64, new: u64) -> bool {
+        self.at(index)
+            .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours and no reference outlives `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

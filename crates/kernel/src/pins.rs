@@ -1,0 +1,186 @@
+//! The pin directory of one instance: `/sys/fs/bpf/weir/<instance>/` with a
+//! directory `g<N>` per generation, a symbolic link `current`, and `links/`.
+//! Holding an [`InstanceDir`] means being its only writer.
+
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags},
+    mount::MountFlags,
+};
+
+use crate::error::{Context, Error, Result};
+
+/// Where Linux mounts the BPF file system.
+pub const DEFAULT_ROOT: &str = "/sys/fs/bpf/weir";
+
+/// An instance's directory, locked.
+pub struct InstanceDir {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+/// A name that bpffs takes: it refuses '.', and '%' is our escape.
+pub fn escape(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'@' | b':' => {
+                out.push(byte as char);
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// What [`escape`] was given; `None` when `name` is not its work.
+pub fn unescape(name: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = name.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first == b'%' {
+            let hex = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(hex, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl InstanceDir {
+    /// Creates the directory when needed and locks it.
+    ///
+    /// # Errors
+    /// No BPF file system at `root`; another process holds the lock.
+    pub fn open(root: &Path, instance: &str) -> Result<Self> {
+        require_bpffs(root.parent().unwrap_or(root))?;
+        let path = root.join(escape(instance));
+        fs::create_dir_all(path.join("links")).context(|| format!("make {}", path.display()))?;
+        let lock = rustix::fs::open(
+            &path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .context(|| format!("open {}", path.display()))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::refused(
+                format!("write to {}", path.display()),
+                "another weir daemon holds this instance",
+            )),
+            Err(e) => Err(Error::new(format!("lock {}", path.display()), e.into())),
+        }
+    }
+
+    /// Where a generation's maps and programs are pinned.
+    pub fn generation(&self, number: u64) -> PathBuf {
+        self.path.join(format!("g{number}"))
+    }
+
+    /// Where the links are pinned.
+    pub fn links(&self) -> PathBuf {
+        self.path.join("links")
+    }
+
+    /// The generation that `current` names.
+    pub fn current(&self) -> Option<u64> {
+        let target = fs::read_link(self.path.join("current")).ok()?;
+        target.to_str()?.strip_prefix('g')?.parse().ok()
+    }
+
+    /// Makes `current` name this generation, in one rename.
+    pub fn set_current(&self, number: u64) -> Result<()> {
+        let (new, current) = (self.path.join("current-new"), self.path.join("current"));
+        let _ = fs::remove_file(&new);
+        std::os::unix::fs::symlink(format!("g{number}"), &new)
+            .and_then(|()| fs::rename(&new, &current))
+            .context(|| format!("point {} to g{number}", current.display()))
+    }
+
+    /// The generations that have a directory.
+    pub fn generations(&self) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(&self.path) else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.strip_prefix('g')?.parse().ok())
+            .collect()
+    }
+
+    /// Unpins a generation's maps and programs.
+    pub fn remove_generation(&self, number: u64) -> Result<()> {
+        remove_tree(&self.generation(number))
+    }
+
+    /// Unpins everything and removes the directory; and the root when empty.
+    pub fn remove(self) -> Result<()> {
+        remove_tree(&self.path)?;
+        if let Some(root) = self.path.parent() {
+            let _ = fs::remove_dir(root);
+        }
+        Ok(())
+    }
+}
+
+/// `statfs` type of the BPF file system (linux/magic.h).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// Where systemd does not run nobody mounts the BPF file system: do it, at its
+/// usual place only.
+fn require_bpffs(at: &Path) -> Result<()> {
+    let is_bpffs = || {
+        rustix::fs::statfs(at)
+            .map(|fs| fs.f_type as u64 == BPF_FS_MAGIC)
+            .context(|| format!("look at {}", at.display()))
+    };
+    if is_bpffs()? {
+        return Ok(());
+    }
+    if at == Path::new("/sys/fs/bpf") {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("bpf", at, "bpf", flags, None)
+            .context(|| format!("mount the BPF file system at {}", at.display()))?;
+        if is_bpffs()? {
+            return Ok(());
+        }
+    }
+    Err(Error::refused(
+        format!("keep pins below {}", at.display()),
+        "it is no BPF file system: mount -t bpf bpf /sys/fs/bpf",
+    ))
+}
+
+/// bpffs has no more than two levels below an instance, and no foreign files.
+fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(Error::new(format!("remove {}", path.display()), e))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_bpffs() {
+        for name in ["eth0", "eth0.100", "br-lan", "a%b", "ü", "x@tcx"] {
+            let escaped = escape(name);
+            assert!(!escaped.contains(['.', '/']), "{escaped}");
+            assert_eq!(unescape(&escaped).as_deref(), Some(name));
+        }
+        assert_eq!(unescape("%"), None);
+        assert_eq!(unescape("%zz"), None);
+    }
+}

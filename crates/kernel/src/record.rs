@@ -1,0 +1,138 @@
+//! Typed access to the smaller maps: policies, counters, allow list.
+
+use std::net::IpAddr;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use weir_core::{PortRange, Prefix, PrefixSet, Protocol, Scope};
+
+use crate::{
+    error::{Context, Result},
+    generation::{MAX_POLICIES, REASONS},
+    skeleton::ingress::types::{counter, policy},
+};
+
+/// Writes what a policy number means. `producer` is cut at 65 bytes.
+pub fn write_policy(map: &MapHandle, number: u32, scope: &Scope, producer: &str) -> Result<()> {
+    let mut record = policy {
+        ranges: scope.ranges().len() as u16,
+        ..Default::default()
+    };
+    for (to, from) in record.range.iter_mut().zip(scope.ranges()) {
+        to.protocol = from.protocol.number();
+        to.low = from.low;
+        to.high = from.high;
+    }
+    for (to, from) in record.producer.iter_mut().zip(producer.bytes().take(65)) {
+        *to = from as _;
+    }
+    // SAFETY: `policy` is plain old data without padding (its size is asserted).
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const record).cast::<u8>(), size_of::<policy>())
+    };
+    map.update(&number.to_ne_bytes(), bytes, MapFlags::ANY)
+        .context(|| format!("write policy {number}"))
+}
+
+/// Every policy in use: (number, scope, producer's text).
+pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, String)>> {
+    let mut policies = Vec::new();
+    for number in 1..MAX_POLICIES {
+        let Some(bytes) = map
+            .lookup(&number.to_ne_bytes(), MapFlags::ANY)
+            .context(|| format!("read policy {number}"))?
+        else {
+            break;
+        };
+        if bytes.len() != size_of::<policy>() {
+            break;
+        }
+        // SAFETY: the right number of bytes, and every bit pattern is a `policy`.
+        let record: policy = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        let producer: Vec<u8> = record
+            .producer
+            .iter()
+            .map(|c| *c as u8)
+            .take_while(|c| *c != 0)
+            .collect();
+        if producer.is_empty() {
+            break; // numbers are given in order
+        }
+        let ranges = record
+            .range
+            .iter()
+            .take(record.ranges.into())
+            .map(|r| PortRange {
+                protocol: Protocol::from_number(r.protocol).unwrap_or(Protocol::Any),
+                low: r.low,
+                high: r.high,
+            });
+        let Ok(scope) = Scope::ports(ranges) else {
+            continue;
+        };
+        policies.push((
+            number,
+            scope,
+            String::from_utf8_lossy(&producer).into_owned(),
+        ));
+    }
+    Ok(policies)
+}
+
+/// Packets and bytes by reason number, over all CPUs.
+pub fn read_counters(map: &MapHandle) -> Result<Vec<(u64, u64)>> {
+    (0..REASONS)
+        .map(|reason| {
+            let cpus = map
+                .lookup_percpu(&reason.to_ne_bytes(), MapFlags::ANY)
+                .context(|| "read the counters".into())?
+                .unwrap_or_default();
+            Ok(cpus
+                .iter()
+                .filter(|b| b.len() >= size_of::<counter>())
+                .fold((0, 0), |sum, bytes| {
+                    // SAFETY: long enough, and every bit pattern is a `counter`.
+                    let c: counter = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+                    (sum.0 + c.packets, sum.1 + c.bytes)
+                }))
+        })
+        .collect()
+}
+
+fn allow_key(prefix: Prefix) -> (usize, Vec<u8>) {
+    let mut key = u32::from(prefix.bits()).to_ne_bytes().to_vec();
+    match prefix.addr() {
+        IpAddr::V4(a) => {
+            key.extend(a.octets());
+            (0, key)
+        }
+        IpAddr::V6(a) => {
+            key.extend(a.octets());
+            (1, key)
+        }
+    }
+}
+
+/// Makes the kernel's allow list equal to `wanted`: additions first, so that
+/// nobody who stays allowed is dropped in between.
+pub fn write_allow(maps: &[MapHandle; 2], wanted: &PrefixSet) -> Result<()> {
+    let mut keep = [Vec::new(), Vec::new()];
+    for prefix in wanted.iter() {
+        let (family, key) = allow_key(prefix);
+        maps[family]
+            .update(&key, &[1], MapFlags::ANY)
+            .context(|| format!("allow {prefix}"))?;
+        keep[family].push(key);
+    }
+    for (map, mut keep) in maps.iter().zip(keep) {
+        keep.sort_unstable();
+        let stale: Vec<_> = map
+            .keys()
+            .filter(|key| keep.binary_search(key).is_err())
+            .collect();
+        for key in stale {
+            map.delete(&key)
+                .context(|| "take a prefix off the allow list".into())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! BPF_PROG_RUN: one packet, or one context, through a loaded program.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use libbpf_rs::libbpf_sys as sys;
+
+use crate::error::{Error, Result};
+
+/// What came out of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The program's return value: `XDP_PASS` (2), `TC_ACT_SHOT` (2), …
+    pub verdict: u32,
+    /// Mean duration of a repetition, nanoseconds.
+    pub nanos: u32,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+}
+
+fn run(prog: BorrowedFd<'_>, opts: &mut sys::bpf_test_run_opts) -> Result<()> {
+    opts.sz = size_of::<sys::bpf_test_run_opts>() as _;
+    // SAFETY: every pointer in `opts` was set by a caller in this module to a
+    // buffer that outlives the call, with its true size.
+    let rc = unsafe { sys::bpf_prog_test_run_opts(prog.as_raw_fd(), opts) };
+    if rc < 0 {
+        return Err(Error::new(
+            "run a BPF program",
+            io::Error::from_raw_os_error(-rc),
+        ));
+    }
+    Ok(())
+}
+
+/// Runs a packet through an XDP or tc program, `repeat` times on the same data.
+pub fn packet(prog: BorrowedFd<'_>, packet: &[u8], repeat: u32) -> Result<Answer> {
+    let mut out = vec![0u8; packet.len() + 256];
+    let mut opts = sys::bpf_test_run_opts {
+        data_in: packet.as_ptr().cast(),
+        data_size_in: packet.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        repeat: repeat as i32,
+        ..Default::default()
+    };
+    run(prog, &mut opts)?;
+    out.truncate(opts.data_size_out as usize);
+    Ok(Answer {
+        verdict: opts.retval,
+        nanos: opts.duration,
+        packet: out,
+    })
+}
+
+/// Runs a `SEC("syscall")` program with `context`, which it may change.
+pub(crate) fn syscall(prog: BorrowedFd<'_>, context: &mut [u8]) -> Result<u32> {
+    let mut opts = sys::bpf_test_run_opts {
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: context.len() as u32,
+        ..Default::default()
+    };
+    run(prog, &mut opts)?;
+    Ok(opts.retval)
+}

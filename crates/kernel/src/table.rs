@@ -1,0 +1,733 @@
+//! The ban table: buckets in memory that the packet path reads without a lock
+//! while several threads insert (design: `bpf/abi.h`, `bpf/stage_ban.h`).
+//!
+//! A slot's life: EMPTY → claimed (compare-exchange of its claim word) →
+//! published (compare-exchange of `word` from 0) → lifted or expired (`word`
+//! = 0, by [`BanTable::remove`] or [`BanTable::sweep`]) → DEAD → TOMB →
+//! claimed again. Each arrow of a sweep is one sweep apart, so a reader that
+//! still holds a slot's old words is long done, and a claimer that was
+//! stopped before it could publish finds DEAD and takes another slot.
+//!
+//! Any thread may insert. `remove`, `sweep` and `rebuild_bloom` belong to the
+//! maintenance thread, or to callers under one lock.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};
+
+use weir_core::Prefix;
+
+use crate::{
+    error::Result,
+    memory::Words,
+    skeleton::ingress::types::{ban64, ban128, bucket64, bucket128, control},
+};
+
+const KEY_EMPTY: u64 = 0;
+const KEY_TOMB: u64 = 1;
+const CLAIM_TAKEN: u64 = 2;
+const DEAD: u64 = 1;
+const POLICY_BITS: u32 = 16;
+const POLICY_MASK: u64 = 0xffff;
+const OVERFLOW_PROBES: u64 = 4;
+const SLOTS_64: usize = 4;
+const SLOTS_128: usize = 2;
+
+/// Expiry of a ban without end, jiffies.
+pub const NEVER: u64 = 0xffff_ffff_ffff;
+
+// The layout this file computes with, checked against the skeleton's types.
+const _: () = assert!(size_of::<bucket64>() == 64 && size_of::<bucket128>() == 64);
+const _: () = assert!(std::mem::offset_of!(ban64, key) == 0);
+const _: () = assert!(std::mem::offset_of!(ban64, word) == 8);
+const _: () = assert!(std::mem::offset_of!(ban128, word) == 0);
+const _: () = assert!(std::mem::offset_of!(ban128, hi) == 8);
+const _: () = assert!(std::mem::offset_of!(ban128, lo) == 16);
+const _: () = assert!(std::mem::offset_of!(ban128, claim) == 24);
+const _: () = assert!(std::mem::offset_of!(control, bloom_base) == 0);
+
+/// A subject as the table stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// IPv4 (address | length << 32) or the upper half of an IPv6 /64.
+    Short(u64),
+    /// An IPv6 host: upper and lower half.
+    Long(u64, u64),
+}
+
+impl Key {
+    /// `None` when the table has no form for this prefix: IPv6 lengths other
+    /// than 64 and 128, and `::/24`.
+    pub fn of(prefix: Prefix) -> Option<Self> {
+        match prefix.addr() {
+            IpAddr::V4(a) => Some(Self::Short(
+                u64::from(a.to_bits()) | u64::from(prefix.bits()) << 32,
+            )),
+            IpAddr::V6(a) => {
+                let (hi, lo) = ((a.to_bits() >> 64) as u64, a.to_bits() as u64);
+                match prefix.bits() {
+                    _ if hi >> 40 == 0 => None,
+                    64 => Some(Self::Short(hi)),
+                    128 => Some(Self::Long(hi, lo)),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// The prefix it stands for.
+    pub fn prefix(self) -> Prefix {
+        let (addr, len): (IpAddr, u8) = match self {
+            Self::Short(key) if key >> 40 == 0 => {
+                (Ipv4Addr::from(key as u32).into(), (key >> 32) as u8)
+            }
+            Self::Short(hi) => (Ipv6Addr::from(u128::from(hi) << 64).into(), 64),
+            Self::Long(hi, lo) => (
+                Ipv6Addr::from(u128::from(hi) << 64 | u128::from(lo)).into(),
+                128,
+            ),
+        };
+        Prefix::new(addr, len).expect("keys are made from prefixes")
+    }
+}
+
+/// One published entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot {
+    /// Who.
+    pub key: Key,
+    /// The policy's number, with the scoped bit.
+    pub policy: u16,
+    /// Over when jiffies64 has reached it; [`NEVER`] for a ban without end.
+    pub expiry: u64,
+}
+
+impl Slot {
+    fn word(&self) -> u64 {
+        self.expiry.min(NEVER) << POLICY_BITS | u64::from(self.policy)
+    }
+}
+
+/// Sizes of one generation's tables. All powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Buckets of four short keys, without overflow.
+    pub buckets64: u32,
+    /// Overflow buckets behind them.
+    pub overflow64: u32,
+    /// Buckets of two long keys.
+    pub buckets128: u32,
+    /// Overflow buckets behind them.
+    pub overflow128: u32,
+    /// Words of one copy of the bloom filter.
+    pub bloom_words: u32,
+}
+
+impl Geometry {
+    /// Tables that are at most half full with this many bans of each kind.
+    pub fn for_bans(short: usize, long: usize) -> Self {
+        let pow2 = |n: usize, least: usize| n.max(least).next_power_of_two() as u32;
+        let buckets64 = pow2(short.div_ceil(SLOTS_64 / 2), 512);
+        let buckets128 = pow2(long, 256);
+        Self {
+            buckets64,
+            overflow64: (buckets64 / 32).max(64),
+            buckets128,
+            // Pairs of two-slot buckets fill up sooner.
+            overflow128: (buckets128 / 8).max(64),
+            bloom_words: pow2(short.div_ceil(2) + long.div_ceil(2), 4096),
+        }
+    }
+
+    /// Bans of short keys at half fill.
+    pub fn comfort64(&self) -> usize {
+        self.buckets64 as usize * SLOTS_64 / 2
+    }
+
+    /// Bans of long keys at half fill.
+    pub fn comfort128(&self) -> usize {
+        self.buckets128 as usize * SLOTS_128 / 2
+    }
+
+    /// Memory of the tables, bytes.
+    pub fn bytes(&self) -> u64 {
+        64 * u64::from(self.buckets64 + self.overflow64 + self.buckets128 + self.overflow128)
+            + 16 * u64::from(self.bloom_words)
+    }
+}
+
+/// What an insertion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    /// A new entry.
+    New,
+    /// The entry was there; its expiry was replaced.
+    Replaced,
+    /// Both buckets and the overflow chain are full: the table must grow.
+    NoRoom,
+}
+
+/// What a sweep found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Swept {
+    /// Entries that were over, now lifted.
+    pub expired: usize,
+    /// Entries still in force among those looked at.
+    pub live: usize,
+    /// Of these, how many in the overflow areas.
+    pub overflow: usize,
+}
+
+/// See the file's head.
+pub struct BanTable {
+    geometry: Geometry,
+    seed: [u64; 3],
+    bans64: Words,
+    bans128: Words,
+    bloom: Words,
+    control: Words,
+    live64: AtomicU64,
+    live128: AtomicU64,
+    /// Bits may stand in the bloom filter for entries that are gone.
+    stale: AtomicBool,
+}
+
+impl BanTable {
+    /// Over the maps of one generation.
+    pub(crate) fn map(
+        geometry: Geometry,
+        seed: [u64; 3],
+        bans64: impl AsFd,
+        bans128: impl AsFd,
+        bloom: impl AsFd,
+        control: impl AsFd,
+    ) -> Result<Self> {
+        let words = |buckets: u32, overflow: u32| (buckets + overflow) as usize * 8;
+        let table = Self {
+            bans64: Words::map(
+                bans64,
+                words(geometry.buckets64, geometry.overflow64),
+                "the ban table",
+            )?,
+            bans128: Words::map(
+                bans128,
+                words(geometry.buckets128, geometry.overflow128),
+                "the IPv6 ban table",
+            )?,
+            bloom: Words::map(bloom, geometry.bloom_words as usize * 2, "the bloom filter")?,
+            control: Words::map(control, size_of::<control>() / 8, "the control words")?,
+            geometry,
+            seed,
+            live64: AtomicU64::new(0),
+            live128: AtomicU64::new(0),
+            stale: AtomicBool::new(false),
+        };
+        Ok(table)
+    }
+
+    /// The sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Published entries by kind (short, long), those that are over but not
+    /// yet swept included.
+    pub fn filled(&self) -> (usize, usize) {
+        (
+            self.live64.load(Ordering::Relaxed) as usize,
+            self.live128.load(Ordering::Relaxed) as usize,
+        )
+    }
+
+    /// Counts anew what is published; after taking over somebody else's table.
+    pub(crate) fn recount(&self) {
+        let (mut short, mut long) = (0, 0);
+        self.for_each(0, |slot| match slot.key {
+            Key::Short(_) => short += 1,
+            Key::Long(..) => long += 1,
+        });
+        self.live64.store(short, Ordering::Relaxed);
+        self.live128.store(long, Ordering::Relaxed);
+        self.stale.store(true, Ordering::Relaxed);
+    }
+
+    // Mirrors hash64 and hash128 of bpf/stage_ban.h.
+    fn hash64(&self, key: u64) -> u64 {
+        let mut h = key.wrapping_add(self.seed[0]);
+        h ^= h >> 32;
+        h = h.wrapping_mul(self.seed[1] | 1);
+        h ^= h >> 29;
+        h = h.wrapping_mul(self.seed[2] | 1);
+        h ^ h >> 32
+    }
+
+    fn hash(&self, key: Key) -> u64 {
+        match key {
+            Key::Short(key) => self.hash64(key),
+            Key::Long(hi, lo) => self.hash64(self.hash64(hi) ^ lo),
+        }
+    }
+
+    /// Bucket numbers of a key: two, then the overflow chain.
+    fn buckets(&self, key: Key) -> [usize; 2 + OVERFLOW_PROBES as usize] {
+        let hash = self.hash(key);
+        let (main, over) = match key {
+            Key::Short(_) => (self.geometry.buckets64, self.geometry.overflow64),
+            Key::Long(..) => (self.geometry.buckets128, self.geometry.overflow128),
+        };
+        let (main, over) = (u64::from(main), u64::from(over));
+        let mut buckets = [0; 2 + OVERFLOW_PROBES as usize];
+        buckets[0] = (hash >> 12 & (main - 1)) as usize;
+        buckets[1] = (hash >> 36 & (main - 1)) as usize;
+        for probe in 0..OVERFLOW_PROBES {
+            // The kernel adds in 64 bits before it masks; so do we.
+            buckets[2 + probe as usize] =
+                (main + ((hash >> 20).wrapping_add(probe) & (over - 1))) as usize;
+        }
+        buckets
+    }
+
+    fn area(&self, key: Key) -> Area<'_> {
+        match key {
+            Key::Short(_) => Area {
+                words: &self.bans64,
+                slots: SLOTS_64,
+                long: false,
+            },
+            Key::Long(..) => Area {
+                words: &self.bans128,
+                slots: SLOTS_128,
+                long: true,
+            },
+        }
+    }
+
+    fn live(&self, key: Key) -> &AtomicU64 {
+        match key {
+            Key::Short(_) => &self.live64,
+            Key::Long(..) => &self.live128,
+        }
+    }
+
+    /// Puts an entry in force, or replaces the expiry of the one with the same
+    /// key and policy. Lock-free; tens of nanoseconds when in cache.
+    pub fn insert(&self, slot: Slot) -> Placed {
+        let area = self.area(slot.key);
+        let word = slot.word();
+        loop {
+            match self.insert_once(&area, &slot, word) {
+                Some(placed) => {
+                    if placed == Placed::New {
+                        self.live(slot.key).fetch_add(1, Ordering::Relaxed);
+                    }
+                    if placed != Placed::NoRoom {
+                        self.set_bloom(slot.key);
+                    }
+                    return placed;
+                }
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// `None`: somebody else was faster, look again.
+    fn insert_once(&self, area: &Area<'_>, slot: &Slot, word: u64) -> Option<Placed> {
+        let buckets = self.buckets(slot.key);
+        // Is it there? And where would it go: the emptier of the two buckets.
+        let mut free = [None; 2 + OVERFLOW_PROBES as usize];
+        let mut room = [0; 2];
+        let mut has_empty = false;
+        for (i, bucket) in buckets.into_iter().enumerate() {
+            if i == 1 && bucket == buckets[0] {
+                continue;
+            }
+            let mut bucket_has_empty = false;
+            for n in 0..area.slots {
+                let at = area.slot(bucket, n);
+                let old = area.word(at);
+                if old != 0
+                    && area.holds(at, slot.key)
+                    && old & POLICY_MASK == word & POLICY_MASK
+                    && old != DEAD
+                {
+                    return area
+                        .words
+                        .replace(area.word_at(at), old, word)
+                        .then_some(Placed::Replaced);
+                }
+                let claim = area.claim(at);
+                if claim == KEY_EMPTY || claim == KEY_TOMB && old == 0 {
+                    free[i].get_or_insert((at, claim));
+                    if i < 2 {
+                        room[i] += 1;
+                    }
+                }
+                bucket_has_empty |= claim == KEY_EMPTY;
+            }
+            // Readers go on only from two buckets without EMPTY, and in the
+            // overflow chain only from a bucket without EMPTY.
+            has_empty |= bucket_has_empty;
+            if i >= 1 && has_empty {
+                break;
+            }
+        }
+        let choice = match (free[0], free[1]) {
+            (Some(_), Some(second)) if room[1] > room[0] => Some(second),
+            (Some(first), _) => Some(first),
+            (None, Some(second)) => Some(second),
+            (None, None) => free[2..].iter().flatten().next().copied(),
+        };
+        let Some((at, claim)) = choice else {
+            return Some(Placed::NoRoom);
+        };
+        area.take(at, claim, slot.key).then_some(())?;
+        area.words
+            .replace(area.word_at(at), 0, word)
+            .then_some(Placed::New)
+    }
+
+    /// Sets the key's bits in both copies: a rebuild may be swapping them. The
+    /// entry is published before, so a rebuild that clears these bits will
+    /// find the entry.
+    fn set_bloom(&self, key: Key) {
+        let hash = match key {
+            Key::Short(key) => self.hash64(key),
+            Key::Long(hi, _) => self.hash64(hi),
+        };
+        let (index, bits) = self.bloom_position(hash);
+        for copy in 0..2 {
+            let word = self
+                .bloom
+                .at(index + copy * self.geometry.bloom_words as usize);
+            if word.load(Ordering::SeqCst) & bits != bits {
+                word.fetch_or(bits, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn bloom_position(&self, hash: u64) -> (usize, u64) {
+        let index = (hash >> 40) as usize & (self.geometry.bloom_words as usize - 1);
+        (index, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
+    }
+
+    /// The entries of exactly this key, at most 24 short or 12 long.
+    pub fn get(&self, key: Key) -> Vec<Slot> {
+        let mut found = Vec::new();
+        self.each_of(key, |_, slot| found.push(slot));
+        found
+    }
+
+    fn each_of(&self, key: Key, mut each: impl FnMut(usize, Slot)) {
+        let area = self.area(key);
+        let buckets = self.buckets(key);
+        let mut has_empty = false;
+        for (i, bucket) in buckets.into_iter().enumerate() {
+            if i == 1 && bucket == buckets[0] {
+                continue;
+            }
+            for n in 0..area.slots {
+                let at = area.slot(bucket, n);
+                has_empty |= area.claim(at) == KEY_EMPTY;
+                if let Some(slot) = area.read(at).filter(|slot| slot.key == key) {
+                    each(at, slot);
+                }
+            }
+            if i >= 1 && has_empty {
+                return;
+            }
+        }
+    }
+
+    /// Lifts the entries of a key whose policy satisfies `which`; returns them.
+    /// A packet that comes after the return passes.
+    pub fn remove(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
+        let area = self.area(key);
+        let mut lifted = Vec::new();
+        self.each_of(key, |at, slot| {
+            if !which(slot.policy) {
+                return;
+            }
+            let word = area.word_at(at);
+            let old = area.words.at(word).swap(0, Ordering::SeqCst);
+            if old != 0 && old != DEAD {
+                lifted.push(slot);
+            }
+        });
+        self.live(key)
+            .fetch_sub(lifted.len() as u64, Ordering::Relaxed);
+        if !lifted.is_empty() {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        lifted
+    }
+
+    /// Every published entry that is not over at jiffy `now` (0: all), one
+    /// pass, no order. Entries inserted meanwhile may be missed.
+    pub fn for_each(&self, now: u64, mut each: impl FnMut(Slot)) {
+        self.for_each_in(0..self.buckets_in_all(), now, &mut each);
+    }
+
+    /// How many buckets there are, of both kinds with their overflow areas:
+    /// the range of [`BanTable::for_each_in`] and [`BanTable::sweep`].
+    pub fn buckets_in_all(&self) -> usize {
+        (self.bans64.len() + self.bans128.len()) / 8
+    }
+
+    /// As [`BanTable::for_each`], in these buckets only.
+    pub fn for_each_in(
+        &self,
+        buckets: std::ops::Range<usize>,
+        now: u64,
+        each: &mut dyn FnMut(Slot),
+    ) {
+        for bucket in buckets {
+            let (area, bucket, _) = self.locate(bucket);
+            for n in 0..area.slots {
+                if let Some(slot) = area.read(area.slot(bucket, n)).filter(|s| s.expiry > now) {
+                    each(slot);
+                }
+            }
+        }
+    }
+
+    /// The area, bucket number in it, and whether that is overflow.
+    fn locate(&self, bucket: usize) -> (Area<'_>, usize, bool) {
+        let short = self.bans64.len() / 8;
+        if bucket < short {
+            let area = Area {
+                words: &self.bans64,
+                slots: SLOTS_64,
+                long: false,
+            };
+            (area, bucket, bucket >= self.geometry.buckets64 as usize)
+        } else {
+            let bucket = bucket - short;
+            let area = Area {
+                words: &self.bans128,
+                slots: SLOTS_128,
+                long: true,
+            };
+            (area, bucket, bucket >= self.geometry.buckets128 as usize)
+        }
+    }
+
+    /// Lifts what is over, and frees nothing yet: may be called at any time.
+    pub fn expire(&self, now: u64) -> usize {
+        let mut expired = 0;
+        self.each_word(|live, words, word_at, word| {
+            if word >> POLICY_BITS <= now && words.replace(word_at, word, 0) {
+                expired += 1;
+                live.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        if expired > 0 {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        expired
+    }
+
+    /// Moves every expiry by this many jiffies, after time that jiffies did
+    /// not count (suspend). Bans without end stay.
+    pub fn shift_expiries(&self, jiffies: i64) {
+        self.each_word(|_, words, word_at, word| {
+            let expiry = word >> POLICY_BITS;
+            if expiry != NEVER {
+                let moved = expiry.saturating_add_signed(jiffies).clamp(1, NEVER - 1);
+                words.replace(word_at, word, moved << POLICY_BITS | word & POLICY_MASK);
+            }
+        });
+    }
+
+    fn each_word(&self, mut each: impl FnMut(&AtomicU64, &Words, usize, u64)) {
+        for bucket in 0..self.buckets_in_all() {
+            let (area, bucket, _) = self.locate(bucket);
+            let live = if area.long {
+                &self.live128
+            } else {
+                &self.live64
+            };
+            for n in 0..area.slots {
+                let at = area.slot(bucket, n);
+                let word = area.word(at);
+                if word > DEAD && area.claim(at) > KEY_TOMB {
+                    each(live, area.words, area.word_at(at), word);
+                }
+            }
+        }
+    }
+
+    /// One step of every finished slot's way back to free, in these buckets.
+    /// Call again for the same bucket only after readers of now are done
+    /// (a second is plenty).
+    pub fn sweep(&self, buckets: std::ops::Range<usize>, now: u64) -> Swept {
+        let mut swept = Swept::default();
+        for bucket in buckets {
+            let (area, bucket, overflow) = self.locate(bucket);
+            for n in 0..area.slots {
+                let at = area.slot(bucket, n);
+                let claim = area.claim(at);
+                let word_at = area.word_at(at);
+                if claim <= KEY_TOMB {
+                    // Left behind by a crash between the two steps below.
+                    area.words.replace(word_at, DEAD, 0);
+                    continue;
+                }
+                let word = area.word(at);
+                match word {
+                    0 => {
+                        area.words.replace(word_at, 0, DEAD);
+                    }
+                    DEAD => {
+                        // The key first: were the word 0 first, the claimer
+                        // that stopped here could publish under a key about
+                        // to vanish.
+                        if area.words.replace(area.claim_at(at), claim, KEY_TOMB) {
+                            area.words.replace(word_at, DEAD, 0);
+                        }
+                    }
+                    _ if word >> POLICY_BITS <= now => {
+                        if area.words.replace(word_at, word, 0) {
+                            swept.expired += 1;
+                            let live = if area.long {
+                                &self.live128
+                            } else {
+                                &self.live64
+                            };
+                            live.fetch_sub(1, Ordering::Relaxed);
+                        }
+                    }
+                    _ => {
+                        swept.live += 1;
+                        swept.overflow += usize::from(overflow);
+                    }
+                }
+            }
+        }
+        if swept.expired > 0 {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        swept
+    }
+
+    /// Does the bloom filter hold bits of entries that are gone? Then innocent
+    /// packets pay for table look-ups until [`BanTable::rebuild_bloom`].
+    pub fn bloom_is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// Builds the bloom filter anew in the copy that readers do not use, and
+    /// swaps. Insertions go on meanwhile and set bits in both copies; call it
+    /// from one thread, not twice within a reader's packet.
+    pub fn rebuild_bloom(&self) {
+        self.stale.store(false, Ordering::Relaxed);
+        let words = self.geometry.bloom_words as usize;
+        let aside = if self.bloom_base() == 0 { words } else { 0 };
+        for index in aside..aside + words {
+            self.bloom.at(index).store(0, Ordering::Relaxed);
+        }
+        // Pairs with the compare-exchange that publishes an entry: either the
+        // scan sees the entry, or the inserter's bit comes after the zero.
+        fence(Ordering::SeqCst);
+        for bucket in 0..self.buckets_in_all() {
+            let (area, bucket, _) = self.locate(bucket);
+            for n in 0..area.slots {
+                let at = area.slot(bucket, n);
+                let key = match area.claim(at) {
+                    KEY_EMPTY | KEY_TOMB => continue,
+                    _ if area.word(at) == 0 && area.long => continue,
+                    key if !area.long => key,
+                    _ => area.words.load(at + 1),
+                };
+                let (index, bits) = self.bloom_position(self.hash64(key));
+                self.bloom
+                    .at(aside + index)
+                    .fetch_or(bits, Ordering::SeqCst);
+            }
+        }
+        let control = self.control.at(0);
+        let rest = control.load(Ordering::SeqCst) & !0xffff_ffff;
+        control.store(rest | aside as u64, Ordering::SeqCst);
+    }
+
+    fn bloom_base(&self) -> usize {
+        (self.control.load(0) & 0xffff_ffff) as usize
+    }
+
+    /// Count what would be dropped, and pass it?
+    pub fn set_observe(&self, observe: bool) {
+        let control = self.control.at(0);
+        let base = control.load(Ordering::SeqCst) & 0xffff_ffff;
+        control.store(u64::from(observe) << 32 | base, Ordering::SeqCst);
+    }
+}
+
+/// Slots of one kind. A slot is named by the index of its first word.
+struct Area<'a> {
+    words: &'a Words,
+    slots: usize,
+    long: bool,
+}
+
+impl Area<'_> {
+    fn slot(&self, bucket: usize, n: usize) -> usize {
+        bucket * 8 + n * if self.long { 4 } else { 2 }
+    }
+
+    fn word_at(&self, at: usize) -> usize {
+        if self.long { at } else { at + 1 }
+    }
+
+    fn claim_at(&self, at: usize) -> usize {
+        if self.long { at + 3 } else { at }
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.words.load(self.word_at(at))
+    }
+
+    fn claim(&self, at: usize) -> u64 {
+        self.words.load(self.claim_at(at))
+    }
+
+    fn holds(&self, at: usize, key: Key) -> bool {
+        match key {
+            Key::Short(key) => self.words.load(at) == key,
+            Key::Long(hi, lo) => self.words.load(at + 1) == hi && self.words.load(at + 2) == lo,
+        }
+    }
+
+    /// Claims a free slot for `key`; false when somebody else did.
+    fn take(&self, at: usize, seen: u64, key: Key) -> bool {
+        match key {
+            Key::Short(key) => self.words.replace(at, seen, key),
+            Key::Long(hi, lo) => {
+                if !self.words.replace(at + 3, seen, CLAIM_TAKEN) {
+                    return false;
+                }
+                self.words.at(at + 1).store(hi, Ordering::Release);
+                self.words.at(at + 2).store(lo, Ordering::Release);
+                true
+            }
+        }
+    }
+
+    /// The published entry in a slot, if there is one.
+    fn read(&self, at: usize) -> Option<Slot> {
+        let word = self.word(at);
+        if word == 0 || word == DEAD || self.claim(at) <= KEY_TOMB {
+            return None;
+        }
+        let key = if self.long {
+            Key::Long(self.words.load(at + 1), self.words.load(at + 2))
+        } else {
+            Key::Short(self.words.load(at))
+        };
+        Some(Slot {
+            key,
+            policy: (word & POLICY_MASK) as u16,
+            expiry: word >> POLICY_BITS,
+        })
+    }
+}
