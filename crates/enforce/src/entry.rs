@@ -1,0 +1,53 @@
+//! What a backend stores: subject, policy, expiry.
+
+use serde::Serialize;
+use weir_core::{Producer, Scope, Subject};
+
+/// A moment on CLOCK_BOOTTIME, nanoseconds since boot, suspend included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
+pub struct BootNanos(pub u64);
+
+impl BootNanos {
+    /// Now.
+    pub fn now() -> Self {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Self(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+}
+
+/// When an entry stops being enforced, without anybody's doing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
+pub enum Expiry {
+    /// At this moment of this boot.
+    At(BootNanos),
+    /// Only by `remove`.
+    Never,
+}
+
+impl Expiry {
+    /// Is it over at `now`?
+    pub fn is_over(self, now: BootNanos) -> bool {
+        matches!(self, Self::At(end) if end <= now)
+    }
+}
+
+/// What all bans of one producer with one scope share; the kernel stores it
+/// once and refers to it by number.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
+pub struct Policy {
+    /// Who bans.
+    pub producer: Producer,
+    /// Which ports.
+    pub scope: Scope,
+}
+
+/// One ban as enforced. (subject, policy) is its name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Entry {
+    /// Who.
+    pub subject: Subject,
+    /// Whose ban and which ports.
+    pub policy: Policy,
+    /// Until when.
+    pub expiry: Expiry,
+}

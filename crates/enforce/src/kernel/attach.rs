@@ -1,0 +1,292 @@
+//! Interfaces: which hook each gets, links of an earlier daemon, and an
+//! interface that goes and comes back. Another program is never displaced.
+
+use std::{fs, io, path::PathBuf};
+
+use weir_kernel::{
+    Generation,
+    device::Device,
+    link::{self, Hook, Link},
+    pins,
+};
+
+use crate::{Attachment, Error};
+
+/// One configured interface.
+pub(super) struct Interface {
+    pub(super) name: String,
+    state: Option<Attached>,
+    note: String,
+}
+
+struct Attached {
+    link: Link,
+    hook: Hook,
+    ifindex: u32,
+    pin: PathBuf,
+}
+
+/// Hooks to try in order. `auto` takes native XDP on hardware drivers and tcx
+/// on virtual devices, where native XDP halves TCP throughput.
+fn candidates(wanted: Option<Hook>, device: &Device) -> (Vec<Hook>, String) {
+    match wanted {
+        Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
+        Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
+        Some(Hook::Tcx) => (vec![Hook::Tcx], String::new()),
+        None if device.is_virtual() => (
+            vec![Hook::Tcx, Hook::XdpGeneric],
+            format!(
+                "auto: {} is a virtual device, where native XDP costs TCP more than it saves",
+                if device.driver.is_empty() {
+                    "it"
+                } else {
+                    &device.driver
+                }
+            ),
+        ),
+        None => (
+            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
+            format!("auto: the driver {} may carry native XDP", device.driver),
+        ),
+    }
+}
+
+fn find(name: &str) -> Result<Device, Error> {
+    let device = Device::find(name).map_err(|e| {
+        Error::Unsupported(match e.raw_os_error() {
+            Some(errno) if errno == rustix::io::Errno::NODEV.raw_os_error() => {
+                format!("there is no interface {name:?}; `ip link` lists them")
+            }
+            _ => format!("cannot look at interface {name:?}: {e}"),
+        })
+    })?;
+    if !device.is_ethernet() {
+        return Err(Error::Unsupported(format!(
+            "interface {name} carries no Ethernet frames (kind {}, driver {:?}): tun, wireguard and ppp are not supported yet",
+            device.kind, device.driver
+        )));
+    }
+    Ok(device)
+}
+
+impl Interface {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: None,
+            note: String::new(),
+        }
+    }
+
+    /// Can weir protect an interface of this name? The check before anything
+    /// is changed.
+    pub(super) fn check(name: &str) -> Result<(), Error> {
+        find(name).map(|_| ())
+    }
+
+    /// Attaches, or takes over what an earlier daemon attached.
+    pub(super) fn attach(
+        &mut self,
+        wanted: Option<Hook>,
+        generation: &Generation,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        let device = find(&self.name)?;
+        let (hooks, why) = candidates(wanted, &device);
+        self.note = why;
+        for (hook, pin) in pinned(links, &self.name) {
+            let link = Link::open(&pin)?;
+            if self.state.is_none() && hooks.contains(&hook) && link.target()?.0 == device.index {
+                link.update(generation.program(hook))?;
+                self.state = Some(Attached {
+                    link,
+                    hook,
+                    ifindex: device.index,
+                    pin,
+                });
+            } else {
+                // Of an interface that is gone, or of a hook no longer wanted
+                // (which ends once the new one is in place, below).
+                if link.target()?.0 != device.index {
+                    remove_pin(&pin)?;
+                }
+            }
+        }
+        let best = hooks[0];
+        if self
+            .state
+            .as_ref()
+            .is_some_and(|a| a.hook == best || wanted.is_none())
+        {
+            return self.end_others(links);
+        }
+        self.attach_new(&hooks, &device, generation, links)?;
+        self.end_others(links)
+    }
+
+    fn attach_new(
+        &mut self,
+        hooks: &[Hook],
+        device: &Device,
+        generation: &Generation,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        let mut refusals = Vec::new();
+        for &hook in hooks {
+            if self.state.as_ref().is_some_and(|a| a.hook == hook) {
+                return Ok(());
+            }
+            match Link::attach(generation.program(hook), device.index, hook) {
+                Ok(link) => {
+                    let pin = links.join(pins::escape(&format!("{}@{}", self.name, hook.name())));
+                    // A leftover of an interface with another index.
+                    remove_pin(&pin)?;
+                    link.pin(&pin)?;
+                    if !refusals.is_empty() {
+                        self.note = refusals.join("; ");
+                    }
+                    self.state = Some(Attached {
+                        link,
+                        hook,
+                        ifindex: device.index,
+                        pin,
+                    });
+                    return Ok(());
+                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "cannot protect {}: {}",
+            self.name,
+            refusals.join("; ")
+        )))
+    }
+
+    /// Takes away weir's own other links on this interface.
+    fn end_others(&self, links: &std::path::Path) -> Result<(), Error> {
+        for (_, pin) in pinned(links, &self.name) {
+            if self.state.as_ref().is_none_or(|a| a.pin != pin) {
+                remove_pin(&pin)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches again when the interface came back under its name; drops the
+    /// dead link when it went. True when something changed.
+    pub(super) fn follow(
+        &mut self,
+        wanted: Option<Hook>,
+        generation: &Generation,
+        links: &std::path::Path,
+    ) -> Result<bool, Error> {
+        let index = Device::find(&self.name).map(|d| d.index).ok();
+        if let Some(attached) = &self.state {
+            if index == Some(attached.ifindex) {
+                return Ok(false);
+            }
+            remove_pin(&attached.pin)?;
+            self.state = None;
+            self.note = "the interface is away".to_owned();
+        }
+        match index {
+            Some(_) => self.attach(wanted, generation, links).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Puts a generation's program in place.
+    pub(super) fn update(&self, generation: &Generation) -> Result<(), Error> {
+        match &self.state {
+            Some(attached) => match attached.link.update(generation.program(attached.hook)) {
+                // The interface went a moment ago; `follow` sees to it.
+                Err(e)
+                    if e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error()) =>
+                {
+                    Ok(())
+                }
+                done => Ok(done?),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the program off this interface.
+    pub(super) fn detach(&mut self, links: &std::path::Path) -> Result<(), Error> {
+        self.state = None;
+        self.end_others(links)
+    }
+
+    pub(super) fn hook(&self) -> Option<Hook> {
+        self.state.as_ref().map(|a| a.hook)
+    }
+
+    pub(super) fn describe(&self) -> Attachment {
+        Attachment {
+            interface: self.name.clone(),
+            hook: self.hook().map_or("none", Hook::name).to_owned(),
+            note: self.note.clone(),
+        }
+    }
+}
+
+/// Pins of this interface's links.
+fn pinned(links: &std::path::Path, name: &str) -> Vec<(Hook, PathBuf)> {
+    all_pinned(links)
+        .into_iter()
+        .filter(|(n, _, _)| n == name)
+        .map(|(_, h, p)| (h, p))
+        .collect()
+}
+
+/// Pins of all links: interface name, hook, path.
+pub(super) fn all_pinned(links: &std::path::Path) -> Vec<(String, Hook, PathBuf)> {
+    let Ok(entries) = fs::read_dir(links) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = pins::unescape(entry.file_name().to_str()?)?;
+            let (name, hook) = name.rsplit_once('@')?;
+            Some((name.to_owned(), Hook::from_name(hook)?, entry.path()))
+        })
+        .collect()
+}
+
+pub(super) fn remove_pin(pin: &std::path::Path) -> Result<(), Error> {
+    match fs::remove_file(pin) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(weir_kernel::Error::new(format!("unpin {}", pin.display()), e).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why a hook could not be had, for `weir status` and the log.
+fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
+    let occupied = matches!(hook, Hook::Xdp | Hook::XdpGeneric)
+        .then(|| link::xdp_program_on(device.index))
+        .flatten();
+    match occupied {
+        Some((id, mode)) => {
+            let name = link::program_name(id);
+            let name = if name.is_empty() {
+                String::new()
+            } else {
+                format!(" {name:?}")
+            };
+            format!(
+                "{}: another XDP program{name} (id {id}, {mode}) is there",
+                hook.name()
+            )
+        }
+        None if hook == Hook::Tcx
+            && e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) =>
+        {
+            "tcx: this kernel has none (6.6 or newer)".to_owned()
+        }
+        None => format!("{}: {e}", hook.name()),
+    }
+}

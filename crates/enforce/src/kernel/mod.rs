@@ -1,0 +1,761 @@
+//! The backends that drop in the kernel: XDP native, XDP generic and tcx, over
+//! one ban table. What is in the kernel outlives the daemon; the next one
+//! takes it over as it is.
+//!
+//! Locks: `tables` is read-locked by every insertion (several at once) and
+//! write-locked only for the instants in which a generation's copy advances or
+//! is switched. `shape` serialises whoever removes, sweeps or grows. Taken in
+//! the order `shape`, `tables`, `interfaces`, `settings`.
+
+mod attach;
+mod eviction;
+mod policies;
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject};
+use weir_kernel::{
+    Generation, Geometry, JiffyClock, Key, Options, Placed, Slot, clock, events::EventReader,
+    fault, pins::InstanceDir, record, table::NEVER,
+};
+
+pub use weir_kernel::link::Hook;
+pub use weir_kernel::pins::DEFAULT_ROOT;
+
+use crate::{
+    Attachment, Backend, BootNanos, Counter, Entry, Error, Expiry, Inserted, PacketEvent, Settings,
+    Usage,
+};
+use attach::Interface;
+use eviction::Eviction;
+use policies::Policies;
+
+/// Where and how to enforce.
+#[derive(Debug, Clone)]
+pub struct KernelConfig {
+    /// Name of the pin directory: one daemon each.
+    pub instance: String,
+    /// Normally [`DEFAULT_ROOT`].
+    pub pin_root: PathBuf,
+    /// The one IPv4 length below 32 that may be banned.
+    pub ipv4_length: Option<u8>,
+    /// What may change later.
+    pub settings: Settings,
+}
+
+/// Buckets copied to a new generation while insertions wait: some 50 µs.
+const COPY_CHUNK: usize = 1024;
+/// Buckets swept a second at most: 16 MiB, some 5 ms.
+const SWEEP_CHUNK: usize = 1 << 18;
+
+/// The tables of one instance.
+pub struct Kernel {
+    instance: InstanceDir,
+    ipv4_length: Option<u8>,
+    clock: JiffyClock,
+    settings: RwLock<Settings>,
+    tables: RwLock<Tables>,
+    policies: Policies,
+    interfaces: Mutex<Vec<Interface>>,
+    /// Serialises removal, sweep, growth.
+    shape: Mutex<Shape>,
+    events: Mutex<EventReader>,
+    eviction: Mutex<Eviction>,
+    evicted: AtomicU64,
+    overflow: AtomicU64,
+    crowded: AtomicBool,
+    attached: AtomicBool,
+}
+
+struct Tables {
+    current: Generation,
+    /// Being filled; every write goes to both.
+    next: Option<Generation>,
+}
+
+#[derive(Default)]
+struct Shape {
+    /// The next bucket to sweep.
+    cursor: usize,
+    /// Overflow entries seen in the round so far.
+    overflow: usize,
+    last_rebuild: Option<std::time::Instant>,
+}
+
+fn random_seed() -> Result<[u64; 3], Error> {
+    let mut bytes = [0u8; 24];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| weir_kernel::Error::new("draw a random seed", std::io::Error::other(e)))?;
+    Ok(std::array::from_fn(|i| {
+        u64::from_ne_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("8 bytes"))
+    }))
+}
+
+/// Loads the packet path, or takes over what an earlier daemon left; attaches
+/// nothing yet (see [`Backend::attach`]).
+///
+/// # Errors
+/// Another daemon holds the instance; no permission; interfaces that do not
+/// exist; pins of another layout.
+pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
+    for name in &config.settings.interfaces {
+        Interface::check(name)?;
+    }
+    let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
+    let clock = JiffyClock::probe()?;
+    let v4_length = config.ipv4_length.unwrap_or(0);
+    let (current, adopted) = match instance.current() {
+        Some(number) => (Generation::adopt(&instance.generation(number))?, true),
+        None => {
+            for leftover in instance.generations() {
+                instance.remove_generation(leftover)?;
+            }
+            let options = Options {
+                geometry: Geometry::for_bans(8192, 1024),
+                seed: random_seed()?,
+                v4_length,
+                drop_innocent: false,
+            };
+            let first = Generation::create(1, &options, None)?;
+            first.pin(&instance.generation(1))?;
+            fault::point("take-over-before-current");
+            instance.set_current(1)?;
+            (first, false)
+        }
+    };
+    for leftover in instance.generations() {
+        if leftover != current.number {
+            instance.remove_generation(leftover)?;
+        }
+    }
+    let rebuild = adopted && (!current.is_of_this_build() || current.v4_length != v4_length);
+    let kernel = Kernel {
+        instance,
+        ipv4_length: config.ipv4_length,
+        clock,
+        policies: Policies::read(&current)?,
+        events: Mutex::new(EventReader::new(&current.events)?),
+        tables: RwLock::new(Tables {
+            current,
+            next: None,
+        }),
+        interfaces: Mutex::new(
+            config
+                .settings
+                .interfaces
+                .iter()
+                .map(|name| Interface::new(name))
+                .collect(),
+        ),
+        settings: RwLock::new(config.settings.clone()),
+        shape: Mutex::default(),
+        eviction: Mutex::default(),
+        evicted: AtomicU64::new(0),
+        overflow: AtomicU64::new(0),
+        crowded: AtomicBool::new(false),
+        attached: AtomicBool::new(false),
+    };
+    kernel.follow_suspend(&kernel.shape())?;
+    if rebuild {
+        // Links of the earlier daemon must be known before they are switched.
+        kernel.attach()?;
+        let geometry = kernel.tables().current.table.geometry();
+        kernel.next_generation(&mut kernel.shape(), geometry)?;
+    }
+    kernel
+        .tables()
+        .current
+        .table
+        .set_observe(config.settings.observe);
+    Ok(Arc::new(kernel))
+}
+
+/// Takes everything of an instance out of the kernel; returns the interfaces
+/// that were attached. No daemon may hold the instance.
+pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
+    if !pin_root.join(weir_kernel::pins::escape(instance)).exists() {
+        return Ok(Vec::new());
+    }
+    let instance = InstanceDir::open(pin_root, instance)?;
+    let mut interfaces = Vec::new();
+    for (name, hook, pin) in attach::all_pinned(&instance.links()) {
+        attach::remove_pin(&pin)?;
+        interfaces.push(format!("{name} ({})", hook.name()));
+    }
+    instance.remove()?;
+    Ok(interfaces)
+}
+
+impl Kernel {
+    fn tables(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().expect("no holder of this lock panics")
+    }
+
+    fn tables_alone(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().expect("no holder of this lock panics")
+    }
+
+    fn shape(&self) -> MutexGuard<'_, Shape> {
+        self.shape.lock().expect("no holder of this lock panics")
+    }
+
+    fn interfaces(&self) -> MutexGuard<'_, Vec<Interface>> {
+        self.interfaces
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+
+    fn settings(&self) -> RwLockReadGuard<'_, Settings> {
+        self.settings.read().expect("no holder of this lock panics")
+    }
+
+    fn key(&self, subject: Subject) -> Result<Key, Error> {
+        let prefix = subject.prefix();
+        let v4_length_ok =
+            prefix.addr().is_ipv6() || prefix.is_host() || self.ipv4_length == Some(prefix.bits());
+        Key::of(prefix).filter(|_| v4_length_ok).ok_or_else(|| {
+            let also = self
+                .ipv4_length
+                .map(|n| format!(", IPv4 /{n}"))
+                .unwrap_or_default();
+            Error::PrefixLength(subject, also)
+        })
+    }
+
+    fn jiffies(&self, expiry: Expiry) -> u64 {
+        match expiry {
+            Expiry::At(end) => self.clock.jiffy_at(end.0).min(NEVER - 1),
+            Expiry::Never => NEVER,
+        }
+    }
+
+    fn entry(&self, slot: Slot) -> Option<Entry> {
+        let expiry = match slot.expiry {
+            NEVER => Expiry::Never,
+            jiffies => Expiry::At(BootNanos(self.clock.boottime_of(jiffies))),
+        };
+        let subject = Subject::new(slot.key.prefix()).ok()?;
+        Some(Entry {
+            subject,
+            policy: self.policies.policy(slot.policy)?,
+            expiry,
+        })
+    }
+
+    fn insert_one(&self, entry: &Entry, done: &mut Inserted) -> Result<(), Error> {
+        let key = self.key(entry.subject)?;
+        let expiry = self.jiffies(entry.expiry);
+        let mut grown = false;
+        loop {
+            let tables = self.tables();
+            let slot = Slot {
+                key,
+                policy: self.policies.number(&entry.policy, &tables.current)?,
+                expiry,
+            };
+            let max_bans = self.settings().max_bans;
+            let (short, long) = tables.current.table.filled();
+            if short + long >= max_bans
+                && !tables
+                    .current
+                    .table
+                    .get(key)
+                    .iter()
+                    .any(|s| s.policy == slot.policy)
+            {
+                drop(tables);
+                if self.expire() == 0 {
+                    done.evicted
+                        .push(self.evict(&entry.policy.producer, max_bans)?);
+                }
+                continue;
+            }
+            let placed = tables.current.table.insert(slot);
+            if placed != Placed::NoRoom
+                && let Some(next) = &tables.next
+            {
+                // Room is ample there; were it not, the copy that follows
+                // would fail and the generation be given up.
+                next.table.insert(slot);
+            }
+            match placed {
+                Placed::New => done.new += 1,
+                Placed::Replaced => done.replaced += 1,
+                Placed::NoRoom => {
+                    let geometry = tables.current.table.geometry();
+                    drop(tables);
+                    if grown {
+                        return Err(Error::Crowded(entry.subject));
+                    }
+                    grown = true;
+                    self.grow_from(geometry)?;
+                    continue;
+                }
+            }
+            let g = tables.current.table.geometry();
+            if short > g.comfort64() || long > g.comfort128() {
+                self.crowded.store(true, Ordering::Relaxed);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Lifts what is over in all tables; how many in the current one.
+    fn expire(&self) -> usize {
+        let _shape = self.shape();
+        let tables = self.tables();
+        if let Some(next) = &tables.next {
+            next.table.expire(self.clock.now());
+        }
+        tables.current.table.expire(self.clock.now())
+    }
+
+    fn evict(&self, producer: &Producer, max_bans: usize) -> Result<Entry, Error> {
+        if *producer == Producer::Manual {
+            return Err(Error::Full(max_bans));
+        }
+        let mut eviction = self.eviction.lock().expect("no holder of this lock panics");
+        let numbers = self.policies.numbers(|p| p.producer == *producer);
+        let victim = eviction.next(producer, &numbers, max_bans, &self.tables().current.table);
+        let slot = victim.ok_or(Error::Full(max_bans))?;
+        self.lift(slot.key, |policy| policy == slot.policy);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.entry(slot).ok_or(Error::Full(max_bans))
+    }
+
+    fn lift(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
+        let _shape = self.shape();
+        let tables = self.tables();
+        if let Some(next) = &tables.next {
+            next.table.remove(key, &which);
+        }
+        tables.current.table.remove(key, &which)
+    }
+
+    /// Doubles what is full, unless somebody did since `seen`.
+    fn grow_from(&self, seen: Geometry) -> Result<(), Error> {
+        let mut shape = self.shape();
+        let (now, (short, long)) = {
+            let tables = self.tables();
+            (
+                tables.current.table.geometry(),
+                tables.current.table.filled(),
+            )
+        };
+        if now != seen {
+            return Ok(());
+        }
+        self.next_generation(
+            &mut shape,
+            Geometry::for_bans(
+                (short + 1).max(now.comfort64()) * 2,
+                (long + 1).max(now.comfort128()) * 2,
+            ),
+        )
+    }
+
+    /// Makes room for a bulk insertion at once instead of by doubling.
+    fn reserve(&self, entries: &[Entry]) -> Result<(), Error> {
+        let long = entries
+            .iter()
+            .filter(|e| matches!(self.key(e.subject), Ok(Key::Long(..))))
+            .count();
+        let mut shape = self.shape();
+        let (geometry, filled) = {
+            let tables = self.tables();
+            (
+                tables.current.table.geometry(),
+                tables.current.table.filled(),
+            )
+        };
+        let max_bans = self.settings().max_bans;
+        let short = (filled.0 + entries.len() - long).min(max_bans);
+        let long = (filled.1 + long).min(max_bans);
+        if short <= geometry.comfort64() && long <= geometry.comfort128() {
+            return Ok(());
+        }
+        self.next_generation(
+            &mut shape,
+            Geometry::for_bans(
+                short.max(geometry.comfort64()),
+                long.max(geometry.comfort128()),
+            ),
+        )
+    }
+
+    /// New maps, seed and program, filled while every write goes to both;
+    /// then each link is switched, and the old generation dropped.
+    fn next_generation(&self, shape: &mut Shape, geometry: Geometry) -> Result<(), Error> {
+        let (number, observe) = (self.tables().current.number + 1, self.settings().observe);
+        let options = Options {
+            geometry,
+            seed: random_seed()?,
+            v4_length: self.ipv4_length.unwrap_or(0),
+            drop_innocent: false,
+        };
+        let dir = self.instance.generation(number);
+        self.instance.remove_generation(number)?;
+        let next = Generation::create(number, &options, Some(&self.tables().current))?;
+        next.table.set_observe(observe);
+        next.pin(&dir)?;
+        fault::point("growth-before-fill");
+        self.tables_alone().next = Some(next);
+        if let Err(e) = self.fill_and_switch(number) {
+            // The old generation is whole and attached: go on with it.
+            self.tables_alone().next = None;
+            let tables = self.tables();
+            for interface in self.interfaces().iter() {
+                interface.update(&tables.current)?;
+            }
+            drop(tables);
+            self.instance.remove_generation(number)?;
+            return Err(e);
+        }
+        let old = {
+            let mut tables = self.tables_alone();
+            let next = tables.next.take().expect("it was put there above");
+            std::mem::replace(&mut tables.current, next)
+        };
+        fault::point("growth-before-unpin");
+        self.instance.remove_generation(old.number)?;
+        *shape = Shape::default();
+        self.eviction
+            .lock()
+            .expect("no holder of this lock panics")
+            .forget();
+        self.crowded.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn fill_and_switch(&self, number: u64) -> Result<(), Error> {
+        let buckets = self.tables().current.table.buckets_in_all();
+        for start in (0..buckets).step_by(COPY_CHUNK) {
+            // Alone: between reading an entry here and writing it there,
+            // nobody may lift or change it.
+            let tables = self.tables_alone();
+            let next = tables.next.as_ref().expect("the caller put it there");
+            let mut full = false;
+            tables.current.table.for_each_in(
+                start..(start + COPY_CHUNK).min(buckets),
+                self.clock.now(),
+                &mut |slot| {
+                    let there = next
+                        .table
+                        .get(slot.key)
+                        .iter()
+                        .any(|s| s.policy == slot.policy);
+                    full |= !there && next.table.insert(slot) == Placed::NoRoom;
+                },
+            );
+            if full {
+                return Err(Error::Full(self.settings().max_bans));
+            }
+            if start == 0 {
+                fault::point("growth-mid-fill");
+            }
+        }
+        let tables = self.tables();
+        let next = tables.next.as_ref().expect("the caller put it there");
+        fault::point("switch-before-links");
+        for interface in self.interfaces().iter() {
+            interface.update(next)?;
+            fault::point("switch-between-links");
+        }
+        self.instance.set_current(number)?;
+        fault::point("switch-after-current");
+        Ok(())
+    }
+
+    /// jiffies stand still while the machine is suspended, ban times do not.
+    fn follow_suspend(&self, _shape: &Shape) -> Result<(), Error> {
+        let tables = self.tables();
+        let suspended = clock::suspended();
+        let counted = tables.current.suspended();
+        let delta = i128::from(suspended) - i128::from(counted);
+        if delta.unsigned_abs() < u128::from(clock::SECOND / 10) {
+            return Ok(());
+        }
+        let jiffies = (delta * i128::from(self.clock.hz())).div_euclid(i128::from(clock::SECOND));
+        let jiffies = i64::try_from(jiffies).unwrap_or(i64::MAX);
+        for generation in std::iter::once(&tables.current).chain(&tables.next) {
+            generation.table.shift_expiries(-jiffies);
+            generation.set_suspended(suspended)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches interfaces that came back under their name. Called on every
+    /// change the kernel announces; cheap when nothing happened.
+    pub fn follow_interfaces(&self) -> Result<(), Error> {
+        if !self.attached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let hook = self.settings().hook;
+        let tables = self.tables();
+        let links = self.instance.links();
+        let mut outcome = Ok(());
+        for interface in self.interfaces().iter_mut() {
+            match interface.follow(hook, &tables.current, &links) {
+                Ok(true) => tracing::info!(interface = interface.name, "attached again"),
+                Ok(false) => {}
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
+    }
+
+    /// Rebuilds the bloom filter now; `maintain` does it when it is due.
+    pub fn rebuild_bloom(&self) {
+        let _shape = self.shape();
+        self.tables().current.table.rebuild_bloom();
+    }
+}
+
+impl Backend for Kernel {
+    fn name(&self) -> &'static str {
+        let interfaces = self.interfaces();
+        interfaces
+            .iter()
+            .find_map(Interface::hook)
+            .or(self.settings().hook)
+            .map_or("auto", Hook::name)
+    }
+
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+        if entries.len() > 4096 {
+            self.reserve(entries)?;
+        }
+        let mut done = Inserted::default();
+        for entry in entries {
+            self.insert_one(entry, &mut done)?;
+        }
+        Ok(done)
+    }
+
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error> {
+        let numbers = self.policies.numbers(|p| {
+            producer.is_none_or(|wanted| *wanted == p.producer)
+                && scope.is_none_or(|wanted| *wanted == p.scope)
+        });
+        let now = self.clock.now();
+        let lifted = self.lift(self.key(subject)?, |policy| numbers.contains(&policy));
+        Ok(lifted
+            .into_iter()
+            .filter(|s| s.expiry > now)
+            .filter_map(|s| self.entry(s))
+            .collect())
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        self.tables()
+            .current
+            .table
+            .for_each(self.clock.now(), |slot| entries.extend(self.entry(slot)));
+        Ok(entries)
+    }
+
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
+        let host = Prefix::host(addr);
+        let wider = match host.addr() {
+            IpAddr::V4(_) => self.ipv4_length,
+            IpAddr::V6(_) => Some(64),
+        };
+        let prefixes = [
+            Some(host),
+            wider.and_then(|len| Prefix::new(host.addr(), len)),
+        ];
+        let now = self.clock.now();
+        let tables = self.tables();
+        Ok(prefixes
+            .into_iter()
+            .flatten()
+            .filter_map(Key::of)
+            .flat_map(|key| tables.current.table.get(key))
+            .filter(|slot| slot.expiry > now)
+            .filter_map(|slot| self.entry(slot))
+            .collect())
+    }
+
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
+        Ok(record::write_allow(&self.tables().current.allow, allow)?)
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>, Error> {
+        let counts = record::read_counters(&self.tables().current.counters)?;
+        Ok(Reason::ALL
+            .into_iter()
+            .zip(counts)
+            .map(|(reason, (packets, bytes))| Counter {
+                reason,
+                packets,
+                bytes,
+            })
+            .collect())
+    }
+
+    fn attach(&self) -> Result<(), Error> {
+        let hook = self.settings().hook;
+        let tables = self.tables();
+        let links = self.instance.links();
+        let mut interfaces = self.interfaces();
+        for interface in interfaces.iter_mut() {
+            interface.attach(hook, &tables.current, &links)?;
+            fault::point("attach-between-interfaces");
+        }
+        for (name, _, pin) in attach::all_pinned(&links) {
+            if !interfaces.iter().any(|i| i.name == name) {
+                attach::remove_pin(&pin)?;
+            }
+        }
+        self.attached.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
+        for name in &settings.interfaces {
+            Interface::check(name)?;
+        }
+        let tables = self.tables();
+        let links = self.instance.links();
+        let mut interfaces = self.interfaces();
+        let mut added = Vec::new();
+        for name in &settings.interfaces {
+            match interfaces.iter_mut().find(|i| i.name == *name) {
+                Some(known) => known.attach(settings.hook, &tables.current, &links)?,
+                None => {
+                    let mut new = Interface::new(name);
+                    new.attach(settings.hook, &tables.current, &links)?;
+                    added.push(new);
+                }
+            }
+        }
+        for gone in interfaces
+            .iter_mut()
+            .filter(|i| !settings.interfaces.contains(&i.name))
+        {
+            gone.detach(&links)?;
+        }
+        interfaces.retain(|i| settings.interfaces.contains(&i.name));
+        interfaces.append(&mut added);
+        for generation in std::iter::once(&tables.current).chain(&tables.next) {
+            generation.table.set_observe(settings.observe);
+        }
+        *self
+            .settings
+            .write()
+            .expect("no holder of this lock panics") = settings.clone();
+        Ok(())
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.interfaces().iter().map(Interface::describe).collect()
+    }
+
+    fn usage(&self) -> Usage {
+        let tables = self.tables();
+        let (short, long) = tables.current.table.filled();
+        Usage {
+            bans: short + long,
+            max_bans: self.settings().max_bans,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            overflow: self.overflow.load(Ordering::Relaxed) as usize,
+            generation: tables.current.number,
+            map_bytes: tables.current.table.geometry().bytes(),
+        }
+    }
+
+    fn maintain(&self) -> Result<(), Error> {
+        let mut shape = self.shape();
+        self.follow_suspend(&shape)?;
+        if self.crowded.load(Ordering::Relaxed) {
+            let (geometry, (short, long)) = {
+                let tables = self.tables();
+                (
+                    tables.current.table.geometry(),
+                    tables.current.table.filled(),
+                )
+            };
+            self.next_generation(
+                &mut shape,
+                Geometry::for_bans(
+                    if short > geometry.comfort64() {
+                        short * 2
+                    } else {
+                        geometry.comfort64()
+                    },
+                    if long > geometry.comfort128() {
+                        long * 2
+                    } else {
+                        geometry.comfort128()
+                    },
+                ),
+            )?;
+        }
+        let tables = self.tables();
+        let table = &tables.current.table;
+        let (start, all) = (shape.cursor, table.buckets_in_all());
+        let end = (start + SWEEP_CHUNK).min(all);
+        let swept = table.sweep(start..end, self.clock.now());
+        shape.overflow += swept.overflow;
+        shape.cursor = end;
+        if end == all {
+            self.overflow
+                .store(shape.overflow as u64, Ordering::Relaxed);
+            (shape.cursor, shape.overflow) = (0, 0);
+        }
+        // Stale bits cost innocents a table look-up; a rebuild reads all of
+        // the table. Every 10 s is a fair price.
+        let due = shape
+            .last_rebuild
+            .is_none_or(|t| t.elapsed() > Duration::from_secs(10));
+        if due && table.bloom_is_stale() {
+            table.rebuild_bloom();
+            shape.last_rebuild = Some(std::time::Instant::now());
+        }
+        drop(tables);
+        drop(shape);
+        self.follow_interfaces()
+    }
+
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error> {
+        let read = self
+            .events
+            .lock()
+            .expect("no holder of this lock panics")
+            .read(timeout)?;
+        let events: Vec<_> = read
+            .into_iter()
+            .filter_map(|e| {
+                Some(PacketEvent {
+                    at: BootNanos(e.at),
+                    reason: Reason::from_number(e.reason)?,
+                    source: IpAddr::V6(e.source).to_canonical(),
+                    ifindex: e.ifindex,
+                    protocol: e.protocol,
+                    port: e.port,
+                })
+            })
+            .collect();
+        let count = events.len();
+        events.into_iter().for_each(each);
+        Ok(count)
+    }
+}

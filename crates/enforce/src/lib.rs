@@ -1,0 +1,188 @@
+//! Desired versus actual state. [`Backend`] is the one trait behind which a
+//! decision is carried out; one file per backend. What a ban is *for* (its
+//! reason, its evidence) is the daemon's to remember: a backend holds subject,
+//! policy and expiry, and outlives the daemon where the kernel lets it.
+#![deny(missing_docs)]
+
+mod dry_run;
+mod entry;
+pub mod kernel;
+
+pub use dry_run::DryRun;
+pub use entry::{BootNanos, Entry, Expiry, Policy};
+
+use std::time::Duration;
+
+use serde::Serialize;
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
+
+/// What went wrong while enforcing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel cannot do what the configuration asks; names the probe.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Another program holds the hook or the instance.
+    #[error("{0}")]
+    Busy(String),
+    /// The table is full and this producer has nothing that may be evicted.
+    #[error("the ban table is full ({0} bans): raise max_bans or unban something")]
+    Full(usize),
+    /// The backend cannot ban a prefix of this length.
+    #[error(
+        "cannot ban {0}: bans are for single addresses, IPv6 /64{1}; other lengths need a list"
+    )]
+    PrefixLength(Subject, String),
+    /// More policies (producer and scope) than the kernel's table has numbers.
+    #[error("too many different ban policies: at most {0} pairs of producer and ports")]
+    Policies(usize),
+    /// One subject has more bans at once than its places in the table.
+    #[error("{0} has too many different bans at once: lift some, or ban all ports")]
+    Crowded(Subject),
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] weir_kernel::Error),
+}
+
+/// What may change while the daemon runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Names of the interfaces to protect.
+    pub interfaces: Vec<String>,
+    /// The hook to use; `None` leaves it to weir (`auto`).
+    pub hook: Option<weir_kernel::link::Hook>,
+    /// Bans at most, over all producers.
+    pub max_bans: usize,
+    /// Count what would be dropped, and pass it.
+    pub observe: bool,
+}
+
+/// The outcome of [`Backend::insert`].
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Inserted {
+    /// Entries that were not there before.
+    pub new: usize,
+    /// Entries whose (subject, policy) was there: their expiry was replaced.
+    pub replaced: usize,
+    /// Entries of the same producer that had to go because the table is at
+    /// its cap, oldest-expiring first.
+    pub evicted: Vec<Entry>,
+}
+
+/// Packets and bytes that left through one reason since the counters were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    /// Which exit.
+    pub reason: Reason,
+    /// Packets, over all CPUs and interfaces.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+/// One interface and how weir is attached to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attachment {
+    /// Interface name.
+    pub interface: String,
+    /// Hook in force: `xdp`, `xdp-generic`, `tcx`; `none` while the interface is away.
+    pub hook: String,
+    /// Why this hook and not a cheaper one; empty when nothing stood in the way.
+    pub note: String,
+}
+
+/// How full the backend is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Entries in force.
+    pub bans: usize,
+    /// The configured cap.
+    pub max_bans: usize,
+    /// Entries evicted at the cap since the start.
+    pub evicted: u64,
+    /// Entries in the overflow area.
+    pub overflow: usize,
+    /// Generation number of the tables.
+    pub generation: u64,
+    /// Kernel memory of the tables, bytes.
+    pub map_bytes: u64,
+}
+
+/// A packet that the kernel thought worth telling; rate-limited per reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PacketEvent {
+    /// When, CLOCK_BOOTTIME in nanoseconds, jiffy resolution.
+    pub at: BootNanos,
+    /// Why it left.
+    pub reason: Reason,
+    /// Its source address.
+    pub source: std::net::IpAddr,
+    /// Interface index it came in on.
+    pub ifindex: u32,
+    /// Transport protocol number, 0 when not parsed.
+    pub protocol: u8,
+    /// Destination port, 0 when not parsed.
+    pub port: u16,
+}
+
+/// Carries out decisions. All methods may be called from several threads at
+/// once; `insert` never blocks on the others.
+pub trait Backend: Send + Sync {
+    /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
+    fn name(&self) -> &'static str;
+
+    /// Puts entries into force; the same (subject, policy) again replaces the
+    /// expiry. On an error none after the named one is in force.
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error>;
+
+    /// Lifts the bans of exactly this subject (of one producer and scope when
+    /// named); returns what was lifted.
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error>;
+
+    /// What is in force now (unexpired), in no order; at most one pass over the table.
+    fn entries(&self) -> Result<Vec<Entry>, Error>;
+
+    /// The entries whose subject holds this address.
+    fn entries_for(&self, addr: std::net::IpAddr) -> Result<Vec<Entry>, Error>;
+
+    /// Replaces the allow list, which wins over every ban.
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error>;
+
+    /// Counters of every reason, in [`Reason::ALL`] order.
+    fn counters(&self) -> Result<Vec<Counter>, Error>;
+
+    /// Puts the packet path in place on the configured interfaces; links of an
+    /// earlier daemon are taken over. Call it once the bans and the allow list
+    /// are in: fill first, attach last.
+    ///
+    /// # Errors
+    /// An interface where nothing can attach; those before it stay attached.
+    fn attach(&self) -> Result<(), Error>;
+
+    /// Takes on changed settings without a moment unenforced.
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error>;
+
+    /// Interfaces and hooks.
+    fn attachments(&self) -> Vec<Attachment>;
+
+    /// How full it is.
+    fn usage(&self) -> Usage;
+
+    /// Housekeeping, called every second or so by one thread: clears expired
+    /// entries, rebuilds filters, grows, re-attaches interfaces that came
+    /// back, corrects expiries after a suspend.
+    fn maintain(&self) -> Result<(), Error>;
+
+    /// Waits up to `timeout` for packet events and hands them over; returns how many.
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error>;
+}
