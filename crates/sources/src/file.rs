@@ -1,0 +1,345 @@
+//! Log files, followed through rotation (rename, copytruncate, deletion and
+//! re-creation), found by globs, woken by inotify. Each complete line is
+//! delivered once and in order; a line without its newline waits.
+//!
+//! A file is its (device, inode), held open: a renamed file is read to its end
+//! before its successor begins, and its inode cannot be used again meanwhile.
+//! Truncation is seen by the size and by the first bytes of the file, so a file
+//! that was rewritten in place is read anew even when it is longer than before.
+//! Lines that were written and truncated between two reads are lost: nobody
+//! has them any more.
+
+mod scan;
+mod tail;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::inotify::{self, CreateFlags, ReadFlags},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{BatchInfo, Origin, Problem, SourceError};
+use tail::Tail;
+
+/// Looked at without an event this often: inotify does not see everything
+/// (network file systems, targets of symbolic links).
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// A file that was rotated away is read on for so long: its writer may not
+/// have opened the new one yet.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// The most files that one source follows.
+const MAX_FILES: usize = 4096;
+
+/// The most files that linger.
+const MAX_LINGERING: usize = 64;
+
+/// Which files, and from where.
+#[derive(Clone, Debug)]
+pub struct FileConfig {
+    /// Absolute paths, with `*`, `?` and `[…]`; `**` for any directories.
+    pub patterns: Vec<String>,
+    /// Where to begin.
+    pub from: Start,
+}
+
+/// Where reading begins; files that appear later are read from their beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With lines that come from now on.
+    End,
+    /// With the first line of each file.
+    Beginning,
+    /// Where an earlier run stood. A file that was rotated meanwhile is
+    /// finished first, if it is still in its directory; files without a
+    /// position are new and read from their beginning. Without any position
+    /// it is [`Start::End`].
+    Saved(Vec<Position>),
+}
+
+/// How far a file was delivered; for the database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// Under which name it was found.
+    pub path: PathBuf,
+    /// The device, for people: numbers may change with a reboot.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
+    /// Bytes delivered as complete lines.
+    pub offset: u64,
+    /// What it began with.
+    pub fingerprint: Fingerprint,
+}
+
+/// The first bytes of a file, hashed: is an inode still the same log?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// How many bytes.
+    pub len: u16,
+    /// Their FNV-1a hash, signed: SQLite's integers are.
+    pub hash: i64,
+}
+
+impl Fingerprint {
+    fn of(bytes: &[u8]) -> Self {
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        Self {
+            len: bytes.len() as u16,
+            hash: i64::from_ne_bytes(hash.to_ne_bytes()),
+        }
+    }
+}
+
+/// Device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// Files being followed.
+pub struct FileSource {
+    inotify: OwnedFd,
+    patterns: Vec<String>,
+    /// By watch descriptor; a directory may have several names.
+    directories: HashMap<PathBuf, i32>,
+    tails: HashMap<FileId, Tail>,
+    /// What the patterns match now.
+    paths: BTreeMap<PathBuf, FileId>,
+    problems: BTreeMap<PathBuf, String>,
+    scanned: Option<Instant>,
+    rescan: bool,
+    /// Numbers tails in the order in which they are read.
+    next_order: u64,
+    buffer: Vec<u8>,
+}
+
+impl AsFd for FileSource {
+    /// Readable when there may be something new; for a poll over several sources.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+impl FileSource {
+    /// Checks the patterns and finds the files. That one is missing or
+    /// unreadable is no error: the first `read_batch` tells, and it is waited
+    /// for.
+    pub fn open(config: FileConfig) -> Result<Self, SourceError> {
+        for pattern in &config.patterns {
+            let wrong = |reason: String| SourceError::Pattern {
+                pattern: pattern.clone(),
+                reason,
+            };
+            glob::Pattern::new(pattern).map_err(|e| wrong(e.to_string()))?;
+            if !pattern.starts_with('/') {
+                return Err(wrong("write it as an absolute path".into()));
+            }
+        }
+        let inotify =
+            inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|error| {
+                SourceError::Io {
+                    what: "cannot watch log files (is fs.inotify.max_user_instances reached?)"
+                        .into(),
+                    error: error.into(),
+                }
+            })?;
+        let mut source = Self {
+            inotify,
+            patterns: config.patterns,
+            directories: HashMap::new(),
+            tails: HashMap::new(),
+            paths: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            scanned: None,
+            rescan: false,
+            next_order: 0,
+            buffer: vec![0; 128 * 1024],
+        };
+        source.begin(&config.from);
+        Ok(source)
+    }
+
+    /// Delivers what is there, or waits up to `timeout` for something.
+    pub fn read_batch(
+        &mut self,
+        timeout: Duration,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> Result<BatchInfo, SourceError> {
+        let deadline = Instant::now() + timeout;
+        let mut info = BatchInfo::default();
+        loop {
+            self.take_events()?;
+            let due = self.scanned.is_none_or(|at| at.elapsed() >= RESCAN);
+            if self.rescan || due {
+                self.scan(&mut info);
+                if due {
+                    self.tails.values_mut().for_each(|tail| tail.dirty = true);
+                }
+            }
+            self.read_tails(&mut info, each);
+            let now = Instant::now();
+            if info.lines > 0 || info.more || !info.problems.is_empty() || now >= deadline {
+                return Ok(info);
+            }
+            let scan = self.scanned.map_or(now, |at| at + RESCAN);
+            self.wait(deadline.min(scan).saturating_duration_since(now))?;
+        }
+    }
+
+    /// How far each file was delivered.
+    pub fn positions(&self) -> Vec<Position> {
+        let mut tails: Vec<_> = self.tails.values().collect();
+        tails.sort_by_key(|tail| tail.order);
+        tails.iter().map(|tail| tail.position()).collect()
+    }
+
+    /// What cannot be read now, by file or pattern.
+    pub fn problems(&self) -> impl Iterator<Item = (&PathBuf, &str)> {
+        self.problems.iter().map(|(path, text)| (path, &**text))
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<(), SourceError> {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().min(3600) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.inotify, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(SourceError::Io {
+                what: "cannot wait for log files".into(),
+                error: error.into(),
+            }),
+        }
+    }
+
+    fn take_events(&mut self) -> Result<(), SourceError> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            let event = match events.next() {
+                Ok(event) => event,
+                Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    return Err(SourceError::Io {
+                        what: "cannot read inotify events".into(),
+                        error: error.into(),
+                    });
+                }
+            };
+            let (wd, what) = (event.wd(), event.events());
+            if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+                self.rescan = true;
+                self.tails.values_mut().for_each(|tail| tail.dirty = true);
+                continue;
+            }
+            let moved = what.intersects(ReadFlags::MOVE_SELF | ReadFlags::DELETE_SELF);
+            if let Some(tail) = self.tails.values_mut().find(|tail| tail.watch == Some(wd)) {
+                tail.dirty = true;
+                if what.contains(ReadFlags::IGNORED) {
+                    tail.watch = None;
+                }
+                self.rescan |= moved || what.contains(ReadFlags::ATTRIB);
+                continue;
+            }
+            self.rescan = true;
+            if moved || what.contains(ReadFlags::IGNORED) {
+                // Another directory may have this name now.
+                let before = self.directories.len();
+                self.directories.retain(|_, watch| *watch != wd);
+                if before > self.directories.len() && what.contains(ReadFlags::MOVE_SELF) {
+                    // Fails when it is gone by itself.
+                    let _ = inotify::remove_watch(&self.inotify, wd);
+                }
+            }
+        }
+    }
+
+    /// Reads what is new, files that were rotated away before their
+    /// successors.
+    fn read_tails(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
+        let mut dirty: Vec<_> = self
+            .tails
+            .values()
+            .filter(|tail| tail.dirty)
+            .map(|tail| (tail.order, tail.id))
+            .collect();
+        dirty.sort_unstable();
+        for (_, id) in dirty {
+            let tail = self.tails.get_mut(&id).expect("just listed");
+            match tail.read(&mut self.buffer, info, each) {
+                Ok(true) => {
+                    info.more = true;
+                    if tail.retired.is_some() {
+                        return;
+                    }
+                }
+                Ok(false) => tail.dirty = false,
+                Err(error) => {
+                    tail.dirty = false;
+                    let (path, message) = (tail.path.clone(), format!("cannot read: {error}"));
+                    self.problem(info, path, message);
+                }
+            }
+        }
+        let mut over: Vec<_> = self
+            .tails
+            .values()
+            .filter_map(|tail| Some((tail.retired?, tail.id)))
+            .collect();
+        over.sort_unstable();
+        let too_many = over.len().saturating_sub(MAX_LINGERING);
+        for (n, (since, id)) in over.into_iter().enumerate() {
+            if (n < too_many || since.elapsed() > LINGER)
+                && let Some(mut tail) = self.tails.remove(&id)
+            {
+                if let Some(watch) = tail.watch {
+                    // Fails when the file is gone.
+                    let _ = inotify::remove_watch(&self.inotify, watch);
+                }
+                // Its last line will not be finished any more.
+                tail.flush(info, each);
+            }
+        }
+    }
+
+    /// Tells of a problem, once.
+    fn problem(&mut self, info: &mut BatchInfo, path: PathBuf, message: String) {
+        if self.problems.get(&path) != Some(&message) {
+            self.problems.insert(path.clone(), message.clone());
+            info.problems.push(Problem {
+                path,
+                message,
+                resolved: false,
+            });
+        }
+    }
+
+    fn follow(&mut self, file: File, id: FileId, path: PathBuf) -> &mut Tail {
+        let order = self.next_order;
+        self.next_order += 1;
+        let watch = scan::watch_file(&self.inotify, &file, &path);
+        self.tails
+            .entry(id)
+            .or_insert(Tail::new(file, id, path, order, watch))
+    }
+}
+
+#[cfg(test)]
+mod tests;

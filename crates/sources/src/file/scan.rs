@@ -1,0 +1,284 @@
+//! Which files the patterns match now, which directories must be watched to
+//! learn of others, and where reading begins.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use rustix::fs::{
+    OFlags,
+    inotify::{self, WatchFlags},
+};
+
+use super::{FileId, FileSource, MAX_FILES, Position, Start, tail::Tail};
+use crate::{BatchInfo, Problem};
+
+/// Watches a file by what is open, not by a name that may belong to another
+/// one by now. `None` where it cannot be watched: then it is looked at every
+/// few seconds.
+pub(super) fn watch_file(inotify: &OwnedFd, file: &File, path: &Path) -> Option<i32> {
+    let flags =
+        WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    inotify::add_watch(inotify, open, flags)
+        .or_else(|_| inotify::add_watch(inotify, path, flags))
+        .ok()
+}
+
+fn has_wildcard(path: &Path) -> bool {
+    path.to_str().is_none_or(|p| p.contains(['*', '?', '[']))
+}
+
+fn id(meta: &fs::Metadata) -> FileId {
+    FileId {
+        device: meta.dev(),
+        inode: meta.ino(),
+    }
+}
+
+/// Opens a regular file; a FIFO or device is refused, and never waited for.
+fn open(path: &Path) -> io::Result<(File, FileId)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok((file, id(&meta)))
+}
+
+impl FileSource {
+    /// Finds the files and goes to the start.
+    pub(super) fn begin(&mut self, start: &Start) {
+        // Problems are told by the first batch.
+        self.scan(&mut BatchInfo::default());
+        self.problems.clear();
+        self.rescan = true;
+        let saved: &[Position] = match start {
+            Start::Beginning => return,
+            Start::Saved(saved) if !saved.is_empty() => saved,
+            Start::End | Start::Saved(_) => {
+                for tail in self.tails.values_mut() {
+                    // A file that cannot be read is told of by the first batch.
+                    let _ = tail.seek_end();
+                }
+                return;
+            }
+        };
+        let first = self.next_order;
+        self.next_order += saved.len() as u64;
+        for (order, position) in (first..).zip(saved) {
+            let known = self.tails.values_mut().find(|tail| tail.is_at(position));
+            if let Some(tail) = known {
+                let _ = tail.resume(position.offset);
+                continue;
+            }
+            // Rotated while nobody looked: finish it, before its successor.
+            if let Some((file, id, path)) = self.find_rotated(position) {
+                let watch = watch_file(&self.inotify, &file, &path);
+                let mut tail = Tail::new(file, id, position.path.clone(), order, watch);
+                tail.retired = Some(Instant::now());
+                let _ = tail.resume(position.offset);
+                self.tails.insert(id, tail);
+            }
+        }
+        // Those found by the scan come behind the rotated ones.
+        let rotated = self.next_order;
+        for tail in self.tails.values_mut().filter(|t| t.order < first) {
+            tail.order += rotated;
+        }
+        self.next_order += rotated;
+    }
+
+    fn find_rotated(&self, position: &Position) -> Option<(File, FileId, PathBuf)> {
+        let directory = position.path.parent()?;
+        fs::read_dir(directory)
+            .ok()?
+            .flatten()
+            .take(100_000)
+            .filter(|entry| {
+                use std::os::unix::fs::DirEntryExt;
+                entry.ino() == position.inode
+            })
+            .find_map(|entry| {
+                let path = entry.path();
+                let (file, id) = open(&path).ok()?;
+                let tail = Tail::new(file, id, path.clone(), 0, None);
+                (tail.is_at(position) && !self.tails.contains_key(&id))
+                    .then_some((tail.file, id, path))
+            })
+    }
+
+    /// Finds what the patterns match now.
+    pub(super) fn scan(&mut self, info: &mut BatchInfo) {
+        self.rescan = false;
+        self.scanned = Some(Instant::now());
+        // Watched before it is looked at: what comes in between is an event.
+        self.watch_directories();
+        let mut problems = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for pattern in self.patterns.clone() {
+            let mut any = false;
+            for path in matches(&pattern) {
+                let path = match path {
+                    Ok(path) => path,
+                    Err((path, error)) => {
+                        problems.insert(path, format!("cannot read: {error}"));
+                        continue;
+                    }
+                };
+                any = true;
+                if found.len() >= MAX_FILES {
+                    let message =
+                        format!("more than {MAX_FILES} files match; the others are not read");
+                    problems.insert(pattern.clone().into(), message);
+                    break;
+                }
+                match self.found(&path) {
+                    Ok(id) => {
+                        if let Some(before) = self.paths.get(&path)
+                            && *before != id
+                        {
+                            info.rotated += 1;
+                        }
+                        found.insert(path, id);
+                    }
+                    // Gone since it was listed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => any = false,
+                    Err(error) => {
+                        problems.insert(path, format!("cannot read: {error}"));
+                    }
+                }
+            }
+            if !any {
+                let message = "there is no such file yet; waiting for it";
+                problems.insert(pattern.into(), message.into());
+            }
+        }
+        for (path, id) in &found {
+            let tail = self.tails.get_mut(id).expect("found() made it");
+            tail.retired = None;
+            if tail.watch.is_none() {
+                tail.watch = watch_file(&self.inotify, &tail.file, path);
+            }
+            if tail.watch.is_none() {
+                let message = "cannot be watched (is fs.inotify.max_user_watches reached?); looking at it every 5 s";
+                problems.insert(path.clone(), message.into());
+            }
+            // A name that it has now; the same one while it has that.
+            if found.get(&tail.path) != Some(id) {
+                tail.path.clone_from(path);
+            }
+        }
+        let current: BTreeSet<_> = found.values().copied().collect();
+        for tail in self.tails.values_mut() {
+            if !current.contains(&tail.id) && tail.retired.is_none() {
+                tail.retired = Some(Instant::now());
+                tail.dirty = true;
+            }
+        }
+        self.paths = found;
+        let over: Vec<_> = self
+            .problems
+            .keys()
+            .filter(|path| !problems.contains_key(*path))
+            .cloned()
+            .collect();
+        for path in over {
+            self.problems.remove(&path);
+            info.problems.push(Problem {
+                path,
+                message: "can be read again".into(),
+                resolved: true,
+            });
+        }
+        for (path, message) in problems {
+            self.problem(info, path, message);
+        }
+    }
+
+    /// The file of this name, followed from its beginning if it is new.
+    fn found(&mut self, path: &Path) -> io::Result<FileId> {
+        let known = id(&fs::metadata(path)?);
+        if self.tails.contains_key(&known) {
+            return Ok(known);
+        }
+        let (file, id) = open(path)?;
+        if !self.tails.contains_key(&id) {
+            self.follow(file, id, path.to_owned());
+        }
+        Ok(id)
+    }
+
+    fn watch_directories(&mut self) {
+        let mut wanted = BTreeSet::new();
+        for pattern in &self.patterns {
+            for ancestor in Path::new(pattern).ancestors().skip(1) {
+                if has_wildcard(ancestor) {
+                    let text = ancestor.to_str().unwrap_or_default();
+                    let directories = glob::glob(text).into_iter().flatten().flatten();
+                    wanted.extend(directories.filter(|d| d.is_dir()).take(MAX_FILES));
+                } else if ancestor.is_dir() {
+                    wanted.insert(ancestor.to_owned());
+                    break;
+                }
+            }
+        }
+        for path in self.paths.keys() {
+            // Where a symbolic link leads.
+            if let Ok(real) = fs::canonicalize(path)
+                && let Some(directory) = real.parent()
+            {
+                wanted.insert(directory.to_owned());
+            }
+        }
+        let flags = WatchFlags::CREATE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        for directory in wanted {
+            if !self.directories.contains_key(&directory)
+                && let Ok(watch) = inotify::add_watch(&self.inotify, &directory, flags)
+            {
+                self.directories.insert(directory, watch);
+            }
+        }
+    }
+}
+
+/// The files that a pattern names.
+fn matches(pattern: &str) -> Vec<Result<PathBuf, (PathBuf, io::Error)>> {
+    if !has_wildcard(Path::new(pattern)) {
+        let path = PathBuf::from(pattern);
+        return match fs::metadata(&path) {
+            Ok(_) => vec![Ok(path)],
+            Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
+            Err(error) => vec![Err((path, error))],
+        };
+    }
+    let Ok(paths) = glob::glob(pattern) else {
+        return vec![];
+    };
+    paths
+        .filter_map(|path| match path {
+            Ok(path) if path.is_dir() => None,
+            Ok(path) => Some(Ok(path)),
+            Err(error) => Some(Err((error.path().to_owned(), error.into()))),
+        })
+        .take(MAX_FILES + 1)
+        .collect()
+}

@@ -1,0 +1,249 @@
+//! One open file: where reading stands, the line that is not finished yet, and
+//! whether the file still is what it was. Which files are open is `scan`'s.
+
+use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf, time::Instant};
+
+use super::{FileId, Fingerprint, Position};
+use crate::{BatchInfo, MAX_LINE, Origin};
+
+/// The most that is read of one file in one batch.
+const BATCH: u64 = 4 << 20;
+
+/// How much of a file's beginning is compared.
+const HEAD: usize = 256;
+
+pub(super) struct Tail {
+    pub file: File,
+    pub id: FileId,
+    pub path: PathBuf,
+    pub order: u64,
+    pub watch: Option<i32>,
+    pub dirty: bool,
+    /// No pattern matches it any more: since when.
+    pub retired: Option<Instant>,
+    /// What is read next.
+    offset: u64,
+    /// Where the unfinished line begins.
+    line_start: u64,
+    /// The unfinished line, at most `MAX_LINE` bytes of it.
+    partial: Vec<u8>,
+    /// The unfinished line is longer than `partial`.
+    overlong: bool,
+    /// The unfinished line began before reading did: not delivered.
+    discard: bool,
+    /// The file's first bytes, as far as they were read.
+    head: Vec<u8>,
+}
+
+impl Tail {
+    pub fn new(file: File, id: FileId, path: PathBuf, order: u64, watch: Option<i32>) -> Self {
+        Self {
+            file,
+            id,
+            path,
+            order,
+            watch,
+            dirty: true,
+            retired: None,
+            offset: 0,
+            line_start: 0,
+            partial: vec![],
+            overlong: false,
+            discard: false,
+            head: vec![],
+        }
+    }
+
+    /// Goes to the end: behind the last newline, so that an unfinished line is
+    /// delivered whole.
+    pub fn seek_end(&mut self) -> io::Result<()> {
+        let size = self.file.metadata()?.len();
+        let from = size.saturating_sub(MAX_LINE as u64);
+        let mut last = vec![0; (size - from) as usize];
+        let read = read_full(&self.file, &mut last, from)?;
+        match memchr::memrchr(b'\n', &last[..read]) {
+            Some(at) => self.seek(from + at as u64 + 1)?,
+            None if from == 0 => {}
+            None => {
+                self.seek(size)?;
+                self.discard = true;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn seek(&mut self, offset: u64) -> io::Result<()> {
+        (self.offset, self.line_start) = (offset, offset);
+        self.learn_head()
+    }
+
+    /// Goes on where an earlier run stood; a line that this is in the middle of
+    /// is not delivered.
+    pub fn resume(&mut self, offset: u64) -> io::Result<()> {
+        self.seek(offset)?;
+        let mut last = [b'\n'];
+        if let Some(before) = offset.checked_sub(1) {
+            read_full(&self.file, &mut last, before)?;
+        }
+        self.discard = last != [b'\n'];
+        Ok(())
+    }
+
+    /// Is this the file of that position, at least as long as then?
+    pub fn is_at(&self, position: &Position) -> bool {
+        let mut head = vec![0; usize::from(position.fingerprint.len)];
+        let long_enough = self
+            .file
+            .metadata()
+            .is_ok_and(|m| m.len() >= position.offset);
+        self.id.inode == position.inode
+            && long_enough
+            && read_full(&self.file, &mut head, 0).is_ok_and(|n| n == head.len())
+            && Fingerprint::of(&head) == position.fingerprint
+    }
+
+    pub fn position(&self) -> Position {
+        Position {
+            path: self.path.clone(),
+            device: self.id.device,
+            inode: self.id.inode,
+            offset: self.line_start,
+            fingerprint: Fingerprint::of(&self.head),
+        }
+    }
+
+    /// Delivers complete lines; true when there is more.
+    pub fn read(
+        &mut self,
+        buffer: &mut [u8],
+        info: &mut BatchInfo,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> io::Result<bool> {
+        if self.was_rewritten()? {
+            info.truncated += 1;
+            (self.offset, self.line_start) = (0, 0);
+            self.partial.clear();
+            (self.overlong, self.discard) = (false, false);
+            self.head.clear();
+        }
+        let mut budget = BATCH;
+        loop {
+            let n = match self.file.read_at(buffer, self.offset) {
+                Ok(0) => return Ok(false),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            self.offset += n as u64;
+            info.bytes += n as u64;
+            if self.head.len() < HEAD {
+                self.learn_head()?;
+            }
+            self.split(&buffer[..n], info, each);
+            budget = budget.saturating_sub(n as u64);
+            if budget == 0 {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Bytes kept in memory.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.partial.capacity() + self.head.capacity()
+    }
+
+    /// Delivers an unfinished line as it is: nothing will follow.
+    pub fn flush(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
+        if !self.partial.is_empty() {
+            self.finish(info, each);
+        }
+        self.line_start = self.offset;
+    }
+
+    fn split(
+        &mut self,
+        mut bytes: &[u8],
+        info: &mut BatchInfo,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) {
+        let behind = self.offset;
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            let line = &bytes[..end];
+            if self.partial.is_empty() && !self.discard && line.len() <= MAX_LINE {
+                deliver(&self.path, line, info, each);
+            } else {
+                self.keep(line);
+                self.finish(info, each);
+            }
+            bytes = &bytes[end + 1..];
+            self.line_start = behind - bytes.len() as u64;
+        }
+        self.keep(bytes);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.discard {
+            return;
+        }
+        let room = MAX_LINE - self.partial.len();
+        self.overlong |= bytes.len() > room;
+        self.partial
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn finish(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
+        if !self.discard {
+            info.cut += u64::from(self.overlong);
+            deliver(&self.path, &self.partial, info, each);
+        }
+        self.partial.clear();
+        (self.overlong, self.discard) = (false, false);
+    }
+
+    fn was_rewritten(&self) -> io::Result<bool> {
+        if self.file.metadata()?.len() < self.offset {
+            return Ok(true);
+        }
+        let mut head = [0; HEAD];
+        let head = &mut head[..self.head.len()];
+        let read = read_full(&self.file, head, 0)?;
+        Ok(head[..read] != self.head)
+    }
+
+    fn learn_head(&mut self) -> io::Result<()> {
+        let len = HEAD.min(self.offset as usize);
+        self.head.resize(len, 0);
+        let read = read_full(&self.file, &mut self.head, 0)?;
+        self.head.truncate(read);
+        Ok(())
+    }
+}
+
+fn deliver(
+    path: &std::path::Path,
+    line: &[u8],
+    info: &mut BatchInfo,
+    each: &mut dyn FnMut(&[u8], Origin<'_>),
+) {
+    info.lines += 1;
+    let origin = Origin {
+        path,
+        time: None,
+        message_only: false,
+    };
+    each(line, origin);
+}
+
+fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}

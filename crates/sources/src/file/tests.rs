@@ -1,0 +1,378 @@
+use super::*;
+use crate::MAX_LINE;
+use proptest::prelude::*;
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::Path,
+};
+
+const NOW: Duration = Duration::ZERO;
+const SOON: Duration = Duration::from_secs(10);
+
+fn source(patterns: &[&Path], from: Start) -> FileSource {
+    let patterns = patterns
+        .iter()
+        .map(|p| p.to_str().expect("test paths are UTF-8").to_owned())
+        .collect();
+    FileSource::open(FileConfig { patterns, from }).expect("the patterns are good")
+}
+
+fn append(path: &Path, text: impl AsRef<[u8]>) {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .unwrap();
+    file.write_all(text.as_ref()).unwrap();
+}
+
+/// One batch's lines.
+fn batch(source: &mut FileSource, timeout: Duration) -> (Vec<String>, BatchInfo) {
+    let mut lines = vec![];
+    let info = source
+        .read_batch(timeout, &mut |line, _| {
+            lines.push(String::from_utf8_lossy(line).into_owned())
+        })
+        .expect("reading works");
+    (lines, info)
+}
+
+/// All that is there now.
+fn lines(source: &mut FileSource) -> Vec<String> {
+    let mut all = vec![];
+    loop {
+        let (lines, info) = batch(source, NOW);
+        all.extend(lines);
+        if !info.more && info.lines == 0 && info.problems.is_empty() {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn lines_are_delivered_once_when_their_newline_arrives() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "old\nhal");
+    let mut source = source(&[&log], Start::End);
+    assert!(lines(&mut source).is_empty());
+    append(&log, "f");
+    assert!(lines(&mut source).is_empty());
+    append(&log, "\nnew\n\nä\0x\r\ntail");
+    assert_eq!(lines(&mut source), ["half", "new", "", "ä\0x\r"]);
+    append(&log, "\n");
+    assert_eq!(lines(&mut source), ["tail"]);
+    fs::write(dir.path().join("b.log"), [b'\xff', b'\0', b'\n']).unwrap();
+    let mut raw = vec![];
+    let mut source = self::source(&[&dir.path().join("b.log")], Start::Beginning);
+    let _ = source
+        .read_batch(NOW, &mut |line, _| raw.push(line.to_vec()))
+        .unwrap();
+    assert_eq!(raw, [b"\xff\0"]);
+}
+
+#[test]
+fn a_write_wakes_the_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "");
+    let mut source = source(&[&log], Start::End);
+    assert!(lines(&mut source).is_empty());
+    let writer = std::thread::spawn({
+        let log = log.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(50));
+            append(&log, "wake\n");
+        }
+    });
+    let (found, _) = batch(&mut source, SOON);
+    assert_eq!(found, ["wake"]);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_renamed_file_is_finished_before_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, old) = (dir.path().join("auth.log"), dir.path().join("auth.log.1"));
+    append(&log, "a\n");
+    let mut source = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut source), ["a"]);
+    append(&log, "b\n");
+    fs::rename(&log, &old).unwrap();
+    append(&log, "d\n");
+    append(&old, "c\n");
+    assert_eq!(lines(&mut source), ["b", "c", "d"]);
+    // Its writer has not opened the new one yet.
+    append(&old, "e\n");
+    assert_eq!(lines(&mut source), ["e"]);
+    assert_eq!(source.positions().len(), 2);
+    // A second rotation, by deletion.
+    fs::remove_file(&log).unwrap();
+    append(&log, "f\n");
+    let (mut found, mut rotated) = (vec![], 0);
+    while found.is_empty() {
+        let (lines, info) = batch(&mut source, SOON);
+        found.extend(lines);
+        rotated += info.rotated;
+    }
+    assert_eq!((found, rotated), (vec!["f".to_owned()], 1));
+}
+
+#[test]
+fn a_truncated_or_rewritten_file_is_read_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "first\nsecond\npar");
+    let mut source = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut source), ["first", "second"]);
+    OpenOptions::new()
+        .write(true)
+        .open(&log)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    append(&log, "third\n");
+    let (found, info) = batch(&mut source, NOW);
+    assert_eq!((found, info.truncated), (vec!["third".to_owned()], 1));
+    // Rewritten to the same size, and to a greater one.
+    for text in ["THIRD\n", "other first\nother second\n"] {
+        fs::write(&log, text).unwrap();
+        assert_eq!(lines(&mut source), text.lines().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn missing_files_and_directories_are_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("a/b/auth.log");
+    let mut source = source(&[&log], Start::End);
+    let (_, info) = batch(&mut source, NOW);
+    assert_eq!(info.problems.len(), 1);
+    assert!(info.problems[0].message.contains("waiting"), "{info:?}");
+    assert!(lines(&mut source).is_empty());
+    assert_eq!(source.problems().count(), 1);
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    append(&log, "first\n");
+    let started = Instant::now();
+    let mut found = vec![];
+    while found.is_empty() {
+        found.extend(batch(&mut source, SOON).0);
+    }
+    assert_eq!(found, ["first"]);
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "woken, not found by chance"
+    );
+    assert_eq!(source.problems().count(), 0);
+}
+
+#[test]
+fn globs_find_files_and_directories_that_come_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let pattern = dir.path().join("*/x-*.log");
+    fs::create_dir(dir.path().join("one")).unwrap();
+    append(&dir.path().join("one/x-1.log"), "1\n");
+    append(&dir.path().join("one/y-1.log"), "no\n");
+    let mut source = source(&[&pattern], Start::Beginning);
+    assert_eq!(lines(&mut source), ["1"]);
+    append(&dir.path().join("one/x-2.log"), "2\n");
+    assert_eq!(lines(&mut source), ["2"]);
+    fs::create_dir(dir.path().join("two")).unwrap();
+    assert!(lines(&mut source).is_empty());
+    append(&dir.path().join("two/x-3.log"), "3\n");
+    assert_eq!(lines(&mut source), ["3"]);
+    // Renamed within the pattern: the same file, read on.
+    fs::rename(
+        dir.path().join("two/x-3.log"),
+        dir.path().join("two/x-4.log"),
+    )
+    .unwrap();
+    append(&dir.path().join("two/x-4.log"), "4\n");
+    assert_eq!(lines(&mut source), ["4"]);
+}
+
+#[test]
+fn a_restart_resumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "a\nb\npart");
+    let mut first = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut first), ["a", "b"]);
+    let saved = first.positions();
+    let saved: Vec<Position> =
+        serde_json::from_str(&serde_json::to_string(&saved).unwrap()).unwrap();
+    assert_eq!(saved[0].offset, 4);
+    drop(first);
+    append(&log, "ial\nc\n");
+    let mut again = source(&[&log], Start::Saved(saved.clone()));
+    assert_eq!(lines(&mut again), ["partial", "c"]);
+    drop(again);
+    // Rotated meanwhile: the old one from where it was, then the new one.
+    fs::rename(&log, dir.path().join("auth.log.1")).unwrap();
+    append(&log, "d\n");
+    let mut again = source(&[&log], Start::Saved(saved.clone()));
+    assert_eq!(lines(&mut again), ["partial", "c", "d"]);
+    drop(again);
+    // In the middle of a line, as nothing of ours stored it.
+    let mut middle = saved[0].clone();
+    middle.offset = 5;
+    let mut again = source(
+        &[&dir.path().join("auth.log.1")],
+        Start::Saved(vec![middle]),
+    );
+    assert_eq!(lines(&mut again), ["c"]);
+    drop(again);
+    // Deleted meanwhile.
+    fs::remove_file(dir.path().join("auth.log.1")).unwrap();
+    let mut again = source(&[&log], Start::Saved(saved));
+    assert_eq!(lines(&mut again), ["d"]);
+    let mut fresh = source(&[&log], Start::Saved(vec![]));
+    assert!(lines(&mut fresh).is_empty());
+}
+
+#[test]
+fn a_line_of_10_mib_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    let mut source = source(&[&log], Start::Beginning);
+    let mut text = vec![b'x'; 10 << 20];
+    text.extend(b"\nnext\n");
+    append(&log, &text);
+    let (mut found, mut cut) = (vec![], 0);
+    while found.len() < 2 {
+        let (lines, info) = batch(&mut source, SOON);
+        found.extend(lines);
+        cut += info.cut;
+    }
+    assert_eq!(found[0].len(), MAX_LINE);
+    assert_eq!((found[1].as_str(), cut), ("next", 1));
+    let tail = source.tails.values().next().unwrap();
+    assert!(tail.held() <= 2 * MAX_LINE, "{} bytes held", tail.held());
+}
+
+#[test]
+fn what_cannot_be_read_is_told_once_and_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    // A directory in its place: root reads everything else.
+    fs::create_dir(&log).unwrap();
+    let mut source = source(&[&log], Start::Beginning);
+    let (_, info) = batch(&mut source, NOW);
+    assert!(
+        info.problems[0].message.contains("not a regular file"),
+        "{info:?}"
+    );
+    assert!(batch(&mut source, NOW).1.problems.is_empty(), "told once");
+    fs::remove_dir(&log).unwrap();
+    append(&log, "x\n");
+    assert_eq!(lines(&mut source), ["x"]);
+    for pattern in ["auth.log", "/var/log/[", "/var/log/a***"] {
+        let config = FileConfig {
+            patterns: vec![pattern.into()],
+            from: Start::End,
+        };
+        assert!(
+            matches!(FileSource::open(config), Err(SourceError::Pattern { .. })),
+            "{pattern}"
+        );
+    }
+}
+
+#[test]
+fn a_symbolic_links_target_may_rotate() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("real")).unwrap();
+    let (target, link) = (dir.path().join("real/log"), dir.path().join("log"));
+    append(&target, "a\n");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let mut source = source(&[&link], Start::Beginning);
+    assert_eq!(lines(&mut source), ["a"]);
+    fs::rename(&target, dir.path().join("real/log.1")).unwrap();
+    append(&target, "b\n");
+    assert_eq!(lines(&mut source), ["b"]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(String),
+    Rename,
+    Truncate,
+    Rewrite(String),
+    Delete,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let text = "([a-z]{0,12}\n){0,4}[a-z]{0,6}";
+    prop_oneof![
+        6 => text.prop_map(Step::Write),
+        1 => Just(Step::Rename),
+        1 => Just(Step::Truncate),
+        1 => "([A-Z]{3,12}\n){1,4}".prop_map(Step::Rewrite),
+        1 => Just(Step::Delete),
+        1 => Just(Step::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Every complete line is delivered once and in order. Read after each
+    /// step, as what is truncated unread is lost.
+    #[test]
+    fn as_the_model(steps in prop::collection::vec(step(), 1..25)) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut source = source(&[&log], Start::Beginning);
+        // What the file holds behind its last newline.
+        let mut unfinished = String::new();
+        let mut renamed = 0;
+        for (n, step) in steps.into_iter().enumerate() {
+            let mut expected = vec![];
+            match step {
+                Step::Write(text) => {
+                    // Numbered, as stamped lines differ.
+                    let text = text.replace('\n', &format!("{n}\n"));
+                    append(&log, &text);
+                    unfinished.push_str(&text);
+                    let mut parts: Vec<_> = unfinished.split('\n').map(String::from).collect();
+                    unfinished = parts.pop().unwrap_or_default();
+                    expected = parts;
+                }
+                Step::Rename => {
+                    if log.exists() {
+                        renamed += 1;
+                        fs::rename(&log, dir.path().join(format!("log.{renamed}"))).unwrap();
+                    }
+                    unfinished.clear();
+                }
+                Step::Truncate => {
+                    fs::write(&log, "").unwrap();
+                    unfinished.clear();
+                }
+                Step::Rewrite(text) => {
+                    let text = text.replace('\n', &format!("{n}\n"));
+                    let before = fs::read_to_string(&log).unwrap_or_default();
+                    fs::write(&log, &text).unwrap();
+                    // A rewrite that begins with all that was there is an append.
+                    prop_assume!(before.is_empty() || !text.starts_with(&before));
+                    expected = text.lines().map(String::from).collect();
+                    unfinished.clear();
+                }
+                Step::Delete => {
+                    let _ = fs::remove_file(&log);
+                    unfinished.clear();
+                }
+                Step::Restart => {
+                    let saved = source.positions();
+                    // Without a position it would begin at the end.
+                    if !saved.is_empty() {
+                        source = self::source(&[&log], Start::Saved(saved));
+                    }
+                }
+            }
+            prop_assert_eq!(lines(&mut source), expected);
+        }
+    }
+}

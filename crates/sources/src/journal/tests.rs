@@ -1,0 +1,174 @@
+//! Against journals made from export text by systemd-journal-remote, which
+//! writes trusted fields as it is told.
+
+use super::*;
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+const REMOTE: &str = "/lib/systemd/systemd-journal-remote";
+
+/// Is the tool there? Named as the probe of a skip.
+fn probe(test: &str) -> bool {
+    let there = Path::new(REMOTE).exists();
+    if !there {
+        eprintln!(
+            "skip {test}: probe systemd-journal-remote: {REMOTE} is missing (Debian package systemd-journal-remote)"
+        );
+    }
+    there
+}
+
+/// One entry in the journal export format.
+fn entry(second: u64, comm: &str, uid: u32, message: &[u8]) -> Vec<u8> {
+    let mut text = format!(
+        "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n_BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_MACHINE_ID=0f1e2d3c4b5a69788796a5b4c3d2e1f0\n_COMM={comm}\n_UID={uid}\nSYSLOG_IDENTIFIER=sshd\nMESSAGE\n",
+        1_800_000_000_000_000 + second * 1_000_000,
+        1_000_000_000 + second * 1_000_000,
+    )
+    .into_bytes();
+    text.extend((message.len() as u64).to_le_bytes());
+    text.extend(message);
+    text.extend(b"\n\n");
+    text
+}
+
+/// Writes entries to a journal file.
+fn write(file: &Path, entries: &[Vec<u8>]) {
+    let mut child = Command::new(REMOTE)
+        .arg("--output")
+        .arg(file)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the probe found it");
+    let mut input = child.stdin.take().expect("it is piped");
+    for entry in entries {
+        input.write_all(entry).expect("it reads");
+    }
+    drop(input);
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn config(path: &Path, start: JournalStart) -> JournalConfig {
+    JournalConfig {
+        path: Some(path.to_owned()),
+        start,
+        ..JournalConfig::program(&["sshd", "sshd-session"])
+    }
+}
+
+fn read(source: &mut JournalSource) -> Vec<(String, String)> {
+    let mut lines = vec![];
+    loop {
+        let info = source
+            .read_batch(Duration::from_millis(50), &mut |line, origin| {
+                assert!(origin.message_only);
+                let time = origin.time.expect("the journal knows the time").to_string();
+                lines.push((String::from_utf8_lossy(line).into_owned(), time));
+            })
+            .expect("reading works");
+        assert_eq!(info.problems, []);
+        if info.lines == 0 && !info.more {
+            return lines;
+        }
+    }
+}
+
+fn messages(source: &mut JournalSource) -> Vec<String> {
+    read(source).into_iter().map(|(line, _)| line).collect()
+}
+
+#[test]
+fn only_entries_of_the_program_as_root() {
+    if !probe("only_entries_of_the_program_as_root") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("test.journal");
+    write(
+        &file,
+        &[
+            entry(0, "sshd", 0, b"one"),
+            entry(
+                1,
+                "logger",
+                1000,
+                b"forged: any user can claim SYSLOG_IDENTIFIER",
+            ),
+            entry(2, "sshd", 1000, b"forged: own program named sshd"),
+            entry(3, "sshd-session", 0, b"two\nlines \xff\0"),
+            entry(4, "sshd", 0, &[b'x'; 20_000]),
+        ],
+    );
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Beginning)).unwrap();
+    let found = read(&mut source);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert_eq!(found[0], ("one".into(), "2027-01-15T08:00:00Z".into()));
+    assert_eq!(found[1].0, "two\nlines \u{fffd}\0");
+    assert_eq!(found[2].0.len(), MAX_LINE);
+}
+
+#[test]
+fn a_restart_neither_loses_nor_repeats() {
+    if !probe("a_restart_neither_loses_nor_repeats") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let numbers =
+        |range: std::ops::Range<u64>| -> Vec<String> { range.map(|n| n.to_string()).collect() };
+    let entries = |range: std::ops::Range<u64>| -> Vec<Vec<u8>> {
+        range
+            .map(|n| entry(n, "sshd", 0, n.to_string().as_bytes()))
+            .collect()
+    };
+    write(&dir.path().join("a.journal"), &entries(0..6000));
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Beginning)).unwrap();
+    // One batch, then a crash.
+    let mut first = vec![];
+    let info = source
+        .read_batch(Duration::ZERO, &mut |line, _| {
+            first.push(String::from_utf8_lossy(line).into_owned());
+        })
+        .unwrap();
+    assert!(info.more);
+    let cursor = source.cursor().expect("entries were read").to_owned();
+    drop(source);
+    let start = JournalStart::Cursor(cursor.clone());
+    let mut source = JournalSource::open(config(dir.path(), start.clone())).unwrap();
+    first.extend(messages(&mut source));
+    assert_eq!(first, numbers(0..6000));
+    // New entries in another file, as after journald's rotation.
+    let last = source.cursor().unwrap().to_owned();
+    write(&dir.path().join("b.journal"), &entries(6000..6010));
+    assert_eq!(
+        messages(&mut source),
+        numbers(6000..6010),
+        "while it is open"
+    );
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Cursor(last))).unwrap();
+    assert_eq!(messages(&mut source), numbers(6000..6010));
+    assert_eq!(messages(&mut source), Vec::<String>::new());
+    // The cursor's entry was vacuumed.
+    std::fs::remove_file(dir.path().join("a.journal")).unwrap();
+    let mut source = JournalSource::open(config(dir.path(), start)).unwrap();
+    assert_eq!(messages(&mut source), numbers(6000..6010));
+    // From the end: only what comes.
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::End)).unwrap();
+    assert_eq!(messages(&mut source), Vec::<String>::new());
+    write(&dir.path().join("c.journal"), &entries(6010..6012));
+    assert_eq!(messages(&mut source), numbers(6010..6012));
+}
+
+#[test]
+fn a_journal_that_is_not_there_says_what_to_do() {
+    let config = config(Path::new("/nonexistent/journal"), JournalStart::End);
+    let error = JournalSource::open(config)
+        .err()
+        .expect("there is none")
+        .to_string();
+    assert!(error.contains("/nonexistent/journal"), "{error}");
+    assert!(error.contains("systemd-journal"), "{error}");
+}

@@ -1,0 +1,127 @@
+//! Where records come from: log files (`file`) and the systemd journal
+//! (`journal`). A source delivers lines as bytes and knows where it stands, so
+//! that a restart loses and repeats nothing; what lines mean is not known here.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod file;
+#[cfg(feature = "journal")]
+pub mod journal;
+
+use std::{path::Path, path::PathBuf, time::Duration};
+
+use jiff::Timestamp;
+use weir_core::detect::Record;
+
+pub use file::{FileConfig, FileSource, Fingerprint, Position, Start};
+#[cfg(feature = "journal")]
+pub use journal::{JournalConfig, JournalSource, JournalStart};
+
+/// The longest part of a line that is delivered, in bytes; the rest is skipped.
+/// Filters know a cut line by this length.
+pub const MAX_LINE: usize = weir_core::detect::MAX_LINE;
+
+/// Where a line comes from, and what the source knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The file, or the journal's directory.
+    pub path: &'a Path,
+    /// When it was logged: the journal knows.
+    pub time: Option<Timestamp>,
+    /// The line is the message alone, of a program that the source has checked.
+    pub message_only: bool,
+}
+
+impl Origin<'_> {
+    /// The line of this origin as filters read it.
+    pub fn record<'a>(&self, line: &'a [u8]) -> Record<'a> {
+        Record {
+            line,
+            time: self.time,
+            message_only: self.message_only,
+        }
+    }
+}
+
+/// What one `read_batch` did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct BatchInfo {
+    /// Lines delivered.
+    pub lines: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Lines of which only the first [`MAX_LINE`] bytes were delivered.
+    pub cut: u64,
+    /// Files found truncated or rewritten in place, read again from 0.
+    pub truncated: u64,
+    /// Files that took the place of another one under the same name.
+    pub rotated: u64,
+    /// More is waiting: the next call returns at once.
+    pub more: bool,
+    /// What newly went wrong, or is right again; reading goes on.
+    pub problems: Vec<Problem>,
+}
+
+/// A file or journal that cannot be read now, told once; it is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Which file or pattern.
+    pub path: PathBuf,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// Told before, now over.
+    pub resolved: bool,
+}
+
+/// Why a source cannot work at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// A pattern is not a glob, or not an absolute path.
+    #[error("{pattern:?} is not a log path: {reason}")]
+    Pattern {
+        /// As configured.
+        pattern: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The kernel refuses an operation.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried, with what to do.
+        what: String,
+        /// The kernel's answer.
+        error: std::io::Error,
+    },
+    /// There is no journal to read.
+    #[error("{0}")]
+    NoJournal(String),
+}
+
+/// A source of either kind. With the journal compiled in it stays on the
+/// thread that opened it (libsystemd's rule).
+// Two values per daemon: their size does not matter.
+#[allow(clippy::large_enum_variant)]
+pub enum Source {
+    /// Log files.
+    File(FileSource),
+    /// The systemd journal.
+    #[cfg(feature = "journal")]
+    Journal(JournalSource),
+}
+
+impl Source {
+    /// Delivers what is there, or waits up to `timeout` for something.
+    pub fn read_batch(
+        &mut self,
+        timeout: Duration,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> Result<BatchInfo, SourceError> {
+        match self {
+            Self::File(source) => source.read_batch(timeout, each),
+            #[cfg(feature = "journal")]
+            Self::Journal(source) => source.read_batch(timeout, each),
+        }
+    }
+}
