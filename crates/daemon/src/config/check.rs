@@ -1,0 +1,426 @@
+//! From what was typed to a checked [`Config`]: every key, its default, its
+//! range, and the questions that involve several keys or the host.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use weir_core::{
+    Prefix, PrefixSet, Scope,
+    ban::MAX_NAME,
+    detect::{Definition, Filter},
+    policy::{BanTime, Increment, JailLimits, MAX_RETRY},
+};
+
+use super::{
+    BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
+    SourceChoice,
+    reader::{Document, Section},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Read when a jail's source is `auto` and there is no journal.
+const AUTH_LOG: &str = "/var/log/auth.log";
+
+pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
+    let document = Document::new(file, text);
+    let mut root = document.root();
+    let mut warnings = Vec::new();
+
+    let enforcement = enforcement(&mut root, host, &mut warnings);
+    let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
+    let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
+    let allow: PrefixSet = root
+        .parsed_list::<Prefix>("allow", "a list of prefixes such as \"192.0.2.0/24\"")
+        .unwrap_or_default()
+        .into_iter()
+        .collect();
+    let keep_history = root
+        .duration("keep_history", DAY..=YEARS)
+        .map_or(30 * DAY, |at| at.value);
+    let lockout = lockout(&mut root);
+    let filters = filters(&mut root);
+    let jails = jails(&mut root, &filters, host, &mut warnings);
+    root.finish();
+
+    if jails.is_empty() {
+        warnings.push("no jail is enabled: only bans made by hand are enforced".to_owned());
+    }
+    document.finish(Config {
+        file: file.to_owned(),
+        enforcement,
+        state_dir,
+        socket,
+        allow,
+        lockout,
+        keep_history,
+        jails,
+        filters: filters
+            .into_iter()
+            .filter_map(|(name, filter)| Some((name, filter?)))
+            .collect(),
+        warnings,
+    })
+}
+
+fn enforcement(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> Enforcement {
+    const INTERFACES: &str =
+        "\"auto\" (those with a default route) or a list of interface names such as [\"eth0\"]";
+    let backend = root
+        .choice("backend", &BACKENDS)
+        .map_or(BackendChoice::Auto, |at| at.value);
+    let typed = root.word_or_list("interfaces", INTERFACES);
+    let mut interfaces = Vec::new();
+    let mut auto = false;
+    match typed {
+        Some(Ok(word)) if word.value != "auto" => root.error(
+            word.line,
+            format!("interfaces is {:?}; allowed: {INTERFACES}", word.value),
+        ),
+        Some(Err(list)) => {
+            let known = host.interfaces();
+            if list.value.is_empty() && backend != BackendChoice::DryRun {
+                root.error(
+                    list.line,
+                    format!("interfaces is empty; allowed: {INTERFACES}"),
+                );
+            }
+            for name in list.value {
+                if known.contains(&name.value) {
+                    interfaces.push(name.value);
+                } else {
+                    root.error(
+                        name.line,
+                        format!(
+                            "interfaces: there is no interface {:?}; this host has: {}",
+                            name.value,
+                            known.join(", ")
+                        ),
+                    );
+                }
+            }
+            interfaces.dedup();
+        }
+        _ => {
+            auto = true;
+            interfaces = host.default_route_interfaces();
+            // At boot weir starts before the network: no mistake.
+            if interfaces.is_empty() && backend != BackendChoice::DryRun {
+                warnings.push(
+                    "interfaces = \"auto\": no interface has a default route yet; each one is attached to when it gets one".to_owned(),
+                );
+            }
+        }
+    }
+    let instance = root
+        .string("instance", "a name of letters, digits, - and _")
+        .map(|at| {
+            if at.value.is_empty() || at.value.len() > 32 || !at.value.bytes().all(name_byte) {
+                root.error(
+                    at.line,
+                    format!(
+                        "instance is {:?}; allowed: 1-32 letters, digits, - and _",
+                        at.value
+                    ),
+                );
+            }
+            at.value
+        })
+        .unwrap_or_else(|| "default".to_owned());
+    Enforcement {
+        interfaces,
+        auto,
+        backend,
+        instance,
+        observe: root.boolean("observe").unwrap_or(false),
+        max_bans: root
+            .integer("max_bans", 16..=16_000_000)
+            .map_or(1_000_000, |at| at.value as usize),
+        ipv4_length: root
+            .integer("ipv4_length", 8..=31)
+            .and_then(|at| u8::try_from(at.value).ok()),
+        pin_root: path(root, "pin_root", "/sys/fs/bpf/weir"),
+    }
+}
+
+fn name_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+fn path(root: &mut Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
+    let allowed = format!("an absolute path such as {default:?}");
+    match root.string(key, &allowed) {
+        Some(at) if Path::new(&at.value).is_absolute() => at.value.into(),
+        Some(at) => {
+            root.error(
+                at.line,
+                format!("{key} is {:?}; allowed: {allowed}", at.value),
+            );
+            default.into()
+        }
+        None => default.into(),
+    }
+}
+
+fn lockout(root: &mut Section<'_, '_>) -> Lockout {
+    let mut lockout = Lockout {
+        grace: Duration::from_secs(3600),
+        logins: true,
+    };
+    if let Some(mut section) = root.section("lockout") {
+        if let Some(at) = section.duration("grace", Duration::ZERO..=30 * DAY) {
+            lockout.grace = at.value;
+        }
+        if let Some(logins) = section.boolean("logins") {
+            lockout.logins = logins;
+        }
+        section.finish();
+    }
+    lockout
+}
+
+/// The filters of the file; `None` for one that is there but broken, so that
+/// a jail that names it is not reported as well.
+fn filters(root: &mut Section<'_, '_>) -> BTreeMap<String, Option<Definition>> {
+    let mut filters = BTreeMap::new();
+    for (name, section) in root.named_sections("filter") {
+        let line = section.line();
+        let checked = section.deserialize::<Definition>().and_then(|definition| {
+            match Filter::compile(&definition) {
+                Ok(_) => Some(definition),
+                Err(error) => {
+                    root.error(line, format!("[filter.{name}]: {error}"));
+                    None
+                }
+            }
+        });
+        filters.insert(name, checked);
+    }
+    filters
+}
+
+fn jails(
+    root: &mut Section<'_, '_>,
+    filters: &BTreeMap<String, Option<Definition>>,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> Vec<JailConfig> {
+    let mut jails = Vec::new();
+    for (name, mut section) in root.named_sections("jail") {
+        let line = section.line();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+            section.error(
+                line,
+                format!("jail name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+            );
+        }
+        let enabled = section.boolean("enabled").unwrap_or(true);
+        let filter = section.string("filter", "the name of a filter");
+        let filter_line = filter.as_ref().map_or(line, |at| at.line);
+        let filter = filter.map_or_else(|| name.clone(), |at| at.value);
+        if !filters.contains_key(&filter) && Filter::builtin(&filter).is_none() {
+            section.error(
+                filter_line,
+                format!(
+                    "[jail.{name}]: there is no filter {filter:?}; allowed: {}, or one of your own as [filter.{filter}]",
+                    Filter::builtin_names()
+                        .iter()
+                        .copied()
+                        .chain(filters.keys().map(String::as_str))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ),
+            );
+        }
+        let source = source(&mut section, &name, host, warnings);
+        let mut limits = limits(&mut section);
+        let scope = scope(&mut section);
+        let ignore = section
+            .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
+        if let Some(prefix) = section.integer("ipv6_prefix", 64..=128) {
+            match prefix.value {
+                64 | 128 => limits.ipv6_prefix = prefix.value as u8,
+                // The ban table holds IPv6 by /64 or /128 (design.md, packet path).
+                other => section.error(
+                    prefix.line,
+                    format!("ipv6_prefix in [jail.{name}] is {other}; allowed: 64, 128"),
+                ),
+            }
+        }
+        if let Some(at) = section.integer("max_tracked", 16..=10_000_000) {
+            limits.max_tracked = at.value as usize;
+        }
+        section.finish();
+        if enabled {
+            jails.push(JailConfig {
+                name,
+                filter,
+                source,
+                limits,
+                scope,
+                ignore,
+            });
+        }
+    }
+    jails
+}
+
+fn limits(section: &mut Section<'_, '_>) -> JailLimits {
+    let mut limits = JailLimits::default();
+    if let Some(at) = section.integer("max_retry", 1..=u64::from(MAX_RETRY)) {
+        limits.max_retry = at.value as u32;
+    }
+    if let Some(at) = section.duration("find_time", SECOND..=365 * DAY) {
+        limits.find_time = at.value;
+    }
+    if let Some(at) = section.duration_or_forever("ban_time", SECOND..=YEARS, true) {
+        limits.ban_time = at.value.map_or(BanTime::Never, BanTime::For);
+    }
+    limits.increment = section.section("increment").map(|mut increment| {
+        let factor = increment.number("factor", 1.0..=100.0).unwrap_or(2.0);
+        let max = increment
+            .duration("max", SECOND..=YEARS)
+            .map_or(5 * 7 * DAY, |at| at.value);
+        increment.finish();
+        Increment { factor, max }
+    });
+    limits
+}
+
+fn scope(section: &mut Section<'_, '_>) -> Scope {
+    const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
+    match section.word_or_list("ports", PORTS) {
+        None => Scope::all(),
+        Some(Ok(word)) if word.value == "all" => Scope::all(),
+        Some(Ok(word)) => {
+            section.error(
+                word.line,
+                format!("ports is {:?}; allowed: {PORTS}", word.value),
+            );
+            Scope::all()
+        }
+        Some(Err(list)) => {
+            if list.value.is_empty() {
+                section.error(list.line, format!("ports is empty; allowed: {PORTS}"));
+            }
+            let mut ranges = Vec::new();
+            for port in &list.value {
+                match port.value.parse::<Scope>() {
+                    Ok(scope) if !scope.is_all() => ranges.extend(scope.ranges()),
+                    Ok(_) => section.error(
+                        port.line,
+                        "ports: write ports = \"all\", not as part of a list",
+                    ),
+                    Err(error) => section.error(port.line, format!("ports: {error}")),
+                }
+            }
+            Scope::ports(ranges).unwrap_or_else(|error| {
+                section.error(list.line, format!("ports: {error}"));
+                Scope::all()
+            })
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum SourceWord {
+    Auto,
+    Journal,
+    File,
+}
+
+fn source(
+    section: &mut Section<'_, '_>,
+    jail: &str,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> SourceChoice {
+    let line = section.line();
+    let word = section.choice(
+        "source",
+        &[
+            ("auto", SourceWord::Auto),
+            ("journal", SourceWord::Journal),
+            ("file", SourceWord::File),
+        ],
+    );
+    let line = word.as_ref().map_or(line, |at| at.line);
+    let paths = section.list("paths", "a list of absolute paths or patterns");
+    let paths = paths.map(|list| {
+        for path in &list.value {
+            let problem = if !path.value.starts_with('/') {
+                Some("must be absolute".to_owned())
+            } else {
+                glob::Pattern::new(&path.value)
+                    .err()
+                    .map(|e| e.msg.to_owned())
+            };
+            if let Some(problem) = problem {
+                section.error(
+                    path.line,
+                    format!("paths in [jail.{jail}]: {:?} {problem}; allowed: absolute paths or patterns such as \"/var/log/nginx/*.log\"", path.value),
+                );
+            }
+        }
+        if list.value.is_empty() {
+            section.error(
+                list.line,
+                format!("paths in [jail.{jail}] is empty; allowed: absolute paths or patterns"),
+            );
+        }
+        let paths: Vec<String> = list.value.into_iter().map(|at| at.value).collect();
+        for path in &paths {
+            if !path.contains(['*', '?', '[']) && !host.has_file(path) {
+                warnings.push(format!(
+                    "[jail.{jail}]: {path} does not exist yet; it is read as soon as it appears"
+                ));
+            }
+        }
+        (list.line, paths)
+    });
+    match (word.map_or(SourceWord::Auto, |at| at.value), paths) {
+        (SourceWord::Journal, Some((line, _))) => {
+            section.error(
+                line,
+                format!("paths in [jail.{jail}]: the source is the journal; allowed: source = \"file\", or no paths"),
+            );
+            SourceChoice::Journal
+        }
+        (SourceWord::Journal, None) => {
+            if !host.has_journal() {
+                warnings.push(format!(
+                    "[jail.{jail}]: this host has no journal in /var/log/journal or /run/log/journal"
+                ));
+            }
+            SourceChoice::Journal
+        }
+        (SourceWord::Auto | SourceWord::File, Some((_, paths))) => SourceChoice::Files(paths),
+        (SourceWord::File, None) => {
+            section.error(
+                line,
+                format!("paths is missing in [jail.{jail}]; source = \"file\" needs paths = [\"/var/log/…\"]"),
+            );
+            SourceChoice::Files(Vec::new())
+        }
+        (SourceWord::Auto, None) if host.has_journal() => SourceChoice::Journal,
+        (SourceWord::Auto, None) => {
+            if !host.has_file(AUTH_LOG) {
+                warnings.push(format!(
+                    "[jail.{jail}]: there is neither a journal nor {AUTH_LOG}; name the log with paths = [\"…\"]"
+                ));
+            }
+            SourceChoice::Files(vec![AUTH_LOG.to_owned()])
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Which network interfaces there are, and which of them lead outside.
+//! Attaching to them is the backend's business.
+
+use std::{collections::BTreeSet, fs};
+
+/// All names in this network namespace (/sys may show another one's).
+pub(crate) fn all() -> Vec<String> {
+    let Ok(list) = nix::net::if_::if_nameindex() else {
+        return Vec::new();
+    };
+    let mut names: Vec<_> = list
+        .iter()
+        .map(|interface| interface.name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The interfaces that have a default route.
+pub(crate) fn with_default_route() -> Vec<String> {
+    let names: BTreeSet<_> = default_routes_v4(&read("/proc/net/route"))
+        .into_iter()
+        .chain(default_routes_v6(&read("/proc/net/ipv6_route")))
+        .map(|(interface, _)| interface)
+        .collect();
+    names.into_iter().collect()
+}
+
+/// The gateways of the default routes.
+pub(crate) fn default_gateways() -> Vec<std::net::IpAddr> {
+    default_routes_v4(&read("/proc/net/route"))
+        .into_iter()
+        .chain(default_routes_v6(&read("/proc/net/ipv6_route")))
+        .filter_map(|(_, gateway)| gateway)
+        .collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+const RTF_UP: u32 = 0x1;
+const RTF_REJECT: u32 = 0x200;
+
+/// (interface, gateway) of each default route in /proc/net/route: columns
+/// `Iface Destination Gateway Flags … Mask …`, addresses in host byte order.
+fn default_routes_v4(text: &str) -> Vec<(String, Option<std::net::IpAddr>)> {
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            let [interface, destination, gateway, flags, _, _, _, mask, ..] = columns[..] else {
+                return None;
+            };
+            let flags = u32::from_str_radix(flags, 16).ok()?;
+            if destination != "00000000"
+                || mask != "00000000"
+                || flags & RTF_UP == 0
+                || flags & RTF_REJECT != 0
+            {
+                return None;
+            }
+            let gateway = u32::from_str_radix(gateway, 16).ok()?;
+            let gateway =
+                (gateway != 0).then(|| std::net::Ipv4Addr::from(gateway.to_ne_bytes()).into());
+            Some((interface.to_owned(), gateway))
+        })
+        .collect()
+}
+
+/// The same from /proc/net/ipv6_route: `destination length source length
+/// gateway metric refs use flags interface`.
+fn default_routes_v6(text: &str) -> Vec<(String, Option<std::net::IpAddr>)> {
+    text.lines()
+        .filter_map(|line| {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            let [
+                destination,
+                length,
+                _,
+                _,
+                gateway,
+                _,
+                _,
+                _,
+                flags,
+                interface,
+            ] = columns[..]
+            else {
+                return None;
+            };
+            let flags = u32::from_str_radix(flags, 16).ok()?;
+            if length != "00"
+                || destination.bytes().any(|b| b != b'0')
+                || flags & RTF_UP == 0
+                || flags & RTF_REJECT != 0
+                || interface == "lo"
+            {
+                return None;
+            }
+            let gateway = u128::from_str_radix(gateway, 16).ok()?;
+            let gateway = (gateway != 0).then(|| std::net::Ipv6Addr::from(gateway).into());
+            Some((interface.to_owned(), gateway))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_routes_are_read() {
+        let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+                  eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+                  eth0\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n\
+                  ppp0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  short line\n";
+        assert_eq!(
+            default_routes_v4(v4),
+            [
+                ("eth0".to_owned(), Some("192.168.1.1".parse().unwrap())),
+                ("ppp0".to_owned(), None)
+            ]
+        );
+        let zeros = "0".repeat(32);
+        let gateway = "fe800000000000000000000000000001";
+        let v6 = format!(
+            "{zeros} 00 {zeros} 00 {gateway} 00000400 00000001 00000000 00000003     eth1\n\
+             {zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200       lo\n"
+        );
+        assert_eq!(
+            default_routes_v6(&v6),
+            [("eth1".to_owned(), Some("fe80::1".parse().unwrap()))]
+        );
+    }
+}

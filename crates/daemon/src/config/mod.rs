@@ -1,0 +1,255 @@
+//! The configuration: what was typed (`reader`), and what it means once
+//! checked (`Config`). `weir check`, start and reload all come through
+//! [`Config::load`], so they find the same mistakes.
+
+mod check;
+mod interfaces;
+mod reader;
+
+pub(crate) use interfaces::{default_gateways, with_default_route};
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use weir_core::{
+    PrefixSet, Scope,
+    detect::Definition,
+    policy::{self, JailLimits},
+};
+
+pub use reader::{ConfigError, ConfigErrors};
+
+/// Where the configuration is by default.
+pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
+/// Where the control socket is by default.
+pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";
+
+/// A configuration that has been checked as a whole.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file it came from.
+    pub file: PathBuf,
+    /// Where and how bans are enforced.
+    pub enforcement: Enforcement,
+    /// Where the database and the lock are; a change needs a restart.
+    pub state_dir: PathBuf,
+    /// The control socket; a change needs a restart.
+    pub socket: PathBuf,
+    /// Prefixes that nobody may ban.
+    pub allow: PrefixSet,
+    /// What keeps the administrator from being locked out.
+    pub lockout: Lockout,
+    /// How long the history of ended bans is kept.
+    pub keep_history: Duration,
+    /// The enabled jails, in the order of the file.
+    pub jails: Vec<JailConfig>,
+    /// The filters that the file itself defines, by name.
+    pub filters: BTreeMap<String, Definition>,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<String>,
+}
+
+/// Where and how bans are enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enforcement {
+    /// Interface names; with `auto` those that had a default route when the
+    /// file was read, possibly none yet.
+    pub interfaces: Vec<String>,
+    /// Interfaces that get a default route later are added.
+    pub auto: bool,
+    /// Which backend.
+    pub backend: BackendChoice,
+    /// The name that this daemon's pins carry.
+    pub instance: String,
+    /// Count, do not drop.
+    pub observe: bool,
+    /// The cap of the ban table.
+    pub max_bans: usize,
+    /// One IPv4 prefix length besides /32 that may be banned.
+    pub ipv4_length: Option<u8>,
+    /// The bpffs directory that holds all instances.
+    pub pin_root: PathBuf,
+}
+
+/// The words that `backend` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The best that attaches.
+    Auto,
+    /// Native XDP.
+    Xdp,
+    /// Generic XDP.
+    XdpGeneric,
+    /// The tc hook of kernel 6.6 and later.
+    Tcx,
+    /// Decide everything, drop nothing.
+    DryRun,
+}
+
+/// The words of the configuration for [`BackendChoice`].
+pub const BACKENDS: [(&str, BackendChoice); 5] = [
+    ("auto", BackendChoice::Auto),
+    ("xdp", BackendChoice::Xdp),
+    ("xdp-generic", BackendChoice::XdpGeneric),
+    ("tcx", BackendChoice::Tcx),
+    ("dry-run", BackendChoice::DryRun),
+];
+
+impl BackendChoice {
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        BACKENDS
+            .iter()
+            .find(|(_, choice)| *choice == self)
+            .map_or("auto", |(name, _)| name)
+    }
+}
+
+/// Who is exempt besides the allow list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lockout {
+    /// How long the peers of root logins stay exempt after they log out.
+    pub grace: Duration,
+    /// Are root's remote logins exempt at all?
+    pub logins: bool,
+}
+
+/// One enabled jail.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JailConfig {
+    /// Its name.
+    pub name: String,
+    /// Which filter reads its lines.
+    pub filter: String,
+    /// Where its lines come from.
+    pub source: SourceChoice,
+    /// When it bans, and for how long.
+    pub limits: JailLimits,
+    /// What a ban covers.
+    pub scope: Scope,
+    /// Prefixes whose findings this jail ignores.
+    pub ignore: PrefixSet,
+}
+
+/// Where a jail's lines come from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SourceChoice {
+    /// The systemd journal.
+    Journal,
+    /// The files that match these patterns.
+    Files(Vec<String>),
+}
+
+impl fmt::Display for SourceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Journal => f.write_str("journal"),
+            Self::Files(paths) => f.write_str(&paths.join(" ")),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks `file`, asking this host about its interfaces and logs.
+    pub fn load(file: &Path) -> Result<Self, ConfigErrors> {
+        let text = std::fs::read(file).map_err(|e| whole(file, format!("cannot read: {e}")))?;
+        let text = String::from_utf8(text).map_err(|e| {
+            let at = e.utf8_error().valid_up_to();
+            let line = e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
+            ConfigErrors(vec![ConfigError {
+                file: file.to_owned(),
+                line,
+                message: "not UTF-8".to_owned(),
+            }])
+        })?;
+        Self::check(file, &text, &Host)
+    }
+
+    /// Checks a text that stands for `file`.
+    pub fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Self, ConfigErrors> {
+        check::check(file, text, host)
+    }
+
+    /// The keys whose change only a restart can carry out.
+    pub fn restart_needed(&self, new: &Self) -> Vec<&'static str> {
+        let (a, b) = (&self.enforcement, &new.enforcement);
+        [
+            (
+                "backend",
+                (a.backend == BackendChoice::DryRun) != (b.backend == BackendChoice::DryRun),
+            ),
+            ("instance", a.instance != b.instance),
+            ("ipv4_length", a.ipv4_length != b.ipv4_length),
+            ("pin_root", a.pin_root != b.pin_root),
+            ("state_dir", self.state_dir != new.state_dir),
+            ("socket", self.socket != new.socket),
+        ]
+        .into_iter()
+        .filter_map(|(key, changed)| changed.then_some(key))
+        .collect()
+    }
+}
+
+fn whole(file: &Path, message: String) -> ConfigErrors {
+    ConfigErrors(vec![ConfigError {
+        file: file.to_owned(),
+        line: 0,
+        message,
+    }])
+}
+
+/// What the check has to ask this host; a test answers itself.
+pub trait HostFacts {
+    /// The names of its network interfaces.
+    fn interfaces(&self) -> Vec<String>;
+    /// Those with a default route, IPv4 or IPv6.
+    fn default_route_interfaces(&self) -> Vec<String>;
+    /// Is there a systemd journal that can be read?
+    fn has_journal(&self) -> bool;
+    /// Is there such a file?
+    fn has_file(&self, path: &str) -> bool;
+}
+
+/// The host that this program runs on.
+pub struct Host;
+
+impl HostFacts for Host {
+    fn interfaces(&self) -> Vec<String> {
+        interfaces::all()
+    }
+    fn default_route_interfaces(&self) -> Vec<String> {
+        interfaces::with_default_route()
+    }
+    fn has_journal(&self) -> bool {
+        ["/var/log/journal", "/run/log/journal"]
+            .iter()
+            .any(|dir| Path::new(dir).is_dir())
+    }
+    fn has_file(&self, path: &str) -> bool {
+        Path::new(path).exists()
+    }
+}
+
+/// The socket that a configuration names, as far as it can be read.
+pub fn socket_of(file: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let table: toml::Table = text.parse().ok()?;
+    Some(table.get("socket")?.as_str()?.into())
+}
+
+/// Reads `90`, `90s`, `10m`, `1h`, `7d`, `1h30m`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    policy::parse_duration(text).ok()
+}
+
+/// The shortest of those forms that is exact.
+pub fn duration_text(time: Duration) -> String {
+    policy::format_duration(time)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,467 @@
+//! Reads a TOML document key by key and remembers where everything stood, so
+//! that each mistake is named with its line, its key and what is allowed
+//! there, and all of them at once. What the keys mean is `check`'s business.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    ops::{Range, RangeInclusive},
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// One mistake in a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Which file.
+    pub file: PathBuf,
+    /// Its line, from 1; 0 when the file as a whole is meant.
+    pub line: usize,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file.display(), self.message),
+            line => write!(f, "{}:{line}: {}", self.file.display(), self.message),
+        }
+    }
+}
+
+/// All mistakes that were found, in the order of the file; never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// A value and the line it stands on.
+#[derive(Debug, Clone)]
+pub(super) struct At<T> {
+    pub value: T,
+    pub line: usize,
+}
+
+/// A word, or else a list of words.
+pub(super) type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
+
+/// The file being read, and the mistakes found so far.
+pub(super) struct Document<'i> {
+    file: PathBuf,
+    text: &'i str,
+    errors: RefCell<Vec<ConfigError>>,
+}
+
+impl<'i> Document<'i> {
+    pub fn new(file: &Path, text: &'i str) -> Self {
+        Self {
+            file: file.to_owned(),
+            text,
+            errors: RefCell::default(),
+        }
+    }
+
+    /// The top of the document; syntax errors are noted and the rest is read.
+    pub fn root<'d>(&'d self) -> Section<'d, 'i> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in errors {
+            let line = error.span().map_or(0, |span| self.line(span));
+            self.error(line, error.message().replace('\n', ", "));
+        }
+        Section {
+            document: self,
+            name: String::new(),
+            line: 1,
+            table: table.into_inner(),
+            known: Vec::new(),
+        }
+    }
+
+    fn line(&self, span: Range<usize>) -> usize {
+        let end = span.start.min(self.text.len());
+        self.text.as_bytes()[..end]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count()
+            + 1
+    }
+
+    pub fn error(&self, line: usize, message: impl Into<String>) {
+        self.errors.borrow_mut().push(ConfigError {
+            file: self.file.clone(),
+            line,
+            message: message.into(),
+        });
+    }
+
+    /// The result, unless something was wrong.
+    pub fn finish<T>(self, value: T) -> Result<T, ConfigErrors> {
+        let mut errors = self.errors.into_inner();
+        if errors.is_empty() {
+            return Ok(value);
+        }
+        errors.sort_by_key(|e| e.line);
+        errors.dedup();
+        Err(ConfigErrors(errors))
+    }
+}
+
+/// One table. Asking for a key makes it a known one; `finish` reports the rest.
+pub(super) struct Section<'d, 'i> {
+    document: &'d Document<'i>,
+    name: String,
+    line: usize,
+    table: DeTable<'i>,
+    known: Vec<&'static str>,
+}
+
+impl<'d, 'i> Section<'d, 'i> {
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    pub fn error(&self, line: usize, message: impl Into<String>) {
+        self.document.error(line, message);
+    }
+
+    fn of(&self) -> String {
+        if self.name.is_empty() {
+            String::new()
+        } else {
+            format!(" in [{}]", self.name)
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<At<Spanned<DeValue<'i>>>> {
+        self.known.push(key);
+        let value = self.table.remove(key)?;
+        let line = self.document.line(value.span());
+        Some(At { value, line })
+    }
+
+    fn mistyped(&self, line: usize, key: &str, found: &DeValue<'_>, allowed: &str) {
+        self.error(
+            line,
+            format!(
+                "{key}{} is {}; allowed: {allowed}",
+                self.of(),
+                describe(found)
+            ),
+        );
+    }
+
+    /// A text.
+    pub fn string(&mut self, key: &'static str, allowed: &str) -> Option<At<String>> {
+        let At { value, line } = self.take(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => Some(At {
+                value: text.clone().into_owned(),
+                line,
+            }),
+            other => {
+                self.mistyped(line, key, other, allowed);
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Option<At<T>> {
+        let allowed = choices
+            .iter()
+            .map(|(name, _)| format!("{name:?}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let At { value, line } = self.string(key, &allowed)?;
+        match choices.iter().find(|(name, _)| *name == value) {
+            Some((_, value)) => Some(At {
+                value: *value,
+                line,
+            }),
+            None => {
+                self.error(
+                    line,
+                    format!("{key}{} is {value:?}; allowed: {allowed}", self.of()),
+                );
+                None
+            }
+        }
+    }
+
+    pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        let At { value, line } = self.take(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(value) => Some(*value),
+            other => {
+                self.mistyped(line, key, other, "true, false");
+                None
+            }
+        }
+    }
+
+    pub fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<At<u64>> {
+        let At { value, line } = self.take(key)?;
+        let allowed = format!("a whole number {}-{}", range.start(), range.end());
+        match value.get_ref() {
+            DeValue::Integer(number) => {
+                let read = u64::from_str_radix(number.as_str(), number.radix());
+                match read {
+                    Ok(value) if range.contains(&value) => return Some(At { value, line }),
+                    _ => self.error(
+                        line,
+                        format!("{key}{} is {number}; allowed: {allowed}", self.of()),
+                    ),
+                }
+            }
+            other => self.mistyped(line, key, other, &allowed),
+        }
+        None
+    }
+
+    /// A number, whole or not.
+    pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+        let At { value, line } = self.take(key)?;
+        let text = match value.get_ref() {
+            DeValue::Integer(number) => number.as_str().to_owned(),
+            DeValue::Float(number) => number.as_str().to_owned(),
+            _ => String::new(),
+        };
+        match text.parse() {
+            Ok(number) if range.contains(&number) => Some(number),
+            _ => {
+                let allowed = format!("a number {}-{}", range.start(), range.end());
+                self.mistyped(line, key, value.get_ref(), &allowed);
+                None
+            }
+        }
+    }
+
+    /// A length of time, within `range`; a bare number means seconds.
+    pub fn duration(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<At<Duration>> {
+        match self.duration_or_forever(key, range, false)? {
+            At {
+                value: Some(value),
+                line,
+            } => Some(At { value, line }),
+            At { value: None, .. } => None,
+        }
+    }
+
+    /// The same, or the word `"forever"` (`None`) where `forever` says so.
+    pub fn duration_or_forever(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+        forever: bool,
+    ) -> Option<At<Option<Duration>>> {
+        let At { value, line } = self.take(key)?;
+        let allowed = format!(
+            "{}-{} such as \"90s\", \"10m\", \"1h\", \"7d\", or seconds as a number{}",
+            super::duration_text(*range.start()),
+            super::duration_text(*range.end()),
+            if forever { ", or \"forever\"" } else { "" }
+        );
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.clone().into_owned(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+            other => {
+                self.mistyped(line, key, other, &allowed);
+                return None;
+            }
+        };
+        if forever && matches!(text.as_str(), "forever" | "never") {
+            return Some(At { value: None, line });
+        }
+        match super::parse_duration(&text) {
+            Some(value) if range.contains(&value) => Some(At {
+                value: Some(value),
+                line,
+            }),
+            _ => {
+                self.error(
+                    line,
+                    format!("{key}{} is {text:?}; allowed: {allowed}", self.of()),
+                );
+                None
+            }
+        }
+    }
+
+    /// A list of texts, each with its line.
+    pub fn list(&mut self, key: &'static str, allowed: &str) -> Option<At<Vec<At<String>>>> {
+        let At { value, line } = self.take(key)?;
+        let DeValue::Array(array) = value.get_ref() else {
+            self.mistyped(line, key, value.get_ref(), allowed);
+            return None;
+        };
+        let mut list = Vec::new();
+        for item in array.iter() {
+            let line = self.document.line(item.span());
+            match item.get_ref() {
+                DeValue::String(text) => list.push(At {
+                    value: text.clone().into_owned(),
+                    line,
+                }),
+                other => self.mistyped(line, key, other, allowed),
+            }
+        }
+        Some(At { value: list, line })
+    }
+
+    /// A list of texts that read as `T`; the bad ones are noted and left out.
+    pub fn parsed_list<T: FromStr<Err: fmt::Display>>(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+    ) -> Option<Vec<T>> {
+        let list = self.list(key, allowed)?.value;
+        let mut parsed = Vec::with_capacity(list.len());
+        for At { value, line } in list {
+            match value.parse() {
+                Ok(value) => parsed.push(value),
+                Err(error) => self.error(line, format!("{key}{}: {error}", self.of())),
+            }
+        }
+        Some(parsed)
+    }
+
+    /// Either a text or a list of texts.
+    pub fn word_or_list(&mut self, key: &'static str, allowed: &str) -> Option<WordOrList> {
+        match self.table.get(key).map(|v| v.get_ref().is_str()) {
+            Some(true) => self.string(key, allowed).map(Ok),
+            _ => self.list(key, allowed).map(Err),
+        }
+    }
+
+    /// A table below this one.
+    pub fn section(&mut self, key: &'static str) -> Option<Section<'d, 'i>> {
+        let At { value, line } = self.take(key)?;
+        self.table_of(key, value, line)
+    }
+
+    /// A table of tables, each with the name somebody gave it.
+    pub fn named_sections(&mut self, key: &'static str) -> Vec<(String, Section<'d, 'i>)> {
+        let Some(section) = self.section(key) else {
+            return Vec::new();
+        };
+        let mut named = Vec::new();
+        for (name, value) in section.table {
+            let line = section.document.line(name.span());
+            let full = format!("{}.{}", section.name, name.get_ref());
+            match value.into_inner() {
+                DeValue::Table(table) => named.push((
+                    name.into_inner().into_owned(),
+                    Section {
+                        document: section.document,
+                        name: full,
+                        line,
+                        table,
+                        known: Vec::new(),
+                    },
+                )),
+                other => section.document.error(
+                    line,
+                    format!("{full} is {}; allowed: a table [{full}]", describe(&other)),
+                ),
+            }
+        }
+        named.sort_by_key(|(_, section)| section.line);
+        named
+    }
+
+    fn table_of(
+        &self,
+        key: &str,
+        value: Spanned<DeValue<'i>>,
+        line: usize,
+    ) -> Option<Section<'d, 'i>> {
+        let name = if self.name.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.name)
+        };
+        match value.into_inner() {
+            DeValue::Table(table) => Some(Section {
+                document: self.document,
+                name,
+                line,
+                table,
+                known: Vec::new(),
+            }),
+            other => {
+                self.mistyped(line, key, &other, &format!("a table [{name}]"));
+                None
+            }
+        }
+    }
+
+    /// The whole table as a type that reads itself (a filter).
+    pub fn deserialize<T: serde::de::DeserializeOwned>(self) -> Option<T> {
+        let span = 0..0;
+        let value = Spanned::new(span, DeValue::Table(self.table));
+        match T::deserialize(toml::de::ValueDeserializer::from(value)) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let line = error
+                    .span()
+                    .filter(|span| span.end > 0)
+                    .map_or(self.line, |span| self.document.line(span));
+                self.document.error(
+                    line,
+                    format!("[{}]: {}", self.name, error.message().replace('\n', ", ")),
+                );
+                None
+            }
+        }
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub fn finish(self) {
+        for (key, _) in &self.table {
+            self.error(
+                self.document.line(key.span()),
+                format!(
+                    "unknown key {:?}{}; allowed: {}",
+                    key.get_ref(),
+                    self.of(),
+                    self.known.join(", ")
+                ),
+            );
+        }
+    }
+}
+
+fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{:?}", text.chars().take(64).collect::<String>()),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(when) => when.to_string(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

@@ -1,0 +1,446 @@
+//! The control API: HTTP/1.1 with JSON on a unix socket that root and the
+//! socket's group may use. Translates between requests and `service`; every
+//! limit on what a client can send or hold is here.
+// An error here is the response itself, made once per bad request.
+#![allow(clippy::result_large_err)]
+
+use std::{
+    io,
+    net::IpAddr,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{
+        DefaultBodyLimit, Path as UrlPath, Query, State,
+        rejection::{PathRejection, QueryRejection},
+    },
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{delete, get, post},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{Semaphore, broadcast::error::RecvError, watch},
+};
+use weir_core::{Producer, Scope};
+
+use crate::{
+    config::parse_duration,
+    service::{Refusal, Service},
+    wiring::Reloader,
+};
+
+/// The longest request body.
+const MAX_BODY: usize = 64 * 1024;
+/// How many clients are served at once; more wait in the socket's backlog.
+const MAX_CONNECTIONS: usize = 64;
+/// A client must send its request's head within this time.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+/// A body must have come within this time.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// Bans in one answer unless the request says otherwise.
+const DEFAULT_LIMIT: usize = 1000;
+
+/// Binds the socket: mode 0660 from its first moment, replacing one that a
+/// dead daemon left. The caller holds the instance lock.
+pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is something that is not a socket",
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o117));
+    let bound = std::os::unix::net::UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+struct Api {
+    service: Arc<Service>,
+    reloader: Arc<Reloader>,
+}
+
+/// Serves until `stop` says so.
+pub async fn serve(
+    listener: std::os::unix::net::UnixListener,
+    socket: PathBuf,
+    service: Arc<Service>,
+    reloader: Arc<Reloader>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let listener = UnixListener::from_std(listener)?;
+    let router = router(Api { service, reloader });
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let permit = connections.clone().acquire_owned().await;
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, most likely: wait, do not spin.
+                    tracing::warn!("control socket: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            _ = stop.changed() => return Ok(()),
+        };
+        if let Err(who) = may_connect(&stream, &socket) {
+            tracing::warn!("control socket: refused {who}");
+            continue;
+        }
+        let router = router.clone();
+        tokio::spawn(async move {
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WITHIN)
+                .max_buf_size(MAX_BODY)
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+                .await;
+            if let Err(error) = served {
+                tracing::debug!("control socket: {error}");
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Root, the daemon's own user, and members of the socket's group.
+fn may_connect(stream: &UnixStream, socket: &Path) -> Result<(), String> {
+    let peer = stream
+        .peer_cred()
+        .map_err(|e| format!("a peer without credentials: {e}"))?;
+    if peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let group = std::fs::metadata(socket)
+        .map_err(|e| format!("uid {}: the socket is gone: {e}", peer.uid()))?
+        .gid();
+    if peer.gid() == group || is_member(peer.uid(), group) {
+        return Ok(());
+    }
+    Err(format!(
+        "uid {} gid {}: neither root nor in the socket's group {group}",
+        peer.uid(),
+        peer.gid()
+    ))
+}
+
+fn is_member(uid: u32, group: u32) -> bool {
+    let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else {
+        return false;
+    };
+    let Ok(name) = std::ffi::CString::new(user.name) else {
+        return false;
+    };
+    nix::unistd::getgrouplist(&name, user.gid)
+        .is_ok_and(|groups| groups.iter().any(|g| g.as_raw() == group))
+}
+
+fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/jails", get(jails))
+        .route("/v1/bans", get(bans).post(ban).delete(unban_all))
+        .route("/v1/bans/{*subject}", delete(unban))
+        .route("/v1/why/{*addr}", get(why))
+        .route("/v1/allow", get(allowed).post(allow))
+        .route("/v1/allow/{*prefix}", delete(disallow))
+        .route("/v1/events", get(events))
+        .route("/v1/reload", post(reload))
+        .fallback(async || error(StatusCode::NOT_FOUND, "there is no such path; see weir(1)"))
+        .method_not_allowed_fallback(async || {
+            error(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this path does not take this method",
+            )
+        })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(api)
+}
+
+fn error(status: StatusCode, message: impl Into<String>) -> Response {
+    let body = serde_json::json!({ "error": message.into() });
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/json")],
+        body.to_string(),
+    )
+        .into_response()
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match &self {
+            Self::Malformed(_) | Self::Address(_) => StatusCode::BAD_REQUEST,
+            Self::Exempt { .. } => StatusCode::CONFLICT,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Backend(weir_enforce::Error::PrefixLength(..)) => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Self::Backend(weir_enforce::Error::Full(_)) => StatusCode::INSUFFICIENT_STORAGE,
+            Self::Backend(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        error(status, self.to_string())
+    }
+}
+
+/// Runs a request where waiting for the disk or a million bans is no harm.
+async fn answer<T: Serialize + Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Response {
+    match tokio::task::spawn_blocking(move || work().map(|answer| serde_json::to_vec(&answer)))
+        .await
+    {
+        Ok(Ok(Ok(json))) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Ok(Err(refusal)) => refusal.into_response(),
+        Ok(Ok(Err(failure))) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
+        Err(panic) => error(StatusCode::INTERNAL_SERVER_ERROR, panic.to_string()),
+    }
+}
+
+/// Takes a body, all of it within a time, and reads its JSON.
+async fn json<T: for<'de> Deserialize<'de>>(body: Body) -> Result<T, Response> {
+    let read = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, MAX_BODY)).await;
+    let bytes: Bytes = match read {
+        Err(_) => return Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not come")),
+        Ok(Err(_)) => {
+            return Err(error(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is cut off or has more than {MAX_BODY} bytes"),
+            ));
+        }
+        Ok(Ok(bytes)) => bytes,
+    };
+    serde_json::from_slice(&bytes)
+        .map_err(|e| error(StatusCode::BAD_REQUEST, format!("the body: {e}")))
+}
+
+type Named = Result<UrlPath<String>, PathRejection>;
+
+fn named(path: Named) -> Result<String, Response> {
+    match path {
+        Ok(UrlPath(text)) => Ok(text),
+        Err(rejection) => Err(error(StatusCode::BAD_REQUEST, rejection.body_text())),
+    }
+}
+
+type Asked<T> = Result<Query<T>, QueryRejection>;
+
+fn asked<T>(query: Asked<T>) -> Result<T, Response> {
+    match query {
+        Ok(Query(query)) => Ok(query),
+        Err(rejection) => Err(error(StatusCode::BAD_REQUEST, rejection.body_text())),
+    }
+}
+
+async fn status(State(api): State<Api>) -> Response {
+    answer(move || api.service.status()).await
+}
+
+async fn jails(State(api): State<Api>) -> Response {
+    answer(move || api.service.jails()).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BansQuery {
+    jail: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn bans(State(api): State<Api>, query: Asked<BansQuery>) -> Response {
+    let query = match asked(query) {
+        Ok(query) => query,
+        Err(response) => return response,
+    };
+    answer(move || {
+        api.service
+            .bans(query.jail.as_deref(), query.limit.unwrap_or(DEFAULT_LIMIT))
+    })
+    .await
+}
+
+/// `POST /v1/bans`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BanRequest {
+    subject: String,
+    /// `"1h"`, seconds, or absent for a ban without end.
+    #[serde(rename = "for")]
+    length: Option<String>,
+    /// As in `22/tcp,443/tcp`; absent for all ports.
+    port: Option<String>,
+    reason: Option<String>,
+}
+
+async fn ban(State(api): State<Api>, body: Body) -> Response {
+    let request: BanRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    answer(move || {
+        let malformed = Refusal::Malformed;
+        let length = match request.length.as_deref() {
+            None | Some("forever") => None,
+            Some(text) => Some(parse_duration(text).ok_or_else(|| {
+                malformed(format!(
+                    "{:?} is not a length of time: write 90s, 10m, 1h, 7d or forever",
+                    text.chars().take(64).collect::<String>()
+                ))
+            })?),
+        };
+        let scope = match request.port.as_deref() {
+            None => Scope::all(),
+            Some(text) => text.parse().map_err(|e| malformed(format!("{e}")))?,
+        };
+        let reason = request.reason.unwrap_or_else(|| "by hand".to_owned());
+        api.service.ban(&request.subject, length, scope, reason)
+    })
+    .await
+}
+
+async fn unban_all(State(api): State<Api>) -> Response {
+    answer(move || api.service.unban_all()).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnbanQuery {
+    producer: Option<Producer>,
+    port: Option<Scope>,
+}
+
+async fn unban(State(api): State<Api>, subject: Named, query: Asked<UnbanQuery>) -> Response {
+    let (subject, query) = match (named(subject), asked(query)) {
+        (Ok(subject), Ok(query)) => (subject, query),
+        (Err(response), _) | (_, Err(response)) => return response,
+    };
+    answer(move || {
+        api.service
+            .unban(&subject, query.producer.as_ref(), query.port.as_ref())
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhyQuery {
+    port: Option<String>,
+}
+
+async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Response {
+    let (addr, query) = match (named(addr), asked(query)) {
+        (Ok(addr), Ok(query)) => (addr, query),
+        (Err(response), _) | (_, Err(response)) => return response,
+    };
+    answer(move || {
+        let addr: IpAddr = addr.parse().map_err(|_| {
+            Refusal::Malformed(format!(
+                "{:?} is not an address",
+                addr.chars().take(64).collect::<String>()
+            ))
+        })?;
+        let port = match query.port.as_deref() {
+            None => None,
+            Some(text) => {
+                let one_port = || {
+                    Refusal::Malformed(format!(
+                        "{:?} is not one port: write 22 or 22/tcp",
+                        text.chars().take(64).collect::<String>()
+                    ))
+                };
+                let scope: Scope = text.parse().map_err(|_| one_port())?;
+                match scope.ranges() {
+                    [one] if one.low == one.high => Some((one.protocol, one.low)),
+                    _ => return Err(one_port()),
+                }
+            }
+        };
+        api.service.why(addr, port)
+    })
+    .await
+}
+
+async fn allowed(State(api): State<Api>) -> Response {
+    answer(move || Ok(serde_json::json!({ "allow": api.service.exemptions() }))).await
+}
+
+/// `POST /v1/allow`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllowRequest {
+    prefix: String,
+    note: Option<String>,
+}
+
+async fn allow(State(api): State<Api>, body: Body) -> Response {
+    let request: AllowRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    answer(move || {
+        api.service
+            .allow(&request.prefix, request.note.unwrap_or_default())
+    })
+    .await
+}
+
+async fn disallow(State(api): State<Api>, prefix: Named) -> Response {
+    let prefix = match named(prefix) {
+        Ok(prefix) => prefix,
+        Err(response) => return response,
+    };
+    answer(move || api.service.disallow(&prefix)).await
+}
+
+async fn reload(State(api): State<Api>) -> Response {
+    answer(move || {
+        let warnings = api.reloader.reload()?;
+        Ok(serde_json::json!({ "reloaded": true, "warnings": warnings }))
+    })
+    .await
+}
+
+/// JSON lines for as long as the client reads.
+async fn events(State(api): State<Api>) -> Response {
+    let receiver = api.service.events.subscribe();
+    let lines = futures_util::stream::unfold(receiver, async |mut receiver| {
+        let line = match receiver.recv().await {
+            Ok(line) => format!("{line}\n"),
+            Err(RecvError::Lagged(missed)) => format!(
+                "{{\"time\":\"{}\",\"kind\":\"error\",\"reason\":\"this reader was too slow and missed {missed} events\"}}\n",
+                jiff::Timestamp::now()
+            ),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((Ok::<_, std::convert::Infallible>(line), receiver))
+    });
+    (
+        [(header::CONTENT_TYPE, "application/x-ndjson")],
+        Body::from_stream(lines),
+    )
+        .into_response()
+}

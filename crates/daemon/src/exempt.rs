@@ -1,0 +1,333 @@
+//! Who can never be banned, by any producer: this host's own addresses, its
+//! gateways and resolvers, the peers of root's logins (for a grace time after
+//! them), and the allow lists of the configuration and of run time. All of
+//! them together are the backend's allow list. Reading them again is cheap
+//! enough for each second.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::{Arc, RwLock},
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use weir_core::{Prefix, PrefixSet, Subject};
+
+use crate::{config::Config, store::AllowEntry};
+
+/// The exempt prefixes of one moment, each with its reason.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Exemptions {
+    set: PrefixSet,
+    reasons: BTreeMap<Prefix, String>,
+}
+
+/// A member of the list as shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Exemption {
+    /// Who.
+    pub prefix: Prefix,
+    /// Why.
+    pub reason: String,
+}
+
+impl Exemptions {
+    fn add(&mut self, prefix: Prefix, reason: impl Into<String>) {
+        // The reasons are added strongest first.
+        if self.set.insert(prefix) {
+            self.reasons.insert(prefix, reason.into());
+        }
+    }
+
+    /// The prefixes, for the backend.
+    pub fn set(&self) -> &PrefixSet {
+        &self.set
+    }
+
+    /// The exemption that covers all of `subject`. A wider ban is allowed: the
+    /// exempt addresses inside it pass.
+    pub fn covering(&self, subject: Subject) -> Option<Exemption> {
+        self.named(self.set.covering(subject.prefix())?)
+    }
+
+    /// The exemption that holds this address.
+    pub fn lookup(&self, addr: IpAddr) -> Option<Exemption> {
+        self.named(self.set.lookup(addr)?)
+    }
+
+    fn named(&self, prefix: Prefix) -> Option<Exemption> {
+        let reason = self.reasons.get(&prefix)?.clone();
+        Some(Exemption { prefix, reason })
+    }
+
+    /// All of them in order.
+    pub fn list(&self) -> Vec<Exemption> {
+        self.set.iter().filter_map(|p| self.named(p)).collect()
+    }
+}
+
+/// The exemptions in force; replaced whole.
+#[derive(Default)]
+pub struct Exempt {
+    current: RwLock<Arc<Exemptions>>,
+}
+
+impl Exempt {
+    /// Those of now.
+    pub fn current(&self) -> Arc<Exemptions> {
+        self.current
+            .read()
+            .expect("no holder of this lock panics")
+            .clone()
+    }
+
+    /// Replaces them; true when anything is different.
+    pub fn replace(&self, new: Exemptions) -> bool {
+        let mut current = self.current.write().expect("no holder of this lock panics");
+        if **current == new {
+            return false;
+        }
+        *current = Arc::new(new);
+        true
+    }
+}
+
+/// Puts the list together and remembers when each login was last seen.
+#[derive(Default)]
+pub struct Gatherer {
+    logins: BTreeMap<IpAddr, Instant>,
+}
+
+/// More peers than this are not remembered: the oldest go.
+const MAX_LOGINS: usize = 1024;
+
+impl Gatherer {
+    /// The exemptions of this moment, read from the host.
+    pub fn gather(&mut self, config: &Config, allow: &[AllowEntry], now: Instant) -> Exemptions {
+        let mut list = Exemptions::default();
+        for (interface, addr) in own_addresses() {
+            list.add(
+                Prefix::host(addr),
+                format!("it is an address of this host ({interface})"),
+            );
+        }
+        for addr in crate::config::default_gateways() {
+            list.add(Prefix::host(addr), "it is the default gateway");
+        }
+        for addr in resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()) {
+            list.add(
+                Prefix::host(addr),
+                "it is a resolver of this host (/etc/resolv.conf)",
+            );
+        }
+        if config.lockout.logins {
+            for addr in root_logins() {
+                self.logins.insert(addr.to_canonical(), now);
+            }
+            self.expire(config.lockout.grace, now);
+            for addr in self.logins.keys() {
+                list.add(
+                    Prefix::host(*addr),
+                    format!(
+                        "root is, or was within {}, logged in from it",
+                        crate::config::duration_text(config.lockout.grace)
+                    ),
+                );
+            }
+        }
+        for prefix in config.allow.iter() {
+            list.add(
+                prefix,
+                format!("it is on the allow list of {}", config.file.display()),
+            );
+        }
+        for entry in allow {
+            let note = if entry.note.is_empty() {
+                "it was allowed by hand".to_owned()
+            } else {
+                format!("it was allowed by hand: {}", entry.note)
+            };
+            list.add(entry.prefix, note);
+        }
+        list
+    }
+
+    fn expire(&mut self, grace: Duration, now: Instant) {
+        self.logins
+            .retain(|_, seen| now.duration_since(*seen) <= grace);
+        while self.logins.len() > MAX_LOGINS {
+            let oldest = self.logins.iter().min_by_key(|(_, seen)| **seen);
+            let Some(oldest) = oldest.map(|(addr, _)| *addr) else {
+                break;
+            };
+            self.logins.remove(&oldest);
+        }
+    }
+}
+
+/// The addresses of all interfaces.
+fn own_addresses() -> Vec<(String, IpAddr)> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let addr: IpAddr = if let Some(v4) = address.as_sockaddr_in() {
+                v4.ip().into()
+            } else {
+                address.as_sockaddr_in6()?.ip().into()
+            };
+            Some((interface.interface_name, addr))
+        })
+        .collect()
+}
+
+fn resolvers(text: &str) -> Vec<IpAddr> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next()? == "nameserver").then_some(())?;
+            let addr = words.next()?;
+            // fe80::1%eth0: link-local addresses are never banned anyway.
+            addr.split('%').next()?.parse().ok()
+        })
+        .collect()
+}
+
+/// From where root is logged in now: by utmp, and by logind where there is no utmp.
+fn root_logins() -> Vec<IpAddr> {
+    let mut peers = fs::read("/run/utmp").map_or_else(|_| Vec::new(), |b| utmp_root_peers(&b));
+    if let Ok(sessions) = fs::read_dir("/run/systemd/sessions") {
+        for session in sessions.flatten().take(4096) {
+            if let Ok(text) = fs::read_to_string(session.path()) {
+                peers.extend(session_root_peer(&text));
+            }
+        }
+    }
+    peers
+}
+
+/// glibc's `struct utmp`: ut_type, ut_line, ut_id, ut_user, ut_host, ut_exit,
+/// ut_session, ut_tv, ut_addr_v6. The two before the last are 32 bits wide
+/// except on aarch64, which has no 32-bit past to agree with.
+#[cfg(not(target_arch = "aarch64"))]
+const UTMP: (usize, usize) = (384, 348);
+#[cfg(target_arch = "aarch64")]
+const UTMP: (usize, usize) = (400, 360);
+
+fn utmp_root_peers(bytes: &[u8]) -> Vec<IpAddr> {
+    const USER_PROCESS: i16 = 7;
+    let (size, addr_at) = UTMP;
+    bytes
+        .chunks_exact(size)
+        .filter_map(|record| {
+            let kind = i16::from_ne_bytes([record[0], record[1]]);
+            let user = &record[44..76];
+            if kind != USER_PROCESS || !user.starts_with(b"root\0") {
+                return None;
+            }
+            let addr: [u8; 16] = record[addr_at..addr_at + 16].try_into().ok()?;
+            if addr == [0; 16] {
+                return None;
+            }
+            Some(match addr[4..] {
+                [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => {
+                    Ipv4Addr::new(addr[0], addr[1], addr[2], addr[3]).into()
+                }
+                _ => Ipv6Addr::from(addr).into(),
+            })
+        })
+        .collect()
+}
+
+/// The remote host in one of logind's session files, when the user is root.
+fn session_root_peer(text: &str) -> Option<IpAddr> {
+    let value = |key: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    };
+    (value("UID")? == "0").then_some(())?;
+    value("REMOTE_HOST")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: i16, user: &str, addr: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; UTMP.0];
+        record[..2].copy_from_slice(&kind.to_ne_bytes());
+        record[44..44 + user.len()].copy_from_slice(user.as_bytes());
+        record[UTMP.1..UTMP.1 + addr.len()].copy_from_slice(addr);
+        record
+    }
+
+    #[test]
+    fn peers_of_root_are_found_in_utmp() {
+        let v6: Ipv6Addr = "2001:db8::7".parse().unwrap();
+        let mut file = Vec::new();
+        file.extend(record(7, "root", &[192, 0, 2, 7]));
+        file.extend(record(7, "rooty", &[192, 0, 2, 8]));
+        file.extend(record(8, "root", &[192, 0, 2, 9])); // has logged out
+        file.extend(record(7, "root", &[])); // on the console
+        file.extend(record(7, "root", &v6.octets()));
+        file.extend(&record(7, "root", &[192, 0, 2, 10])[..100]); // cut short
+        assert_eq!(
+            utmp_root_peers(&file),
+            ["192.0.2.7".parse::<IpAddr>().unwrap(), v6.into()]
+        );
+    }
+
+    #[test]
+    fn peers_of_root_are_found_in_sessions() {
+        let session = "UID=0\nUSER=root\nREMOTE=1\nREMOTE_HOST=192.0.2.7\n";
+        assert_eq!(
+            session_root_peer(session),
+            Some("192.0.2.7".parse().unwrap())
+        );
+        assert_eq!(
+            session_root_peer(&session.replace("UID=0", "UID=1000")),
+            None
+        );
+        assert_eq!(
+            session_root_peer(&session.replace("192.0.2.7", "host.example")),
+            None
+        );
+    }
+
+    #[test]
+    fn resolvers_are_read() {
+        let text = "# a comment\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nsearch example\nnameserver\n";
+        let expected: Vec<IpAddr> = vec!["192.0.2.53".parse().unwrap(), "fe80::1".parse().unwrap()];
+        assert_eq!(resolvers(text), expected);
+    }
+
+    #[test]
+    fn a_login_stays_exempt_for_the_grace_time() {
+        let start = Instant::now();
+        let mut gatherer = Gatherer::default();
+        gatherer.logins.insert("192.0.2.7".parse().unwrap(), start);
+        let grace = Duration::from_secs(60);
+        gatherer.expire(grace, start + grace);
+        assert_eq!(gatherer.logins.len(), 1);
+        gatherer.expire(grace, start + grace + Duration::from_secs(1));
+        assert_eq!(gatherer.logins.len(), 0);
+    }
+
+    #[test]
+    fn a_wider_ban_is_not_refused() {
+        let mut list = Exemptions::default();
+        list.add("192.0.2.7".parse().unwrap(), "it is the default gateway");
+        list.add("198.51.100.0/24".parse().unwrap(), "allowed");
+        let covering = |text: &str| list.covering(text.parse().unwrap()).map(|e| e.reason);
+        assert_eq!(
+            covering("192.0.2.7").as_deref(),
+            Some("it is the default gateway")
+        );
+        assert_eq!(covering("198.51.100.9").as_deref(), Some("allowed"));
+        assert_eq!(covering("192.0.2.0/24"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! What makes this process the only daemon of its state directory, and how it
+//! gives up the privileges that it does not need.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use caps::{CapSet, Capability, CapsHashSet};
+use rustix::fs::FlockOperation;
+
+/// Why this process cannot be the daemon.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstanceError {
+    /// Somebody is already.
+    #[error(
+        "another weir daemon (pid {pid}) uses {dir}; stop it, or give this one its own state_dir, socket and instance"
+    )]
+    Busy {
+        /// Its process, if it said so.
+        pid: String,
+        /// The state directory.
+        dir: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done to which object.
+        what: String,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+}
+
+/// Held for as long as the daemon lives; the kernel lets go of it at any death.
+#[derive(Debug)]
+pub struct InstanceLock(#[allow(dead_code)] File);
+
+/// Makes the state directory if it is not there (mode 0700) and locks it.
+pub fn lock(state_dir: &Path) -> Result<InstanceLock, InstanceError> {
+    let system = |what: &str, path: &Path| {
+        let what = format!("cannot {what} {}", path.display());
+        move |source| InstanceError::System { what, source }
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state_dir)
+        .map_err(system("make", state_dir))?;
+    let path = state_dir.join("weir.lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(system("open", &path))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            // Only for the message.
+            let _ = (&file).take(32).read_to_string(&mut pid);
+            return Err(InstanceError::Busy {
+                pid: match pid.trim() {
+                    "" => "unknown".to_owned(),
+                    pid => pid.to_owned(),
+                },
+                dir: state_dir.to_owned(),
+            });
+        }
+        Err(error) => return Err(system("lock", &path)(error.into())),
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(system("write", &path))?;
+    Ok(InstanceLock(file))
+}
+
+/// Makes the directory that a file is to be in (mode 0755), if it is not there.
+pub fn make_parent(file: &Path) -> Result<(), InstanceError> {
+    let Some(dir) = file.parent() else {
+        return Ok(());
+    };
+    fs::create_dir_all(dir).map_err(|source| InstanceError::System {
+        what: format!("cannot make {}", dir.display()),
+        source,
+    })
+}
+
+/// What the daemon keeps: loading and attaching programs, and reading logs
+/// that belong to others.
+pub const KEPT: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_PERFMON,
+    Capability::CAP_DAC_READ_SEARCH,
+];
+
+/// Gives up all other capabilities for good, and gaining any by exec. Must run
+/// before the first thread is started: the kernel keeps them per thread.
+pub fn drop_privileges() -> Result<(), caps::errors::CapsError> {
+    let keep: CapsHashSet = KEPT.into_iter().collect();
+    let permitted = caps::read(None, CapSet::Permitted)?;
+    if permitted.contains(&Capability::CAP_SETPCAP) {
+        for capability in caps::all() {
+            if !keep.contains(&capability) {
+                // A kernel older than the capability does not know it.
+                let _ = caps::drop(None, CapSet::Bounding, capability);
+            }
+        }
+    }
+    let kept: CapsHashSet = permitted.intersection(&keep).copied().collect();
+    if caps::clear(None, CapSet::Ambient).is_err() {
+        tracing::debug!("no ambient capabilities on this kernel");
+    }
+    caps::set(None, CapSet::Effective, &kept)?;
+    caps::set(None, CapSet::Inheritable, &CapsHashSet::new())?;
+    caps::set(None, CapSet::Permitted, &kept)?;
+    if let Err(error) = rustix::thread::set_no_new_privs(true) {
+        tracing::warn!("cannot set no_new_privs: {error}");
+    }
+    Ok(())
+}

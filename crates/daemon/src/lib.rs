@@ -1,0 +1,45 @@
+//! The daemon as a library, so that tests link it: `config` (what was typed →
+//! checked) · `wiring` (joins the stages in data-path order) · `worker` (from
+//! the log line to the ban) · `service` (what happens on request) · `store` ·
+//! `control` (the API) · `exempt` · `events` · `alerts`.
+#![deny(missing_docs)]
+
+pub mod alerts;
+pub mod config;
+pub mod control;
+pub mod events;
+pub mod exempt;
+pub mod instance;
+pub mod service;
+pub mod store;
+pub mod wiring;
+pub mod worker;
+
+/// Somebody else's text, fit for a terminal or a log: control characters and
+/// those that reorder what is shown are written as escapes.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        let reorders = matches!(
+            c,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        );
+        if c.is_control() || reorders {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_an_attacker_wrote_cannot_steer_a_terminal() {
+        assert_eq!(
+            super::escape("a\u{1b}[2Jb\r\n\u{202e}c\u{9b}é"),
+            "a\\u{1b}[2Jb\\r\\n\\u{202e}c\\u{9b}é"
+        );
+    }
+}

@@ -1,0 +1,556 @@
+//! The SQLite file: its tables, how it is opened, moved aside when it is
+//! broken, read and written. Threads and retries are the parent's business.
+//!
+//! Bans are two tables: `bans` is narrow, so that a million of them are read
+//! in one quick scan at start; `details` holds the words.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
+};
+
+use jiff::Timestamp;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
+use weir_core::{
+    Prefix, PrefixSet, Producer, Subject, Until,
+    policy::{self, Tracked},
+};
+use weir_enforce::{BootNanos, Expiry, Policy};
+
+use super::{
+    AllowEntry, Change, Detail, Offence,
+    clock::Now,
+    restore::{Boot, Loaded, Row},
+};
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS boots (
+    id INTEGER PRIMARY KEY, boot TEXT NOT NULL UNIQUE,
+    last_wall INTEGER NOT NULL, last_boottime INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS policies (
+    id INTEGER PRIMARY KEY, producer TEXT NOT NULL, scope TEXT NOT NULL, UNIQUE (producer, scope));
+CREATE TABLE IF NOT EXISTS bans (
+    subject BLOB NOT NULL, policy INTEGER NOT NULL, boot INTEGER NOT NULL,
+    expiry INTEGER, until INTEGER, PRIMARY KEY (subject, policy)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS details (
+    subject BLOB NOT NULL, policy INTEGER NOT NULL, since INTEGER NOT NULL,
+    reason TEXT NOT NULL, evidence TEXT NOT NULL, PRIMARY KEY (subject, policy)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS allow (
+    prefix BLOB PRIMARY KEY, since INTEGER NOT NULL, note TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS history (
+    id INTEGER PRIMARY KEY, subject BLOB NOT NULL, policy INTEGER NOT NULL,
+    since INTEGER NOT NULL, until INTEGER, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS history_subject ON history (subject);
+CREATE TABLE IF NOT EXISTS tracked (id INTEGER PRIMARY KEY, failures TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS positions (
+    source TEXT PRIMARY KEY, position TEXT NOT NULL) WITHOUT ROWID;
+";
+
+/// `PRAGMA user_version` of the tables above.
+const VERSION: i64 = 1;
+
+/// The history never holds more rows than this; the oldest go first.
+const MAX_HISTORY: i64 = 1_000_000;
+
+/// What is wrong with the database.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatabaseError {
+    /// SQLite's answer.
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    /// It was written by a newer weir.
+    #[error("it has version {0}, and this weir knows {VERSION}: it was written by a newer weir")]
+    Newer(i64),
+}
+
+impl DatabaseError {
+    /// Is the file beyond use, as opposed to not writable just now?
+    pub fn is_corrupt(&self) -> bool {
+        matches!(
+            self,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _))
+                if matches!(e.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+        ) || matches!(
+            self,
+            Self::Sqlite(
+                rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+            )
+        )
+    }
+}
+
+/// Opens for writing and makes the tables.
+pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(std::time::Duration::from_secs(2))?;
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |r| r.get(0))?;
+    if mode != "wal" {
+        tracing::warn!("the database is in journal mode {mode}, not WAL");
+    }
+    // A reply says durable: each commit is synced. Batches make this one sync a second.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "cache_size", -2048)?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
+    if version > VERSION {
+        return Err(DatabaseError::Newer(version));
+    }
+    connection.execute_batch(SCHEMA)?;
+    if version < VERSION {
+        connection.pragma_update(None, "user_version", VERSION)?;
+    }
+    Ok(connection)
+}
+
+/// Opens for reading; a file on a read-only disk as well.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, DatabaseError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(std::time::Duration::from_secs(2))?;
+    let readable: Result<i64, _> =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0));
+    match readable {
+        Ok(_) => Ok(connection),
+        // Without write access to its directory, a WAL database opens only as immutable.
+        Err(rusqlite::Error::SqliteFailure(e, _))
+            if matches!(e.code, ErrorCode::CannotOpen | ErrorCode::ReadOnly) =>
+        {
+            let uri = format!("file:{}?immutable=1", uri_path(path));
+            Ok(Connection::open_with_flags(
+                uri,
+                flags | OpenFlags::SQLITE_OPEN_URI,
+            )?)
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+fn uri_path(path: &Path) -> String {
+    path.to_string_lossy()
+        .replace('%', "%25")
+        .replace('?', "%3f")
+        .replace('#', "%23")
+}
+
+pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
+    let mut loaded = Loaded::default();
+    let mut boot_index = HashMap::new();
+    let mut boots = connection.prepare("SELECT id, boot, last_wall, last_boottime FROM boots")?;
+    let mut rows = boots.query([])?;
+    while let Some(row) = rows.next()? {
+        boot_index.insert(row.get::<_, i64>(0)?, loaded.boots.len());
+        loaded.boots.push(Boot {
+            id: row.get(1)?,
+            last_wall: timestamp(row.get(2)?),
+            last_boottime: BootNanos(row.get::<_, i64>(3)?.max(0) as u64),
+        });
+    }
+    let policies = policies(connection)?;
+    let mut bans = connection.prepare("SELECT subject, policy, boot, expiry, until FROM bans")?;
+    let mut rows = bans.query([])?;
+    while let Some(row) = rows.next()? {
+        let (Some(subject), Some(policy), Some(boot)) = (
+            subject_from(row.get_ref(0)?.as_blob().unwrap_or_default()),
+            policies.get(&row.get(1)?),
+            boot_index.get(&row.get(2)?),
+        ) else {
+            continue;
+        };
+        loaded.rows.push(Row {
+            subject,
+            policy: policy.clone(),
+            boot: *boot,
+            expiry: row
+                .get::<_, Option<i64>>(3)?
+                .map_or(Expiry::Never, |ns| Expiry::At(BootNanos(ns.max(0) as u64))),
+            until: until_from(row.get(4)?),
+        });
+    }
+    Ok(loaded)
+}
+
+fn policies(connection: &Connection) -> Result<HashMap<i64, Policy>, DatabaseError> {
+    let mut policies = HashMap::new();
+    let mut query = connection.prepare_cached("SELECT id, producer, scope FROM policies")?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let producer = row.get_ref(1)?.as_str().unwrap_or_default().parse();
+        let scope = row.get_ref(2)?.as_str().unwrap_or_default().parse();
+        if let (Ok(producer), Ok(scope)) = (producer, scope) {
+            policies.insert(row.get(0)?, Policy { producer, scope });
+        }
+    }
+    Ok(policies)
+}
+
+pub(super) fn allow(connection: &Connection) -> Result<Vec<AllowEntry>, DatabaseError> {
+    let mut query = connection.prepare("SELECT prefix, since, note FROM allow ORDER BY prefix")?;
+    let mut rows = query.query([])?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let Some(prefix) = prefix_from(row.get_ref(0)?.as_blob().unwrap_or_default()) {
+            entries.push(AllowEntry {
+                prefix,
+                since: timestamp(row.get(1)?),
+                note: row.get(2)?,
+            });
+        }
+    }
+    Ok(entries)
+}
+
+/// Past bans by jail and subject, the oldest first; a bounded number.
+pub(super) fn jail_history(connection: &Connection) -> Result<Vec<policy::Offence>, DatabaseError> {
+    let policies = policies(connection)?;
+    let mut query = connection.prepare(
+        "SELECT subject, policy, count(*), max(since) FROM history
+         GROUP BY subject, policy ORDER BY 4",
+    )?;
+    let mut rows = query.query([])?;
+    let mut offences = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (
+            Some(subject),
+            Some(Policy {
+                producer: Producer::Jail(jail),
+                ..
+            }),
+        ) = (
+            subject_from(row.get_ref(0)?.as_blob().unwrap_or_default()),
+            policies.get(&row.get(1)?),
+        )
+        else {
+            continue;
+        };
+        offences.push(policy::Offence {
+            jail: jail.clone(),
+            subject,
+            offences: row.get(2)?,
+            last: timestamp(row.get(3)?),
+        });
+    }
+    Ok(offences)
+}
+
+pub(super) fn tracked(connection: &Connection) -> Result<Vec<Tracked>, DatabaseError> {
+    let mut query = connection.prepare("SELECT failures FROM tracked")?;
+    let rows = query.query_map([], |row| row.get::<_, String>(0))?;
+    let texts = rows.collect::<Result<Vec<_>, _>>()?;
+    Ok(texts
+        .iter()
+        .filter_map(|text| serde_json::from_str(text).ok())
+        .collect())
+}
+
+pub(super) fn positions(connection: &Connection) -> Result<HashMap<String, String>, DatabaseError> {
+    let mut query = connection.prepare("SELECT source, position FROM positions")?;
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn detail(
+    connection: &Connection,
+    subject: Subject,
+    policy: &Policy,
+) -> Result<Option<Detail>, DatabaseError> {
+    let mut query = connection.prepare_cached(
+        "SELECT d.since, d.reason, d.evidence FROM details d, policies p
+         WHERE p.id = d.policy AND d.subject = ?1 AND p.producer = ?2 AND p.scope = ?3",
+    )?;
+    let found = query
+        .query_row(
+            params![
+                blob(subject.prefix()),
+                policy.producer.to_string(),
+                policy.scope.to_string()
+            ],
+            |row| {
+                Ok(Detail {
+                    since: timestamp(row.get(0)?),
+                    reason: row.get(1)?,
+                    evidence: serde_json::from_str(row.get_ref(2)?.as_str().unwrap_or("[]"))
+                        .unwrap_or_default(),
+                })
+            },
+        )
+        .optional()?;
+    Ok(found)
+}
+
+/// The last bans of prefixes that hold, or lie in, the given one.
+pub(super) fn offences(
+    connection: &Connection,
+    addr: IpAddr,
+    limit: usize,
+) -> Result<Vec<Offence>, DatabaseError> {
+    let policies = policies(connection)?;
+    let host = Prefix::host(addr);
+    let mut query = connection.prepare_cached(
+        "SELECT policy, since, until, reason FROM history WHERE subject = ?1
+         ORDER BY id DESC LIMIT ?2",
+    )?;
+    let mut offences = Vec::new();
+    for len in (0..=host.bits()).rev() {
+        let Some(prefix) = Prefix::new(addr, len) else {
+            continue;
+        };
+        let mut rows = query.query(params![blob(prefix), limit as i64])?;
+        while let Some(row) = rows.next()? {
+            let (Some(policy), Ok(subject)) = (policies.get(&row.get(0)?), Subject::new(prefix))
+            else {
+                continue;
+            };
+            offences.push(Offence {
+                subject,
+                producer: policy.producer.clone(),
+                scope: policy.scope.clone(),
+                since: timestamp(row.get(1)?),
+                until: until_from(row.get(2)?),
+                reason: row.get(3)?,
+            });
+        }
+    }
+    offences.sort_by_key(|offence| std::cmp::Reverse(offence.since));
+    offences.truncate(limit);
+    Ok(offences)
+}
+
+/// Writes a batch in one transaction.
+pub(super) fn write(
+    connection: &mut Connection,
+    changes: &[Change],
+    now: &Now,
+) -> Result<(), DatabaseError> {
+    let transaction = connection.transaction()?;
+    let boot = this_boot(&transaction, now)?;
+    let mut policy_ids = HashMap::new();
+    for change in changes {
+        write_one(&transaction, change, boot, &mut policy_ids)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn this_boot(transaction: &Transaction<'_>, now: &Now) -> Result<i64, DatabaseError> {
+    Ok(transaction.query_row(
+        "INSERT INTO boots (boot, last_wall, last_boottime) VALUES (?1, ?2, ?3)
+         ON CONFLICT (boot) DO UPDATE SET last_wall = ?2, last_boottime = ?3 RETURNING id",
+        params![now.boot, now.wall.as_microsecond(), now.boottime.0 as i64],
+        |row| row.get(0),
+    )?)
+}
+
+fn policy_id(
+    transaction: &Transaction<'_>,
+    policy: &Policy,
+    known: &mut HashMap<Policy, i64>,
+) -> Result<i64, DatabaseError> {
+    if let Some(id) = known.get(policy) {
+        return Ok(*id);
+    }
+    let names = params![policy.producer.to_string(), policy.scope.to_string()];
+    transaction
+        .prepare_cached("INSERT OR IGNORE INTO policies (producer, scope) VALUES (?1, ?2)")?
+        .execute(names)?;
+    let id = transaction
+        .prepare_cached("SELECT id FROM policies WHERE producer = ?1 AND scope = ?2")?
+        .query_row(
+            params![policy.producer.to_string(), policy.scope.to_string()],
+            |row| row.get(0),
+        )?;
+    known.insert(policy.clone(), id);
+    Ok(id)
+}
+
+fn write_one(
+    transaction: &Transaction<'_>,
+    change: &Change,
+    boot: i64,
+    policy_ids: &mut HashMap<Policy, i64>,
+) -> Result<(), DatabaseError> {
+    match change {
+        Change::Ban { ban, expiry } => {
+            let policy = Policy {
+                producer: ban.producer.clone(),
+                scope: ban.scope.clone(),
+            };
+            let policy = policy_id(transaction, &policy, policy_ids)?;
+            let subject = blob(ban.subject.prefix());
+            write_row(transaction, &subject, policy, boot, *expiry, ban.until)?;
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO details VALUES (?1, ?2, ?3, ?4, ?5)")?
+                .execute(params![
+                    subject,
+                    policy,
+                    ban.since.as_microsecond(),
+                    ban.reason,
+                    serde_json::to_string(&ban.evidence).unwrap_or_default()
+                ])?;
+            transaction
+                .prepare_cached(
+                    "INSERT INTO history (subject, policy, since, until, reason)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![
+                    subject,
+                    policy,
+                    ban.since.as_microsecond(),
+                    until_to(ban.until),
+                    ban.reason
+                ])?;
+        }
+        Change::Restored { entry, until } => {
+            let policy = policy_id(transaction, &entry.policy, policy_ids)?;
+            let subject = blob(entry.subject.prefix());
+            write_row(transaction, &subject, policy, boot, entry.expiry, *until)?;
+        }
+        Change::Unban { subject, policy } => {
+            let policy = policy_id(transaction, policy, policy_ids)?;
+            let subject = blob(subject.prefix());
+            for statement in [
+                "DELETE FROM bans WHERE subject = ?1 AND policy = ?2",
+                "DELETE FROM details WHERE subject = ?1 AND policy = ?2",
+            ] {
+                transaction
+                    .prepare_cached(statement)?
+                    .execute(params![subject, policy])?;
+            }
+        }
+        Change::UnbanAll => {
+            transaction.execute_batch("DELETE FROM bans; DELETE FROM details;")?;
+        }
+        Change::AllowAdd(entry) => {
+            transaction.execute(
+                "INSERT OR REPLACE INTO allow VALUES (?1, ?2, ?3)",
+                params![blob(entry.prefix), entry.since.as_microsecond(), entry.note],
+            )?;
+        }
+        Change::AllowDel(prefix) => {
+            transaction.execute("DELETE FROM allow WHERE prefix = ?1", [blob(*prefix)])?;
+        }
+        Change::Tracked(all) => {
+            transaction.execute("DELETE FROM tracked", [])?;
+            let mut insert =
+                transaction.prepare_cached("INSERT INTO tracked (failures) VALUES (?1)")?;
+            for tracked in all {
+                insert.execute([serde_json::to_string(tracked).unwrap_or_default()])?;
+            }
+        }
+        Change::Position { source, position } => {
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO positions VALUES (?1, ?2)")?
+                .execute(params![source, position])?;
+        }
+    }
+    Ok(())
+}
+
+fn write_row(
+    transaction: &Transaction<'_>,
+    subject: &[u8],
+    policy: i64,
+    boot: i64,
+    expiry: Expiry,
+    until: Until,
+) -> Result<(), DatabaseError> {
+    let expiry = match expiry {
+        Expiry::Never => None,
+        Expiry::At(end) => Some(i64::try_from(end.0).unwrap_or(i64::MAX)),
+    };
+    transaction
+        .prepare_cached("INSERT OR REPLACE INTO bans VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![subject, policy, boot, expiry, until_to(until)])?;
+    Ok(())
+}
+
+/// Forgets what has ended: bans of this boot that are over, old history, boots
+/// without bans. Bounded work per call; true when there may be more.
+pub(super) fn purge(
+    connection: &mut Connection,
+    now: &Now,
+    keep_history: std::time::Duration,
+) -> Result<bool, DatabaseError> {
+    const BATCH: i64 = 20_000;
+    let transaction = connection.transaction()?;
+    let boot = this_boot(&transaction, now)?;
+    let mut over = transaction.prepare_cached(
+        "SELECT subject, policy FROM bans WHERE boot = ?1 AND expiry <= ?2 LIMIT ?3",
+    )?;
+    let ended: Vec<(Vec<u8>, i64)> = over
+        .query_map(params![boot, now.boottime.0 as i64, BATCH], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    drop(over);
+    for (subject, policy) in &ended {
+        for statement in [
+            "DELETE FROM bans WHERE subject = ?1 AND policy = ?2",
+            "DELETE FROM details WHERE subject = ?1 AND policy = ?2",
+        ] {
+            transaction
+                .prepare_cached(statement)?
+                .execute(params![subject, policy])?;
+        }
+    }
+    let keep = i64::try_from(keep_history.as_micros()).unwrap_or(i64::MAX);
+    let oldest = now.wall.as_microsecond().saturating_sub(keep);
+    let old = transaction.execute(
+        "DELETE FROM history WHERE id IN (SELECT id FROM history WHERE since < ?1
+         OR id <= (SELECT max(id) FROM history) - ?2 ORDER BY id LIMIT ?3)",
+        params![oldest, MAX_HISTORY, BATCH],
+    )?;
+    transaction.execute(
+        "DELETE FROM boots WHERE id <> ?1 AND id NOT IN (SELECT DISTINCT boot FROM bans)
+         AND id < ?1 - 8",
+        [boot],
+    )?;
+    transaction.commit()?;
+    Ok(ended.len() as i64 == BATCH || old as i64 == BATCH)
+}
+
+/// A prefix as stored: its length, then the address bytes.
+fn blob(prefix: Prefix) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(17);
+    bytes.push(prefix.bits());
+    match prefix.addr() {
+        IpAddr::V4(addr) => bytes.extend(addr.octets()),
+        IpAddr::V6(addr) => bytes.extend(addr.octets()),
+    }
+    bytes
+}
+
+fn prefix_from(bytes: &[u8]) -> Option<Prefix> {
+    let (len, addr) = bytes.split_first()?;
+    let addr: IpAddr = match addr.len() {
+        4 => Ipv4Addr::from(<[u8; 4]>::try_from(addr).ok()?).into(),
+        16 => Ipv6Addr::from(<[u8; 16]>::try_from(addr).ok()?).into(),
+        _ => return None,
+    };
+    Prefix::new(addr, *len)
+}
+
+fn subject_from(bytes: &[u8]) -> Option<Subject> {
+    Subject::new(prefix_from(bytes)?).ok()
+}
+
+fn timestamp(micros: i64) -> Timestamp {
+    Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn until_to(until: Until) -> Option<i64> {
+    match until {
+        Until::Never => None,
+        Until::At(end) => Some(end.as_microsecond()),
+    }
+}
+
+fn until_from(micros: Option<i64>) -> Until {
+    micros.map_or(Until::Never, |end| Until::At(timestamp(end)))
+}
+
+/// The prefixes of all stored allow entries.
+pub fn allow_set(entries: &[AllowEntry]) -> PrefixSet {
+    entries.iter().map(|entry| entry.prefix).collect()
+}

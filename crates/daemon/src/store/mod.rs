@@ -1,0 +1,536 @@
+//! Remembers: why each ban was made, the allow list of run time, the history
+//! of offences, where each source was read to. SQLite in the state directory,
+//! written in batches by one thread, at most a second behind; what the API
+//! answers as done is durable first. Enforcement never waits for it: when the
+//! disk is full, read-only or the file corrupt, bans go on, an alert says so,
+//! and writing is retried.
+
+pub mod clock;
+mod database;
+pub mod restore;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use rusqlite::Connection;
+use serde::Serialize;
+use weir_core::{
+    Ban, Prefix, Producer, Scope, Subject, Until,
+    policy::{self, Tracked},
+};
+use weir_enforce::{Entry, Expiry, Policy};
+
+pub use database::{DatabaseError, allow_set};
+
+use crate::alerts::Alerts;
+use clock::Now;
+use restore::Loaded;
+
+/// How many changes may wait while the database cannot be written. Beyond
+/// that the oldest are forgotten and counted; the bans stay in force.
+const MAX_PENDING: usize = 200_000;
+/// A failed write is tried again after this time.
+const RETRY: Duration = Duration::from_secs(2);
+/// Without changes, the clocks are still written this often, for `remaining`.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// How long an API call waits for its commit.
+const DURABLE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Something to remember.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A ban was made or made longer.
+    Ban {
+        /// With its explanation.
+        ban: Ban,
+        /// On this boot's clock.
+        expiry: Expiry,
+    },
+    /// A ban of an earlier boot is in force again, under this boot's clock.
+    Restored {
+        /// As enforced.
+        entry: Entry,
+        /// By the wall clock.
+        until: Until,
+    },
+    /// A ban was lifted or evicted.
+    Unban {
+        /// Whose.
+        subject: Subject,
+        /// Which of them.
+        policy: Policy,
+    },
+    /// All bans were lifted.
+    UnbanAll,
+    /// A prefix was allowed at run time.
+    AllowAdd(AllowEntry),
+    /// That was taken back.
+    AllowDel(Prefix),
+    /// Failures that are counted and have not led to a ban: all of them.
+    Tracked(Vec<Tracked>),
+    /// A source has been read to here.
+    Position {
+        /// The source's name.
+        source: String,
+        /// Its own words for the place.
+        position: String,
+    },
+}
+
+/// A prefix allowed at run time.
+#[derive(Debug, Clone, Serialize)]
+pub struct AllowEntry {
+    /// Who.
+    pub prefix: Prefix,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why, in the administrator's words.
+    pub note: String,
+}
+
+/// What only the database knows of a ban.
+#[derive(Debug, Clone, Serialize)]
+pub struct Detail {
+    /// When it was decided.
+    pub since: Timestamp,
+    /// Why.
+    pub reason: String,
+    /// The lines that led to it.
+    pub evidence: Vec<String>,
+}
+
+/// One ban of the past or present.
+#[derive(Debug, Clone, Serialize)]
+pub struct Offence {
+    /// Who.
+    pub subject: Subject,
+    /// Who banned.
+    pub producer: Producer,
+    /// Which ports.
+    pub scope: Scope,
+    /// From.
+    pub since: Timestamp,
+    /// To.
+    pub until: Until,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a change could not be made durable now; it is kept and tried again.
+#[derive(Debug, thiserror::Error)]
+#[error("not saved: {0}; it is in force and saving is tried again")]
+pub struct NotSaved(String);
+
+#[derive(Default)]
+struct Queue {
+    pending: VecDeque<Change>,
+    /// How many changes were ever queued, and how many of them are settled.
+    queued: u64,
+    settled: u64,
+    /// Failed writes so far, and the last answer.
+    failures: u64,
+    error: String,
+    /// How many at the front of `pending` are being written.
+    in_flight: usize,
+    urgent: bool,
+    recreated: bool,
+    keep_history: Duration,
+    stop: bool,
+}
+
+struct Shared {
+    path: PathBuf,
+    queue: Mutex<Queue>,
+    /// The writer waits here for work, callers for their commit.
+    work: Condvar,
+    done: Condvar,
+    alerts: Arc<Alerts>,
+}
+
+/// The database and its writer thread.
+pub struct Store {
+    shared: Arc<Shared>,
+    reader: Mutex<Option<Connection>>,
+    writer: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Store {
+    /// Opens `dir`/weir.db, moving a broken one aside, and starts the writer.
+    /// Also says what was in it.
+    pub fn open(dir: &Path, keep_history: Duration, alerts: Arc<Alerts>) -> (Self, Loaded) {
+        let path = dir.join("weir.db");
+        let mut loaded = Loaded::default();
+        let mut connection = None;
+        for _ in 0..2 {
+            let opened = database::open(&path);
+            let read = match &opened {
+                Ok(connection) => database::load(connection),
+                Err(error) if error.is_corrupt() => Err(DatabaseError::Sqlite(
+                    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(11), None),
+                )),
+                // Not writable: what can be read still counts.
+                Err(_) => database::open_reader(&path).and_then(|c| database::load(&c)),
+            };
+            match (opened, read) {
+                (_, Err(error)) if error.is_corrupt() => {
+                    move_aside(&path, &alerts, &error.to_string());
+                    continue;
+                }
+                (Ok(writable), Ok(read)) => {
+                    connection = Some(writable);
+                    loaded = read;
+                }
+                (Err(error), read) => {
+                    alerts.raise("database", format!("{}: {error}", path.display()));
+                    loaded = read.unwrap_or_default();
+                }
+                (Ok(_), Err(error)) => {
+                    alerts.raise("database", format!("{}: {error}", path.display()));
+                }
+            }
+            break;
+        }
+        let shared = Arc::new(Shared {
+            path,
+            queue: Mutex::new(Queue {
+                keep_history,
+                ..Queue::default()
+            }),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            alerts,
+        });
+        let writer = thread::Builder::new()
+            .name("weir-store".into())
+            .spawn({
+                let shared = shared.clone();
+                move || write_until_stopped(&shared, connection)
+            })
+            .expect("a thread can be started");
+        let store = Self {
+            shared,
+            reader: Mutex::new(None),
+            writer: Mutex::new(Some(writer)),
+        };
+        (store, loaded)
+    }
+
+    /// Remembers soon (within a second); never waits.
+    pub fn remember(&self, changes: impl IntoIterator<Item = Change>) {
+        let mut queue = self.shared.queue();
+        push(&mut queue, changes);
+        drop(queue);
+    }
+
+    /// Remembers now: returns when the change is on disk.
+    pub fn remember_now(&self, changes: Vec<Change>) -> Result<(), NotSaved> {
+        let mut queue = self.shared.queue();
+        push(&mut queue, changes);
+        let (mine, failures) = (queue.queued, queue.failures);
+        queue.urgent = true;
+        self.shared.work.notify_one();
+        let deadline = Instant::now() + DURABLE_WITHIN;
+        loop {
+            if queue.failures > failures {
+                return Err(NotSaved(queue.error.clone()));
+            }
+            if queue.settled >= mine {
+                return Ok(());
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return Err(NotSaved("the disk is slow".into()));
+            };
+            queue = self
+                .shared
+                .done
+                .wait_timeout(queue, left)
+                .expect("no holder of this lock panics")
+                .0;
+        }
+    }
+
+    /// Was the file made anew since the last question? Then whoever knows the
+    /// bans in force should write them again.
+    pub fn take_recreated(&self) -> bool {
+        std::mem::take(&mut self.shared.queue().recreated)
+    }
+
+    /// Changes that wait for the disk.
+    pub fn pending(&self) -> usize {
+        self.shared.queue().pending.len()
+    }
+
+    /// How long history is kept, from now on.
+    pub fn set_keep_history(&self, keep: Duration) {
+        self.shared.queue().keep_history = keep;
+    }
+
+    /// Writes what is pending and stops the writer.
+    pub fn close(&self) {
+        self.shared.queue().stop = true;
+        self.shared.work.notify_one();
+        let writer = self.writer.lock().ok().and_then(|mut w| w.take());
+        if let Some(writer) = writer {
+            // A panic of the writer was reported by its thread already.
+            let _ = writer.join();
+        }
+    }
+
+    fn read<T: Default>(&self, question: impl Fn(&Connection) -> Result<T, DatabaseError>) -> T {
+        let mut reader = self.reader.lock().expect("no holder of this lock panics");
+        for _ in 0..2 {
+            if reader.is_none() {
+                *reader = database::open_reader(&self.shared.path).ok();
+            }
+            let Some(connection) = reader.as_ref() else {
+                return T::default();
+            };
+            match question(connection) {
+                Ok(answer) => return answer,
+                Err(error) => {
+                    tracing::debug!("reading the database: {error}");
+                    *reader = None;
+                }
+            }
+        }
+        T::default()
+    }
+
+    /// The explanation of each of these bans, as far as there is one.
+    pub fn details(&self, bans: &[Entry]) -> Vec<Option<Detail>> {
+        let recent: HashMap<(Subject, Policy), Detail> = self
+            .shared
+            .queue()
+            .pending
+            .iter()
+            .filter_map(|change| match change {
+                Change::Ban { ban, .. } => Some((
+                    (
+                        ban.subject,
+                        Policy {
+                            producer: ban.producer.clone(),
+                            scope: ban.scope.clone(),
+                        },
+                    ),
+                    Detail {
+                        since: ban.since,
+                        reason: ban.reason.clone(),
+                        evidence: ban.evidence.clone(),
+                    },
+                )),
+                _ => None,
+            })
+            .collect();
+        self.read(|connection| {
+            bans.iter()
+                .map(|ban| match recent.get(&(ban.subject, ban.policy.clone())) {
+                    Some(detail) => Ok(Some(detail.clone())),
+                    None => database::detail(connection, ban.subject, &ban.policy),
+                })
+                .collect::<Result<Vec<_>, _>>()
+        })
+        .into_iter()
+        .chain(std::iter::repeat(None))
+        .take(bans.len())
+        .collect()
+    }
+
+    /// The last bans of an address, newest first.
+    pub fn offences(&self, addr: IpAddr, limit: usize) -> Vec<Offence> {
+        self.read(|connection| database::offences(connection, addr, limit))
+    }
+
+    /// The allow list of run time.
+    pub fn allow(&self) -> Vec<AllowEntry> {
+        self.read(database::allow)
+    }
+
+    /// How often each jail banned each subject, the oldest first.
+    pub fn jail_history(&self) -> Vec<policy::Offence> {
+        self.read(database::jail_history)
+    }
+
+    /// The failures that were counted when they were last remembered.
+    pub fn tracked(&self) -> Vec<Tracked> {
+        self.read(database::tracked)
+    }
+
+    /// Where each source was read to.
+    pub fn positions(&self) -> HashMap<String, String> {
+        self.read(database::positions)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn push(queue: &mut Queue, changes: impl IntoIterator<Item = Change>) {
+    for change in changes {
+        // A position replaces the one that waits, unless that is being written.
+        if let Change::Position { source, .. } = &change
+            && let Some(waiting) = queue
+                .pending
+                .iter_mut()
+                .skip(queue.in_flight)
+                .rev()
+                .take(64)
+                .find(|c| matches!(c, Change::Position { source: s, .. } if s == source))
+        {
+            *waiting = change;
+            continue;
+        }
+        if queue.pending.len() >= MAX_PENDING {
+            queue.pending.pop_front();
+            queue.settled += 1;
+            queue.in_flight = queue.in_flight.saturating_sub(1);
+        }
+        queue.pending.push_back(change);
+        queue.queued += 1;
+    }
+}
+
+fn move_aside(path: &Path, alerts: &Alerts, why: &str) {
+    let stamp = Timestamp::now().as_second();
+    let aside = path.with_file_name(format!("weir.db.corrupt-{stamp}"));
+    let moved = std::fs::rename(path, &aside);
+    for suffix in ["-wal", "-shm"] {
+        let mut side = path.as_os_str().to_owned();
+        side.push(suffix);
+        let mut to = aside.as_os_str().to_owned();
+        to.push(suffix);
+        // Absent when the last writer closed it properly.
+        let _ = std::fs::rename(side, to);
+    }
+    alerts.raise(
+        "database-corrupt",
+        match moved {
+            Ok(()) => format!(
+                "{} was corrupt ({why}); moved to {}, a new one was made",
+                path.display(),
+                aside.display()
+            ),
+            Err(error) => format!(
+                "{} is corrupt ({why}) and cannot be moved aside: {error}",
+                path.display()
+            ),
+        },
+    );
+}
+
+fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
+    let mut retry_at = None;
+    let mut last_write = Instant::now();
+    let mut last_purge = Instant::now();
+    loop {
+        let (batch, stop, keep_history) = {
+            let mut queue = shared.queue();
+            let tick = Instant::now() + Duration::from_secs(1);
+            while !queue.stop && !queue.urgent {
+                let Some(left) = tick.checked_duration_since(Instant::now()) else {
+                    break;
+                };
+                queue = shared
+                    .work
+                    .wait_timeout(queue, left)
+                    .expect("no holder of this lock panics")
+                    .0;
+            }
+            let urgent = std::mem::take(&mut queue.urgent);
+            let stop = queue.stop;
+            let waiting = retry_at.is_some_and(|at| Instant::now() < at);
+            if waiting && !urgent && !stop {
+                continue;
+            }
+            queue.in_flight = queue.pending.len();
+            let batch: Vec<_> = queue.pending.iter().cloned().collect();
+            (batch, stop, queue.keep_history)
+        };
+        // A batch that is empty is written for its clocks.
+        let due = last_write.elapsed() >= HEARTBEAT;
+        if !batch.is_empty() || due || retry_at.is_some() || stop {
+            match write(shared, &mut connection, &batch) {
+                Ok(()) => {
+                    retry_at = None;
+                    last_write = Instant::now();
+                    shared.alerts.clear("database");
+                    let mut queue = shared.queue();
+                    let written = std::mem::take(&mut queue.in_flight);
+                    queue.pending.drain(..written);
+                    queue.settled += written as u64;
+                    shared.done.notify_all();
+                }
+                Err(error) => {
+                    retry_at = Some(Instant::now() + RETRY);
+                    let corrupt = error.is_corrupt();
+                    let message = format!("{}: {error}", shared.path.display());
+                    connection = None;
+                    if corrupt {
+                        move_aside(&shared.path, &shared.alerts, &error.to_string());
+                        retry_at = Some(Instant::now());
+                    } else {
+                        shared.alerts.raise(
+                            "database",
+                            format!("{message}: bans go on, but are not saved"),
+                        );
+                    }
+                    let mut queue = shared.queue();
+                    queue.recreated |= corrupt;
+                    queue.failures += 1;
+                    queue.error = message;
+                    queue.in_flight = 0;
+                    shared.done.notify_all();
+                }
+            }
+        }
+        if last_purge.elapsed() >= Duration::from_secs(60)
+            && let Some(connection) = connection.as_mut()
+        {
+            match database::purge(connection, &Now::read(), keep_history) {
+                Ok(true) => {}
+                Ok(false) => last_purge = Instant::now(),
+                Err(error) => {
+                    last_purge = Instant::now();
+                    tracing::debug!("purging the database: {error}");
+                }
+            }
+        }
+        if stop {
+            return;
+        }
+    }
+}
+
+fn write(
+    shared: &Shared,
+    connection: &mut Option<Connection>,
+    batch: &[Change],
+) -> Result<(), DatabaseError> {
+    let connection = match connection {
+        // A file that was deleted under us would take all writes and keep none.
+        Some(open) if shared.path.exists() => open,
+        other => {
+            *other = None;
+            other.insert(database::open(&shared.path)?)
+        }
+    };
+    database::write(connection, batch, &Now::read())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! Restart truth: which bans are in force after a start. Pure; the clocks come
+//! in as an argument.
+//!
+//! On the same boot, what the backend's tables hold decides and the database
+//! explains it. A backend that holds nothing (first start, new boot, dry-run)
+//! is filled from the database: by the boot clock if the boot is the same, by
+//! the wall clock otherwise, and by the remaining time if the wall clock went
+//! back behind the last write.
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use weir_core::{Subject, Until};
+use weir_enforce::{BootNanos, Entry, Expiry, Policy};
+
+use super::clock::Now;
+
+/// A ban as the database has it, without its explanation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Who.
+    pub subject: Subject,
+    /// Whose ban and which ports.
+    pub policy: Policy,
+    /// Which of the boots it was written in: an index into [`Loaded::boots`].
+    pub boot: usize,
+    /// When it expires on that boot's clock.
+    pub expiry: Expiry,
+    /// When it expires by the wall clock.
+    pub until: Until,
+}
+
+/// A boot that wrote to the database, and its last sign of life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boot {
+    /// The boot's id.
+    pub id: String,
+    /// The wall clock at the last write.
+    pub last_wall: Timestamp,
+    /// The boot clock at the last write.
+    pub last_boottime: BootNanos,
+}
+
+/// All that the database says at start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Boots, by index.
+    pub boots: Vec<Boot>,
+    /// Bans, in no order.
+    pub rows: Vec<Row>,
+}
+
+/// What to do at start.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// To be put into force.
+    pub insert: Vec<Entry>,
+    /// In force without an explanation: the database gets one.
+    pub unexplained: Vec<Entry>,
+    /// In the database, not in force any more: to be forgotten.
+    pub forget: Vec<(Subject, Policy)>,
+    /// Rows of an earlier boot that stay: to be written again with this boot's clock.
+    pub rewrite: bool,
+}
+
+/// The truth table.
+pub fn plan(loaded: Loaded, in_force: Vec<Entry>, now: &Now) -> Plan {
+    if in_force.is_empty() {
+        return from_database(loaded, now);
+    }
+    let mut plan = Plan::default();
+    let explained: HashSet<(Subject, &Policy)> = loaded
+        .rows
+        .iter()
+        .map(|row| (row.subject, &row.policy))
+        .collect();
+    let enforced: HashSet<(Subject, &Policy)> =
+        in_force.iter().map(|e| (e.subject, &e.policy)).collect();
+    plan.forget = loaded
+        .rows
+        .iter()
+        .filter(|row| !enforced.contains(&(row.subject, &row.policy)))
+        .map(|row| (row.subject, row.policy.clone()))
+        .collect();
+    plan.unexplained = in_force
+        .iter()
+        .filter(|e| !explained.contains(&(e.subject, &e.policy)))
+        .cloned()
+        .collect();
+    plan
+}
+
+fn from_database(loaded: Loaded, now: &Now) -> Plan {
+    // A clock that is behind any write of ours cannot be trusted with an end.
+    let wall_went_back = loaded.boots.iter().any(|boot| now.wall < boot.last_wall);
+    let mut plan = Plan {
+        insert: Vec::with_capacity(loaded.rows.len()),
+        ..Plan::default()
+    };
+    for row in loaded.rows {
+        let boot = &loaded.boots[row.boot];
+        let same_boot = boot.id == now.boot;
+        let expiry = match (row.expiry, row.until) {
+            (Expiry::Never, _) | (_, Until::Never) => Some(Expiry::Never),
+            (Expiry::At(end), _) if same_boot => (end > now.boottime).then_some(Expiry::At(end)),
+            (Expiry::At(end), _) if wall_went_back => {
+                let left = end.0.saturating_sub(boot.last_boottime.0);
+                (left > 0).then(|| Expiry::At(BootNanos(now.boottime.0.saturating_add(left))))
+            }
+            (Expiry::At(_), until) => (!until.is_over(now.wall)).then(|| now.expiry(until)),
+        };
+        match expiry {
+            Some(expiry) => {
+                plan.rewrite |= !same_boot;
+                plan.insert.push(Entry {
+                    subject: row.subject,
+                    policy: row.policy,
+                    expiry,
+                });
+            }
+            None => plan.forget.push((row.subject, row.policy)),
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::{Producer, Scope};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn policy() -> Policy {
+        Policy {
+            producer: Producer::Jail("sshd".into()),
+            scope: Scope::all(),
+        }
+    }
+
+    fn now(boot: &str, boottime: u64, wall: i64) -> Now {
+        Now {
+            boot: boot.into(),
+            boottime: BootNanos(boottime * SECOND),
+            wall: Timestamp::from_second(wall).unwrap(),
+        }
+    }
+
+    /// Boot "a" last wrote at its second 100, wall 1000; the ban ends 60 s later.
+    fn loaded() -> Loaded {
+        Loaded {
+            boots: vec![Boot {
+                id: "a".into(),
+                last_wall: Timestamp::from_second(1000).unwrap(),
+                last_boottime: BootNanos(100 * SECOND),
+            }],
+            rows: vec![Row {
+                subject: "192.0.2.7".parse().unwrap(),
+                policy: policy(),
+                boot: 0,
+                expiry: Expiry::At(BootNanos(160 * SECOND)),
+                until: Until::At(Timestamp::from_second(1060).unwrap()),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_start_with_empty_tables() {
+        struct Case {
+            name: &'static str,
+            now: Now,
+            expiry: Option<u64>,
+        }
+        for case in [
+            Case {
+                name: "same boot, in time",
+                now: now("a", 110, 1010),
+                expiry: Some(160),
+            },
+            Case {
+                name: "same boot, over",
+                now: now("a", 160, 1060),
+                expiry: None,
+            },
+            Case {
+                name: "same boot, wall jumped ahead: the boot clock decides",
+                now: now("a", 110, 9999),
+                expiry: Some(160),
+            },
+            Case {
+                name: "same boot, wall went back: the boot clock decides",
+                now: now("a", 110, 5),
+                expiry: Some(160),
+            },
+            Case {
+                name: "new boot, in time",
+                now: now("b", 7, 1020),
+                expiry: Some(47),
+            },
+            Case {
+                name: "new boot, over while it was down",
+                now: now("b", 7, 1061),
+                expiry: None,
+            },
+            Case {
+                name: "new boot, wall behind the last write: remaining time",
+                now: now("b", 7, 900),
+                expiry: Some(67),
+            },
+            Case {
+                name: "new boot without a clock battery",
+                now: now("b", 7, 0),
+                expiry: Some(67),
+            },
+        ] {
+            let plan = plan(loaded(), vec![], &case.now);
+            let expected: Vec<_> = case
+                .expiry
+                .iter()
+                .map(|s| Expiry::At(BootNanos(s * SECOND)))
+                .collect();
+            let got: Vec<_> = plan.insert.iter().map(|e| e.expiry).collect();
+            assert_eq!(got, expected, "{}", case.name);
+            assert_eq!(plan.forget.len(), 1 - expected.len(), "{}", case.name);
+            assert_eq!(
+                plan.rewrite,
+                case.now.boot == "b" && case.expiry.is_some(),
+                "{}",
+                case.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_ban_without_end_survives_everything() {
+        let mut loaded = loaded();
+        loaded.rows[0].expiry = Expiry::Never;
+        loaded.rows[0].until = Until::Never;
+        for now in [now("a", 110, 1010), now("b", 1, 99_999), now("b", 1, 0)] {
+            let plan = plan(loaded.clone(), vec![], &now);
+            assert_eq!(plan.insert[0].expiry, Expiry::Never, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn the_tables_decide_when_they_hold_something() {
+        let only_in_tables = Entry {
+            subject: "192.0.2.8".parse().unwrap(),
+            policy: policy(),
+            expiry: Expiry::At(BootNanos(500 * SECOND)),
+        };
+        let plan = plan(loaded(), vec![only_in_tables.clone()], &now("a", 110, 1010));
+        assert_eq!(plan.insert, []);
+        assert_eq!(plan.unexplained, [only_in_tables]);
+        assert_eq!(plan.forget, [("192.0.2.7".parse().unwrap(), policy())]);
+    }
+}

@@ -1,0 +1,479 @@
+//! Joins the stages in data-path order and keeps them running:
+//!
+//! `sources → filter → ledger → Service::enforce → backend` in one thread per
+//! group of sources (`worker`), beside them `maintenance`, `packet events` and
+//! `control`. Start, reload and stop are here, nothing else.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use weir_core::{Ban, Prefix, Reason};
+use weir_enforce::{
+    Backend, DryRun, Entry, Settings,
+    kernel::{self, Hook, KernelConfig},
+};
+
+use crate::{
+    alerts::Alerts,
+    config::{BackendChoice, Config, ConfigErrors, Enforcement},
+    control,
+    events::{Event, Kind},
+    instance::{self, InstanceError},
+    service::{Refusal, Service},
+    store::{Change, Store, clock::Now, restore},
+    worker::{WorkerError, Workers},
+};
+
+/// Why the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// Another daemon, or no place for state.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// Privileges cannot be given up.
+    #[error("cannot drop capabilities: {0}")]
+    Capabilities(#[from] caps::errors::CapsError),
+    /// Nothing can be enforced.
+    #[error(transparent)]
+    Backend(#[from] weir_enforce::Error),
+    /// Nothing can be read.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done to which object.
+        what: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// What of the configuration a backend may take on while it runs.
+fn settings(enforcement: &Enforcement) -> Settings {
+    Settings {
+        interfaces: enforcement.interfaces.clone(),
+        hook: match enforcement.backend {
+            BackendChoice::Auto | BackendChoice::DryRun => None,
+            BackendChoice::Xdp => Some(Hook::Xdp),
+            BackendChoice::XdpGeneric => Some(Hook::XdpGeneric),
+            BackendChoice::Tcx => Some(Hook::Tcx),
+        },
+        max_bans: enforcement.max_bans,
+        observe: enforcement.observe,
+    }
+}
+
+/// The one place that knows which backend a configuration asks for.
+pub fn open_backend(enforcement: &Enforcement) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
+    if enforcement.backend == BackendChoice::DryRun {
+        return Ok(Arc::new(DryRun::new(enforcement.max_bans)));
+    }
+    Ok(kernel::open(&KernelConfig {
+        instance: enforcement.instance.clone(),
+        pin_root: enforcement.pin_root.clone(),
+        ipv4_length: enforcement.ipv4_length,
+        settings: settings(enforcement),
+    })?)
+}
+
+/// How often the maintenance thread looks after things.
+const TICK: Duration = Duration::from_secs(1);
+/// How long the packet-event thread waits before it looks whether to stop.
+const EVENT_WAIT: Duration = Duration::from_millis(250);
+/// Bans of an earlier boot are written again in portions of this size.
+const REWRITE: usize = 20_000;
+
+/// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
+/// behind in the kernel.
+pub fn run(config_file: &Path) -> Result<(), StartError> {
+    let config = Config::load(config_file)?;
+    let system = |what: String| move |source| StartError::System { what, source };
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGHUP,
+    ])
+    .map_err(system("cannot handle signals".into()))?;
+    let _lock = instance::lock(&config.state_dir)?;
+    instance::make_parent(&config.socket)?;
+    let listener = control::bind(&config.socket).map_err(system(format!(
+        "cannot listen on {}",
+        config.socket.display()
+    )))?;
+    instance::drop_privileges()?;
+
+    let service = Arc::new(start_enforcement(config)?);
+    let workers = Workers::start(&service, &service.config())?;
+    let reloader = Arc::new(Reloader {
+        service: service.clone(),
+        workers: Mutex::new(workers),
+    });
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(work)
+            .map_err(system(format!("cannot start the thread {name}")))
+    };
+    let maintenance = {
+        let service = service.clone();
+        spawn("weir-maintain", Box::new(move || maintain(&service)))?
+    };
+    let packets = {
+        let service = service.clone();
+        spawn("weir-packets", Box::new(move || tell_packets(&service)))?
+    };
+    let (stop_control, stopped) = watch::channel(false);
+    let control = {
+        let (service, reloader) = (service.clone(), reloader.clone());
+        let socket = service.config().socket.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(4)
+            .build()
+            .map_err(system("cannot start the control socket".into()))?;
+        spawn(
+            "weir-control",
+            Box::new(move || {
+                let served =
+                    runtime.block_on(control::serve(listener, socket, service, reloader, stopped));
+                if let Err(error) = served {
+                    tracing::error!("control socket: {error}");
+                }
+                // Event streams have no end of their own.
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            }),
+        )?
+    };
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!("cannot tell systemd: {error}");
+    }
+    announce(&service);
+
+    for signal in signals.forever() {
+        if signal != signal_hook::consts::SIGHUP {
+            break;
+        }
+        match reloader.reload() {
+            Ok(_) => {}
+            Err(error) => tracing::error!("reload refused, the old configuration stays: {error}"),
+        }
+    }
+    tracing::info!("stopping; what is banned stays banned");
+    service.stopping.store(true, Ordering::Relaxed);
+    maintenance.thread().unpark();
+    // Receivers gone: the control thread has ended already.
+    let _ = stop_control.send(true);
+    reloader.stop();
+    remember_tracked(&service, u64::MAX, u64::MAX);
+    for thread in [maintenance, packets, control] {
+        if thread.join().is_err() {
+            tracing::error!("a thread of the daemon had panicked");
+        }
+    }
+    service.store.close();
+    let socket = service.config().socket.clone();
+    if let Err(error) = std::fs::remove_file(&socket) {
+        tracing::debug!("cannot remove {}: {error}", socket.display());
+    }
+    Ok(())
+}
+
+fn announce(service: &Service) {
+    let config = service.config();
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(
+        "weir {} runs: backend {}, jails {}, control socket {}",
+        env!("CARGO_PKG_VERSION"),
+        service.backend.name(),
+        config
+            .jails
+            .iter()
+            .map(|jail| jail.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
+        config.socket.display()
+    );
+}
+
+/// Database and backend made to agree, exemptions in, then attached: fill
+/// first, attach last.
+fn start_enforcement(config: Config) -> Result<Service, StartError> {
+    let alerts = Arc::new(Alerts::default());
+    let (store, loaded) = Store::open(&config.state_dir, config.keep_history, alerts.clone());
+    let backend = open_backend(&config.enforcement)?;
+    let begin = Instant::now();
+    let now = Now::read();
+    let in_force = backend.entries()?;
+    let taken_over = in_force.len();
+    let plan = restore::plan(loaded, in_force, &now);
+    let restored = insert_restored(&*backend, &plan.insert, &alerts);
+    let restored = if taken_over > 0 {
+        format!("{taken_over} bans taken over from the kernel")
+    } else {
+        format!("{restored} bans restored from the database")
+    };
+    tracing::info!("{restored} in {} ms", begin.elapsed().as_millis());
+    store.remember(
+        plan.forget
+            .into_iter()
+            .map(|(subject, policy)| Change::Unban { subject, policy }),
+    );
+    store.remember(plan.unexplained.into_iter().map(|e| recovered(e, &now)));
+    let rewrite = if plan.rewrite {
+        plan.insert
+    } else {
+        Vec::new()
+    };
+
+    let service = Service::new(config, backend, store, alerts, restored);
+    service.refresh_exemptions()?;
+    service.backend.set_allow(service.exempt.current().set())?;
+    service.backend.attach()?;
+    for portion in rewrite.chunks(REWRITE) {
+        let saved = service.store.remember_now(
+            portion
+                .iter()
+                .map(|entry| Change::Restored {
+                    entry: entry.clone(),
+                    until: now.until(entry.expiry),
+                })
+                .collect(),
+        );
+        if saved.is_err() {
+            break; // Its rows still have the wall clock; there is an alert.
+        }
+    }
+    Ok(service)
+}
+
+fn insert_restored(backend: &dyn Backend, entries: &[Entry], alerts: &Alerts) -> usize {
+    if entries.is_empty() {
+        return 0;
+    }
+    let Err(error) = backend.insert(entries) else {
+        return entries.len();
+    };
+    tracing::warn!("restoring bans in bulk: {error}; one by one");
+    let mut restored = 0;
+    for entry in entries {
+        match backend.insert(std::slice::from_ref(entry)) {
+            Ok(_) => restored += 1,
+            Err(error) => alerts.raise(
+                "restore",
+                format!("cannot restore the ban of {}: {error}", entry.subject),
+            ),
+        }
+    }
+    restored
+}
+
+/// A ban that is enforced and that the database knows nothing of.
+fn recovered(entry: Entry, now: &Now) -> Change {
+    Change::Ban {
+        ban: Ban {
+            subject: entry.subject,
+            scope: entry.policy.scope,
+            producer: entry.policy.producer,
+            reason: "recovered from the kernel's table; its explanation was lost".into(),
+            since: now.wall,
+            until: now.until(entry.expiry),
+            evidence: Vec::new(),
+        },
+        expiry: entry.expiry,
+    }
+}
+
+/// Counted failures are remembered each second while there are at most this
+/// many subjects, so that a crash does not give an attacker new tries.
+const MAX_TRACKED_SAVED: u64 = 2000;
+
+fn maintain(service: &Service) {
+    let mut counted = 0;
+    let mut routed = Vec::new();
+    while !service.stopping.load(Ordering::Relaxed) {
+        alert_on(service, "backend", service.backend.maintain());
+        follow_default_routes(service, &mut routed);
+        alert_on(service, "allow-list", service.refresh_exemptions());
+        if service.store.take_recreated() {
+            match service.backend.entries() {
+                Ok(entries) => {
+                    let now = Now::read();
+                    for portion in entries.chunks(REWRITE) {
+                        let changes = portion.iter().cloned().map(|e| recovered(e, &now));
+                        if service.store.remember_now(changes.collect()).is_err() {
+                            break;
+                        }
+                    }
+                }
+                Err(error) => tracing::error!("reading the ban table: {error}"),
+            }
+        }
+        counted = remember_tracked(service, counted, MAX_TRACKED_SAVED);
+        thread::park_timeout(TICK);
+    }
+}
+
+/// With `interfaces = "auto"`: an interface that has got a default route since
+/// the start is attached to. One that lost it stays: it may come back.
+fn follow_default_routes(service: &Service, before: &mut Vec<String>) {
+    let config = service.config();
+    if !config.enforcement.auto || config.enforcement.backend == BackendChoice::DryRun {
+        return;
+    }
+    let mut interfaces = config.enforcement.interfaces.clone();
+    interfaces.extend(before.iter().cloned());
+    interfaces.extend(crate::config::with_default_route());
+    interfaces.sort();
+    interfaces.dedup();
+    if *before == interfaces || (before.is_empty() && interfaces == config.enforcement.interfaces) {
+        return;
+    }
+    let mut settings = settings(&config.enforcement);
+    settings.interfaces.clone_from(&interfaces);
+    let taken = service.backend.reconfigure(&settings);
+    if taken.is_ok() {
+        tracing::info!("interfaces with a default route: {}", interfaces.join(", "));
+        *before = interfaces;
+    }
+    alert_on(service, "interfaces", taken);
+}
+
+/// Remembers the ledger's counts if there are new ones; returns how many
+/// failures it has seen by now.
+fn remember_tracked(service: &Service, before: u64, limit: u64) -> u64 {
+    let Some(ledger) = service.ledger() else {
+        return before;
+    };
+    let stats = (0..ledger.jails().len()).filter_map(|jail| ledger.stats(jail));
+    let (failures, tracked) = stats.fold((0, 0), |(failures, tracked), jail| {
+        (failures + jail.failures, tracked + jail.tracked as u64)
+    });
+    if failures != before && tracked <= limit {
+        let all = ledger.snapshot(Timestamp::now());
+        service.store.remember([Change::Tracked(all)]);
+    }
+    failures
+}
+
+fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Error>) {
+    match result {
+        Ok(()) => service.alerts.clear(about),
+        Err(error) => service.alerts.raise(about, error.to_string()),
+    }
+}
+
+fn tell_packets(service: &Service) {
+    while !service.stopping.load(Ordering::Relaxed) {
+        let polled = service.backend.poll_events(EVENT_WAIT, &mut |packet| {
+            let dropped = packet.reason.is_drop() || packet.reason == Reason::Observed;
+            if !dropped || !service.events.has_readers() {
+                return;
+            }
+            let port = match packet.port {
+                0 => String::new(),
+                port => format!(" to port {port}"),
+            };
+            let mut event = Event::new(
+                Kind::Drop,
+                Timestamp::now(),
+                format!(
+                    "{}: protocol {}{port}, interface {}",
+                    packet.reason, packet.protocol, packet.ifindex
+                ),
+            );
+            event.subject = Some(Prefix::host(packet.source));
+            service.events.tell(&event);
+        });
+        match polled {
+            Ok(_) => service.alerts.clear("packet-events"),
+            Err(error) => {
+                service.alerts.raise("packet-events", error.to_string());
+                thread::sleep(TICK);
+            }
+        }
+    }
+}
+
+/// Carries out a reload, all of it or nothing.
+pub struct Reloader {
+    service: Arc<Service>,
+    workers: Mutex<Workers>,
+}
+
+impl Reloader {
+    /// Reads the configuration again and puts it into force; returns its
+    /// warnings.
+    pub fn reload(&self) -> Result<Vec<String>, Refusal> {
+        let refuse = |why: String| Refusal::Reload(why);
+        let mut workers = self.workers.lock().expect("no holder of this lock panics");
+        let old = self.service.config();
+        let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
+        let restart = old.restart_needed(&new);
+        if !restart.is_empty() {
+            return Err(refuse(format!(
+                "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",
+                new.file.display(),
+                restart.join(", ")
+            )));
+        }
+        let changed = settings(&old.enforcement) != settings(&new.enforcement);
+        if changed {
+            let taken = self
+                .service
+                .backend
+                .reconfigure(&settings(&new.enforcement));
+            if let Err(error) = taken {
+                self.roll_back(&old);
+                return Err(refuse(error.to_string()));
+            }
+        }
+        let new = Arc::new(new);
+        if let Err(error) = workers.replace(&self.service, &old, &new) {
+            if changed {
+                self.roll_back(&old);
+            }
+            return Err(refuse(error.to_string()));
+        }
+        self.service.set_config(new.clone());
+        alert_on(
+            &self.service,
+            "allow-list",
+            self.service.refresh_exemptions(),
+        );
+        tracing::info!("reloaded {}", new.file.display());
+        for warning in &new.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(new.warnings.clone())
+    }
+
+    fn roll_back(&self, old: &Config) {
+        alert_on(
+            &self.service,
+            "backend-settings",
+            self.service
+                .backend
+                .reconfigure(&settings(&old.enforcement)),
+        );
+    }
+
+    fn stop(&self) {
+        self.workers
+            .lock()
+            .expect("no holder of this lock panics")
+            .stop();
+    }
+}

@@ -1,0 +1,419 @@
+//! From the log line to the ban, run to completion: each group of sources has
+//! one thread that reads a batch, runs the filters of its jails on it, counts
+//! findings in the ledger and hands the bans to [`Service::enforce`]. Nothing
+//! is passed on per record, nobody else is woken.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_core::{
+    Ban, Prefix,
+    detect::{Context, DefinitionError, Filter, FilterState, Finding, Record},
+    policy::{Jail, Ledger, Outcome},
+};
+use weir_sources::{
+    BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin,
+    Position, Source, SourceError, Start,
+};
+
+use crate::{
+    config::{Config, JailConfig, SourceChoice},
+    events::{Event, Kind},
+    service::{JailCounters, Service},
+    store::Change,
+};
+
+/// A worker looks this often whether it is to stop.
+const WAIT: Duration = Duration::from_millis(250);
+/// Positions are remembered this often.
+const SAVE: Duration = Duration::from_secs(1);
+/// A source that cannot be opened is tried again after this time.
+const REOPEN: Duration = Duration::from_secs(5);
+
+/// Why the workers do not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// A filter is wrong.
+    #[error("filter {name:?}: {error}")]
+    Filter {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        error: DefinitionError,
+    },
+    /// There is no such filter.
+    #[error("there is no filter {0:?}")]
+    NoFilter(String),
+    /// No thread.
+    #[error("cannot start a worker: {0}")]
+    Thread(std::io::Error),
+}
+
+/// The filter of this name: the configuration's own, or one that weir brings.
+pub fn filter(config: &Config, name: &str) -> Result<Filter, WorkerError> {
+    match config.filters.get(name) {
+        Some(definition) => Filter::compile(definition).map_err(|error| WorkerError::Filter {
+            name: name.to_owned(),
+            error,
+        }),
+        None => Filter::builtin(name).ok_or_else(|| WorkerError::NoFilter(name.to_owned())),
+    }
+}
+
+/// What a group of jails reads together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// The files of these patterns.
+    Files(Vec<String>),
+    /// The journal's entries of these programs.
+    Journal(Vec<String>),
+}
+
+impl Group {
+    /// Its name in the database.
+    fn key(&self) -> String {
+        match self {
+            Self::Files(patterns) => format!("file:{}", patterns.join("\n")),
+            Self::Journal(programs) => format!("journal:{}", programs.join(",")),
+        }
+    }
+
+    fn open(&self, saved: Option<&str>) -> Result<Source, SourceError> {
+        match self {
+            Self::Files(patterns) => {
+                let saved: Option<Vec<Position>> =
+                    saved.and_then(|text| serde_json::from_str(text).ok());
+                Ok(Source::File(FileSource::open(FileConfig {
+                    patterns: patterns.clone(),
+                    from: saved.map_or(Start::End, Start::Saved),
+                })?))
+            }
+            Self::Journal(programs) => {
+                let programs: Vec<_> = programs.iter().map(String::as_str).collect();
+                let mut config = JournalConfig::program(&programs);
+                if let Some(cursor) = saved {
+                    config.start = JournalStart::Cursor(cursor.to_owned());
+                }
+                Ok(Source::Journal(JournalSource::open(config)?))
+            }
+        }
+    }
+}
+
+fn position(source: &Source) -> Option<String> {
+    match source {
+        Source::File(source) => serde_json::to_string(&source.positions()).ok(),
+        Source::Journal(source) => source.cursor().map(str::to_owned),
+    }
+}
+
+/// A jail as its worker runs it.
+struct Running {
+    /// Its number in the ledger.
+    number: usize,
+    config: JailConfig,
+    filter: Filter,
+    state: FilterState,
+    counters: Arc<JailCounters>,
+}
+
+/// The positions reached, by group; they outlive the threads of one plan.
+type Positions = Arc<Mutex<HashMap<String, String>>>;
+
+/// The threads that read, and what they share.
+pub struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    ledger: Arc<Ledger>,
+    positions: Positions,
+}
+
+impl Workers {
+    /// Starts reading for all jails of `config`, where an earlier run stopped.
+    pub fn start(service: &Arc<Service>, config: &Config) -> Result<Self, WorkerError> {
+        let ledger = Arc::new(Ledger::new(jails(config)));
+        ledger.restore_history(service.store.jail_history());
+        ledger.restore(service.store.tracked(), Timestamp::now());
+        let mut workers = Self {
+            threads: Vec::new(),
+            stop: Arc::default(),
+            ledger,
+            positions: Arc::new(Mutex::new(service.store.positions())),
+        };
+        workers.spawn(service, running(service, config)?)?;
+        Ok(workers)
+    }
+
+    /// Changes over to another configuration. On an error the old one goes on.
+    pub fn replace(
+        &mut self,
+        service: &Arc<Service>,
+        old: &Config,
+        new: &Config,
+    ) -> Result<(), WorkerError> {
+        let groups = running(service, new)?;
+        self.stop();
+        let now = Timestamp::now();
+        let ledger = Arc::new(Ledger::new(jails(new)));
+        ledger.restore_history(self.ledger.history());
+        ledger.restore(self.ledger.snapshot(now), now);
+        let before = std::mem::replace(&mut self.ledger, ledger);
+        let Err(error) = self.spawn(service, groups) else {
+            return Ok(());
+        };
+        self.stop();
+        self.ledger = before;
+        self.spawn(service, running(service, old)?)?;
+        Err(error)
+    }
+
+    fn spawn(
+        &mut self,
+        service: &Arc<Service>,
+        groups: BTreeMap<Group, Vec<Running>>,
+    ) -> Result<(), WorkerError> {
+        self.stop = Arc::default();
+        service.set_ledger(self.ledger.clone());
+        for (i, (group, jails)) in groups.into_iter().enumerate() {
+            let worker = Worker {
+                service: service.clone(),
+                group,
+                jails,
+                ledger: self.ledger.clone(),
+                positions: self.positions.clone(),
+                stop: self.stop.clone(),
+                zone: TimeZone::system(),
+            };
+            let thread = thread::Builder::new()
+                .name(format!("weir-worker-{i}"))
+                .spawn(move || worker.run())
+                .map_err(WorkerError::Thread)?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Ends the threads; their positions and counts are remembered.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker had panicked");
+            }
+        }
+    }
+}
+
+/// The jails as the ledger counts them, in the order of the configuration.
+fn jails(config: &Config) -> Vec<Jail> {
+    config
+        .jails
+        .iter()
+        .map(|jail| Jail {
+            name: jail.name.clone(),
+            limits: jail.limits.clone(),
+            scope: jail.scope.clone(),
+            ignore: jail.ignore.clone(),
+        })
+        .collect()
+}
+
+/// The jails with their compiled filters, by what they read.
+fn running(
+    service: &Service,
+    config: &Config,
+) -> Result<BTreeMap<Group, Vec<Running>>, WorkerError> {
+    let mut groups: BTreeMap<Group, Vec<Running>> = BTreeMap::new();
+    for (number, jail) in config.jails.iter().enumerate() {
+        let filter = filter(config, &jail.filter)?;
+        let group = match &jail.source {
+            SourceChoice::Files(patterns) => Group::Files(patterns.clone()),
+            SourceChoice::Journal => {
+                Group::Journal(filter.identifiers().map(str::to_owned).collect())
+            }
+        };
+        groups.entry(group).or_default().push(Running {
+            number,
+            config: jail.clone(),
+            filter,
+            state: FilterState::default(),
+            counters: service.jail_counters(&jail.name),
+        });
+    }
+    Ok(groups)
+}
+
+/// One thread.
+struct Worker {
+    service: Arc<Service>,
+    group: Group,
+    jails: Vec<Running>,
+    ledger: Arc<Ledger>,
+    positions: Positions,
+    stop: Arc<AtomicBool>,
+    zone: TimeZone,
+}
+
+impl Worker {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn run(mut self) {
+        while !self.stopping() {
+            let key = self.group.key();
+            let saved = self
+                .positions
+                .lock()
+                .expect("no holder of this lock panics")
+                .get(&key)
+                .cloned();
+            let about = format!("source:{}", key.replace('\n', " "));
+            match self.group.open(saved.as_deref()) {
+                Ok(mut source) => {
+                    self.service.alerts.clear(&about);
+                    if let Err(error) = self.read(&mut source) {
+                        self.service.alerts.raise(&about, error.to_string());
+                    }
+                    self.save(&source);
+                }
+                Err(error) => self.service.alerts.raise(&about, error.to_string()),
+            }
+            let again = Instant::now() + REOPEN;
+            while !self.stopping() && Instant::now() < again {
+                thread::sleep(WAIT);
+            }
+        }
+    }
+
+    fn read(&mut self, source: &mut Source) -> Result<(), SourceError> {
+        let mut bans = Vec::new();
+        let mut saved = Instant::now();
+        // From the first moment: what is written while the daemon is down is read.
+        self.save(source);
+        while !self.stopping() {
+            let now = Cell::new(None);
+            let info = source.read_batch(WAIT, &mut |line, origin| {
+                // The clock is read when a line has come, not when waiting began.
+                let now = now.get().unwrap_or_else(|| {
+                    let time = Timestamp::now();
+                    now.set(Some(time));
+                    time
+                });
+                self.one_line(line, &origin, now, &mut bans);
+            })?;
+            self.service.enforce(std::mem::take(&mut bans));
+            self.tell_problems(&info);
+            if saved.elapsed() >= SAVE {
+                saved = Instant::now();
+                self.save(source);
+            }
+        }
+        Ok(())
+    }
+
+    fn one_line(&mut self, line: &[u8], origin: &Origin<'_>, now: Timestamp, bans: &mut Vec<Ban>) {
+        let record = Record {
+            line,
+            time: origin.time,
+            message_only: origin.message_only,
+        };
+        let context = Context {
+            now,
+            zone: &self.zone,
+        };
+        for jail in &mut self.jails {
+            jail.counters.lines.fetch_add(1, Ordering::Relaxed);
+            let Some(finding) = jail.filter.read(&mut jail.state, &record, &context) else {
+                continue;
+            };
+            jail.counters.findings.fetch_add(1, Ordering::Relaxed);
+            if let Some(exemption) = self.service.exempt.current().lookup(finding.addr) {
+                jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                tell_finding(&self.service, jail, &finding, &exemption.reason);
+                continue;
+            }
+            match self.ledger.record(jail.number, &finding, line, now) {
+                Outcome::Ban(ban) => {
+                    jail.counters.bans.fetch_add(1, Ordering::Relaxed);
+                    tell_finding(&self.service, jail, &finding, &ban.reason);
+                    bans.push(ban);
+                }
+                Outcome::Counted { failures, of } => {
+                    if self.service.events.has_readers() {
+                        let count = format!("failure {failures} of {of}");
+                        tell_finding(&self.service, jail, &finding, &count);
+                    }
+                }
+                Outcome::Ignored(_) | Outcome::TooOld => {
+                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn tell_problems(&self, info: &BatchInfo) {
+        for problem in &info.problems {
+            let about = format!("source:{}", problem.path.display());
+            if problem.resolved {
+                self.service.alerts.clear(&about);
+            } else {
+                self.service.alerts.raise(&about, problem.message.clone());
+            }
+        }
+        if info.cut + info.truncated + info.rotated > 0 {
+            tracing::debug!(
+                "{}: {} lines cut, {} files truncated, {} rotated",
+                self.group.key(),
+                info.cut,
+                info.truncated,
+                info.rotated
+            );
+        }
+    }
+
+    /// Remembers how far this worker has read, if that is further than before.
+    fn save(&self, source: &Source) {
+        let Some(position) = position(source) else {
+            return;
+        };
+        let key = self.group.key();
+        {
+            let mut positions = self
+                .positions
+                .lock()
+                .expect("no holder of this lock panics");
+            if positions.get(&key) == Some(&position) {
+                return;
+            }
+            positions.insert(key.clone(), position.clone());
+        }
+        self.service.store.remember([Change::Position {
+            source: key,
+            position,
+        }]);
+    }
+}
+
+fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {
+    let mut reason = match &finding.user {
+        Some(user) => format!("user {user:?}; {count}"),
+        None => count.to_owned(),
+    };
+    if let Some((end, _)) = reason.char_indices().nth(256) {
+        reason.truncate(end);
+    }
+    let mut event = Event::new(Kind::Found, finding.time, reason).about(Prefix::host(finding.addr));
+    event.jail = Some(jail.config.name.clone());
+    service.events.tell(&event);
+}

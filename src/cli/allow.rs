@@ -1,0 +1,75 @@
+//! `weir allow`
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{
+    Answer, Common,
+    client::{Reply, quote},
+    show,
+};
+
+/// Exempt addresses from every ban
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Allow an address or prefix from now on; it wins over every ban
+    Add {
+        /// An address or prefix
+        prefix: String,
+        /// Why, for those who ask later
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        note: String,
+    },
+    /// Take back what `allow add` did; exit code 1 if it was not there
+    Del {
+        /// The address or prefix as it was added
+        prefix: String,
+    },
+    /// List all exempt prefixes with the reason of each
+    List {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+    let client = common.client();
+    match verb {
+        Verb::Add { prefix, note } => {
+            let answer = client
+                .post("/v1/allow", &json!({ "prefix": prefix, "note": note }))?
+                .ok()?;
+            show::warning(&answer);
+            show::line(format!("{} is allowed", show::text(&answer["prefix"])))?;
+        }
+        Verb::Del { prefix } => match client.delete(&format!("/v1/allow/{}", quote(prefix)))? {
+            Reply::Ok(answer) => {
+                show::warning(&answer);
+                show::line(format!(
+                    "{} is no longer allowed",
+                    show::text(&answer["prefix"])
+                ))?;
+            }
+            Reply::NotFound(why) => {
+                show::line(weir_daemon::escape(&why))?;
+                return Ok(Answer::No);
+            }
+        },
+        Verb::List { json } => {
+            let answer = client.get("/v1/allow")?.ok()?;
+            if *json {
+                show::json(&answer)?;
+                return Ok(Answer::Done);
+            }
+            let rows: Vec<_> = answer["allow"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|e| vec![show::text(&e["prefix"]), show::text(&e["reason"])])
+                .collect();
+            show::table(&["PREFIX", "REASON"], &rows)?;
+        }
+    }
+    Ok(Answer::Done)
+}

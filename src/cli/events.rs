@@ -1,0 +1,32 @@
+//! `weir events`
+
+use std::io::Write;
+
+use super::{Answer, Common};
+
+/// Print what happens as JSON lines
+///
+/// Findings, bans, unbans, drops (rate-limited), changes of the allow list and
+/// errors, as they happen, until interrupted.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Follow the events (the default; for scripts that say so)
+    #[arg(long)]
+    follow: bool,
+    /// These are JSON lines already
+    #[arg(long, hide = true)]
+    json: bool,
+}
+
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+    // There is no other way yet to read events than to follow them.
+    let _ = (args.follow, args.json);
+    let mut out = std::io::stdout();
+    common.client().stream("/v1/events", &mut |data| {
+        // JSON escapes control characters by itself.
+        out.write_all(data)?;
+        out.flush()?;
+        Ok(())
+    })?;
+    Ok(Answer::Done)
+}

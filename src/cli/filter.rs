@@ -1,0 +1,218 @@
+//! `weir filter`
+
+use std::{
+    io::{self, BufRead, Write},
+    path::Path,
+};
+
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::json;
+use weir_core::detect::{Context, Definition, Filter, FilterState, Finding, MAX_LINE, Record};
+use weir_daemon::{
+    config::{Config, DEFAULT_PATH},
+    escape,
+};
+
+use super::{Answer, Common};
+
+/// Try filters on log lines
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Read lines from standard input and say which ones are failures
+    ///
+    /// NAME is a filter of the configuration ([filter.NAME]), or one that weir
+    /// brings; with --config DIR it is DIR/filter.d/NAME.toml first. Exit code 1
+    /// if no line was a failure (with --json the objects say so).
+    Test(Test),
+    /// List the filters that weir brings and those of the configuration
+    List,
+}
+
+#[derive(clap::Args)]
+pub struct Test {
+    /// Which filter
+    name: String,
+    /// A parameter of the filter
+    #[arg(long = "option", value_name = "KEY=VALUE")]
+    options: Vec<String>,
+    /// The time zone of stamps that name none, such as Europe/Berlin or CET-1CEST
+    #[arg(long, value_name = "TZ")]
+    tz: Option<String>,
+    /// What time it is, in seconds since 1970
+    #[arg(long, value_name = "EPOCH")]
+    now: Option<i64>,
+    /// The lines are messages alone, as the journal has them
+    #[arg(long)]
+    journal: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+    match verb {
+        Verb::Test(test) => run_test(common, test),
+        Verb::List => list(common),
+    }
+}
+
+fn list(common: &Common) -> anyhow::Result<Answer> {
+    for name in Filter::builtin_names() {
+        super::show::line(format!("{name} (built in)"))?;
+    }
+    if common.config.exists() {
+        for name in Config::load(&common.config)?.filters.keys() {
+            super::show::line(format!("{} ({})", escape(name), common.config.display()))?;
+        }
+    }
+    Ok(Answer::Done)
+}
+
+fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
+    if let Some(option) = test.options.first() {
+        bail!(
+            "--option {option:?}: weir's own filters take no options; those of Fail2ban filters come later"
+        );
+    }
+    let filter = find(common, test)?;
+    let zone = match &test.tz {
+        None => TimeZone::system(),
+        Some(name) => TimeZone::get(name)
+            .or_else(|_| TimeZone::posix(name))
+            .with_context(|| format!("{name:?} is not a time zone"))?,
+    };
+    let now = match test.now {
+        None => None,
+        Some(epoch) => Some(
+            Timestamp::from_second(epoch)
+                .with_context(|| format!("--now {epoch}: out of range"))?,
+        ),
+    };
+    let mut state = FilterState::default();
+    let mut input = io::stdin().lock();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut line = Vec::new();
+    let mut matched = 0u64;
+    let mut lines = 0u64;
+    while read_line(&mut input, &mut line)? {
+        lines += 1;
+        let context = Context {
+            now: now.unwrap_or_else(Timestamp::now),
+            zone: &zone,
+        };
+        let record = Record {
+            line: &line,
+            time: test.journal.then_some(context.now),
+            message_only: test.journal,
+        };
+        let finding = filter.read(&mut state, &record, &context);
+        matched += u64::from(finding.is_some());
+        if test.json {
+            serde_json::to_writer(&mut out, &result(finding.as_ref())).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else if let Some(finding) = finding {
+            writeln!(
+                out,
+                "{} {} {}\n  | {}",
+                finding.time,
+                finding.addr,
+                finding.user.as_deref().map(escape).unwrap_or_default(),
+                escape(&String::from_utf8_lossy(&line))
+            )?;
+        }
+    }
+    if !test.json {
+        writeln!(out, "{matched} of {lines} lines are failures")?;
+    }
+    out.flush()?;
+    // A program that reads the objects has its answer in them.
+    Ok(match matched > 0 || test.json {
+        true => Answer::Done,
+        false => Answer::No,
+    })
+}
+
+/// One line without its newline, of any length in bounded memory: what is
+/// beyond the longest that a source delivers is skipped.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let mut any = false;
+    loop {
+        let available = input.fill_buf()?;
+        if available.is_empty() {
+            return Ok(any);
+        }
+        any = true;
+        let end = available.iter().position(|b| *b == b'\n');
+        let piece = &available[..end.unwrap_or(available.len())];
+        let room = MAX_LINE - line.len();
+        line.extend(&piece[..piece.len().min(room)]);
+        let used = piece.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+fn result(finding: Option<&Finding>) -> serde_json::Value {
+    let Some(finding) = finding else {
+        return json!({ "match": false });
+    };
+    let mut object = json!({
+        "match": true,
+        "time": finding.time.as_second(),
+        "host": finding.addr.to_string(),
+        "attempts": finding.attempts,
+        "regex": finding.pattern,
+    });
+    let family = if finding.addr.is_ipv4() { "ip4" } else { "ip6" };
+    object[family] = finding.addr.to_string().into();
+    if let Some(user) = &finding.user {
+        object["user"] = user.as_str().into();
+        object["users"] = json!([user]);
+    }
+    object
+}
+
+fn find(common: &Common, test: &Test) -> anyhow::Result<Filter> {
+    let name = &test.name;
+    if name.is_empty() || name.starts_with('.') || name.contains('/') {
+        bail!("{name:?} is not the name of a filter");
+    }
+    let config = common.config.as_path();
+    if config.is_dir() {
+        let dir = config.join("filter.d");
+        let own = dir.join(format!("{name}.toml"));
+        if own.exists() {
+            let text = std::fs::read_to_string(&own)
+                .with_context(|| format!("reading {}", own.display()))?;
+            let definition: Definition =
+                toml::from_str(&text).with_context(|| own.display().to_string())?;
+            return Filter::compile(&definition).with_context(|| own.display().to_string());
+        }
+        let fail2ban = dir.join(format!("{name}.conf"));
+        if fail2ban.exists() {
+            bail!(
+                "{} is a Fail2ban filter: weir does not read these yet; write {} with weir's own patterns, or use a filter that weir brings ({})",
+                fail2ban.display(),
+                own.display(),
+                Filter::builtin_names().join(", ")
+            );
+        }
+        let file = config.join("weir.toml");
+        if file.exists() {
+            return Ok(weir_daemon::worker::filter(&Config::load(&file)?, name)?);
+        }
+    } else if config.exists() || config != Path::new(DEFAULT_PATH) {
+        return Ok(weir_daemon::worker::filter(&Config::load(config)?, name)?);
+    }
+    Filter::builtin(name).with_context(|| {
+        format!(
+            "there is no filter {name:?}; weir brings {}",
+            Filter::builtin_names().join(", ")
+        )
+    })
+}

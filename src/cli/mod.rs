@@ -1,0 +1,152 @@
+//! The verbs: one definition for parsing, help, man page and completions.
+
+mod allow;
+mod ban;
+mod bans;
+mod check;
+mod client;
+mod daemon;
+mod detach;
+mod documents;
+mod events;
+mod filter;
+mod reload;
+mod show;
+mod status;
+mod unban;
+mod why;
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use clap::{Parser, Subcommand};
+use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
+
+/// Decides who may talk to this host and drops the rest where it costs least
+///
+/// weir reads logs, bans addresses that misbehave, and drops their packets in
+/// the kernel before the network stack sees them. `weir daemon` does the work;
+/// the other verbs ask it over a unix socket.
+///
+/// Exit codes: 0 done, 1 the answer is no, 2 error.
+#[derive(Parser)]
+#[command(
+    name = "weir",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub struct Weir {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+    /// The daemon's control socket [default: the configuration's, else /run/weir/weir.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the daemon in the foreground
+    Daemon(daemon::Args),
+    /// Check the configuration as start and reload do
+    Check(check::Args),
+    /// Have the daemon read its configuration again, all of it or nothing
+    Reload(reload::Args),
+    /// Show what the daemon does, or one jail
+    Status(status::Args),
+    /// List the bans in force
+    Bans(bans::Args),
+    /// Ban an address or prefix
+    Ban(ban::Args),
+    /// Lift the bans of an address or prefix
+    Unban(unban::Args),
+    /// Say why an address is dropped; exit code 1 if it is not
+    Why(why::Args),
+    /// Exempt addresses from every ban
+    #[command(subcommand)]
+    Allow(allow::Verb),
+    /// Print what happens as JSON lines
+    Events(events::Args),
+    /// Try filters on log lines
+    #[command(subcommand)]
+    Filter(filter::Verb),
+    /// Take everything of weir out of the kernel
+    Detach(detach::Args),
+    /// Write the man pages to a directory
+    #[command(hide = true)]
+    Man(documents::ManArgs),
+    /// Print a completion script
+    #[command(hide = true)]
+    Completions(documents::CompletionArgs),
+}
+
+/// What a verb found, for the exit code.
+pub enum Answer {
+    /// It was done, or the answer is yes.
+    Done,
+    /// The answer is no.
+    No,
+}
+
+/// What all verbs share.
+pub struct Common {
+    config: PathBuf,
+    socket: Option<PathBuf>,
+}
+
+impl Common {
+    fn client(&self) -> client::Client {
+        let socket = self.socket.clone().unwrap_or_else(|| {
+            // A daemon with a socket of its own is found by its configuration.
+            weir_daemon::config::socket_of(&self.config)
+                .unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET))
+        });
+        client::Client::new(socket)
+    }
+}
+
+/// Does what was asked.
+pub fn run(weir: Weir) -> anyhow::Result<Answer> {
+    let common = Common {
+        config: weir.config,
+        socket: weir.socket,
+    };
+    match weir.verb {
+        Verb::Daemon(args) => daemon::run(&common, &args),
+        Verb::Check(args) => check::run(&common, &args),
+        Verb::Reload(args) => reload::run(&common, &args),
+        Verb::Status(args) => status::run(&common, &args),
+        Verb::Bans(args) => bans::run(&common, &args),
+        Verb::Ban(args) => ban::run(&common, &args),
+        Verb::Unban(args) => unban::run(&common, &args),
+        Verb::Why(args) => why::run(&common, &args),
+        Verb::Allow(verb) => allow::run(&common, &verb),
+        Verb::Events(args) => events::run(&common, &args),
+        Verb::Filter(verb) => filter::run(&common, &verb),
+        Verb::Detach(args) => detach::run(&common, &args),
+        Verb::Man(args) => documents::man(&args),
+        Verb::Completions(args) => documents::completions(&args),
+    }
+}
+
+/// Is the reader of our output gone?
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Prints an error on standard error, fit for a terminal.
+pub fn complain(error: &anyhow::Error) {
+    for line in format!("{error:#}").lines() {
+        // Nobody is left to tell if this fails.
+        let _ = writeln!(io::stderr(), "weir: {}", weir_daemon::escape(line));
+    }
+}

@@ -1,0 +1,20 @@
+//! `weir reload`
+
+use serde_json::Value;
+
+use super::{Answer, Common, show};
+
+/// Have the daemon read its configuration again, all of it or nothing
+///
+/// A mistake in the file is named and the old configuration stays in force.
+#[derive(clap::Args)]
+pub struct Args {}
+
+pub fn run(common: &Common, _: &Args) -> anyhow::Result<Answer> {
+    let answer = common.client().post("/v1/reload", &Value::Null)?.ok()?;
+    for warning in answer["warnings"].as_array().into_iter().flatten() {
+        show::line(format!("warning: {}", show::text(warning)))?;
+    }
+    show::line("reloaded")?;
+    Ok(Answer::Done)
+}

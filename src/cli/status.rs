@@ -1,0 +1,128 @@
+//! `weir status`
+
+use std::time::Duration;
+
+use serde_json::Value;
+use weir_daemon::config::duration_text;
+
+use super::{Answer, Common, show, why};
+
+/// Show what the daemon does, or one jail
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only this jail
+    jail: Option<String>,
+    /// Print the status as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+    let status = common.client().get("/v1/status")?.ok()?;
+    let jails = status["jails"].as_array().cloned().unwrap_or_default();
+    if let Some(name) = &args.jail {
+        let Some(jail) = jails.iter().find(|jail| jail["name"] == **name) else {
+            let names: Vec<_> = jails.iter().map(|jail| show::text(&jail["name"])).collect();
+            anyhow::bail!(
+                "there is no jail {name:?}; enabled are: {}",
+                names.join(", ")
+            );
+        };
+        if args.json {
+            show::json(jail)?;
+        } else {
+            one_jail(jail)?;
+        }
+        return Ok(Answer::Done);
+    }
+    if args.json {
+        show::json(&status)?;
+    } else {
+        all(&status, &jails)?;
+    }
+    Ok(Answer::Done)
+}
+
+fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
+    let up = Duration::from_secs(status["uptime_seconds"].as_u64().unwrap_or(0));
+    show::line(format!(
+        "weir {} runs since {} (pid {}), {}",
+        show::text(&status["version"]),
+        duration_text(up),
+        status["pid"],
+        show::text(&status["config"])
+    ))?;
+    let observe = match status["observe"].as_bool() {
+        Some(true) => ", observing only: nothing is dropped",
+        _ => "",
+    };
+    show::line(format!(
+        "backend {}{observe}: {} of {} bans, {} evicted, {} KiB of kernel memory; {}",
+        show::text(&status["backend"]),
+        status["usage"]["bans"],
+        status["usage"]["max_bans"],
+        status["usage"]["evicted"],
+        status["usage"]["map_bytes"].as_u64().unwrap_or(0) / 1024,
+        show::text(&status["restored"])
+    ))?;
+    for attachment in status["attachments"].as_array().into_iter().flatten() {
+        let note = match attachment["note"].as_str() {
+            None | Some("") => String::new(),
+            Some(note) => format!(" ({})", weir_daemon::escape(note)),
+        };
+        show::line(format!(
+            "  {}: {}{note}",
+            show::text(&attachment["interface"]),
+            show::text(&attachment["hook"])
+        ))?;
+    }
+    why::counters(&status["counters"])?;
+    for alert in status["alerts"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "ALERT since {}: {}",
+            show::moment(alert["since"].as_str().unwrap_or_default()),
+            show::text(&alert["message"])
+        ))?;
+    }
+    for warning in status["warnings"].as_array().into_iter().flatten() {
+        show::line(format!("warning: {}", show::text(warning)))?;
+    }
+    let rows: Vec<_> = jails
+        .iter()
+        .map(|jail| {
+            [
+                "name",
+                "lines",
+                "findings",
+                "tracked",
+                "bans",
+                "bans_in_force",
+                "ignored",
+                "source",
+            ]
+            .map(|key| show::text(&jail[key]))
+            .to_vec()
+        })
+        .collect();
+    show::table(
+        &[
+            "JAIL", "LINES", "FINDINGS", "TRACKED", "BANS", "IN FORCE", "IGNORED", "SOURCE",
+        ],
+        &rows,
+    )?;
+    Ok(())
+}
+
+fn one_jail(jail: &Value) -> anyhow::Result<()> {
+    let Some(fields) = jail.as_object() else {
+        anyhow::bail!("the daemon's answer is not a jail");
+    };
+    for (key, value) in fields {
+        show::line(format!(
+            "{:14} {}",
+            key.replace('_', " "),
+            show::text(value)
+        ))?;
+    }
+    Ok(())
+}

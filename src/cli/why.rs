@@ -1,0 +1,111 @@
+//! `weir why`
+
+use serde_json::Value;
+
+use super::{Answer, Common, client::quote, show};
+
+/// Say why an address is dropped; exit code 1 if it is not
+///
+/// Shows its bans with reason, time and the log lines that led to them, what
+/// exempts it, earlier bans, and failures that are still counted.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The address
+    address: String,
+    /// For packets to this port, such as 22 or 22/tcp
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+    let mut path = format!("/v1/why/{}", quote(&args.address));
+    if let Some(port) = &args.port {
+        path.push_str(&format!("?port={}", quote(port)));
+    }
+    let answer = common.client().get(&path)?.ok()?;
+    if args.json {
+        show::json(&answer)?;
+    } else {
+        explain(&answer)?;
+    }
+    Ok(match answer["dropped"].as_bool() {
+        Some(true) => Answer::Done,
+        _ => Answer::No,
+    })
+}
+
+fn explain(answer: &Value) -> std::io::Result<()> {
+    let address = show::text(&answer["address"]);
+    let verdict = answer["verdict"].as_str().unwrap_or_default();
+    show::line(match verdict {
+        "banned-all" => format!("{address} is dropped: banned on all ports"),
+        "banned-scope" => format!("{address} is dropped on the ports below"),
+        "allowed" => format!("{address} passes: banned, but exempt"),
+        "other-port" => format!("{address} passes on this port: its bans cover other ports"),
+        "observed" => format!("{address} passes: banned, but observe = true only counts"),
+        _ => format!("{address} passes: it is not banned"),
+    })?;
+    if let Some(reason) = answer["exempt"]["reason"].as_str() {
+        show::line(format!(
+            "  exempt: {}, {}",
+            show::text(&answer["exempt"]["prefix"]),
+            weir_daemon::escape(reason)
+        ))?;
+    }
+    for ban in answer["bans"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "  ban of {} on {} by {}, {}",
+            show::text(&ban["subject"]),
+            show::text(&ban["scope"]),
+            show::producer(ban),
+            show::end(ban)
+        ))?;
+        if let Some(since) = ban["since"].as_str() {
+            show::line(format!("    since {}", show::moment(since)))?;
+        }
+        show::line(format!("    reason: {}", show::text(&ban["reason"])))?;
+        for line in ban["evidence"].as_array().into_iter().flatten() {
+            show::line(format!("    | {}", show::text(line)))?;
+        }
+    }
+    for tracked in answer["tracked"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "  jail {}: {} of {} failures counted",
+            show::text(&tracked["jail"]),
+            tracked["findings"],
+            tracked["max_retry"]
+        ))?;
+    }
+    let history = answer["history"].as_array().map_or(&[][..], Vec::as_slice);
+    if !history.is_empty() {
+        show::line("  last bans:")?;
+    }
+    for past in history {
+        show::line(format!(
+            "    {} {} by {}: {}",
+            show::moment(past["since"].as_str().unwrap_or_default()),
+            show::text(&past["subject"]),
+            show::producer(past),
+            show::text(&past["reason"])
+        ))?;
+    }
+    counters(&answer["counters"])
+}
+
+/// The packets of all sources, by exit; those that there were.
+pub fn counters(counters: &Value) -> std::io::Result<()> {
+    let seen: Vec<_> = counters
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|c| c["packets"].as_u64() > Some(0))
+        .map(|c| format!("{} {}", show::text(&c["reason"]), c["packets"]))
+        .collect();
+    if !seen.is_empty() {
+        show::line(format!("  packets, all sources: {}", seen.join(", ")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! `weir`: decides who may talk to a host and drops the rest where it costs
+//! least. This file is the table of contents; each verb has a file in `cli/`.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::run(cli::Weir::parse()) {
+        Ok(cli::Answer::Done) => ExitCode::SUCCESS,
+        Ok(cli::Answer::No) => ExitCode::from(1),
+        Err(error) => {
+            // A reader that went away (`weir bans | head`) is no failure.
+            if cli::is_broken_pipe(&error) {
+                return ExitCode::SUCCESS;
+            }
+            cli::complain(&error);
+            ExitCode::from(2)
+        }
+    }
+}

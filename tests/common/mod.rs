@@ -1,0 +1,462 @@
+//! What the system tests share: a host on a virtual network with attackers and
+//! customers outside, and a real daemon in it that leaves nothing behind.
+#![allow(dead_code)] // each test file uses its part
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_lab::{Child, Namespace, Net, Side, Veth, VethOpts, traffic, wait_for};
+
+/// The program under test.
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+/// For what should happen.
+pub const SOON: Duration = Duration::from_secs(20);
+/// For what should not: a packet on a veth pair takes microseconds.
+pub const SILENCE: Duration = Duration::from_millis(300);
+
+/// The host's addresses, IPv4 and IPv6.
+pub const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+/// The gateway's: the other end of the wire.
+pub const GATEWAY: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+/// Somebody who misbehaves, in both families.
+pub const ATTACKER: [&str; 2] = ["198.51.100.7", "2001:db8:bad::7"];
+/// Somebody else who does.
+pub const OTHER: [&str; 2] = ["198.51.100.8", "2001:db8:bad:1::8"];
+/// Somebody who does not.
+pub const CUSTOMER: [&str; 2] = ["203.0.113.5", "2001:db8:c::5"];
+
+/// Prints why a test cannot run here.
+pub fn skipped(programs: &[&str]) -> bool {
+    let why = weir_lab::missing(programs);
+    if let Some(why) = &why {
+        println!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+pub fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A host and everybody else, on one wire named `eth0` at both ends.
+pub struct Site {
+    pub veth: Veth,
+    pub host: Namespace,
+    pub internet: Namespace,
+    pub net: Net,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        Self::with_mtu(1500)
+    }
+
+    pub fn with_mtu(mtu: u32) -> Self {
+        let net = Net::new().unwrap();
+        let host = net.namespace("host").unwrap();
+        let internet = net.namespace("net").unwrap();
+        let opts = VethOpts::new(
+            &["192.0.2.1/24", "2001:db8::1/64"],
+            &["192.0.2.2/24", "2001:db8::2/64"],
+        );
+        let opts = opts.unwrap().mtu(mtu);
+        let mut veth = net.veth(&host, "eth0", &internet, "eth0", opts).unwrap();
+        for prefix in [
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "198.18.0.0/15",
+            "2001:db8:bad::/48",
+            "2001:db8:c::/48",
+        ] {
+            veth.add_sources(Side::B, prefix).unwrap();
+        }
+        host.ip(&GATEWAY.map(|gateway| format!("route add default via {gateway} dev eth0")))
+            .unwrap();
+        Self {
+            veth,
+            host,
+            internet,
+            net,
+        }
+    }
+
+    /// Does a TCP connection from outside come about?
+    pub fn connects(&self, from: &str, to: SocketAddr) -> bool {
+        self.connects_within(from, to, SILENCE)
+    }
+
+    fn connects_within(&self, from: &str, to: SocketAddr, time: Duration) -> bool {
+        traffic::tcp_connect(&self.internet, Some(addr(from)), to, time).is_ok()
+    }
+
+    /// Asserts that somebody is served.
+    #[track_caller]
+    pub fn serves(&self, from: &str, to: SocketAddr) {
+        let seen = traffic::tcp_connect(&self.internet, Some(addr(from)), to, SOON);
+        assert!(seen.is_ok(), "{}", seen.unwrap_err());
+    }
+
+    /// Waits until somebody is served (again).
+    #[track_caller]
+    pub fn serves_soon(&self, from: &str, to: SocketAddr) {
+        soon(&format!("{from} to reach {to}"), || {
+            self.connects_within(from, to, SILENCE).then_some(())
+        });
+    }
+}
+
+/// Waits for an answer, and fails with what was waited for.
+#[track_caller]
+pub fn soon<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    match wait_for(what, SOON, || Ok(look())) {
+        Ok(found) => found,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What a verb answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub fn done(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// The verb failed, and said so with these words.
+    #[track_caller]
+    pub fn refused(&self, words: &[&str]) {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "no {word:?} in {}", self.err);
+        }
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+static INSTANCES: AtomicU32 = AtomicU32::new(0);
+
+/// One instance of weir on a host: its files, its pins and, when it runs, its
+/// daemon. All of it goes with this value.
+pub struct Weir {
+    host: Namespace,
+    pub dir: TempDir,
+    pub instance: String,
+    daemon: Option<Child>,
+}
+
+impl Weir {
+    /// Files only; `config` is what is typed beside the places of files.
+    pub fn new(host: &Namespace, config: &str) -> Self {
+        let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let weir = Self {
+            host: host.clone(),
+            dir: tempfile::Builder::new()
+                .prefix("weir-system-")
+                .tempdir()
+                .unwrap(),
+            instance: format!("test-{}-{number}", std::process::id()),
+            daemon: None,
+        };
+        fs::write(weir.log(), "").unwrap();
+        weir.configure(config);
+        weir
+    }
+
+    /// Files, and a daemon that answers.
+    pub fn start(host: &Namespace, config: &str) -> Self {
+        let mut weir = Self::new(host, config);
+        weir.run();
+        weir
+    }
+
+    /// The log that jails read: `{log}` in a configuration.
+    pub fn log(&self) -> PathBuf {
+        self.path("auth.log")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes the configuration; takes nothing into force.
+    pub fn configure(&self, config: &str) {
+        let dir = self.dir.path().display();
+        let config = config.replace("{log}", &self.log().display().to_string());
+        let text = format!(
+            "instance = \"{}\"\nstate_dir = \"{dir}/state\"\nsocket = \"{dir}/weir.sock\"\n{config}",
+            self.instance
+        );
+        fs::write(self.path("weir.toml"), text).unwrap();
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(WEIR);
+        command.arg("--config").arg(self.path("weir.toml"));
+        command
+    }
+
+    /// Starts the daemon and waits until it answers.
+    #[track_caller]
+    pub fn run(&mut self) {
+        self.launch(None);
+        let running = wait_for("the daemon to answer", SOON, || {
+            let ended = self
+                .daemon
+                .as_mut()
+                .expect("launched")
+                .wait(Duration::ZERO)?;
+            Ok(match ended {
+                Some(status) => Some(Err(status)),
+                None => (self.ask(&["status"]).code == Some(0)).then_some(Ok(())),
+            })
+        });
+        match running {
+            Ok(Ok(())) => {}
+            Ok(Err(status)) => panic!("the daemon ended ({status}): {}", self.said()),
+            Err(error) => panic!("{error}: {}", self.said()),
+        }
+    }
+
+    /// Starts the daemon, to die at a fault point if one is named.
+    pub fn launch(&mut self, fault: Option<&str>) {
+        let said = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("daemon.err"))
+            .unwrap();
+        let mut command = self.command();
+        command
+            .arg("daemon")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(said);
+        if let Some(point) = fault {
+            command.env("WEIR_FAULT", point);
+        }
+        self.daemon = Some(self.host.spawn(command).unwrap());
+    }
+
+    /// A start that fails: its exit code and what it said.
+    pub fn fails(&mut self) -> Answer {
+        let before = self.said().len();
+        self.launch(None);
+        let status = self.ended();
+        Answer {
+            code: status.code(),
+            out: String::new(),
+            err: self.said()[before..].to_owned(),
+        }
+    }
+
+    /// Waits for the daemon's end.
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut daemon = self.daemon.take().expect("a daemon runs");
+        match daemon.wait(SOON).unwrap() {
+            Some(status) => status,
+            None => panic!("the daemon does not end: {}", self.said()),
+        }
+    }
+
+    /// SIGKILL, as a crash.
+    pub fn kill(&mut self) {
+        self.daemon
+            .as_ref()
+            .expect("a daemon runs")
+            .signal(9)
+            .unwrap();
+        self.ended();
+    }
+
+    /// SIGTERM, as systemd does.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        self.daemon
+            .as_ref()
+            .expect("a daemon runs")
+            .signal(15)
+            .unwrap();
+        let status = self.ended();
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("a daemon runs").pid()
+    }
+
+    /// What the daemon wrote so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.path("daemon.err")).unwrap_or_default()
+    }
+
+    /// Runs a verb.
+    pub fn ask(&self, args: &[&str]) -> Answer {
+        let mut command = self.command();
+        command.args(args).stdin(Stdio::null());
+        Answer::new(self.host.enter(move || command.output()).unwrap().unwrap())
+    }
+
+    /// Runs a verb that does what it is asked, and reads its JSON.
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        self.ask(&[args, &["--json"]].concat()).done().json()
+    }
+
+    /// `weir why`, whatever its exit code.
+    #[track_caller]
+    pub fn why(&self, address: &str) -> Value {
+        self.ask(&["why", address, "--json"]).json()
+    }
+
+    /// The subjects banned, each as often as it has bans.
+    #[track_caller]
+    pub fn banned(&self) -> Vec<String> {
+        let bans = self.json(&["bans", "--limit", "0"]);
+        let bans = bans["bans"].as_array().unwrap();
+        bans.iter()
+            .map(|ban| ban["subject"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// Packets that left by one reason.
+    #[track_caller]
+    pub fn packets(&self, reason: &str) -> u64 {
+        let status = self.json(&["status"]);
+        let counters = status["counters"].as_array().unwrap();
+        let counter = counters.iter().find(|c| c["reason"] == reason);
+        counter.unwrap()["packets"].as_u64().unwrap()
+    }
+
+    /// (hook, note) of an interface.
+    #[track_caller]
+    pub fn attachment(&self, interface: &str) -> (String, String) {
+        let status = self.json(&["status"]);
+        let all = status["attachments"].as_array().unwrap();
+        let one = all.iter().find(|a| a["interface"] == interface).unwrap();
+        let text = |key: &str| one[key].as_str().unwrap().to_owned();
+        (text("hook"), text("note"))
+    }
+
+    /// Bans many addresses by the API, in one connection; each is answered.
+    #[track_caller]
+    pub fn ban_all(&self, subjects: impl IntoIterator<Item = IpAddr>) {
+        let mut stream = UnixStream::connect(self.path("weir.sock")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        for subject in subjects {
+            let body = format!("{{\"subject\":\"{subject}\",\"for\":\"1h\"}}");
+            let request = format!(
+                "POST /v1/bans HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(request.as_bytes()).unwrap();
+            let answer = read_answer(&mut stream);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    }
+
+    /// Sends bytes to the socket as they are; the status line of the answer.
+    pub fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(self.path("weir.sock")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        // It may be refused before all of it has gone.
+        let _ = stream.write_all(bytes);
+        read_answer(&mut stream)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// Appends sshd's words about failed passwords, as syslog writes them now.
+    pub fn log_failures(&self, sources: impl IntoIterator<Item = IpAddr>, each: usize) {
+        let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S");
+        let mut text = String::new();
+        for source in sources {
+            for _ in 0..each {
+                text.push_str(&format!(
+                    "{stamp} host sshd[77]: Failed password for root from {source} port 40022 ssh2\n"
+                ));
+            }
+        }
+        let mut log = File::options().append(true).open(self.log()).unwrap();
+        log.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The pin directory.
+    pub fn pins(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf/weir").join(&self.instance)
+    }
+
+    /// `weir detach`, once the daemon is no more.
+    pub fn detach(&mut self) -> Answer {
+        self.daemon = None;
+        self.ask(&["detach", "--instance", &self.instance])
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the daemon said:\n{}", self.said());
+        }
+        let answer = self.detach();
+        if answer.code != Some(0) {
+            eprintln!("detach: {answer:?}");
+        }
+    }
+}
+
+/// Head and, by its content-length, body of one HTTP answer.
+fn read_answer(stream: &mut UnixStream) -> String {
+    let mut bytes = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < SOON {
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(len) => bytes.extend_from_slice(&piece[..len]),
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse::<usize>().ok())?
+        });
+        if length.is_some_and(|length| body.len() >= length) {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
