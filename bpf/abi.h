@@ -128,7 +128,8 @@ struct meta {
 	__u32 v4_length;
 	__u64 generation;
 	__u8 boot_id[40];
-	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow for */
+	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
+			       for */
 };
 
 /* Answer of the clock program. */

@@ -15,14 +15,14 @@
 struct flood {
 	__u8 dest_mac[6];
 	__u8 source_mac[6];
-	__u32 mask;	/* sources - 1; a power of two of them */
-	__u32 salt;	/* another salt, other sources */
-	__u32 ifindex;	/* where to; 0: drop here (the generator alone) */
+	__u32 mask;    /* sources - 1; a power of two of them */
+	__u32 salt;    /* another salt, other sources */
+	__u32 ifindex; /* where to; 0: drop here (the generator alone) */
 	__u32 seq;
 	__u16 port;
 	__u8 ipv6;
 	__u8 pad;
-	__u8 dest[16];	/* IPv4 in the first four bytes */
+	__u8 dest[16]; /* IPv4 in the first four bytes */
 };
 struct flood flood;
 

@@ -13,13 +13,14 @@
 
 const volatile struct {
 	__u64 seed[3];
-	__u32 mask64;	  /* buckets - 1 */
-	__u32 over64;	  /* overflow buckets - 1 */
+	__u32 mask64; /* buckets - 1 */
+	__u32 over64; /* overflow buckets - 1 */
 	__u32 mask128;
 	__u32 over128;
 	__u32 bloom_mask; /* words of one copy - 1 */
 	__u32 v4_length;  /* the one IPv4 length below 32 that may be banned; 0: none */
-	__u32 final_pass; /* XDP action of an innocent packet; benchmarks make it a drop */
+	__u32 final_pass; /* XDP action of an innocent packet; benchmarks make it a drop
+			   */
 	__u32 pad;
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
@@ -39,9 +40,9 @@ struct {
 /* Has the source entries for this packet? `again` counts the scoped ones that
  * cover the flow it is given. Ports that cannot be known match any of them;
  * packets that have none match only bans of all ports. */
-#define SCOPE_HITS(l4, again)                                                              \
-	((l4)->kind == P_UNKNOWN ||                                                        \
-	 ((l4)->kind == P_PORTS &&                                                         \
+#define SCOPE_HITS(l4, again)                                                            \
+	((l4)->kind == P_UNKNOWN ||                                                      \
+	 ((l4)->kind == P_PORTS &&                                                       \
 	  FOUND_SCOPED(again(FLOW_SET | (__u32)(l4)->protocol << 16 | (l4)->dest))))
 
 /* The source is banned for this packet: what may still save it. */
@@ -89,14 +90,14 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 		return R_PASS;
 
 	now = bpf_jiffies64();
-#define FIND_V4(flow)                                                                      \
-	((hit ? find64(key, hash, now, flow) : 0) +                                        \
+#define FIND_V4(flow)                                                                    \
+	((hit ? find64(key, hash, now, flow) : 0) +                                      \
 	 (net_hit ? find64(net, net_hash, now, flow) : 0))
 	found = FIND_V4(0);
 	if (!found)
 		return R_PASS;
 	parse_l4_v4(f, ip, total, &l4);
-	f->cut = l4.kind == P_UNKNOWN;
+	f->cut |= l4.kind == P_UNKNOWN;
 	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V4))
 		return R_OTHER_PORT;
 	exit->source[10] = exit->source[11] = 0xff;
@@ -138,7 +139,7 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
 		total = ~0U;
 	parse_l4_v6(f, ip, total, &l4);
-	f->cut = l4.kind == P_UNKNOWN;
+	f->cut |= l4.kind == P_UNKNOWN;
 	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V6))
 		return R_OTHER_PORT;
 	__builtin_memcpy(exit->source, &ip->saddr, 16);
@@ -178,7 +179,8 @@ static __always_inline int decide(struct frame *f, int tags_seen, __u32 frame_le
 SEC("xdp.frags")
 int weir_xdp(struct xdp_md *ctx)
 {
-	struct frame f = {.data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
 	__u32 len = f.end - f.data;
 
 	/* Only a frame with a full first page can have more: no call otherwise. */
@@ -205,7 +207,8 @@ __noinline int judge_skb(struct __sk_buff *skb, int pulled)
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return AGAIN;
-	return decide(&f, skb->vlan_present ? 1 : 0, len, 1, pulled, skb->ingress_ifindex);
+	return decide(&f, skb->vlan_present ? 1 : 0, len, 1, pulled,
+		      skb->ingress_ifindex);
 }
 
 SEC("tcx/ingress")

@@ -51,10 +51,10 @@ struct frame {
 };
 
 enum transport {
-	P_PORTS,     /* ports read */
-	P_LATER,     /* a fragment that is not the first */
-	P_NO_PORTS,  /* a protocol without ports */
-	P_UNKNOWN,   /* cut, or behind more headers than we follow */
+	P_PORTS,    /* ports read */
+	P_LATER,    /* a fragment that is not the first */
+	P_NO_PORTS, /* a protocol without ports */
+	P_UNKNOWN,  /* cut, or behind more headers than we follow */
 };
 struct l4 {
 	enum transport kind;
@@ -77,7 +77,8 @@ static __always_inline enum reason parse_l2(struct frame *f, int tags_seen)
 	f->l3 = eth + 1;
 #pragma unroll
 	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
-		if (f->proto != bpf_htons(ETH_P_8021Q) && f->proto != bpf_htons(ETH_P_8021AD))
+		if (f->proto != bpf_htons(ETH_P_8021Q) &&
+		    f->proto != bpf_htons(ETH_P_8021AD))
 			return R_PASS;
 		if (tags_seen + i >= VLAN_MAX_TAGS)
 			return R_TOO_MANY_TAGS;
@@ -99,24 +100,27 @@ static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)
 	return (set >> (protocol & 63)) & 1;
 }
 
-#define BIT(n) (1ULL << ((n) & 63))
+#define BIT(n) (1ULL << ((n)&63))
 
 static __always_inline int has_ports(__u8 protocol)
 {
-	return is_one_of(protocol, BIT(IPPROTO_TCP) | BIT(IPPROTO_UDP) | BIT(IPPROTO_DCCP),
+	return is_one_of(protocol,
+			 BIT(IPPROTO_TCP) | BIT(IPPROTO_UDP) | BIT(IPPROTO_DCCP),
 			 BIT(IPPROTO_SCTP) | BIT(IPPROTO_UDPLITE));
 }
 
 static __always_inline int is_extension(__u8 next)
 {
 	return is_one_of(next,
-			 BIT(IPPROTO_HOPOPTS) | BIT(IPPROTO_ROUTING) | BIT(IPPROTO_DSTOPTS) |
-				 BIT(IPPROTO_FRAGMENT) | BIT(IPPROTO_AH),
+			 BIT(IPPROTO_HOPOPTS) | BIT(IPPROTO_ROUTING) |
+				 BIT(IPPROTO_DSTOPTS) | BIT(IPPROTO_FRAGMENT) |
+				 BIT(IPPROTO_AH),
 			 BIT(IPPROTO_MH) | BIT(IPPROTO_HIP) | BIT(IPPROTO_SHIM6));
 }
 
 /* Reads the ports at `pos`; `limit` is the end of the packet by its own length. */
-static __always_inline void read_ports(struct frame *f, void *pos, __u32 room, struct l4 *l4)
+static __always_inline void read_ports(struct frame *f, void *pos, __u32 room,
+				       struct l4 *l4)
 {
 	struct ports *ports = pos;
 
@@ -197,8 +201,9 @@ static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u
 	/* RFC 4861 7.1: hop limit 255, code 0; then the sender is on this link. */
 	if (next == IPPROTO_ICMPV6 && ip->hop_limit == 255 && total - off >= 2) {
 		nd = f->l3 + off;
-		if ((void *)(nd + 2) <= f->end && nd[0] >= ND_TYPE_FIRST &&
-		    nd[0] <= ND_TYPE_LAST && nd[1] == 0)
+		if ((void *)(nd + 2) > f->end)
+			f->cut = 1;
+		else if (nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST && nd[1] == 0)
 			l4->essential = 1;
 	}
 }

@@ -129,7 +129,8 @@ __noinline __u64 scan64(__u32 index, __u64 key, __u64 now, __u32 flow)
 		__u64 k = *(volatile __u64 *)&bucket->slot[i].key;
 
 		if (k == key)
-			found += weigh(*(volatile __u64 *)&bucket->slot[i].word, now, flow);
+			found += weigh(*(volatile __u64 *)&bucket->slot[i].word, now,
+				       flow);
 		if (k == KEY_EMPTY)
 			found &= ~BUCKET_FULL;
 	}
@@ -142,7 +143,8 @@ __noinline __u64 overflow64(__u64 key, __u64 hash, __u64 now, __u32 flow)
 	int i;
 
 	for (i = 0; i < OVERFLOW_PROBES; i++) {
-		more = scan64(cfg.mask64 + 1 + (((hash >> 20) + i) & cfg.over64), key, now, flow);
+		more = scan64(cfg.mask64 + 1 + (((hash >> 20) + i) & cfg.over64), key,
+			      now, flow);
 		found += more & ~BUCKET_FULL;
 		if (!(more & BUCKET_FULL))
 			break;
@@ -176,7 +178,8 @@ __noinline __u64 scan128(__u32 index, __u64 hi, __u64 lo, __u64 now, __u32 flow)
 		/* Published last, so read first. */
 		__u64 word = *(volatile __u64 *)&slot->word;
 
-		if (*(volatile __u64 *)&slot->hi == hi && *(volatile __u64 *)&slot->lo == lo)
+		if (*(volatile __u64 *)&slot->hi == hi &&
+		    *(volatile __u64 *)&slot->lo == lo)
 			found += weigh(word, now, flow);
 		if (*(volatile __u64 *)&slot->claim == KEY_EMPTY)
 			found &= ~BUCKET_FULL;
@@ -196,8 +199,8 @@ __noinline __u64 find128(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 		return (found & ~BUCKET_FULL) + (more & ~BUCKET_FULL);
 	found = (found & ~BUCKET_FULL) + (more & ~BUCKET_FULL);
 	for (i = 0; i < OVERFLOW_PROBES; i++) {
-		more = scan128(cfg.mask128 + 1 + (((hash >> 20) + i) & cfg.over128), hi, lo, now,
-			       flow);
+		more = scan128(cfg.mask128 + 1 + (((hash >> 20) + i) & cfg.over128), hi,
+			       lo, now, flow);
 		found += more & ~BUCKET_FULL;
 		if (!(more & BUCKET_FULL))
 			break;

@@ -45,7 +45,8 @@ static __noinline int send_event(const struct exit *exit, struct counter *c, __u
 	e->port = exit->port;
 	e->protocol = exit->protocol;
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
-	bpf_ringbuf_submit(e, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= EVENT_WAKE_BYTES
+	bpf_ringbuf_submit(e, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >=
+					      EVENT_WAKE_BYTES
 				      ? BPF_RB_FORCE_WAKEUP
 				      : BPF_RB_NO_WAKEUP);
 	return 0;

@@ -192,25 +192,41 @@ impl<'de> Deserialize<'de> for Prefix {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Subject(Prefix);
 
+/// What no ban may touch, and why.
+const NEVER: [(Prefix, &str); 9] = [
+    (v4([0, 0, 0, 0], 8), "it is \"this network\" (RFC 1122)"),
+    (v4([127, 0, 0, 0], 8), "it is loopback"),
+    (v4([224, 0, 0, 0], 4), "it is multicast"),
+    (v4([255, 255, 255, 255], 32), "it is the broadcast address"),
+    (v6(0, 128), "it is the unspecified address"),
+    (v6(1, 128), "it is loopback"),
+    (
+        v6(0xfe80 << 112, 10),
+        "link-local addresses carry neighbour discovery",
+    ),
+    (v6(0xff00 << 112, 8), "it is multicast"),
+    (v6(0, 24), "it is reserved (RFC 4291)"),
+];
+
+const fn v4(octets: [u8; 4], len: u8) -> Prefix {
+    let [a, b, c, d] = octets;
+    Prefix {
+        addr: IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        len,
+    }
+}
+
+const fn v6(bits: u128, len: u8) -> Prefix {
+    Prefix {
+        addr: IpAddr::V6(Ipv6Addr::from_bits(bits)),
+        len,
+    }
+}
+
 impl Subject {
     /// Checks that `prefix` is bannable.
     pub fn new(prefix: Prefix) -> Result<Self, AddrError> {
-        const NEVER: [(&str, &str); 9] = [
-            ("0.0.0.0/8", "it is \"this network\" (RFC 1122)"),
-            ("127.0.0.0/8", "it is loopback"),
-            ("224.0.0.0/4", "it is multicast"),
-            ("255.255.255.255", "it is the broadcast address"),
-            ("::", "it is the unspecified address"),
-            ("::1", "it is loopback"),
-            (
-                "fe80::/10",
-                "link-local addresses carry neighbour discovery",
-            ),
-            ("ff00::/8", "it is multicast"),
-            ("::/24", "it is reserved (RFC 4291)"),
-        ];
         for (never, why) in NEVER {
-            let never: Prefix = never.parse().expect("the constants are prefixes");
             if never.covers(prefix) || prefix.covers(never) {
                 return Err(AddrError::Unbannable(prefix, why));
             }

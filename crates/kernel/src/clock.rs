@@ -117,16 +117,26 @@ impl JiffyClock {
     }
 
     fn at_monotonic(&self, mono: u64) -> u64 {
-        let since = i128::from(mono) - i128::from(self.edge);
-        let ticks = (since * i128::from(self.hz)).div_euclid(i128::from(SECOND));
-        u64::try_from(i128::from(self.jiffies) + ticks).unwrap_or(0)
+        // Seconds and rest apart: no 128-bit division per ban.
+        let since = mono.wrapping_sub(self.edge) as i64;
+        let (seconds, rest) = (
+            since.div_euclid(SECOND as i64),
+            since.rem_euclid(SECOND as i64),
+        );
+        let ticks = seconds * self.hz as i64 + rest * self.hz as i64 / SECOND as i64;
+        self.jiffies.saturating_add_signed(ticks)
     }
 
     /// The first jiffy at or after this CLOCK_BOOTTIME moment, if the machine
     /// is not suspended in between. A packet of a ban that ends then passes
     /// from that jiffy on, never before.
     pub fn jiffy_at(&self, boottime: u64) -> u64 {
-        self.at_monotonic(boottime.saturating_sub(suspended()).saturating_sub(1)) + 1
+        self.jiffy_after(boottime, suspended())
+    }
+
+    /// As [`JiffyClock::jiffy_at`], with [`suspended`] read once for many.
+    pub fn jiffy_after(&self, boottime: u64, suspended: u64) -> u64 {
+        self.at_monotonic(boottime.saturating_sub(suspended).saturating_sub(1)) + 1
     }
 
     /// The CLOCK_BOOTTIME moment at which this jiffy begins.

@@ -26,14 +26,15 @@ impl Words {
     /// Maps `words` 64-bit words of the array behind `fd`.
     pub(crate) fn map(fd: impl AsFd, words: usize, what: &str) -> Result<Self> {
         let bytes = (words * 8).next_multiple_of(4096);
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice;
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice,
+        // its pages present (else each would fault at its first insertion);
         // the kernel keeps the map alive as long as it is mapped.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | MapFlags::POPULATE,
                 fd,
                 0,
             )

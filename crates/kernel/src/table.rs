@@ -332,6 +332,31 @@ impl BanTable {
         }
     }
 
+    /// Reads what an insertion of this key will need, and nothing more: done
+    /// for a handful of keys before they are inserted, their cache misses
+    /// overlap instead of following one another (twice as fast at a million).
+    pub fn warm(&self, key: Key) {
+        let area = self.area(key);
+        let [first, second, ..] = self.buckets(key);
+        let (index, _) = self.bloom_position(self.bloom_hash(key));
+        let words = self.geometry.bloom_words as usize;
+        let read = |words: &Words, at| words.at(at).load(Ordering::Relaxed);
+        std::hint::black_box(
+            read(area.words, first * 8)
+                ^ read(area.words, second * 8)
+                ^ read(&self.bloom, index)
+                ^ read(&self.bloom, index + words),
+        );
+    }
+
+    /// IPv6 entries of both lengths share their /64's bits: one probe.
+    fn bloom_hash(&self, key: Key) -> u64 {
+        match key {
+            Key::Short(key) => self.hash64(key),
+            Key::Long(hi, _) => self.hash64(hi),
+        }
+    }
+
     /// `None`: somebody else was faster, look again.
     fn insert_once(&self, area: &Area<'_>, slot: &Slot, word: u64) -> Option<Placed> {
         let buckets = self.buckets(slot.key);
@@ -392,11 +417,7 @@ impl BanTable {
     /// entry is published before, so a rebuild that clears these bits will
     /// find the entry.
     fn set_bloom(&self, key: Key) {
-        let hash = match key {
-            Key::Short(key) => self.hash64(key),
-            Key::Long(hi, _) => self.hash64(hi),
-        };
-        let (index, bits) = self.bloom_position(hash);
+        let (index, bits) = self.bloom_position(self.bloom_hash(key));
         for copy in 0..2 {
             let word = self
                 .bloom

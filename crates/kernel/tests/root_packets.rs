@@ -546,6 +546,77 @@ fn root_packets_cut_at_every_byte() {
     }
 }
 
+/// A TAP with NAPI_FRAGS hands the tc hook skbs whose linear part ends after
+/// 34 bytes or less: the packet path must pull what it needs.
+#[test]
+fn root_packets_with_short_heads() {
+    let net = weir_lab::Net::new().unwrap();
+    let host = net.namespace("tap").unwrap();
+    let path = Path::new();
+    host.enter(|| {
+        let tap = tap::open("t0").expect("a TAP with NAPI_FRAGS");
+        host.run("ip", &["link", "set", "t0", "up"]).unwrap();
+        let index = host.ifindex("t0").unwrap();
+        let _link =
+            weir_kernel::link::Link::attach(path.generation.program(Hook::Tcx), index, Hook::Tcx)
+                .expect("tcx attaches to a TAP");
+        for (name, packet, reason) in cases() {
+            let frame = packet.pad().build();
+            let before = path.counters();
+            tap::write(&tap, &frame).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let after = path.counters();
+            let counted: Vec<_> = Reason::ALL
+                .into_iter()
+                .filter(|r| after[*r as usize].0 != before[*r as usize].0)
+                .collect();
+            // The stack itself throws away what it cannot parse before tc.
+            if counted.is_empty() && matches!(reason, Reason::Malformed | Reason::TooManyTags) {
+                continue;
+            }
+            assert_eq!(counted, [reason], "{name}");
+        }
+    })
+    .unwrap();
+}
+
+mod tap {
+    #![allow(unsafe_code, reason = "no safe crate makes a TAP with NAPI_FRAGS")]
+
+    use std::{
+        fs::File,
+        io::{self, IoSlice, Write},
+        os::fd::AsRawFd,
+    };
+
+    pub fn open(name: &str) -> io::Result<File> {
+        const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+        let tap = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")?;
+        // SAFETY: an all-zero ifreq is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_NAPI | libc::IFF_NAPI_FRAGS)
+                as libc::c_short;
+        // SAFETY: TUNSETIFF reads the ifreq, which outlives the call.
+        if unsafe { libc::ioctl(tap.as_raw_fd(), TUNSETIFF, &raw mut request) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(tap)
+    }
+
+    /// Each part becomes a page fragment of its own.
+    pub fn write(mut tap: &File, frame: &[u8]) -> io::Result<usize> {
+        let (head, rest) = frame.split_at(20);
+        let (middle, tail) = rest.split_at(rest.len() / 2);
+        tap.write_vectored(&[IoSlice::new(head), IoSlice::new(middle), IoSlice::new(tail)])
+    }
+}
+
 /// xorshift64*: the same packets in every run.
 struct Random(u64);
 

@@ -31,8 +31,8 @@ pub use weir_kernel::link::Hook;
 pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
-    Attachment, Backend, BootNanos, Counter, Entry, Error, Expiry, Inserted, PacketEvent, Settings,
-    Usage,
+    Attachment, Backend, BootNanos, Counter, Entry, Error, Expiry, Inserted, PacketEvent, Policy,
+    Settings, Usage,
 };
 use attach::Interface;
 use eviction::Eviction;
@@ -53,6 +53,11 @@ pub struct KernelConfig {
 
 /// Buckets copied to a new generation while insertions wait: some 50 µs.
 const COPY_CHUNK: usize = 1024;
+/// Entries inserted under one read lock: a switch of generations waits at most
+/// some 100 µs for it.
+const LOCK_CHUNK: usize = 1024;
+/// Entries whose places are read ahead together.
+const WARM: usize = 16;
 /// Buckets swept a second at most: 16 MiB, some 5 ms.
 const SWEEP_CHUNK: usize = 1 << 18;
 
@@ -79,6 +84,15 @@ struct Tables {
     current: Generation,
     /// Being filled; every write goes to both.
     next: Option<Generation>,
+}
+
+/// Why a run of insertions ended.
+enum Stop {
+    Done,
+    /// The next entry would be one too many.
+    AtCap(usize),
+    /// The next entry's places are taken.
+    NoRoom(Geometry),
 }
 
 #[derive(Default)]
@@ -230,9 +244,9 @@ impl Kernel {
         })
     }
 
-    fn jiffies(&self, expiry: Expiry) -> u64 {
+    fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {
         match expiry {
-            Expiry::At(end) => self.clock.jiffy_at(end.0).min(NEVER - 1),
+            Expiry::At(end) => self.clock.jiffy_after(end.0, suspended).min(NEVER - 1),
             Expiry::Never => NEVER,
         }
     }
@@ -250,62 +264,54 @@ impl Kernel {
         })
     }
 
-    fn insert_one(&self, entry: &Entry, done: &mut Inserted) -> Result<(), Error> {
-        let key = self.key(entry.subject)?;
-        let expiry = self.jiffies(entry.expiry);
-        let mut grown = false;
-        loop {
-            let tables = self.tables();
+    /// Inserts as many of the entries as go without eviction or growth, under
+    /// one read lock; returns how many.
+    fn insert_run(&self, entries: &[Entry], done: &mut Inserted) -> Result<(usize, Stop), Error> {
+        let tables = self.tables();
+        let table = &tables.current.table;
+        let max_bans = self.settings().max_bans;
+        // Entries of one producer follow one another.
+        let mut known: Option<(&Policy, u16)> = None;
+        let suspended = clock::suspended();
+        for (n, entry) in entries.iter().enumerate() {
+            if n % WARM == 0 && entries.len() - n >= WARM {
+                for entry in &entries[n..n + WARM] {
+                    self.key(entry.subject)
+                        .into_iter()
+                        .for_each(|key| table.warm(key));
+                }
+            }
+            let key = self.key(entry.subject)?;
+            let policy = match known {
+                Some((policy, number)) if *policy == entry.policy => number,
+                _ => self.policies.number(&entry.policy, &tables.current)?,
+            };
+            known = Some((&entry.policy, policy));
             let slot = Slot {
                 key,
-                policy: self.policies.number(&entry.policy, &tables.current)?,
-                expiry,
+                policy,
+                expiry: self.jiffies(entry.expiry, suspended),
             };
-            let max_bans = self.settings().max_bans;
-            let (short, long) = tables.current.table.filled();
-            if short + long >= max_bans
-                && !tables
-                    .current
-                    .table
-                    .get(key)
-                    .iter()
-                    .any(|s| s.policy == slot.policy)
-            {
-                drop(tables);
-                if self.expire() == 0 {
-                    done.evicted
-                        .push(self.evict(&entry.policy.producer, max_bans)?);
-                }
-                continue;
+            let (short, long) = table.filled();
+            if short + long >= max_bans && !table.get(key).iter().any(|s| s.policy == policy) {
+                return Ok((n, Stop::AtCap(max_bans)));
             }
-            let placed = tables.current.table.insert(slot);
-            if placed != Placed::NoRoom
-                && let Some(next) = &tables.next
-            {
-                // Room is ample there; were it not, the copy that follows
-                // would fail and the generation be given up.
-                next.table.insert(slot);
-            }
-            match placed {
+            match table.insert(slot) {
                 Placed::New => done.new += 1,
                 Placed::Replaced => done.replaced += 1,
-                Placed::NoRoom => {
-                    let geometry = tables.current.table.geometry();
-                    drop(tables);
-                    if grown {
-                        return Err(Error::Crowded(entry.subject));
-                    }
-                    grown = true;
-                    self.grow_from(geometry)?;
-                    continue;
-                }
+                Placed::NoRoom => return Ok((n, Stop::NoRoom(table.geometry()))),
             }
-            let g = tables.current.table.geometry();
+            if let Some(next) = &tables.next {
+                // Room is ample there; were it not, the copy would find out
+                // and the generation be given up.
+                next.table.insert(slot);
+            }
+            let g = table.geometry();
             if short > g.comfort64() || long > g.comfort128() {
                 self.crowded.store(true, Ordering::Relaxed);
             }
-            return Ok(());
         }
+        Ok((entries.len(), Stop::Done))
     }
 
     /// Lifts what is over in all tables; how many in the current one.
@@ -534,8 +540,29 @@ impl Backend for Kernel {
             self.reserve(entries)?;
         }
         let mut done = Inserted::default();
-        for entry in entries {
-            self.insert_one(entry, &mut done)?;
+        for entries in entries.chunks(LOCK_CHUNK) {
+            let mut rest = entries;
+            let mut grown = None;
+            while !rest.is_empty() {
+                let (inserted, stop) = self.insert_run(rest, &mut done)?;
+                rest = &rest[inserted..];
+                match stop {
+                    Stop::Done => {}
+                    Stop::AtCap(max_bans) => {
+                        if self.expire() == 0 {
+                            done.evicted
+                                .push(self.evict(&rest[0].policy.producer, max_bans)?);
+                        }
+                    }
+                    Stop::NoRoom(geometry) => {
+                        let subject = rest[0].subject;
+                        if grown.replace(subject) == Some(subject) {
+                            return Err(Error::Crowded(subject));
+                        }
+                        self.grow_from(geometry)?;
+                    }
+                }
+            }
         }
         Ok(done)
     }
