@@ -1,0 +1,348 @@
+//! The packet path under live frames: generator and receiver on one core, as
+//! in design.md §8. A target row is the shipped object with rodata turning
+//! only the final pass into a drop, against an unconditional drop at the same
+//! hook in the same round; the reason counters show that the work was done.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, ensure};
+use weir_core::{Prefix, PrefixSet, Reason, Scope};
+use weir_kernel::{
+    Generation, Geometry, Key, Options, Placed, Slot,
+    device::set_gro,
+    generation::POLICY_SCOPED,
+    generator::{Flood, Generator},
+    link::{Hook, Link},
+    record, run,
+    table::NEVER,
+};
+use weir_lab::{Net, Side, Veth, VethOpts};
+
+use crate::report::Report;
+
+const SMALL: u32 = 1 << 17;
+const LARGE: u32 = 1 << 20;
+const PORT: u16 = 12345;
+/// Innocent sources: a salt far from the banned ones.
+const INNOCENT: u32 = 1 << 30;
+
+/// What floods the receiver in a row, and what its packets must count as.
+struct Case {
+    name: &'static str,
+    bans: u32,
+    sources: u32,
+    salt: u32,
+    allowed: bool,
+    counts_as: &'static [Reason],
+}
+
+const CASES: [Case; 5] = [
+    Case {
+        name: "innocent",
+        bans: SMALL,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        counts_as: &[Reason::Pass],
+    },
+    Case {
+        name: "innocent",
+        bans: LARGE,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        counts_as: &[Reason::Pass],
+    },
+    Case {
+        name: "banned",
+        bans: SMALL,
+        sources: SMALL,
+        salt: 0,
+        allowed: false,
+        counts_as: &[Reason::BannedAll, Reason::BannedScope],
+    },
+    Case {
+        name: "banned",
+        bans: LARGE,
+        sources: LARGE,
+        salt: 0,
+        allowed: false,
+        counts_as: &[Reason::BannedAll, Reason::BannedScope],
+    },
+    Case {
+        name: "allow-listed",
+        bans: SMALL,
+        sources: SMALL,
+        salt: 0,
+        allowed: true,
+        counts_as: &[Reason::Allowed],
+    },
+];
+
+fn size(bans: u32) -> &'static str {
+    if bans == SMALL { "131k" } else { "1M" }
+}
+
+/// A loaded packet path with this many bans of the flood's sources: every
+/// eighth for the flood's port only; IPv6 ones half /64, half /128.
+fn packet_path(flood: &Flood, bans: u32, allowed: bool) -> anyhow::Result<Generation> {
+    let (short, long) = if flood.dest.is_ipv4() {
+        (bans, 0)
+    } else {
+        (bans / 2, bans / 2)
+    };
+    let options = Options {
+        geometry: Geometry::for_bans(short as usize, long as usize),
+        seed: [
+            0x0123_4567_89ab_cdef,
+            0xfedc_ba98_7654_3210,
+            0x0f1e_2d3c_4b5a_6978,
+        ],
+        v4_length: 0,
+        drop_innocent: true,
+    };
+    let generation = Generation::create(1, &options, None)?;
+    let scope: Scope = "22/tcp,12345/udp".parse()?;
+    record::write_policy(&generation.policies, 1, &Scope::all(), "jail:bench")?;
+    record::write_policy(&generation.policies, 2, &scope, "jail:bench")?;
+    for n in 0..bans {
+        let addr = flood.source(n);
+        let len = if addr.is_ipv4() {
+            32
+        } else if n % 2 == 0 {
+            64
+        } else {
+            128
+        };
+        let prefix = Prefix::new(addr, len).context("a prefix of the family")?;
+        let key = Key::of(prefix).context("a bannable source")?;
+        let policy = if n % 8 == 7 { 2 | POLICY_SCOPED } else { 1 };
+        let placed = generation.table.insert(Slot {
+            key,
+            policy,
+            expiry: NEVER,
+        });
+        ensure!(placed != Placed::NoRoom, "the table is full at {n}");
+    }
+    let allow: PrefixSet = if allowed {
+        (16..192u8)
+            .map(|first| Prefix::new(IpAddr::from([first, 0, 0, 0]), 8))
+            .chain([Prefix::new("2a00::".parse()?, 16)])
+            .flatten()
+            .collect()
+    } else {
+        ["10.0.0.0/8", "192.168.0.0/16", "2001:db8::/32"]
+            .map(|p| p.parse().expect("a prefix"))
+            .into_iter()
+            .collect()
+    };
+    record::write_allow(&generation.allow, &allow)?;
+    Ok(generation)
+}
+
+fn counted(generation: &Generation) -> anyhow::Result<Vec<u64>> {
+    Ok(record::read_counters(&generation.counters)?
+        .into_iter()
+        .map(|(n, _)| n)
+        .collect())
+}
+
+/// The generator's side and the receiver's of one veth pair.
+struct Wire {
+    generator: Generator,
+    veth: Veth,
+    _net: Net,
+}
+
+impl Wire {
+    fn new() -> anyhow::Result<Self> {
+        let net = Net::new()?;
+        let (sender, receiver) = (net.namespace("gen")?, net.namespace("dut")?);
+        let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"])?;
+        let veth = net.veth(&sender, "g0", &receiver, "d0", opts)?;
+        receiver
+            .enter(|| set_gro("d0", true))?
+            .context("switch GRO on")?;
+        Ok(Self {
+            generator: Generator::load()?,
+            veth,
+            _net: net,
+        })
+    }
+
+    fn ifindex(&self, side: Side) -> anyhow::Result<u32> {
+        Ok(self.veth.namespace(side).ifindex(self.veth.dev(side))?)
+    }
+
+    /// Million packets a second, generator and receiver on core 0.
+    fn rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
+        let took = self.veth.namespace(Side::A).enter(|| {
+            pin_to_core_0();
+            self.generator.send(flood, packets)
+        })??;
+        Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
+    }
+
+    fn attach(&self, prog: std::os::fd::BorrowedFd<'_>, hook: Hook) -> anyhow::Result<Link> {
+        let index = self.ifindex(Side::B)?;
+        self.veth
+            .namespace(Side::B)
+            .enter(|| Link::attach(prog, index, hook))?
+            .with_context(|| format!("attach by {}", hook.name()))
+    }
+}
+
+/// The generator's thread; the receiver's softirq runs where it sends.
+fn pin_to_core_0() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(0);
+    let _ = rustix::thread::sched_setaffinity(None, &cpus);
+}
+
+/// All rows with live frames.
+pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()> {
+    let wire = Wire::new()?;
+    for (family, dest) in [("ipv4", "10.9.0.2"), ("ipv6", "2001:db8::2")] {
+        let flood = Flood {
+            sources: SMALL,
+            salt: 0,
+            dest: dest.parse()?,
+            port: PORT,
+            macs: [wire.veth.mac(Side::B), wire.veth.mac(Side::A)],
+            ifindex: wire.ifindex(Side::A)?,
+        };
+        let hooks: Vec<Hook> = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx]
+            .into_iter()
+            .filter(|hook| CASES.iter().any(|c| name(c, family, *hook).contains(only)))
+            .collect();
+        if hooks.is_empty() {
+            continue;
+        }
+        let paths = CASES
+            .iter()
+            .map(|case| packet_path(&flood, case.bans, case.allowed))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let alone = Flood {
+            ifindex: 0,
+            ..flood
+        };
+        let rates: Vec<f64> = (0..rounds)
+            .map(|_| wire.rate(&alone, 8_000_000))
+            .collect::<anyhow::Result<_>>()?;
+        report.add(&format!("generator alone {family}"), "Mpps", &rates);
+        test_run(report, &paths, &flood, family)?;
+        for hook in hooks {
+            hook_rows(report, &wire, &flood, &paths, family, hook, rounds)?;
+        }
+    }
+    Ok(())
+}
+
+fn name(case: &Case, family: &str, hook: Hook) -> String {
+    format!(
+        "target {} {family} {} {}",
+        case.name,
+        size(case.bans),
+        hook.name()
+    )
+}
+
+fn hook_rows(
+    report: &mut Report,
+    wire: &Wire,
+    flood: &Flood,
+    paths: &[Generation],
+    family: &str,
+    hook: Hook,
+    rounds: usize,
+) -> anyhow::Result<()> {
+    let packets = if hook == Hook::Xdp {
+        4_000_000
+    } else {
+        1_500_000
+    };
+    let limit_name = format!("unconditional drop {family} {}", hook.name());
+    let mut limit = Vec::new();
+    let mut rates = vec![Vec::new(); CASES.len()];
+    for round in 0..=rounds {
+        let link = wire.attach(wire.generator.bare_drop(hook), hook)?;
+        let rate = wire.rate(flood, packets)?;
+        drop(link);
+        // The first round warms caches and page pools up.
+        if round > 0 {
+            limit.push(rate);
+        }
+        for (i, (case, path)) in CASES.iter().zip(paths).enumerate() {
+            let flood = Flood {
+                sources: case.sources,
+                salt: case.salt,
+                ..*flood
+            };
+            let link = wire.attach(path.program(hook), hook)?;
+            let before = counted(path)?;
+            let rate = wire.rate(&flood, packets)?;
+            let after = counted(path)?;
+            drop(link);
+            let as_meant: u64 = case
+                .counts_as
+                .iter()
+                .map(|r| after[*r as usize] - before[*r as usize])
+                .sum();
+            ensure!(
+                as_meant * 100 >= u64::from(packets) * 99,
+                "{}: {as_meant} of {packets} packets counted as meant",
+                name(case, family, hook)
+            );
+            if round > 0 {
+                rates[i].push(rate);
+            }
+        }
+    }
+    report.add(&limit_name, "Mpps", &limit);
+    for (case, rates) in CASES.iter().zip(&rates) {
+        report.add_ratio(
+            &name(case, family, hook),
+            "Mpps",
+            rates,
+            (&limit_name, &limit),
+        );
+    }
+    Ok(())
+}
+
+/// One packet again and again through BPF_PROG_RUN: nanoseconds only (its
+/// floor is some 22 ns), and everything in cache.
+fn test_run(
+    report: &mut Report,
+    paths: &[Generation],
+    flood: &Flood,
+    family: &str,
+) -> anyhow::Result<()> {
+    for (case, path) in CASES.iter().zip(paths) {
+        let source = Flood {
+            salt: case.salt,
+            ..*flood
+        }
+        .source(0);
+        let packet = weir_lab::packet::Packet::eth()
+            .ip(source, flood.dest)
+            .udp(1024, PORT)
+            .pad()
+            .build();
+        for hook in [Hook::Xdp, Hook::Tcx] {
+            let nanos: Vec<f64> = (0..5)
+                .map(|_| {
+                    run::packet(path.program(hook), &packet, 1_000_000).map(|a| f64::from(a.nanos))
+                })
+                .collect::<Result<_, _>>()?;
+            let name = format!(
+                "test_run {} {family} {} {}",
+                case.name,
+                size(case.bans),
+                hook.name()
+            );
+            report.add(&name, "ns", &nanos);
+        }
+    }
+    Ok(())
+}

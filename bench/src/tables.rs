@@ -1,0 +1,213 @@
+//! Filling the table: bare stores, through the backend, and at a start from
+//! pins and from the database.
+
+use std::{
+    net::IpAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use jiff::Timestamp;
+use weir_core::{Ban, Prefix, Producer, Scope, Subject, Until};
+use weir_daemon::{
+    alerts::Alerts,
+    store::{Change, Store, clock::Now, restore},
+};
+use weir_enforce::{
+    Backend, BootNanos, Entry, Expiry, Policy, Settings,
+    kernel::{self, Hook, KernelConfig},
+};
+use weir_kernel::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
+
+use crate::report::Report;
+
+const ROUNDS: usize = 5;
+const MILLION: u32 = 1_000_000;
+
+fn address(n: u32, ipv6: bool) -> IpAddr {
+    if ipv6 {
+        IpAddr::V6((0x2a00_u128 << 112 | u128::from(n) << 64 | 1).into())
+    } else {
+        IpAddr::V4((0x1000_0000 + n.wrapping_mul(97)).into())
+    }
+}
+
+fn entries(count: u32, ipv6: bool) -> anyhow::Result<Vec<Entry>> {
+    let policy = Policy {
+        producer: Producer::Jail("bench".into()),
+        scope: Scope::all(),
+    };
+    let expiry = Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000));
+    (0..count)
+        .map(|n| {
+            let subject = Subject::new(Prefix::host(address(n, ipv6)))?;
+            Ok(Entry {
+                subject,
+                policy: policy.clone(),
+                expiry,
+            })
+        })
+        .collect()
+}
+
+/// An instance that vanishes with its pins.
+struct Instance(KernelConfig);
+
+impl Instance {
+    fn new() -> Self {
+        Self(KernelConfig {
+            instance: format!("bench-{}", std::process::id()),
+            pin_root: kernel::DEFAULT_ROOT.into(),
+            ipv4_length: None,
+            settings: Settings {
+                interfaces: Vec::new(),
+                hook: Some(Hook::Tcx),
+                max_bans: 2_000_000,
+                observe: false,
+            },
+        })
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = kernel::detach(&self.0.pin_root, &self.0.instance);
+    }
+}
+
+/// The rows about filling.
+pub fn run(report: &mut Report, _weir: &Path) -> anyhow::Result<()> {
+    for (name, count, ipv6) in [
+        ("insert table alone ipv4 131k", 131_072, false),
+        ("insert table alone ipv4 1M", MILLION, false),
+        ("insert table alone ipv6 1M", MILLION, true),
+    ] {
+        let rates = (0..ROUNDS)
+            .map(|_| alone(count, ipv6))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        report.add(name, "M/s", &rates);
+    }
+    for (family, ipv6) in [("ipv4", false), ("ipv6", true)] {
+        let many = entries(MILLION, ipv6)?;
+        let mut rates = Vec::new();
+        let mut pins = Vec::new();
+        for _ in 0..ROUNDS {
+            let instance = Instance::new();
+            let backend = kernel::open(&instance.0)?;
+            let start = Instant::now();
+            let done = backend.insert(&many)?;
+            rates.push(f64::from(MILLION) / start.elapsed().as_secs_f64() / 1e6);
+            ensure!(
+                done.new == many.len(),
+                "{} of {} inserted",
+                done.new,
+                many.len()
+            );
+            report_memory(report, &backend.usage(), family, rates.len());
+            drop(backend);
+            let start = Instant::now();
+            let backend = kernel::open(&instance.0)?;
+            pins.push(start.elapsed().as_secs_f64());
+            ensure!(
+                backend.usage().bans == many.len(),
+                "bans are missing after the take-over"
+            );
+        }
+        report.add(
+            &format!("insert decision to table {family} 1M"),
+            "M/s",
+            &rates,
+        );
+        report.add(&format!("restore 1M {family} from pins"), "s", &pins);
+        let seconds = from_database(&many)?;
+        report.add(
+            &format!("restore 1M {family} from the database"),
+            "s",
+            &seconds,
+        );
+    }
+    Ok(())
+}
+
+fn report_memory(report: &mut Report, usage: &weir_enforce::Usage, family: &str, round: usize) {
+    if round == 1 {
+        let mib = usage.map_bytes as f64 / f64::from(1 << 20);
+        report.add(&format!("memory of the tables {family} 1M"), "MiB", &[mib]);
+    }
+}
+
+fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
+    let (short, long) = if ipv6 { (0, count) } else { (count, 0) };
+    let options = Options {
+        geometry: Geometry::for_bans(short as usize, long as usize),
+        seed: [
+            0x0123_4567_89ab_cdef,
+            0xfedc_ba98_7654_3210,
+            0x0f1e_2d3c_4b5a_6978,
+        ],
+        v4_length: 0,
+        drop_innocent: false,
+    };
+    let generation = Generation::create(1, &options, None)?;
+    let keys = (0..count)
+        .map(|n| Key::of(Prefix::host(address(n, ipv6))).context("a key"))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let start = Instant::now();
+    for keys in keys.chunks(16) {
+        keys.iter().for_each(|key| generation.table.warm(*key));
+        for &key in keys {
+            let placed = generation.table.insert(Slot {
+                key,
+                policy: 1,
+                expiry: NEVER,
+            });
+            ensure!(placed == Placed::New, "{placed:?}");
+        }
+    }
+    Ok(f64::from(count) / start.elapsed().as_secs_f64() / 1e6)
+}
+
+/// From opening the database to the last ban in the table.
+fn from_database(many: &[Entry]) -> anyhow::Result<Vec<f64>> {
+    let dir = tempfile::tempdir()?;
+    let keep = Duration::from_secs(86_400);
+    let (store, _) = Store::open(dir.path(), keep, Arc::new(Alerts::default()));
+    let now = Timestamp::now();
+    let until = Until::At(now + jiff::SignedDuration::from_hours(1));
+    for portion in many.chunks(50_000) {
+        let changes = portion.iter().map(|entry| Change::Ban {
+            ban: Ban {
+                subject: entry.subject,
+                scope: entry.policy.scope.clone(),
+                producer: entry.policy.producer.clone(),
+                reason: "5 failures in 10m".into(),
+                since: now,
+                until,
+                evidence: Vec::new(),
+            },
+            expiry: entry.expiry,
+        });
+        store.remember_now(changes.collect())?;
+    }
+    store.close();
+    drop(store);
+    let mut seconds = Vec::new();
+    for _ in 0..ROUNDS {
+        let instance = Instance::new();
+        let backend = kernel::open(&instance.0)?;
+        let start = Instant::now();
+        let (store, loaded) = Store::open(dir.path(), keep, Arc::new(Alerts::default()));
+        let plan = restore::plan(loaded, Vec::new(), &Now::read());
+        backend.insert(&plan.insert)?;
+        seconds.push(start.elapsed().as_secs_f64());
+        ensure!(
+            backend.usage().bans == many.len(),
+            "{} restored",
+            backend.usage().bans
+        );
+        store.close();
+    }
+    Ok(seconds)
+}
