@@ -10,6 +10,7 @@
 mod attach;
 mod eviction;
 mod policies;
+mod watch;
 
 use std::{
     net::IpAddr,
@@ -189,7 +190,9 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         .current
         .table
         .set_observe(config.settings.observe);
-    Ok(Arc::new(kernel))
+    let kernel = Arc::new(kernel);
+    watch::start(&kernel);
+    Ok(kernel)
 }
 
 /// Takes everything of an instance out of the kernel; returns the interfaces

@@ -1,0 +1,318 @@
+//! The kernel backend without a daemon: growth under writers, take-over,
+//! eviction, suspended time, what it refuses. Root: loads BPF.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_enforce::{
+    Backend, BootNanos, Entry, Error, Expiry, Policy, Settings,
+    kernel::{self, Hook, Kernel, KernelConfig},
+};
+use weir_kernel::{Generation, pins};
+
+const HOUR: u64 = 3_600_000_000_000;
+
+/// An instance of its own, gone with its pins at the end.
+struct Instance(KernelConfig);
+
+impl Instance {
+    fn new(name: &str, max_bans: usize) -> Self {
+        Self(KernelConfig {
+            instance: format!("test-{name}-{}", std::process::id()),
+            pin_root: pins::DEFAULT_ROOT.into(),
+            ipv4_length: Some(24),
+            settings: Settings {
+                interfaces: Vec::new(),
+                hook: Some(Hook::Tcx),
+                max_bans,
+                observe: false,
+            },
+        })
+    }
+
+    fn open(&self) -> Arc<Kernel> {
+        kernel::open(&self.0).expect("the backend opens")
+    }
+
+    fn pinned(&self) -> Generation {
+        let dir = self
+            .0
+            .pin_root
+            .join(pins::escape(&self.0.instance))
+            .join("current");
+        Generation::adopt(&dir).expect("a whole generation is pinned")
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = kernel::detach(&self.0.pin_root, &self.0.instance);
+    }
+}
+
+fn subject(n: u32) -> Subject {
+    let addr: IpAddr = if n % 2 == 0 {
+        IpAddr::V4((0x0b00_0000 + n).into())
+    } else {
+        IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(n) << 8 | 1).into())
+    };
+    Subject::new(Prefix::host(addr)).unwrap()
+}
+
+fn entry(n: u32, producer: Producer, seconds: u64) -> Entry {
+    Entry {
+        subject: subject(n),
+        policy: Policy {
+            producer,
+            scope: Scope::all(),
+        },
+        expiry: Expiry::At(BootNanos(BootNanos::now().0 + seconds * 1_000_000_000)),
+    }
+}
+
+fn jail(name: &str) -> Producer {
+    Producer::Jail(name.into())
+}
+
+#[test]
+fn root_growth_under_writers_loses_nothing() {
+    let instance = Instance::new("growth", 1_000_000);
+    let backend = instance.open();
+    let watched = entry(9_999_998, Producer::Manual, 3600);
+    backend.insert(std::slice::from_ref(&watched)).unwrap();
+    let (inserted, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let generations = std::thread::scope(|scope| {
+        for w in 0..3u32 {
+            let (backend, inserted) = (&backend, &inserted);
+            scope.spawn(move || {
+                for n in (w * 40_000..(w + 1) * 40_000)
+                    .collect::<Vec<_>>()
+                    .chunks(100)
+                {
+                    let entries: Vec<_> = n.iter().map(|n| entry(*n, jail("a"), 3600)).collect();
+                    let new = backend.insert(&entries).unwrap().new;
+                    inserted.fetch_add(new as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        let maintenance = scope.spawn(|| {
+            let mut generations = 1;
+            while !done.load(Ordering::Relaxed) {
+                backend.maintain().unwrap();
+                generations = backend.usage().generation;
+                let found = backend
+                    .entries_for(watched.subject.prefix().addr())
+                    .unwrap();
+                assert_eq!(
+                    found.len(),
+                    1,
+                    "the watched ban is gone in generation {generations}"
+                );
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            generations
+        });
+        while inserted.load(Ordering::Relaxed) < 120_000 {
+            assert!(!maintenance.is_finished(), "maintenance failed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done.store(true, Ordering::Relaxed);
+        maintenance.join().unwrap()
+    });
+    assert!(
+        generations >= 3,
+        "the table grew to generation {generations} only"
+    );
+    assert_eq!(backend.usage().bans, 120_001);
+    assert_eq!(backend.entries().unwrap().len(), 120_001);
+    for n in (0..120_000).step_by(7) {
+        assert_eq!(
+            backend
+                .entries_for(subject(n).prefix().addr())
+                .unwrap()
+                .len(),
+            1,
+            "{n}"
+        );
+    }
+
+    drop(backend);
+    let next = instance.open();
+    assert_eq!(next.entries().unwrap().len(), 120_001, "after a take-over");
+    assert_eq!(
+        next.entries_for(watched.subject.prefix().addr()).unwrap()[0].policy,
+        watched.policy
+    );
+}
+
+#[test]
+fn root_the_cap_is_kept_within_a_producer() {
+    let instance = Instance::new("cap", 100);
+    let backend = instance.open();
+    for n in 0..20 {
+        backend.insert(&[entry(n, Producer::Manual, 60)]).unwrap();
+    }
+    for n in 20..60 {
+        backend.insert(&[entry(n, jail("other"), 30)]).unwrap();
+    }
+    for n in 60..100 {
+        backend
+            .insert(&[entry(n, jail("loud"), 1000 + u64::from(n))])
+            .unwrap();
+    }
+    for n in 100..130 {
+        let done = backend.insert(&[entry(n, jail("loud"), 5000)]).unwrap();
+        let gone: Vec<_> = done.evicted.iter().map(|e| e.subject).collect();
+        assert_eq!(gone, [subject(n - 40)], "oldest-expiring first");
+    }
+    let usage = backend.usage();
+    assert_eq!((usage.bans, usage.evicted), (100, 30));
+    let of = |producer: Producer| {
+        backend
+            .entries()
+            .unwrap()
+            .iter()
+            .filter(|e| e.policy.producer == producer)
+            .count()
+    };
+    assert_eq!(
+        (of(Producer::Manual), of(jail("other")), of(jail("loud"))),
+        (20, 40, 40)
+    );
+    // Nothing of its own to give up, and manual bans give up nothing.
+    for producer in [jail("new"), Producer::Manual] {
+        let error = backend.insert(&[entry(999, producer, 60)]).unwrap_err();
+        assert!(matches!(error, Error::Full(100)), "{error}");
+    }
+    // The same ban again needs no place.
+    assert_eq!(
+        backend
+            .insert(&[entry(5, Producer::Manual, 90)])
+            .unwrap()
+            .replaced,
+        1
+    );
+}
+
+#[test]
+fn root_scopes_are_lifted_one_by_one() {
+    let instance = Instance::new("scopes", 1000);
+    let backend = instance.open();
+    let mut ssh = entry(3, jail("sshd"), 600);
+    ssh.policy.scope = "22/tcp".parse().unwrap();
+    let mut web = entry(3, jail("nginx"), 600);
+    web.policy.scope = "80/tcp,443/tcp".parse().unwrap();
+    backend.insert(&[ssh.clone(), web.clone()]).unwrap();
+    let lifted = backend
+        .remove(ssh.subject, Some(&jail("sshd")), None)
+        .unwrap();
+    assert_eq!(lifted.len(), 1);
+    assert_eq!(lifted[0].policy, ssh.policy);
+    let left = backend.entries_for(web.subject.prefix().addr()).unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].policy, web.policy);
+    assert!(
+        backend
+            .remove(web.subject, None, Some(&Scope::all()))
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(backend.remove(web.subject, None, None).unwrap().len(), 1);
+}
+
+#[test]
+fn root_prefix_lengths_without_a_table_are_refused() {
+    let instance = Instance::new("length", 1000);
+    let backend = instance.open();
+    for (prefix, bannable) in [
+        ("192.0.2.1", true),
+        ("192.0.2.0/24", true), // the one configured length
+        ("192.0.2.0/25", false),
+        ("2001:db8::/64", true),
+        ("2001:db8::1", true),
+        ("2001:db8::/48", false),
+    ] {
+        let mut entry = entry(1, Producer::Manual, 60);
+        entry.subject = prefix.parse().unwrap();
+        match backend.insert(&[entry]) {
+            Ok(_) => assert!(bannable, "{prefix}"),
+            Err(e) => assert!(!bannable && e.to_string().contains(prefix), "{prefix}: {e}"),
+        }
+    }
+    let found = backend.entries_for("192.0.2.77".parse().unwrap()).unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].subject.to_string(), "192.0.2.0/24");
+}
+
+/// jiffies stand still while a machine sleeps. As if the last daemon had
+/// allowed for ten minutes more than there were: the expiries move by them.
+#[test]
+fn root_expiries_follow_suspended_time() {
+    let instance = Instance::new("suspend", 1000);
+    let backend = instance.open();
+    let (short, forever) = (
+        entry(2, jail("a"), 60),
+        Entry {
+            expiry: Expiry::Never,
+            ..entry(4, jail("a"), 0)
+        },
+    );
+    backend.insert(&[short.clone(), forever.clone()]).unwrap();
+    drop(backend);
+    let ten_minutes = HOUR / 6;
+    let pinned = instance.pinned();
+    pinned
+        .set_suspended(pinned.suspended() + ten_minutes)
+        .unwrap();
+    drop(pinned);
+
+    let backend = instance.open();
+    let expiry = |e: &Entry| backend.entries_for(e.subject.prefix().addr()).unwrap()[0].expiry;
+    let (Expiry::At(before), Expiry::At(after)) = (short.expiry, expiry(&short)) else {
+        panic!("a ban lost its end");
+    };
+    let moved = after.0.abs_diff(before.0 + ten_minutes);
+    assert!(moved < 20_000_000, "off by {moved} ns");
+    assert_eq!(expiry(&forever), Expiry::Never);
+    // And only once.
+    drop(backend);
+    let backend = instance.open();
+    let Expiry::At(again) = backend.entries_for(short.subject.prefix().addr()).unwrap()[0].expiry
+    else {
+        panic!("a ban lost its end");
+    };
+    assert!(again.0.abs_diff(after.0) < 20_000_000);
+}
+
+#[test]
+fn root_one_instance_has_one_writer() {
+    let instance = Instance::new("lock", 1000);
+    let _backend = instance.open();
+    let error = kernel::open(&instance.0)
+        .err()
+        .expect("a second writer")
+        .to_string();
+    assert!(error.contains("another weir daemon"), "{error}");
+    let error = kernel::detach(&instance.0.pin_root, &instance.0.instance).unwrap_err();
+    assert!(error.to_string().contains("another weir daemon"), "{error}");
+}
+
+#[test]
+fn root_interfaces_are_checked_first() {
+    let mut instance = Instance::new("interfaces", 1000);
+    instance.0.settings.interfaces = vec!["nosuch0".into()];
+    let error = kernel::open(&instance.0)
+        .err()
+        .expect("no such interface")
+        .to_string();
+    assert!(error.contains("nosuch0"), "{error}");
+    let dir = instance.0.pin_root.join(pins::escape(&instance.0.instance));
+    assert!(!dir.exists(), "a refused start leaves nothing");
+}
