@@ -5,7 +5,7 @@ use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -49,7 +49,11 @@ pub fn run(report: &mut Report, weir: &Path) -> anyhow::Result<()> {
         ),
     )?;
     let mut command = Command::new(weir);
-    command.args(["--config"]).arg(&config).arg("daemon");
+    command
+        .arg("--config")
+        .arg(&config)
+        .arg("daemon")
+        .stderr(Stdio::null());
     let daemon = host.spawn(command)?;
     let root = Path::new(pins::DEFAULT_ROOT).join(pins::escape(&instance));
     let table = weir_lab::wait_for("the daemon's table", Duration::from_secs(20), || {
@@ -58,12 +62,14 @@ pub fn run(report: &mut Report, weir: &Path) -> anyhow::Result<()> {
             .then(|| Generation::adopt(&root.join("current")).ok())
             .flatten())
     });
+    let idle = rss_anon(daemon.pid());
     let outcome = table
         .map_err(Into::into)
         .and_then(|generation| measure(&generation, &log));
     drop(daemon);
     let _ = weir_enforce::kernel::detach(Path::new(pins::DEFAULT_ROOT), &instance);
     let millis = outcome?;
+    report.add("memory of the daemon idle, RssAnon", "MiB", &[idle?]);
     report.add(
         "delay log line to ban, file, p50",
         "ms",
@@ -80,6 +86,16 @@ pub fn run(report: &mut Report, weir: &Path) -> anyhow::Result<()> {
         &[percentile(&millis, 1.0)],
     );
     Ok(())
+}
+
+/// Private memory of a process, MiB.
+fn rss_anon(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:")?.strip_suffix("kB"))
+        .context("RssAnon in the process status")?;
+    Ok(kib.trim().parse::<f64>()? / 1024.0)
 }
 
 /// Milliseconds per line, one address each. The watcher spins on the table:

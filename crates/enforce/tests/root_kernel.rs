@@ -316,3 +316,54 @@ fn root_interfaces_are_checked_first() {
     let dir = instance.0.pin_root.join(pins::escape(&instance.0.instance));
     assert!(!dir.exists(), "a refused start leaves nothing");
 }
+
+/// Every change of hook, there and back, on a real device.
+#[test]
+fn root_hooks_change_at_run_time() {
+    let net = weir_lab::Net::new().unwrap();
+    let (host, other) = (
+        net.namespace("host").unwrap(),
+        net.namespace("net").unwrap(),
+    );
+    let opts = weir_lab::VethOpts::new(&["10.9.2.1/24"], &["10.9.2.2/24"]).unwrap();
+    net.veth(&host, "h0", &other, "n0", opts).unwrap();
+    let mut instance = Instance::new("hooks", 1000);
+    instance.0.settings.interfaces = vec!["h0".into()];
+    host.enter(|| {
+        let backend = instance.open();
+        backend.attach().unwrap();
+        for hook in [
+            Hook::Xdp,
+            Hook::XdpGeneric,
+            Hook::Tcx,
+            Hook::XdpGeneric,
+            Hook::Xdp,
+            Hook::Tcx,
+            Hook::Xdp,
+        ] {
+            let mut settings = instance.0.settings.clone();
+            settings.hook = Some(hook);
+            backend.reconfigure(&settings).unwrap();
+            let attached = backend.attachments();
+            assert_eq!(attached[0].hook, hook.name(), "{attached:?}");
+            let links = instance
+                .0
+                .pin_root
+                .join(pins::escape(&instance.0.instance))
+                .join("links");
+            assert_eq!(
+                std::fs::read_dir(links).unwrap().count(),
+                1,
+                "one link after {}",
+                hook.name()
+            );
+        }
+        drop(backend);
+        // The next daemon takes the link over, and its hook.
+        instance.0.settings.hook = None;
+        let backend = instance.open();
+        backend.attach().unwrap();
+        assert_eq!(backend.attachments()[0].interface, "h0");
+    })
+    .unwrap();
+}

@@ -110,6 +110,14 @@ impl Link {
         Ok(())
     }
 
+    /// Takes the program off its hook now. Dropping the last reference does so
+    /// too, but a little later, and the hook looks occupied until then.
+    pub fn detach(&self) {
+        // SAFETY: a plain descriptor goes in. It fails only where the link is
+        // detached already, its interface being gone.
+        unsafe { sys::bpf_link_detach(self.fd.as_raw_fd()) };
+    }
+
     /// (interface index, program id); the index is 0 when the interface is gone.
     pub fn target(&self) -> Result<(u32, u32)> {
         let mut info = sys::bpf_link_info::default();

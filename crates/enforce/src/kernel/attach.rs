@@ -134,7 +134,18 @@ impl Interface {
         let mut refusals = Vec::new();
         for &hook in hooks {
             if self.state.as_ref().is_some_and(|a| a.hook == hook) {
+                self.note = refusals.join("; ");
                 return Ok(());
+            }
+            // The two XDP modes exclude each other: ours ends before the other
+            // begins, and tcx stands in meanwhile.
+            let mut stand_in = None;
+            if hook != Hook::Tcx && self.state.as_ref().is_some_and(|a| a.hook != Hook::Tcx) {
+                stand_in =
+                    Link::attach(generation.program(Hook::Tcx), device.index, Hook::Tcx).ok();
+                let ours = self.state.take().expect("just looked");
+                ours.link.detach();
+                remove_pin(&ours.pin)?;
             }
             match Link::attach(generation.program(hook), device.index, hook) {
                 Ok(link) => {
@@ -145,15 +156,20 @@ impl Interface {
                     if !refusals.is_empty() {
                         self.note = refusals.join("; ");
                     }
-                    self.state = Some(Attached {
+                    let old = self.state.replace(Attached {
                         link,
                         hook,
                         ifindex: device.index,
                         pin,
                     });
+                    end(old.map(|old| old.link));
+                    end(stand_in);
                     return Ok(());
                 }
-                Err(e) => refusals.push(refusal(hook, device, &e)),
+                Err(e) => {
+                    refusals.push(refusal(hook, device, &e));
+                    end(stand_in);
+                }
             }
         }
         Err(Error::Unsupported(format!(
@@ -228,6 +244,12 @@ impl Interface {
             hook: self.hook().map_or("none", Hook::name).to_owned(),
             note: self.note.clone(),
         }
+    }
+}
+
+fn end(link: Option<Link>) {
+    if let Some(link) = link {
+        link.detach();
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Placed, Slot, clock, events::EventReader,
-    fault, pins::InstanceDir, record, table::NEVER,
+    fault, link::Link, pins::InstanceDir, record, table::NEVER,
 };
 
 pub use weir_kernel::link::Hook;
@@ -204,6 +204,9 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     let instance = InstanceDir::open(pin_root, instance)?;
     let mut interfaces = Vec::new();
     for (name, hook, pin) in attach::all_pinned(&instance.links()) {
+        if let Ok(link) = Link::open(&pin) {
+            link.detach();
+        }
         attach::remove_pin(&pin)?;
         interfaces.push(format!("{name} ({})", hook.name()));
     }
