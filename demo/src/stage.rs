@@ -1,0 +1,344 @@
+//! The virtual network, the real programs in it, and questions to weir.
+
+use std::{
+    fmt,
+    io::{BufRead, BufReader},
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use jiff::Timestamp;
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_lab::{
+    Child, Namespace, Net, Side, VethOpts,
+    sshd::{self, Outcome, SshHost, SshOpts, Stamp},
+    traffic, wait_for,
+};
+
+/// For what must happen.
+const SOON: Duration = Duration::from_secs(15);
+/// For one guess: the ban may cut the connection before the client has its
+/// answer, and it should not wait long for what will not come.
+const GUESS: Duration = Duration::from_secs(2);
+/// For what must not: an answer on this wire takes microseconds.
+const SILENCE: Duration = Duration::from_millis(1500);
+
+/// Somebody on the Internet, and where they go.
+pub struct Party {
+    name: &'static str,
+    pub from: IpAddr,
+    to: SocketAddr,
+}
+
+impl Party {
+    /// From this address to port 22 of that one.
+    pub fn new(name: &'static str, from: &str, to: &str) -> Self {
+        let addr = |text: &str| {
+            text.parse::<IpAddr>()
+                .expect("the demo's addresses are addresses")
+        };
+        Self {
+            name,
+            from: addr(from),
+            to: SocketAddr::new(addr(to), 22),
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A ban as `weir bans --json` lists it.
+#[derive(Debug, Clone)]
+pub struct Ban {
+    pub subject: String,
+    pub reason: String,
+    /// Seconds.
+    pub remaining: u64,
+}
+
+/// Milliseconds from the log line that led to a ban.
+pub struct Times {
+    pub to_ban: f64,
+    pub to_drop: f64,
+}
+
+/// Everything that runs; all of it ends with this value.
+pub struct Stage {
+    weir: PathBuf,
+    config: PathBuf,
+    socket: PathBuf,
+    host: Namespace,
+    internet: Namespace,
+    daemon: Option<Child>,
+    events: Arc<Mutex<Vec<Value>>>,
+    sshd: SshHost,
+    _dir: TempDir,
+    _net: Net,
+}
+
+impl Stage {
+    /// Makes the network, starts sshd, rsyslog and the daemon.
+    pub fn set(weir: &Path) -> anyhow::Result<Self> {
+        let weir = weir
+            .canonicalize()
+            .with_context(|| format!("cannot find {}", weir.display()))?;
+        let dir = tempfile::Builder::new().prefix("weir-demo-").tempdir()?;
+        let net = Net::new()?;
+        let (host, internet) = (net.namespace("host")?, net.namespace("internet")?);
+        let opts = VethOpts::new(
+            &["192.0.2.10/24", "2001:db8::10/64"],
+            &["192.0.2.1/24", "2001:db8::1/64"],
+        )?;
+        let mut veth = net.veth(&host, "eth0", &internet, "eth0", opts)?;
+        for sources in [
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "2001:db8:bad::/48",
+            "2001:db8:c::/48",
+        ] {
+            veth.add_sources(Side::B, sources)?;
+        }
+        let log = dir.path().join("auth.log");
+        let sshd = SshHost::start(
+            &host,
+            &SshOpts {
+                stamp: Stamp::Iso,
+                ..SshOpts::new(&log)
+            },
+        )?;
+        let (config, socket) = (dir.path().join("weir.toml"), dir.path().join("weir.sock"));
+        std::fs::write(
+            &config,
+            format!(
+                "interfaces = [\"eth0\"]\ninstance = \"demo-{}\"\nstate_dir = {:?}\nsocket = {socket:?}\n\n\
+                 [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n",
+                std::process::id(),
+                dir.path().join("state"),
+                crate::MAX_RETRY,
+            ),
+        )?;
+        let mut stage = Self {
+            weir,
+            config,
+            socket,
+            host,
+            internet,
+            daemon: None,
+            events: Arc::default(),
+            sshd,
+            _dir: dir,
+            _net: net,
+        };
+        stage.start_daemon()?;
+        Ok(stage)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.weir);
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .args(args)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts `weir daemon` in the host and listens to its events.
+    pub fn start_daemon(&mut self) -> anyhow::Result<()> {
+        let mut command = self.command(&["daemon"]);
+        command.stderr(Stdio::null());
+        self.daemon = Some(self.host.spawn(command)?);
+        let ask = || self.command(&["status", "--json"]).output();
+        wait_for("weir daemon to answer", SOON, || {
+            Ok(ask().is_ok_and(|out| out.status.success()).then_some(()))
+        })?;
+        let mut follow = self.command(&["events", "--follow"]);
+        let mut follow = follow
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let lines = BufReader::new(follow.stdout.take().context("a pipe was asked for")?);
+        let events = Arc::clone(&self.events);
+        // Ends with the daemon, which ends the stream.
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                if let Ok(event) = serde_json::from_str(&line) {
+                    events
+                        .lock()
+                        .expect("no holder of this lock panics")
+                        .push(event);
+                }
+            }
+            let _ = follow.wait();
+        });
+        Ok(())
+    }
+
+    /// SIGKILL, as an out-of-memory killer would.
+    pub fn kill_daemon(&mut self) -> anyhow::Result<()> {
+        let mut daemon = self.daemon.take().context("the daemon runs")?;
+        daemon.signal(9)?;
+        ensure!(daemon.wait(SOON)?.is_some(), "the daemon survived SIGKILL");
+        let _ = std::fs::remove_file(&self.socket);
+        Ok(())
+    }
+
+    /// What a verb prints; its exit code must be 0.
+    pub fn weir(&self, args: &[&str]) -> anyhow::Result<String> {
+        let out = self.command(args).output()?;
+        if !out.status.success() {
+            bail!(
+                "weir {} failed: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&out.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// The same as JSON.
+    pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(
+            &self.weir(&[args, &["--json"]].concat())?,
+        )?)
+    }
+
+    /// The bans in force.
+    pub fn bans(&self) -> anyhow::Result<Vec<Ban>> {
+        let listed = self.json(&["bans"])?;
+        let bans = listed
+            .as_array()
+            .or_else(|| listed["bans"].as_array())
+            .context("a list of bans")?;
+        bans.iter()
+            .map(|ban| {
+                Ok(Ban {
+                    subject: ban["subject"].as_str().context("a subject")?.to_owned(),
+                    reason: ban["reason"].as_str().unwrap_or_default().to_owned(),
+                    remaining: ban["remaining_seconds"].as_u64().context("an end")?,
+                })
+            })
+            .collect()
+    }
+
+    /// The ban that holds this party's address, once there is one.
+    pub fn await_ban(&self, party: &Party, within: Duration) -> anyhow::Result<Option<Ban>> {
+        let deadline = Instant::now() + within;
+        loop {
+            let mine = |ban: &Ban| subject_holds(&ban.subject, party.from);
+            if let Some(ban) = self.bans()?.into_iter().find(mine) {
+                return Ok(Some(ban));
+            }
+            if Instant::now() > deadline {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// From the stamp of the last line of evidence to the ban and to the first
+    /// drop, as the daemon's events tell them (a drop's time is the kernel's).
+    pub fn times(&self, party: &Party) -> anyhow::Result<Times> {
+        let find = |kind: &str| {
+            let events = self.events.lock().expect("no holder of this lock panics");
+            let holds = |e: &&Value| {
+                e["kind"] == kind
+                    && e["subject"]
+                        .as_str()
+                        .is_some_and(|s| subject_holds(s, party.from))
+            };
+            events.iter().find(holds).cloned()
+        };
+        let wait = |kind: &'static str| wait_for(kind, SOON, || Ok(find(kind)));
+        let (ban, drop) = (wait("ban")?, wait("drop")?);
+        let line = ban["evidence"]
+            .as_array()
+            .and_then(|lines| lines.last()?.as_str()?.split(' ').next())
+            .context("the ban shows its evidence")?;
+        let since: Timestamp = line.parse().context("an ISO stamp")?;
+        let millis = |event: &Value| -> anyhow::Result<f64> {
+            let time: Timestamp = event["time"].as_str().context("a time")?.parse()?;
+            Ok(time.duration_since(since).as_secs_f64() * 1e3)
+        };
+        Ok(Times {
+            to_ban: millis(&ban)?,
+            to_drop: millis(&drop)?,
+        })
+    }
+
+    /// Packets that bans dropped, by weir's counters.
+    pub fn dropped(&self) -> anyhow::Result<u64> {
+        let status = self.json(&["status"])?;
+        let counters = status["counters"].as_array().context("counters")?;
+        Ok(counters
+            .iter()
+            .filter(|c| {
+                c["reason"]
+                    .as_str()
+                    .is_some_and(|r| r.starts_with("banned"))
+            })
+            .filter_map(|c| c["packets"].as_u64())
+            .sum())
+    }
+
+    /// One guess with the real client.
+    pub fn guess(&self, party: &Party, user: &str, password: &str) -> anyhow::Result<Outcome> {
+        Ok(sshd::attempt(
+            &self.internet,
+            Some(party.from),
+            party.to,
+            user,
+            password,
+            GUESS,
+        )?)
+    }
+
+    /// A login with the customer's key.
+    pub fn login(&self, party: &Party) -> anyhow::Result<Outcome> {
+        let key = self.sshd.key();
+        Ok(sshd::login(
+            &self.internet,
+            Some(party.from),
+            party.to,
+            sshd::CUSTOMER,
+            &key,
+            SOON,
+        )?)
+    }
+
+    /// Does a TCP connection come about?
+    pub fn connects(&self, party: &Party) -> anyhow::Result<bool> {
+        Ok(traffic::tcp_connect(&self.internet, Some(party.from), party.to, SILENCE).is_ok())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.daemon.take());
+        let _ = self
+            .command(&["detach"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Subjects in the demo are hosts or IPv6 /64.
+fn subject_holds(subject: &str, addr: IpAddr) -> bool {
+    match (subject.split_once('/'), addr) {
+        (None, _) => subject.parse() == Ok(addr),
+        (Some((net, "64")), IpAddr::V6(addr)) => net
+            .parse::<std::net::Ipv6Addr>()
+            .is_ok_and(|net| net.to_bits() >> 64 == addr.to_bits() >> 64),
+        _ => false,
+    }
+}
