@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* What the kernel side and user space share: table entries, counters, events.
  * Rust takes these types from the skeleton; nobody writes them a second time.
  * A change here is a new WEIR_ABI: pinned tables of another number are

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* Lets user space read jiffies beside CLOCK_MONOTONIC: ban expiries are in
  * jiffies, because comparing them costs the packet path no call. */
 #include <linux/bpf.h>

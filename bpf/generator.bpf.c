@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* Floods for benchmarks and tests: run by BPF_PROG_RUN with live frames, it
  * writes a whole UDP packet from the next source into each recycled page and
  * redirects it. Beside it the bare programs that rows are compared with. */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* The packet path on ingress, as an XDP and as a tcx program:
  *   parse -> bloom -> ban table -> scope -> essential -> allow -> verdict
  * Both programs are the same stages around another context. Malformed packets

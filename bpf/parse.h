@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* From the first byte of the frame to the IP header, and, when a stage asks,
  * on to the ports. Only what later stages need is read: an innocent packet
  * never has its transport header touched.

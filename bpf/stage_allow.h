@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* The allow list wins over every ban. It is read on the way to a drop only,
  * where a trie of a few entries costs 12-17 ns; never on an innocent's path. */
 #ifndef WEIR_STAGE_ALLOW_H

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Is this source banned? Bloom filter, then the table; no helper call on
  * either (each costs tens of nanoseconds here). Tables are mmapped arrays that
  * user space writes by plain stores; a reader takes no lock and may run at any

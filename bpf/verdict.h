@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (MIT OR Apache-2.0) AND GPL-2.0-only */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* The only way out of the packet path: counts the packet under its reason,
  * tells user space about drops (rate-limited), and says pass or drop. */
 #ifndef WEIR_VERDICT_H
