@@ -9,7 +9,10 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -156,6 +159,15 @@ impl Answer {
         }
     }
 
+    /// The answer is no, in these words.
+    #[track_caller]
+    pub fn says_no(&self, words: &[&str]) {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        for word in words {
+            assert!(self.out.contains(word), "no {word:?} in {}", self.out);
+        }
+    }
+
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
@@ -163,6 +175,37 @@ impl Answer {
 }
 
 static INSTANCES: AtomicU32 = AtomicU32::new(0);
+static SWEEP: Once = Once::new();
+
+/// Pins and directories of test runs that were killed: their process is gone.
+/// (`Net` has ended their daemons.)
+fn sweep() {
+    let dead = |name: &str, prefix: &str| {
+        let pid = name
+            .strip_prefix(prefix)
+            .and_then(|rest| rest.split('-').next());
+        pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+    };
+    let names = |dir: &Path| -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    };
+    for name in names(Path::new("/sys/fs/bpf/weir")) {
+        if dead(&name, "test-") {
+            let _ = Command::new(WEIR)
+                .args(["detach", "--instance", &name])
+                .output();
+        }
+    }
+    let temp = std::env::temp_dir();
+    for name in names(&temp) {
+        if dead(&name, "weir-system-") {
+            let _ = fs::remove_dir_all(temp.join(name));
+        }
+    }
+}
 
 /// One instance of weir on a host: its files, its pins and, when it runs, its
 /// daemon. All of it goes with this value.
@@ -176,11 +219,12 @@ pub struct Weir {
 impl Weir {
     /// Files only; `config` is what is typed beside the places of files.
     pub fn new(host: &Namespace, config: &str) -> Self {
+        SWEEP.call_once(sweep);
         let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
         let weir = Self {
             host: host.clone(),
             dir: tempfile::Builder::new()
-                .prefix("weir-system-")
+                .prefix(&format!("weir-system-{}-", std::process::id()))
                 .tempdir()
                 .unwrap(),
             instance: format!("test-{}-{number}", std::process::id()),

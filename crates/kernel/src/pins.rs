@@ -4,7 +4,10 @@
 
 use std::{
     fs, io,
-    os::fd::OwnedFd,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -59,11 +62,17 @@ impl InstanceDir {
     /// Creates the directory when needed and locks it.
     ///
     /// # Errors
-    /// No BPF file system at `root`; another process holds the lock.
+    /// No BPF file system at `root`; somebody else's directory there; another
+    /// process holds the lock.
     pub fn open(root: &Path, instance: &str) -> Result<Self> {
         require_bpffs(root.parent().unwrap_or(root))?;
         let path = root.join(escape(instance));
-        fs::create_dir_all(path.join("links")).context(|| format!("make {}", path.display()))?;
+        let make = || {
+            let dirs = [root, &path, &path.join("links")];
+            dirs.into_iter().try_for_each(make_ours)
+        };
+        // Again: the last of the other instances may just have removed the root.
+        make().or_else(|_| make())?;
         let lock = rustix::fs::open(
             &path,
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -147,7 +156,7 @@ fn require_bpffs(at: &Path) -> Result<()> {
     }
     if at == Path::new("/sys/fs/bpf") {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        rustix::mount::mount("bpf", at, "bpf", flags, None)
+        rustix::mount::mount("bpf", at, "bpf", flags, Some(c"mode=0700"))
             .context(|| format!("mount the BPF file system at {}", at.display()))?;
         if is_bpffs()? {
             return Ok(());
@@ -156,6 +165,31 @@ fn require_bpffs(at: &Path) -> Result<()> {
     Err(Error::refused(
         format!("keep pins below {}", at.display()),
         "it is no BPF file system: mount -t bpf bpf /sys/fs/bpf",
+    ))
+}
+
+/// Makes a directory that only we can write to. A BPF file system may be
+/// mounted for everybody to write (mode 1777 is the kernel's default): who owns
+/// a directory there could take weir's links away.
+fn make_ours(dir: &Path) -> Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::new(format!("make {}", dir.display()), e));
+        }
+        _ => {}
+    }
+    let about = fs::symlink_metadata(dir).context(|| format!("look at {}", dir.display()))?;
+    let us = rustix::process::geteuid().as_raw();
+    if about.is_dir() && [0, us].contains(&about.uid()) && about.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Error::refused(
+        format!("keep pins in {}", dir.display()),
+        format!(
+            "uid {} made it (mode {:o}) and could take weir's programs away: remove it",
+            about.uid(),
+            about.mode() & 0o7777
+        ),
     ))
 }
 

@@ -236,9 +236,17 @@ impl HostFacts for Host {
 
 /// The socket that a configuration names, as far as it can be read.
 pub fn socket_of(file: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let table: toml::Table = text.parse().ok()?;
-    Some(table.get("socket")?.as_str()?.into())
+    let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
+    let named = |text: &str| {
+        let table: toml::Table = text.parse().ok()?;
+        Some(PathBuf::from(table.get("socket")?.as_str()?))
+    };
+    named(&text).or_else(|| {
+        // A mistake elsewhere in the file must not hide the daemon.
+        text.lines()
+            .take_while(|line| !line.trim_start().starts_with('['))
+            .find_map(named)
+    })
 }
 
 /// Reads `90`, `90s`, `10m`, `1h`, `7d`, `1h30m`.
@@ -246,7 +254,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     policy::parse_duration(text).ok()
 }
 
-/// The shortest of those forms that is exact.
+/// One of those forms, rounded down to two units.
 pub fn duration_text(time: Duration) -> String {
     policy::format_duration(time)
 }

@@ -124,8 +124,9 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         Interface::check(name)?;
     }
-    let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
+    // First, for it fails without permission before anything is made.
     let clock = JiffyClock::probe()?;
+    let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
     let v4_length = config.ipv4_length.unwrap_or(0);
     let (current, adopted) = match instance.current() {
         Some(number) => (Generation::adopt(&instance.generation(number))?, true),

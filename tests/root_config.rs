@@ -1,0 +1,423 @@
+//! What an administrator does to a running daemon, right and wrong: addresses
+//! that cannot be banned, reloads, a second daemon, the cap, bad requests, and
+//! the privileges that it keeps.
+
+mod common;
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::PermissionsExt,
+};
+
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
+use weir_lab::traffic::TcpServer;
+
+const PORT: u16 = 8080;
+const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
+
+fn at(family: usize) -> SocketAddr {
+    SocketAddr::new(addr(HOST[family]), PORT)
+}
+
+fn server(site: &Site) -> TcpServer {
+    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
+}
+
+#[test]
+fn root_nobody_bans_the_host_or_its_gateway() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, CONFIG);
+    for (who, why) in [
+        (HOST[0], "address of this host"),
+        (HOST[1], "address of this host"),
+        ("::ffff:192.0.2.1", "address of this host"),
+        (GATEWAY[0], "default gateway"),
+        (GATEWAY[1], "default gateway"),
+        ("127.0.0.1", ""),
+        ("::1", ""),
+        ("0.0.0.0", ""),
+        ("::", ""),
+        ("fe80::1", ""),
+        ("ff02::1", ""),
+        ("224.0.0.1", ""),
+        ("255.255.255.255", ""),
+        ("0.0.0.0/0", ""),
+        ("::/0", ""),
+        ("192.0.2.0/24", ""),
+        ("2001:db8::/32", ""),
+        ("198.51.100.256", ""),
+        ("198.51.100.7/33", ""),
+        ("198.51.100.7/24", ""),
+        ("example.com", ""),
+        ("", ""),
+        ("198.51.100.7\u{1b}[2J", ""),
+    ] {
+        let answer = weir.ask(&["ban", "--", who]);
+        answer.refused(&[why]);
+        assert!(!answer.err.contains('\u{1b}'), "{answer:?}");
+    }
+    assert!(weir.banned().is_empty());
+    // By the log neither: the gateway fails and fails, and stays.
+    weir.log_failures(GATEWAY.map(addr), 5);
+    weir.log_failures(ATTACKER.map(addr), 5);
+    soon("the attackers' bans", || {
+        (weir.banned().len() == 2).then_some(())
+    });
+    let _server = server(&site);
+    for family in [0, 1] {
+        site.serves(GATEWAY[family], at(family));
+        assert!(!site.connects(ATTACKER[family], at(family)));
+    }
+    assert!(weir.json(&["status", "sshd"])["ignored"].as_u64() >= Some(10));
+}
+
+#[test]
+fn root_addresses_change() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, CONFIG);
+    // Banned first, then it becomes the host's own: packets of it pass (a
+    // neighbour's echo of it must not cut the host off), new bans are refused.
+    let later = ["203.0.113.77", "2001:db8:c:77::1"];
+    for who in later {
+        weir.ask(&["ban", who]).done();
+        assert_eq!(weir.why(who)["verdict"], "banned-all");
+    }
+    let _server = server(&site);
+    for family in [0, 1] {
+        assert!(!site.connects(later[family], at(family)));
+    }
+    site.host
+        .ip(&[
+            format!("addr add {}/32 dev lo", later[0]),
+            format!("addr add {}/128 dev lo nodad", later[1]),
+        ])
+        .unwrap();
+    for who in later {
+        soon("the new address to be exempt", || {
+            (weir.why(who)["verdict"] == "allowed").then_some(())
+        });
+        weir.ask(&["ban", who]).refused(&["address of this host"]);
+    }
+    site.host
+        .ip(&[
+            format!("addr del {}/32 dev lo", later[0]),
+            format!("addr del {}/128 dev lo", later[1]),
+        ])
+        .unwrap();
+    for (family, who) in later.iter().enumerate() {
+        soon("the old address to be bannable", || {
+            (weir.why(who)["verdict"] == "banned-all").then_some(())
+        });
+        assert!(!site.connects(who, at(family)));
+    }
+    // Another gateway.
+    let new = "192.0.2.77";
+    weir.ask(&["ban", new]).done();
+    site.host
+        .ip(&[format!("route replace default via {new} dev eth0")])
+        .unwrap();
+    soon("the new gateway to be exempt", || {
+        (weir.why(new)["verdict"] == "allowed").then_some(())
+    });
+    weir.ask(&["ban", new]).refused(&["default gateway"]);
+    weir.ask(&["ban", GATEWAY[0]]).done();
+}
+
+#[test]
+fn root_a_reload_is_all_or_nothing() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, CONFIG);
+    weir.log_failures([addr(ATTACKER[0])], 3);
+    soon("a ban", || (weir.banned().len() == 1).then_some(()));
+    weir.log_failures([addr(OTHER[0])], 2);
+    soon("five findings", || {
+        (weir.json(&["status", "sshd"])["findings"] == 5).then_some(())
+    });
+    let _server = server(&site);
+    for (wrong, words) in [
+        (
+            "max_retyr = 1\n",
+            &["weir.toml:9", "max_retyr", "max_retry"][..],
+        ),
+        ("ban_time = \"soon\"\n", &["weir.toml:9", "ban_time"]),
+        ("[jail.web]\n", &["weir.toml:9", "web", "sshd"]),
+        ("ports = [\"ssh\"]\n", &["weir.toml:9", "ports"]),
+        ("\u{0}", &["weir.toml:9"]),
+    ] {
+        weir.configure(&format!("allow = [\"{}\"]\n{CONFIG}{wrong}", ATTACKER[0]));
+        weir.ask(&["check"]).says_no(words);
+        weir.ask(&["reload"]).refused(words);
+        let jail = weir.json(&["status", "sshd"]);
+        assert_eq!(jail["max_retry"], 3, "{jail}");
+        assert_eq!(jail["findings"], 5, "{jail}");
+        assert!(
+            !site.connects(ATTACKER[0], at(0)),
+            "half a reload was done: {wrong:?}"
+        );
+    }
+    weir.configure(&CONFIG.replace("eth0", "eth9"));
+    weir.ask(&["reload"]).refused(&["eth9", "eth0, lo"]);
+    weir.configure(&format!("ipv4_length = 24\n{CONFIG}"));
+    weir.ask(&["reload"]).refused(&["ipv4_length", "restart"]);
+    fs::remove_file(weir.path("weir.toml")).unwrap();
+    weir.ask(&[
+        "reload",
+        "--socket",
+        weir.path("weir.sock").to_str().unwrap(),
+    ])
+    .refused(&["weir.toml"]);
+
+    // And a good one keeps counts and bans.
+    weir.configure(&format!("allow = [\"{}\"]\n{CONFIG}", CUSTOMER[0]));
+    weir.ask(&["reload"]).done();
+    assert_eq!(weir.banned(), [ATTACKER[0]]);
+    weir.ask(&["ban", CUSTOMER[0]]).refused(&["allow list"]);
+    weir.log_failures([addr(OTHER[0])], 1);
+    soon("the third failure to count", || {
+        (weir.banned().len() == 2).then_some(())
+    });
+    assert!(!site.connects(OTHER[0], at(0)));
+    site.serves(CUSTOMER[0], at(0));
+}
+
+#[test]
+fn root_a_second_daemon_is_refused() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::start(&site.host, CONFIG);
+    weir.ask(&["ban", ATTACKER[0]]).done();
+    let pid = weir.pid().to_string();
+    // The same files; then the same pins with other files.
+    weir.ask(&["daemon"])
+        .refused(&["another weir daemon", &pid]);
+    let mut second = Weir::new(&site.host, CONFIG);
+    second.instance.clone_from(&weir.instance);
+    second.configure(CONFIG);
+    second
+        .fails()
+        .refused(&["another weir daemon holds this instance"]);
+    assert_eq!(weir.banned(), [ATTACKER[0]]);
+    let _server = server(&site);
+    assert!(!site.connects(ATTACKER[0], at(0)));
+    // An instance of its own is welcome, and both are obeyed.
+    let third = Weir::start(&site.host, CONFIG);
+    third.ask(&["ban", OTHER[0]]).done();
+    assert!(!site.connects(OTHER[0], at(0)));
+    assert!(!site.connects(ATTACKER[0], at(0)));
+    site.serves(CUSTOMER[0], at(0));
+    drop(third);
+    site.serves(OTHER[0], at(0));
+    weir.stop();
+    drop(second);
+}
+
+#[test]
+fn root_the_cap_evicts_within_the_producer() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let config = CONFIG.replace("max_retry = 3", "max_retry = 1\nban_time = \"1h\"");
+    let weir = Weir::start(&site.host, &format!("max_bans = 64\n{config}"));
+    let manual: Vec<IpAddr> = (1..=20)
+        .map(|n| addr(&format!("203.0.113.{}", n + 100)))
+        .collect();
+    weir.ban_all(manual.iter().copied());
+    let attackers = |range: std::ops::RangeInclusive<u8>| {
+        range
+            .map(|n| addr(&format!("198.51.100.{n}")))
+            .collect::<Vec<_>>()
+    };
+    weir.log_failures(attackers(1..=44), 1);
+    soon("a full table", || (weir.banned().len() == 64).then_some(()));
+    assert_eq!(weir.json(&["status"])["usage"]["evicted"], 0);
+    weir.log_failures(attackers(45..=60), 1);
+    soon("sixteen evictions", || {
+        (weir.json(&["status"])["usage"]["evicted"] == 16).then_some(())
+    });
+    let bans = weir.banned();
+    assert_eq!(bans.len(), 64);
+    for who in manual.iter().chain(&attackers(45..=60)) {
+        assert!(bans.contains(&who.to_string()), "{who} is not banned");
+    }
+    let status = weir.json(&["status"]);
+    let alerts = status["alerts"].to_string();
+    assert!(alerts.contains("max_bans"), "{alerts}");
+    // By hand nothing is evicted: it is said.
+    weir.ask(&["ban", "203.0.113.200"])
+        .refused(&["the ban table is full", "max_bans"]);
+    assert_eq!(weir.banned().len(), 64);
+    let _server = server(&site);
+    assert!(!site.connects("203.0.113.101", at(0)));
+    assert!(!site.connects("198.51.100.60", at(0)));
+    site.serves(CUSTOMER[0], at(0));
+}
+
+#[test]
+fn root_bad_requests_are_answered_and_do_no_harm() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, CONFIG);
+    let post = |body: &str| {
+        format!(
+            "POST /v1/bans HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n");
+    for (request, status) in [
+        (post("{}"), 400),
+        (post("[]"), 400),
+        (post("{\"subject\":7}"), 400),
+        (post("{\"subject\":\"198.51.100.7\",\"fro\":\"1h\"}"), 400),
+        (post("{\"subject\":\"198.51.100.7\",\"for\":\"-1s\"}"), 400),
+        (post("{\"subject\":\"198.51.100.7\",\"for\":\"0s\"}"), 400),
+        (
+            post("{\"subject\":\"198.51.100.7\",\"port\":\"0/tcp\"}"),
+            400,
+        ),
+        (
+            post("{\"subject\":\"198.51.100.7\",\"port\":\"99999\"}"),
+            400,
+        ),
+        (
+            post(&format!(
+                "{{\"subject\":\"198.51.100.7\",\"reason\":\"{}\"}}",
+                "x".repeat(2000)
+            )),
+            400,
+        ),
+        (post(&"[".repeat(60_000)), 400),
+        (post(&" ".repeat(70_000)), 413),
+        (post("\u{0}"), 400),
+        (get("/v1/why/nobody"), 400),
+        (get("/v1/why/198.51.100.7?port=x"), 400),
+        (get("/v1/bans?limit=-1"), 400),
+        (get("/v1/bans?limt=1"), 400),
+        (get("/v2/bans"), 404),
+        (get("/v1/bans/../../etc/passwd"), 405),
+        ("PUT /v1/bans HTTP/1.1\r\nhost: weir\r\n\r\n".into(), 405),
+        (
+            "DELETE /v1/bans/198.51.100.7 HTTP/1.1\r\nhost: weir\r\n\r\n".into(),
+            404,
+        ),
+        (
+            "DELETE /v1/bans/%ff HTTP/1.1\r\nhost: weir\r\n\r\n".into(),
+            400,
+        ),
+        ("\u{16}\u{3}\u{1} no http\r\n\r\n".into(), 400),
+    ] {
+        let answer = weir.raw(request.as_bytes());
+        let wanted = format!("HTTP/1.1 {status} ");
+        let shown: String = request.chars().take(120).collect();
+        assert!(
+            answer.starts_with(&wanted),
+            "{shown:?}: {answer:?}, not {status}"
+        );
+    }
+    assert!(weir.banned().is_empty());
+    // Slow and silent clients keep nobody out.
+    let idle: Vec<_> = (0..40)
+        .map(|_| std::os::unix::net::UnixStream::connect(weir.path("weir.sock")).unwrap())
+        .collect();
+    weir.ask(&["ban", ATTACKER[0]]).done();
+    drop(idle);
+    let mode = fs::metadata(weir.path("weir.sock"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+/// CAP_DAC_READ_SEARCH, CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF (linux/capability.h).
+const KEPT: u64 = 1 << 2 | 1 << 12 | 1 << 38 | 1 << 39;
+
+#[test]
+fn root_everything_works_with_four_capabilities() {
+    if skipped(&[]) {
+        return;
+    }
+    let mut site = Site::new();
+    let mut weir = Weir::start(&site.host, &format!("max_bans = 100000\n{CONFIG}"));
+    let exactly_four = |pid: u32| {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let set = |name: &str| {
+                let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+                u64::from_str_radix(line.trim(), 16).unwrap()
+            };
+            assert_eq!(set("CapEff:"), KEPT, "{status}");
+            assert_eq!(set("CapPrm:"), KEPT, "{status}");
+            assert_eq!((set("CapInh:"), set("CapAmb:")), (0, 0), "{status}");
+            assert_eq!(set("CapBnd:") & !KEPT, 0, "{status}");
+            assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+        }
+    };
+    exactly_four(weir.pid());
+    let _server = server(&site);
+    weir.log_failures(ATTACKER.map(addr), 3);
+    soon("two bans", || (weir.banned().len() == 2).then_some(()));
+    for family in [0, 1] {
+        assert!(!site.connects(ATTACKER[family], at(family)));
+        site.serves(CUSTOMER[family], at(family));
+    }
+    // Growth: new maps and programs are loaded, links updated.
+    let many = (0..20_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
+    weir.log_failures(many, 3);
+    soon("growth", || {
+        let usage = weir.json(&["status"])["usage"].clone();
+        (usage["generation"].as_u64() > Some(1) && usage["bans"] == 20_002).then_some(())
+    });
+    assert!(!site.connects("198.18.78.31", at(0)));
+    // The interface goes and comes back: attached anew.
+    site.veth.delete().unwrap();
+    soon("the interface to be missed", || {
+        (weir.attachment("eth0").0 == "none").then_some(())
+    });
+    site.veth.create().unwrap();
+    soon("the interface to be protected", || {
+        (weir.attachment("eth0").0 == "tcx").then_some(())
+    });
+    for family in [0, 1] {
+        assert!(!site.connects(ATTACKER[family], at(family)));
+        site.serves(CUSTOMER[family], at(family));
+    }
+    // Another hook by reload, the allow list, an unban.
+    weir.configure(&format!("backend = \"xdp\"\nmax_bans = 100000\n{CONFIG}"));
+    weir.ask(&["reload"]).done();
+    assert_eq!(weir.attachment("eth0").0, "xdp");
+    assert!(!site.connects(ATTACKER[0], at(0)));
+    weir.ask(&["allow", "add", ATTACKER[0]]).done();
+    site.serves(ATTACKER[0], at(0));
+    weir.ask(&["unban", "2001:db8:bad::/64"]).done();
+    site.serves(ATTACKER[1], at(1));
+    // A rotated log that only root may read.
+    fs::rename(weir.log(), weir.path("auth.log.1")).unwrap();
+    fs::write(weir.log(), "").unwrap();
+    fs::set_permissions(weir.log(), fs::Permissions::from_mode(0o600)).unwrap();
+    weir.log_failures([addr(OTHER[0])], 3);
+    soon("a ban from the new log", || {
+        (!site.connects(OTHER[0], at(0))).then_some(())
+    });
+    exactly_four(weir.pid());
+    // The next start takes over under the same four.
+    weir.kill();
+    weir.run();
+    exactly_four(weir.pid());
+    assert!(!site.connects(OTHER[0], at(0)));
+    assert!(weir.json(&["status"])["usage"]["bans"].as_u64() > Some(20_000));
+}

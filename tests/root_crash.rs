@@ -1,0 +1,363 @@
+//! The daemon is killed under attack, at twenty moments and at each fault
+//! point: no packet of a banned source passes, the kernel's count of drops is
+//! the attackers' count of packets, and after each restart every ban is there.
+
+mod common;
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    os::unix::process::ExitStatusExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use weir_lab::{
+    Side, VethOpts,
+    traffic::{UdpServer, udp_request},
+};
+
+const SOURCES: u16 = 32;
+const PORT: u16 = 9999;
+
+/// Banned sources of both families that never stop sending.
+struct Attack {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn sources() -> impl Iterator<Item = IpAddr> {
+    (1..=SOURCES).flat_map(|n| {
+        [
+            addr(&format!("198.51.100.{n}")),
+            addr(&format!("2001:db8:bad:{n:x}::7")),
+        ]
+    })
+}
+
+impl Attack {
+    fn start(site: &Site) -> Self {
+        let sockets: Vec<(UdpSocket, SocketAddr)> = site
+            .internet
+            .enter(|| {
+                sources()
+                    .map(|from| {
+                        let socket = UdpSocket::bind((from, 0)).unwrap();
+                        let to = addr(HOST[usize::from(from.is_ipv6())]);
+                        (socket, SocketAddr::new(to, PORT))
+                    })
+                    .collect()
+            })
+            .unwrap();
+        let (stop, sent) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let (stopped, count) = (stop.clone(), sent.clone());
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for (socket, to) in &sockets {
+                    if socket.send_to(b"attack", to).is_ok() {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                // Some 50,000 a second: enough to hit any gap, and no queue
+                // on the way overflows, so that counts can be compared.
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self {
+            stop,
+            sent,
+            thread: Some(thread),
+        }
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has sent this many more.
+    fn more(&self, packets: u64) {
+        let enough = self.sent() + packets;
+        soon("the attack to go on", || {
+            (self.sent() >= enough).then_some(())
+        });
+    }
+
+    /// Ends it; how many packets it sent.
+    fn end(&mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        self.sent()
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Somebody who is not banned gets an answer, in both families.
+fn customer_is_served(site: &Site) {
+    for family in [0, 1] {
+        let to = SocketAddr::new(addr(HOST[family]), PORT);
+        let from = Some(addr(CUSTOMER[family]));
+        let seen = udp_request(&site.internet, from, to, b"order", SOON);
+        assert!(seen.is_ok(), "{}", seen.unwrap_err());
+    }
+}
+
+/// The two UDP servers that no attacker may reach.
+fn servers(site: &Site) -> [UdpServer; 2] {
+    HOST.map(|host| UdpServer::start(&site.host, SocketAddr::new(addr(host), PORT)).unwrap())
+}
+
+fn received(servers: &[UdpServer; 2]) -> u64 {
+    servers.iter().map(UdpServer::received).sum()
+}
+
+#[track_caller]
+fn all_in_force(weir: &Weir, at_least: usize) {
+    let bans = weir.banned();
+    for source in sources() {
+        let source = source.to_string();
+        assert!(bans.contains(&source), "{source} is not banned any more");
+    }
+    assert!(bans.len() >= at_least, "{} bans of {at_least}", bans.len());
+}
+
+const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
+
+#[test]
+fn root_sigkill_at_twenty_moments_lets_nothing_through() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::start(&site.host, CONFIG);
+    weir.ban_all(sources());
+    let servers = servers(&site);
+    let mut served = 0;
+    let dropped = weir.packets("banned-all");
+    let mut attack = Attack::start(&site);
+    let mut bans = usize::from(SOURCES) * 2;
+    for moment in 0..20_u64 {
+        attack.more(500);
+        if moment % 2 == 0 {
+            // While it works: bans by the log, growth among them.
+            let base = 0xc612_0000 + moment as u32 * 2000;
+            let new = (0..2000).map(|n| IpAddr::from((base + n).to_be_bytes()));
+            weir.log_failures(new, 1);
+            thread::sleep(Duration::from_millis(moment * 7));
+            weir.kill();
+            bans += 2000;
+        } else {
+            // At any point of its start: loading, taking over, attaching.
+            weir.stop();
+            weir.launch(None);
+            thread::sleep(Duration::from_millis(moment * 4));
+            weir.kill();
+        }
+        attack.more(500);
+        customer_is_served(&site);
+        served += 2;
+        assert_eq!(
+            received(&servers),
+            served,
+            "moment {moment}: a banned packet got in"
+        );
+        weir.run();
+        // Lines that were not yet read are read now: no ban is lost.
+        soon("all bans", || (weir.banned().len() >= bans).then_some(()));
+        all_in_force(&weir, bans);
+    }
+    let sent = attack.end();
+    let dropped = weir.packets("banned-all") - dropped;
+    println!("{sent} packets sent, {dropped} dropped, {bans} bans");
+    assert_eq!(received(&servers), served);
+    assert_eq!(dropped, sent);
+    assert!(
+        weir.json(&["status"])["usage"]["generation"].as_u64() > Some(1),
+        "it did not grow"
+    );
+}
+
+#[cfg(feature = "fault-points")]
+mod fault {
+    use super::*;
+
+    /// Runs until the daemon dies at the point, then asserts that it did.
+    #[track_caller]
+    fn dies(weir: &mut Weir, point: &str) {
+        let status = weir.ended();
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "{point}: {status}: {}",
+            weir.said()
+        );
+    }
+
+    /// A host with two interfaces, so that links are switched one by one.
+    fn two_wires(site: &Site) {
+        let more = site.net.namespace("more").unwrap();
+        let opts = VethOpts::new(&["198.51.99.1/24"], &["198.51.99.2/24"]).unwrap();
+        site.net
+            .veth(&site.host, "eth1", &more, "eth0", opts)
+            .unwrap();
+        assert_eq!(site.veth.dev(Side::A), "eth0");
+    }
+
+    const TWO: &str =
+        "interfaces = [\"eth0\", \"eth1\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
+
+    /// A change of the compiled-in prefix length makes a new generation at the
+    /// next start; `length` alternates so that each start does.
+    fn rebuilt(length: &mut u8) -> String {
+        *length = if *length == 24 { 20 } else { 24 };
+        format!("ipv4_length = {length}\n{TWO}")
+    }
+
+    #[test]
+    fn root_sigkill_inside_take_over_and_link_update() {
+        if skipped(&[]) {
+            return;
+        }
+        let site = Site::new();
+        two_wires(&site);
+        let mut length = 24;
+        let mut weir = Weir::start(&site.host, &rebuilt(&mut length));
+        weir.ban_all(sources());
+        let servers = servers(&site);
+        let dropped = weir.packets("banned-all");
+        let mut attack = Attack::start(&site);
+        let mut served = 0;
+        for point in [
+            "pin-before-meta",
+            "growth-before-fill",
+            "growth-mid-fill",
+            "switch-before-links",
+            "switch-between-links",
+            "switch-after-current",
+            "growth-before-unpin",
+            "attach-between-interfaces",
+        ] {
+            attack.more(200);
+            weir.stop();
+            weir.configure(&rebuilt(&mut length));
+            weir.launch(Some(point));
+            dies(&mut weir, point);
+            attack.more(500);
+            customer_is_served(&site);
+            served += 2;
+            assert_eq!(
+                received(&servers),
+                served,
+                "{point}: a banned packet got in"
+            );
+            weir.run();
+            all_in_force(&weir, usize::from(SOURCES) * 2);
+            attack.more(200);
+            for wire in ["eth0", "eth1"] {
+                assert_eq!(weir.attachment(wire).0, "tcx", "{point}");
+            }
+            // The tables and programs that were given up are gone.
+            let generations = std::fs::read_dir(weir.pins())
+                .unwrap()
+                .filter(|e| {
+                    e.as_ref()
+                        .unwrap()
+                        .file_name()
+                        .to_string_lossy()
+                        .starts_with('g')
+                })
+                .count();
+            assert_eq!(generations, 1, "{point}: an old generation is still pinned");
+        }
+        let sent = attack.end();
+        let dropped = weir.packets("banned-all") - dropped;
+        println!("{sent} packets sent, {dropped} dropped");
+        assert_eq!((received(&servers), dropped), (served, sent));
+    }
+
+    #[test]
+    fn root_sigkill_inside_growth() {
+        if skipped(&[]) {
+            return;
+        }
+        for point in [
+            "growth-before-fill",
+            "growth-mid-fill",
+            "switch-before-links",
+            "switch-between-links",
+            "switch-after-current",
+            "growth-before-unpin",
+        ] {
+            let site = Site::new();
+            two_wires(&site);
+            let mut weir = Weir::new(&site.host, TWO);
+            weir.launch(Some(point));
+            soon("the daemon", || {
+                (weir.ask(&["status"]).code == Some(0)).then_some(())
+            });
+            weir.ban_all(sources());
+            let servers = servers(&site);
+            let dropped = weir.packets("banned-all");
+            let mut attack = Attack::start(&site);
+            let many = (0..12_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
+            weir.log_failures(many, 1);
+            dies(&mut weir, point);
+            attack.more(500);
+            customer_is_served(&site);
+            assert_eq!(received(&servers), 2, "{point}: a banned packet got in");
+            weir.run();
+            let all = 12_000 + usize::from(SOURCES) * 2;
+            soon("all bans", || (weir.banned().len() >= all).then_some(()));
+            all_in_force(&weir, all);
+            let sent = attack.end();
+            let dropped = weir.packets("banned-all") - dropped;
+            println!("{point}: {sent} packets sent, {dropped} dropped");
+            assert_eq!((received(&servers), dropped), (2, sent), "{point}");
+        }
+    }
+
+    #[test]
+    fn root_sigkill_before_the_first_pins_are_whole() {
+        if skipped(&[]) {
+            return;
+        }
+        for point in ["pin-before-meta", "take-over-before-current"] {
+            let site = Site::new();
+            let mut weir = Weir::start(&site.host, CONFIG);
+            weir.ban_all(sources());
+            // Nothing in the kernel: the database has to bring all back.
+            weir.stop();
+            weir.detach().done();
+            weir.launch(Some(point));
+            dies(&mut weir, point);
+            weir.run();
+            all_in_force(&weir, usize::from(SOURCES) * 2);
+            let servers = servers(&site);
+            let mut attack = Attack::start(&site);
+            attack.more(500);
+            customer_is_served(&site);
+            let sent = attack.end();
+            assert_eq!((received(&servers), weir.packets("banned-all")), (2, sent));
+        }
+    }
+}
+
+#[cfg(not(feature = "fault-points"))]
+#[test]
+fn root_sigkill_at_fault_points() {
+    println!("skipped: built without the feature fault-points");
+}

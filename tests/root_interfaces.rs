@@ -1,0 +1,355 @@
+//! Each backend on real interfaces: what is dropped and what is not, other
+//! programs, interfaces that go and come back, VLANs, jumbo frames, and what
+//! is refused.
+
+mod common;
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use common::{ATTACKER, CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use weir_kernel::{
+    generator::Generator,
+    link::{Hook, Link, xdp_program_on},
+};
+use weir_lab::{
+    Side,
+    packet::Packet,
+    traffic::{TcpServer, UdpServer, udp_request, udp_send},
+};
+
+const PORT: u16 = 8080;
+
+fn config(backend: &str) -> String {
+    format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n")
+}
+
+fn server(site: &Site) -> TcpServer {
+    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
+}
+
+fn at(family: usize) -> SocketAddr {
+    SocketAddr::new(addr(HOST[family]), PORT)
+}
+
+fn ban(weir: &Weir) {
+    for who in ATTACKER {
+        weir.ask(&["ban", who, "--for", "1h"]).done();
+    }
+}
+
+/// The attacker is dropped and counted, the customer is not, both families.
+#[track_caller]
+fn enforces(site: &Site, weir: &Weir) {
+    for family in [0, 1] {
+        let before = weir.packets("banned-all");
+        assert!(!site.connects(ATTACKER[family], at(family)));
+        assert!(weir.packets("banned-all") > before);
+        site.serves(CUSTOMER[family], at(family));
+    }
+}
+
+#[test]
+fn root_each_backend_drops_and_passes() {
+    if skipped(&[]) {
+        return;
+    }
+    for (backend, hook) in [
+        ("xdp", "xdp"),
+        ("xdp-generic", "xdp-generic"),
+        ("tcx", "tcx"),
+        ("auto", "tcx"),
+    ] {
+        let site = Site::new();
+        let mut weir = Weir::start(&site.host, &config(backend));
+        let _server = server(&site);
+        for family in [0, 1] {
+            site.serves(ATTACKER[family], at(family));
+        }
+        ban(&weir);
+        enforces(&site, &weir);
+        let (found, note) = weir.attachment("eth0");
+        assert_eq!(found, hook, "{backend}: {note}");
+        assert_eq!(weir.json(&["status"])["backend"], hook);
+        if backend == "auto" {
+            assert!(note.contains("virtual"), "{note}");
+        }
+
+        // Without a daemon it stays, and the next one takes it over.
+        weir.kill();
+        for family in [0, 1] {
+            assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
+            site.serves(CUSTOMER[family], at(family));
+        }
+        weir.run();
+        enforces(&site, &weir);
+        assert_eq!(weir.attachment("eth0").0, hook);
+
+        // A live daemon is not pulled from under its tables.
+        weir.ask(&["detach"]).refused(&["another weir daemon"]);
+        enforces(&site, &weir);
+
+        // Detached: nothing is left, and everybody is let in.
+        weir.stop();
+        let said = weir.detach().done().out;
+        assert!(said.contains("eth0"), "{said}");
+        assert!(!weir.pins().exists());
+        for family in [0, 1] {
+            site.serves(ATTACKER[family], at(family));
+        }
+        let index = site.host.ifindex("eth0").unwrap();
+        let left = site.host.enter(|| xdp_program_on(index)).unwrap();
+        assert_eq!(left, None, "{backend}");
+        assert!(weir.detach().done().out.contains("nothing was attached"));
+    }
+}
+
+#[test]
+fn root_another_xdp_program_is_named_and_left_alone() {
+    if skipped(&[]) {
+        return;
+    }
+    for (theirs, backend) in [(Hook::Xdp, "xdp"), (Hook::XdpGeneric, "xdp-generic")] {
+        let site = Site::new();
+        let index = site.host.ifindex("eth0").unwrap();
+        let other = Generator::load().unwrap();
+        let link = site
+            .host
+            .enter(|| Link::attach(other.accept(), index, theirs))
+            .unwrap()
+            .unwrap();
+        let (_, id) = link.target().unwrap();
+        let _server = server(&site);
+        let weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        enforces(&site, &weir);
+        let (hook, note) = weir.attachment("eth0");
+        assert_eq!(hook, "tcx", "{note}");
+        assert!(note.contains(&format!("id {id}")), "{note}");
+        assert!(note.contains("another XDP program"), "{note}");
+        let there = site.host.enter(|| xdp_program_on(index)).unwrap();
+        assert_eq!(there, Some((id, theirs.name())));
+        drop(weir);
+        let there = site.host.enter(|| xdp_program_on(index)).unwrap();
+        assert_eq!(there, Some((id, theirs.name())));
+    }
+}
+
+#[test]
+fn root_an_interface_that_comes_back_is_protected_again() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx"] {
+        let mut site = Site::new();
+        let weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let _server = server(&site);
+        enforces(&site, &weir);
+        let dropped = weir.packets("banned-all");
+        for _ in 0..2 {
+            site.veth.delete().unwrap();
+            soon("the interface to be missed", || {
+                (weir.attachment("eth0").0 == "none").then_some(())
+            });
+            site.veth.create().unwrap();
+            let begun = Instant::now();
+            soon("the interface to be protected", || {
+                (weir.attachment("eth0").0 == backend).then_some(())
+            });
+            let took = begun.elapsed();
+            println!("{backend}: protected {took:?} after the veth pair was ready");
+            // 4 to 11 ms here, `weir status` included; the promise is 100 ms.
+            assert!(took < Duration::from_millis(500), "{took:?}");
+            enforces(&site, &weir);
+        }
+        assert!(weir.packets("banned-all") > dropped, "counters began anew");
+        // Renamed away and back: the name decides.
+        site.veth.rename(Side::A, "wan").unwrap();
+        site.veth.rename(Side::A, "eth0").unwrap();
+        soon("the interface to be protected", || {
+            (weir.attachment("eth0").0 == backend).then_some(())
+        });
+        enforces(&site, &weir);
+    }
+}
+
+#[test]
+fn root_an_interface_made_again_while_no_daemon_runs() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "tcx"] {
+        let mut site = Site::new();
+        let mut weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let _server = server(&site);
+        weir.kill();
+        site.veth.delete().unwrap();
+        site.veth.create().unwrap();
+        // Said in the README: nobody protects it until the daemon is back.
+        site.serves(ATTACKER[0], at(0));
+        weir.run();
+        enforces(&site, &weir);
+        assert_eq!(weir.attachment("eth0").0, backend);
+        assert_eq!(weir.banned().len(), 2);
+    }
+}
+
+/// Sends frames as they are, read in hexadecimal, one a line.
+const SEND_FRAMES: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(('eth0', 0))
+for line in sys.argv[1].split():
+    s.send(bytes.fromhex(line))
+";
+
+#[test]
+fn root_tagged_frames_of_a_banned_source_are_dropped() {
+    if skipped(&["python3"]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx"] {
+        let site = Site::new();
+        let weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let tagged = |tags: usize, family: usize, from: &str| {
+            let mut frame = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+            if tags == 2 {
+                frame = frame.qinq(100);
+            }
+            if tags > 0 {
+                frame = frame.vlan(7);
+            }
+            let frame = frame
+                .ip(addr(from), addr(HOST[family]))
+                .udp(40022, PORT)
+                .pad()
+                .build();
+            frame
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        for tags in 0..=2 {
+            for family in [0, 1] {
+                let counts = || (weir.packets("banned-all"), weir.packets("pass"));
+                let before = counts();
+                let frames: Vec<_> = (0..5)
+                    .map(|_| tagged(tags, family, ATTACKER[family]))
+                    .chain((0..3).map(|_| tagged(tags, family, CUSTOMER[family])))
+                    .collect();
+                site.internet
+                    .run("python3", &["-c", SEND_FRAMES, &frames.join(" ")])
+                    .unwrap();
+                soon(
+                    &format!("{backend}: five drops, three passes, {tags} tags"),
+                    || (counts() == (before.0 + 5, before.1 + 3)).then_some(()),
+                );
+            }
+        }
+        assert_eq!(weir.attachment("eth0").0, backend);
+    }
+}
+
+#[test]
+fn root_jumbo_frames() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx"] {
+        let site = Site::with_mtu(9000);
+        let weir = Weir::start(&site.host, &config(backend));
+        assert_eq!(weir.attachment("eth0").0, backend);
+        ban(&weir);
+        let bytes = vec![7; 8900];
+        for family in [0, 1] {
+            let server = UdpServer::start(&site.host, at(family)).unwrap();
+            let before = weir.packets("banned-all");
+            let from = Some(addr(ATTACKER[family]));
+            udp_send(&site.internet, from, at(family), &bytes, 10).unwrap();
+            soon("ten drops", || {
+                (weir.packets("banned-all") == before + 10).then_some(())
+            });
+            let from = Some(addr(CUSTOMER[family]));
+            let (echo, _) = udp_request(&site.internet, from, at(family), &bytes, SOON).unwrap();
+            assert_eq!(echo, bytes, "{backend}");
+            assert_eq!(server.received(), 1, "{backend}");
+        }
+    }
+}
+
+#[test]
+fn root_what_cannot_be_protected_is_refused_by_name() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "interfaces = [\"eth9\"]\n");
+    let words = [
+        "weir.toml:4: interfaces: there is no interface \"eth9\"",
+        "eth0, lo",
+    ];
+    weir.fails().refused(&words);
+    weir.ask(&["check"]).says_no(&words);
+    assert!(!weir.pins().exists());
+
+    if site
+        .host
+        .run("ip", &["tuntap", "add", "mode", "tun", "name", "tun0"])
+        .is_err()
+    {
+        println!("skipped: no /dev/net/tun");
+        return;
+    }
+    for backend in ["auto", "xdp", "xdp-generic", "tcx"] {
+        weir.configure(&format!(
+            "interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"
+        ));
+        weir.fails()
+            .refused(&["interface tun0 carries no Ethernet frames"]);
+        assert!(!weir.pins().join("current").exists());
+    }
+    // A reload to it is refused as well, and what is enforced stays.
+    weir.configure(&config("tcx"));
+    weir.run();
+    ban(&weir);
+    let _server = server(&site);
+    weir.configure("interfaces = [\"eth0\", \"tun0\"]\nbackend = \"tcx\"\n");
+    weir.ask(&["reload"])
+        .refused(&["interface tun0 carries no Ethernet frames"]);
+    enforces(&site, &weir);
+}
+
+#[test]
+fn root_a_reload_moves_to_another_hook_without_a_gap() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, &config("tcx"));
+    ban(&weir);
+    let server = UdpServer::start(&site.host, at(0)).unwrap();
+    let from = Some(addr(ATTACKER[0]));
+    let mut sent = 0;
+    let before = weir.packets("banned-all");
+    for backend in ["xdp", "tcx", "xdp-generic", "tcx", "xdp"] {
+        weir.configure(&config(backend));
+        std::thread::scope(|scope| {
+            let reload = scope.spawn(|| weir.ask(&["reload"]));
+            while !reload.is_finished() {
+                sent += udp_send(&site.internet, from, at(0), b"x", 20).unwrap();
+            }
+            reload.join().unwrap().done();
+        });
+        assert_eq!(weir.attachment("eth0").0, backend);
+    }
+    soon("all to be counted", || {
+        (weir.packets("banned-all") - before >= sent).then_some(())
+    });
+    println!("{sent} packets while the hook changed");
+    assert_eq!(server.received(), 0);
+}
