@@ -58,7 +58,7 @@ impl Drop for Instance {
 }
 
 fn subject(n: u32) -> Subject {
-    let addr: IpAddr = if n % 2 == 0 {
+    let addr: IpAddr = if n.is_multiple_of(2) {
         IpAddr::V4((0x0b00_0000 + n).into())
     } else {
         IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(n) << 8 | 1).into())
