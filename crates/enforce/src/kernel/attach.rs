@@ -132,14 +132,15 @@ impl Interface {
         links: &std::path::Path,
     ) -> Result<(), Error> {
         let mut refusals = Vec::new();
+        // The two XDP modes exclude each other: ours ends before the other
+        // begins, and tcx stands in until a hook is in place, however many
+        // are refused.
+        let mut stand_in = None;
         for &hook in hooks {
             if self.state.as_ref().is_some_and(|a| a.hook == hook) {
                 self.note = refusals.join("; ");
                 return Ok(());
             }
-            // The two XDP modes exclude each other: ours ends before the other
-            // begins, and tcx stands in meanwhile.
-            let mut stand_in = None;
             if hook != Hook::Tcx && self.state.as_ref().is_some_and(|a| a.hook != Hook::Tcx) {
                 stand_in =
                     Link::attach(generation.program(Hook::Tcx), device.index, Hook::Tcx).ok();
@@ -166,10 +167,7 @@ impl Interface {
                     end(stand_in);
                     return Ok(());
                 }
-                Err(e) => {
-                    refusals.push(refusal(hook, device, &e));
-                    end(stand_in);
-                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
             }
         }
         Err(Error::Unsupported(format!(
