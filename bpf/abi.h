@@ -6,7 +6,7 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 1
+#define WEIR_ABI 2
 
 /* Exits of the packet path. crates/core/src/reason.rs has the same numbers
  * (asserted by crates/kernel). */
@@ -62,6 +62,9 @@ struct ban128 {
 struct bucket128 {
 	struct ban128 slot[2];
 };
+
+/* 4096 bytes. Both buckets of a key are in one page. */
+#define BUCKETS_PER_PAGE 64
 
 /* Overflow area behind the buckets: a full pair continues at the bucket that
  * the hash names there, and at most this many from it on. */

@@ -13,9 +13,9 @@
 
 const volatile struct {
 	__u64 seed[3];
-	__u32 mask64; /* buckets - 1 */
-	__u32 over64; /* overflow buckets - 1 */
-	__u32 mask128;
+	__u32 pages64; /* of buckets */
+	__u32 over64;  /* overflow buckets - 1 */
+	__u32 pages128;
 	__u32 over128;
 	__u32 bloom_mask; /* words of one copy - 1 */
 	__u32 v4_length;  /* the one IPv4 length below 32 that may be banned; 0: none */
@@ -62,9 +62,9 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 {
 	struct iphdr *ip = f->l3;
 	__u64 key, net = 0, hash, net_hash = 0, now, found = 0;
-	struct l4 l4 = {};
+	__u32 total, policy = 0, net_policy = 0;
 	int hit, net_hit = 0;
-	__u32 total;
+	struct l4 l4 = {};
 
 	if ((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5)
 		return R_MALFORMED;
@@ -81,24 +81,27 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 	if (cfg.v4_length) {
 		net = (key & (~0U << (32 - cfg.v4_length))) | (__u64)cfg.v4_length << 32;
 		net_hash = hash64(net);
-		net_hit = bloom_may_hold(net_hash);
+		net_hit = bloom_has_short(bloom_word(net_hash), net_hash);
 	}
 	key |= 32ULL << 32;
 	hash = hash64(key);
-	hit = bloom_may_hold(hash);
+	hit = bloom_has_short(bloom_word(hash), hash);
 	if (!hit && !net_hit)
 		return R_PASS;
 
 	now = bpf_jiffies64();
-#define FIND_V4(flow)                                                                    \
-	((hit ? find64(key, hash, now, flow) : 0) +                                      \
-	 (net_hit ? find64(net, net_hash, now, flow) : 0))
-	found = FIND_V4(0);
+	if (hit)
+		found = glance64(key, hash, now, &policy);
+	if (net_hit)
+		found += glance64(net, net_hash, now, &net_policy);
 	if (!found)
 		return R_PASS;
+#define AGAIN_V4(flow)                                                                   \
+	((hit ? again64(key, hash, now, flow, policy) : 0) +                             \
+	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0))
 	parse_l4_v4(f, ip, total, &l4);
 	f->cut |= l4.kind == P_UNKNOWN;
-	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V4))
+	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, AGAIN_V4))
 		return R_OTHER_PORT;
 	exit->source[10] = exit->source[11] = 0xff;
 	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
@@ -111,9 +114,10 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 					     struct exit *exit)
 {
 	struct ipv6hdr *ip = f->l3;
-	__u64 hi, lo, hash, now, found;
+	__u32 total, short_policy = 0, long_policy = 0;
+	__u64 hi, lo, hash, bits, now, found = 0;
+	int short_hit, long_hit;
 	struct l4 l4 = {};
-	__u32 total;
 
 	if ((void *)(ip + 1) > f->end || ip->version != 6)
 		return R_MALFORMED;
@@ -122,16 +126,24 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 	if (!(hi >> 40)) /* ::/24: never bannable, and its keys are IPv4's */
 		return R_PASS;
 	hash = hash64(hi);
-	if (!bloom_may_hold(hash))
+	bits = bloom_word(hash);
+	short_hit = bloom_has_short(bits, hash);
+	long_hit = bloom_has_long(bits, hash);
+	if (!short_hit && !long_hit)
 		return R_PASS;
 
 	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
 	     bpf_ntohl(ip->saddr.s6_addr32[3]);
 	now = bpf_jiffies64();
-#define FIND_V6(flow) (find64(hi, hash, now, flow) + find128(hi, lo, now, flow))
-	found = FIND_V6(0);
+	if (short_hit)
+		found = glance64(hi, hash, now, &short_policy);
+	if (long_hit)
+		found += glance128(hi, lo, now, &long_policy);
 	if (!found)
 		return R_PASS;
+#define AGAIN_V6(flow)                                                                   \
+	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
+	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0))
 	/* 0 in a jumbogram (RFC 2675), or merged by GRO above 64 KiB: then the
 	 * frame is the measure. */
 	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
@@ -140,7 +152,7 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 		total = ~0U;
 	parse_l4_v6(f, ip, total, &l4);
 	f->cut |= l4.kind == P_UNKNOWN;
-	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, FIND_V6))
+	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, AGAIN_V6))
 		return R_OTHER_PORT;
 	__builtin_memcpy(exit->source, &ip->saddr, 16);
 	exit->protocol = l4.protocol;

@@ -18,6 +18,7 @@ use libbpf_rs::{
 };
 
 use crate::{
+    allow::AllowList,
     error::{Context, Error, Result},
     link,
     skeleton::{
@@ -27,11 +28,11 @@ use crate::{
             types::{counter, meta, policy},
         },
     },
-    table::{BanTable, Geometry},
+    table::{BUCKETS_PER_PAGE, BanTable, Geometry},
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
@@ -44,8 +45,17 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 120);
 const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
-const MAPS: [&str; 9] = [
-    "bans64", "bans128", "bloom", "control", "policies", "allow4", "allow6", "counters", "events",
+const MAPS: [&str; 10] = [
+    "bans64",
+    "bans128",
+    "bloom",
+    "control",
+    "policies",
+    "allow4",
+    "allow6",
+    "allow_hint",
+    "counters",
+    "events",
 ];
 /// Pinned last: a directory that has it is whole.
 const META: &str = "meta";
@@ -77,8 +87,8 @@ pub struct Generation {
     pub counters: MapHandle,
     /// Ring buffer of `struct event`.
     pub events: MapHandle,
-    /// Tries of prefixes that no ban holds for.
-    pub allow: [MapHandle; 2],
+    /// Prefixes that no ban holds for.
+    pub allow: AllowList,
     seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
@@ -120,9 +130,9 @@ impl Generation {
             .as_deref_mut()
             .expect("the object has rodata");
         rodata.cfg.seed = options.seed;
-        rodata.cfg.mask64 = g.buckets64 - 1;
+        rodata.cfg.pages64 = g.buckets64 / BUCKETS_PER_PAGE;
         rodata.cfg.over64 = g.overflow64 - 1;
-        rodata.cfg.mask128 = g.buckets128 - 1;
+        rodata.cfg.pages128 = g.buckets128 / BUCKETS_PER_PAGE;
         rodata.cfg.over128 = g.overflow128 - 1;
         rodata.cfg.bloom_mask = g.bloom_words - 1;
         rodata.cfg.v4_length = options.v4_length.into();
@@ -130,12 +140,14 @@ impl Generation {
             rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
         }
         if let Some(old) = previous {
+            let [allow4, allow6, allow_hint] = old.allow.maps();
             for (map, from) in [
                 (&mut open.maps.policies, &old.policies),
                 (&mut open.maps.counters, &old.counters),
                 (&mut open.maps.events, &old.events),
-                (&mut open.maps.allow4, &old.allow[0]),
-                (&mut open.maps.allow6, &old.allow[1]),
+                (&mut open.maps.allow4, allow4),
+                (&mut open.maps.allow6, allow6),
+                (&mut open.maps.allow_hint, allow_hint),
             ] {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
@@ -158,7 +170,10 @@ impl Generation {
             policies: keep(&skel.maps.policies)?,
             counters: keep(&skel.maps.counters)?,
             events: keep(&skel.maps.events)?,
-            allow: [keep(&skel.maps.allow4)?, keep(&skel.maps.allow6)?],
+            allow: AllowList::map(
+                [keep(&skel.maps.allow4)?, keep(&skel.maps.allow6)?],
+                keep(&skel.maps.allow_hint)?,
+            )?,
             seed: options.seed,
             build: build_id(),
             suspended: AtomicU64::new(
@@ -187,15 +202,17 @@ impl Generation {
         self.build == build_id()
     }
 
-    fn maps(&self) -> [&MapHandle; 9] {
+    fn maps(&self) -> [&MapHandle; 10] {
+        let [allow4, allow6, allow_hint] = self.allow.maps();
         [
             &self.bans64,
             &self.bans128,
             &self.bloom,
             &self.control,
             &self.policies,
-            &self.allow[0],
-            &self.allow[1],
+            allow4,
+            allow6,
+            allow_hint,
             &self.counters,
             &self.events,
         ]
@@ -314,7 +331,7 @@ impl Generation {
             policies: open("policies")?,
             counters: open("counters")?,
             events: open("events")?,
-            allow: [open("allow4")?, open("allow6")?],
+            allow: AllowList::map([open("allow4")?, open("allow6")?], open("allow_hint")?)?,
             seed: about.seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),

@@ -7,6 +7,7 @@
     reason = "system calls and shared memory with the kernel live here"
 )]
 
+pub mod allow;
 pub mod clock;
 pub mod device;
 mod error;

@@ -68,6 +68,16 @@ impl Words {
         self.at(index).load(Ordering::Acquire)
     }
 
+    /// Sets one word.
+    pub(crate) fn store(&self, index: usize, value: u64) {
+        self.at(index).store(value, Ordering::SeqCst);
+    }
+
+    /// Sets bits of one word, and leaves the others.
+    pub(crate) fn set_bits(&self, index: usize, bits: u64) {
+        self.at(index).fetch_or(bits, Ordering::SeqCst);
+    }
+
     /// Replaces `old` by `new`, or says that somebody else was there.
     #[inline]
     pub(crate) fn replace(&self, index: usize, old: u64, new: u64) -> bool {

@@ -1,9 +1,7 @@
-//! Typed access to the smaller maps: policies, counters, allow list.
-
-use std::net::IpAddr;
+//! Typed access to the smaller maps: policies and counters.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::{PortRange, Prefix, PrefixSet, Protocol, Scope};
+use weir_core::{PortRange, Protocol, Scope};
 
 use crate::{
     error::{Context, Result},
@@ -96,43 +94,4 @@ pub fn read_counters(map: &MapHandle) -> Result<Vec<(u64, u64)>> {
                 }))
         })
         .collect()
-}
-
-fn allow_key(prefix: Prefix) -> (usize, Vec<u8>) {
-    let mut key = u32::from(prefix.bits()).to_ne_bytes().to_vec();
-    match prefix.addr() {
-        IpAddr::V4(a) => {
-            key.extend(a.octets());
-            (0, key)
-        }
-        IpAddr::V6(a) => {
-            key.extend(a.octets());
-            (1, key)
-        }
-    }
-}
-
-/// Makes the kernel's allow list equal to `wanted`: additions first, so that
-/// nobody who stays allowed is dropped in between.
-pub fn write_allow(maps: &[MapHandle; 2], wanted: &PrefixSet) -> Result<()> {
-    let mut keep = [Vec::new(), Vec::new()];
-    for prefix in wanted.iter() {
-        let (family, key) = allow_key(prefix);
-        maps[family]
-            .update(&key, &[1], MapFlags::ANY)
-            .context(|| format!("allow {prefix}"))?;
-        keep[family].push(key);
-    }
-    for (map, mut keep) in maps.iter().zip(keep) {
-        keep.sort_unstable();
-        let stale: Vec<_> = map
-            .keys()
-            .filter(|key| keep.binary_search(key).is_err())
-            .collect();
-        for key in stale {
-            map.delete(&key)
-                .context(|| "take a prefix off the allow list".into())?;
-        }
-    }
-    Ok(())
 }

@@ -112,7 +112,10 @@ impl Path {
             .iter()
             .map(|p| decode::Prefix::new(p.addr(), p.bits()))
             .collect();
-        record::write_allow(&self.generation.allow, &prefixes.into_iter().collect()).unwrap();
+        self.generation
+            .allow
+            .write(&prefixes.into_iter().collect())
+            .unwrap();
     }
 
     fn run(&self, hook: Hook, frame: &[u8]) -> run::Answer {

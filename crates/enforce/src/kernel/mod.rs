@@ -625,7 +625,7 @@ impl Backend for Kernel {
     }
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
-        Ok(record::write_allow(&self.tables().current.allow, allow)?)
+        Ok(self.tables().current.allow.write(allow)?)
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
