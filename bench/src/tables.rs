@@ -143,9 +143,9 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
     let options = Options {
         geometry: Geometry::for_bans(short as usize, long as usize),
         seed: [
-            0x0123_4567_89ab_cdef,
-            0xfedc_ba98_7654_3210,
-            0x0f1e_2d3c_4b5a_6978,
+            0x9e37_79b9_7f4a_7c15,
+            0xd6e8_feb8_6659_fd93,
+            0xa076_1d64_78bd_642f,
         ],
         v4_length: 0,
         drop_innocent: false,
