@@ -1,0 +1,407 @@
+//! All segments of a directory as one source: found as writers create them,
+//! read round robin by any number of worker threads, each with a share of
+//! its own and, if wanted, of the others' while it has nothing to do.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reader::{Batch, Reader, ReaderOptions};
+use crate::{sys, wake};
+
+/// Segments of one set; more files are left alone.
+const SEGMENTS: usize = 1024;
+/// How often the directory is looked at.
+const LOOK_EVERY: u64 = 100_000_000;
+
+struct Source {
+    name: String,
+    file: (u64, u64),
+    reader: Mutex<Reader>,
+}
+
+/// The segments of a directory.
+pub struct Set {
+    directory: PathBuf,
+    options: ReaderOptions,
+    /// A segment keeps its index for as long as it is there.
+    sources: RwLock<Vec<Option<Arc<Source>>>>,
+    /// Counts changes of `sources`.
+    generation: AtomicUsize,
+    looked: AtomicU64,
+    /// Files that could not be opened as segments, by identity: each counts
+    /// once.
+    refused: Mutex<Vec<(u64, u64)>>,
+    bad: AtomicU64,
+    /// Losses of segments that are gone.
+    lost_before: AtomicU64,
+}
+
+/// What a set has been through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Segments being read.
+    pub segments: usize,
+    /// Segments found bad while they were read, and given up.
+    pub bad: u64,
+    /// Files in the directory that are refused now.
+    pub refused: usize,
+    /// Records lost, over all segments.
+    pub lost: u64,
+}
+
+impl Set {
+    /// Opens every segment in `directory`, which need not exist yet. Files
+    /// whose names begin with a dot are passed over.
+    pub fn open(directory: impl AsRef<Path>, options: &ReaderOptions) -> Result<Arc<Set>> {
+        let set = Set {
+            directory: directory.as_ref().to_owned(),
+            options: options.clone(),
+            sources: RwLock::new(Vec::new()),
+            generation: AtomicUsize::new(0),
+            looked: AtomicU64::new(0),
+            refused: Mutex::new(Vec::new()),
+            bad: AtomicU64::new(0),
+            lost_before: AtomicU64::new(0),
+        };
+        set.rescan()?;
+        Ok(Arc::new(set))
+    }
+
+    /// A worker for every `of`-th segment, beginning with `index`, among them
+    /// those that are created later.
+    pub fn worker(self: &Arc<Set>, index: usize, of: usize) -> Worker {
+        self.worker_of(Share::Every(index, of.max(1)))
+    }
+
+    /// A worker for segments `range`, numbered as they were found: by name
+    /// those that were there at first.
+    pub fn worker_for(self: &Arc<Set>, range: Range<usize>) -> Worker {
+        self.worker_of(Share::Range(range))
+    }
+
+    fn worker_of(self: &Arc<Set>, share: Share) -> Worker {
+        Worker {
+            set: Arc::clone(self),
+            share,
+            steal: false,
+            own: Vec::new(),
+            others: Vec::new(),
+            generation: usize::MAX,
+            next: 0,
+            next_other: 0,
+        }
+    }
+
+    /// Looks for new, replaced and removed segments. Workers do it by
+    /// themselves ten times a second.
+    pub fn rescan(&self) -> Result<()> {
+        self.looked.store(sys::coarse_interval(), Relaxed);
+        let mut found = Vec::new();
+        match fs::read_dir(&self.directory) {
+            Ok(entries) => {
+                for entry in entries.flatten() {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    if let Ok(meta) = entry.metadata()
+                        && meta.is_file()
+                        && !name.starts_with('.')
+                    {
+                        found.push((name, (meta.dev(), meta.ino())));
+                    }
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let what = format!("cannot list {}", self.directory.display());
+                return Err(Error::system(what, error));
+            }
+        }
+        found.sort();
+        self.drop_the_gone(&found);
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|file| found.iter().any(|(_, known)| known == file));
+        for (name, file) in found {
+            if refused.contains(&file) || self.knows(&name) {
+                continue;
+            }
+            match Reader::open(self.directory.join(&name), &self.options) {
+                Ok(reader) => self.add(Source {
+                    name,
+                    file,
+                    reader: Mutex::new(reader),
+                }),
+                // Gone again, or out of slots or memory: worth another look.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::NotFound
+                            | ErrorKind::NoSlot
+                            | ErrorKind::NoSpace
+                            | ErrorKind::ReaderActive
+                            | ErrorKind::System
+                    ) => {}
+                Err(_) => refused.push(file),
+            }
+        }
+        Ok(())
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.list()
+            .iter()
+            .flatten()
+            .any(|source| source.name == name)
+    }
+
+    fn add(&self, source: Source) {
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        match sources.iter().position(Option::is_none) {
+            Some(free) => sources[free] = Some(Arc::new(source)),
+            None if sources.len() < SEGMENTS => sources.push(Some(Arc::new(source))),
+            None => return,
+        }
+        self.generation.fetch_add(1, Relaxed);
+    }
+
+    /// Lets go of segments whose file was removed or replaced, once they have
+    /// been read to the end.
+    fn drop_the_gone(&self, found: &[(String, (u64, u64))]) {
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        for place in sources.iter_mut() {
+            let Some(source) = place else { continue };
+            if found.contains(&(source.name.clone(), source.file)) {
+                continue;
+            }
+            let Some(mut reader) = source.try_lock() else {
+                continue;
+            };
+            if reader.is_bad() || (!reader.has_records() && !reader.has_writer()) {
+                self.lost_before.fetch_add(reader.lost(), Relaxed);
+                drop(reader);
+                *place = None;
+                self.generation.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn list(&self) -> Vec<Option<Arc<Source>>> {
+        self.sources
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Counters over all segments.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = Statistics {
+            bad: self.bad.load(Relaxed),
+            refused: self
+                .refused
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .len(),
+            lost: self.lost_before.load(Relaxed),
+            ..Statistics::default()
+        };
+        for source in self.list().iter().flatten() {
+            let reader = source.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            statistics.segments += usize::from(!reader.is_bad());
+            statistics.lost += reader.lost();
+        }
+        statistics
+    }
+
+    /// Names of the segments, by number.
+    pub fn names(&self) -> Vec<(usize, String)> {
+        self.list()
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, source)| Some((index, source?.name.clone())))
+            .collect()
+    }
+
+    fn look_again(&self) {
+        let now = sys::coarse_interval();
+        let looked = self.looked.load(Relaxed);
+        if now.wrapping_sub(looked) >= LOOK_EVERY
+            && self
+                .looked
+                .compare_exchange(looked, now, Relaxed, Relaxed)
+                .is_ok()
+        {
+            // A directory that cannot be listed now may be so next time; what
+            // is open is read on.
+            let _ = self.rescan();
+        }
+    }
+}
+
+impl Source {
+    fn try_lock(&self) -> Option<MutexGuard<'_, Reader>> {
+        match self.reader.try_lock() {
+            Ok(reader) => Some(reader),
+            // Whoever panicked was looking at copies; the reader is whole.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+#[derive(Clone)]
+enum Share {
+    Range(Range<usize>),
+    Every(usize, usize),
+}
+
+impl Share {
+    fn has(&self, index: usize) -> bool {
+        match self {
+            Share::Range(range) => range.contains(&index),
+            Share::Every(first, of) => index % of == first % of,
+        }
+    }
+}
+
+/// One thread's part in reading a set.
+pub struct Worker {
+    set: Arc<Set>,
+    share: Share,
+    steal: bool,
+    own: Vec<(usize, Arc<Source>)>,
+    others: Vec<(usize, Arc<Source>)>,
+    generation: usize,
+    next: usize,
+    next_other: usize,
+}
+
+/// What a turn brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whose records they were, by number.
+    pub segment: usize,
+    /// Somebody else's segment.
+    pub stolen: bool,
+}
+
+impl Worker {
+    /// Whether to read from others' segments while there is nothing in its
+    /// own. A segment is read by one worker at a time, in order.
+    pub fn stealing(mut self, steal: bool) -> Worker {
+        self.steal = steal;
+        self
+    }
+
+    /// Hands the next batch to `each`: of the next segment, round robin, that
+    /// has one. No segment gets a second turn before every other has had
+    /// one. `None`: there is nothing now.
+    pub fn turn(&mut self, mut each: impl FnMut(usize, Batch<'_>)) -> Option<Turn> {
+        self.set.look_again();
+        self.update();
+        let found = round(&self.set, &self.own, &mut self.next, &mut each);
+        if let Some(segment) = found {
+            return Some(Turn {
+                segment,
+                stolen: false,
+            });
+        }
+        if !self.steal {
+            return None;
+        }
+        let found = round(&self.set, &self.others, &mut self.next_other, &mut each);
+        found.map(|segment| Turn {
+            segment,
+            stolen: true,
+        })
+    }
+
+    fn update(&mut self) {
+        let generation = self.set.generation.load(Relaxed);
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        let numbered = self.set.list().into_iter().enumerate();
+        (self.own, self.others) = numbered
+            .filter_map(|(index, source)| Some((index, source?)))
+            .partition(|(index, _)| self.share.has(*index));
+    }
+
+    /// Sleeps until one of its own segments has something, not longer than
+    /// `timeout`. True if one has. Wakes ten times a second to look for new
+    /// segments and for work to steal.
+    pub fn sleep(&mut self, timeout: Duration) -> bool {
+        let begun = std::time::Instant::now();
+        let look = Duration::from_nanos(LOOK_EVERY);
+        loop {
+            self.set.look_again();
+            self.update();
+            let left = timeout.saturating_sub(begun.elapsed());
+            let awake = {
+                let mut readers: Vec<_> = self
+                    .own
+                    .iter()
+                    .filter_map(|(_, source)| source.try_lock())
+                    .collect();
+                wake::sleep(
+                    readers.iter_mut().map(|reader| &mut **reader),
+                    left.min(look),
+                )
+            };
+            let stealable = self.steal
+                && self.others.iter().any(|(_, source)| {
+                    source
+                        .try_lock()
+                        .is_some_and(|mut reader| reader.has_records())
+                });
+            if awake || stealable {
+                return true;
+            }
+            if left.is_zero() {
+                return false;
+            }
+        }
+    }
+
+    /// The set it reads.
+    pub fn set(&self) -> &Arc<Set> {
+        &self.set
+    }
+}
+
+/// One round over `sources`, from `next` on, until a batch was handed out.
+fn round(
+    set: &Set,
+    sources: &[(usize, Arc<Source>)],
+    next: &mut usize,
+    each: &mut impl FnMut(usize, Batch<'_>),
+) -> Option<usize> {
+    for _ in 0..sources.len() {
+        let (index, source) = &sources[*next % sources.len()];
+        *next = (*next + 1) % sources.len();
+        let Some(mut reader) = source.try_lock() else {
+            continue;
+        };
+        if reader.is_bad() {
+            continue;
+        }
+        if let Ok(batch) = reader.batch()
+            && !batch.is_empty()
+        {
+            each(*index, batch);
+            if reader.is_bad() {
+                set.bad.fetch_add(1, Relaxed);
+            }
+            return Some(*index);
+        }
+        if reader.is_bad() {
+            set.bad.fetch_add(1, Relaxed);
+        }
+    }
+    None
+}
