@@ -47,6 +47,8 @@ compile_error!("weir-ring needs 64-bit Linux");
 mod error;
 mod guard;
 mod layout;
+#[cfg(test)]
+mod model;
 mod protocol;
 mod reader;
 mod segment;

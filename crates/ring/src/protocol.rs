@@ -391,9 +391,10 @@ impl Consumer {
             memory.seen(slot).store(seen(expected), Relaxed);
             memory.tail(slot).store(position, Relaxed);
             if attempt == 0 {
-                memory
-                    .state(slot)
-                    .store((state | 1).wrapping_add(2), Release);
+                // A swap, so that it comes after a burial of the one before
+                // in everybody's eyes.
+                let attached = (state | 1).wrapping_add(2);
+                memory.state(slot).swap(attached, AcqRel);
                 memory.used().fetch_max(slot as u64 + 1, AcqRel);
             }
             memory.fence(SeqCst);
