@@ -45,6 +45,9 @@
 compile_error!("weir-ring needs 64-bit Linux");
 
 mod error;
+#[cfg(feature = "capi")]
+#[doc(hidden)]
+pub mod ffi;
 mod guard;
 mod layout;
 #[cfg(test)]
