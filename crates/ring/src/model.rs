@@ -267,7 +267,7 @@ fn a_slot_taken_over_from_the_dead_is_not_buried() {
         let memory = Tiny::new();
         let mut producer = Producer::new(Policy::DropNewest, CAPACITY, 0, 0);
         // It died before it read anything.
-        drop(attach(&memory, From::Newest, Policy::DropNewest));
+        let _ = attach(&memory, From::Newest, Policy::DropNewest);
         assert!(write(&mut producer, &memory) && write(&mut producer, &memory));
         let writer = {
             let memory = Arc::clone(&memory);

@@ -489,3 +489,28 @@ fn a_set_reads_round_robin_finds_new_segments_and_steals() {
     set.rescan().expect("listed");
     assert_eq!(set.statistics().segments, 2);
 }
+
+#[test]
+fn root_huge_pages_are_used_when_there_are_any() {
+    const POOL: &str = "/proc/sys/vm/nr_hugepages";
+    let before = fs::read_to_string(POOL).expect("the pool's size");
+    let pages: u64 = before.trim().parse().expect("a number");
+    if fs::write(POOL, (pages + 4).to_string()).is_err() {
+        eprintln!("skipped root_huge_pages_are_used_when_there_are_any: needs root");
+        return;
+    }
+    let options = small(Policy::DropNewest).size(2 << 20);
+    let made = Writer::memfd(&options).map(|mut writer| {
+        let mut reader = Reader::from_fd(writer.as_fd(), &ReaderOptions::new()).expect("a slot");
+        let mut read = 0;
+        // Twice around, over the seam between the two mappings.
+        for _ in 0..5000 {
+            writer.write(&[3; 1000]).expect("room");
+            read += payloads(&mut reader).len();
+        }
+        (writer.has_huge_pages(), read)
+    });
+    let free = fs::read_to_string("/proc/meminfo").expect("figures");
+    fs::write(POOL, before).expect("as it was");
+    assert_eq!(made.expect("a segment"), (true, 5000), "{free}");
+}
