@@ -14,6 +14,9 @@ use crate::segment::{self, Owner, Segment, WRITER_LOCK, slot_lock};
 use crate::sys;
 use crate::wake;
 
+/// Bytes behind the writer at which copying is at its full speed.
+const GATHER: u64 = 64 << 10;
+
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -94,7 +97,8 @@ pub struct Reader {
     begin: usize,
     end: usize,
     bad: Option<(ErrorKind, &'static str)>,
-    polls: u32,
+    /// There was nothing last time.
+    idle: bool,
 }
 
 impl Reader {
@@ -140,7 +144,7 @@ impl Reader {
             begin: 0,
             end: 0,
             bad: None,
-            polls: 0,
+            idle: false,
         })
     }
 
@@ -199,14 +203,7 @@ impl Reader {
         self.check()?;
         self.begin = 0;
         self.end = 0;
-        // Lock step costs ten times: a reader that takes each record as it
-        // comes makes the writer wait for its own cache line every time.
-        let pending = self.consumer.pending(&self.segment);
-        if pending < 2048 {
-            self.back_off(pending);
-        } else {
-            self.polls = 0;
-        }
+        let pending = self.gather();
         let released = self.consumer.position - self.consumer.released;
         if released >= self.segment.capacity() / 8 || (pending == 0 && released > 0) {
             self.consumer.release(&self.segment, self.slot);
@@ -261,17 +258,30 @@ impl Reader {
         }
     }
 
-    /// A pause if several polls in a row brought little.
-    fn back_off(&mut self, pending: u64) {
-        if pending == 0 {
-            return;
-        }
-        self.polls = self.polls.saturating_add(1);
-        if self.polls > 4 {
-            for _ in 0..128 {
+    /// Waits, some microseconds at most, while records keep coming and are
+    /// still few. In lock step every record costs both sides a transfer of
+    /// the line that the other has just written: 12 M records/s, not 100.
+    /// One record by itself is delayed by a single pause.
+    fn gather(&mut self) -> u64 {
+        let enough = (self.segment.capacity() / 8).min(GATHER);
+        let mut pending = self.consumer.pending(&self.segment);
+        for _ in 0..64 {
+            // Nothing: the caller does something else. Nothing again: it
+            // polls, and must not take the line away at every record either.
+            if pending >= enough || (pending == 0 && !self.idle) {
+                break;
+            }
+            for _ in 0..32 {
                 std::hint::spin_loop();
             }
+            let before = pending;
+            pending = self.consumer.pending(&self.segment);
+            if pending == before {
+                break;
+            }
         }
+        self.idle = pending == 0;
+        pending
     }
 
     /// Tells the writer at once that everything handed out so far has been
