@@ -97,6 +97,10 @@ fn main() {
         records as f64 / took / 1e6,
         took * 1e9 / records as f64,
         reader.lost(),
-        if sum == expected { "right" } else { "differs" },
+        match (reader.lost(), sum == expected) {
+            (0, true) => "right",
+            (0, false) => "WRONG",
+            _ => "of what was read",
+        },
     );
 }
