@@ -6,8 +6,9 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf, time::Instant};
 use super::{FileId, Fingerprint, Position};
 use crate::{BatchInfo, MAX_LINE, Origin};
 
-/// The most that is read of one file in one batch.
-const BATCH: u64 = 4 << 20;
+/// The most that is read of one file in one batch: some 3,000 lines. What they
+/// lead to takes effect at the batch's end, and their time is its beginning's.
+const BATCH: u64 = 256 << 10;
 
 /// How much of a file's beginning is compared.
 const HEAD: usize = 256;
@@ -112,14 +113,17 @@ impl Tail {
         }
     }
 
-    /// Delivers complete lines; true when there is more.
+    /// Delivers the lines that were complete when it was called; true when
+    /// there are more. What is appended meanwhile has an event of its own: a
+    /// batch ends although its writer does not.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
         info: &mut BatchInfo,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) -> io::Result<bool> {
-        if self.was_rewritten()? {
+        let len = self.file.metadata()?.len();
+        if self.was_rewritten(len)? {
             info.truncated += 1;
             (self.offset, self.line_start) = (0, 0);
             self.partial.clear();
@@ -140,6 +144,9 @@ impl Tail {
                 self.learn_head()?;
             }
             self.split(&buffer[..n], info, each);
+            if self.offset >= len {
+                return Ok(false);
+            }
             budget = budget.saturating_sub(n as u64);
             if budget == 0 {
                 return Ok(true);
@@ -201,8 +208,8 @@ impl Tail {
         (self.overlong, self.discard) = (false, false);
     }
 
-    fn was_rewritten(&self) -> io::Result<bool> {
-        if self.file.metadata()?.len() < self.offset {
+    fn was_rewritten(&self, len: u64) -> io::Result<bool> {
+        if len < self.offset {
             return Ok(true);
         }
         let mut head = [0; HEAD];

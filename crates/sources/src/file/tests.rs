@@ -73,6 +73,27 @@ fn lines_are_delivered_once_when_their_newline_arrives() {
 }
 
 #[test]
+fn a_batch_ends_although_its_writer_does_not() {
+    // What a batch leads to takes effect at its end: a server that logs faster
+    // than it is read must not put that off.
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("busy.log");
+    append(&log, "first\n");
+    let mut source = source(&[&log], Start::Beginning);
+    for round in 0..10 {
+        let mut delivered = 0;
+        let info = source
+            .read_batch(SOON, &mut |_, _| {
+                delivered += 1;
+                append(&log, "and another\n");
+            })
+            .unwrap();
+        assert_eq!((delivered, info.lines), (1, 1), "batch {round}");
+    }
+    assert_eq!(lines(&mut source), ["and another"]);
+}
+
+#[test]
 fn a_write_wakes_the_reader() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("auth.log");
