@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* Floods for benchmarks and tests: run by BPF_PROG_RUN with live frames, it
  * writes a whole UDP packet from the next source into each recycled page and
- * redirects it. Beside it the bare programs that rows are compared with. */
+ * redirects it. Two kinds: packets that are only to be dropped (generate), and
+ * requests of many clients to a server, whose answers are counted (request,
+ * answer). Beside them the bare programs that rows are compared with. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -151,6 +153,219 @@ SEC("xdp")
 int weir_accept(struct xdp_md *ctx)
 {
 	return XDP_PASS;
+}
+
+/* The clients of a server. Written by user space between two runs. */
+struct clients {
+	__u8 dest_mac[6];
+	__u8 source_mac[6];
+	__u32 ifindex;
+	__u32 unwanted; /* how many clients send unwanted requests */
+	__u32 wanted;	/* and how many wanted ones */
+	__u32 share;	/* of the requests that are wanted ones, times 2^32 */
+	__u16 port;
+	__u8 families; /* FAMILY_* */
+	__u8 pad;
+	__u8 dest4[4];
+	__u8 dest6[16];
+};
+SEC(".data.clients") struct clients clients = {.unwanted = 1, .wanted = 1};
+
+enum families { FAMILY_IPV4 = 1, FAMILY_IPV6 = 2, FAMILY_BOTH = 3 };
+
+/* Written by weir_request alone, which runs on one CPU at a time. */
+struct requests {
+	__u64 unwanted; /* sent */
+	__u64 wanted;
+	__u32 next_unwanted; /* whose turn it is */
+	__u32 next_wanted;
+	__u32 phase; /* of the share: a carry makes a wanted request */
+	__u32 pad;
+};
+SEC(".data.requests") struct requests requests = {};
+
+/* Written by weir_answer, on any CPU. */
+struct answers {
+	__u64 count;
+};
+SEC(".data.answers") struct answers answers = {};
+
+/* The server tells the two kinds apart by the first byte of the payload. */
+#define WANTED_PAYLOAD	 'W'
+#define UNWANTED_PAYLOAD 'U'
+
+/* Frames of requests: an Ethernet and an IPv6 header, UDP, two bytes. */
+#define REQUEST_LEN 64
+
+/* 16.0.0.0/8, permuted: the multiplier is odd, so all clients differ. */
+static __always_inline __u32 unwanted_v4(__u32 n)
+{
+	return 0x10000000 | ((n * 0x9e3779b1U) & 0xffffff);
+}
+
+static __always_inline __u32 wanted_v4(__u32 n)
+{
+	return 0x0b000001 + n;
+}
+
+/* A /64 each; below 2a00::/16, and 2a01::/16 for the wanted. */
+static __always_inline __u64 unwanted_v6(__u32 n)
+{
+	return (0x2a00ULL << 48) | (mix64(n) >> 16);
+}
+
+static __always_inline __u64 wanted_v6(__u32 n)
+{
+	return (0x2a01ULL << 48) | ((__u64)n << 16);
+}
+
+static __always_inline void request_eth(struct ethhdr *eth, __u16 proto)
+{
+	__builtin_memcpy(eth->h_dest, clients.dest_mac, 6);
+	__builtin_memcpy(eth->h_source, clients.source_mac, 6);
+	eth->h_proto = bpf_htons(proto);
+}
+
+static __always_inline void request_udp(struct udphdr *udp, __u32 n, __u16 len,
+					__u8 payload)
+{
+	__u8 *text = (void *)(udp + 1);
+
+	udp->source = bpf_htons(1024 + (n & 0x7fff));
+	udp->dest = bpf_htons(clients.port);
+	udp->len = bpf_htons(len);
+	udp->check = 0;
+	text[0] = payload;
+	text[1] = 0;
+}
+
+static __always_inline void request_v4(void *data, __u32 n, __u8 payload)
+{
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	__u16 *word = (void *)ip;
+	__u32 sum = 0;
+	int i;
+
+	request_eth(eth, ETH_P_IP);
+	*(__u8 *)ip = 0x45;
+	ip->tos = 0;
+	ip->tot_len = bpf_htons(REQUEST_LEN - sizeof(*eth));
+	ip->id = 0;
+	ip->frag_off = 0;
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_UDP;
+	ip->check = 0;
+	ip->saddr = bpf_htonl(payload == WANTED_PAYLOAD ? wanted_v4(n) : unwanted_v4(n));
+	__builtin_memcpy(&ip->daddr, clients.dest4, 4);
+#pragma unroll
+	for (i = 0; i < 10; i++)
+		sum += word[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	request_udp((void *)(ip + 1), n, REQUEST_LEN - sizeof(*eth) - sizeof(*ip),
+		    payload);
+}
+
+/* The stack drops UDP over IPv6 with a wrong checksum, or none. */
+static __always_inline void request_v6(void *data, __u32 n, __u8 payload)
+{
+	const __u16 len = REQUEST_LEN - sizeof(struct ethhdr) - sizeof(struct ipv6hdr);
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip = (void *)(eth + 1);
+	struct udphdr *udp = (void *)(ip + 1);
+	__u64 hi = payload == WANTED_PAYLOAD ? wanted_v6(n) : unwanted_v6(n);
+	__u64 sum = (__u64)bpf_htonl(len) + bpf_htonl(IPPROTO_UDP);
+	__u16 *word = (void *)udp;
+	int i;
+
+	request_eth(eth, ETH_P_IPV6);
+	*(__be32 *)ip = bpf_htonl(0x60000000);
+	ip->payload_len = bpf_htons(len);
+	ip->nexthdr = IPPROTO_UDP;
+	ip->hop_limit = 64;
+	ip->saddr.s6_addr32[0] = bpf_htonl(hi >> 32);
+	ip->saddr.s6_addr32[1] = bpf_htonl(hi);
+	ip->saddr.s6_addr32[2] = 0;
+	ip->saddr.s6_addr32[3] = bpf_htonl(1);
+	__builtin_memcpy(&ip->daddr, clients.dest6, 16);
+	request_udp(udp, n, len, payload);
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		sum += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];
+#pragma unroll
+	for (i = 0; i < 5; i++)
+		sum += word[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	udp->check = (__u16)~sum ? ~sum : 0xffff;
+}
+
+static __always_inline __u32 take_turn(__u32 *next, __u32 of)
+{
+	__u32 n = *next;
+
+	*next = n + 1 < of ? n + 1 : 0;
+	return n;
+}
+
+SEC("xdp")
+int weir_request(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 phase = requests.phase + clients.share, n;
+	__u8 payload = UNWANTED_PAYLOAD, families = clients.families;
+
+	if (data + REQUEST_LEN > end)
+		return XDP_ABORTED;
+	if (phase < clients.share) {
+		payload = WANTED_PAYLOAD;
+		n = take_turn(&requests.next_wanted, clients.wanted);
+		requests.wanted++;
+	} else {
+		n = take_turn(&requests.next_unwanted, clients.unwanted);
+		requests.unwanted++;
+	}
+	requests.phase = phase;
+	if (families == FAMILY_BOTH) {
+		families = n & 1 ? FAMILY_IPV6 : FAMILY_IPV4;
+		n >>= 1;
+	}
+	if (families == FAMILY_IPV6)
+		request_v6(data, n, payload);
+	else
+		request_v4(data, n, payload);
+	return bpf_redirect(clients.ifindex, 0);
+}
+
+/* On the clients' end of the wire: nobody there reads what is counted. */
+SEC("xdp")
+int weir_answer(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip4 = (void *)(eth + 1);
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct udphdr *udp;
+
+	if ((void *)(ip4 + 1) > end)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && *(__u8 *)ip4 == 0x45 &&
+	    ip4->protocol == IPPROTO_UDP) {
+		udp = (void *)(ip4 + 1);
+	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6) && (void *)(ip6 + 1) <= end &&
+		   ip6->nexthdr == IPPROTO_UDP) {
+		udp = (void *)(ip6 + 1);
+	} else {
+		return XDP_PASS;
+	}
+	if ((void *)(udp + 1) > end || udp->source != bpf_htons(clients.port))
+		return XDP_PASS;
+	__sync_fetch_and_add(&answers.count, 1);
+	return XDP_DROP;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -2,19 +2,19 @@
 //! tests: live frames, some 6–7 million packets a second on one core.
 
 use std::{
-    io,
     mem::MaybeUninit,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, libbpf_sys as sys,
+    MapCore, MapFlags, MapHandle,
     skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
-    error::{Context, Error, Result},
+    clients::run_live,
+    error::{Context, Result},
     link::Hook,
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };
@@ -45,7 +45,7 @@ fn mix32(mut h: u32) -> u32 {
     h ^ h >> 16
 }
 
-fn mix64(mut h: u64) -> u64 {
+pub(crate) fn mix64(mut h: u64) -> u64 {
     h ^= h >> 33;
     h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
     h ^= h >> 33;
@@ -157,32 +157,8 @@ impl Generator {
             .update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
             .context(|| "set the generator up".into())?;
 
-        let frame = [0u8; 62];
-        let mut context = sys::xdp_md {
-            data_end: frame.len() as u32,
-            ingress_ifindex: flood.ifindex.max(1),
-            ..Default::default()
-        };
-        let mut opts = sys::bpf_test_run_opts {
-            sz: size_of::<sys::bpf_test_run_opts>() as _,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            ctx_in: (&raw mut context).cast(),
-            ctx_size_in: size_of::<sys::xdp_md>() as u32,
-            repeat: packets as i32,
-            flags: sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-            batch_size: 64,
-            ..Default::default()
-        };
         let start = std::time::Instant::now();
-        // SAFETY: `opts` points to whole buffers that outlive the call.
-        let rc = unsafe { sys::bpf_prog_test_run_opts(self.generate.as_raw_fd(), &mut opts) };
-        if rc < 0 {
-            return Err(Error::new(
-                "send packets",
-                io::Error::from_raw_os_error(-rc),
-            ));
-        }
+        run_live(self.generate.as_fd(), packets, 62, flood.ifindex)?;
         Ok(start.elapsed())
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 pub mod allow;
+pub mod clients;
 pub mod clock;
 pub mod device;
 mod error;
