@@ -270,6 +270,9 @@ impl<'de> Deserialize<'de> for Subject {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixSet {
     sorted: Vec<Prefix>,
+    /// The lengths in use, longest first, of IPv4 and of IPv6: an address is
+    /// looked up once per length, and every finding asks.
+    lengths: [Vec<u8>; 2],
 }
 
 impl PrefixSet {
@@ -294,6 +297,7 @@ impl PrefixSet {
             Ok(_) => false,
             Err(at) => {
                 self.sorted.insert(at, prefix);
+                self.note_length(prefix);
                 true
             }
         }
@@ -304,21 +308,37 @@ impl PrefixSet {
         match self.sorted.binary_search(&prefix) {
             Ok(at) => {
                 self.sorted.remove(at);
+                let same = |other: &Prefix| {
+                    other.bits() == prefix.bits() && family(*other) == family(prefix)
+                };
+                if !self.sorted.iter().any(same) {
+                    self.lengths[family(prefix)].retain(|len| *len != prefix.bits());
+                }
                 true
             }
             Err(_) => false,
         }
     }
 
+    fn note_length(&mut self, prefix: Prefix) {
+        let lengths = &mut self.lengths[family(prefix)];
+        if let Err(at) = lengths.binary_search_by(|len| prefix.bits().cmp(len)) {
+            lengths.insert(at, prefix.bits());
+        }
+    }
+
     /// The longest member that covers all of `prefix`.
     pub fn covering(&self, prefix: Prefix) -> Option<Prefix> {
-        (0..=prefix.bits()).rev().find_map(|len| {
-            let candidate = Prefix::new(prefix.addr(), len)?;
-            self.sorted
-                .binary_search(&candidate)
-                .ok()
-                .map(|_| candidate)
-        })
+        self.lengths[family(prefix)]
+            .iter()
+            .filter(|len| **len <= prefix.bits())
+            .find_map(|len| {
+                let candidate = Prefix::new(prefix.addr(), *len)?;
+                self.sorted
+                    .binary_search(&candidate)
+                    .ok()
+                    .map(|_| candidate)
+            })
     }
 
     /// The longest member that holds this address.
@@ -332,8 +352,20 @@ impl FromIterator<Prefix> for PrefixSet {
         let mut sorted: Vec<_> = prefixes.into_iter().collect();
         sorted.sort_unstable();
         sorted.dedup();
-        Self { sorted }
+        let mut set = Self {
+            sorted,
+            ..Self::default()
+        };
+        for at in 0..set.sorted.len() {
+            set.note_length(set.sorted[at]);
+        }
+        set
     }
+}
+
+/// Which of a pair is a prefix's: that of IPv4, or that of IPv6.
+fn family(prefix: Prefix) -> usize {
+    usize::from(prefix.addr().is_ipv6())
 }
 
 #[cfg(test)]
@@ -399,6 +431,40 @@ mod tests {
             "198.51.100.0/24",
         ] {
             assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_set_answers_as_a_list_would_after_every_change() {
+        // Few bits, so that members cover one another often.
+        let nth = |n: u32| {
+            let addr: IpAddr = if n & 1 == 0 {
+                [n as u8 & 0xf0, 0, 0, 0].into()
+            } else {
+                [(n as u16 & 0xf0) << 8, 0, 0, 0, 0, 0, 0, 0].into()
+            };
+            Prefix::new(addr, (n >> 8) as u8 % 5).unwrap()
+        };
+        let (mut set, mut list) = (PrefixSet::default(), Vec::new());
+        let mut random = 1u32;
+        for _ in 0..2000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let (prefix, asked) = (nth(random >> 8), nth(random >> 13));
+            if random >> 31 == 0 {
+                assert_eq!(set.insert(prefix), !list.contains(&prefix));
+                list.retain(|other| *other != prefix);
+                list.push(prefix);
+            } else {
+                assert_eq!(set.remove(prefix), list.contains(&prefix));
+                list.retain(|other| *other != prefix);
+            }
+            let longest = list
+                .iter()
+                .filter(|member| member.covers(asked))
+                .max_by_key(|member| member.bits());
+            assert_eq!(set.covering(asked), longest.copied(), "{asked} in {list:?}");
+            let anew: PrefixSet = list.iter().copied().collect();
+            assert_eq!(set, anew);
         }
     }
 
