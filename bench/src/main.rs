@@ -2,11 +2,12 @@
 //! measured in one run on one machine. One file per question.
 
 mod delay;
+mod flood;
 mod live;
 mod report;
 mod tables;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
@@ -25,6 +26,12 @@ struct Args {
 enum What {
     /// The packet path, insertion, restore, and log line to drop.
     Packet(PacketArgs),
+    /// A server under a flood from very many clients, behind weir, Fail2ban
+    /// and an oracle.
+    Flood(flood::FloodArgs),
+    /// The server of `flood`, a process of its own.
+    #[command(hide = true)]
+    FloodServer(flood::ServerArgs),
 }
 
 #[derive(clap::Args)]
@@ -44,14 +51,30 @@ struct PacketArgs {
 }
 
 fn main() -> anyhow::Result<()> {
-    let What::Packet(args) = Args::parse().what;
+    let what = Args::parse().what;
+    if let What::FloodServer(args) = &what {
+        return flood::serve(args);
+    }
     if let Some(why) = weir_lab::missing(&[]) {
         anyhow::bail!("cannot measure here: {why}");
     }
-    let weir = match &args.weir {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weir"),
-    };
+    match what {
+        What::Packet(args) => packet(&args),
+        What::Flood(args) => flood::run(&args),
+        What::FloodServer(_) => Ok(()),
+    }
+}
+
+/// The program to measure: as told, or the one beside this.
+fn weir_binary(told: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match told {
+        Some(path) => Ok(path.to_owned()),
+        None => Ok(std::env::current_exe()?.with_file_name("weir")),
+    }
+}
+
+fn packet(args: &PacketArgs) -> anyhow::Result<()> {
+    let weir = weir_binary(args.weir.as_deref())?;
     let mut report = Report::new();
     let wanted =
         |part: &str| args.only.is_empty() || args.only.contains(part) || part.contains(&args.only);

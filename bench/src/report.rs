@@ -1,6 +1,6 @@
 //! Rows, their spread and their ratios, as text and as JSON.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use serde::Serialize;
 
@@ -33,6 +33,9 @@ pub struct Report {
     commit: String,
     command: String,
     rows: Vec<Row>,
+    /// What the rows were made from.
+    #[serde(flatten)]
+    attached: BTreeMap<&'static str, serde_json::Value>,
 }
 
 fn first_line(program: &str, args: &[&str]) -> String {
@@ -87,6 +90,7 @@ impl Report {
                 .collect::<Vec<_>>()
                 .join(" "),
             rows: Vec::new(),
+            attached: BTreeMap::new(),
         }
     }
 
@@ -127,6 +131,12 @@ impl Report {
         };
         eprintln!("{}", line(&row));
         self.rows.push(row);
+    }
+
+    /// Adds what rows were made from to the JSON.
+    pub fn attach(&mut self, name: &'static str, what: &impl Serialize) -> serde_json::Result<()> {
+        self.attached.insert(name, serde_json::to_value(what)?);
+        Ok(())
     }
 
     /// For people, as Markdown.
