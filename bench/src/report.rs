@@ -159,7 +159,7 @@ impl Report {
 
 fn line(row: &Row) -> String {
     let ratio = match (row.ratio, &row.ratio_to) {
-        (Some(ratio), Some(to)) => format!("{ratio:.2} of {to}"),
+        (Some(ratio), Some(to)) => format!("{ratio:.3} of {to}"),
         _ => String::new(),
     };
     format!(

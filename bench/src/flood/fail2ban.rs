@@ -1,7 +1,11 @@
 //! Debian's Fail2ban in the host's namespace, with directories of its own: the
 //! thesis's experiment 1.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::Context;
 
@@ -60,7 +64,11 @@ impl Fail2ban {
             ),
         )?;
         let mut command = Command::new("fail2ban-server");
-        command.args(["-xf", "-c"]).arg(&conf).arg("start");
+        command
+            .args(["-xf", "-c"])
+            .arg(&conf)
+            .arg("start")
+            .stdout(Stdio::null());
         let mut process = Process::start(site, command, &dir.join("f2b.stderr"))?;
         process.wait_for("Fail2ban's jail", || {
             let said = std::fs::read_to_string(&said).ok()?;
