@@ -1,31 +1,33 @@
-//! What the daemon does when asked, by a jail or over the control socket: ban,
-//! unban, allow, explain. The order of the steps is here: exempt? → durable
-//! (when somebody waits for the answer) → in force → told. Knows nothing of
-//! HTTP, sources or threads.
+//! What the daemon does when told to, by a jail or over the control socket:
+//! ban, unban, allow. The order of the steps is here: exempt? → durable (when
+//! somebody waits for the answer) → in force → told. What it says when asked is
+//! in `questions`, in which words in `answers`. Knows nothing of HTTP, sources
+//! or threads.
+
+mod answers;
+mod questions;
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64},
     },
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use serde::Serialize;
-use weir_core::{
-    AddrError, Ban, Prefix, Producer, Protocol, Reason, Scope, Subject, Until, policy::Ledger,
-};
-use weir_enforce::{Attachment, Backend, Counter, Entry, Expiry, Policy, Usage};
+use weir_core::{AddrError, Ban, Prefix, Producer, Scope, Subject, Until, policy::Ledger};
+use weir_enforce::{Backend, Entry, Policy};
+
+pub use answers::{Allowed, BanList, Done, JailStatus, Lifted, ListedBan, Status, Tracked, Why};
 
 use crate::{
-    alerts::{Alert, Alerts},
+    alerts::Alerts,
     config::{Config, duration_text},
     events::{Event, Events, Kind},
-    exempt::{Exempt, Exemption, Gatherer},
-    store::{AllowEntry, Change, Detail, Offence, Store, clock::Now},
+    exempt::{Exempt, Gatherer},
+    store::{AllowEntry, Change, Detail, Store, clock::Now},
 };
 
 /// More prefixes than this are not taken into the allow list at run time.
@@ -64,81 +66,6 @@ pub enum Refusal {
     Reload(String),
 }
 
-/// A ban as listed: what is enforced, with its explanation.
-#[derive(Debug, Clone, Serialize)]
-pub struct ListedBan {
-    /// Who.
-    pub subject: Subject,
-    /// Which ports.
-    pub scope: Scope,
-    /// Who says so.
-    pub producer: Producer,
-    /// Why.
-    pub reason: String,
-    /// Since when; unknown if the explanation was lost.
-    pub since: Option<Timestamp>,
-    /// Until when.
-    pub until: Until,
-    /// Seconds until then.
-    pub remaining_seconds: Option<u64>,
-    /// The lines that led to it.
-    pub evidence: Vec<String>,
-}
-
-/// A part of the bans in force.
-#[derive(Debug, Clone, Serialize)]
-pub struct BanList {
-    /// How many there are in all that were asked for.
-    pub total: usize,
-    /// As many as asked for.
-    pub bans: Vec<ListedBan>,
-}
-
-/// The answer to a request that changes something.
-#[derive(Debug, Clone, Serialize)]
-pub struct Done<T: Serialize> {
-    /// What was done.
-    #[serde(flatten)]
-    pub what: T,
-    /// Is it on disk?
-    pub saved: bool,
-    /// What the administrator should know.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
-}
-
-/// Why an address is dropped, or not.
-#[derive(Debug, Clone, Serialize)]
-pub struct Why {
-    /// The address in question.
-    pub address: IpAddr,
-    /// Would its packets be dropped?
-    pub dropped: bool,
-    /// The exit by which they leave, as counted.
-    pub verdict: Reason,
-    /// The exemption that holds it.
-    pub exempt: Option<Exemption>,
-    /// Its bans in force.
-    pub bans: Vec<ListedBan>,
-    /// Its last bans, newest first.
-    pub history: Vec<Offence>,
-    /// Findings that have not led to a ban yet.
-    pub tracked: Vec<Tracked>,
-    /// Packets by exit, all sources together.
-    pub counters: Vec<Counter>,
-}
-
-/// Findings of one jail about one subject.
-#[derive(Debug, Clone, Serialize)]
-pub struct Tracked {
-    /// Which jail.
-    pub jail: String,
-    /// Findings in its window.
-    pub findings: u32,
-    /// How many make a ban.
-    pub max_retry: u32,
-}
-
 /// A jail's numbers since the start of the daemon.
 #[derive(Debug, Default)]
 pub struct JailCounters {
@@ -150,63 +77,6 @@ pub struct JailCounters {
     pub bans: AtomicU64,
     /// Findings that its ignore rules or the exemptions kept from counting.
     pub ignored: AtomicU64,
-}
-
-/// A jail as shown.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)] // the fields are those of JailConfig and JailCounters
-pub struct JailStatus {
-    pub name: String,
-    pub filter: String,
-    pub source: String,
-    pub max_retry: u32,
-    pub find_time: String,
-    pub ban_time: String,
-    pub scope: Scope,
-    pub lines: u64,
-    pub findings: u64,
-    pub bans: u64,
-    pub bans_in_force: u64,
-    pub ignored: u64,
-    pub tracked: u64,
-    pub forgotten: u64,
-}
-
-/// The whole picture.
-#[derive(Debug, Clone, Serialize)]
-pub struct Status {
-    /// This program.
-    pub version: &'static str,
-    /// Its process.
-    pub pid: u32,
-    /// Since when it runs.
-    pub since: Timestamp,
-    /// The same in seconds.
-    pub uptime_seconds: u64,
-    /// The configuration in force.
-    pub config: String,
-    /// The name of its pins.
-    pub instance: String,
-    /// The backend in force.
-    pub backend: &'static str,
-    /// Does it count only?
-    pub observe: bool,
-    /// Interfaces and hooks.
-    pub attachments: Vec<Attachment>,
-    /// How full the table is.
-    pub usage: Usage,
-    /// Packets by exit.
-    pub counters: Vec<Counter>,
-    /// Jails.
-    pub jails: Vec<JailStatus>,
-    /// What is wrong now.
-    pub alerts: Vec<Alert>,
-    /// What is allowed but probably not meant.
-    pub warnings: Vec<String>,
-    /// Changes that wait for the disk.
-    pub unsaved: usize,
-    /// How many bans were in force at the start, and where they came from.
-    pub restored: String,
 }
 
 /// Everything that the threads of the daemon share.
@@ -286,25 +156,6 @@ impl Service {
             .clone()
     }
 
-    /// Failures of subjects that hold this address and are not banned yet.
-    fn tracked(&self, addr: IpAddr) -> Vec<Tracked> {
-        let Some(ledger) = self.ledger() else {
-            return Vec::new();
-        };
-        ledger
-            .snapshot(Timestamp::now())
-            .into_iter()
-            .filter(|tracked| tracked.subject.prefix().contains(addr))
-            .map(|tracked| Tracked {
-                findings: tracked.failures.iter().map(|f| f.attempts).sum(),
-                max_retry: ledger
-                    .jail(&tracked.jail)
-                    .map_or(0, |jail| ledger.jails()[jail].limits.max_retry),
-                jail: tracked.jail,
-            })
-            .collect()
-    }
-
     /// The numbers of this jail; the same for the daemon's whole life.
     pub fn jail_counters(&self, jail: &str) -> Arc<JailCounters> {
         let mut jails = self.jails.write().expect("no holder of this lock panics");
@@ -353,33 +204,54 @@ impl Service {
             })
             .collect();
         let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, &now)).collect();
-        match self.backend.insert(&entries) {
+        let inserted = self.backend.insert(&entries);
+        let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
+        match inserted {
             Ok(inserted) => {
                 self.alerts.clear("insert");
                 self.evicted(&inserted.evicted);
             }
             Err(error) => {
-                // One bad entry must not keep the others out.
-                for entry in &entries {
-                    if let Err(error) = self.backend.insert(std::slice::from_ref(entry)) {
-                        self.alerts
-                            .raise("insert", format!("cannot ban {}: {error}", entry.subject));
-                    }
-                }
                 tracing::debug!("bulk insert: {error}");
+                self.insert_one_by_one(&mut decided);
             }
         }
-        for ban in &bans {
+        for (ban, _) in &decided {
             self.events.tell(&Event::ban(ban));
         }
-        self.store.remember(
-            bans.into_iter()
-                .zip(entries)
-                .map(|(ban, entry)| Change::Ban {
-                    ban,
-                    expiry: entry.expiry,
-                }),
+        self.store
+            .remember(decided.into_iter().map(|(ban, entry)| Change::Ban {
+                ban,
+                expiry: entry.expiry,
+            }));
+    }
+
+    /// One bad entry must not keep the others out; keeps those in force. One
+    /// alert tells of all that are not: there may be thousands.
+    fn insert_one_by_one(&self, decided: &mut Vec<(Ban, Entry)>) {
+        let (mut failed, mut first) = (0_usize, None);
+        decided.retain(
+            |(_, entry)| match self.backend.insert(std::slice::from_ref(entry)) {
+                Ok(inserted) => {
+                    self.evicted(&inserted.evicted);
+                    true
+                }
+                Err(error) => {
+                    failed += 1;
+                    first.get_or_insert((entry.subject, error));
+                    false
+                }
+            },
         );
+        let Some((subject, error)) = first else {
+            return;
+        };
+        let more = match failed {
+            1 => String::new(),
+            _ => format!(" and {} more", failed - 1),
+        };
+        self.alerts
+            .raise("insert", format!("cannot ban {subject}{more}: {error}"));
     }
 
     fn evicted(&self, evicted: &[Entry]) {
@@ -470,7 +342,7 @@ impl Service {
             reason: ban.reason,
             evidence: Vec::new(),
         };
-        Ok(done(listed(entry, Some(detail), &now), saved))
+        Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
     }
 
     /// Lifts the bans of exactly this subject, of one producer and scope if named.
@@ -520,7 +392,7 @@ impl Service {
                 "lifted by hand",
             ));
         }
-        Ok(done(
+        Ok(Done::new(
             Lifted {
                 lifted: lifted.len(),
             },
@@ -543,75 +415,7 @@ impl Service {
             Timestamp::now(),
             format!("all {lifted} bans lifted by hand"),
         ));
-        Ok(done(Lifted { lifted }, saved))
-    }
-
-    /// The bans in force, of one jail or all; at most `limit` of them.
-    pub fn bans(&self, jail: Option<&str>, limit: usize) -> Result<BanList, Refusal> {
-        let mut entries = self.backend.entries()?;
-        if let Some(jail) = jail {
-            let producer = Producer::Jail(jail.to_owned());
-            entries.retain(|e| e.policy.producer == producer);
-        }
-        entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
-        let total = entries.len();
-        entries.truncate(limit);
-        Ok(BanList {
-            total,
-            bans: self.explain(entries),
-        })
-    }
-
-    fn explain(&self, entries: Vec<Entry>) -> Vec<ListedBan> {
-        let now = Now::read();
-        let details = self.store.details(&entries);
-        entries
-            .into_iter()
-            .zip(details)
-            .map(|(entry, detail)| listed(entry, detail, &now))
-            .collect()
-    }
-
-    /// Why an address is dropped, or would be on this port.
-    pub fn why(&self, addr: IpAddr, port: Option<(Protocol, u16)>) -> Result<Why, Refusal> {
-        let addr = addr.to_canonical();
-        let entries = self.backend.entries_for(addr)?;
-        let exempt = self.exempt.current().lookup(addr);
-        let covering = entries.iter().filter(|e| match port {
-            None => true,
-            Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-                .iter()
-                .any(|p| e.policy.scope.covers(p.number(), port)),
-            Some((protocol, port)) => e.policy.scope.covers(protocol.number(), port),
-        });
-        let hit = covering
-            .map(|e| match e.policy.scope.is_all() {
-                true => Reason::BannedAll,
-                false => Reason::BannedScope,
-            })
-            .min();
-        let verdict = match hit {
-            None if entries.is_empty() => Reason::Pass,
-            None => Reason::OtherPort,
-            Some(_) if exempt.is_some() => Reason::Allowed,
-            Some(_) if self.config().enforcement.observe => Reason::Observed,
-            Some(reason) => reason,
-        };
-        Ok(Why {
-            address: addr,
-            dropped: verdict.is_drop(),
-            verdict,
-            exempt,
-            bans: self.explain(entries),
-            history: self.store.offences(addr, 10),
-            tracked: self.tracked(addr),
-            counters: self.backend.counters()?,
-        })
-    }
-
-    /// The allow list: every exemption with its reason.
-    pub fn exemptions(&self) -> Vec<Exemption> {
-        self.exempt.current().list()
+        Ok(Done::new(Lifted { lifted }, saved))
     }
 
     /// Allows a prefix from now on: durable, then in force.
@@ -642,7 +446,7 @@ impl Service {
         self.refresh_exemptions()?;
         self.events
             .tell(&Event::new(Kind::Allow, Timestamp::now(), "allowed by hand").about(prefix));
-        Ok(done(Allowed { prefix }, saved))
+        Ok(Done::new(Allowed { prefix }, saved))
     }
 
     /// Takes back what `allow` did.
@@ -669,93 +473,7 @@ impl Service {
         self.refresh_exemptions()?;
         self.events
             .tell(&Event::new(Kind::Allow, Timestamp::now(), "no longer allowed").about(prefix));
-        Ok(done(Allowed { prefix }, saved))
-    }
-
-    /// The jails with their numbers.
-    pub fn jails(&self) -> Result<Vec<JailStatus>, Refusal> {
-        let mut in_force: BTreeMap<Producer, u64> = BTreeMap::new();
-        for entry in self.backend.entries()? {
-            *in_force.entry(entry.policy.producer).or_default() += 1;
-        }
-        let ledger = self.ledger();
-        Ok(self
-            .config()
-            .jails
-            .iter()
-            .map(|jail| {
-                let counters = self.jail_counters(&jail.name);
-                let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
-                let stats = ledger
-                    .as_ref()
-                    .and_then(|l| l.stats(l.jail(&jail.name)?))
-                    .unwrap_or_default();
-                JailStatus {
-                    name: jail.name.clone(),
-                    filter: jail.filter.clone(),
-                    source: jail.source.to_string(),
-                    max_retry: jail.limits.max_retry,
-                    find_time: duration_text(jail.limits.find_time),
-                    ban_time: jail.limits.ban_time.to_string(),
-                    scope: jail.scope.clone(),
-                    lines: read(&counters.lines),
-                    findings: read(&counters.findings),
-                    bans: read(&counters.bans),
-                    bans_in_force: in_force
-                        .get(&Producer::Jail(jail.name.clone()))
-                        .copied()
-                        .unwrap_or(0),
-                    ignored: read(&counters.ignored),
-                    tracked: stats.tracked as u64,
-                    forgotten: stats.evicted,
-                }
-            })
-            .collect())
-    }
-
-    /// The whole picture.
-    pub fn status(&self) -> Result<Status, Refusal> {
-        let config = self.config();
-        Ok(Status {
-            version: env!("CARGO_PKG_VERSION"),
-            pid: std::process::id(),
-            since: self.started.0,
-            uptime_seconds: self.started.1.elapsed().as_secs(),
-            config: config.file.display().to_string(),
-            instance: config.enforcement.instance.clone(),
-            backend: self.backend.name(),
-            observe: config.enforcement.observe,
-            attachments: self.backend.attachments(),
-            usage: self.backend.usage(),
-            counters: self.backend.counters()?,
-            jails: self.jails()?,
-            alerts: self.alerts.list(),
-            warnings: config.warnings.clone(),
-            unsaved: self.store.pending(),
-            restored: self.restored.clone(),
-        })
-    }
-}
-
-/// How many bans were lifted.
-#[derive(Debug, Clone, Serialize)]
-pub struct Lifted {
-    /// Entries.
-    pub lifted: usize,
-}
-
-/// Which prefix was allowed, or no longer is.
-#[derive(Debug, Clone, Serialize)]
-pub struct Allowed {
-    /// Who.
-    pub prefix: Prefix,
-}
-
-fn done<T: Serialize>(what: T, saved: Result<(), crate::store::NotSaved>) -> Done<T> {
-    Done {
-        what,
-        saved: saved.is_ok(),
-        warning: saved.err().map(|e| e.to_string()),
+        Ok(Done::new(Allowed { prefix }, saved))
     }
 }
 
@@ -768,25 +486,5 @@ pub fn entry(ban: &Ban, now: &Now) -> Entry {
             scope: ban.scope.clone(),
         },
         expiry: now.expiry(ban.until),
-    }
-}
-
-fn listed(entry: Entry, detail: Option<Detail>, now: &Now) -> ListedBan {
-    let (since, reason, evidence) = match detail {
-        Some(d) => (Some(d.since), d.reason, d.evidence),
-        None => (None, "its explanation was lost".to_owned(), Vec::new()),
-    };
-    ListedBan {
-        subject: entry.subject,
-        scope: entry.policy.scope,
-        producer: entry.policy.producer,
-        reason,
-        since,
-        until: now.until(entry.expiry),
-        remaining_seconds: match entry.expiry {
-            Expiry::Never => None,
-            Expiry::At(end) => Some(end.0.saturating_sub(now.boottime.0).div_ceil(1_000_000_000)),
-        },
-        evidence,
     }
 }

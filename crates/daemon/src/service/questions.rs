@@ -1,0 +1,168 @@
+//! What the daemon says when asked: bans, jails, why, the whole picture.
+//! Changes nothing.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use jiff::Timestamp;
+use weir_core::{Producer, Protocol, Reason};
+use weir_enforce::Entry;
+
+use super::{BanList, JailStatus, ListedBan, Refusal, Service, Status, Tracked, Why};
+use crate::{config::duration_text, exempt::Exemption, store::clock::Now};
+
+impl Service {
+    /// The bans in force, of one jail or all; at most `limit` of them.
+    pub fn bans(&self, jail: Option<&str>, limit: usize) -> Result<BanList, Refusal> {
+        let mut entries = self.backend.entries()?;
+        if let Some(jail) = jail {
+            let producer = Producer::Jail(jail.to_owned());
+            entries.retain(|e| e.policy.producer == producer);
+        }
+        entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
+        let total = entries.len();
+        entries.truncate(limit);
+        Ok(BanList {
+            total,
+            bans: self.explain(entries),
+        })
+    }
+
+    fn explain(&self, entries: Vec<Entry>) -> Vec<ListedBan> {
+        let now = Now::read();
+        let details = self.store.details(&entries);
+        entries
+            .into_iter()
+            .zip(details)
+            .map(|(entry, detail)| ListedBan::new(entry, detail, &now))
+            .collect()
+    }
+
+    /// Why an address is dropped, or would be on this port.
+    pub fn why(&self, addr: IpAddr, port: Option<(Protocol, u16)>) -> Result<Why, Refusal> {
+        let addr = addr.to_canonical();
+        let entries = self.backend.entries_for(addr)?;
+        let exempt = self.exempt.current().lookup(addr);
+        let covering = entries.iter().filter(|e| match port {
+            None => true,
+            Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+                .iter()
+                .any(|p| e.policy.scope.covers(p.number(), port)),
+            Some((protocol, port)) => e.policy.scope.covers(protocol.number(), port),
+        });
+        let hit = covering
+            .map(|e| match e.policy.scope.is_all() {
+                true => Reason::BannedAll,
+                false => Reason::BannedScope,
+            })
+            .min();
+        let verdict = match hit {
+            None if entries.is_empty() => Reason::Pass,
+            None => Reason::OtherPort,
+            Some(_) if exempt.is_some() => Reason::Allowed,
+            Some(_) if self.config().enforcement.observe => Reason::Observed,
+            Some(reason) => reason,
+        };
+        Ok(Why {
+            address: addr,
+            dropped: verdict.is_drop(),
+            verdict,
+            exempt,
+            bans: self.explain(entries),
+            history: self.store.offences(addr, 10),
+            tracked: self.tracked(addr),
+            counters: self.backend.counters()?,
+        })
+    }
+
+    /// Failures of subjects that hold this address and are not banned yet.
+    fn tracked(&self, addr: IpAddr) -> Vec<Tracked> {
+        let Some(ledger) = self.ledger() else {
+            return Vec::new();
+        };
+        ledger
+            .snapshot(Timestamp::now())
+            .into_iter()
+            .filter(|tracked| tracked.subject.prefix().contains(addr))
+            .map(|tracked| Tracked {
+                findings: tracked.failures.iter().map(|f| f.attempts).sum(),
+                max_retry: ledger
+                    .jail(&tracked.jail)
+                    .map_or(0, |jail| ledger.jails()[jail].limits.max_retry),
+                jail: tracked.jail,
+            })
+            .collect()
+    }
+
+    /// The allow list: every exemption with its reason.
+    pub fn exemptions(&self) -> Vec<Exemption> {
+        self.exempt.current().list()
+    }
+
+    /// The jails with their numbers.
+    pub fn jails(&self) -> Result<Vec<JailStatus>, Refusal> {
+        let mut in_force: BTreeMap<Producer, u64> = BTreeMap::new();
+        for entry in self.backend.entries()? {
+            *in_force.entry(entry.policy.producer).or_default() += 1;
+        }
+        let ledger = self.ledger();
+        Ok(self
+            .config()
+            .jails
+            .iter()
+            .map(|jail| {
+                let counters = self.jail_counters(&jail.name);
+                let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+                let stats = ledger
+                    .as_ref()
+                    .and_then(|l| l.stats(l.jail(&jail.name)?))
+                    .unwrap_or_default();
+                JailStatus {
+                    name: jail.name.clone(),
+                    filter: jail.filter.clone(),
+                    source: jail.source.to_string(),
+                    max_retry: jail.limits.max_retry,
+                    find_time: duration_text(jail.limits.find_time),
+                    ban_time: jail.limits.ban_time.to_string(),
+                    scope: jail.scope.clone(),
+                    lines: read(&counters.lines),
+                    findings: read(&counters.findings),
+                    bans: read(&counters.bans),
+                    bans_in_force: in_force
+                        .get(&Producer::Jail(jail.name.clone()))
+                        .copied()
+                        .unwrap_or(0),
+                    ignored: read(&counters.ignored),
+                    tracked: stats.tracked as u64,
+                    forgotten: stats.evicted,
+                }
+            })
+            .collect())
+    }
+
+    /// The whole picture.
+    pub fn status(&self) -> Result<Status, Refusal> {
+        let config = self.config();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            since: self.started.0,
+            uptime_seconds: self.started.1.elapsed().as_secs(),
+            config: config.file.display().to_string(),
+            instance: config.enforcement.instance.clone(),
+            backend: self.backend.name(),
+            observe: config.enforcement.observe,
+            attachments: self.backend.attachments(),
+            usage: self.backend.usage(),
+            counters: self.backend.counters()?,
+            jails: self.jails()?,
+            alerts: self.alerts.list(),
+            warnings: config.warnings.clone(),
+            unsaved: self.store.pending(),
+            restored: self.restored.clone(),
+        })
+    }
+}
