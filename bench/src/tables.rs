@@ -25,6 +25,9 @@ use crate::report::Report;
 
 const ROUNDS: usize = 5;
 const MILLION: u32 = 1_000_000;
+const KEEP_HISTORY: Duration = Duration::from_secs(86_400);
+const EVIDENCE: &str = "Nov 21 10:00:00 host sshd[4711]: Failed password for invalid user admin \
+                        from 192.0.2.7 port 4711 ssh2";
 
 fn address(n: u32, ipv6: bool) -> IpAddr {
     if ipv6 {
@@ -35,10 +38,10 @@ fn address(n: u32, ipv6: bool) -> IpAddr {
 }
 
 fn entries(count: u32, ipv6: bool) -> anyhow::Result<Vec<Entry>> {
-    let policy = Policy {
+    let policy = Arc::new(Policy {
         producer: Producer::Jail("bench".into()),
         scope: Scope::all(),
-    };
+    });
     let expiry = Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000));
     (0..count)
         .map(|n| {
@@ -61,6 +64,7 @@ impl Instance {
             instance: format!("bench-{}", std::process::id()),
             pin_root: kernel::DEFAULT_ROOT.into(),
             ipv4_length: None,
+            room: (0, 0),
             settings: Settings {
                 interfaces: Vec::new(),
                 hook: Some(Hook::Tcx),
@@ -121,7 +125,10 @@ pub fn run(report: &mut Report, _weir: &Path) -> anyhow::Result<()> {
             &rates,
         );
         report.add(&format!("restore 1M {family} from pins"), "s", &pins);
-        let seconds = from_database(&many)?;
+        let dir = tempfile::tempdir()?;
+        let rates = to_database(dir.path(), &many)?;
+        report.add(&format!("save 1M {family} by 50,000"), "M/s", &rates);
+        let seconds = from_database(dir.path(), many.len())?;
         report.add(
             &format!("restore 1M {family} from the database"),
             "s",
@@ -169,15 +176,17 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
     Ok(f64::from(count) / start.elapsed().as_secs_f64() / 1e6)
 }
 
-/// From opening the database to the last ban in the table.
-fn from_database(many: &[Entry]) -> anyhow::Result<Vec<f64>> {
-    let dir = tempfile::tempdir()?;
-    let keep = Duration::from_secs(86_400);
-    let (store, _) = Store::open(dir.path(), keep, Arc::new(Alerts::default()));
+/// Bans as a jail makes them, in an order that no tree likes, until each
+/// portion is on disk.
+fn to_database(dir: &Path, many: &[Entry]) -> anyhow::Result<Vec<f64>> {
+    const STRIDE: usize = 611_953; // a prime: visits each entry once
+    let (store, _) = Store::open(dir, KEEP_HISTORY, Arc::new(Alerts::default()));
     let now = Timestamp::now();
     let until = Until::At(now + jiff::SignedDuration::from_hours(1));
-    for portion in many.chunks(50_000) {
-        let changes = portion.iter().map(|entry| Change::Ban {
+    let order: Vec<usize> = (0..many.len()).map(|n| n * STRIDE % many.len()).collect();
+    let mut rates = Vec::new();
+    for portion in order.chunks(50_000) {
+        let changes = portion.iter().map(|&n| &many[n]).map(|entry| Change::Ban {
             ban: Ban {
                 subject: entry.subject,
                 scope: entry.policy.scope.clone(),
@@ -185,25 +194,36 @@ fn from_database(many: &[Entry]) -> anyhow::Result<Vec<f64>> {
                 reason: "5 failures in 10m".into(),
                 since: now,
                 until,
-                evidence: Vec::new(),
+                evidence: vec![EVIDENCE.into(); 3],
             },
             expiry: entry.expiry,
         });
-        store.remember_now(changes.collect())?;
+        let changes: Vec<_> = changes.collect();
+        let start = Instant::now();
+        store.remember_now(changes)?;
+        rates.push(portion.len() as f64 / start.elapsed().as_secs_f64() / 1e6);
     }
     store.close();
-    drop(store);
+    Ok(rates)
+}
+
+/// As the daemon starts: from nothing open to the last ban in a new table.
+fn from_database(dir: &Path, bans: usize) -> anyhow::Result<Vec<f64>> {
     let mut seconds = Vec::new();
     for _ in 0..ROUNDS {
-        let instance = Instance::new();
-        let backend = kernel::open(&instance.0)?;
+        let mut instance = Instance::new();
         let start = Instant::now();
-        let (store, loaded) = Store::open(dir.path(), keep, Arc::new(Alerts::default()));
+        let ((store, loaded), backend) =
+            Store::open_beside(dir, KEEP_HISTORY, Arc::new(Alerts::default()), |room| {
+                instance.0.room = room;
+                kernel::open(&instance.0)
+            });
+        let backend = backend?;
         let plan = restore::plan(loaded, Vec::new(), &Now::read());
         backend.insert(&plan.insert)?;
         seconds.push(start.elapsed().as_secs_f64());
         ensure!(
-            backend.usage().bans == many.len(),
+            backend.usage().bans == bans,
             "{} restored",
             backend.usage().bans
         );

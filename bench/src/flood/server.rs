@@ -215,7 +215,7 @@ fn push_address(text: &mut Vec<u8>, addr: IpAddr) {
 struct Oracle {
     backend: Arc<dyn Backend>,
     ban_time: Duration,
-    policy: Policy,
+    policy: Arc<Policy>,
     counts: HashMap<IpAddr, u8>,
     due: Vec<Entry>,
 }
@@ -264,10 +264,10 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
             (Some(backend), _) => Sink::Oracle(Oracle {
                 backend: backend.clone(),
                 ban_time: Duration::from_millis(args.ban_time),
-                policy: Policy {
+                policy: Arc::new(Policy {
                     producer: Producer::Jail("oracle".into()),
                     scope: Scope::all(),
-                },
+                }),
                 counts: HashMap::new(),
                 due: Vec::new(),
             }),
@@ -314,6 +314,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
     let backend = kernel::open(&KernelConfig {
         instance: instance.to_owned(),
         pin_root: kernel::DEFAULT_ROOT.into(),
+        room: (0, 0),
         ipv4_length: None,
         settings: Settings {
             interfaces: vec![args.interface.clone()],

@@ -481,10 +481,10 @@ impl Service {
 pub fn entry(ban: &Ban, now: &Now) -> Entry {
     Entry {
         subject: ban.subject,
-        policy: Policy {
+        policy: Arc::new(Policy {
             producer: ban.producer.clone(),
             scope: ban.scope.clone(),
-        },
+        }),
         expiry: now.expiry(ban.until),
     }
 }

@@ -75,7 +75,12 @@ fn settings(enforcement: &Enforcement) -> Settings {
 }
 
 /// The one place that knows which backend a configuration asks for.
-pub fn open_backend(enforcement: &Enforcement) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
+///
+/// `room`: how many bans are about to be restored, as [`KernelConfig::room`].
+pub fn open_backend(
+    enforcement: &Enforcement,
+    room: (usize, usize),
+) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
     if enforcement.backend == BackendChoice::DryRun {
         return Ok(Arc::new(DryRun::new(enforcement.max_bans)));
     }
@@ -83,6 +88,7 @@ pub fn open_backend(enforcement: &Enforcement) -> Result<Arc<dyn Backend>, weir_
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,
+        room,
         settings: settings(enforcement),
     })?)
 }
@@ -212,9 +218,14 @@ fn announce(service: &Service) {
 /// first, attach last.
 fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let alerts = Arc::new(Alerts::default());
-    let (store, loaded) = Store::open(&config.state_dir, config.keep_history, alerts.clone());
-    let backend = open_backend(&config.enforcement)?;
     let begin = Instant::now();
+    let ((store, loaded), backend) = Store::open_beside(
+        &config.state_dir,
+        config.keep_history,
+        alerts.clone(),
+        |room| open_backend(&config.enforcement, room),
+    );
+    let backend = backend?;
     let now = Now::read();
     let in_force = backend.entries()?;
     let taken_over = in_force.len();
@@ -285,8 +296,8 @@ fn recovered(entry: Entry, now: &Now) -> Change {
     Change::Ban {
         ban: Ban {
             subject: entry.subject,
-            scope: entry.policy.scope,
-            producer: entry.policy.producer,
+            scope: entry.policy.scope.clone(),
+            producer: entry.policy.producer.clone(),
             reason: "recovered from the kernel's table; its explanation was lost".into(),
             since: now.wall,
             until: now.until(entry.expiry),

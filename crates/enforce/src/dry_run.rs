@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     sync::{
-        Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,7 +26,7 @@ pub struct DryRun {
 
 #[derive(Default)]
 struct State {
-    bans: BTreeMap<(Subject, Policy), Expiry>,
+    bans: BTreeMap<(Subject, Arc<Policy>), Expiry>,
     allow: PrefixSet,
     evicted: u64,
 }

@@ -1,5 +1,7 @@
 //! What a backend stores: subject, policy, expiry.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use weir_core::{Producer, Scope, Subject};
 
@@ -47,7 +49,7 @@ pub struct Entry {
     /// Who.
     pub subject: Subject,
     /// Whose ban and which ports.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// Until when.
     pub expiry: Expiry,
 }

@@ -133,7 +133,8 @@ pub trait Backend: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Puts entries into force; the same (subject, policy) again replaces the
-    /// expiry. On an error none after the named one is in force.
+    /// expiry. On an error those before the named one are in force, and of a
+    /// large number perhaps others: they are inserted by several threads.
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error>;
 
     /// Lifts the bans of exactly this subject (of one producer and scope when

@@ -27,6 +27,7 @@ impl Instance {
         Self(KernelConfig {
             instance: format!("test-{name}-{}", std::process::id()),
             pin_root: pins::DEFAULT_ROOT.into(),
+            room: (0, 0),
             ipv4_length: Some(24),
             settings: Settings {
                 interfaces: Vec::new(),
@@ -69,10 +70,10 @@ fn subject(n: u32) -> Subject {
 fn entry(n: u32, producer: Producer, seconds: u64) -> Entry {
     Entry {
         subject: subject(n),
-        policy: Policy {
+        policy: Arc::new(Policy {
             producer,
             scope: Scope::all(),
-        },
+        }),
         expiry: Expiry::At(BootNanos(BootNanos::now().0 + seconds * 1_000_000_000)),
     }
 }
@@ -206,9 +207,9 @@ fn root_scopes_are_lifted_one_by_one() {
     let instance = Instance::new("scopes", 1000);
     let backend = instance.open();
     let mut ssh = entry(3, jail("sshd"), 600);
-    ssh.policy.scope = "22/tcp".parse().unwrap();
+    Arc::make_mut(&mut ssh.policy).scope = "22/tcp".parse().unwrap();
     let mut web = entry(3, jail("nginx"), 600);
-    web.policy.scope = "80/tcp,443/tcp".parse().unwrap();
+    Arc::make_mut(&mut web.policy).scope = "80/tcp,443/tcp".parse().unwrap();
     backend.insert(&[ssh.clone(), web.clone()]).unwrap();
     let lifted = backend
         .remove(ssh.subject, Some(&jail("sshd")), None)

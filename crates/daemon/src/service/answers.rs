@@ -44,8 +44,8 @@ impl ListedBan {
         };
         Self {
             subject: entry.subject,
-            scope: entry.policy.scope,
-            producer: entry.policy.producer,
+            scope: entry.policy.scope.clone(),
+            producer: entry.policy.producer.clone(),
             reason,
             since,
             until: now.until(entry.expiry),
@@ -191,6 +191,8 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// Changes that wait for the disk.
     pub unsaved: usize,
+    /// Changes that found no room while the disk could not be written.
+    pub unsaved_forgotten: u64,
     /// How many bans were in force at the start, and where they came from.
     pub restored: String,
 }

@@ -106,7 +106,7 @@ impl Service {
     pub fn jails(&self) -> Result<Vec<JailStatus>, Refusal> {
         let mut in_force: BTreeMap<Producer, u64> = BTreeMap::new();
         for entry in self.backend.entries()? {
-            *in_force.entry(entry.policy.producer).or_default() += 1;
+            *in_force.entry(entry.policy.producer.clone()).or_default() += 1;
         }
         let ledger = self.ledger();
         Ok(self
@@ -162,6 +162,7 @@ impl Service {
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),
             unsaved: self.store.pending(),
+            unsaved_forgotten: self.store.forgotten(),
             restored: self.restored.clone(),
         })
     }

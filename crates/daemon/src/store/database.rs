@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::Path,
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -53,6 +54,10 @@ const VERSION: i64 = 1;
 /// The history never holds more rows than this; the oldest go first.
 const MAX_HISTORY: i64 = 1_000_000;
 
+/// The page cache of the writer during a batch, given back after a large one.
+const CACHE_KIB: i64 = 16 * 1024;
+const LARGE_BATCH: usize = 1000;
+
 /// What is wrong with the database.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,7 +97,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     }
     // A reply says durable: each commit is synced. Batches make this one sync a second.
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "cache_size", -2048)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
     if version > VERSION {
         return Err(DatabaseError::Newer(version));
@@ -134,6 +139,17 @@ fn uri_path(path: &Path) -> String {
         .replace('#', "%23")
 }
 
+/// How many bans there are: short keys (IPv4, IPv6 /64) and long ones (/128).
+/// A subject begins with its length; this reads pages, not rows.
+pub(super) fn count(connection: &Connection) -> Result<(usize, usize), DatabaseError> {
+    let (all, long): (i64, i64) = connection.query_row(
+        "SELECT (SELECT count(*) FROM bans), (SELECT count(*) FROM bans WHERE subject >= x'80')",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    Ok(((all - long).max(0) as usize, long.max(0) as usize))
+}
+
 pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
     let mut loaded = Loaded::default();
     let mut boot_index = HashMap::new();
@@ -171,7 +187,7 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
     Ok(loaded)
 }
 
-fn policies(connection: &Connection) -> Result<HashMap<i64, Policy>, DatabaseError> {
+fn policies(connection: &Connection) -> Result<HashMap<i64, Arc<Policy>>, DatabaseError> {
     let mut policies = HashMap::new();
     let mut query = connection.prepare_cached("SELECT id, producer, scope FROM policies")?;
     let mut rows = query.query([])?;
@@ -179,7 +195,7 @@ fn policies(connection: &Connection) -> Result<HashMap<i64, Policy>, DatabaseErr
         let producer = row.get_ref(1)?.as_str().unwrap_or_default().parse();
         let scope = row.get_ref(2)?.as_str().unwrap_or_default().parse();
         if let (Ok(producer), Ok(scope)) = (producer, scope) {
-            policies.insert(row.get(0)?, Policy { producer, scope });
+            policies.insert(row.get(0)?, Arc::new(Policy { producer, scope }));
         }
     }
     Ok(policies)
@@ -211,17 +227,10 @@ pub(super) fn jail_history(connection: &Connection) -> Result<Vec<policy::Offenc
     let mut rows = query.query([])?;
     let mut offences = Vec::new();
     while let Some(row) = rows.next()? {
-        let (
-            Some(subject),
-            Some(Policy {
-                producer: Producer::Jail(jail),
-                ..
-            }),
-        ) = (
+        let (Some(subject), Some(Producer::Jail(jail))) = (
             subject_from(row.get_ref(0)?.as_blob().unwrap_or_default()),
-            policies.get(&row.get(1)?),
-        )
-        else {
+            policies.get(&row.get(1)?).map(|policy| &policy.producer),
+        ) else {
             continue;
         };
         offences.push(policy::Offence {
@@ -326,10 +335,27 @@ pub(super) fn write(
     let transaction = connection.transaction()?;
     let boot = this_boot(&transaction, now)?;
     let mut policy_ids = HashMap::new();
-    for change in changes {
-        write_one(&transaction, change, boot, &mut policy_ids)?;
+    let mut rest = changes;
+    while let Some(first) = rest.first() {
+        // Changes of different subjects commute. In the order of the trees'
+        // keys each page is touched once: a flood's bans come in any order.
+        let run = rest.iter().take_while(|c| c.subject().is_some()).count();
+        if run == 0 {
+            write_one(&transaction, first, boot, &mut policy_ids)?;
+            rest = &rest[1..];
+            continue;
+        }
+        let mut sorted: Vec<&Change> = rest[..run].iter().collect();
+        sorted.sort_by_key(|change| change.subject());
+        for change in sorted {
+            write_one(&transaction, change, boot, &mut policy_ids)?;
+        }
+        rest = &rest[run..];
     }
     transaction.commit()?;
+    if changes.len() >= LARGE_BATCH {
+        connection.execute_batch("PRAGMA shrink_memory")?;
+    }
     Ok(())
 }
 

@@ -10,7 +10,7 @@ mod database;
 pub mod restore;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard},
@@ -36,6 +36,8 @@ use restore::Loaded;
 /// How many changes may wait while the database cannot be written. Beyond
 /// that the oldest are forgotten and counted; the bans stay in force.
 const MAX_PENDING: usize = 200_000;
+/// The database's name in the state directory.
+const FILE: &str = "weir.db";
 /// A failed write is tried again after this time.
 const RETRY: Duration = Duration::from_secs(2);
 /// Without changes, the clocks are still written this often, for `remaining`.
@@ -65,7 +67,7 @@ pub enum Change {
         /// Whose.
         subject: Subject,
         /// Which of them.
-        policy: Policy,
+        policy: Arc<Policy>,
     },
     /// All bans were lifted.
     UnbanAll,
@@ -82,6 +84,18 @@ pub enum Change {
         /// Its own words for the place.
         position: String,
     },
+}
+
+impl Change {
+    /// Whose bans it changes, if it is about one subject.
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Ban { ban, .. } => Some(ban.subject),
+            Self::Restored { entry, .. } => Some(entry.subject),
+            Self::Unban { subject, .. } => Some(*subject),
+            _ => None,
+        }
+    }
 }
 
 /// A prefix allowed at run time.
@@ -130,15 +144,17 @@ pub struct NotSaved(String);
 
 #[derive(Default)]
 struct Queue {
+    /// What is being written, and what waits behind it.
+    in_flight: Arc<Vec<Change>>,
     pending: VecDeque<Change>,
-    /// How many changes were ever queued, and how many of them are settled.
+    /// How many changes were ever queued, and how many of them are settled:
+    /// written, replaced by a later one, or forgotten for want of room.
     queued: u64,
     settled: u64,
+    forgotten: u64,
     /// Failed writes so far, and the last answer.
     failures: u64,
     error: String,
-    /// How many at the front of `pending` are being written.
-    in_flight: usize,
     urgent: bool,
     recreated: bool,
     keep_history: Duration,
@@ -171,7 +187,7 @@ impl Store {
     /// Opens `dir`/weir.db, moving a broken one aside, and starts the writer.
     /// Also says what was in it.
     pub fn open(dir: &Path, keep_history: Duration, alerts: Arc<Alerts>) -> (Self, Loaded) {
-        let path = dir.join("weir.db");
+        let path = dir.join(FILE);
         let mut loaded = Loaded::default();
         let mut connection = None;
         for _ in 0..2 {
@@ -228,6 +244,29 @@ impl Store {
         (store, loaded)
     }
 
+    /// Opens the database and, at the same time, whatever `other` opens: the
+    /// kernel verifies programs about as long as a million bans are read.
+    /// `other` is told how many bans there are: IPv4 and IPv6 /64, IPv6 /128.
+    pub fn open_beside<T: Send>(
+        dir: &Path,
+        keep_history: Duration,
+        alerts: Arc<Alerts>,
+        other: impl FnOnce((usize, usize)) -> T + Send,
+    ) -> ((Self, Loaded), T) {
+        // Broken or absent: opening says so.
+        let room = database::open_reader(&dir.join(FILE))
+            .and_then(|connection| database::count(&connection))
+            .unwrap_or_default();
+        thread::scope(|scope| {
+            let other = scope.spawn(move || other(room));
+            let opened = Self::open(dir, keep_history, alerts);
+            match other.join() {
+                Ok(other) => (opened, other),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
     /// Remembers soon (within a second); never waits.
     pub fn remember(&self, changes: impl IntoIterator<Item = Change>) {
         let mut queue = self.shared.queue();
@@ -270,7 +309,14 @@ impl Store {
 
     /// Changes that wait for the disk.
     pub fn pending(&self) -> usize {
-        self.shared.queue().pending.len()
+        let queue = self.shared.queue();
+        queue.in_flight.len() + queue.pending.len()
+    }
+
+    /// Changes that found no room while the disk could not be written: the
+    /// bans are in force, but a reboot forgets them.
+    pub fn forgotten(&self) -> u64 {
+        self.shared.queue().forgotten
     }
 
     /// How long history is kept, from now on.
@@ -311,29 +357,27 @@ impl Store {
 
     /// The explanation of each of these bans, as far as there is one.
     pub fn details(&self, bans: &[Entry]) -> Vec<Option<Detail>> {
-        let recent: HashMap<(Subject, Policy), Detail> = self
-            .shared
-            .queue()
-            .pending
-            .iter()
-            .filter_map(|change| match change {
-                Change::Ban { ban, .. } => Some((
-                    (
-                        ban.subject,
-                        Policy {
-                            producer: ban.producer.clone(),
-                            scope: ban.scope.clone(),
-                        },
-                    ),
-                    Detail {
+        let mut recent = HashMap::new();
+        {
+            let asked: HashSet<Subject> = bans.iter().map(|ban| ban.subject).collect();
+            let queue = self.shared.queue();
+            for change in queue.in_flight.iter().chain(&queue.pending) {
+                if let Change::Ban { ban, .. } = change
+                    && asked.contains(&ban.subject)
+                {
+                    let detail = Detail {
                         since: ban.since,
                         reason: ban.reason.clone(),
                         evidence: ban.evidence.clone(),
-                    },
-                )),
-                _ => None,
-            })
-            .collect();
+                    };
+                    let policy = Policy {
+                        producer: ban.producer.clone(),
+                        scope: ban.scope.clone(),
+                    };
+                    recent.insert((ban.subject, Arc::new(policy)), detail);
+                }
+            }
+        }
         self.read(|connection| {
             bans.iter()
                 .map(|ban| match recent.get(&(ban.subject, ban.policy.clone())) {
@@ -382,12 +426,11 @@ impl Drop for Store {
 
 fn push(queue: &mut Queue, changes: impl IntoIterator<Item = Change>) {
     for change in changes {
-        // A position replaces the one that waits, unless that is being written.
+        // A position replaces the one that waits.
         if let Change::Position { source, .. } = &change
             && let Some(waiting) = queue
                 .pending
                 .iter_mut()
-                .skip(queue.in_flight)
                 .rev()
                 .take(64)
                 .find(|c| matches!(c, Change::Position { source: s, .. } if s == source))
@@ -395,19 +438,24 @@ fn push(queue: &mut Queue, changes: impl IntoIterator<Item = Change>) {
             *waiting = change;
             continue;
         }
-        if queue.pending.len() >= MAX_PENDING {
-            queue.pending.pop_front();
-            queue.settled += 1;
-            queue.in_flight = queue.in_flight.saturating_sub(1);
-        }
         queue.pending.push_back(change);
         queue.queued += 1;
     }
+    keep_bound(queue);
+}
+
+/// Forgets the oldest that wait when there are too many.
+fn keep_bound(queue: &mut Queue) {
+    let waiting = queue.in_flight.len() + queue.pending.len();
+    let over = waiting.saturating_sub(MAX_PENDING).min(queue.pending.len());
+    queue.pending.drain(..over);
+    queue.settled += over as u64;
+    queue.forgotten += over as u64;
 }
 
 fn move_aside(path: &Path, alerts: &Alerts, why: &str) {
     let stamp = Timestamp::now().as_second();
-    let aside = path.with_file_name(format!("weir.db.corrupt-{stamp}"));
+    let aside = path.with_file_name(format!("{FILE}.corrupt-{stamp}"));
     let moved = std::fs::rename(path, &aside);
     for suffix in ["-wal", "-shm"] {
         let mut side = path.as_os_str().to_owned();
@@ -457,9 +505,8 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
             if waiting && !urgent && !stop {
                 continue;
             }
-            queue.in_flight = queue.pending.len();
-            let batch: Vec<_> = queue.pending.iter().cloned().collect();
-            (batch, stop, queue.keep_history)
+            queue.in_flight = Arc::new(std::mem::take(&mut queue.pending).into());
+            (queue.in_flight.clone(), stop, queue.keep_history)
         };
         // A batch that is empty is written for its clocks.
         let due = last_write.elapsed() >= HEARTBEAT;
@@ -470,9 +517,8 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
                     last_write = Instant::now();
                     shared.alerts.clear("database");
                     let mut queue = shared.queue();
-                    let written = std::mem::take(&mut queue.in_flight);
-                    queue.pending.drain(..written);
-                    queue.settled += written as u64;
+                    queue.in_flight = Arc::default();
+                    queue.settled += batch.len() as u64;
                     shared.done.notify_all();
                 }
                 Err(error) => {
@@ -493,7 +539,12 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
                     queue.recreated |= corrupt;
                     queue.failures += 1;
                     queue.error = message;
-                    queue.in_flight = 0;
+                    // They wait again, before what came meanwhile.
+                    queue.in_flight = Arc::default();
+                    let mut waiting = VecDeque::from(Arc::unwrap_or_clone(batch));
+                    waiting.append(&mut queue.pending);
+                    queue.pending = waiting;
+                    keep_bound(&mut queue);
                     shared.done.notify_all();
                 }
             }

@@ -7,7 +7,7 @@
 //! the wall clock otherwise, and by the remaining time if the wall clock went
 //! back behind the last write.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use jiff::Timestamp;
 use weir_core::{Subject, Until};
@@ -21,7 +21,7 @@ pub struct Row {
     /// Who.
     pub subject: Subject,
     /// Whose ban and which ports.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// Which of the boots it was written in: an index into [`Loaded::boots`].
     pub boot: usize,
     /// When it expires on that boot's clock.
@@ -58,7 +58,7 @@ pub struct Plan {
     /// In force without an explanation: the database gets one.
     pub unexplained: Vec<Entry>,
     /// In the database, not in force any more: to be forgotten.
-    pub forget: Vec<(Subject, Policy)>,
+    pub forget: Vec<(Subject, Arc<Policy>)>,
     /// Rows of an earlier boot that stay: to be written again with this boot's clock.
     pub rewrite: bool,
 }
@@ -69,12 +69,12 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, now: &Now) -> Plan {
         return from_database(loaded, now);
     }
     let mut plan = Plan::default();
-    let explained: HashSet<(Subject, &Policy)> = loaded
+    let explained: HashSet<(Subject, &Arc<Policy>)> = loaded
         .rows
         .iter()
         .map(|row| (row.subject, &row.policy))
         .collect();
-    let enforced: HashSet<(Subject, &Policy)> =
+    let enforced: HashSet<(Subject, &Arc<Policy>)> =
         in_force.iter().map(|e| (e.subject, &e.policy)).collect();
     plan.forget = loaded
         .rows
@@ -131,11 +131,11 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn policy() -> Policy {
-        Policy {
+    fn policy() -> Arc<Policy> {
+        Arc::new(Policy {
             producer: Producer::Jail("sshd".into()),
             scope: Scope::all(),
-        }
+        })
     }
 
     fn now(boot: &str, boottime: u64, wall: i64) -> Now {

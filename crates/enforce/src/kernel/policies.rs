@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{RwLock, RwLockReadGuard},
+    sync::{Arc, RwLock, RwLockReadGuard},
 };
 
 use weir_kernel::{
@@ -21,9 +21,9 @@ pub(super) struct Policies {
 
 #[derive(Default)]
 struct Known {
-    numbers: HashMap<Policy, u16>,
+    numbers: HashMap<Arc<Policy>, u16>,
     /// By number − 1.
-    policies: Vec<Policy>,
+    policies: Vec<Arc<Policy>>,
 }
 
 impl Policies {
@@ -32,7 +32,7 @@ impl Policies {
         let mut known = Known::default();
         for (number, scope, producer) in record::read_policies(&generation.policies)? {
             let producer = producer.parse().unwrap_or(weir_core::Producer::Manual);
-            let policy = Policy { producer, scope };
+            let policy = Arc::new(Policy { producer, scope });
             debug_assert_eq!(number as usize, known.policies.len() + 1);
             known
                 .numbers
@@ -49,7 +49,11 @@ impl Policies {
     }
 
     /// The number to store in an entry; the kernel knows it before this returns.
-    pub(super) fn number(&self, policy: &Policy, generation: &Generation) -> Result<u16, Error> {
+    pub(super) fn number(
+        &self,
+        policy: &Arc<Policy>,
+        generation: &Generation,
+    ) -> Result<u16, Error> {
         if let Some(number) = self.known().numbers.get(policy) {
             return Ok(*number);
         }
@@ -74,7 +78,7 @@ impl Policies {
     }
 
     /// The policy behind an entry's number.
-    pub(super) fn policy(&self, stored: u16) -> Option<Policy> {
+    pub(super) fn policy(&self, stored: u16) -> Option<Arc<Policy>> {
         let index = usize::from(stored & !POLICY_SCOPED).checked_sub(1)?;
         self.known().policies.get(index).cloned()
     }
