@@ -13,10 +13,12 @@ mod net;
 pub mod packet;
 pub mod sshd;
 pub mod traffic;
+mod view;
 
 pub use error::{Error, ErrorKind, Result};
 pub use namespace::{Child, Namespace, wait_for};
 pub use net::{IfAddr, Net, Side, Veth, VethOpts};
+pub use view::View;
 
 /// The first thing that this machine lacks for a virtual network with these
 /// programs, as text for a skipped test: `not root`, `no program sshd`.

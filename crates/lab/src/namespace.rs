@@ -21,7 +21,10 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::{
+    error::{Context, Error, ErrorKind, Result},
+    view::View,
+};
 
 /// A handle on a network namespace; its `Net` removes it.
 #[derive(Debug, Clone)]
@@ -74,10 +77,21 @@ impl Namespace {
 
     /// Starts a program; it is killed when the guard goes. Its parent thread
     /// ends at once: a parent-death signal would reach it too early.
-    pub fn spawn(&self, mut command: Command) -> Result<Child> {
+    pub fn spawn(&self, command: Command) -> Result<Child> {
+        self.spawn_with_view(command, &View::default())
+    }
+
+    /// The same for a program that sees another machine than this.
+    pub fn spawn_with_view(&self, mut command: Command, view: &View) -> Result<Child> {
         let what = format!("start {:?} in {}", command.get_program(), self.name);
         let name = command.get_program().to_string_lossy().into_owned();
-        let inner = self.enter(move || command.spawn())?.context(|| what)?;
+        let net = File::open(self.path()).context(|| format!("open namespace {}", self.name))?;
+        let inner = on_thread(|| {
+            view.lay()?;
+            setns(&net, CloneFlags::CLONE_NEWNET)
+                .context(|| format!("enter namespace {}", self.name))?;
+            command.spawn().context(|| what)
+        })?;
         Ok(Child { name, inner })
     }
 

@@ -1,0 +1,74 @@
+//! The virtual network of a test.
+
+use std::{net::SocketAddr, time::Duration};
+
+use weir_lab::{Namespace, Net, Side, Veth, VethOpts, traffic};
+
+use super::{GATEWAY, SILENCE, SOON, addr, soon};
+
+/// A host and everybody else, on one wire named `eth0` at both ends.
+pub struct Site {
+    pub veth: Veth,
+    pub host: Namespace,
+    pub internet: Namespace,
+    pub net: Net,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        Self::with_mtu(1500)
+    }
+
+    pub fn with_mtu(mtu: u32) -> Self {
+        let net = Net::new().unwrap();
+        let host = net.namespace("host").unwrap();
+        let internet = net.namespace("net").unwrap();
+        let opts = VethOpts::new(
+            &["192.0.2.1/24", "2001:db8::1/64"],
+            &["192.0.2.2/24", "2001:db8::2/64"],
+        );
+        let opts = opts.unwrap().mtu(mtu);
+        let mut veth = net.veth(&host, "eth0", &internet, "eth0", opts).unwrap();
+        for prefix in [
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "198.18.0.0/15",
+            "2001:db8:bad::/48",
+            "2001:db8:c::/48",
+        ] {
+            veth.add_sources(Side::B, prefix).unwrap();
+        }
+        host.ip(&GATEWAY.map(|gateway| format!("route add default via {gateway} dev eth0")))
+            .unwrap();
+        Self {
+            veth,
+            host,
+            internet,
+            net,
+        }
+    }
+
+    /// Does a TCP connection from outside come about?
+    pub fn connects(&self, from: &str, to: SocketAddr) -> bool {
+        self.connects_within(from, to, SILENCE)
+    }
+
+    fn connects_within(&self, from: &str, to: SocketAddr, time: Duration) -> bool {
+        traffic::tcp_connect(&self.internet, Some(addr(from)), to, time).is_ok()
+    }
+
+    /// Asserts that somebody is served.
+    #[track_caller]
+    pub fn serves(&self, from: &str, to: SocketAddr) {
+        let seen = traffic::tcp_connect(&self.internet, Some(addr(from)), to, SOON);
+        assert!(seen.is_ok(), "{}", seen.unwrap_err());
+    }
+
+    /// Waits until somebody is served (again).
+    #[track_caller]
+    pub fn serves_soon(&self, from: &str, to: SocketAddr) {
+        soon(&format!("{from} to reach {to}"), || {
+            self.connects_within(from, to, SILENCE).then_some(())
+        });
+    }
+}
