@@ -134,16 +134,22 @@ impl JournalSource {
                     return Ok(());
                 }
                 // From the tail of a journal without a fitting entry, next()
-                // would never find a later one: seek by time instead.
+                // would never find a later one: seek by time instead. A cursor
+                // may name a time only, and is there to be saved from now on:
+                // what comes while nobody reads is read later.
                 let now = std::time::SystemTime::now()
                     .duration_since(std::time::UNIX_EPOCH)
                     .unwrap_or_default();
-                Ok(self.journal.seek_realtime_usec(now.as_micros() as u64)?)
+                let cursor = format!("t={:x}", now.as_micros());
+                self.journal.seek_cursor(cursor.as_str())?;
+                self.cursor = Some(cursor);
+                Ok(())
             }
         }
     }
 
-    /// The last entry delivered; store it with what its lines led to.
+    /// Behind the last entry delivered, or the moment when reading began; store
+    /// it with what its lines led to.
     pub fn cursor(&self) -> Option<&str> {
         self.cursor.as_deref()
     }
