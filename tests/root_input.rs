@@ -150,6 +150,35 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     assert_eq!(weir.banned().len(), 4);
 }
 
+/// The sources are open when the daemon says that it runs, also where opening
+/// them takes some milliseconds: a pattern that meets very many directories.
+#[test]
+fn root_the_first_line_after_a_start_or_reload_counts() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "interfaces = [\"eth0\"]\n");
+    let config = "interfaces = [\"eth0\"]\n[jail.sshd]\nmax_retry = 1\n\
+                  paths = [\"/usr/*/*/*/weir-test.log\", \"{log}\"]\n";
+    weir.run();
+    weir.configure(config);
+    let answer = weir.raw(b"POST /v1/reload HTTP/1.1\r\nhost: weir\r\ncontent-length: 0\r\n\r\n");
+    weir.log_failures(ATTACKER.map(addr), 1);
+    assert_eq!(answer, "HTTP/1.1 200 OK");
+    soon("bans after the reload", || {
+        (weir.banned().len() == 2).then_some(())
+    });
+    // Without a position to go on from.
+    weir.stop();
+    fs::remove_dir_all(weir.path("state")).unwrap();
+    weir.run();
+    weir.log_failures(OTHER.map(addr), 1);
+    soon("bans after the start", || {
+        (weir.banned().len() == 4).then_some(())
+    });
+}
+
 #[test]
 fn root_a_broken_database_leaves_the_kernels_bans() {
     if skipped(&[]) {

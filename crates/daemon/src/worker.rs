@@ -9,6 +9,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -38,6 +39,9 @@ const WAIT: Duration = Duration::from_millis(250);
 const SAVE: Duration = Duration::from_secs(1);
 /// A source that cannot be opened is tried again after this time.
 const REOPEN: Duration = Duration::from_secs(5);
+/// A start waits this long for the sources to be opened: one on a dead network
+/// file system must not keep the daemon from its other work.
+const OPENED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why the workers do not start.
 #[derive(Debug, thiserror::Error)]
@@ -184,6 +188,7 @@ impl Workers {
     ) -> Result<(), WorkerError> {
         self.stop = Arc::default();
         service.set_ledger(self.ledger.clone());
+        let (opened, all_opened) = mpsc::channel();
         for (i, (group, jails)) in groups.into_iter().enumerate() {
             let worker = Worker {
                 service: service.clone(),
@@ -193,6 +198,7 @@ impl Workers {
                 positions: self.positions.clone(),
                 stop: self.stop.clone(),
                 zone: TimeZone::system(),
+                opened: Some(opened.clone()),
             };
             let thread = thread::Builder::new()
                 .name(format!("weir-worker-{i}"))
@@ -200,6 +206,10 @@ impl Workers {
                 .map_err(WorkerError::Thread)?;
             self.threads.push(thread);
         }
+        drop(opened);
+        // Each worker drops its end: who is told that weir runs may rely on
+        // the next line being read.
+        let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
         Ok(())
     }
 
@@ -262,6 +272,8 @@ struct Worker {
     positions: Positions,
     stop: Arc<AtomicBool>,
     zone: TimeZone,
+    /// Dropped when the source has been opened, or could not be.
+    opened: Option<mpsc::Sender<()>>,
 }
 
 impl Worker {
@@ -289,6 +301,7 @@ impl Worker {
                 }
                 Err(error) => self.service.alerts.raise(&about, error.to_string()),
             }
+            self.opened = None;
             let again = Instant::now() + REOPEN;
             while !self.stopping() && Instant::now() < again {
                 thread::sleep(WAIT);
@@ -301,6 +314,7 @@ impl Worker {
         let mut saved = Instant::now();
         // From the first moment: what is written while the daemon is down is read.
         self.save(source);
+        self.opened = None;
         while !self.stopping() {
             let now = Cell::new(None);
             let info = source.read_batch(WAIT, &mut |line, origin| {
