@@ -35,16 +35,6 @@ fn dropped_soon(site: &Site, who: &str) {
     });
 }
 
-/// Resident memory in KiB.
-fn resident(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|l| l.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim_end_matches("kB").trim().parse().unwrap()
-}
-
 #[test]
 fn root_a_hostile_log_does_no_harm() {
     if skipped(&[]) {
@@ -54,7 +44,7 @@ fn root_a_hostile_log_does_no_harm() {
     let weir = Weir::start(&site.host, CONFIG);
     let _server = server(&site);
     weir.log_failures([addr(ATTACKER[0])], 2);
-    let before = resident(weir.pid());
+    let before = weir.resident();
     let mut log = File::options().append(true).open(weir.log()).unwrap();
     // 10 MiB on one line, with a failure of the customer's inside and at its end.
     let inside = format!("Failed password for root from {} port 1 ssh2", CUSTOMER[0]);
@@ -76,7 +66,7 @@ fn root_a_hostile_log_does_no_harm() {
     dropped_soon(&site, ATTACKER[0]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
     site.serves(CUSTOMER[0], at(0));
-    let grown = resident(weir.pid()).saturating_sub(before);
+    let grown = weir.resident().saturating_sub(before);
     println!("resident memory grew by {grown} KiB");
     assert!(grown < 16 << 10, "{grown} KiB");
 }

@@ -261,6 +261,15 @@ impl Weir {
         self.daemon.as_ref().expect("a daemon runs").pid()
     }
 
+    /// The daemon's resident memory, in KiB.
+    #[track_caller]
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let number = line.unwrap().trim_end_matches("kB").trim();
+        number.parse().unwrap()
+    }
+
     /// What the daemon wrote so far.
     pub fn said(&self) -> String {
         fs::read_to_string(self.path("daemon.err")).unwrap_or_default()

@@ -1,13 +1,21 @@
 //! What happens, as one JSON schema for every sink: the stream of the API and
 //! the log. Nobody is waited for: a reader that is too slow is told how many
-//! events it missed.
+//! events it missed. The log gets the first of each second and a count of the
+//! rest (`calm`).
 
-use std::sync::Arc;
+mod calm;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Instant,
+};
 
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::broadcast;
 use weir_core::{Ban, Prefix, Producer, Scope, Subject, Until};
+
+use calm::{Budget, Calm};
 
 /// What kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -120,12 +128,14 @@ const BACKLOG: usize = 1024;
 /// Tells events to whoever listens.
 pub struct Events {
     sender: broadcast::Sender<Arc<str>>,
+    calm: Mutex<Calm>,
 }
 
 impl Default for Events {
     fn default() -> Self {
         Self {
             sender: broadcast::Sender::new(BACKLOG),
+            calm: Mutex::default(),
         }
     }
 }
@@ -133,6 +143,36 @@ impl Default for Events {
 impl Events {
     /// Tells it to all readers, and the log.
     pub fn tell(&self, event: &Event) {
+        self.log(event);
+        if self.sender.receiver_count() == 0 {
+            return;
+        }
+        let Ok(line) = serde_json::to_string(event) else {
+            return;
+        };
+        // Fails only when the last reader has just gone.
+        let _ = self.sender.send(line.into());
+    }
+
+    fn log(&self, event: &Event) {
+        let budget = match event.kind {
+            Kind::Ban => Some(Budget::Bans),
+            Kind::Unban => Some(Budget::Unbans),
+            Kind::Allow => Some(Budget::Allows),
+            Kind::Error => None,
+            // Who asks for them wants all of them.
+            Kind::Found | Kind::Drop if tracing::enabled!(tracing::Level::DEBUG) => None,
+            Kind::Found | Kind::Drop => return,
+        };
+        if let Some(budget) = budget {
+            let admitted = self.calm().admit(budget, Instant::now());
+            if let Some(missed) = admitted.missed {
+                tracing::info!("{missed}");
+            }
+            if !admitted.write {
+                return;
+            }
+        }
         let subject = event.subject.map(|s| s.to_string()).unwrap_or_default();
         let reason = crate::escape(&event.reason);
         let jail = event.jail.as_deref().unwrap_or("-");
@@ -143,14 +183,19 @@ impl Events {
             Kind::Allow => tracing::info!("allow {subject}: {reason}"),
             Kind::Found | Kind::Drop => tracing::debug!("{:?} {subject} {reason}", event.kind),
         }
-        if self.sender.receiver_count() == 0 {
-            return;
+    }
+
+    /// Writes how many lines the log was spared in seconds that are over; for
+    /// once a second. `all`: in this one as well.
+    pub fn settle(&self, all: bool) {
+        let missed = self.calm().settle(Instant::now(), all);
+        for missed in missed {
+            tracing::info!("{missed}");
         }
-        let Ok(line) = serde_json::to_string(event) else {
-            return;
-        };
-        // Fails only when the last reader has just gone.
-        let _ = self.sender.send(line.into());
+    }
+
+    fn calm(&self) -> MutexGuard<'_, Calm> {
+        self.calm.lock().expect("no holder of this lock panics")
     }
 
     /// Does anybody listen? Then expensive events are worth making.

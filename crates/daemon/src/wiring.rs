@@ -187,6 +187,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
             tracing::error!("a thread of the daemon had panicked");
         }
     }
+    service.events.settle(true);
     service.store.close();
     let socket = service.config().socket.clone();
     if let Err(error) = std::fs::remove_file(&socket) {
@@ -333,6 +334,7 @@ fn maintain(service: &Service) {
             }
         }
         counted = remember_tracked(service, counted, MAX_TRACKED_SAVED);
+        service.events.settle(false);
         thread::park_timeout(TICK);
     }
 }
