@@ -5,7 +5,7 @@
 set -eu
 
 packages="gcc make pkg-config clang clang-14 clang-19 clang-format llvm libelf-dev zlib1g-dev
-libsystemd-dev iproute2 openssh-server openssh-client rsyslog systemd-journal-remote procps"
+libsystemd-dev iproute2 openssh-server openssh-client rsyslog systemd-journal-remote faketime procps"
 
 missing=
 for package in $packages; do

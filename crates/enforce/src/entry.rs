@@ -12,8 +12,7 @@ pub struct BootNanos(pub u64);
 impl BootNanos {
     /// Now.
     pub fn now() -> Self {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Self(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+        Self(weir_kernel::clock::boottime())
     }
 }
 

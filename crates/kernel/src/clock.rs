@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     error::{Context, Error, Result},
-    run,
+    fault, run,
     skeleton::clock::{ClockSkelBuilder, types::clock_sample},
 };
 
@@ -35,9 +35,14 @@ fn nanos(clock: ClockId) -> u64 {
     t.tv_sec as u64 * SECOND + t.tv_nsec as u64
 }
 
+/// CLOCK_BOOTTIME now, nanoseconds.
+pub fn boottime() -> u64 {
+    nanos(ClockId::Boottime) + fault::slept()
+}
+
 /// CLOCK_BOOTTIME − CLOCK_MONOTONIC: time spent suspended, nanoseconds.
 pub fn suspended() -> u64 {
-    nanos(ClockId::Boottime).saturating_sub(nanos(ClockId::Monotonic))
+    boottime().saturating_sub(nanos(ClockId::Monotonic))
 }
 
 impl JiffyClock {

@@ -1,5 +1,6 @@
-//! Places where a test kills the daemon: growth, take-over, link update.
-//! Without the cargo feature `fault-points` this is nothing at all.
+//! What tests do to a running daemon: kill it inside growth, take-over and
+//! link update; let it sleep. Without the cargo feature `fault-points` this is
+//! nothing at all.
 
 /// Dies by SIGKILL, as at a power cut, when `WEIR_FAULT` names this point.
 #[cfg(feature = "fault-points")]
@@ -14,3 +15,21 @@ pub fn point(name: &str) {
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub fn point(_name: &str) {}
+
+/// For how long, in nanoseconds, the machine is to have been suspended more
+/// than it was: the file that `WEIR_FAULT_SLEPT` names holds the seconds.
+#[cfg(feature = "fault-points")]
+pub fn slept() -> u64 {
+    static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+    FILE.get_or_init(|| std::env::var_os("WEIR_FAULT_SLEPT").map(Into::into))
+        .as_ref()
+        .and_then(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
+        .map_or(0, |seconds: u64| seconds * 1_000_000_000)
+}
+
+/// Never, in a program that is not under test.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn slept() -> u64 {
+    0
+}

@@ -289,7 +289,9 @@ impl Kernel {
         let max_bans = self.settings().max_bans;
         // Entries of one producer follow one another.
         let mut known: Option<(&Arc<Policy>, u16)> = None;
-        let suspended = clock::suspended();
+        // What the table allows for, not what it will once `follow_suspend` has
+        // noticed a sleep: that moves every entry, these among them.
+        let suspended = tables.current.suspended();
         for (n, entry) in entries.iter().enumerate() {
             if n % WARM == 0 && entries.len() - n >= WARM {
                 for entry in &entries[n..n + WARM] {
@@ -528,15 +530,16 @@ impl Kernel {
 
     /// jiffies stand still while the machine is suspended, ban times do not.
     fn follow_suspend(&self, _shape: &Shape) -> Result<(), Error> {
-        let tables = self.tables();
         let suspended = clock::suspended();
-        let counted = tables.current.suspended();
+        let counted = self.tables().current.suspended();
         let delta = i128::from(suspended) - i128::from(counted);
         if delta.unsigned_abs() < u128::from(clock::SECOND / 10) {
             return Ok(());
         }
         let jiffies = (delta * i128::from(self.clock.hz())).div_euclid(i128::from(clock::SECOND));
         let jiffies = i64::try_from(jiffies).unwrap_or(i64::MAX);
+        // Alone: an entry is moved or inserted as it should be, not both.
+        let tables = self.tables_alone();
         for generation in std::iter::once(&tables.current).chain(&tables.next) {
             generation.table.shift_expiries(-jiffies);
             generation.set_suspended(suspended)?;
