@@ -307,6 +307,16 @@ fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
         {
             "tcx: this kernel has none (6.6 or newer)".to_owned()
         }
+        None if hook == Hook::Tcx
+            && e.raw_os_error() == Some(rustix::io::Errno::RANGE.raw_os_error()) =>
+        {
+            "tcx: as many other programs are there as the kernel takes".to_owned()
+        }
+        None if hook == Hook::Xdp
+            && e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) =>
+        {
+            format!("xdp: the driver {:?} has no native XDP", device.driver)
+        }
         None => format!("{}: {e}", hook.name()),
     }
 }
