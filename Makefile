@@ -13,6 +13,8 @@ BASH    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH     := $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
 FISH    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 UNIT    := $(DESTDIR)/lib/systemd/system
+PROGRAM ?= $(TARGET)/release/weir
+SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
 .PHONY: help deps build demo test bench lint fmt fuzz install uninstall clean
 
@@ -57,20 +59,31 @@ fuzz: deps ## fuzz everything that reads others' text, a minute each
 	done
 
 install: ## install binary, unit, default configuration, man pages, completions
-	@test -x $(TARGET)/release/weir || { echo "make build first"; exit 1; }
-	install -D -m 0755 $(TARGET)/release/weir $(SBIN)/weir
-	install -D -m 0644 dist/weir.service $(UNIT)/weir.service
+	@test -x $(PROGRAM) || { echo "make build first"; exit 1; }
+	@# A name of its own, then one rename: a daemon that starts meanwhile finds
+	@# the old program or the new one, whole.
+	install -D -m 0755 $(PROGRAM) $(SBIN)/.weir.new
+	mv -f $(SBIN)/.weir.new $(SBIN)/weir
+	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir.service | install -D -m 0644 /dev/stdin $(UNIT)/weir.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -D -m 0644 dist/weir.toml $(DESTDIR)/etc/weir/weir.toml
-	install -d $(MAN) $(BASH) $(ZSH) $(FISH)
-	$(SBIN)/weir man $(MAN)
-	$(SBIN)/weir completions bash > $(BASH)/weir
-	$(SBIN)/weir completions zsh > $(ZSH)/_weir
-	$(SBIN)/weir completions fish > $(FISH)/weir.fish
-	@test -n "$(DESTDIR)" || ! command -v systemctl >/dev/null || systemctl daemon-reload || true
-	@echo "now: weir check && systemctl enable --now weir"
+	umask 022 && $(SBIN)/weir man $(MAN)
+	$(SBIN)/weir completions bash | install -D -m 0644 /dev/stdin $(BASH)/weir
+	$(SBIN)/weir completions zsh | install -D -m 0644 /dev/stdin $(ZSH)/_weir
+	$(SBIN)/weir completions fish | install -D -m 0644 /dev/stdin $(FISH)/weir.fish
+	@$(SYSTEMD) || exit 0; systemctl daemon-reload; \
+	if systemctl --quiet is-active weir; then \
+		echo "weir runs: weir check && systemctl restart weir (bans stay in force meanwhile)"; \
+	else echo "now: weir check && systemctl enable --now weir"; fi
 
-uninstall: ## take the program away; configuration and database stay
-	rm -f $(SBIN)/weir $(UNIT)/weir.service $(MAN)/weir*.1 $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
+uninstall: ## take all of it away; PURGE=1: configuration and database, too
+	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
+	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(UNIT)/weir.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
+	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1
+	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
+	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir
+	@for kept in $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir; do \
+		test ! -e $$kept || echo "kept: $$kept (make uninstall PURGE=1 removes it)"; \
+	done
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -32,7 +32,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn new(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -279,7 +279,7 @@ impl Weir {
     pub fn ask(&self, args: &[&str]) -> Answer {
         let mut command = self.command();
         command.args(args).stdin(Stdio::null());
-        Answer::new(self.host.enter(move || command.output()).unwrap().unwrap())
+        Answer::of(self.host.enter(move || command.output()).unwrap().unwrap())
     }
 
     /// Runs a verb that does what it is asked, and reads its JSON.

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Takes weir out of the kernel, the first half of `make uninstall`: stops and
+# disables the unit, then detaches. Removes no file; that is the Makefile's.
+# Fails, and says what to do, while anything of weir is still in force.
+#
+# usage: withdraw.sh WEIR     the installed program
+set -eu
+weir=$1
+
+if [ "$(id -u)" != 0 ]; then
+	echo "uninstall: needs root (or DESTDIR=... for a staged tree)" >&2
+	exit 1
+fi
+
+# By the unit's state rather than its file: a unit that was deleted by hand
+# may run still.
+if [ -d /run/systemd/system ]; then
+	systemctl stop weir.service 2>/dev/null || ! systemctl --quiet is-active weir.service || {
+		echo "uninstall: systemctl cannot stop weir.service; nothing was removed" >&2
+		exit 1
+	}
+	systemctl --quiet disable weir.service 2>/dev/null || true
+fi
+
+if [ -x "$weir" ]; then
+	"$weir" detach || {
+		echo "uninstall: nothing was removed. If a daemon holds the instance: pgrep -a weir" >&2
+		exit 1
+	}
+elif [ -d /sys/fs/bpf/weir ]; then
+	echo "uninstall: $weir is gone, but tables and programs are pinned in /sys/fs/bpf/weir:" >&2
+	echo "  make install, then make uninstall" >&2
+	exit 1
+fi
+
+# Instances with another --config. Whoever made them knows whether they may go.
+others=
+for instance in /sys/fs/bpf/weir/*; do
+	[ ! -d "$instance" ] || others="$others ${instance##*/}"
+done
+if [ -n "$others" ]; then
+	echo "uninstall: other instances are in the kernel; nothing was removed. For each of them:$others" >&2
+	echo "  end its daemon, $weir detach --instance NAME, then make uninstall again" >&2
+	exit 1
+fi

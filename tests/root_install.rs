@@ -1,0 +1,299 @@
+//! `make install` and `make uninstall`: what they put where, that an upgrade
+//! replaces the program in one step, and that nothing stays behind, neither in
+//! the file system nor in the kernel. The "host" is a mount namespace with its
+//! own /etc, /run, /var/lib, unit directory and BPF file system, in which a
+//! script stands in for systemctl. What systemd does with the unit is not
+//! tested here; `make lint` has it verify the file.
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{self, Command, Stdio},
+};
+
+use common::{Answer, Site, WEIR, skipped, soon};
+use tempfile::TempDir;
+use weir_lab::Child;
+
+/// Makes the private places, says so, and holds them until its input closes.
+const PLACES: &str = r#"
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /lib/systemd/system
+mount -t bpf bpf /sys/fs/bpf
+mkdir /run/etc /run/systemd /run/systemd/system
+cp -a /etc/. /run/etc
+mount --bind /run/etc /etc
+rm -rf /etc/weir
+echo ready
+read -r _ || true
+"#;
+
+/// Writes down what it is asked; "stop" ends the daemon and waits for it (a
+/// zombie, which the test has yet to wait for, has no `exe` any more).
+const SYSTEMCTL: &str = r#"#!/bin/sh
+echo "$*" >>"$LOG"
+case "$*" in
+"stop weir.service")
+	read -r pid <"$LOG.pid" || exit 5
+	kill "$pid"
+	while [ -e "/proc/$pid/exe" ]; do sleep 0.02; done ;;
+*is-active*) [ -e "$LOG.pid" ] && read -r pid <"$LOG.pid" && [ -e "/proc/$pid/exe" ] ;;
+esac 2>/dev/null
+"#;
+
+struct Host {
+    dir: TempDir,
+    keeper: process::Child,
+}
+
+impl Host {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("weir-system-{}-", process::id()))
+            .tempdir()
+            .unwrap();
+        let systemctl = dir.path().join("bin/systemctl");
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        fs::write(&systemctl, SYSTEMCTL).unwrap();
+        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut keeper = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-euc", PLACES])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(keeper.stdout.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        assert_eq!(said, "ready\n", "the places could not be made");
+        Self { dir, keeper }
+    }
+
+    /// A command that runs within the places.
+    fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("nsenter");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id()))
+            .arg("--wd=/")
+            .arg(program.as_ref())
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("LOG", self.path("systemctl.log"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn make(&self, args: &[&str]) -> Answer {
+        let mut command = self.command("make");
+        command
+            .args(["-s", "-C", env!("CARGO_MANIFEST_DIR")])
+            .arg(format!("PROGRAM={WEIR}"))
+            .arg(format!("PREFIX={}", self.path("usr").display()))
+            .args(args)
+            .env_remove("MAKEFLAGS");
+        Answer::of(command.output().unwrap())
+    }
+
+    /// A path as the places have it, from outside.
+    fn inside(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.keeper.id()))
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.path("systemctl.log")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    fn installed(&self) -> PathBuf {
+        self.path("usr/sbin/weir")
+    }
+
+    fn weir(&self, args: &[&str]) -> Answer {
+        Answer::of(self.command(self.installed()).args(args).output().unwrap())
+    }
+
+    fn start(&self, site: &Site) -> Child {
+        let mut command = self.command(self.installed());
+        command.arg("daemon").stdout(Stdio::null());
+        let said = fs::File::create(self.path("daemon.err")).unwrap();
+        command.stderr(said);
+        let daemon = site.host.spawn(command).unwrap();
+        soon("the daemon to answer", || {
+            (self.weir(&["status"]).code == Some(0)).then_some(())
+        });
+        fs::write(
+            self.path("systemctl.log.pid"),
+            format!("{}\n", daemon.pid()),
+        )
+        .unwrap();
+        daemon
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+        if std::thread::panicking() {
+            let said = fs::read_to_string(self.path("daemon.err")).unwrap_or_default();
+            eprintln!(
+                "systemctl was asked {:?}; the daemon said:\n{said}",
+                self.asked()
+            );
+        }
+    }
+}
+
+/// Every file and link below a directory.
+fn files(dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()));
+        } else {
+            found.insert(entry.path());
+        }
+    }
+    found
+}
+
+const CONFIG: &str =
+    "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"/run/auth.log\"]\nsource = \"file\"\n";
+
+#[test]
+fn root_uninstall_leaves_nothing_in_force() {
+    if skipped(&["make", "unshare", "nsenter"]) {
+        return;
+    }
+    let (host, site) = (Host::new(), Site::new());
+    let place = |path: &str| host.inside(path);
+    host.make(&["install"]).done();
+    let unit = fs::read_to_string(place("/lib/systemd/system/weir.service")).unwrap();
+    let starts = format!("ExecStart={} daemon", host.installed().display());
+    assert!(unit.contains(&starts), "{unit}");
+    fs::write(place("/etc/weir/weir.toml"), CONFIG).unwrap();
+    fs::write(place("/run/auth.log"), "").unwrap();
+    let mut daemon = host.start(&site);
+    host.weir(&["ban", "198.51.100.66"]).done();
+    assert!(place("/sys/fs/bpf/weir/default").is_dir());
+
+    // Upgrade: another inode under the name, the configuration as it was.
+    let before = fs::metadata(host.installed()).unwrap().ino();
+    let said = host.make(&["install"]).done().out;
+    assert!(said.contains("systemctl restart weir"), "{said}");
+    assert_ne!(fs::metadata(host.installed()).unwrap().ino(), before);
+    let config = fs::read_to_string(place("/etc/weir/weir.toml")).unwrap();
+    assert_eq!(config, CONFIG);
+
+    // A file of somebody else's whose name begins alike.
+    let other = host.path("usr/share/man/man1/weird.1");
+    fs::write(&other, "").unwrap();
+    let said = host.make(&["uninstall"]).done().out;
+    assert!(said.contains("detached from eth0"), "{said}");
+    for kept in ["/etc/weir", "/var/lib/weir"] {
+        assert!(said.contains(&format!("kept: {kept} ")), "{said}");
+    }
+    assert!(daemon.wait(common::SOON).unwrap().is_some());
+    let asked = host.asked();
+    for request in ["stop weir.service", "--quiet disable weir.service"] {
+        assert!(asked.iter().any(|a| a == request), "{asked:?}");
+    }
+    assert_eq!(asked.last().unwrap(), "reset-failed weir");
+    assert!(!place("/sys/fs/bpf/weir/default").exists());
+    let attached = site
+        .host
+        .output("tc", &["filter", "show", "dev", "eth0", "ingress"]);
+    assert!(attached.unwrap().stdout.is_empty());
+    assert_eq!(files(&host.path("usr")), [other.clone()].into());
+    assert!(files(&place("/lib/systemd/system")).is_empty());
+    assert!(place("/var/lib/weir/weir.db").exists());
+
+    // Again is harmless, and takes the rest on demand.
+    let said = host.make(&["uninstall", "PURGE=1"]).done().out;
+    assert!(!said.contains("kept"), "{said}");
+    for gone in ["/etc/weir", "/var/lib/weir"] {
+        assert!(!place(gone).exists(), "{gone}");
+    }
+}
+
+#[test]
+fn root_uninstall_refuses_while_something_is_in_force() {
+    if skipped(&["make", "unshare", "nsenter"]) {
+        return;
+    }
+    let (host, site) = (Host::new(), Site::new());
+    host.make(&["install"]).done();
+    fs::write(host.inside("/etc/weir/weir.toml"), CONFIG).unwrap();
+    fs::write(host.inside("/run/auth.log"), "").unwrap();
+    let daemon = host.start(&site);
+    // No unit: systemctl knows nothing of this daemon.
+    fs::remove_file(host.path("systemctl.log.pid")).unwrap();
+    let refused = |words: &[&str]| {
+        let answer = host.make(&["uninstall"]);
+        answer.refused(words);
+        assert!(
+            host.installed().exists(),
+            "the program went before its pins"
+        );
+    };
+    refused(&["another weir daemon holds", "nothing was removed"]);
+    drop(daemon);
+    // Another instance: its directory alone stands for it.
+    let other = host.inside("/sys/fs/bpf/weir/other");
+    fs::create_dir(&other).unwrap();
+    refused(&["other instances", "other", "detach --instance"]);
+    fs::remove_dir(&other).unwrap();
+    host.make(&["uninstall", "PURGE=1"]).done();
+    assert!(files(&host.path("usr")).is_empty());
+}
+
+#[test]
+fn a_staged_tree_is_filled_and_emptied() {
+    let stage = tempfile::tempdir().unwrap();
+    let make = |args: &[&str]| {
+        let output = Command::new("make")
+            .args(["-s", "-C", env!("CARGO_MANIFEST_DIR")])
+            .arg(format!("PROGRAM={WEIR}"))
+            .arg(format!("DESTDIR={}", stage.path().display()))
+            .args(args)
+            .env_remove("MAKEFLAGS")
+            .output();
+        Answer::of(output.unwrap()).done().out
+    };
+    make(&["install"]);
+    let names = files(stage.path());
+    for name in [
+        "usr/sbin/weir",
+        "lib/systemd/system/weir.service",
+        "etc/weir/weir.toml",
+        "usr/share/man/man1/weir.1",
+        "usr/share/man/man1/weir-ban.1",
+        "usr/share/bash-completion/completions/weir",
+        "usr/share/zsh/vendor-completions/_weir",
+        "usr/share/fish/vendor_completions.d/weir.fish",
+    ] {
+        let path = stage.path().join(name);
+        assert!(names.contains(&path), "{name}");
+        let mode = fs::metadata(&path).unwrap().mode() & 0o777;
+        let program = name.ends_with("sbin/weir");
+        assert_eq!(mode, if program { 0o755 } else { 0o644 }, "{name}");
+        assert!(fs::metadata(&path).unwrap().len() > 0, "{name}");
+    }
+    let config = stage.path().join("etc/weir/weir.toml");
+    let said = make(&["uninstall"]);
+    assert!(said.contains("kept:"), "{said}");
+    assert_eq!(files(stage.path()), [config].into());
+    make(&["uninstall", "PURGE=1"]);
+    assert!(files(stage.path()).is_empty());
+}
