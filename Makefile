@@ -37,7 +37,7 @@ test: deps ## every test, those that need root included
 bench: build ## the packet path against its limits (root, some minutes)
 	$(TARGET)/release/weir-bench packet
 
-lint: deps ## formatting and warnings, Rust and BPF
+lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(JOBS) --features weir/fault-points -- -D warnings
 	clang-format --dry-run -Werror bpf/*.c bpf/*.h
@@ -45,6 +45,12 @@ lint: deps ## formatting and warnings, Rust and BPF
 		echo "$$cc $$c"; \
 		$$cc -target bpf -O2 -g -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
+	shellcheck dist/*.sh .ci/run
+	@# It wants the unit's program in place: one that exists stands in for it.
+	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: unit not verified"; exit 0; }; \
+	dir=$$(mktemp -d); sed 's,/usr/sbin/weir,/bin/true,' dist/weir.service >$$dir/weir.service; \
+	said=$$(systemd-analyze verify --man=no $$dir/weir.service 2>&1 | grep -F weir.service); \
+	rm -r $$dir; test -z "$$said" || { echo "$$said"; exit 1; }
 
 fmt: ## format Rust and BPF
 	$(CARGO) fmt --all

@@ -1,32 +1,71 @@
 #!/bin/sh
 # Installs the Debian packages that building, testing and the demo need and
 # this machine lacks. Services that come with them are neither started nor
-# enabled. Prints nothing when all is there.
+# enabled, and what keeps them from starting is undone however this ends.
+# Prints nothing when all is there.
 set -eu
 
 packages="gcc make pkg-config clang clang-14 clang-19 clang-format llvm libelf-dev zlib1g-dev
 libsystemd-dev iproute2 openssh-server openssh-client rsyslog systemd-journal-remote faketime procps"
+# What checks the scripts and the man pages.
+packages="$packages shellcheck mandoc"
+
+fail() {
+	printf 'make deps: %s\n' "$@" >&2
+	exit 1
+}
+
+# Maintainer scripts ask this file whether they may start a service: no. The
+# machine's own one is set aside meanwhile. A marker tells ours from it, so
+# that the run after a SIGKILL or a power cut tidies up.
+policy=/usr/sbin/policy-rc.d
+saved=$policy.before-weir
+marker="# made by dist/install-deps.sh of weir"
+
+allow_services() {
+	if [ -f $policy ] && grep -q "^$marker" $policy; then
+		rm -f $policy
+	fi
+	if [ -e $saved ]; then
+		mv -f $saved $policy
+	fi
+}
+
+deny_services() {
+	trap allow_services EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	trap 'exit 129' HUP
+	allow_services
+	if [ -e $policy ]; then
+		mv $policy $saved
+	fi
+	printf '#!/bin/sh\n%s\nexit 101\n' "$marker" >$policy
+	chmod 755 $policy
+}
 
 missing=
 for package in $packages; do
+	# shellcheck disable=SC2016 # dpkg-query expands it, not the shell
 	dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
 		missing="$missing $package"
 done
 
 if [ -n "$missing" ]; then
-	if [ "$(id -u)" != 0 ]; then
-		echo "these packages are missing; install them as root:$missing" >&2
-		exit 1
-	fi
+	command -v apt-get >/dev/null ||
+		fail "no apt-get here. weir is built on Debian 12; elsewhere install what corresponds to:" " $missing"
+	[ "$(id -u)" = 0 ] ||
+		fail "these packages are missing; install them as root:" "  apt-get install --no-install-recommends$missing"
 	echo "installing:$missing"
-	policy=/usr/sbin/policy-rc.d
-	if [ ! -e $policy ]; then
-		printf '#!/bin/sh\nexit 101\n' >$policy
-		chmod 755 $policy
-		trap 'rm -f $policy' EXIT INT TERM
-	fi
-	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+	deny_services
+	# Without the option, apt-get update succeeds when nothing can be reached.
+	apt-get update -qq -o APT::Update::Error-Mode=any -o DPkg::Lock::Timeout=60 >/dev/null ||
+		fail "apt-get update failed (above: why). Is this machine online, and /etc/apt/sources.list right?" \
+			"needed:$missing"
+	# shellcheck disable=SC2086 # a list of words
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		-o DPkg::Lock::Timeout=60 $missing >/dev/null ||
+		fail "apt-get install failed (above: why). Needed:$missing"
 	# Not at the next boot either, where they were not before.
 	if command -v systemctl >/dev/null; then
 		for package in $missing; do
@@ -39,7 +78,12 @@ if [ -n "$missing" ]; then
 	fi
 fi
 
-if ! command -v cargo >/dev/null; then
-	echo "cargo is missing: install Rust 1.88 or newer (https://rustup.rs)" >&2
-	exit 1
-fi
+wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
+advice="Install it with rustup (https://rustup.rs), or: rustup update stable"
+command -v cargo >/dev/null ||
+	fail "cargo is missing: Rust $wanted or newer is needed, found none." "$advice"
+found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || found=
+[ -n "$found" ] ||
+	fail "cargo does not run (cargo --version fails): Rust $wanted or newer is needed." "$advice"
+[ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
+	fail "cargo is too old: Rust $wanted or newer is needed, found $found ($(command -v cargo))." "$advice"
