@@ -65,5 +65,5 @@ pub use guard::set_enabled as set_sigbus_guard;
 pub use layout::{MAX_SIZE, MIN_SIZE, Policy, SLOTS};
 pub use reader::{Batch, Reader, ReaderOptions, Record, Start};
 pub use segment::Owner;
-pub use set::{Set, Statistics, Turn, Worker};
+pub use set::{Set, Statistics, Trouble, Turn, Worker};
 pub use writer::{Clock, Options, Refused, Writer, Written};

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,11 +19,28 @@ use crate::{sys, wake};
 const SEGMENTS: usize = 1024;
 /// How often the directory is looked at.
 const LOOK_EVERY: u64 = 100_000_000;
+/// How long a worker sleeps while another one has a segment of its own.
+const HELD: Duration = Duration::from_millis(1);
 
 struct Source {
     name: String,
     file: (u64, u64),
     reader: Mutex<Reader>,
+    /// As of the last turn: who asks need not wait for the reader, which a
+    /// sleeping worker holds.
+    lost: AtomicU64,
+    bad: OnceLock<String>,
+}
+
+/// A file in the directory that is there and is not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Its name in the directory.
+    pub name: String,
+    /// What is wrong with it.
+    pub why: String,
+    /// Found while it was read, not when it was opened.
+    pub bad: bool,
 }
 
 /// The segments of a directory.
@@ -37,7 +54,7 @@ pub struct Set {
     looked: AtomicU64,
     /// Files that could not be opened as segments, by identity: each counts
     /// once.
-    refused: Mutex<Vec<(u64, u64)>>,
+    refused: Mutex<Vec<((u64, u64), Trouble)>>,
     bad: AtomicU64,
     /// Losses of segments that are gone.
     lost_before: AtomicU64,
@@ -125,9 +142,9 @@ impl Set {
         found.sort();
         self.drop_the_gone(&found);
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.retain(|file| found.iter().any(|(_, known)| known == file));
+        refused.retain(|(file, _)| found.iter().any(|(_, known)| known == file));
         for (name, file) in found {
-            if refused.contains(&file) || self.knows(&name) {
+            if refused.iter().any(|(known, _)| *known == file) || self.knows(&name) {
                 continue;
             }
             match Reader::open(self.directory.join(&name), &self.options) {
@@ -135,6 +152,8 @@ impl Set {
                     name,
                     file,
                     reader: Mutex::new(reader),
+                    lost: AtomicU64::new(0),
+                    bad: OnceLock::new(),
                 }),
                 // Gone again, or out of slots or memory: worth another look.
                 Err(error)
@@ -146,7 +165,11 @@ impl Set {
                             | ErrorKind::ReaderActive
                             | ErrorKind::System
                     ) => {}
-                Err(_) => refused.push(file),
+                Err(error) => {
+                    let why = error.to_string();
+                    let bad = false;
+                    refused.push((file, Trouble { name, why, bad }));
+                }
             }
         }
         Ok(())
@@ -210,11 +233,27 @@ impl Set {
             ..Statistics::default()
         };
         for source in self.list().iter().flatten() {
-            let reader = source.reader.lock().unwrap_or_else(PoisonError::into_inner);
-            statistics.segments += usize::from(!reader.is_bad());
-            statistics.lost += reader.lost();
+            statistics.segments += usize::from(source.bad.get().is_none());
+            statistics.lost += source.lost.load(Relaxed);
         }
         statistics
+    }
+
+    /// What is there and is not read, bad segments included.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut troubles: Vec<_> = refused.iter().map(|(_, trouble)| trouble.clone()).collect();
+        drop(refused);
+        for source in self.list().iter().flatten() {
+            if let Some(why) = source.bad.get() {
+                troubles.push(Trouble {
+                    name: source.name.clone(),
+                    why: why.clone(),
+                    bad: true,
+                });
+            }
+        }
+        troubles
     }
 
     /// Names of the segments, by number.
@@ -243,6 +282,17 @@ impl Set {
 }
 
 impl Source {
+    /// After a turn: what others may want to know.
+    fn note(&self, set: &Set, reader: &mut Reader) {
+        self.lost.store(reader.lost(), Relaxed);
+        if reader.is_bad()
+            && let Err(error) = reader.batch()
+            && self.bad.set(error.to_string()).is_ok()
+        {
+            set.bad.fetch_add(1, Relaxed);
+        }
+    }
+
     fn try_lock(&self) -> Option<MutexGuard<'_, Reader>> {
         match self.reader.try_lock() {
             Ok(reader) => Some(reader),
@@ -348,6 +398,12 @@ impl Worker {
                     .iter()
                     .filter_map(|(_, source)| source.try_lock())
                     .collect();
+                // Nobody rings for a segment that a thief has just read.
+                let look = if readers.len() < self.own.len() {
+                    HELD
+                } else {
+                    look
+                };
                 wake::sleep(
                     readers.iter_mut().map(|reader| &mut **reader),
                     left.min(look),
@@ -390,17 +446,16 @@ fn round(
         if reader.is_bad() {
             continue;
         }
-        if let Ok(batch) = reader.batch()
-            && !batch.is_empty()
-        {
-            each(*index, batch);
-            if reader.is_bad() {
-                set.bad.fetch_add(1, Relaxed);
+        let found = match reader.batch() {
+            Ok(batch) if !batch.is_empty() => {
+                each(*index, batch);
+                true
             }
+            _ => false,
+        };
+        source.note(set, &mut reader);
+        if found {
             return Some(*index);
-        }
-        if reader.is_bad() {
-            set.bad.fetch_add(1, Relaxed);
         }
     }
     None

@@ -25,7 +25,7 @@ pub(crate) fn sleep<'a>(readers: impl Iterator<Item = &'a mut Reader>, timeout: 
             .iter()
             .map(|reader| protocol::announce_sleep(reader.segment()))
             .collect();
-        let mut sure = !readers.is_empty() && readers.len() <= sys::WAITV_MAX && fence(&readers);
+        let mut sure = readers.is_empty() || (readers.len() <= sys::WAITV_MAX && fence(&readers));
         if readers.iter_mut().any(|reader| reader.has_records()) {
             return true;
         }
