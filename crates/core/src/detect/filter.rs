@@ -334,12 +334,11 @@ impl Filter {
         if self.ignore.iter().any(|p| p.read(message).is_some()) {
             return None;
         }
-        let time = match (record.time, stamp) {
-            (Some(time), _) => time,
-            // A stamp that is no time: the line is real, its clock is not.
-            (None, Some(stamp)) => state.stamps.time(stamp, context).unwrap_or(context.now),
-            (None, None) => context.now,
-        };
+        // A stamp that is no time: the line is real, its clock is not.
+        let time = stamp
+            .and_then(|stamp| state.stamps.time(stamp, context))
+            .or(record.time)
+            .unwrap_or(context.now);
         let rule = &self.patterns[pattern];
         if self.connections && !state.connections.counts(rule, addr, captures.port, time) {
             return None;

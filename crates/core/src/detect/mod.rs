@@ -29,8 +29,8 @@ pub const MAX_USER: usize = 64;
 pub struct Record<'a> {
     /// The bytes; any bytes.
     pub line: &'a [u8],
-    /// When it was logged, where the source knows (journal); else the line's
-    /// own stamp counts, and without one, now.
+    /// When it was logged, where the source knows (journal, ring): for lines
+    /// without a stamp of their own; where nobody knows, it was now.
     pub time: Option<Timestamp>,
     /// The line is the message alone, without stamp, host and tag; the source
     /// has made sure which program wrote it.

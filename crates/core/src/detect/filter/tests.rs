@@ -285,3 +285,35 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_line_without_a_stamp_has_the_time_of_its_record() {
+    let definition: PatternDefinition = "denied <addr>".into();
+    let filter = Filter::compile(&Definition {
+        patterns: vec![definition],
+        ..Definition::default()
+    })
+    .unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let recorded: Timestamp = "2026-11-21T04:59:00Z".parse().unwrap();
+    let time = |line: &str, time| {
+        let record = Record {
+            line: line.as_bytes(),
+            time,
+            message_only: false,
+        };
+        let finding = filter.read(&mut FilterState::default(), &record, &context);
+        finding.expect("matches").time
+    };
+    let bare = "denied 192.0.2.7";
+    assert_eq!(time(bare, Some(recorded)), recorded);
+    assert_eq!(time(bare, None), context.now);
+    // What a server says of itself is closer to what happened.
+    let stamped = "2026-11-21T04:33:07Z denied 192.0.2.7";
+    let said = "2026-11-21T04:33:07Z".parse().unwrap();
+    assert_eq!(time(stamped, Some(recorded)), said);
+}
