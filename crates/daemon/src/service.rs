@@ -9,6 +9,7 @@ mod questions;
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU64},
@@ -19,8 +20,11 @@ use std::{
 use jiff::Timestamp;
 use weir_core::{AddrError, Ban, Prefix, Producer, Scope, Subject, Until, policy::Ledger};
 use weir_enforce::{Backend, Entry, Policy};
+use weir_sources::RingStatistics;
 
-pub use answers::{Allowed, BanList, Done, JailStatus, Lifted, ListedBan, Status, Tracked, Why};
+pub use answers::{
+    Allowed, BanList, Done, JailStatus, Lifted, ListedBan, RingStatus, Status, Tracked, Why,
+};
 
 use crate::{
     alerts::Alerts,
@@ -96,6 +100,7 @@ pub struct Service {
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
+    rings: Mutex<BTreeMap<String, RingStatistics>>,
     started: (Timestamp, Instant),
     restored: String,
     /// Set when the daemon is to end.
@@ -123,6 +128,7 @@ impl Service {
             gatherer: Mutex::default(),
             jails: RwLock::default(),
             ledger: RwLock::default(),
+            rings: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
             stopping: AtomicBool::new(false),
@@ -146,6 +152,21 @@ impl Service {
     /// Who counts findings now.
     pub fn set_ledger(&self, ledger: Arc<Ledger>) {
         *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
+    }
+
+    fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
+        self.rings.lock().expect("no holder of this lock panics")
+    }
+
+    /// What a worker knows of its ring now.
+    pub fn set_ring(&self, directory: &Path, statistics: RingStatistics) {
+        let ring = directory.display().to_string();
+        self.ring_statistics().insert(ring, statistics);
+    }
+
+    /// Other rings may be read from now on.
+    pub fn forget_rings(&self) {
+        self.ring_statistics().clear();
     }
 
     /// The ledger, once the workers have started.

@@ -7,7 +7,7 @@ use std::{
     cell::Cell,
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -23,11 +23,11 @@ use weir_core::{
 };
 use weir_sources::{
     BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin,
-    Position, Source, SourceError, Start,
+    Position, Ring, RingConfig, Source, SourceError, Start,
 };
 
 use crate::{
-    config::{Config, JailConfig, SourceChoice},
+    config::{Config, JailConfig, RingChoice, SourceChoice},
     events::{Event, Kind},
     service::{JailCounters, Service},
     store::Change,
@@ -81,7 +81,12 @@ enum Group {
     Files(Vec<String>),
     /// The journal's entries of these programs.
     Journal(Vec<String>),
+    /// A ring's records.
+    Ring(RingChoice),
 }
+
+/// How a worker opens what it reads, given the position saved.
+type Open = Box<dyn Fn(Option<&str>) -> Result<Source, SourceError> + Send>;
 
 impl Group {
     /// Its name in the database.
@@ -89,26 +94,50 @@ impl Group {
         match self {
             Self::Files(patterns) => format!("file:{}", patterns.join("\n")),
             Self::Journal(programs) => format!("journal:{}", programs.join(",")),
+            Self::Ring(ring) => format!("ring:{}", ring.directory.display()),
         }
     }
 
-    fn open(&self, saved: Option<&str>) -> Result<Source, SourceError> {
+    /// How many threads read it.
+    fn workers(&self) -> usize {
         match self {
-            Self::Files(patterns) => {
+            Self::Files(_) | Self::Journal(_) => 1,
+            Self::Ring(ring) => ring.workers,
+        }
+    }
+
+    /// What each of its threads opens.
+    fn parts(self, instance: &str) -> Vec<Open> {
+        match self {
+            Self::Files(patterns) => vec![Box::new(move |saved| {
                 let saved: Option<Vec<Position>> =
                     saved.and_then(|text| serde_json::from_str(text).ok());
                 Ok(Source::File(FileSource::open(FileConfig {
                     patterns: patterns.clone(),
                     from: saved.map_or(Start::End, Start::Saved),
                 })?))
-            }
-            Self::Journal(programs) => {
+            })],
+            Self::Journal(programs) => vec![Box::new(move |saved| {
                 let programs: Vec<_> = programs.iter().map(String::as_str).collect();
                 let mut config = JournalConfig::program(&programs);
                 if let Some(cursor) = saved {
                     config.start = JournalStart::Cursor(cursor.to_owned());
                 }
                 Ok(Source::Journal(JournalSource::open(config)?))
+            })],
+            Self::Ring(choice) => {
+                let ring = Ring::new(RingConfig {
+                    directory: choice.directory,
+                    // Two daemons may read one ring, each for itself.
+                    reader: format!("weir:{instance}"),
+                    owner: choice.owner,
+                    workers: choice.workers,
+                });
+                let part = |index| {
+                    let ring = ring.clone();
+                    Box::new(move |_: Option<&str>| Ok(Source::Ring(ring.source(index)?))) as Open
+                };
+                (0..choice.workers).map(part).collect()
             }
         }
     }
@@ -118,18 +147,25 @@ fn position(source: &Source) -> Option<String> {
     match source {
         Source::File(source) => serde_json::to_string(&source.positions()).ok(),
         Source::Journal(source) => source.cursor().map(str::to_owned),
+        // A ring remembers its readers itself.
+        Source::Ring(_) => None,
     }
 }
 
-/// A jail as its worker runs it.
+/// A jail as a worker runs it; the workers of one ring share its states.
+#[derive(Clone)]
 struct Running {
     /// Its number in the ledger.
     number: usize,
     config: JailConfig,
     filter: Filter,
-    state: FilterState,
+    states: Arc<[Mutex<FilterState>]>,
     counters: Arc<JailCounters>,
 }
+
+/// Segments whose lines remember each other where several threads read: each
+/// finds what the one before it, which had the segment, left there.
+const STATES: usize = 64;
 
 /// The positions reached, by group; they outlive the threads of one plan.
 type Positions = Arc<Mutex<HashMap<String, String>>>;
@@ -189,22 +225,28 @@ impl Workers {
         self.stop = Arc::default();
         service.set_ledger(self.ledger.clone());
         let (opened, all_opened) = mpsc::channel();
-        for (i, (group, jails)) in groups.into_iter().enumerate() {
-            let worker = Worker {
-                service: service.clone(),
-                group,
-                jails,
-                ledger: self.ledger.clone(),
-                positions: self.positions.clone(),
-                stop: self.stop.clone(),
-                zone: TimeZone::system(),
-                opened: Some(opened.clone()),
-            };
-            let thread = thread::Builder::new()
-                .name(format!("weir-worker-{i}"))
-                .spawn(move || worker.run())
-                .map_err(WorkerError::Thread)?;
-            self.threads.push(thread);
+        service.forget_rings();
+        let instance = &service.config().enforcement.instance;
+        for (group, jails) in groups {
+            let key = group.key();
+            for open in group.parts(instance) {
+                let worker = Worker {
+                    service: service.clone(),
+                    key: key.clone(),
+                    open,
+                    jails: jails.clone(),
+                    ledger: self.ledger.clone(),
+                    positions: self.positions.clone(),
+                    stop: self.stop.clone(),
+                    zone: TimeZone::system(),
+                    opened: Some(opened.clone()),
+                };
+                let thread = thread::Builder::new()
+                    .name(format!("weir-worker-{}", self.threads.len()))
+                    .spawn(move || worker.run())
+                    .map_err(WorkerError::Thread)?;
+                self.threads.push(thread);
+            }
         }
         drop(opened);
         // Each worker drops its end: who is told that weir runs may rely on
@@ -251,12 +293,14 @@ fn running(
             SourceChoice::Journal => {
                 Group::Journal(filter.identifiers().map(str::to_owned).collect())
             }
+            SourceChoice::Ring(ring) => Group::Ring(ring.clone()),
         };
+        let states = if group.workers() > 1 { STATES } else { 1 };
         groups.entry(group).or_default().push(Running {
             number,
             config: jail.clone(),
             filter,
-            state: FilterState::default(),
+            states: (0..states).map(|_| Mutex::default()).collect(),
             counters: service.jail_counters(&jail.name),
         });
     }
@@ -266,7 +310,9 @@ fn running(
 /// One thread.
 struct Worker {
     service: Arc<Service>,
-    group: Group,
+    /// The name of its group in the database.
+    key: String,
+    open: Open,
     jails: Vec<Running>,
     ledger: Arc<Ledger>,
     positions: Positions,
@@ -283,15 +329,14 @@ impl Worker {
 
     fn run(mut self) {
         while !self.stopping() {
-            let key = self.group.key();
             let saved = self
                 .positions
                 .lock()
                 .expect("no holder of this lock panics")
-                .get(&key)
+                .get(&self.key)
                 .cloned();
-            let about = format!("source:{}", key.replace('\n', " "));
-            match self.group.open(saved.as_deref()) {
+            let about = format!("source:{}", self.key.replace('\n', " "));
+            match (self.open)(saved.as_deref()) {
                 Ok(mut source) => {
                     self.service.alerts.clear(&about);
                     if let Err(error) = self.read(&mut source) {
@@ -331,12 +376,17 @@ impl Worker {
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
                 self.save(source);
+                if let Source::Ring(ring) = source
+                    && let Some(statistics) = ring.statistics()
+                {
+                    self.service.set_ring(ring.directory(), statistics);
+                }
             }
         }
         Ok(())
     }
 
-    fn one_line(&mut self, line: &[u8], origin: &Origin<'_>, now: Timestamp, bans: &mut Vec<Ban>) {
+    fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp, bans: &mut Vec<Ban>) {
         let record = Record {
             line,
             time: origin.time,
@@ -346,11 +396,15 @@ impl Worker {
             now,
             zone: &self.zone,
         };
-        for jail in &mut self.jails {
+        for jail in &self.jails {
             jail.counters.lines.fetch_add(1, Ordering::Relaxed);
-            let Some(finding) = jail.filter.read(&mut jail.state, &record, &context) else {
-                continue;
+            let finding = {
+                // Nobody waits here: a part is read by one thread at a time.
+                let state = &jail.states[origin.part % jail.states.len()];
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                jail.filter.read(&mut state, &record, &context)
             };
+            let Some(finding) = finding else { continue };
             jail.counters.findings.fetch_add(1, Ordering::Relaxed);
             if let Some(exemption) = self.service.exempt.current().lookup(finding.addr) {
                 jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
@@ -378,17 +432,26 @@ impl Worker {
 
     fn tell_problems(&self, info: &BatchInfo) {
         for problem in &info.problems {
-            let about = format!("source:{}", problem.path.display());
+            // Whoever may write to a ring's directory chooses names in it.
+            let path = crate::escape(&problem.path.to_string_lossy());
+            let about = format!("source:{path}");
             if problem.resolved {
                 self.service.alerts.clear(&about);
-            } else {
-                self.service.alerts.raise(&about, problem.message.clone());
+                continue;
+            }
+            let message = &problem.message;
+            self.service.alerts.raise(&about, message.clone());
+            // The alert is in the log already.
+            if self.service.events.has_readers() {
+                let told = format!("{path}: {message}");
+                let event = Event::new(Kind::Error, Timestamp::now(), told);
+                self.service.events.tell(&event);
             }
         }
         if info.cut + info.truncated + info.rotated > 0 {
             tracing::debug!(
                 "{}: {} lines cut, {} files truncated, {} rotated",
-                self.group.key(),
+                self.key,
                 info.cut,
                 info.truncated,
                 info.rotated
@@ -401,19 +464,18 @@ impl Worker {
         let Some(position) = position(source) else {
             return;
         };
-        let key = self.group.key();
         {
             let mut positions = self
                 .positions
                 .lock()
                 .expect("no holder of this lock panics");
-            if positions.get(&key) == Some(&position) {
+            if positions.get(&self.key) == Some(&position) {
                 return;
             }
-            positions.insert(key.clone(), position.clone());
+            positions.insert(self.key.clone(), position.clone());
         }
         self.service.store.remember([Change::Position {
-            source: key,
+            source: self.key.clone(),
             position,
         }]);
     }

@@ -223,6 +223,7 @@ impl JournalSource {
                 let message = &message[..message.len().min(MAX_LINE)];
                 let origin = Origin {
                     path: &self.path,
+                    part: 0,
                     time,
                     message_only: true,
                 };

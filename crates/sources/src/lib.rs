@@ -1,12 +1,14 @@
-//! Where records come from: log files (`file`) and the systemd journal
-//! (`journal`). A source delivers lines as bytes and knows where it stands, so
-//! that a restart loses and repeats nothing; what lines mean is not known here.
+//! Where records come from: log files (`file`), the systemd journal
+//! (`journal`) and shared-memory rings (`ring`). A source delivers lines as
+//! bytes and knows where it stands, so that a restart loses and repeats
+//! nothing; what lines mean is not known here.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod file;
 #[cfg(feature = "journal")]
 pub mod journal;
+pub mod ring;
 
 use std::{path::Path, path::PathBuf, time::Duration};
 
@@ -16,6 +18,7 @@ use weir_core::detect::Record;
 pub use file::{FileConfig, FileSource, Fingerprint, Position, Start};
 #[cfg(feature = "journal")]
 pub use journal::{JournalConfig, JournalSource, JournalStart};
+pub use ring::{Ring, RingConfig, RingSource, RingStatistics};
 
 /// The longest part of a line that is delivered, in bytes; the rest is skipped.
 /// Filters know a cut line by this length.
@@ -24,9 +27,12 @@ pub const MAX_LINE: usize = weir_core::detect::MAX_LINE;
 /// Where a line comes from, and what the source knows of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// The file, or the journal's directory.
+    /// The file, or the journal's or ring's directory.
     pub path: &'a Path,
-    /// When it was logged: the journal knows.
+    /// Which part of it, such as a ring's segment: lines of one part come in
+    /// order.
+    pub part: usize,
+    /// When it was logged: the journal and rings know.
     pub time: Option<Timestamp>,
     /// The line is the message alone, of a program that the source has checked.
     pub message_only: bool,
@@ -97,9 +103,12 @@ pub enum SourceError {
     /// There is no journal to read.
     #[error("{0}")]
     NoJournal(String),
+    /// A ring's directory cannot be read.
+    #[error("ring: {0}")]
+    Ring(#[from] weir_ring::Error),
 }
 
-/// A source of either kind. With the journal compiled in it stays on the
+/// A source of any kind. With the journal compiled in it stays on the
 /// thread that opened it (libsystemd's rule).
 // Two values per daemon: their size does not matter.
 #[allow(clippy::large_enum_variant)]
@@ -109,6 +118,8 @@ pub enum Source {
     /// The systemd journal.
     #[cfg(feature = "journal")]
     Journal(JournalSource),
+    /// A shared-memory ring.
+    Ring(RingSource),
 }
 
 impl Source {
@@ -122,6 +133,7 @@ impl Source {
             Self::File(source) => source.read_batch(timeout, each),
             #[cfg(feature = "journal")]
             Self::Journal(source) => source.read_batch(timeout, each),
+            Self::Ring(source) => source.read_batch(timeout, each),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
     SourceChoice,
     reader::{Document, Section},
+    ring,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -261,6 +262,11 @@ fn jails(
         if let Some(at) = section.integer("max_tracked", 16..=10_000_000) {
             limits.max_tracked = at.value as usize;
         }
+        if let SourceChoice::Ring(choice) = &source
+            && enabled
+        {
+            ring::check_against(&section, &name, choice, &jails);
+        }
         section.finish();
         if enabled {
             jails.push(JailConfig {
@@ -338,6 +344,7 @@ enum SourceWord {
     Auto,
     Journal,
     File,
+    Ring,
 }
 
 fn source(
@@ -353,6 +360,7 @@ fn source(
             ("auto", SourceWord::Auto),
             ("journal", SourceWord::Journal),
             ("file", SourceWord::File),
+            ("ring", SourceWord::Ring),
         ],
     );
     let line = word.as_ref().map_or(line, |at| at.line);
@@ -389,7 +397,30 @@ fn source(
         }
         (list.line, paths)
     });
-    match (word.map_or(SourceWord::Auto, |at| at.value), paths) {
+    let word = word.map_or(SourceWord::Auto, |at| at.value);
+    let ring = ring::read(section, jail, host, warnings);
+    if let Some(ring) = ring {
+        if let Some((line, _)) = paths {
+            section.error(
+                line,
+                format!("[jail.{jail}] has both ring and paths; allowed: one of them"),
+            );
+        } else if matches!(word, SourceWord::Journal | SourceWord::File) {
+            section.error(
+                ring.line,
+                format!("ring in [jail.{jail}]: the source is another one; allowed: source = \"ring\", or no ring"),
+            );
+        }
+        return SourceChoice::Ring(ring.value);
+    }
+    match (word, paths) {
+        (SourceWord::Ring, _) => {
+            section.error(
+                line,
+                format!("ring is missing in [jail.{jail}]; source = \"ring\" needs ring = \"/dev/shm/weir/…\""),
+            );
+            SourceChoice::Journal
+        }
         (SourceWord::Journal, Some((line, _))) => {
             section.error(
                 line,

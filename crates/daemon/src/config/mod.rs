@@ -5,6 +5,7 @@
 mod check;
 mod interfaces;
 mod reader;
+mod ring;
 
 pub(crate) use interfaces::{default_gateways, with_default_route};
 
@@ -142,6 +143,19 @@ pub enum SourceChoice {
     Journal,
     /// The files that match these patterns.
     Files(Vec<String>),
+    /// A shared-memory ring.
+    Ring(RingChoice),
+}
+
+/// Which ring, and how it is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RingChoice {
+    /// The directory with its segments.
+    pub directory: PathBuf,
+    /// A user whose segments are read, besides root and the daemon's own.
+    pub owner: Option<u32>,
+    /// How many threads read it.
+    pub workers: usize,
 }
 
 impl fmt::Display for SourceChoice {
@@ -149,6 +163,7 @@ impl fmt::Display for SourceChoice {
         match self {
             Self::Journal => f.write_str("journal"),
             Self::Files(paths) => f.write_str(&paths.join(" ")),
+            Self::Ring(ring) => write!(f, "ring {}", ring.directory.display()),
         }
     }
 }
@@ -212,6 +227,10 @@ pub trait HostFacts {
     fn has_journal(&self) -> bool;
     /// Is there such a file?
     fn has_file(&self, path: &str) -> bool;
+    /// The number of the user of this name.
+    fn user(&self, name: &str) -> Option<u32>;
+    /// How many processors it has.
+    fn processors(&self) -> usize;
 }
 
 /// The host that this program runs on.
@@ -231,6 +250,13 @@ impl HostFacts for Host {
     }
     fn has_file(&self, path: &str) -> bool {
         Path::new(path).exists()
+    }
+    fn user(&self, name: &str) -> Option<u32> {
+        let user = nix::unistd::User::from_name(name).ok()??;
+        Some(user.uid.as_raw())
+    }
+    fn processors(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
     }
 }
 

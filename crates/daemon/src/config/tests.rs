@@ -19,6 +19,12 @@ impl HostFacts for Lab {
     fn has_file(&self, path: &str) -> bool {
         path == "/var/log/auth.log"
     }
+    fn user(&self, name: &str) -> Option<u32> {
+        (name == "www-data").then_some(33)
+    }
+    fn processors(&self) -> usize {
+        4
+    }
 }
 
 fn check(text: &str) -> Result<Config, ConfigErrors> {
@@ -291,6 +297,69 @@ fn everything_can_be_said() {
     assert_eq!(config.lockout.grace, Duration::from_secs(60));
     assert!(config.filters.contains_key("mine"));
     assert_eq!(config.warnings.len(), 0, "{:?}", config.warnings);
+}
+
+#[test]
+fn a_ring_is_named_with_who_writes_it_and_how_many_read_it() {
+    let ring = |words: &str| {
+        let text = format!("[jail.sshd]\nring = \"/dev/shm/weir/shop\"\n{words}");
+        let config = check(&text).unwrap();
+        assert!(config.warnings[0].contains("does not exist yet"));
+        config.jails[0].source.clone()
+    };
+    let choice = |owner, workers| {
+        SourceChoice::Ring(RingChoice {
+            directory: "/dev/shm/weir/shop".into(),
+            owner,
+            workers,
+        })
+    };
+    // As many workers as processors, unless the file says otherwise.
+    assert_eq!(ring("source = \"ring\""), choice(None, 4));
+    let words = "ring_owner = \"www-data\"\nworkers = 2";
+    assert_eq!(ring(words), choice(Some(33), 2));
+    assert_eq!(ring("ring_owner = \"1000\""), choice(Some(1000), 4));
+}
+
+#[test]
+fn mistakes_about_rings_are_named() {
+    for (words, message) in [
+        ("source = \"ring\"", ":2: ring is missing in [jail.a]"),
+        (
+            "ring = \"shop\"",
+            ":2: ring in [jail.a] is \"shop\"; allowed: the absolute",
+        ),
+        (
+            "ring = 7",
+            ":2: ring in [jail.a] is 7; allowed: the absolute path",
+        ),
+        (
+            "ring = \"/r\"\nring_owner = \"nobody-here\"",
+            ":3: ring_owner in [jail.a] is \"nobody-here\", no user of this host",
+        ),
+        (
+            "ring = \"/r\"\nworkers = 0",
+            ":3: workers in [jail.a] is 0; allowed: a whole number 1-64",
+        ),
+        ("workers = 2", ":2: workers in [jail.a] is about rings"),
+        (
+            "ring = \"/r\"\npaths = [\"/l\"]",
+            ":3: [jail.a] has both ring and paths",
+        ),
+        (
+            "ring = \"/r\"\nsource = \"journal\"",
+            ":2: ring in [jail.a]: the source is another one",
+        ),
+        (
+            "ring = \"/r\"\n[jail.b]\nfilter = \"sshd\"\nring = \"/r/\"\nworkers = 2",
+            ":3: [jail.b] and [jail.a] read one ring with other words",
+        ),
+    ] {
+        let filter = "[filter.a]\npatterns = [\"refused <addr>\"]";
+        let text = format!("[jail.a]\n{words}\n{filter}\n");
+        let told = errors(&text);
+        assert!(told.contains(message), "{words}: {told}");
+    }
 }
 
 #[test]

@@ -158,6 +158,25 @@ pub struct JailStatus {
     pub forgotten: u64,
 }
 
+/// A ring as its workers see it, since the start or the last reload.
+#[derive(Debug, Clone, Serialize)]
+pub struct RingStatus {
+    /// Its directory.
+    pub ring: String,
+    /// Threads that read it.
+    pub workers: usize,
+    /// Segments being read.
+    pub segments: usize,
+    /// Files that are refused: no segments, or of a user who is not trusted.
+    pub unreadable: usize,
+    /// Segments found bad while they were read.
+    pub bad: u64,
+    /// Records read.
+    pub records: u64,
+    /// Records lost, overwritten or dropped.
+    pub lost: u64,
+}
+
 /// The whole picture.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
@@ -185,6 +204,8 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// Jails.
     pub jails: Vec<JailStatus>,
+    /// Rings being read.
+    pub rings: Vec<RingStatus>,
     /// What is wrong now.
     pub alerts: Vec<Alert>,
     /// What is allowed but probably not meant.

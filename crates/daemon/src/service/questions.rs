@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use weir_core::{Producer, Protocol, Reason};
 use weir_enforce::Entry;
 
-use super::{BanList, JailStatus, ListedBan, Refusal, Service, Status, Tracked, Why};
+use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
 use crate::{config::duration_text, exempt::Exemption, store::clock::Now};
 
 impl Service {
@@ -143,6 +143,21 @@ impl Service {
             .collect())
     }
 
+    fn rings(&self) -> Vec<RingStatus> {
+        self.ring_statistics()
+            .iter()
+            .map(|(ring, now)| RingStatus {
+                ring: ring.clone(),
+                workers: now.workers,
+                segments: now.segments,
+                unreadable: now.unreadable,
+                bad: now.bad,
+                records: now.records,
+                lost: now.lost,
+            })
+            .collect()
+    }
+
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
         let config = self.config();
@@ -159,6 +174,7 @@ impl Service {
             usage: self.backend.usage(),
             counters: self.backend.counters()?,
             jails: self.jails()?,
+            rings: self.rings(),
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),
             unsaved: self.store.pending(),

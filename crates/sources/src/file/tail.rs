@@ -236,6 +236,7 @@ fn deliver(
     info.lines += 1;
     let origin = Origin {
         path,
+        part: 0,
         time: None,
         message_only: false,
     };
