@@ -11,6 +11,7 @@ mod documents;
 mod events;
 mod filter;
 mod reload;
+mod ring;
 mod show;
 mod status;
 mod unban;
@@ -75,6 +76,9 @@ enum Verb {
     /// Try filters on log lines
     #[command(subcommand)]
     Filter(filter::Verb),
+    /// Fill and read shared-memory log rings
+    #[command(subcommand)]
+    Ring(ring::Verb),
     /// Take everything of weir out of the kernel
     Detach(detach::Args),
     /// Write the man pages to a directory
@@ -128,6 +132,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Allow(verb) => allow::run(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Filter(verb) => filter::run(&common, &verb),
+        Verb::Ring(verb) => ring::run(&verb),
         Verb::Detach(args) => detach::run(&common, &args),
         Verb::Man(args) => documents::man(&args),
         Verb::Completions(args) => documents::completions(&args),

@@ -77,6 +77,18 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ))?;
     }
     why::counters(&status["counters"])?;
+    for ring in status["rings"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "ring {}: {} records read of {} segments by {} workers, {} lost; {} files bad, {} unreadable",
+            show::text(&ring["ring"]),
+            ring["records"],
+            ring["segments"],
+            ring["workers"],
+            ring["lost"],
+            ring["bad"],
+            ring["unreadable"]
+        ))?;
+    }
     for alert in status["alerts"].as_array().into_iter().flatten() {
         show::line(format!(
             "ALERT since {}: {}",
