@@ -216,6 +216,8 @@ pub(crate) struct Slot {
     /// Under which name a restarted reader finds its place again; 0: none.
     pub id: AtomicU64,
     pub pid: AtomicU64,
+    /// Records that this attachment lost, for whoever looks.
+    pub lost: AtomicU64,
 }
 
 #[repr(C, align(4096))]

@@ -49,6 +49,7 @@ mod error;
 #[doc(hidden)]
 pub mod ffi;
 mod guard;
+mod inspect;
 mod layout;
 #[cfg(test)]
 mod model;
@@ -62,6 +63,7 @@ mod writer;
 
 pub use error::{Error, ErrorKind, Result};
 pub use guard::set_enabled as set_sigbus_guard;
+pub use inspect::{Attached, Inspection, inspect};
 pub use layout::{MAX_SIZE, MIN_SIZE, Policy, SLOTS};
 pub use reader::{Batch, Reader, ReaderOptions, Record, Start};
 pub use segment::Owner;

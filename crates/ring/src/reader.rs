@@ -130,6 +130,7 @@ impl Reader {
         let info = &segment.control().slots[slot];
         info.id.store(id, Relaxed);
         info.pid.store(u64::from(std::process::id()), Relaxed);
+        info.lost.store(0, Relaxed);
         let attached = Consumer::attach(&segment, slot, from, segment.policy(), header.max_record);
         let Some(consumer) = attached else {
             protocol::detach(&segment, slot);
@@ -206,7 +207,7 @@ impl Reader {
         let pending = self.gather();
         let released = self.consumer.position - self.consumer.released;
         if released >= self.segment.capacity() / 8 || (pending == 0 && released > 0) {
-            self.consumer.release(&self.segment, self.slot);
+            self.release();
         }
         match self.copy() {
             Ok(()) => Ok(()),
@@ -255,6 +256,7 @@ impl Reader {
     fn settle(&mut self) {
         if self.segment.control().writer.state.load(Acquire) & 1 == 0 {
             self.consumer.settle(&self.segment);
+            self.tell_lost();
         }
     }
 
@@ -289,6 +291,12 @@ impl Reader {
     /// there is nothing to read.
     pub fn release(&mut self) {
         self.consumer.release(&self.segment, self.slot);
+        self.tell_lost();
+    }
+
+    fn tell_lost(&self) {
+        let slot = &self.segment.control().slots[self.slot];
+        slot.lost.store(self.consumer.lost, Relaxed);
     }
 
     /// Sleeps until there is something to read, not longer than `timeout`.

@@ -238,6 +238,51 @@ impl Map {
     }
 }
 
+/// The control area of a segment by itself, to look at: nothing of the data
+/// is mapped, however large the header says it is.
+pub(crate) struct Glimpse {
+    pub file: File,
+    pub header: Header,
+    pub policy: Policy,
+    // Before the mapping that it guards.
+    _guard: Guard,
+    map: Map,
+}
+
+impl Glimpse {
+    pub(crate) fn of(file: File) -> Result<Glimpse> {
+        let length = file
+            .metadata()
+            .map_err(|error| Error::system("cannot examine the segment", error))?
+            .len();
+        if length < CONTROL_BYTES as u64 {
+            return Err(too_short(length));
+        }
+        let map = Map::of(&file, None)?;
+        let guard = Guard::new(map.base.as_ptr() as usize, map.length);
+        let header = map.load_header();
+        let policy = header.check(length)?;
+        Ok(Glimpse {
+            file,
+            header,
+            policy,
+            _guard: guard,
+            map,
+        })
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        self.map.control()
+    }
+}
+
+fn too_short(length: u64) -> Error {
+    Error::new(
+        ErrorKind::Truncated,
+        format!("file of {length} bytes is too short for a ring segment"),
+    )
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the reservation is ours and nothing refers to it any more.
@@ -255,10 +300,7 @@ impl Segment {
         };
         let length = size(&file)?;
         if length < CONTROL_BYTES as u64 {
-            return Err(Error::new(
-                ErrorKind::Truncated,
-                format!("file of {length} bytes is too short for a ring segment"),
-            ));
+            return Err(too_short(length));
         }
         let header = {
             let map = Map::of(&file, None)?;

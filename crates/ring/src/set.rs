@@ -55,6 +55,9 @@ pub struct Set {
     /// Files that could not be opened as segments, by identity: each counts
     /// once.
     refused: Mutex<Vec<((u64, u64), Trouble)>>,
+    /// Files that could not be opened when they were last tried, and are
+    /// tried again.
+    waiting: Mutex<Vec<Trouble>>,
     bad: AtomicU64,
     /// Losses of segments that are gone.
     lost_before: AtomicU64,
@@ -67,7 +70,7 @@ pub struct Statistics {
     pub segments: usize,
     /// Segments found bad while they were read, and given up.
     pub bad: u64,
-    /// Files in the directory that are refused now.
+    /// Files in the directory that are not segments, or of a stranger.
     pub refused: usize,
     /// Records lost, over all segments.
     pub lost: u64,
@@ -84,6 +87,7 @@ impl Set {
             generation: AtomicUsize::new(0),
             looked: AtomicU64::new(0),
             refused: Mutex::new(Vec::new()),
+            waiting: Mutex::new(Vec::new()),
             bad: AtomicU64::new(0),
             lost_before: AtomicU64::new(0),
         };
@@ -142,6 +146,7 @@ impl Set {
         found.sort();
         self.drop_the_gone(&found);
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = Vec::new();
         refused.retain(|(file, _)| found.iter().any(|(_, known)| known == file));
         for (name, file) in found {
             if refused.iter().any(|(known, _)| *known == file) || self.knows(&name) {
@@ -155,23 +160,26 @@ impl Set {
                     lost: AtomicU64::new(0),
                     bad: OnceLock::new(),
                 }),
-                // Gone again, or out of slots or memory: worth another look.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::NotFound
-                            | ErrorKind::NoSlot
-                            | ErrorKind::NoSpace
-                            | ErrorKind::ReaderActive
-                            | ErrorKind::System
-                    ) => {}
                 Err(error) => {
-                    let why = error.to_string();
-                    let bad = false;
-                    refused.push((file, Trouble { name, why, bad }));
+                    let trouble = Trouble {
+                        name,
+                        why: error.to_string(),
+                        bad: false,
+                    };
+                    match error.kind() {
+                        ErrorKind::NotFound => {}
+                        // Out of slots or memory, or not permitted: worth
+                        // another look.
+                        ErrorKind::NoSlot
+                        | ErrorKind::NoSpace
+                        | ErrorKind::ReaderActive
+                        | ErrorKind::System => waiting.push(trouble),
+                        _ => refused.push((file, trouble)),
+                    }
                 }
             }
         }
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         Ok(())
     }
 
@@ -244,6 +252,9 @@ impl Set {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let mut troubles: Vec<_> = refused.iter().map(|(_, trouble)| trouble.clone()).collect();
         drop(refused);
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.extend(waiting.iter().cloned());
+        drop(waiting);
         for source in self.list().iter().flatten() {
             if let Some(why) = source.bad.get() {
                 troubles.push(Trouble {

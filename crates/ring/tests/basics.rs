@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_ring::{
     Clock, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, Refused, SLOTS, Set, Start,
-    Writer, Written,
+    Writer, Written, inspect,
 };
 
 fn directory() -> tempfile::TempDir {
@@ -433,6 +433,49 @@ fn sleepers_wake_for_a_record_and_for_the_end() {
     std::thread::sleep(Duration::from_millis(20));
     drop(writer);
     assert!(sleeper.join().expect("no panic") < Duration::from_secs(30));
+}
+
+#[test]
+fn a_segment_is_looked_at_from_outside() {
+    let directory = directory();
+    let path = directory.path().join("a");
+    let mut writer = Writer::create(&path, &small(Policy::DropNewest)).expect("a segment");
+    let mut reader = Reader::open(&path, &ReaderOptions::new()).expect("a reader");
+    let named = ReaderOptions::new().start(Start::Resume(7));
+    let mut behind = Reader::open(&path, &named).expect("a reader");
+    while writer.write(&[1; 24]).is_ok() {}
+    let stored = payloads(&mut reader).len() as u64;
+    reader.sleep(Duration::ZERO);
+
+    let seen = inspect(&path, Owner::Trusted).expect("a segment");
+    let us = std::process::id();
+    assert_eq!((seen.size, seen.policy), (4096, Policy::DropNewest));
+    assert_eq!(seen.max_record as usize, writer.max_record());
+    assert_eq!(seen.writer, Some(us));
+    assert_eq!((seen.records, seen.dropped), (stored + 1, 1));
+    assert_eq!((seen.head, seen.kept), (stored * 40, stored * 40));
+    let [ahead, last] = seen.readers[..] else {
+        panic!("{seen:?}");
+    };
+    assert_eq!((ahead.pid, ahead.name, ahead.behind), (us, 0, 0));
+    assert_eq!((last.pid, last.name, last.behind), (us, 7, seen.head));
+    assert!(ahead.alive && last.alive);
+
+    // The gap shows with the next record, which needs the room of one more.
+    payloads(&mut behind);
+    behind.release();
+    writer.write(&[1; 24]).expect("room");
+    payloads(&mut reader);
+    reader.sleep(Duration::ZERO);
+    drop((writer, behind));
+    let seen = inspect(&path, Owner::Trusted).expect("a segment");
+    assert_eq!(seen.writer, None);
+    assert_eq!(seen.readers.len(), 1);
+    assert_eq!(seen.readers[0].lost, 1);
+
+    fs::write(&path, "not a ring").expect("a file");
+    let error = inspect(&path, Owner::Trusted).expect_err("too short");
+    assert_eq!(error.kind(), ErrorKind::Truncated);
 }
 
 #[test]
