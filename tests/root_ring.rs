@@ -5,14 +5,19 @@
 mod common;
 
 use std::{
+    fs::File,
     io::Write,
     net::SocketAddr,
+    os::unix::fs::{FileExt, chown},
     path::PathBuf,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, WEIR, Weir, addr, skipped, soon};
 use tempfile::TempDir;
+use weir_core::Prefix;
+use weir_kernel::{Generation, Key};
 use weir_lab::traffic::TcpServer;
 use weir_ring::{Options, Writer};
 
@@ -65,6 +70,37 @@ fn dropped_soon(site: &Site, who: &str) {
     let family = usize::from(who.contains(':'));
     soon(&format!("{who} to be dropped"), || {
         (!site.connects(who, at(family))).then_some(())
+    });
+}
+
+fn write(writer: &mut Writer, who: &str, times: usize) {
+    for _ in 0..times {
+        writer.write(line(who).as_bytes()).unwrap();
+    }
+}
+
+/// Failures counted of somebody who is not banned.
+#[track_caller]
+fn counted(weir: &Weir, who: &str) -> u64 {
+    let why = weir.why(who);
+    assert_eq!(why["dropped"], false, "{why}");
+    why["tracked"][0]["findings"].as_u64().unwrap_or(0)
+}
+
+/// Waits for an alert about a file of the ring that says these words.
+#[track_caller]
+fn alert(weir: &Weir, file: &std::path::Path, words: &str) {
+    let about = format!("source:{}", file.display());
+    soon(&format!("an alert about {about}"), || {
+        let status = weir.json(&["status"]);
+        let alerts = status["alerts"].as_array().unwrap();
+        alerts
+            .iter()
+            .find(|alert| alert["about"] == about)
+            .map(|alert| {
+                let message = alert["message"].as_str().unwrap();
+                assert!(message.contains(words), "{message}");
+            })
     });
 }
 
@@ -142,4 +178,175 @@ fn root_an_attacker_spread_over_segments_counts_once() {
     banned.sort();
     assert_eq!(banned, [ATTACKER[0], "2001:db8:bad::/64"]);
     site.serves(CUSTOMER[0], at(0));
+}
+
+#[test]
+fn root_a_killed_daemon_goes_on_where_it_read() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _server = server(&site);
+    let ring = Ring::new();
+    let mut weir = Weir::start(&site.host, &ring.config("workers = 2\n"));
+    let (mut a, mut b) = (ring.writer("a"), ring.writer("b"));
+    for who in ATTACKER {
+        write(&mut a, who, 1);
+        write(&mut b, who, 1);
+        soon("two failures", || (counted(&weir, who) == 2).then_some(()));
+    }
+    weir.kill();
+    for who in OTHER {
+        write(&mut a, who, 2);
+        write(&mut b, who, 1);
+    }
+    weir.run();
+    for who in OTHER {
+        dropped_soon(&site, who);
+    }
+    // Read again, their lines would make four.
+    for who in ATTACKER {
+        assert!(counted(&weir, who) <= 2);
+        write(&mut b, who, 3);
+        dropped_soon(&site, who);
+    }
+}
+
+#[test]
+fn root_a_reload_loses_no_failure() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _server = server(&site);
+    let ring = Ring::new();
+    let weir = Weir::start(&site.host, &ring.config("workers = 1\n"));
+    let mut writer = ring.writer("a");
+    write(&mut writer, ATTACKER[0], 2);
+    soon("two failures", || {
+        (counted(&weir, ATTACKER[0]) == 2).then_some(())
+    });
+    weir.configure(&ring.config("workers = 3\n"));
+    weir.ask(&["reload"]).done();
+    assert_eq!(counted(&weir, ATTACKER[0]), 2);
+    write(&mut writer, ATTACKER[0], 1);
+    dropped_soon(&site, ATTACKER[0]);
+    soon("three workers", || {
+        (weir.json(&["status"])["rings"][0]["workers"] == 3).then_some(())
+    });
+}
+
+#[test]
+fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _server = server(&site);
+    let ring = Ring::new();
+    let weir = Weir::start(&site.host, &ring.config(""));
+    let (mut good, mut bad) = (ring.writer("good"), ring.writer("bad"));
+    write(&mut bad, ATTACKER[0], 1);
+    soon("a failure", || {
+        (counted(&weir, ATTACKER[0]) == 1).then_some(())
+    });
+    // Where readers look how far the writer is (the layout is in the
+    // README of weir-ring): farther than it has ever been.
+    let file = ring.path().join("bad");
+    let segment = File::options().write(true).open(&file).unwrap();
+    segment.write_all_at(&[0xff; 8], 4096).unwrap();
+    alert(&weir, &file, "until it is removed");
+    write(&mut good, ATTACKER[0], 2);
+    dropped_soon(&site, ATTACKER[0]);
+    soon("the counters", || {
+        let seen = &weir.json(&["status"])["rings"][0];
+        (seen["bad"] == 1 && seen["segments"] == 1).then_some(())
+    });
+    // Its successor is read.
+    drop(bad);
+    std::fs::remove_file(&file).unwrap();
+    let mut bad = ring.writer("bad");
+    write(&mut bad, ATTACKER[1], 3);
+    dropped_soon(&site, ATTACKER[1]);
+    soon("the alert to be over", || {
+        let status = weir.json(&["status"]);
+        status["alerts"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+            .then_some(())
+    });
+}
+
+#[test]
+fn root_a_strangers_segment_is_read_only_if_allowed() {
+    if skipped(&[]) {
+        return;
+    }
+    const STRANGER: u32 = 54321;
+    let site = Site::new();
+    let _server = server(&site);
+    let ring = Ring::new();
+    // The daemon may not open what only its owner may: a group lets it.
+    let options = Options::new().mode(0o660);
+    let file = ring.path().join("theirs");
+    let mut writer = Writer::create(&file, &options).unwrap();
+    let private = ring.path().join("private");
+    drop(ring.writer("private"));
+    for file in [&file, &private] {
+        chown(file, Some(STRANGER), None).unwrap();
+    }
+    write(&mut writer, ATTACKER[0], 3);
+    let mut ours = ring.writer("ours");
+    let weir = Weir::start(&site.host, &ring.config(""));
+    alert(&weir, &file, &STRANGER.to_string());
+    alert(&weir, &private, "Permission denied");
+    write(&mut ours, OTHER[0], 3);
+    dropped_soon(&site, OTHER[0]);
+    assert_eq!(counted(&weir, ATTACKER[0]), 0);
+    weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
+    weir.ask(&["reload"]).done();
+    dropped_soon(&site, ATTACKER[0]);
+}
+
+/// Printed, not asserted: a busy machine says nothing about weir.
+#[test]
+fn root_from_record_to_ban_in_the_kernel() {
+    if skipped(&[]) {
+        return;
+    }
+    const RECORDS: u32 = 500;
+    let site = Site::new();
+    let ring = Ring::new();
+    let config = ring
+        .config("max_retry = 1\n")
+        .replace("max_retry = 3\n", "");
+    let weir = Weir::start(&site.host, &config);
+    let generation = Generation::adopt(&weir.pins().join("current")).unwrap();
+    let mut writer = ring.writer("a");
+    let mut micros = Vec::new();
+    for number in 0..=RECORDS {
+        let who = std::net::Ipv4Addr::from(0xc612_0000 + number);
+        let key = Key::of(Prefix::host(who.into())).unwrap();
+        let begun = Instant::now();
+        write(&mut writer, &who.to_string(), 1);
+        while generation.table.get(key).is_empty() {
+            assert!(begun.elapsed() < common::SOON, "{who} is not banned");
+            std::hint::spin_loop();
+        }
+        // The first waits until the daemon has found the segment.
+        if number > 0 {
+            micros.push(begun.elapsed().as_secs_f64() * 1e6);
+        }
+        // The worker goes back to sleep: each record pays for waking it.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    micros.sort_by(f64::total_cmp);
+    let at = |part: f64| micros[((micros.len() - 1) as f64 * part) as usize];
+    println!(
+        "record to ban in the kernel, {RECORDS} records: p50 {:.0} us, p99 {:.0} us, max {:.0} us",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
 }
