@@ -2,8 +2,12 @@
 //! what a ring is and how it works is the `weir-ring` crate's.
 
 mod lines;
+mod message;
 mod pipe;
 mod segment;
+mod status;
+mod syslog;
+mod tail;
 
 use clap::Subcommand;
 
@@ -14,10 +18,19 @@ use super::Answer;
 pub enum Verb {
     /// Write the lines of standard input to a ring, one record each
     Pipe(pipe::Args),
+    /// Receive syslog messages and write them to a ring
+    Syslog(syslog::Args),
+    /// Print the records of a ring, or write them to files
+    Tail(tail::Args),
+    /// Show a ring's segments, who writes and reads them, and what is lost
+    Status(status::Args),
 }
 
 pub fn run(verb: &Verb) -> anyhow::Result<Answer> {
     match verb {
         Verb::Pipe(args) => pipe::run(args),
+        Verb::Syslog(args) => syslog::run(args),
+        Verb::Tail(args) => tail::run(args),
+        Verb::Status(args) => status::run(args),
     }
 }

@@ -37,6 +37,11 @@ enum Policy {
 }
 
 impl Segment {
+    /// Was one asked for by name?
+    pub fn is_named(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// The segment of that name, or the first that nobody writes to of those
     /// that carry the verb's.
     pub fn create(&self, verb: &str) -> anyhow::Result<Writer> {
@@ -69,24 +74,32 @@ impl Segment {
 
 const ADVICE: &str = "cannot write to the ring";
 
-/// `64K`, `16M`, `1G`, or bytes.
-fn parse_size(text: &str) -> Result<u64, String> {
+/// `64K`, `16M`, `1G`, or bytes; not 0.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1),
     };
-    let range = weir_ring::MIN_SIZE..=weir_ring::MAX_SIZE;
     digits
         .parse::<u64>()
         .ok()
         .and_then(|number| number.checked_mul(unit))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "allowed: bytes, or a number with K, M or G".to_owned())
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let range = weir_ring::MIN_SIZE..=weir_ring::MAX_SIZE;
+    parse_bytes(text)
+        .ok()
         .filter(|size| size.is_power_of_two() && range.contains(size))
         .ok_or_else(|| "allowed: a power of two from 4K to 16G".to_owned())
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+/// Octal permissions, among them the owner's to read and write.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600)
