@@ -3,6 +3,7 @@
 
 mod delay;
 mod flood;
+mod lines;
 mod live;
 mod report;
 mod tables;
@@ -26,6 +27,8 @@ struct Args {
 enum What {
     /// The packet path, insertion, restore, and log line to drop.
     Packet(PacketArgs),
+    /// Log lines to findings: the sshd filter and the ledger on one core.
+    Lines(LinesArgs),
     /// A server under a flood from very many clients, behind weir, Fail2ban
     /// and an oracle.
     Flood(flood::FloodArgs),
@@ -50,6 +53,16 @@ struct PacketArgs {
     weir: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+struct LinesArgs {
+    /// Write the rows to this file as JSON, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Interleaved rounds a row; the median is shown.
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    rounds: usize,
+}
+
 fn main() -> anyhow::Result<()> {
     let what = Args::parse().what;
     if let What::FloodServer(args) = &what {
@@ -60,6 +73,11 @@ fn main() -> anyhow::Result<()> {
     }
     match what {
         What::Packet(args) => packet(&args),
+        What::Lines(args) => {
+            let mut report = Report::new();
+            lines::run(&mut report, args.rounds.max(1))?;
+            finish(&report, args.json.as_deref())
+        }
         What::Flood(args) => flood::run(&args),
         What::FloodServer(_) => Ok(()),
     }
@@ -85,8 +103,12 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
     if wanted("delay") {
         delay::run(&mut report, &weir)?;
     }
+    finish(&report, args.json.as_deref())
+}
+
+fn finish(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
     print!("{}", report.table());
-    if let Some(file) = &args.json {
+    if let Some(file) = json {
         std::fs::write(file, report.json()?)?;
     }
     Ok(())
