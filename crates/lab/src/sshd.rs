@@ -2,10 +2,12 @@
 //! carry what syslog really writes, and real ssh clients for both sides.
 //!
 //! Both daemons live in mounts of their own: a private /dev whose /dev/log is
-//! rsyslogd's, a private /run for sshd, and a password file with one account
-//! more, `CUSTOMER`. Nothing of the machine's own is changed.
+//! rsyslogd's, a private /run (with a utmp) and /var/log for sshd, and a
+//! password file with one account more, `CUSTOMER`. Nothing of the machine's
+//! own is changed.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::Read,
     net::{IpAddr, SocketAddr},
@@ -26,6 +28,7 @@ use crate::{
     error::{Context, Error, ErrorKind, Result},
     namespace::{Child, Namespace, end_all, find, on_thread, pids_with, wait_for},
     net::temp_dir,
+    view::{bind, make_private},
 };
 
 /// The account that exists on every `SshHost`.
@@ -143,7 +146,12 @@ impl SshHost {
         &self.log
     }
 
-    /// The customer's private key.
+    /// The host's /run: its utmp says who is logged in with a terminal.
+    pub fn run(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// The private key that the customer and root log in with.
     pub fn key(&self) -> PathBuf {
         self.dir.path().join("customer_key")
     }
@@ -187,7 +195,7 @@ impl Place<'_> {
     }
 
     fn write_files(&self) -> Result<()> {
-        for dir in ["dev", "run", "run/sshd"] {
+        for dir in ["dev", "run", "run/sshd", "log"] {
             let path = self.path(dir);
             fs::create_dir(&path)
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
@@ -291,13 +299,11 @@ impl Place<'_> {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
             .context(|| "make a mount namespace".into())?;
         sethostname(&self.opts.host).context(|| format!("name the host {}", self.opts.host))?;
-        let none: Option<&str> = None;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-            .context(|| "make the mounts private".into())?;
+        make_private()?;
 
         let dev = self.path("dev");
         tmpfs(&dev)?;
-        for node in ["null", "zero", "full", "random", "urandom", "tty", "ptmx"] {
+        for node in ["null", "zero", "full", "random", "urandom", "tty"] {
             let to = dev.join(node);
             File::create(&to).context(|| format!("make {}", to.display()))?;
             bind(&Path::new("/dev").join(node), &to)?;
@@ -308,15 +314,18 @@ impl Place<'_> {
             bind(&Path::new("/dev").join(tree), &to)?;
         }
         for (link, to) in [
-            ("fd", ""),
-            ("stdin", "/0"),
-            ("stdout", "/1"),
-            ("stderr", "/2"),
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+            // A node of its own would look for its terminals elsewhere.
+            ("ptmx", "pts/ptmx"),
         ] {
             let link = dev.join(link);
-            symlink(format!("/proc/self/fd{to}"), &link)
-                .context(|| format!("make {}", link.display()))?;
+            symlink(to, &link).context(|| format!("make {}", link.display()))?;
         }
+        let utmp = self.path("run/utmp");
+        File::create(&utmp).context(|| format!("make {}", utmp.display()))?;
         let authorized = self.path("run/authorized_keys");
         fs::copy(self.path("authorized_keys"), &authorized)
             .context(|| format!("write {}", authorized.display()))?;
@@ -324,6 +333,8 @@ impl Place<'_> {
             ("passwd", "/etc/passwd"),
             ("shadow", "/etc/shadow"),
             ("run", "/run"),
+            // wtmp, btmp and lastlog.
+            ("log", "/var/log"),
             ("dev", "/dev"),
         ] {
             bind(&self.path(from), Path::new(to))?;
@@ -379,18 +390,6 @@ fn tmpfs(at: &Path) -> Result<()> {
     .context(|| format!("mount a tmpfs at {}", at.display()))
 }
 
-fn bind(from: &Path, to: &Path) -> Result<()> {
-    let none: Option<&str> = None;
-    mount(
-        Some(from),
-        to,
-        none,
-        MsFlags::MS_BIND | MsFlags::MS_REC,
-        none,
-    )
-    .context(|| format!("bind {} to {}", from.display(), to.display()))
-}
-
 /// Whether the process's namespace has listeners of both families at `port`:
 /// asked without a connection, which sshd would log.
 fn listens(pid: u32, port: u16) -> bool {
@@ -425,7 +424,7 @@ pub fn attempt(
     namespace: &Namespace,
     from: Option<IpAddr>,
     to: SocketAddr,
-    user: &str,
+    user: impl AsRef<OsStr>,
     password: &str,
     timeout: Duration,
 ) -> Result<Outcome> {
@@ -437,7 +436,7 @@ pub fn attempt(
     )
     .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o700)))
     .context(|| format!("write {}", script.display()))?;
-    let mut ssh = client(from, to, user, timeout);
+    let mut ssh = client(from, to, user.as_ref(), timeout);
     ssh.args([
         "-o",
         "PreferredAuthentications=password",
@@ -461,7 +460,35 @@ pub fn login(
     key: &Path,
     timeout: Duration,
 ) -> Result<Outcome> {
-    let mut ssh = client(from, to, user, timeout);
+    let mut ssh = with_key(from, to, user, key, timeout);
+    ssh.arg("true");
+    run_client(namespace, ssh, timeout)
+}
+
+/// Logs in with a private key and a terminal, and stays until the guard goes.
+pub fn session(
+    namespace: &Namespace,
+    from: Option<IpAddr>,
+    to: SocketAddr,
+    user: &str,
+    key: &Path,
+) -> Result<Child> {
+    let mut ssh = with_key(from, to, user, key, CLIENT_GRACE);
+    ssh.args(["-tt", "exec sleep 600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    namespace.spawn(ssh)
+}
+
+fn with_key(
+    from: Option<IpAddr>,
+    to: SocketAddr,
+    user: &str,
+    key: &Path,
+    timeout: Duration,
+) -> Command {
+    let mut ssh = client(from, to, user.as_ref(), timeout);
     ssh.args([
         "-o",
         "PreferredAuthentications=publickey",
@@ -469,14 +496,13 @@ pub fn login(
         "BatchMode=yes",
     ])
     .args(["-o", "IdentitiesOnly=yes", "-i"])
-    .arg(key)
-    .arg("true");
-    run_client(namespace, ssh, timeout)
+    .arg(key);
+    ssh
 }
 
 /// ssh with no configuration and no memory of this user's, up to the host.
 /// (getopt lets options follow it; the command comes last.)
-fn client(from: Option<IpAddr>, to: SocketAddr, user: &str, timeout: Duration) -> Command {
+fn client(from: Option<IpAddr>, to: SocketAddr, user: &OsStr, timeout: Duration) -> Command {
     let seconds = timeout.as_secs().max(1);
     let mut ssh = Command::new(find("ssh"));
     ssh.args([
@@ -502,7 +528,8 @@ fn client(from: Option<IpAddr>, to: SocketAddr, user: &str, timeout: Duration) -
         "IdentityAgent=none",
     ])
     .args(["-o", &format!("ConnectTimeout={seconds}")])
-    .args(["-p", &to.port().to_string(), "-l", user]);
+    .args(["-p", &to.port().to_string(), "-l"])
+    .arg(user);
     if let Some(from) = from {
         ssh.args(["-b", &from.to_string()]);
     }

@@ -1,0 +1,209 @@
+//! Nobody locks the administrator out: where root is logged in from, and the
+//! host's resolvers, no log line and no `weir ban` bans; the former nor for the
+//! grace time after the logout. Real sshd writes utmp; then entries made by
+//! hand, for what sshd does not write. (Own addresses, gateways: root_config.)
+
+mod common;
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use weir_lab::{
+    View,
+    sshd::{self, CUSTOMER as ACCOUNT, Outcome, PROGRAMS, SshHost, SshOpts},
+    traffic::TcpServer,
+};
+
+const GRACE: Duration = Duration::from_secs(3);
+const CONFIG: &str = "interfaces = [\"eth0\"]\n[lockout]\ngrace = \"3s\"\n\
+                      [jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\nipv6_prefix = 128\n";
+
+/// Fails until it would be banned, and is not, because of these words.
+#[track_caller]
+fn fails_unharmed(weir: &Weir, who: &str, ignored: u64, because: &str) {
+    weir.log_failures([addr(who)], 5);
+    soon(&format!("the failures of {who} to be ignored"), || {
+        let jail = weir.json(&["status", "sshd"]);
+        (jail["ignored"].as_u64() >= Some(ignored + 5)).then_some(())
+    });
+    assert!(!weir.banned().iter().any(|banned| banned == who), "{who}");
+    weir.ask(&["ban", who])
+        .refused(&[who, "cannot be banned", because]);
+    let why = weir.why(who);
+    assert!(
+        why["exempt"]["reason"].as_str().unwrap().contains(because),
+        "{why}"
+    );
+}
+
+#[track_caller]
+fn bannable_soon(weir: &Weir, who: &str) {
+    soon(&format!("{who} to be bannable"), || {
+        (weir.ask(&["ban", who]).code == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn root_nobody_bans_where_root_is_logged_in_from() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let ssh = SshHost::start(&site.host, &SshOpts::new(weir.path("sshd.log"))).unwrap();
+    weir.view = View::default().instead_of("/run", ssh.run());
+    weir.run();
+    let at = |family: usize| SocketAddr::new(addr(HOST[family]), ssh.port());
+    let mut ignored = 0;
+    for family in [0, 1] {
+        let (root, customer) = (OTHER[family], CUSTOMER[family]);
+        let login = |from: &str, user: &str| {
+            let from = Some(addr(from));
+            sshd::session(&site.internet, from, at(family), user, &ssh.key()).unwrap()
+        };
+        let session = login(root, "root");
+        let another = login(customer, ACCOUNT);
+        soon("root's login to be noticed", || {
+            weir.why(root)["exempt"].is_object().then_some(())
+        });
+        fails_unharmed(
+            &weir,
+            root,
+            ignored,
+            "root is, or was within 3s, logged in from it",
+        );
+        ignored += 5;
+        // Anybody else's login protects nobody.
+        weir.log_failures([addr(customer)], 3);
+        soon("the customer's ban", || {
+            weir.banned().iter().any(|b| b == customer).then_some(())
+        });
+        weir.ask(&["unban", customer]).done();
+        // Root's next login comes through.
+        let from = Some(addr(root));
+        let seen = sshd::login(&site.internet, from, at(family), "root", &ssh.key(), SOON);
+        assert_eq!(seen.unwrap(), Outcome::LoggedIn);
+
+        drop((session, another));
+        let begun = Instant::now();
+        bannable_soon(&weir, root);
+        let took = begun.elapsed();
+        println!("{root} was bannable {took:?} after the logout");
+        assert!(took > GRACE - Duration::from_secs(1), "{took:?}");
+        assert!(!site.connects(root, at(family)));
+    }
+}
+
+/// glibc's struct utmp: its size, and where the address is.
+const UTMP: (usize, usize) = match cfg!(target_arch = "aarch64") {
+    true => (400, 360),
+    false => (384, 348),
+};
+const USER_PROCESS: i16 = 7;
+const DEAD_PROCESS: i16 = 8;
+
+fn entry(kind: i16, user: &str, from: &str) -> Vec<u8> {
+    let mut entry = vec![0; UTMP.0];
+    entry[..2].copy_from_slice(&kind.to_ne_bytes());
+    entry[44..44 + user.len()].copy_from_slice(user.as_bytes());
+    match addr(from) {
+        IpAddr::V4(v4) => entry[UTMP.1..UTMP.1 + 4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => entry[UTMP.1..UTMP.1 + 16].copy_from_slice(&v6.octets()),
+    }
+    entry
+}
+
+#[test]
+fn root_a_login_wins_over_a_ban_that_is_there() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    fs::create_dir(weir.path("run")).unwrap();
+    weir.view = View::default().instead_of("/run", weir.path("run"));
+    let log_in = |weir: &Weir, kind: i16, who: [&str; 2]| {
+        let entries = who.map(|who| entry(kind, "root", who)).concat();
+        // A reader sees the old file or the new one.
+        fs::write(weir.path("run/utmp.new"), entries).unwrap();
+        fs::rename(weir.path("run/utmp.new"), weir.path("run/utmp")).unwrap();
+    };
+    weir.run();
+    let at = |family: usize| SocketAddr::new(addr(HOST[family]), 8080);
+    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), 8080), b"").unwrap();
+    // Banned first, and by /64 in IPv6: then root comes from there (by the
+    // console of a neighbour, say).
+    weir.ask(&["ban", ATTACKER[0]]).done();
+    weir.ask(&["ban", "2001:db8:bad::/64"]).done();
+    for family in [0, 1] {
+        assert!(!site.connects(ATTACKER[family], at(family)));
+    }
+    log_in(&weir, USER_PROCESS, ATTACKER);
+    for family in [0, 1] {
+        site.serves_soon(ATTACKER[family], at(family));
+        assert_eq!(weir.why(ATTACKER[family])["verdict"], "allowed");
+        weir.ask(&["ban", ATTACKER[family]]).refused(&["logged in"]);
+    }
+    // The neighbour in the /64 is not root.
+    assert!(!site.connects("2001:db8:bad::8", at(1)));
+    // Logged out: after the grace time the old bans hold again.
+    log_in(&weir, DEAD_PROCESS, ATTACKER);
+    let begun = Instant::now();
+    for who in ATTACKER {
+        soon(&format!("{who} to be banned again"), || {
+            (weir.why(who)["verdict"] == "banned-all").then_some(())
+        });
+    }
+    assert!(begun.elapsed() > GRACE - Duration::from_secs(1));
+    for family in [0, 1] {
+        assert!(!site.connects(ATTACKER[family], at(family)));
+    }
+    // Nonsense in the file harms nothing.
+    fs::write(weir.path("run/utmp"), [7; 1000]).unwrap();
+    for who in OTHER {
+        weir.ask(&["ban", who]).done();
+    }
+    // Who does not want the guard turns it off.
+    weir.configure(&CONFIG.replace("grace = \"3s\"", "logins = false"));
+    weir.ask(&["reload"]).done();
+    log_in(&weir, USER_PROCESS, CUSTOMER);
+    for who in CUSTOMER {
+        weir.ask(&["ban", who]).done();
+    }
+}
+
+#[test]
+fn root_nobody_bans_a_resolver() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let resolv = weir.path("resolv.conf");
+    fs::write(
+        &resolv,
+        CUSTOMER.map(|who| format!("nameserver {who}\n")).concat(),
+    )
+    .unwrap();
+    weir.view = View::default().instead_of("/etc/resolv.conf", &resolv);
+    weir.run();
+    for (n, who) in CUSTOMER.into_iter().enumerate() {
+        fails_unharmed(&weir, who, 5 * n as u64, "it is a resolver of this host");
+    }
+    assert!(weir.banned().is_empty());
+    // Written in place: the file is mounted, and another would not be seen.
+    fs::write(
+        &resolv,
+        OTHER.map(|who| format!("nameserver {who}\n")).concat(),
+    )
+    .unwrap();
+    for family in [0, 1] {
+        bannable_soon(&weir, CUSTOMER[family]);
+        weir.ask(&["ban", OTHER[family]]).refused(&["resolver"]);
+    }
+    assert_eq!(weir.banned().len(), 2);
+}
