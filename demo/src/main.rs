@@ -2,43 +2,146 @@
 //! customer logs in; weir bans the attackers, survives SIGKILL, explains
 //! itself and lets one back in. Every claim on the screen is checked; the exit
 //! code is 0 only when all of them held.
+//!
+//! Three processes of this program, so that Ctrl-C can come at any moment:
+//! the one that was started waits, in the terminal's foreground; it starts one
+//! that plays, and, when that was cut short, one that tidies up. These two
+//! have process groups of their own, which the terminal's signals do not
+//! reach: nothing is interrupted halfway but by SIGKILL, and removing what is
+//! left never is.
 
 mod screen;
 mod stage;
+mod story;
 
 use std::{
-    process::ExitCode,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
+    ffi::{OsStr, OsString},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context, ensure};
-use weir_lab::sshd::Outcome;
+use anyhow::Context;
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use screen::Screen;
-use stage::{Party, Stage};
+use stage::Stage;
 
 /// Failures before the ban; as in dist/weir.toml.
 const MAX_RETRY: u32 = 5;
+/// It takes some 20 s; a machine that needs more than this has a problem.
+const LIMIT: Duration = Duration::from_secs(88);
+
+const PLAY: &str = "--play";
+const TIDY: &str = "--tidy";
 
 fn main() -> ExitCode {
-    let Some(weir) = std::env::args_os().nth(1) else {
-        eprintln!("usage: weir-demo PATH-OF-WEIR (or just: make demo)");
-        return ExitCode::from(2);
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let args: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
+    let done = match args[..] {
+        [role, instance, weir] if role == PLAY => return play(instance, weir.as_ref()),
+        [role, instance, weir] if role == TIDY => tidy(instance, weir),
+        [weir] if !weir.as_encoded_bytes().starts_with(b"-") => match probe(weir.as_ref()) {
+            Ok(()) => supervise(weir),
+            Err(e) => Err(e),
+        },
+        _ => Err(anyhow::anyhow!(
+            "usage: weir-demo PATH-OF-WEIR (or just: make demo)"
+        )),
     };
+    done.unwrap_or_else(|e| {
+        eprintln!("weir-demo: {e:#}");
+        ExitCode::from(2)
+    })
+}
+
+/// Can it run here at all?
+fn probe(weir: &Path) -> anyhow::Result<()> {
     if let Some(why) = weir_lab::missing(&weir_lab::sshd::PROGRAMS) {
-        eprintln!("the demo cannot run here: {why}");
-        return ExitCode::from(2);
+        anyhow::bail!("the demo cannot run here: {why}");
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        if let Err(e) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            eprintln!("cannot handle signals: {e}");
-            return ExitCode::from(2);
+    std::fs::metadata(weir).with_context(|| format!("no program {}", weir.display()))?;
+    Ok(())
+}
+
+/// Starts the play, and sees to it that nothing is left however it ends.
+fn supervise(weir: &OsStr) -> anyhow::Result<ExitCode> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(number, Arc::clone(&signal), number as usize)
+            .context("cannot handle signals")?;
+    }
+    // Whatever makes temporary files makes them in here.
+    let dir = tempfile::Builder::new().prefix("weir-demo-").tempdir()?;
+    let instance = format!("demo-{}", std::process::id());
+    let run = |role: &str| {
+        Command::new("/proc/self/exe")
+            .args([OsStr::new(role), instance.as_ref(), weir])
+            .env("TMPDIR", dir.path())
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("cannot start the demo's other half")
+    };
+    let begun = Instant::now();
+    let mut player = run(PLAY)?;
+    let ended = loop {
+        let stopped = signal.load(Ordering::Relaxed) != 0 || begun.elapsed() > LIMIT;
+        match player.try_wait()? {
+            Some(status) => break Some(status),
+            None if stopped => break None,
+            None => std::thread::sleep(Duration::from_millis(10)),
         }
+    };
+    let code = ended.and_then(|status: ExitStatus| status.code());
+    if code.is_none() {
+        end(&mut player)?;
+        let tidied = run(TIDY)?.wait()?;
+        anyhow::ensure!(tidied.success(), "could not remove everything: {tidied}");
     }
-    let mut screen = Screen::new(stop);
-    let outcome = Stage::set(weir.as_ref()).and_then(|mut stage| play(&mut stage, &mut screen));
+    dir.close().context("removing the temporary files")?;
+    Ok(match (code, signal.load(Ordering::Relaxed)) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        (None, 0) => {
+            let why = match ended {
+                Some(status) => format!("it ended with {status}"),
+                None => format!("it took more than {} s", LIMIT.as_secs()),
+            };
+            eprintln!("weir-demo: {why}; everything is removed");
+            ExitCode::FAILURE
+        }
+        (None, number) => {
+            eprintln!("weir-demo: interrupted; everything is removed");
+            ExitCode::from(u8::try_from(128 + number).unwrap_or(1))
+        }
+    })
+}
+
+/// Kills the player with all of its process group. (Who left the group, as
+/// sshd's sessions do, is found by the namespace.)
+fn end(player: &mut Child) -> anyhow::Result<()> {
+    let group = Pid::from_raw(i32::try_from(player.id())?);
+    match killpg(group, Signal::SIGKILL) {
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+        Err(e) => return Err(e).context("cannot end the demo"),
+    }
+    player.wait()?;
+    Ok(())
+}
+
+fn play(instance: &OsStr, weir: &Path) -> ExitCode {
+    let mut screen = Screen::new();
+    let outcome = Stage::set(weir, &instance.to_string_lossy())
+        .and_then(|mut stage| story::play(&mut stage, &mut screen));
     match outcome {
         Ok(()) => {
             screen.summary();
@@ -51,155 +154,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
-    let [attacker, attacker6, customer, customer6] = [
-        Party::new("attacker", "198.51.100.66", "192.0.2.10"),
-        Party::new("attacker (IPv6)", "2001:db8:bad::66", "2001:db8::10"),
-        Party::new("customer", "203.0.113.20", "192.0.2.10"),
-        Party::new("customer (IPv6)", "2001:db8:c::20", "2001:db8::10"),
-    ];
-    screen.say("the host runs a real sshd, rsyslog and `weir daemon`; the Internet is a namespace");
-    let status = stage.json(&["status"])?;
-    screen.say(&format!(
-        "weir protects {} by {}",
-        status["attachments"][0]["interface"], status["attachments"][0]["hook"]
-    ));
-    for party in [&customer, &customer6] {
-        ensure!(
-            stage.login(party)? == Outcome::LoggedIn,
-            "{party} cannot log in before the attack"
-        );
-        screen.say(&format!("{party} logs in with a key"));
-    }
-
-    screen.chapter("an attack");
-    for (party, users) in [
-        (&attacker, ["root", "admin"]),
-        (&attacker6, ["oracle", "root"]),
-    ] {
-        attack(stage, screen, party, users)?;
-    }
-    for party in [&customer, &customer6] {
-        ensure!(
-            stage.login(party)? == Outcome::LoggedIn,
-            "{party} is not served any more"
-        );
-        screen.good(&format!("{party} is still served"));
-    }
-    let dropped = stage.dropped()?;
-    ensure!(dropped > 0, "no packet was dropped");
-    screen.good(&format!("{dropped} packets dropped so far, in the kernel"));
-
-    screen.chapter("a crash");
-    let before = stage.bans()?;
-    stage.kill_daemon()?;
-    screen.say("SIGKILL to weir daemon");
-    for party in [&attacker, &attacker6] {
-        ensure!(
-            !stage.connects(party)?,
-            "{party} gets through after the crash"
-        );
-    }
-    screen.good("the attackers still cannot connect: tables and programs are pinned");
-    ensure!(
-        stage.login(&customer)? == Outcome::LoggedIn,
-        "the customer is not served after the crash"
-    );
-    screen.good("the customer is still served");
-    stage.start_daemon()?;
-    let after = stage.bans()?;
-    ensure!(
-        after.len() == before.len(),
-        "{} bans before, {} after the restart",
-        before.len(),
-        after.len()
-    );
-    for ban in &after {
-        let same = before
-            .iter()
-            .find(|b| b.subject == ban.subject)
-            .context("a ban is gone")?;
-        ensure!(
-            ban.remaining <= same.remaining && ban.remaining + 30 > same.remaining,
-            "{}: {} s remained before, {} s after the restart",
-            ban.subject,
-            same.remaining,
-            ban.remaining
-        );
-        screen.good(&format!(
-            "after the restart {} is banned for {} more seconds ({} before the crash)",
-            ban.subject, ban.remaining, same.remaining
-        ));
-    }
-
-    screen.chapter("why?");
-    let why = stage.weir(&["why", &attacker.from.to_string()])?;
-    ensure!(
-        why.contains("sshd"),
-        "weir why does not name the jail: {why}"
-    );
-    screen.quote(&format!("weir why {}", attacker.from), &why);
-    stage.weir(&["unban", &attacker.from.to_string()])?;
-    screen.say(&format!("weir unban {}", attacker.from));
-    ensure!(
-        stage.connects(&attacker)?,
-        "the attacker is still shut out after the unban"
-    );
-    ensure!(
-        !stage.connects(&attacker6)?,
-        "the other attacker got in, too"
-    );
-    screen.good("it can connect again; the other one still cannot");
-    screen.note("packets dropped", &stage.dropped()?.to_string());
-    Ok(())
-}
-
-/// Guesses passwords until the ban, and proves that it holds.
-fn attack(
-    stage: &mut Stage,
-    screen: &mut Screen,
-    party: &Party,
-    users: [&str; 2],
-) -> anyhow::Result<()> {
-    screen.say(&format!(
-        "{party} at {} guesses passwords with ssh",
-        party.from
-    ));
-    let mut guesses = 0;
-    let ban = loop {
-        screen.check_stop()?;
-        let user = users[guesses as usize % users.len()];
-        let outcome = stage.guess(party, user, &format!("password{guesses}"))?;
-        guesses += 1;
-        if outcome == Outcome::Denied {
-            screen.say(&format!(
-                "  failure {guesses} of {MAX_RETRY}: user {user:?}"
-            ));
+/// Removes what a player left that was killed: namespaces with the processes
+/// and wires in them, then programs, tables and pins.
+fn tidy(instance: &OsStr, weir: &OsStr) -> anyhow::Result<ExitCode> {
+    // The first network of a process removes those of processes that are gone.
+    drop(weir_lab::Net::new()?);
+    // A killed daemon leaves its namespace some milliseconds before it lets go
+    // of the instance's lock.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
+        let detached = Command::new(weir)
+            .args([OsStr::new("detach"), "--instance".as_ref(), instance])
+            .output()
+            .context("cannot run weir detach")?;
+        if detached.status.success() {
+            break;
         }
-        if guesses >= MAX_RETRY
-            && let Some(ban) = stage.await_ban(party, Duration::from_secs(2))?
-        {
-            break ban;
-        }
-        ensure!(
-            guesses < 2 * MAX_RETRY,
-            "{party} was not banned after {guesses} failures"
-        );
-    };
-    screen.good(&format!(
-        "BAN {} for {} s: {}",
-        ban.subject, ban.remaining, ban.reason
-    ));
-    ensure!(!stage.connects(party)?, "{party} can still connect");
-    screen.good(&format!("{party} cannot connect any more"));
-    let times = stage.times(party)?;
-    screen.good(&format!(
-        "{:.1} ms from the log line (as rsyslog stamped it) to the ban; {:.1} ms to the next packet it sent, dropped",
-        times.to_ban, times.to_drop
-    ));
-    screen.note(
-        &format!("{party}: from log line to ban, to first dropped packet"),
-        &format!("{:.1} ms, {:.1} ms", times.to_ban, times.to_drop),
-    );
-    Ok(())
+        let said = String::from_utf8_lossy(&detached.stderr);
+        anyhow::ensure!(Instant::now() < deadline, "weir detach: {}", said.trim());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(ExitCode::SUCCESS)
 }

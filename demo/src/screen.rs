@@ -2,10 +2,6 @@
 
 use std::{
     io::{IsTerminal, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::Instant,
 };
 
@@ -13,22 +9,28 @@ use std::{
 pub struct Screen {
     start: Instant,
     colour: bool,
-    stop: Arc<AtomicBool>,
     checked: usize,
     notes: Vec<(String, String)>,
 }
 
 impl Screen {
-    /// `stop` is set by Ctrl-C.
-    pub fn new(stop: Arc<AtomicBool>) -> Self {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    /// Colours on a terminal that has them, unless NO_COLOR says no.
+    pub fn new() -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let colour = std::io::stdout().is_terminal()
+            && set("NO_COLOR").is_none()
+            && set("TERM").is_some_and(|term| term != "dumb");
         Self {
             start: Instant::now(),
             colour,
-            stop,
             checked: 0,
             notes: Vec::new(),
         }
+    }
+
+    /// A closed pipe ends nothing: the checks go on.
+    fn plain(&self, text: &str) {
+        let _ = writeln!(std::io::stdout(), "{text}");
     }
 
     fn line(&self, code: &str, mark: &str, text: &str) {
@@ -38,9 +40,7 @@ impl Screen {
             ("", "")
         };
         let seconds = self.start.elapsed().as_secs_f64();
-        let mut out = std::io::stdout().lock();
-        // A closed pipe ends nothing: the checks go on.
-        let _ = writeln!(out, "{seconds:5.1} s {on}{mark} {text}{off}");
+        self.plain(&format!("{seconds:5.1} s {on}{mark} {text}{off}"));
     }
 
     /// Something happens.
@@ -56,7 +56,7 @@ impl Screen {
 
     /// A new part begins.
     pub fn chapter(&self, title: &str) {
-        println!();
+        self.plain("");
         self.line("\x1b[1m", "—", title);
     }
 
@@ -64,7 +64,7 @@ impl Screen {
     pub fn quote(&self, command: &str, output: &str) {
         self.line("\x1b[1m", "$", command);
         for line in output.lines() {
-            println!("          {line}");
+            self.plain(&format!("          {line}"));
         }
     }
 
@@ -73,36 +73,26 @@ impl Screen {
         self.notes.push((what.to_owned(), value.to_owned()));
     }
 
-    /// An error once Ctrl-C was pressed.
-    pub fn check_stop(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
-        Ok(())
-    }
-
     /// All went well.
     pub fn summary(&self) {
-        println!(
-            "\nIn {:.0} s, {} claims checked, all true:",
+        self.plain(&format!(
+            "\nIn {:.0} s, {} claims checked, all true:\n\
+             \x20 - attackers over IPv4 and IPv6 were banned after their failures and dropped in the kernel\n\
+             \x20 - customers were served throughout\n\
+             \x20 - SIGKILL of the daemon let nobody in; bans and their ends survived the restart\n\
+             \x20 - weir why explained a ban, weir unban lifted it and only it",
             self.start.elapsed().as_secs_f64(),
             self.checked
-        );
-        println!(
-            "  - attackers over IPv4 and IPv6 were banned after their failures and dropped in the kernel"
-        );
-        println!("  - customers were served throughout");
-        println!(
-            "  - SIGKILL of the daemon let nobody in; bans and remaining times survived the restart"
-        );
-        println!("  - weir why explained a ban, weir unban lifted it and only it");
+        ));
         for (what, value) in &self.notes {
-            println!("  {what}: {value}");
+            self.plain(&format!("  {what}: {value}"));
         }
-        println!("Everything made for this is removed. To protect this host: see the README.");
+        self.plain("Everything made for this is removed. To protect this host: see the README.");
     }
 
     /// Something was not as it should be.
     pub fn failed(&self, why: &str) {
         self.line("\x1b[31m", "✗", why);
-        println!("\nThe demo failed: {why}");
+        self.plain("\nThe demo failed; everything made for it is removed.");
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     fmt,
+    fs::File,
     io::{BufRead, BufReader},
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -27,6 +28,8 @@ const SOON: Duration = Duration::from_secs(15);
 const GUESS: Duration = Duration::from_secs(2);
 /// For what must not: an answer on this wire takes microseconds.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// An address that plays no part.
+const NOBODY: &str = "203.0.113.254";
 
 /// Somebody on the Internet, and where they go.
 pub struct Party {
@@ -61,7 +64,8 @@ impl fmt::Display for Party {
 pub struct Ban {
     pub subject: String,
     pub reason: String,
-    /// Seconds.
+    pub until: Timestamp,
+    /// Seconds, by the daemon.
     pub remaining: u64,
 }
 
@@ -76,6 +80,8 @@ pub struct Stage {
     weir: PathBuf,
     config: PathBuf,
     socket: PathBuf,
+    /// What the daemon says.
+    said: PathBuf,
     host: Namespace,
     internet: Namespace,
     daemon: Option<Child>,
@@ -87,7 +93,7 @@ pub struct Stage {
 
 impl Stage {
     /// Makes the network, starts sshd, rsyslog and the daemon.
-    pub fn set(weir: &Path) -> anyhow::Result<Self> {
+    pub fn set(weir: &Path, instance: &str) -> anyhow::Result<Self> {
         let weir = weir
             .canonicalize()
             .with_context(|| format!("cannot find {}", weir.display()))?;
@@ -119,9 +125,8 @@ impl Stage {
         std::fs::write(
             &config,
             format!(
-                "interfaces = [\"eth0\"]\ninstance = \"demo-{}\"\nstate_dir = {:?}\nsocket = {socket:?}\n\n\
+                "interfaces = [\"eth0\"]\ninstance = {instance:?}\nstate_dir = {:?}\nsocket = {socket:?}\n\n\
                  [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n",
-                std::process::id(),
                 dir.path().join("state"),
                 crate::MAX_RETRY,
             ),
@@ -130,6 +135,7 @@ impl Stage {
             weir,
             config,
             socket,
+            said: dir.path().join("daemon.err"),
             host,
             internet,
             daemon: None,
@@ -155,18 +161,30 @@ impl Stage {
     /// Starts `weir daemon` in the host and listens to its events.
     pub fn start_daemon(&mut self) -> anyhow::Result<()> {
         let mut command = self.command(&["daemon"]);
-        command.stderr(Stdio::null());
-        self.daemon = Some(self.host.spawn(command)?);
+        command.stderr(File::create(&self.said)?);
+        let mut daemon = self.host.spawn(command)?;
         let ask = || self.command(&["status", "--json"]).output();
-        wait_for("weir daemon to answer", SOON, || {
-            Ok(ask().is_ok_and(|out| out.status.success()).then_some(()))
-        })?;
+        let answers = wait_for("weir daemon to answer", SOON, || {
+            if let Some(status) = daemon.wait(Duration::ZERO)? {
+                return Ok(Some(Err(status)));
+            }
+            Ok(ask()
+                .is_ok_and(|out| out.status.success())
+                .then_some(Ok(())))
+        });
+        self.daemon = Some(daemon);
+        match answers {
+            Ok(Ok(())) => {}
+            Ok(Err(status)) => bail!("weir daemon ended at once ({status}):\n{}", self.said()),
+            Err(e) => return Err(e).with_context(|| format!("it said:\n{}", self.said())),
+        }
         let mut follow = self.command(&["events", "--follow"]);
         let mut follow = follow
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
         let lines = BufReader::new(follow.stdout.take().context("a pipe was asked for")?);
+        self.heard().clear();
         let events = Arc::clone(&self.events);
         // Ends with the daemon, which ends the stream.
         std::thread::spawn(move || {
@@ -180,7 +198,27 @@ impl Stage {
             }
             let _ = follow.wait();
         });
+        // Nothing that follows may be missed: a change of the allow list, again
+        // and again until its event comes.
+        wait_for("the daemon's events", SOON, || {
+            let heard = !self.heard().is_empty();
+            if !heard {
+                let _ = self.command(&["allow", "add", NOBODY]).output();
+                let _ = self.command(&["allow", "del", NOBODY]).output();
+            }
+            Ok(heard.then_some(()))
+        })?;
         Ok(())
+    }
+
+    /// The last that the daemon wrote.
+    fn said(&self) -> String {
+        let said = std::fs::read(&self.said).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said[said.len().saturating_sub(4096)..]).into_owned();
+        match said.trim() {
+            "" => "(nothing)".to_owned(),
+            said => said.to_owned(),
+        }
     }
 
     /// SIGKILL, as an out-of-memory killer would.
@@ -224,6 +262,7 @@ impl Stage {
                 Ok(Ban {
                     subject: ban["subject"].as_str().context("a subject")?.to_owned(),
                     reason: ban["reason"].as_str().unwrap_or_default().to_owned(),
+                    until: ban["until"].as_str().context("an end")?.parse()?,
                     remaining: ban["remaining_seconds"].as_u64().context("an end")?,
                 })
             })
@@ -245,20 +284,46 @@ impl Stage {
         }
     }
 
+    fn heard(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.events.lock().expect("no holder of this lock panics")
+    }
+
+    /// Events of a kind about this party, oldest first.
+    fn events(&self, kind: &str, party: &Party) -> Vec<Value> {
+        let holds = |e: &&Value| {
+            e["kind"] == kind
+                && e["subject"]
+                    .as_str()
+                    .is_some_and(|s| subject_holds(s, party.from))
+        };
+        self.heard().iter().filter(holds).cloned().collect()
+    }
+
+    /// weir's own word for the party's `number`th failure: the reason in its
+    /// event. One that must come is waited for and missed with an error.
+    pub fn found(&self, party: &Party, number: u32, must: bool) -> anyhow::Result<Option<String>> {
+        let nth = || {
+            let found = self.events("found", party);
+            found
+                .get(number as usize - 1)
+                .and_then(|e| Some(e["reason"].as_str()?.to_owned()))
+        };
+        let within = if must { SOON } else { GUESS };
+        match wait_for("weir's event about a failure", within, || Ok(nth())) {
+            Ok(reason) => Ok(Some(reason)),
+            Err(e) if must => Err(e).with_context(|| format!("failure {number} of {party}")),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// From the stamp of the last line of evidence to the ban and to the first
     /// drop, as the daemon's events tell them (a drop's time is the kernel's).
     pub fn times(&self, party: &Party) -> anyhow::Result<Times> {
-        let find = |kind: &str| {
-            let events = self.events.lock().expect("no holder of this lock panics");
-            let holds = |e: &&Value| {
-                e["kind"] == kind
-                    && e["subject"]
-                        .as_str()
-                        .is_some_and(|s| subject_holds(s, party.from))
-            };
-            events.iter().find(holds).cloned()
+        let wait = |kind: &'static str| {
+            wait_for(kind, SOON, || {
+                Ok(self.events(kind, party).into_iter().next())
+            })
         };
-        let wait = |kind: &'static str| wait_for(kind, SOON, || Ok(find(kind)));
         let (ban, drop) = (wait("ban")?, wait("drop")?);
         let line = ban["evidence"]
             .as_array()

@@ -1,0 +1,174 @@
+//! What happens on the stage, and what must be true of it.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use jiff::Timestamp;
+use weir_lab::sshd::Outcome;
+
+use crate::{
+    MAX_RETRY,
+    screen::Screen,
+    stage::{Party, Stage},
+};
+
+/// An attack, a crash, an explanation and a pardon.
+pub fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
+    let [attacker, attacker6, customer, customer6] = [
+        Party::new("attacker", "198.51.100.66", "192.0.2.10"),
+        Party::new("attacker (IPv6)", "2001:db8:bad::66", "2001:db8::10"),
+        Party::new("customer", "203.0.113.20", "192.0.2.10"),
+        Party::new("customer (IPv6)", "2001:db8:c::20", "2001:db8::10"),
+    ];
+    screen.say("the host runs a real sshd, rsyslog and `weir daemon`; the Internet is a namespace");
+    let status = stage.json(&["status"])?;
+    screen.say(&format!(
+        "weir protects {} by {}",
+        status["attachments"][0]["interface"], status["attachments"][0]["hook"]
+    ));
+    for party in [&customer, &customer6] {
+        ensure!(
+            stage.login(party)? == Outcome::LoggedIn,
+            "{party} cannot log in before the attack"
+        );
+        screen.say(&format!("{party} logs in with a key"));
+    }
+
+    screen.chapter("an attack");
+    for (party, users) in [
+        (&attacker, ["root", "admin"]),
+        (&attacker6, ["oracle", "root"]),
+    ] {
+        attack(stage, screen, party, users)?;
+    }
+    for party in [&customer, &customer6] {
+        ensure!(
+            stage.login(party)? == Outcome::LoggedIn,
+            "{party} is not served any more"
+        );
+        screen.good(&format!("{party} is still served"));
+    }
+    let dropped = stage.dropped()?;
+    ensure!(dropped > 0, "no packet was dropped");
+    screen.good(&format!("{dropped} packets dropped so far, in the kernel"));
+
+    screen.chapter("a crash");
+    let before = stage.bans()?;
+    stage.kill_daemon()?;
+    screen.say("SIGKILL to weir daemon");
+    for party in [&attacker, &attacker6] {
+        ensure!(
+            !stage.connects(party)?,
+            "{party} gets through after the crash"
+        );
+    }
+    screen.good("the attackers still cannot connect: tables and programs are pinned");
+    ensure!(
+        stage.login(&customer)? == Outcome::LoggedIn,
+        "the customer is not served after the crash"
+    );
+    screen.good("the customer is still served");
+    stage.start_daemon()?;
+    let after = stage.bans()?;
+    ensure!(
+        after.len() == before.len(),
+        "{} bans before, {} after the restart",
+        before.len(),
+        after.len()
+    );
+    for ban in &after {
+        let same = before
+            .iter()
+            .find(|b| b.subject == ban.subject)
+            .context("a ban is gone")?;
+        let moved = ban.until.duration_since(same.until).as_secs_f64().abs();
+        ensure!(
+            moved < 1.0,
+            "{}: the ban's end was {} and is {} after the restart",
+            ban.subject,
+            same.until,
+            ban.until
+        );
+        let left = ban.until.duration_since(Timestamp::now()).as_secs_f64();
+        ensure!(
+            (left - ban.remaining as f64).abs() <= 1.0,
+            "{}: {} s remain by the daemon, {left:.1} s by the clock",
+            ban.subject,
+            ban.remaining
+        );
+        screen.good(&format!(
+            "after the restart {} is banned for {} more seconds, until {:.0} as before",
+            ban.subject, ban.remaining, ban.until
+        ));
+    }
+
+    screen.chapter("why?");
+    let why = stage.weir(&["why", &attacker.from.to_string()])?;
+    ensure!(
+        why.contains("sshd"),
+        "weir why does not name the jail: {why}"
+    );
+    screen.quote(&format!("weir why {}", attacker.from), &why);
+    stage.weir(&["unban", &attacker.from.to_string()])?;
+    screen.say(&format!("weir unban {}", attacker.from));
+    ensure!(
+        stage.connects(&attacker)?,
+        "the attacker is still shut out after the unban"
+    );
+    ensure!(
+        !stage.connects(&attacker6)?,
+        "the other attacker got in, too"
+    );
+    screen.good("it can connect again; the other one still cannot");
+    screen.note("packets dropped", &stage.dropped()?.to_string());
+    Ok(())
+}
+
+/// Guesses passwords until the ban, and proves that it holds.
+fn attack(
+    stage: &mut Stage,
+    screen: &mut Screen,
+    party: &Party,
+    users: [&str; 2],
+) -> anyhow::Result<()> {
+    screen.say(&format!(
+        "{party} at {} guesses passwords with ssh",
+        party.from
+    ));
+    let mut guesses = 0;
+    let ban = loop {
+        let user = users[guesses as usize % users.len()];
+        let outcome = stage.guess(party, user, &format!("password{guesses}"))?;
+        guesses += 1;
+        // Denied is what the client saw; what counts is what weir found.
+        let found = stage.found(party, guesses, outcome == Outcome::Denied)?;
+        if let Some(reason) = found {
+            screen.say(&format!("  weir found: {reason}"));
+        }
+        if guesses >= MAX_RETRY
+            && let Some(ban) = stage.await_ban(party, Duration::from_secs(2))?
+        {
+            break ban;
+        }
+        ensure!(
+            guesses < 2 * MAX_RETRY,
+            "{party} was not banned after {guesses} failures"
+        );
+    };
+    screen.good(&format!(
+        "BAN {} for {} s: {}",
+        ban.subject, ban.remaining, ban.reason
+    ));
+    ensure!(!stage.connects(party)?, "{party} can still connect");
+    screen.good(&format!("{party} cannot connect any more"));
+    let times = stage.times(party)?;
+    screen.good(&format!(
+        "{:.1} ms from the log line (as rsyslog stamped it) to the ban; {:.1} ms to the next packet it sent, dropped",
+        times.to_ban, times.to_drop
+    ));
+    screen.note(
+        &format!("{party}: from log line to ban, to first dropped packet"),
+        &format!("{:.1} ms, {:.1} ms", times.to_ban, times.to_drop),
+    );
+    Ok(())
+}

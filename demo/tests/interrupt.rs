@@ -1,0 +1,211 @@
+//! Ctrl-C: the demo ends at once, whenever it comes, with nothing left behind.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+const DEMO: &str = env!("CARGO_BIN_EXE_weir-demo");
+
+/// The program under demonstration, beside the demo; built if it is not.
+fn weir() -> PathBuf {
+    let weir = Path::new(DEMO).with_file_name("weir");
+    if !weir.exists() {
+        let target = weir.parent().and_then(Path::parent).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--locked", "-p", "weir", "--target-dir"]);
+        cargo.arg(target);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+    }
+    weir
+}
+
+fn skipped() -> bool {
+    let why = weir_lab::missing(&weir_lab::sshd::PROGRAMS);
+    if let Some(why) = &why {
+        println!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+/// One run of the demo, with a directory of its own for temporary files.
+struct Run {
+    dir: TempDir,
+    demo: std::process::Child,
+}
+
+impl Run {
+    fn start(weir: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let demo = Command::new(DEMO)
+            .arg(weir)
+            .env("TMPDIR", dir.path())
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(dir.path().join("said")).unwrap())
+            .stderr(fs::File::create(dir.path().join("complained")).unwrap())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { dir, demo }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.dir.path().join("said")).unwrap()
+    }
+
+    fn complained(&self) -> String {
+        fs::read_to_string(self.dir.path().join("complained")).unwrap()
+    }
+
+    fn wait(&mut self, within: Duration) -> ExitStatus {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.demo.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "still runs: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// As the terminal does it: to everything in the foreground.
+    fn interrupt(&self) {
+        let group = Pid::from_raw(self.demo.id().try_into().unwrap());
+        killpg(group, Signal::SIGINT).unwrap();
+    }
+
+    /// Everything of this run that is there: processes (they inherited where
+    /// temporary files go), files, pins.
+    fn left(&self) -> BTreeSet<String> {
+        let mark = self.dir.path().to_str().unwrap();
+        let mut left = BTreeSet::new();
+        for process in entries(Path::new("/proc")) {
+            let pid = process.file_name().unwrap().to_string_lossy().into_owned();
+            if pid == "self" || pid == "thread-self" {
+                continue;
+            }
+            let environment = fs::read(process.join("environ")).unwrap_or_default();
+            let words = fs::read(process.join("cmdline")).unwrap_or_default();
+            let ours = |text: &[u8]| String::from_utf8_lossy(text).contains(mark);
+            if ours(&environment) || ours(&words) {
+                left.insert(format!("{pid}: {}", String::from_utf8_lossy(&words)));
+            }
+        }
+        for path in entries(self.dir.path()) {
+            if !path.ends_with("said") && !path.ends_with("complained") {
+                left.insert(path.display().to_string());
+            }
+        }
+        let pins = format!("/sys/fs/bpf/weir/demo-{}", self.demo.id());
+        if Path::new(&pins).exists() {
+            left.insert(pins);
+        }
+        left
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.demo.try_wait().unwrap().is_none() {
+            let _ = nix::sys::signal::kill(
+                Pid::from_raw(self.demo.id().try_into().unwrap()),
+                Signal::SIGTERM,
+            );
+            let _ = self.demo.wait();
+        }
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Namespaces of processes that are gone: whoever made them left them.
+fn orphans() -> BTreeSet<String> {
+    entries(Path::new("/run/netns"))
+        .into_iter()
+        .filter_map(|path| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            let pid: u32 = name
+                .split('-')
+                .find_map(|word| word.trim_start_matches(char::is_alphabetic).parse().ok())?;
+            (!Path::new(&format!("/proc/{pid}")).exists()).then_some(name)
+        })
+        .collect()
+}
+
+#[test]
+fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let weir = weir();
+    // While the stage is set, and at lines that the watcher sees.
+    for moment in ["", "weir protects", "weir found", "SIGKILL to weir daemon"] {
+        let before = orphans();
+        let mut run = Run::start(&weir);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !run.said().contains(moment) || run.left().is_empty() {
+            assert!(Instant::now() < deadline, "{moment:?}: {}", run.said());
+            let ended = run.demo.try_wait().unwrap();
+            assert!(ended.is_none(), "{moment:?}: {}", run.complained());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        run.interrupt();
+        let begun = Instant::now();
+        // Once more, as people do.
+        std::thread::sleep(Duration::from_millis(20));
+        run.interrupt();
+        let status = run.wait(Duration::from_secs(10));
+        let took = begun.elapsed();
+        assert_eq!(status.code(), Some(130), "{moment:?}: {}", run.complained());
+        assert!(took < Duration::from_secs(2), "{moment:?}: {took:?}");
+        assert_eq!(run.left(), BTreeSet::new(), "{moment:?}");
+        let new: Vec<_> = orphans().difference(&before).cloned().collect();
+        assert!(new.is_empty(), "{moment:?}: {new:?}");
+        assert!(run.complained().contains("interrupted"), "{moment:?}");
+    }
+}
+
+#[test]
+fn root_a_daemon_that_dies_is_quoted() {
+    if skipped() {
+        return;
+    }
+    // A daemon that finds something wrong with the machine.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("weir");
+    fs::write(
+        &program,
+        "#!/bin/sh\ncase \"$*\" in *detach) exit 0 ;; esac\necho 'no BTF in this kernel' >&2; exit 2\n",
+    )
+    .unwrap();
+    fs::set_permissions(
+        &program,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let mut run = Run::start(&program);
+    let status = run.wait(Duration::from_secs(30));
+    assert_eq!(status.code(), Some(1), "{}", run.complained());
+    let said = run.said();
+    assert!(said.contains("no BTF in this kernel"), "{said}");
+    assert!(said.contains("The demo failed"), "{said}");
+    // Not a terminal: plain lines.
+    assert!(!said.contains('\x1b'), "{said:?}");
+    assert_eq!(run.left(), BTreeSet::new());
+}
