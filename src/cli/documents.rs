@@ -1,12 +1,18 @@
 //! Man pages and shell completions, made from the definition of the verbs.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::{Answer, Weir};
+
+/// The date that the man pages carry; the release's.
+const DATE: &str = "2026-11-21";
 
 /// Write the man pages to a directory
 #[derive(clap::Args)]
@@ -23,10 +29,27 @@ pub struct CompletionArgs {
 }
 
 pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
+    let mut weir = Weir::command();
+    weir.build();
     std::fs::create_dir_all(&args.dir)
-        .and_then(|()| clap_mangen::generate_to(Weir::command(), &args.dir))
+        .and_then(|()| pages(weir, &args.dir))
         .with_context(|| format!("writing man pages to {}", args.dir.display()))?;
     Ok(Answer::Done)
+}
+
+/// A page for a command, and for each of its verbs that is not hidden.
+/// (clap_mangen's own generate_to leaves the date out, and the fields of the
+/// header move up by one.)
+fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        pages(verb.clone(), dir)?;
+    }
+    clap_mangen::Man::new(command)
+        .date(DATE)
+        .source(concat!("weir ", env!("CARGO_PKG_VERSION")))
+        .manual("weir manual")
+        .generate_to(dir)
+        .map(drop)
 }
 
 pub fn completions(args: &CompletionArgs) -> anyhow::Result<Answer> {

@@ -1,0 +1,449 @@
+//! What the documents say, held against the program: commands are parsed by
+//! the definition of the verbs (not run), configuration goes through `weir
+//! check`, tests that SPECIFICATION.md names exist, and so does every path.
+//! The prose between them is the reader's to judge.
+
+#[path = "../src/cli/mod.rs"]
+#[allow(dead_code)] // the verbs' code; only their definition is used
+mod cli;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// Programs of others that the documents may call.
+const OTHERS: [&str; 12] = [
+    "apt",
+    "cat",
+    "cd",
+    "cp",
+    "fail2ban-client",
+    "git",
+    "grep",
+    "journalctl",
+    "last",
+    "rm",
+    "ssh",
+    "systemctl",
+];
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+fn documents() -> Vec<String> {
+    let guides = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
+    let guides = guides.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let guides = guides.filter(|name| name.ends_with(".md"));
+    let mut all: Vec<_> = guides.map(|name| format!("docs/{name}")).collect();
+    all.sort();
+    all.extend(["README.md", "SECURITY.md"].map(str::to_owned));
+    all
+}
+
+/// A piece of a document, and where it begins.
+struct Piece {
+    place: String,
+    text: String,
+}
+
+/// Fenced blocks of a language.
+fn blocks(document: &str, language: &str) -> Vec<Piece> {
+    let (text, mut found, mut open) = (read(document), Vec::new(), None::<(String, Piece)>);
+    for (number, line) in text.lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => {
+                let (tag, piece) = open.take().expect("it is open");
+                if tag == language {
+                    found.push(piece);
+                }
+            }
+            (Some(tag), None) => {
+                let place = format!("{document}:{}", number + 2);
+                let text = String::new();
+                open = Some((tag.trim().to_owned(), Piece { place, text }));
+            }
+            (None, Some((_, piece))) => piece.text.push_str(&format!("{line}\n")),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "{document}: a block without an end");
+    found
+}
+
+/// `Code` in running text.
+fn spans(document: &str) -> Vec<Piece> {
+    let (text, mut found, mut fenced) = (read(document), Vec::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            found.extend(line.split('`').skip(1).step_by(2).map(|text| Piece {
+                place: format!("{document}:{}", number + 1),
+                text: text.to_owned(),
+            }));
+        }
+    }
+    found
+}
+
+/// The commands of a shell line, as words.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let words = shlex::split(line).unwrap_or_else(|| panic!("quotes do not match: {line}"));
+    let mut commands = vec![Vec::new()];
+    for word in words {
+        match word.as_str() {
+            "|" | "&&" | "||" | ";" | "&" => commands.push(Vec::new()),
+            _ => commands.last_mut().expect("never empty").push(word),
+        }
+    }
+    for command in &mut commands {
+        command.retain(|word| !word.starts_with(['<', '>']) && !word.starts_with("2>"));
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+/// What running text writes for a value of some kind.
+fn filled(text: &str) -> String {
+    let words = text
+        .split(' ')
+        .map(|word| match word.trim_matches(['[', ']']) {
+            "ADDR" | "ATTACKER" => "192.0.2.7",
+            "PREFIX" => "192.0.2.0/24",
+            "NAME" => "sshd",
+            "P" => "22",
+            "DIR" | "FILE" => "/tmp/x",
+            "VERB" => "status",
+            plain => plain,
+        });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Why clap refuses these words, if it does; running text (not `strict`) may
+/// name a verb without its arguments. Options that do nothing but print
+/// are as good as any.
+fn refusal(words: &[String], strict: bool) -> Option<String> {
+    match cli::Weir::try_parse_from(words) {
+        Ok(_) => None,
+        Err(e) => match e.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => None,
+            // A verb that is named, not used.
+            ErrorKind::MissingRequiredArgument if words.len() == 2 && !strict => None,
+            _ => Some(e.to_string()),
+        },
+    }
+}
+
+#[test]
+fn the_definition_refuses_what_is_not_there() {
+    let words = |line: &str| commands(line).remove(0);
+    assert!(refusal(&words("weir why 192.0.2.7 --port 22 # why"), true).is_none());
+    for wrong in [
+        "weir why 192.0.2.7 --prt 22",
+        "weir wy 192.0.2.7",
+        "weir why",
+        "weir ban 192.0.2.7 --port",
+    ] {
+        assert!(refusal(&words(wrong), true).is_some(), "{wrong}");
+    }
+    let piped = commands("weir bans --json | grep x && weir status >/tmp/x");
+    assert_eq!(piped.len(), 3);
+    assert_eq!(piped[2], ["weir", "status"]);
+}
+
+#[test]
+fn every_command_in_the_documents_parses() {
+    let makefile = read("Makefile");
+    let is_target = |word: &str| makefile.lines().any(|l| l.starts_with(&format!("{word}:")));
+    let (mut parsed, mut wrong) = (0, Vec::new());
+    let mut check = |place: &str, line: &str, in_full: bool| {
+        for command in commands(line) {
+            let command: Vec<_> = command
+                .into_iter()
+                .skip_while(|word| word == "sudo")
+                .collect();
+            match command[0].as_str() {
+                "weir" => {
+                    parsed += 1;
+                    wrong.extend(
+                        refusal(&command, in_full).map(|why| format!("{place}: {line}\n{why}")),
+                    );
+                }
+                "make" => {
+                    let targets = command[1..].iter().filter(|word| !word.contains('='));
+                    for target in targets.filter(|word| !is_target(word)) {
+                        wrong.push(format!("{place}: no target {target}"));
+                    }
+                }
+                "weir-bench" | "weir-ring" => {}
+                other if in_full && !OTHERS.contains(&other) => {
+                    wrong.push(format!("{place}: {other} is not known: {line}"));
+                }
+                _ => {}
+            }
+        }
+    };
+    for document in documents() {
+        for block in blocks(&document, "sh") {
+            for line in block.text.lines() {
+                check(&block.place, line, true);
+            }
+        }
+        for span in spans(&document) {
+            // A verb with its arguments, not the program's name alone.
+            if ["weir ", "make "]
+                .iter()
+                .any(|name| span.text.starts_with(name))
+            {
+                check(&span.place, &filled(&span.text), false);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(parsed > 20, "only {parsed} commands were found");
+}
+
+/// The mistakes that `weir check` finds in a configuration.
+fn mistakes(config: &str) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("weir.toml");
+    // Which interfaces there are is this machine's affair.
+    let config = if config.contains("interfaces") {
+        config.to_owned()
+    } else {
+        format!("interfaces = [\"lo\"]\n{config}")
+    };
+    fs::write(&path, &config).unwrap();
+    let mut check = Command::new(WEIR);
+    check.args(["check", "--config"]).arg(&path);
+    let output = check.output().unwrap();
+    (!output.status.success()).then(|| {
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        format!(
+            "{config}\n{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+#[test]
+fn every_configuration_in_the_documents_is_good() {
+    assert!(mistakes("bakend = \"tcx\"\n").is_some());
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        for block in blocks(&document, "toml") {
+            checked += 1;
+            wrong.extend(mistakes(&block.text).map(|why| format!("{}: {why}", block.place)));
+        }
+        for span in spans(&document) {
+            let is_setting = |text: &str| {
+                let key = text.split_once(" = ").map(|(key, _)| key);
+                key.is_some_and(|key| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+            };
+            if !is_setting(&span.text) || span.text.contains('…') {
+                continue;
+            }
+            checked += 1;
+            // The sentence says where it belongs.
+            let jail = "[jail.sshd]\npaths = [\"/var/log/auth.log\"]\n";
+            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail];
+            let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
+            if tried.iter().all(Option::is_some) {
+                wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked >= 4, "only {checked} were found");
+    assert_eq!(
+        mistakes(&read("dist/weir.toml").replace("\"auto\"", "[\"lo\"]")),
+        None
+    );
+}
+
+/// All sources, for names of functions in them.
+fn sources() -> String {
+    fn visit(dir: &Path, all: &mut String) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit(&path, all);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                all.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut all = String::new();
+    for dir in ["src", "tests", "crates", "bench", "demo"] {
+        visit(&Path::new(ROOT).join(dir), &mut all);
+    }
+    all
+}
+
+#[test]
+fn every_test_that_the_specification_names_exists() {
+    let (sources, makefile) = (sources(), read("Makefile"));
+    let mut held = 0;
+    let mut missing = Vec::new();
+    let mut heading = "";
+    let text = read("SPECIFICATION.md");
+    for (number, line) in text.lines().enumerate() {
+        let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        if !line.starts_with('|') || line.starts_with("|--") {
+            continue;
+        }
+        let last = *cells.last().unwrap();
+        // Tables of figures name rows of weir-bench, not tests.
+        if ["held by", "row"].contains(&last) {
+            heading = last;
+            continue;
+        }
+        if heading != "held by" {
+            continue;
+        }
+        let mut before = "";
+        for (i, part) in last.split('`').enumerate() {
+            if i % 2 == 0 {
+                before = part;
+                continue;
+            }
+            held += 1;
+            let at = |path: &str| Path::new(ROOT).join(path);
+            let exists = if before.trim_end().ends_with("fuzz target") {
+                at(&format!("fuzz/fuzz_targets/{part}.rs")).exists()
+            } else if let Some(target) = part.strip_prefix("make ") {
+                makefile
+                    .lines()
+                    .any(|l| l.starts_with(&format!("{target}:")))
+            } else if let Some(name) = part.strip_prefix("weir-") {
+                at(&format!("crates/{name}")).is_dir()
+            } else if part.contains('/') {
+                at(part).exists()
+            } else if let Some((module, inner)) = part.split_once("::") {
+                fs::read_dir(at("crates")).unwrap().any(|c| {
+                    let file = format!("src/{module}/{inner}.rs");
+                    c.unwrap().path().join(file).exists()
+                })
+            } else {
+                sources.contains(&format!("fn {part}("))
+            };
+            if !exists {
+                missing.push(format!("SPECIFICATION.md:{}: {part}", number + 1));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(held > 40, "only {held} were found");
+}
+
+/// Does a name with at most one `*` exist there?
+fn exists(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some((head, tail)) = name.split_once('*') else {
+        return path.exists();
+    };
+    let entries = fs::read_dir(path.parent().unwrap());
+    entries.into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with(head) && name.ends_with(tail)
+    })
+}
+
+#[test]
+fn everything_is_where_the_readme_says() {
+    let readme = read("README.md");
+    let picture = readme
+        .split("## Where everything is")
+        .nth(1)
+        .and_then(|rest| rest.split("```").nth(1))
+        .expect("the README shows where everything is");
+    let mut found = 0;
+    for line in picture.lines().filter(|line| !line.is_empty()) {
+        let first = line.split_whitespace().next().unwrap();
+        let first = if line.starts_with(' ') { "" } else { first };
+        assert!(Path::new(ROOT).join(first).exists(), "{first}");
+        for word in line.split_whitespace() {
+            let word = word.trim_matches([',', ';', ':', '(', ')', '`']);
+            let is_path =
+                word.ends_with('/') || [".rs", ".c", ".h"].iter().any(|e| word.ends_with(e));
+            if is_path {
+                found += 1;
+                let places: [PathBuf; 3] = ["", first, &format!("{first}src")]
+                    .map(|place| Path::new(ROOT).join(place).join(word.trim_end_matches('/')));
+                assert!(places.iter().any(|path| exists(path)), "{word} in: {line}");
+            }
+        }
+    }
+    assert!(found > 20, "only {found} paths were found");
+}
+
+#[test]
+fn every_file_that_the_documents_name_exists() {
+    let top: Vec<_> = fs::read_dir(ROOT)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut found = 0;
+    for document in documents() {
+        for Piece { place, text } in spans(&document) {
+            // A path of this repository begins with one of its directories.
+            let first = text.split('/').next().unwrap();
+            if text.contains('/') && !text.contains(' ') && top.iter().any(|name| name == first) {
+                found += 1;
+                assert!(Path::new(ROOT).join(&text).exists(), "{place}: {text}");
+            }
+        }
+    }
+    assert!(found > 2, "only {found} were found");
+}
+
+#[test]
+fn the_guide_explains_every_reason() {
+    let guide = read("docs/guide.md");
+    for reason in weir_core::Reason::ALL {
+        let explained = guide.lines().any(|line| {
+            let cell = line.split('|').nth(1).unwrap_or_default();
+            cell.contains(&format!("`{}`", reason.name()))
+        });
+        assert!(explained, "{}", reason.name());
+    }
+}
+
+#[test]
+fn the_man_pages_are_sound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut man = Command::new(WEIR);
+    assert!(man.arg("man").arg(dir.path()).status().unwrap().success());
+    let pages: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    // One for weir, one for each verb that is not hidden.
+    fn count(command: &clap::Command) -> usize {
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        1 + verbs.map(count).sum::<usize>()
+    }
+    assert_eq!(pages.len(), count(&cli::Weir::command()));
+    let page = fs::read_to_string(dir.path().join("weir-why.1")).unwrap();
+    let header = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+    assert!(header.starts_with(".TH weir-why 1 20"), "{header}");
+    let mut lint = Command::new("mandoc");
+    let Ok(output) = lint
+        .args(["-T", "lint", "-W", "warning"])
+        .args(&pages)
+        .output()
+    else {
+        println!("skipped: no program mandoc");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
