@@ -368,3 +368,58 @@ fn syslog_messages_become_records() {
         .unwrap();
     refused(output, 2, "cannot write the records");
 }
+
+/// The guide's own text, with the places of this test.
+#[test]
+fn rsyslog_fills_a_ring_as_the_guide_says() {
+    let rsyslogd = Path::new("/usr/sbin/rsyslogd");
+    if !rsyslogd.exists() {
+        println!("skipped: rsyslogd is not installed");
+        return;
+    }
+    let dir = dir();
+    let (ring_dir, socket) = (dir.path().join("ring"), dir.path().join("log.sock"));
+    let guide = include_str!("../docs/guide.md");
+    let (_, recipe) = guide.split_once("```rsyslog\n").unwrap();
+    let (recipe, _) = recipe.split_once("```").unwrap();
+    for place in ["/usr/sbin/weir", "/dev/shm/weir/sshd"] {
+        assert!(recipe.contains(place), "{recipe}");
+    }
+    let recipe = recipe
+        .replace("/usr/sbin/weir", WEIR)
+        .replace("/dev/shm/weir/sshd", ring_dir.to_str().unwrap());
+    let config = dir.path().join("rsyslog.conf");
+    let input = format!(
+        "module(load=\"imuxsock\" SysSock.Use=\"off\")\ninput(type=\"imuxsock\" Socket=\"{}\")\n",
+        socket.display()
+    );
+    fs::write(&config, input + &recipe).unwrap();
+    let mut command = Command::new(rsyslogd);
+    command.arg("-n").arg("-f").arg(&config);
+    command
+        .arg("-i")
+        .arg(dir.path().join("pid"))
+        .stderr(Stdio::null());
+    let rsyslogd = Running::start(command);
+    let sender = UnixDatagram::unbound().unwrap();
+    let message =
+        b"<34>Nov 21 04:33:07 sshd[7]: Failed password for root from 192.0.2.7 port 4 ssh2";
+    soon("rsyslogd", || sender.send_to(message, &socket).ok());
+    sender
+        .send_to(b"<34>Nov 21 04:33:07 cron[8]: not for weir", &socket)
+        .unwrap();
+    sender.send_to(message, &socket).unwrap();
+    let tail = ["--raw", "--once", "--from", "oldest"];
+    let text = soon("two records", || {
+        let text = String::from_utf8(run(ring("tail", &ring_dir, &tail), "").stdout).unwrap();
+        (text.lines().count() == 2).then_some(text)
+    });
+    for line in text.lines() {
+        assert!(line.contains("sshd[7]: Failed password"), "{line}");
+    }
+    assert_eq!(status(&ring_dir)["segments"][0]["segment"], "rsyslog");
+    // It ends its programs with itself.
+    rsyslogd.signal("TERM");
+    let mut rsyslogd = rsyslogd;
+    soon("the end", || rsyslogd.0.try_wait().unwrap());
+}
