@@ -152,6 +152,8 @@ pub struct Writer {
     dropped: u64,
     /// When dead readers were last looked for.
     looked: u64,
+    /// The segment is another process's: leave it as it is.
+    abandoned: bool,
 }
 
 /// Blocked by a reader, look so often whether it still lives.
@@ -310,6 +312,7 @@ impl Writer {
             time_left: 0,
             dropped,
             looked: 0,
+            abandoned: false,
         })
     }
 
@@ -465,6 +468,13 @@ impl Writer {
         }
     }
 
+    /// Lets go of it in a child after `fork()`, where the parent goes on
+    /// writing: unmaps and closes without a word to readers. As long as a
+    /// child holds on to it, the parent's death goes unnoticed.
+    pub fn abandon(mut self) {
+        self.abandoned = true;
+    }
+
     /// The longest payload.
     pub fn max_record(&self) -> usize {
         self.max_record as usize
@@ -506,6 +516,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        if self.abandoned {
+            return;
+        }
         let state = &self.segment.control().writer.state;
         state.store(state.load(Relaxed) & !1, Release);
         // Sleepers learn of it at once.

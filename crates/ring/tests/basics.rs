@@ -557,3 +557,25 @@ fn root_huge_pages_are_used_when_there_are_any() {
     fs::write(POOL, before).expect("as it was");
     assert_eq!(made.expect("a segment"), (true, 5000), "{free}");
 }
+
+#[test]
+fn an_abandoned_writer_is_still_the_parents() {
+    let directory = directory();
+    let path = directory.path().join("a");
+    let mut writer = Writer::create(&path, &small(Policy::DropNewest)).expect("a segment");
+    writer.write(b"a").expect("room");
+    // What a parent has left when its child abandons the writer.
+    let parents = writer.as_fd().try_clone_to_owned().expect("a descriptor");
+    let mut reader = Reader::open(&path, &ReaderOptions::new()).expect("a slot");
+    writer.abandon();
+    assert!(reader.has_writer());
+    assert_eq!(payloads(&mut reader), [b"a".to_vec()]);
+    let taken = Writer::create(&path, &small(Policy::DropNewest));
+    assert_eq!(
+        taken.err().map(|error| error.kind()),
+        Some(ErrorKind::WriterActive)
+    );
+    drop(parents);
+    assert!(!reader.has_writer());
+    Writer::create(&path, &small(Policy::DropNewest)).expect("free now");
+}
