@@ -6,7 +6,8 @@
 set -eu
 
 packages="gcc make pkg-config clang clang-14 clang-19 clang-format llvm libelf-dev zlib1g-dev
-libsystemd-dev iproute2 openssh-server openssh-client rsyslog systemd-journal-remote faketime procps"
+libsystemd-dev iproute2 openssh-server openssh-client rsyslog systemd-journal-remote faketime procps
+nginx-light bind9 python3"
 # What checks the scripts and the man pages.
 packages="$packages shellcheck mandoc"
 
@@ -73,6 +74,8 @@ if [ -n "$missing" ]; then
 			openssh-server) systemctl disable ssh.service ssh.socket ;;
 			rsyslog) systemctl disable rsyslog.service ;;
 			systemd-journal-remote) systemctl disable systemd-journal-remote.socket ;;
+			nginx-light) systemctl disable nginx.service ;;
+			bind9) systemctl disable named.service ;;
 			esac
 		done >/dev/null 2>&1 || true
 	fi
