@@ -4,7 +4,7 @@
 mod common;
 
 use common::nginx::Nginx;
-use common::{Lines, Place, wait_for};
+use common::{Lines, Place, assert_same, wait_for};
 
 /// Requests `/<name>/<number>` for each number; none of them exists.
 fn ask(nginx: &Nginx, name: &str, numbers: std::ops::Range<usize>) {
@@ -70,7 +70,7 @@ fn with_tee_the_file_has_the_same_lines() {
         ask(&nginx, name, 0..100);
     }
     lines.with("GET /", 300);
-    lines.assert_same_as(&place.lines_of("access.log"));
+    assert_same(&lines.by_segment, &place.lines_of("access.log"));
     // Not named, so it is as without the shim.
     assert!(place.lines_of("error.log").len() >= 300);
 }
@@ -112,7 +112,7 @@ fn rotation_loses_nothing() {
         );
         kept.extend(new);
         if tee {
-            lines.assert_same_as(&kept);
+            assert_same(&lines.by_segment, &kept);
         }
     }
 }

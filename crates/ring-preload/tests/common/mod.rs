@@ -149,19 +149,31 @@ impl Lines {
         })
     }
 
-    /// Fails unless the file has the same lines, and those of each segment
-    /// in the same order.
-    pub fn assert_same_as(&self, file: &[String]) {
-        let mut ring = self.all();
-        let mut sorted = file.to_vec();
-        ring.sort();
-        sorted.sort();
-        assert_eq!(ring, sorted);
-        for lines in self.by_segment.values() {
-            let mut rest = file.iter();
-            for line in lines {
-                assert!(rest.any(|other| other == line), "out of order: {line}");
-            }
+    /// The lines with `word` in them, by segment.
+    pub fn only(&self, word: &str) -> BTreeMap<usize, Vec<String>> {
+        let of = |lines: &Vec<String>| {
+            let lines = lines.iter().filter(|line| line.contains(word));
+            lines.cloned().collect()
+        };
+        let segments = self.by_segment.iter();
+        segments
+            .map(|(&segment, lines)| (segment, of(lines)))
+            .collect()
+    }
+}
+
+/// Fails unless the file has the same lines, and those of each segment
+/// in the same order.
+pub fn assert_same(segments: &BTreeMap<usize, Vec<String>>, file: &[String]) {
+    let mut ring: Vec<String> = segments.values().flatten().cloned().collect();
+    let mut sorted = file.to_vec();
+    ring.sort();
+    sorted.sort();
+    assert_eq!(ring, sorted);
+    for lines in segments.values() {
+        let mut rest = file.iter();
+        for line in lines {
+            assert!(rest.any(|other| other == line), "out of order: {line}");
         }
     }
 }
