@@ -4,7 +4,7 @@
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -28,15 +28,26 @@ const STRIDE: u32 = 611_953;
 /// For what the other side of a ring has to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+#[derive(clap::Args)]
+pub struct LinesArgs {
+    /// Write the rows to this file as JSON, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Interleaved rounds a row; the median is shown.
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    rounds: usize,
+}
+
 /// All rows. Lines in both stamps' forms by turns, half of them IPv6.
-pub fn run(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
+pub fn run(args: &LinesArgs) -> anyhow::Result<()> {
+    let mut report = Report::new();
     let dir = tempfile::tempdir()?;
     for (addresses, size) in ADDRESSES {
         let text = log(addresses)?;
         let file = dir.path().join(format!("auth-{size}.log"));
         std::fs::write(&file, &text)?;
         let mut rates: [Vec<f64>; 4] = Default::default();
-        for _ in 0..rounds {
+        for _ in 0..args.rounds.max(1) {
             rates[0].push(from_file(&file, |_| true)?);
             rates[1].push(from_file(&file, {
                 let mut find = finder();
@@ -56,7 +67,7 @@ pub fn run(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
             report.add_ratio(&name, "M/s", values, (&limit, &rates[0]));
         }
     }
-    Ok(())
+    report.finish(args.json.as_deref())
 }
 
 fn address(n: u32, of: u32) -> IpAddr {

@@ -6,6 +6,7 @@ mod flood;
 mod lines;
 mod live;
 mod report;
+mod ring;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use clap::{Parser, Subcommand};
 
 use report::Report;
 
-/// Benchmarks of weir; they need root, make their own network namespaces and
-/// send no packet elsewhere.
+/// Benchmarks of weir. All but `ring` need root, make their own network
+/// namespaces and send no packet elsewhere.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -28,10 +29,12 @@ enum What {
     /// The packet path, insertion, restore, and log line to drop.
     Packet(PacketArgs),
     /// Log lines to findings: the sshd filter and the ledger on one core.
-    Lines(LinesArgs),
+    Lines(lines::LinesArgs),
     /// A server under a flood from very many clients, behind weir, Fail2ban
     /// and an oracle.
     Flood(flood::FloodArgs),
+    /// Records through shared memory, from one core to the other.
+    Ring(ring::RingArgs),
     /// The server of `flood`, a process of its own.
     #[command(hide = true)]
     FloodServer(flood::ServerArgs),
@@ -53,34 +56,22 @@ struct PacketArgs {
     weir: Option<PathBuf>,
 }
 
-#[derive(clap::Args)]
-struct LinesArgs {
-    /// Write the rows to this file as JSON, too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Interleaved rounds a row; the median is shown.
-    #[arg(long, default_value_t = 7, value_name = "N")]
-    rounds: usize,
+fn main() -> anyhow::Result<()> {
+    match Args::parse().what {
+        What::Ring(args) => ring::run(&args),
+        What::FloodServer(args) => flood::serve(&args),
+        What::Lines(args) => lines::run(&args),
+        What::Packet(args) => with_root(|| packet(&args)),
+        What::Flood(args) => with_root(|| flood::run(&args)),
+    }
 }
 
-fn main() -> anyhow::Result<()> {
-    let what = Args::parse().what;
-    if let What::FloodServer(args) = &what {
-        return flood::serve(args);
-    }
+/// Measures if there is what namespaces and programs in the kernel need.
+fn with_root(measure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     if let Some(why) = weir_lab::missing(&[]) {
         anyhow::bail!("cannot measure here: {why}");
     }
-    match what {
-        What::Packet(args) => packet(&args),
-        What::Lines(args) => {
-            let mut report = Report::new();
-            lines::run(&mut report, args.rounds.max(1))?;
-            finish(&report, args.json.as_deref())
-        }
-        What::Flood(args) => flood::run(&args),
-        What::FloodServer(_) => Ok(()),
-    }
+    measure()
 }
 
 /// The program to measure: as told, or the one beside this.
@@ -103,13 +94,5 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
     if wanted("delay") {
         delay::run(&mut report, &weir)?;
     }
-    finish(&report, args.json.as_deref())
-}
-
-fn finish(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
-    print!("{}", report.table());
-    if let Some(file) = json {
-        std::fs::write(file, report.json()?)?;
-    }
-    Ok(())
+    report.finish(args.json.as_deref())
 }

@@ -1,7 +1,8 @@
 //! Rows, their spread and their ratios, as text and as JSON.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, path::Path};
 
+use anyhow::Context;
 use serde::Serialize;
 
 /// One figure.
@@ -136,6 +137,16 @@ impl Report {
     /// Adds what rows were made from to the JSON.
     pub fn attach(&mut self, name: &'static str, what: &impl Serialize) -> serde_json::Result<()> {
         self.attached.insert(name, serde_json::to_value(what)?);
+        Ok(())
+    }
+
+    /// Prints the rows, and writes them to a file as JSON if there is one.
+    pub fn finish(&self, json: Option<&Path>) -> anyhow::Result<()> {
+        print!("{}", self.table());
+        if let Some(file) = json {
+            std::fs::write(file, self.json()?)
+                .with_context(|| format!("write {}", file.display()))?;
+        }
         Ok(())
     }
 
