@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 
 use report::Report;
 
-/// Benchmarks of weir. All but `ring` need root, make their own network
-/// namespaces and send no packet elsewhere.
+/// Benchmarks of weir. Most need root, make their own network namespaces and
+/// send no packet elsewhere.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -92,7 +92,7 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
         tables::run(&mut report, &weir)?;
     }
     if wanted("delay") {
-        delay::run(&mut report, &weir)?;
+        delay::file(&mut report, &weir)?;
     }
     report.finish(args.json.as_deref())
 }

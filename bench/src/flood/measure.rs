@@ -15,7 +15,8 @@ use serde::Serialize;
 use super::{
     fail2ban::Fail2ban,
     ideal,
-    scenario::{Filter, Scenario, WANTED_CLIENTS},
+    scenario::{Filter, Scenario, Transport, Use, WANTED_CLIENTS},
+    second::SecondReader,
     server::{LIMIT, Served},
     site::{PORT, Process, Site, interrupted},
     weir::{DropCounters, Instance, Weir, log},
@@ -69,6 +70,11 @@ pub struct Outcome {
     pub bans: Option<u64>,
     /// Of the records logged, read by the filter [`DRAIN`] after the end.
     pub read: Option<u64>,
+    /// Of the records logged, lost to the filter, as it counts them itself.
+    pub lost: Option<u64>,
+    /// Of the records logged, what the second reader has read, and counts as
+    /// lost.
+    pub second: Option<(u64, u64)>,
     /// Seconds of CPU: the filter's process.
     pub cpu_filter: Option<f64>,
     /// Seconds of CPU: the server's process.
@@ -125,7 +131,7 @@ impl Outcome {
 /// The server with its control pipe.
 struct Server {
     process: Process,
-    ask: ChildStdin,
+    ask: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -134,6 +140,7 @@ impl Server {
         site: &Site,
         scenario: &Scenario,
         dir: &Path,
+        ring: &Path,
         instance: &Instance,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -146,7 +153,12 @@ impl Server {
                 let millis = scenario.ban.as_millis().to_string();
                 command.args(["--oracle", &instance.0, "--ban-time", &millis]);
             }
-            _ => {
+            Filter::Weir(Transport::Ring(way)) => {
+                command.arg("--ring").arg(ring);
+                command.args((way == Use::Overwrite).then_some("--overwrite"));
+                command.args((way == Use::Message).then_some("--message"));
+            }
+            Filter::Weir(Transport::File) | Filter::Fail2ban => {
                 command.arg("--log").arg(log(dir));
             }
         }
@@ -162,16 +174,27 @@ impl Server {
         }
         Ok(Self {
             process,
-            ask,
+            ask: Some(ask),
             answers,
         })
     }
 
     fn served(&mut self) -> anyhow::Result<Served> {
-        self.ask.write_all(b"\n").context("ask the server")?;
+        let ask = self.ask.as_mut().context("the server was ended")?;
+        ask.write_all(b"\n").context("ask the server")?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Served::parse(&line)
+    }
+
+    /// Ends it: what a ring's writer dropped last of all becomes known then.
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.ask = None;
+        self.process
+            .child()
+            .wait(DRAIN)?
+            .context("the server does not end")?;
+        Ok(())
     }
 
     /// Requests that found its sockets' buffers full, both families.
@@ -234,26 +257,34 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
         .tempdir()?;
     let dir = dir.path();
     std::fs::write(log(dir), "")?;
+    let shared = tempfile::Builder::new()
+        .prefix(&format!("weir-bench-flood-{}-", std::process::id()))
+        .tempdir_in("/dev/shm")
+        .context("a directory in /dev/shm")?;
+    let ring = shared.path();
     let site = Site::new(scenario.families, scenario.clients, WANTED_CLIENTS)?;
     let instance = Instance::new();
     let counters = |instance: &Instance| instance.counters().context("the pinned counters");
     let mut server;
     let running = match scenario.filter {
         Filter::Weir(transport) => {
-            let weir = Weir::start(&site, weir, dir, &instance, transport, scenario.ban)?;
-            server = Server::start(&site, scenario, dir, &instance)?;
+            let weir = Weir::start(&site, weir, dir, ring, &instance, transport, scenario.ban)?;
+            server = Server::start(&site, scenario, dir, ring, &instance)?;
             Running::Weir(weir, counters(&instance)?)
         }
         Filter::Oracle => {
-            server = Server::start(&site, scenario, dir, &instance)?;
+            server = Server::start(&site, scenario, dir, ring, &instance)?;
             Running::Oracle(counters(&instance)?)
         }
         Filter::Fail2ban => {
             let fail2ban = Fail2ban::start(&site, dir, scenario.ban)?;
-            server = Server::start(&site, scenario, dir, &instance)?;
+            server = Server::start(&site, scenario, dir, ring, &instance)?;
             Running::Fail2ban(fail2ban)
         }
     };
+    let second = (scenario.filter == Filter::Weir(Transport::Ring(Use::SecondReader)))
+        .then(|| SecondReader::start(ring))
+        .transpose()?;
     let cpu_filter = running.cpu_seconds();
     let cpu_server = server.process.cpu_seconds();
     let stop = AtomicBool::new(false);
@@ -279,20 +310,26 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
     let cpu_server = server.process.cpu_seconds() - cpu_server;
 
     let served = drain(&mut server)?;
-    let (mut bans, mut read, mut alerts) = (None, None, Vec::new());
+    let overflowed = server.overflowed()?;
+    server.end()?;
+    let (mut bans, mut read, mut lost, mut alerts) = (None, None, None, Vec::new());
     match &running {
         Running::Weir(weir, _) => {
             let until = Instant::now() + DRAIN;
             let (mut jail, mut said) = weir.jail()?;
-            while jail.lines < served.logged && Instant::now() < until {
+            while jail.lines + jail.lost < served.logged && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20));
                 (jail, said) = weir.jail()?;
             }
             (bans, read, alerts) = (Some(jail.bans), Some(jail.lines), said);
+            lost = matches!(scenario.filter, Filter::Weir(Transport::Ring(_))).then_some(jail.lost);
         }
         Running::Oracle(_) => bans = Some(served.bans),
         Running::Fail2ban(_) => {}
     }
+    let second = second
+        .map(|reader| reader.finish(served.logged, DRAIN))
+        .transpose()?;
     let arrived = match &running {
         Running::Weir(_, counters) | Running::Oracle(counters) => {
             let (dropped, passed) = counters.read()?;
@@ -305,7 +342,7 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
         last.received = served.unwanted;
         last.logged = served.logged;
         last.answered = site.clients().answered()?;
-        last.overflowed = server.overflowed()?;
+        last.overflowed = overflowed;
     }
     let sent: Vec<_> = samples.iter().map(|s| (s.at, s.unwanted)).collect();
     let ideal = ideal::dropped(&sent, scenario.clients, LIMIT, scenario.ban.as_secs_f64());
@@ -322,6 +359,8 @@ pub fn run(scenario: &Scenario, weir: &Path) -> anyhow::Result<Outcome> {
         arrived,
         bans,
         read,
+        lost,
+        second,
         cpu_filter,
         cpu_server,
         alerts,

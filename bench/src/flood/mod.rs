@@ -9,6 +9,7 @@ mod ideal;
 mod measure;
 mod plot;
 mod scenario;
+mod second;
 mod server;
 mod site;
 mod weir;
@@ -163,6 +164,18 @@ fn add_rows(report: &mut Report, outcome: &Outcome, before: &[Outcome], oracle: 
         oracle.and_then(Outcome::of_ideal_later),
     );
     add("records read of logged", "%", outcome.records_read(), None);
+    add(
+        "records lost, all counted",
+        "records",
+        outcome.lost.map(|n| n as f64),
+        None,
+    );
+    add(
+        "second reader: records lost, all counted",
+        "records",
+        outcome.second.map(|(_, lost)| lost as f64),
+        None,
+    );
     add("CPU of the filter", "s", outcome.cpu_filter, None);
     add(
         "CPU of the server",
@@ -181,15 +194,15 @@ fn add_rows(report: &mut Report, outcome: &Outcome, before: &[Outcome], oracle: 
 /// One line a run, as the thesis sets them out.
 fn table(outcomes: &[Outcome]) -> String {
     let mut out = String::from(
-        "| experiment | run | clients | s / ban s | unwanted sent | dropped | of sent | of ideal | from 2nd cycle | reached the server | socket full | bans | records logged | read | CPU filter / server, s | wanted sent | answered |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| experiment | run | clients | s / ban s | unwanted sent | dropped | of sent | of ideal | from 2nd cycle | reached the server | socket full | bans | records logged | read | lost | CPU filter / server, s | wanted sent | answered |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     let percent = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2} %"));
     for o in outcomes {
         let end = o.end();
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {:.0} / {:.0} | {} | {} | {:.2} % | {} | {} | {} | {} | {} | {} | {} | {} / {:.2} | {} | {:.2} % |",
+            "| {} | {} | {} | {:.0} / {:.0} | {} | {} | {:.2} % | {} | {} | {} | {} | {} | {} | {} | {} | {} / {:.2} | {} | {:.2} % |",
             o.experiment.map_or("-".into(), |n| n.to_string()),
             o.name,
             o.clients,
@@ -205,6 +218,7 @@ fn table(outcomes: &[Outcome]) -> String {
             o.bans.map_or("-".into(), |n| n.to_string()),
             end.logged,
             percent(o.records_read()),
+            o.lost.map_or("-".into(), |n| n.to_string()),
             o.cpu_filter.map_or("-".into(), |n| format!("{n:.2}")),
             o.cpu_server,
             end.wanted,

@@ -183,6 +183,8 @@ mod tests {
             arrived: None,
             bans: None,
             read: None,
+            lost: None,
+            second: None,
             cpu_filter: None,
             cpu_server: 0.0,
             alerts: Vec::new(),

@@ -9,7 +9,7 @@ use std::{
     io::{BufRead, IoSliceMut, Write},
     net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -31,6 +31,7 @@ use weir_enforce::{
     kernel::{self, Hook, KernelConfig},
 };
 use weir_kernel::clients;
+use weir_ring::Writer;
 
 /// A ban follows this many refusals.
 pub const LIMIT: u8 = 3;
@@ -38,6 +39,10 @@ pub const LIMIT: u8 = 3;
 const BATCH: usize = 64;
 /// Of a request only the first byte is looked at.
 const REQUEST: usize = 16;
+/// Threads, each with a socket of its own.
+pub const THREADS: usize = 2;
+/// Bytes of a thread's segment: some 330,000 lines.
+const SEGMENT: u64 = 32 << 20;
 /// Receive buffer of one socket. A live frame is a page: some 16,000 requests.
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// A thread looks this often whether it is to stop.
@@ -49,14 +54,20 @@ pub struct ServerArgs {
     /// UDP port, both families
     #[arg(long)]
     port: u16,
-    /// Threads, each with a socket of its own
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
     /// Log a line per refused request to this file
-    #[arg(long, required_unless_present = "oracle")]
+    #[arg(long, required_unless_present_any = ["ring", "oracle"])]
     log: Option<PathBuf>,
-    /// Log nothing: ban a client at its third refused request, as this instance
+    /// Log to segments in this directory
     #[arg(long, conflicts_with = "log")]
+    ring: Option<PathBuf>,
+    /// Segments overwrite their oldest records
+    #[arg(long, requires = "ring")]
+    overwrite: bool,
+    /// Log only the message, without stamp, host and tag
+    #[arg(long, requires = "ring")]
+    message: bool,
+    /// Log nothing: ban a client at its third refused request, as this instance
+    #[arg(long, conflicts_with_all = ["log", "ring"])]
     oracle: Option<String>,
     /// The oracle's interface
     #[arg(long, default_value = "d0")]
@@ -128,6 +139,7 @@ impl Counters {
 /// Where refusals of one thread go.
 enum Sink {
     File(LogFile),
+    Ring(LogRing),
     Oracle(Oracle),
 }
 
@@ -135,6 +147,7 @@ impl Sink {
     fn refuse(&mut self, client: IpAddr) {
         match self {
             Self::File(log) => log.refuse(client),
+            Self::Ring(log) => log.refuse(client),
             Self::Oracle(oracle) => oracle.refuse(client),
         }
     }
@@ -142,36 +155,60 @@ impl Sink {
     fn end_of_batch(&mut self, counters: &Counters) -> anyhow::Result<()> {
         match self {
             Self::File(log) => log.end_of_batch(counters),
+            Self::Ring(log) => {
+                log.end_of_batch(counters);
+                Ok(())
+            }
             Self::Oracle(oracle) => oracle.end_of_batch(counters),
         }
     }
 }
 
-/// A log file as syslog daemons write it, one write for what one system call
-/// received.
+/// A line as syslog daemons write it. Stamp, host and tag are made once for what
+/// one system call received.
+#[derive(Default)]
+struct Line {
+    head: Vec<u8>,
+    /// Bytes of the head up to the message.
+    tag: usize,
+}
+
+impl Line {
+    fn begin_batch(&mut self) {
+        self.head.clear();
+        let now = Timestamp::now();
+        let _ = write!(
+            self.head,
+            "{}+00:00 host udpserver[{}]: ",
+            now.strftime("%Y-%m-%dT%H:%M:%S%.6f"),
+            std::process::id()
+        );
+        self.tag = self.head.len();
+        self.head.extend_from_slice(b"refused request from ");
+    }
+
+    /// The whole line, or its message only.
+    fn push(&self, text: &mut Vec<u8>, client: IpAddr, message: bool) {
+        let from = if message { self.tag } else { 0 };
+        text.extend_from_slice(&self.head[from..]);
+        push_address(text, client);
+    }
+}
+
+/// A log file, one write for what one system call received.
 struct LogFile {
     file: File,
-    pid: u32,
     text: Vec<u8>,
     lines: u64,
-    /// Stamp, host and tag of this batch.
-    head: Vec<u8>,
+    line: Line,
 }
 
 impl LogFile {
     fn refuse(&mut self, client: IpAddr) {
         if self.lines == 0 {
-            self.head.clear();
-            let now = Timestamp::now();
-            let _ = write!(
-                self.head,
-                "{}+00:00 host udpserver[{}]: refused request from ",
-                now.strftime("%Y-%m-%dT%H:%M:%S%.6f"),
-                self.pid
-            );
+            self.line.begin_batch();
         }
-        self.text.extend_from_slice(&self.head);
-        push_address(&mut self.text, client);
+        self.line.push(&mut self.text, client, false);
         self.text.push(b'\n');
         self.lines += 1;
     }
@@ -184,6 +221,34 @@ impl LogFile {
             self.lines = 0;
         }
         Ok(())
+    }
+}
+
+/// A thread's segment; every record is published at once.
+struct LogRing {
+    writer: Writer,
+    message: bool,
+    text: Vec<u8>,
+    records: u64,
+    line: Line,
+}
+
+impl LogRing {
+    fn refuse(&mut self, client: IpAddr) {
+        if self.records == 0 {
+            self.line.begin_batch();
+            self.writer.refresh_time();
+        }
+        self.text.clear();
+        self.line.push(&mut self.text, client, self.message);
+        // Full: dropped, and counted by the segment, where readers see it.
+        let _ = self.writer.write(&self.text);
+        self.records += 1;
+    }
+
+    fn end_of_batch(&mut self, counters: &Counters) {
+        counters.logged.fetch_add(self.records, Ordering::Relaxed);
+        self.records = 0;
     }
 }
 
@@ -258,10 +323,10 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
     let backend = args.oracle.as_ref().map(|name| oracle_backend(args, name));
     let backend = backend.transpose()?;
     let mut threads = Vec::new();
-    for _ in 0..args.threads.max(1) {
+    for thread in 0..THREADS {
         let socket = bind(args.port).context("open the server's socket")?;
-        let sink = match (&backend, &args.log) {
-            (Some(backend), _) => Sink::Oracle(Oracle {
+        let sink = match (&backend, &args.log, &args.ring) {
+            (Some(backend), ..) => Sink::Oracle(Oracle {
                 backend: backend.clone(),
                 ban_time: Duration::from_millis(args.ban_time),
                 policy: Arc::new(Policy {
@@ -271,14 +336,20 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
                 counts: HashMap::new(),
                 due: Vec::new(),
             }),
-            (None, Some(path)) => Sink::File(LogFile {
+            (None, Some(path), _) => Sink::File(LogFile {
                 file: File::options().append(true).create(true).open(path)?,
-                pid: std::process::id(),
                 text: Vec::new(),
                 lines: 0,
-                head: Vec::new(),
+                line: Line::default(),
             }),
-            (None, None) => anyhow::bail!("neither --log nor --oracle"),
+            (None, None, Some(dir)) => Sink::Ring(LogRing {
+                writer: segment(dir, thread, args.overwrite)?,
+                message: args.message,
+                text: Vec::new(),
+                records: 0,
+                line: Line::default(),
+            }),
+            (None, None, None) => anyhow::bail!("neither --log nor --ring nor --oracle"),
         };
         let (counters, stop) = (counters.clone(), stop.clone());
         threads.push(std::thread::spawn(move || {
@@ -308,6 +379,20 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
         thread.join().expect("a server's thread does not panic")?;
     }
     Ok(())
+}
+
+fn segment(dir: &Path, thread: usize, overwrite: bool) -> Result<Writer, weir_ring::Error> {
+    let policy = if overwrite {
+        weir_ring::Policy::OverwriteOldest
+    } else {
+        weir_ring::Policy::DropNewest
+    };
+    let options = weir_ring::Options::new()
+        .size(SEGMENT)
+        .policy(policy)
+        // Asked for at each batch: what one system call received came at once.
+        .clock(weir_ring::Clock::Every(BATCH as u32));
+    Writer::create(dir.join(format!("thread-{thread}")), &options)
 }
 
 fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn Backend>> {

@@ -8,10 +8,13 @@ use weir_enforce::kernel;
 use weir_kernel::{Generation, pins, record};
 
 use super::{
-    scenario::Transport,
-    server::LIMIT,
+    scenario::{Transport, Use},
+    server::{LIMIT, THREADS},
     site::{DEVICE, Process, Site},
 };
+
+/// A line of a log file is of whom its tag names.
+const IDENTIFIERS: &str = "identifiers = [\"udpserver\"]\n";
 
 /// Pins of a run; they go with the guard. Declare it before the process whose
 /// pins they are.
@@ -64,6 +67,8 @@ impl DropCounters {
 pub struct Jail {
     /// Lines read.
     pub lines: u64,
+    /// Records of a ring that it knows it has lost.
+    pub lost: u64,
     /// Bans made.
     pub bans: u64,
 }
@@ -84,25 +89,37 @@ impl Weir {
         site: &Site,
         binary: &Path,
         dir: &Path,
+        ring: &Path,
         instance: &Instance,
         transport: Transport,
         ban: Duration,
     ) -> anyhow::Result<Self> {
-        let Transport::File = transport;
         let config = dir.join("weir.toml");
+        let (source, identifiers) = match transport {
+            Transport::File => (
+                format!("source = \"file\"\npaths = [{:?}]", log(dir)),
+                IDENTIFIERS,
+            ),
+            Transport::Ring(way) => (
+                format!(
+                    "source = \"ring\"\nring = {ring:?}\nworkers = {}",
+                    if way == Use::Stealing { THREADS } else { 1 }
+                ),
+                if way == Use::Message { "" } else { IDENTIFIERS },
+            ),
+        };
         std::fs::write(
             &config,
             format!(
                 "interfaces = [{DEVICE:?}]\nbackend = \"xdp\"\ninstance = {instance:?}\n\
                  state_dir = {state:?}\nsocket = {socket:?}\n\
-                 [filter.udpserver]\nidentifiers = [\"udpserver\"]\n\
+                 [filter.udpserver]\n{identifiers}\
                  patterns = [\"refused request from <addr>\"]\n\
-                 [jail.udpserver]\nsource = \"file\"\npaths = [{log:?}]\n\
+                 [jail.udpserver]\n{source}\n\
                  max_retry = {LIMIT}\nfind_time = \"10m\"\nmax_tracked = 1000000\nban_time = \"{ban}s\"\n",
                 instance = instance.0,
                 state = dir.join("state"),
                 socket = dir.join("weir.sock"),
-                log = log(dir),
                 ban = ban.as_secs(),
             ),
         )?;
@@ -132,6 +149,8 @@ impl Weir {
         };
         let jail = Jail {
             lines: number("lines")?,
+            // No ring, no loss.
+            lost: status["rings"][0]["lost"].as_u64().unwrap_or(0),
             bans: number("bans")?,
         };
         let alerts = status["alerts"].as_array().into_iter().flatten();

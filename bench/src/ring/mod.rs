@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use weir_ring::{Policy, Reader, Writer};
 
-use crate::report::Report;
+use crate::{delay, report::Report};
 use work::{AtWork, Nowhere, Outcome, Sink, Source, Track, race};
 
 /// Bytes of a record.
@@ -40,6 +40,9 @@ pub struct RingArgs {
     /// Only rows whose name holds this text; several, separated by commas.
     #[arg(long, default_value = "", value_name = "TEXT")]
     only: String,
+    /// The weir binary for the rows with a daemon; beside this one by default.
+    #[arg(long, value_name = "FILE")]
+    weir: Option<PathBuf>,
 }
 
 /// One figure of a case: what of it, unit, value.
@@ -91,7 +94,12 @@ pub fn run(args: &RingArgs) -> anyhow::Result<()> {
     let asked = |name: &str| args.only.split(',').any(|text| name.contains(text.trim()));
     let mut cases = cases(dir.path());
     cases.retain(|case| asked(&case.name));
-    anyhow::ensure!(!cases.is_empty(), "no row's name holds {:?}", args.only);
+    let delay = asked("delay record to ban, ring");
+    anyhow::ensure!(
+        delay || !cases.is_empty(),
+        "no row's name holds {:?}",
+        args.only
+    );
     eprintln!(
         "writer on core {}, readers on core {}",
         track.cores[0], track.cores[1]
@@ -121,6 +129,12 @@ pub fn run(args: &RingArgs) -> anyhow::Result<()> {
         match base {
             Some(base) => report.add_ratio(&name, unit, values, base),
             None => report.add(&name, unit, values),
+        }
+    }
+    if delay {
+        match weir_lab::missing(&[]) {
+            Some(why) => eprintln!("skipped: delay record to ban: {why}"),
+            None => delay::ring(&mut report, &crate::weir_binary(args.weir.as_deref())?)?,
         }
     }
     report.attach("cores", &track.cores)?;
@@ -250,7 +264,17 @@ impl About {
 }
 
 fn cases(dir: &Path) -> Vec<Case> {
-    let mut all = Vec::new();
+    let mut all = vec![Case {
+        name: "cache line there and back".to_owned(),
+        ratio_to: None,
+        sleeps: false,
+        run: Box::new(|track| {
+            Ok(Round {
+                figures: vec![("", "ns", work::round_trip(track)?)],
+                waited: 0.0,
+            })
+        }),
+    }];
     for bytes in LENGTHS {
         all.extend(About::Rate.cases(dir, bytes));
         let (name, to) = (format!("limit: whole buffers {bytes}"), main_row(bytes));

@@ -206,6 +206,33 @@ fn pin(core: usize) -> anyhow::Result<()> {
     rustix::thread::sched_setaffinity(None, &cpus).context("pin a thread to a core")
 }
 
+/// Nanoseconds that a cache line takes to the other core and back: how far apart
+/// they are. A hypervisor may move them in the middle of a run.
+pub fn round_trip(track: &Track) -> anyhow::Result<f64> {
+    const TRIPS: u64 = 200_000;
+    let word = AtomicU64::new(0);
+    // One side makes it odd, the other even.
+    let bounce = |core, odd: u64| {
+        pin(core)?;
+        let start = Instant::now();
+        for trip in 0..TRIPS {
+            let mine = 2 * trip + odd;
+            while word.load(Ordering::Acquire) != mine {
+                std::hint::spin_loop();
+            }
+            word.store(mine + 1, Ordering::Release);
+        }
+        anyhow::Ok(start.elapsed())
+    };
+    let took = std::thread::scope(|scope| {
+        let other = scope.spawn(|| bounce(track.cores[1], 1));
+        let took = scope.spawn(|| bounce(track.cores[0], 0)).join();
+        other.join().expect("no side panics")?;
+        took.expect("no side panics")
+    })?;
+    Ok(took.as_secs_f64() * 1e9 / TRIPS as f64)
+}
+
 /// How long this thread has been ready to run, and did not.
 fn waited() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
