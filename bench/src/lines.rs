@@ -72,7 +72,7 @@ pub fn run(args: &LinesArgs) -> anyhow::Result<()> {
 
 fn address(n: u32, of: u32) -> IpAddr {
     let n = (u64::from(n) * u64::from(STRIDE) % u64::from(of)) as u32;
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         Ipv4Addr::from(0x1000_0000 + n).into()
     } else {
         // Each its own /64, which is what is counted.

@@ -9,8 +9,10 @@
 //! in the future counts as of now.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -20,9 +22,12 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::{
-    BanTime, Jail, JailLimits, MAX_EVIDENCE, Offence, format_duration, history::Past, lru::Lru,
+    BanTime, Jail, JailLimits, MAX_EVIDENCE, Offence, format_duration,
+    history::Past,
+    lru::{Hashed, Lru},
 };
 use crate::{Ban, Prefix, Producer, Subject, Until, detect::Finding};
 
@@ -130,7 +135,8 @@ struct Shard {
 
 #[derive(Debug)]
 struct Books {
-    tracked: Lru<Vec<Entry>>,
+    /// Most subjects fail once or twice: no allocation for those.
+    tracked: Lru<SmallVec<[Entry; 2]>>,
     past: Lru<Past>,
 }
 
@@ -212,19 +218,20 @@ impl Ledger {
         if time < oldest {
             return Outcome::TooOld;
         }
-        let mut shard = self.shard(number, subject);
+        let key = self.key(subject);
+        let mut shard = self.shard(number, key);
         let Shard { jails, evidence } = &mut *shard;
         let books = &mut jails[number];
-        if let Some(last) = books.past.get(subject).and_then(|past| past.last.as_mut()) {
+        if let Some(last) = books.past.get(key).and_then(|past| past.last.as_mut()) {
             *last = (*last).min(now);
             if time <= *last {
-                for entry in books.tracked.get(subject).into_iter().flatten() {
+                for entry in books.tracked.get(key).into_iter().flatten() {
                     entry.time = entry.time.min(now);
                 }
                 return Outcome::Ignored(Ignored::BeforeBan);
             }
         }
-        let (entries, evicted) = books.tracked.touch(subject);
+        let (entries, evicted) = books.tracked.touch(key);
         if evicted {
             self.counters[number].evicted.fetch_add(1, Relaxed);
         }
@@ -239,10 +246,6 @@ impl Ledger {
             len: text.len() as u16,
             at: evidence.push(text.as_bytes()),
         };
-        // Most subjects fail once or twice: no room for four.
-        if entries.len() < 4 {
-            entries.reserve_exact(1);
-        }
         let place = entries.partition_point(|entry| entry.time <= time);
         entries.insert(place, entry);
         let failures = count(entries);
@@ -252,8 +255,8 @@ impl Ledger {
                 of: limits.max_retry,
             };
         }
-        let entries = books.tracked.remove(subject).expect("touched above");
-        let past = books.past.touch(subject).0;
+        let entries = books.tracked.remove(key).expect("touched above");
+        let past = books.past.touch(key).0;
         let ban = Ban {
             subject,
             scope: jail.scope.clone(),
@@ -272,9 +275,8 @@ impl Ledger {
     /// unbanned or allowed. Past bans stay.
     pub fn forgive(&self, subject: Subject) {
         for number in 0..self.jails.len() {
-            self.shard(number, subject).jails[number]
-                .tracked
-                .remove(subject);
+            let key = self.key(subject);
+            self.shard(number, key).jails[number].tracked.remove(key);
         }
     }
 
@@ -364,9 +366,10 @@ impl Ledger {
             if kept.is_empty() {
                 continue;
             }
-            let mut shard = self.shard(number, subject);
+            let key = self.key(subject);
+            let mut shard = self.shard(number, key);
             let Shard { jails, evidence } = &mut *shard;
-            let (entries, evicted) = jails[number].tracked.touch(subject);
+            let (entries, evicted) = jails[number].tracked.touch(key);
             if evicted {
                 self.counters[number].evicted.fetch_add(1, Relaxed);
             }
@@ -410,8 +413,9 @@ impl Ledger {
     /// A subject's past bans by a jail: how many, and when the last one was.
     pub fn offences(&self, jail: usize, subject: Subject) -> Option<(u32, Timestamp)> {
         self.jails.get(jail)?;
-        let mut shard = self.shard(jail, subject);
-        let past = shard.jails[jail].past.get(subject)?;
+        let key = self.key(subject);
+        let mut shard = self.shard(jail, key);
+        let past = shard.jails[jail].past.get(key)?;
         Some((past.offences, past.last?))
     }
 
@@ -429,8 +433,9 @@ impl Ledger {
             let Some(number) = numbers.get(offence.jail.as_str()).copied() else {
                 continue;
             };
-            let mut shard = self.shard(number, offence.subject);
-            *shard.jails[number].past.touch(offence.subject).0 = Past {
+            let key = self.key(offence.subject);
+            let mut shard = self.shard(number, key);
+            *shard.jails[number].past.touch(key).0 = Past {
                 offences: offence.offences,
                 last: Some(offence.last),
             };
@@ -439,11 +444,28 @@ impl Ledger {
         restored
     }
 
-    fn shard(&self, jail: usize, subject: Subject) -> MutexGuard<'_, Shard> {
+    fn key(&self, subject: Subject) -> Hashed {
+        let prefix = subject.prefix();
+        let addr = match prefix.addr() {
+            IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+            IpAddr::V6(addr) => addr,
+        };
+        // In one piece: half of what the derived hash costs.
+        let mut bytes = [prefix.bits(); 17];
+        bytes[..16].copy_from_slice(&addr.octets());
+        let mut hasher = self.hash.build_hasher();
+        hasher.write(&bytes);
+        Hashed {
+            subject,
+            hash: hasher.finish(),
+        }
+    }
+
+    fn shard(&self, jail: usize, key: Hashed) -> MutexGuard<'_, Shard> {
         // A jail that tracks fewer subjects than there are shards uses as many.
         let shards = self.jails[jail].limits.max_tracked.clamp(1, SHARDS);
-        let number = self.hash.hash_one(subject) as usize % shards;
-        lock(&self.shards[number])
+        // The maps use the lowest and the highest bits.
+        lock(&self.shards[(key.hash >> 32) as usize % shards])
     }
 }
 
@@ -510,10 +532,10 @@ fn reason(failures: u32, entries: &[Entry]) -> String {
 }
 
 /// At most [`MAX_EVIDENCE`] bytes of a line, valid UTF-8.
-fn clip(line: &[u8]) -> String {
-    let mut text = String::from_utf8_lossy(&line[..line.len().min(MAX_EVIDENCE)]).into_owned();
+fn clip(line: &[u8]) -> Cow<'_, str> {
+    let mut text = String::from_utf8_lossy(&line[..line.len().min(MAX_EVIDENCE)]);
     while text.len() > MAX_EVIDENCE {
-        text.pop();
+        text.to_mut().pop();
     }
     text
 }

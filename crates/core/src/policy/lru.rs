@@ -1,15 +1,23 @@
 //! A map of bounded size that forgets what was touched longest ago. Constant
-//! time; entries live in one vector, linked by index.
+//! time; entries live in one vector, linked by index. Subjects come with their
+//! hash, which is made once for all maps that a finding is looked up in.
 
-use std::collections::HashMap;
+use hashbrown::HashTable;
 
 use crate::Subject;
 
 const NONE: u32 = u32::MAX;
 
+/// A subject and its hash, keyed: others choose addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashed {
+    pub subject: Subject,
+    pub hash: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Lru<T> {
-    index: HashMap<Subject, u32>,
+    index: HashTable<u32>,
     nodes: Vec<Node<T>>,
     free: Vec<u32>,
     oldest: u32,
@@ -19,7 +27,7 @@ pub(super) struct Lru<T> {
 
 #[derive(Debug)]
 struct Node<T> {
-    subject: Subject,
+    key: Hashed,
     value: T,
     older: u32,
     newer: u32,
@@ -28,7 +36,7 @@ struct Node<T> {
 impl<T: Default> Lru<T> {
     pub fn new(cap: usize) -> Self {
         Self {
-            index: HashMap::new(),
+            index: HashTable::new(),
             nodes: vec![],
             free: vec![],
             oldest: NONE,
@@ -41,15 +49,20 @@ impl<T: Default> Lru<T> {
         self.index.len()
     }
 
-    pub fn get(&mut self, subject: Subject) -> Option<&mut T> {
-        let at = *self.index.get(&subject)?;
+    fn find(&self, key: Hashed) -> Option<u32> {
+        let is_it = |at: &u32| self.nodes[*at as usize].key.subject == key.subject;
+        self.index.find(key.hash, is_it).copied()
+    }
+
+    pub fn get(&mut self, key: Hashed) -> Option<&mut T> {
+        let at = self.find(key)?;
         Some(&mut self.nodes[at as usize].value)
     }
 
     /// The value of a subject, made if it is new, now the newest; and whether
     /// another one had to be forgotten for it.
-    pub fn touch(&mut self, subject: Subject) -> (&mut T, bool) {
-        if let Some(at) = self.index.get(&subject).copied() {
+    pub fn touch(&mut self, key: Hashed) -> (&mut T, bool) {
+        if let Some(at) = self.find(key) {
             if at != self.newest {
                 self.unlink(at);
                 self.link(at);
@@ -58,11 +71,10 @@ impl<T: Default> Lru<T> {
         }
         let evict = self.index.len() >= self.cap && self.oldest != NONE;
         if evict {
-            let subject = self.nodes[self.oldest as usize].subject;
-            self.remove(subject);
+            self.remove(self.nodes[self.oldest as usize].key);
         }
         let node = Node {
-            subject,
+            key,
             value: T::default(),
             older: NONE,
             newer: NONE,
@@ -77,13 +89,17 @@ impl<T: Default> Lru<T> {
                 (self.nodes.len() - 1) as u32
             }
         };
-        self.index.insert(subject, at);
+        let nodes = &self.nodes;
+        self.index
+            .insert_unique(key.hash, at, |at| nodes[*at as usize].key.hash);
         self.link(at);
         (&mut self.nodes[at as usize].value, evict)
     }
 
-    pub fn remove(&mut self, subject: Subject) -> Option<T> {
-        let at = self.index.remove(&subject)?;
+    pub fn remove(&mut self, key: Hashed) -> Option<T> {
+        let nodes = &self.nodes;
+        let is_it = |at: &u32| nodes[*at as usize].key.subject == key.subject;
+        let (at, _) = self.index.find_entry(key.hash, is_it).ok()?.remove();
         self.unlink(at);
         self.free.push(at);
         Some(std::mem::take(&mut self.nodes[at as usize].value))
@@ -95,7 +111,7 @@ impl<T: Default> Lru<T> {
         std::iter::from_fn(move || {
             let node = self.nodes.get(at as usize)?;
             at = node.newer;
-            Some((node.subject, &node.value))
+            Some((node.key.subject, &node.value))
         })
     }
 
