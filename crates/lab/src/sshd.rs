@@ -11,7 +11,10 @@ use std::{
     fs::{self, File},
     io::Read,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -419,7 +422,8 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Tries one password with the real ssh client.
+/// Tries one password with a real client: OpenSSH's, or Dropbear's for a name
+/// with a line break, which the other cannot be given.
 pub fn attempt(
     namespace: &Namespace,
     from: Option<IpAddr>,
@@ -428,7 +432,15 @@ pub fn attempt(
     password: &str,
     timeout: Duration,
 ) -> Result<Outcome> {
+    let user = user.as_ref();
     let dir = temp_dir()?;
+    if user.as_bytes().contains(&b'\n') {
+        let mut client = dropbear(from, to, user);
+        client
+            .env("HOME", dir.path())
+            .env("DROPBEAR_PASSWORD", password);
+        return run_client(namespace, client, timeout);
+    }
     let script = dir.path().join("askpass");
     fs::write(
         &script,
@@ -436,7 +448,25 @@ pub fn attempt(
     )
     .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o700)))
     .context(|| format!("write {}", script.display()))?;
-    let mut ssh = client(from, to, user.as_ref(), timeout);
+    // ssh refuses control and other characters on its command line, but not in
+    // a file, where a percent sign has a meaning.
+    let mut ssh = if !user.as_bytes().contains(&b'%') {
+        let config = dir.path().join("config");
+        let mut text = b"User \"".to_vec();
+        for &byte in user.as_bytes() {
+            if matches!(byte, b'"' | b'\\') {
+                text.push(b'\\');
+            }
+            text.push(byte);
+        }
+        text.extend(b"\"\n");
+        fs::write(&config, text).context(|| format!("write {}", config.display()))?;
+        client(&config, from, to, timeout)
+    } else {
+        let mut ssh = client(Path::new("/dev/null"), from, to, timeout);
+        ssh.arg("-l").arg(user);
+        ssh
+    };
     ssh.args([
         "-o",
         "PreferredAuthentications=password",
@@ -449,6 +479,21 @@ pub fn attempt(
     .env("SSH_ASKPASS_REQUIRE", "force")
     .env("WEIR_LAB_PASSWORD", password);
     run_client(namespace, ssh, timeout)
+}
+
+/// Dropbear's client with no memory of this user's, as far as the command.
+fn dropbear(from: Option<IpAddr>, to: SocketAddr, user: &OsStr) -> Command {
+    let mut client = Command::new(find("dbclient"));
+    client
+        .args(["-y", "-y", "-T", "-p", &to.port().to_string(), "-l"])
+        .arg(user);
+    match from {
+        Some(IpAddr::V4(from)) => client.args(["-b", &from.to_string()]),
+        Some(IpAddr::V6(from)) => client.args(["-b", &format!("[{from}]")]),
+        None => &mut client,
+    };
+    client.args([&to.ip().to_string(), "true"]);
+    client
 }
 
 /// Logs in with a private key.
@@ -488,7 +533,8 @@ fn with_key(
     key: &Path,
     timeout: Duration,
 ) -> Command {
-    let mut ssh = client(from, to, user.as_ref(), timeout);
+    let mut ssh = client(Path::new("/dev/null"), from, to, timeout);
+    ssh.args(["-l", user]);
     ssh.args([
         "-o",
         "PreferredAuthentications=publickey",
@@ -500,36 +546,29 @@ fn with_key(
     ssh
 }
 
-/// ssh with no configuration and no memory of this user's, up to the host.
+/// ssh with one configuration and no memory of this user's, up to the host.
 /// (getopt lets options follow it; the command comes last.)
-fn client(from: Option<IpAddr>, to: SocketAddr, user: &OsStr, timeout: Duration) -> Command {
+fn client(config: &Path, from: Option<IpAddr>, to: SocketAddr, timeout: Duration) -> Command {
     let seconds = timeout.as_secs().max(1);
     let mut ssh = Command::new(find("ssh"));
-    ssh.args([
-        "-F",
-        "/dev/null",
-        "-n",
-        "-T",
-        "-o",
-        "StrictHostKeyChecking=no",
-    ])
-    .args([
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-        "-o",
-        "GlobalKnownHostsFile=/dev/null",
-    ])
-    .args([
-        "-o",
-        "LogLevel=ERROR",
-        "-o",
-        "ConnectionAttempts=1",
-        "-o",
-        "IdentityAgent=none",
-    ])
-    .args(["-o", &format!("ConnectTimeout={seconds}")])
-    .args(["-p", &to.port().to_string(), "-l"])
-    .arg(user);
+    ssh.arg("-F").arg(config);
+    ssh.args(["-n", "-T", "-o", "StrictHostKeyChecking=no"])
+        .args([
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "GlobalKnownHostsFile=/dev/null",
+        ])
+        .args([
+            "-o",
+            "LogLevel=ERROR",
+            "-o",
+            "ConnectionAttempts=1",
+            "-o",
+            "IdentityAgent=none",
+        ])
+        .args(["-o", &format!("ConnectTimeout={seconds}")])
+        .args(["-p", &to.port().to_string()]);
     if let Some(from) = from {
         ssh.args(["-b", &from.to_string()]);
     }
@@ -548,9 +587,6 @@ fn run_client(namespace: &Namespace, mut ssh: Command, timeout: Duration) -> Res
     let Some(status) = child.wait(timeout + CLIENT_GRACE)? else {
         return Ok(Outcome::TimedOut);
     };
-    if status.success() {
-        return Ok(Outcome::LoggedIn);
-    }
     let mut said = Vec::new();
     if let Some(pipe) = child.inner().stderr.as_mut() {
         pipe.read_to_end(&mut said)
@@ -561,10 +597,13 @@ fn run_client(namespace: &Namespace, mut ssh: Command, timeout: Duration) -> Res
         ("Permission denied", Outcome::Denied),
         ("Connection refused", Outcome::Refused),
         ("timed out", Outcome::TimedOut),
+        // Dropbear's words; its exit code is that of success.
+        ("exited: Disconnect received", Outcome::Denied),
     ];
     let known = outcomes.into_iter().find(|(words, _)| said.contains(words));
-    Ok(known.map_or_else(
-        || Outcome::Failed(said.trim().into()),
-        |(_, outcome)| outcome,
-    ))
+    Ok(match known {
+        Some((_, outcome)) => outcome,
+        None if status.success() => Outcome::LoggedIn,
+        None => Outcome::Failed(said.trim().into()),
+    })
 }

@@ -26,6 +26,12 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
     const TYPED: &str = "(keyboard-interactive/pam|keyboard-interactive/bsdauth|keyboard-interactive/skey|keyboard-interactive|challenge-response)";
     // What PAM's strerror says on Linux and FreeBSD.
     const PAM: &str = "(Authentication failure|authentication failure|Authentication error|authentication error|Permission denied|permission denied|User not known to the underlying authentication module|Have exhausted maximum number of retries for service|maximum number of tries exceeded)";
+    // sshd writes up to 187 characters of the name here, one as up to five
+    // bytes ("\\001"), and cuts a message at 500: a name can end it with an
+    // address of its choice. That takes 70 such characters; what a journal
+    // trims is spaces. In the other messages a name has no room for it, or
+    // would need a colon, where sshd ends it.
+    const UNCUT: usize = 390;
     let announces = |text: &str, label: &str| PatternDefinition {
         announces: Some(label.into()),
         ..text.into()
@@ -88,6 +94,14 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
             [
                 "Connection (closed|reset) by (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
                 "Disconnected from (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
+            ]
+            .map(|text| PatternDefinition {
+                max_length: Some(UNCUT),
+                ..unless_counted(text)
+            }),
+        );
+        patterns.extend(
+            [
                 "Connection (closed|reset) by <addr>[ port <port>] \\[preauth\\]",
                 "[fatal: ]Unable to negotiate with <addr>[ port <port>]: <text>",
                 "Did not receive identification string from <addr>[ port <port>]",

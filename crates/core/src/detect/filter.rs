@@ -55,6 +55,10 @@ pub struct PatternDefinition {
     /// It counts only where nothing of this connection has counted before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unless_counted: bool,
+    /// It reads no message of more bytes: where the program cuts long ones, a
+    /// client's text can be made to end one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<usize>,
 }
 
 impl From<&str> for PatternDefinition {
@@ -76,12 +80,13 @@ impl<'de> Deserialize<'de> for PatternDefinition {
             completes: Option<String>,
             #[serde(default)]
             unless_counted: bool,
+            max_length: Option<usize>,
         }
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {
             type Value = PatternDefinition;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a pattern: a string, or a table with text, announces, completes, unless_counted")
+                f.write_str("a pattern: a string, or a table with text, announces, completes, unless_counted, max_length")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(text.into())
@@ -93,6 +98,7 @@ impl<'de> Deserialize<'de> for PatternDefinition {
                     announces: table.announces,
                     completes: table.completes,
                     unless_counted: table.unless_counted,
+                    max_length: table.max_length,
                 })
             }
         }
@@ -180,6 +186,7 @@ struct Rule {
     announces: u8,
     completes: u8,
     unless_counted: bool,
+    max_length: usize,
 }
 
 impl Filter {
@@ -262,6 +269,7 @@ impl Filter {
                     announces: bit(i, &p.announces)?,
                     completes: bit(i, &p.completes)?,
                     unless_counted: p.unless_counted,
+                    max_length: p.max_length.unwrap_or(usize::MAX),
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -357,8 +365,12 @@ impl Filter {
             .iter()
             .find_map(|i| {
                 let i = usize::from(*i);
-                let pattern = &self.patterns[i].pattern;
-                if cut && !pattern.is_open_ended() {
+                let Rule {
+                    pattern,
+                    max_length,
+                    ..
+                } = &self.patterns[i];
+                if message.len() > *max_length || cut && !pattern.is_open_ended() {
                     return None;
                 }
                 Some((i, pattern.read(message)?))

@@ -251,6 +251,34 @@ fn user_names_and_lines_are_bounded() {
     assert!(user.len() <= MAX_USER && user.len() > 56);
 }
 
+/// sshd cuts at 500 bytes and a journal trims spaces; tests/root_names.rs has
+/// a real sshd write the like.
+#[test]
+fn a_name_that_ends_a_cut_message_names_no_address() {
+    for head in [
+        "Connection closed by invalid user ",
+        "Connection reset by authenticating user ",
+        "Disconnected from invalid user ",
+    ] {
+        for lie in [" 1.1.1.1 port 1", " 203.0.113.9 port 22 [preauth]"] {
+            let true_end = " 192.0.2.7 port 4711 [preauth]";
+            // Of 187 characters, as few control characters as fill it.
+            for control in 0..187 - lie.len() {
+                let spaces = 187 - lie.len() - control;
+                let name = format!("{}{lie}{}", "\\\\001".repeat(control), " ".repeat(spaces));
+                let mut message = format!("{head}{name}{true_end}");
+                message.truncate(500);
+                for found in read_all("sshd-aggressive", &[&message, message.trim_end()]) {
+                    let from = found.map(|f| f.addr.to_string());
+                    assert!(from.is_none_or(|f| f == "192.0.2.7"), "{message:?}");
+                }
+            }
+        }
+        let message = format!("{head}bob 192.0.2.7 port 4711 [preauth]");
+        assert_eq!(attempts("sshd-aggressive", &[&message]), 1);
+    }
+}
+
 proptest::proptest! {
     /// Whatever the user name is, the address is the one that sshd appended.
     #[test]

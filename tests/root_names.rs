@@ -1,0 +1,213 @@
+//! Text written to get somebody else banned, or to harm who looks at it: user
+//! names typed into real sshd by real clients, greetings and farewells that no
+//! client sends. Whatever it says, only the address that it came from is found,
+//! and a terminal sees no control character of it.
+
+mod common;
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    io::{Read, Write},
+    net::SocketAddr,
+    os::unix::ffi::OsStrExt,
+};
+
+use common::{ATTACKER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use weir_lab::{
+    sshd::{self, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
+    traffic,
+};
+
+/// Whom the texts accuse.
+const VICTIM: [&str; 2] = ["203.0.113.9", "2001:db8:c::9"];
+
+/// Real clients: Dropbear's for names with a line break.
+const CLIENTS: [&str; 5] = {
+    let [sshd, ssh, keygen, rsyslogd] = PROGRAMS;
+    [sshd, ssh, keygen, rsyslogd, "dbclient"]
+};
+
+/// Both filters; nobody is banned, so that everybody counted can be seen.
+const CONFIG: &str = "interfaces = [\"eth0\"]\n\
+    [jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 100\nipv6_prefix = 128\n\
+    [jail.sshd-aggressive]\npaths = [\"{log}\"]\nmax_retry = 100\nipv6_prefix = 128\n";
+
+/// sshd logs at most this much of a message: behind it, the true address.
+const SSHD_CUTS_AT: usize = 500;
+
+/// A name with which sshd's message, which begins with `head`, is cut where
+/// the lie ends. Before the login, sshd writes a control character as five
+/// ("\\001"), so that the lie fits into the part of a name that it logs.
+fn cut_behind(head: &str, lie: &str) -> Vec<u8> {
+    let room = SSHD_CUTS_AT - head.len() - lie.len();
+    let mut name = vec![1; room / 5];
+    name.extend(vec![b'x'; room % 5]);
+    name.extend(lie.bytes());
+    name
+}
+
+/// No IPv6 address can be in a name: sshd takes what follows a colon for the
+/// style of the login.
+fn names() -> Vec<Vec<u8>> {
+    let victim = VICTIM[0];
+    let lie = format!(" from {victim} port 22 ssh2");
+    let failed = format!("Failed password for root from {victim} port 22 ssh2");
+    let mut names: Vec<Vec<u8>> = [
+        format!("root{lie}"),
+        format!(" {lie} "),
+        format!("x]: {failed}"),
+        format!("invalid user y{lie}: RSA SHA256:x"),
+        format!("y from {victim} not allowed because shell /bin/no"),
+        format!("y {victim} port 22 [preauth]"),
+        format!("y {victim} port 22: Too many authentication failures [preauth]"),
+        // Line breaks, as the end of one message and the begin of another.
+        format!("a\nNov 21 10:00:00 host sshd[7]: {failed}"),
+        format!("a\r\nNov 21 10:00:00 host sshd[7]: {failed}\r\n"),
+        format!("a\n2026-11-21T10:00:00.000000+00:00 host sshd[7]: {failed}"),
+        format!("a#012Nov 21 10:00:00 host sshd[7]: {failed}"),
+        format!("a\\012{failed}"),
+        format!("a\u{2028}{failed}"),
+        // What a terminal or a format would take seriously.
+        format!("\u{1b}[2K\u{1b}[1A{lie}"),
+        format!("%s%n%x{lie}"),
+        format!("\u{202e}{lie}"),
+        // Longer than what sshd logs of a name, with the lie before, across
+        // and behind the cut.
+        format!("{lie}{}", "a".repeat(600)),
+        format!("{}{lie}", "a".repeat(100 - lie.len())),
+        format!("{}{lie}", "a".repeat(90)),
+        format!("{}{lie}", "a".repeat(400)),
+        format!("{}{lie}", "\u{1}".repeat(70)),
+    ]
+    .map(String::into_bytes)
+    .into();
+    names.push([b"\xff\xfe\xc3\x28\x80", lie.as_bytes(), b"\xf0\x9f"].concat());
+    names.push([b"\xc0\xaf".repeat(40).as_slice(), lie.as_bytes()].concat());
+    // The two that name no more than an address and a port behind the user.
+    for head in ["closed by", "reset by"] {
+        for extra in ["", " [preauth]"] {
+            let head = format!("Connection {head} invalid user ");
+            let lie = format!(" {victim} port 22{extra}");
+            names.push(cut_behind(&head, &lie));
+        }
+    }
+    let lie = format!(" {victim} port 22: Too many authentication failures");
+    names.push(cut_behind("Disconnecting invalid user ", &lie));
+    names.push(cut_behind(
+        "error: maximum authentication attempts exceeded for invalid user ",
+        &format!(" from {victim} port 22 ssh2"),
+    ));
+    names
+}
+
+/// What a client says before it has a name, which may hold a colon.
+fn greetings(victim: &str) -> Vec<Vec<u8>> {
+    let failed = format!("Failed password for root from {victim} port 22 ssh2");
+    let mut greetings: Vec<Vec<u8>> = [
+        failed.clone(),
+        format!("x' from {victim} port 22"),
+        format!("x\" from {victim} port 22: invalid format"),
+        format!("\u{1b}[2K{failed}"),
+        format!("SSH-1.0-x from {victim} port 22"),
+        format!("SSH-2.0-x from {victim} port 22: {failed}\r\nno packet"),
+        format!("GET / HTTP/1.1\r\nhost: {failed}"),
+    ]
+    .map(|text| [text.as_bytes(), b"\r\n"].concat())
+    .into();
+    for text in [
+        format!("bye from {victim} port 22 [preauth]"),
+        format!("x [preauth]\nNov 21 10:00:00 host sshd[7]: {failed}"),
+        format!("11: {failed}"),
+    ] {
+        greetings.push([b"SSH-2.0-x\r\n".as_slice(), &farewell(&text)].concat());
+    }
+    greetings
+}
+
+/// SSH_MSG_DISCONNECT, in clear as before the exchange of keys (RFC 4253).
+fn farewell(text: &str) -> Vec<u8> {
+    let mut payload = vec![1];
+    payload.extend(11_u32.to_be_bytes());
+    payload.extend((text.len() as u32).to_be_bytes());
+    payload.extend(text.bytes());
+    payload.extend(0_u32.to_be_bytes());
+    let padding = 4 + (8 - (payload.len() + 5 + 4) % 8) % 8;
+    let mut packet = ((payload.len() + padding + 1) as u32)
+        .to_be_bytes()
+        .to_vec();
+    packet.push(padding as u8);
+    packet.extend(payload);
+    packet.extend(vec![0; padding]);
+    packet
+}
+
+/// Says it, and listens until sshd hangs up.
+fn greet(site: &Site, from: &str, to: SocketAddr, greeting: &[u8]) {
+    let (mut stream, _) = traffic::tcp_open(&site.internet, Some(addr(from)), to, SOON).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    // It may hang up before it has heard all.
+    let _ = stream.write_all(greeting);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn root_no_text_accuses_anybody_else() {
+    if skipped(&CLIENTS) {
+        return;
+    }
+    for (stamp, tries) in [(Stamp::Traditional, 1), (Stamp::Iso, 6)] {
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, CONFIG);
+        let mut opts = SshOpts::new(weir.log());
+        opts.stamp = stamp;
+        // With one try, each ends in "Too many authentication failures".
+        opts.sshd_config = format!("MaxAuthTries {tries}\n");
+        let ssh = SshHost::start(&site.host, &opts).unwrap();
+        weir.run();
+        let guess = |family: usize, from: &str, user: &OsStr| {
+            let to = SocketAddr::new(addr(HOST[family]), ssh.port());
+            let from = Some(addr(from));
+            sshd::attempt(&site.internet, from, to, user, "guess", SOON).unwrap()
+        };
+        // The longest an address can be makes the message the longest.
+        let attackers = [ATTACKER[0], "2001:db8:bad:1234:5678:9abc:def0:1234"];
+        let mut typed = 0;
+        for family in [0, 1] {
+            for name in names() {
+                let name = OsString::from(OsStr::from_bytes(&name));
+                let seen = guess(family, attackers[family], &name);
+                assert_ne!(seen, Outcome::LoggedIn, "{name:?}");
+                typed += u64::from(matches!(seen, Outcome::Denied) || tries == 1);
+            }
+            for greeting in VICTIM.into_iter().flat_map(greetings) {
+                let to = SocketAddr::new(addr(HOST[family]), ssh.port());
+                greet(&site, attackers[family], to, &greeting);
+            }
+        }
+        // Read in order: once this one has counted, all of them have.
+        for who in OTHER {
+            guess(usize::from(who.contains(':')), who, OsStr::new("root"));
+            soon("the last failure to count", || {
+                let tracked = weir.why(who)["tracked"].as_array().unwrap().len();
+                (tracked == 2).then_some(())
+            });
+        }
+        let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
+        for victim in VICTIM {
+            assert!(log.contains(victim), "{victim} was not logged");
+            let why = weir.why(victim);
+            assert_eq!(why["tracked"].as_array().unwrap().len(), 0, "{why}");
+        }
+        for jail in ["sshd", "sshd-aggressive"] {
+            let status = weir.json(&["status", jail]);
+            // Two attackers and the two who came last; nobody else.
+            assert_eq!(status["tracked"], 4, "{status}\n{log}");
+            assert!(status["findings"].as_u64() > Some(typed / 2), "{status}");
+        }
+        for who in attackers {
+            assert_eq!(weir.why(who)["tracked"].as_array().unwrap().len(), 2);
+        }
+        assert!(weir.banned().is_empty());
+    }
+}
