@@ -7,13 +7,13 @@ mod common;
 
 use std::{
     ffi::{OsStr, OsString},
-    fs,
+    fs::{self, File},
     io::{Read, Write},
     net::SocketAddr,
     os::unix::ffi::OsStrExt,
 };
 
-use common::{ATTACKER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     sshd::{self, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic,
@@ -210,4 +210,81 @@ fn root_no_text_accuses_anybody_else() {
         }
         assert!(weir.banned().is_empty());
     }
+}
+
+/// A line feed ends each line; nothing else may move a cursor, set a title, or
+/// turn the order of letters round.
+#[track_caller]
+fn harmless(what: &str, shown: &str) {
+    let harm = shown.chars().find(|&c| {
+        c.is_control() && c != '\n'
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    });
+    assert_eq!(harm, None, "{what}: {shown:?}");
+}
+
+/// Not every syslog daemon escapes what it writes.
+#[test]
+fn root_a_terminal_sees_no_control_character_of_a_log() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(
+        &site.host,
+        "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n",
+    );
+    let evil = "\u{1b}[2J\u{1b}]0;title\u{7}\r\u{8}\u{9b}2J\u{202e}\u{2066}\t";
+    let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+    let line = |who: &str| {
+        format!(
+            "{stamp} host sshd[7]: Failed password for invalid user evil{evil} from {who} port 1 ssh2\n"
+        )
+    };
+    fs::write(weir.path("evil.log"), line(CUSTOMER[0])).unwrap();
+    let mut log = File::options().append(true).open(weir.log()).unwrap();
+    for who in ATTACKER {
+        log.write_all(line(who).as_bytes()).unwrap();
+    }
+    soon("both bans", || (weir.banned().len() == 2).then_some(()));
+    weir.ask(&["ban", OTHER[0], "--reason", &format!("evil{evil}")])
+        .done();
+    weir.ask(&[
+        "allow",
+        "add",
+        CUSTOMER[1],
+        "--note",
+        &format!("evil{evil}"),
+    ])
+    .done();
+    // And what is refused is named without harm.
+    let name = format!("evil{evil}");
+    let file = weir.path("evil.log").display().to_string();
+    for (args, shows) in [
+        (vec!["why", ATTACKER[0]], true),
+        (vec!["why", ATTACKER[1]], true),
+        (vec!["why", OTHER[0]], true),
+        (vec!["why", CUSTOMER[1]], true),
+        (vec!["bans"], true),
+        (vec!["allow", "list"], true),
+        (vec!["status"], false),
+        (vec!["status", "sshd"], false),
+        (vec!["filter", "test", "sshd", &file], true),
+        (vec!["ban", &name], true),
+        (vec!["unban", &name], true),
+        (vec!["why", &name], true),
+        (vec!["status", &name], true),
+    ] {
+        let answer = weir.ask(&args);
+        let shown = answer.out + &answer.err;
+        harmless(&format!("{args:?}"), &shown);
+        assert!(
+            !shown.is_empty() && shown.contains("evil") >= shows,
+            "{args:?}: {shown}"
+        );
+    }
+    soon("the ban to be told", || {
+        weir.said().contains("evil").then_some(())
+    });
+    harmless("the daemon's log", &weir.said());
 }
