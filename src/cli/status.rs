@@ -79,12 +79,13 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     why::counters(&status["counters"])?;
     for ring in status["rings"].as_array().into_iter().flatten() {
         show::line(format!(
-            "ring {}: {} records read of {} segments by {} workers, {} lost; {} files bad, {} unreadable",
+            "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",
             show::text(&ring["ring"]),
             ring["records"],
             ring["segments"],
             ring["workers"],
             ring["lost"],
+            ring["lost_bytes"],
             ring["bad"],
             ring["unreadable"]
         ))?;

@@ -31,6 +31,8 @@ pub struct Inspection {
     pub records: u64,
     /// Records of them that were dropped.
     pub dropped: u64,
+    /// What those would have taken.
+    pub dropped_bytes: u64,
     /// Who reads.
     pub readers: Vec<Attached>,
 }
@@ -89,6 +91,7 @@ pub fn inspect(path: impl AsRef<Path>, owner: Owner) -> Result<Inspection> {
             .min(size),
         records: control.published.next_seq.load(Relaxed),
         dropped: control.writer.dropped.load(Relaxed),
+        dropped_bytes: control.writer.dropped_bytes.load(Relaxed),
         readers: readers.collect(),
     })
 }

@@ -204,6 +204,8 @@ pub(crate) struct WriterInfo {
     /// 1: the writer registered for membarrier; 0: it fences by itself.
     pub membarrier: AtomicU64,
     pub dropped: AtomicU64,
+    /// What they would have taken in the ring.
+    pub dropped_bytes: AtomicU64,
 }
 
 #[repr(C, align(128))]

@@ -324,6 +324,8 @@ pub(crate) struct Consumer {
     /// The writer's next number, loaded after the words were copied.
     hint: u64,
     pub lost: u64,
+    /// Bytes that were overwritten before they were read.
+    pub overwritten: u64,
 }
 
 /// A record in copied words.
@@ -370,6 +372,7 @@ impl Consumer {
         let state = memory.state(slot).load(Relaxed);
         let mut position = 0;
         let mut expected = None;
+        let mut overwritten = 0;
         let mut found = false;
         // The floor moves 16 times a round at most; a writer that outruns
         // this loop a thousand times is not one of ours.
@@ -383,6 +386,7 @@ impl Consumer {
             (position, expected) = match from {
                 From::Newest => (head, Some(seq)),
                 From::At(position, seen) if position <= head && position.is_multiple_of(8) => {
+                    overwritten = floor.saturating_sub(position);
                     (position.max(floor), Some(seen))
                 }
                 _ if head == floor => (head, Some(seq)),
@@ -414,6 +418,7 @@ impl Consumer {
             head: position,
             hint: 0,
             lost: 0,
+            overwritten,
         })
     }
 
@@ -451,6 +456,7 @@ impl Consumer {
                 return Err("head went backwards");
             }
             self.head = head;
+            self.overwritten = self.overwritten.saturating_add(position - self.position);
             self.position = position;
             let published = head - position;
             if published == 0 {
@@ -476,6 +482,7 @@ impl Consumer {
             // Some of it is gone. What follows the floor is whole.
             let gone = (floor - self.position) / 8;
             if floor.is_multiple_of(8) && gone < count as u64 {
+                self.overwritten = self.overwritten.saturating_add(floor - self.position);
                 self.position = floor;
                 return Ok(Copied::Words(gone as usize, count));
             }

@@ -99,6 +99,8 @@ pub struct Reader {
     bad: Option<(ErrorKind, &'static str)>,
     /// There was nothing last time.
     idle: bool,
+    /// What the writer had dropped when we came.
+    dropped_before: u64,
 }
 
 impl Reader {
@@ -136,6 +138,7 @@ impl Reader {
             protocol::detach(&segment, slot);
             return Err(Error::new(ErrorKind::Corrupt, "indices are not a writer's"));
         };
+        let dropped_before = segment.control().writer.dropped_bytes.load(Relaxed);
         let words = (options.batch as u64).min(header.data_size) as usize / 8;
         Ok(Reader {
             segment,
@@ -146,6 +149,7 @@ impl Reader {
             end: 0,
             bad: None,
             idle: false,
+            dropped_before,
         })
     }
 
@@ -324,6 +328,15 @@ impl Reader {
     /// the writer. Exact for every gap of less than 2^39 records.
     pub fn lost(&self) -> u64 {
         self.consumer.lost
+    }
+
+    /// What the lost records took, or would have taken, in the ring: those
+    /// overwritten, and those that the writer says it has dropped since this
+    /// reader came, also the ones whose gap has not been reached yet.
+    pub fn lost_bytes(&self) -> u64 {
+        let dropped = self.segment.control().writer.dropped_bytes.load(Relaxed);
+        let dropped = dropped.saturating_sub(self.dropped_before);
+        self.consumer.overwritten.saturating_add(dropped)
     }
 
     /// Bytes published and not yet read, headers included.

@@ -29,6 +29,7 @@ struct Source {
     /// As of the last turn: who asks need not wait for the reader, which a
     /// sleeping worker holds.
     lost: AtomicU64,
+    lost_bytes: AtomicU64,
     bad: OnceLock<String>,
 }
 
@@ -61,6 +62,7 @@ pub struct Set {
     bad: AtomicU64,
     /// Losses of segments that are gone.
     lost_before: AtomicU64,
+    lost_bytes_before: AtomicU64,
 }
 
 /// What a set has been through.
@@ -74,6 +76,8 @@ pub struct Statistics {
     pub refused: usize,
     /// Records lost, over all segments.
     pub lost: u64,
+    /// What they took, or would have taken; see [`Reader::lost_bytes`].
+    pub lost_bytes: u64,
 }
 
 impl Set {
@@ -90,6 +94,7 @@ impl Set {
             waiting: Mutex::new(Vec::new()),
             bad: AtomicU64::new(0),
             lost_before: AtomicU64::new(0),
+            lost_bytes_before: AtomicU64::new(0),
         };
         set.rescan()?;
         Ok(Arc::new(set))
@@ -158,6 +163,7 @@ impl Set {
                     file,
                     reader: Mutex::new(reader),
                     lost: AtomicU64::new(0),
+                    lost_bytes: AtomicU64::new(0),
                     bad: OnceLock::new(),
                 }),
                 Err(error) => {
@@ -214,6 +220,8 @@ impl Set {
             };
             if reader.is_bad() || (!reader.has_records() && !reader.has_writer()) {
                 self.lost_before.fetch_add(reader.lost(), Relaxed);
+                let bytes = reader.lost_bytes();
+                self.lost_bytes_before.fetch_add(bytes, Relaxed);
                 drop(reader);
                 *place = None;
                 self.generation.fetch_add(1, Relaxed);
@@ -238,11 +246,13 @@ impl Set {
                 .unwrap_or_else(PoisonError::into_inner)
                 .len(),
             lost: self.lost_before.load(Relaxed),
+            lost_bytes: self.lost_bytes_before.load(Relaxed),
             ..Statistics::default()
         };
         for source in self.list().iter().flatten() {
             statistics.segments += usize::from(source.bad.get().is_none());
             statistics.lost += source.lost.load(Relaxed);
+            statistics.lost_bytes += source.lost_bytes.load(Relaxed);
         }
         statistics
     }
@@ -296,6 +306,7 @@ impl Source {
     /// After a turn: what others may want to know.
     fn note(&self, set: &Set, reader: &mut Reader) {
         self.lost.store(reader.lost(), Relaxed);
+        self.lost_bytes.store(reader.lost_bytes(), Relaxed);
         if reader.is_bad()
             && let Err(error) = reader.batch()
             && self.bad.set(error.to_string()).is_ok()

@@ -150,6 +150,7 @@ pub struct Writer {
     time: u64,
     time_left: u32,
     dropped: u64,
+    dropped_bytes: u64,
     /// When dead readers were last looked for.
     looked: u64,
     /// The segment is another process's: leave it as it is.
@@ -301,6 +302,7 @@ impl Writer {
         info.membarrier.store(u64::from(membarrier), Relaxed);
         info.pid.store(u64::from(std::process::id()), Relaxed);
         let dropped = info.dropped.load(Relaxed);
+        let dropped_bytes = info.dropped_bytes.load(Relaxed);
         let state = info.state.load(Relaxed);
         info.state.store((state | 1).wrapping_add(2), Release);
         Ok(Writer {
@@ -311,6 +313,7 @@ impl Writer {
             time: 0,
             time_left: 0,
             dropped,
+            dropped_bytes,
             looked: 0,
             abandoned: false,
         })
@@ -384,12 +387,13 @@ impl Writer {
     #[inline]
     fn put(&mut self, time: u64, payload: &[u8]) -> Result<(), Refused> {
         if payload.len() as u64 > self.max_record {
-            return self.refuse(Refused::TooLong);
+            return self.refuse(Refused::TooLong, payload.len());
         }
         let need = footprint(payload.len());
         if !self.producer.has_room(need) && !self.make_room(need) {
             let cut = self.segment.is_cut();
-            return self.refuse(if cut { Refused::Gone } else { Refused::Full });
+            let why = if cut { Refused::Gone } else { Refused::Full };
+            return self.refuse(why, payload.len());
         }
         self.producer.put(&self.segment, time, payload);
         Ok(())
@@ -426,13 +430,12 @@ impl Writer {
     }
 
     #[cold]
-    fn refuse(&mut self, why: Refused) -> Result<(), Refused> {
+    fn refuse(&mut self, why: Refused, length: usize) -> Result<(), Refused> {
         self.dropped += 1;
-        self.segment
-            .control()
-            .writer
-            .dropped
-            .store(self.dropped, Relaxed);
+        self.dropped_bytes = self.dropped_bytes.wrapping_add(footprint(length));
+        let info = &self.segment.control().writer;
+        info.dropped.store(self.dropped, Relaxed);
+        info.dropped_bytes.store(self.dropped_bytes, Relaxed);
         self.producer.skip(&self.segment);
         Err(why)
     }

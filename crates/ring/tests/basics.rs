@@ -122,6 +122,7 @@ fn an_overwritten_reader_counts_exactly() {
     }
     let got = payloads(&mut reader);
     assert_eq!(got.len() as u64 + reader.lost(), 1000);
+    assert_eq!(reader.lost_bytes(), reader.lost() * 24);
     assert!(got.len() > 100, "{} of about 170 records kept", got.len());
     assert_eq!(got.last().expect("some")[..], 999_u64.to_ne_bytes());
 }
@@ -453,6 +454,8 @@ fn a_segment_is_looked_at_from_outside() {
     assert_eq!(seen.max_record as usize, writer.max_record());
     assert_eq!(seen.writer, Some(us));
     assert_eq!((seen.records, seen.dropped), (stored + 1, 1));
+    assert_eq!(seen.dropped_bytes, 40);
+    assert_eq!(reader.lost_bytes(), 40);
     assert_eq!((seen.head, seen.kept), (stored * 40, stored * 40));
     let [ahead, last] = seen.readers[..] else {
         panic!("{seen:?}");

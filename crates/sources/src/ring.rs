@@ -59,6 +59,8 @@ pub struct RingStatistics {
     pub records: u64,
     /// Records lost: overwritten before they were read, or dropped by writers.
     pub lost: u64,
+    /// Their bytes, headers included.
+    pub lost_bytes: u64,
 }
 
 /// A ring that several threads read, each through a [`RingSource`].
@@ -193,6 +195,7 @@ impl RingSource {
             bad: now.bad,
             records: self.ring.0.records.load(Ordering::Relaxed),
             lost: now.lost,
+            lost_bytes: now.lost_bytes,
         })
     }
 
@@ -418,6 +421,7 @@ mod tests {
         });
         let now = source.statistics().unwrap();
         assert_eq!((now.lost, now.unreadable, now.segments), (1, 1, 1));
+        assert_eq!(now.lost_bytes, 1016);
         assert_eq!(now.records, lines.len() as u64 + 1);
         fs::remove_file(dir.path().join("junk")).unwrap();
         read_until(&mut source, |_, problems| {

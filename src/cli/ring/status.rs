@@ -138,6 +138,7 @@ fn segment(name: &str, now: &Inspection, rated: Option<(&Segments, f64)>) -> Val
         "writer": now.writer.map(|pid| json!({ "pid": pid, "program": program(pid) })),
         "records": now.records,
         "dropped": now.dropped,
+        "dropped_bytes": now.dropped_bytes,
         "bytes": now.head,
         "kept_bytes": now.kept,
         "unread_bytes": now.readers.iter().map(|reader| reader.behind).max(),

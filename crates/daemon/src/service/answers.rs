@@ -175,6 +175,8 @@ pub struct RingStatus {
     pub records: u64,
     /// Records lost, overwritten or dropped.
     pub lost: u64,
+    /// Their bytes.
+    pub lost_bytes: u64,
 }
 
 /// The whole picture.

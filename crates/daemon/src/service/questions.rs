@@ -154,6 +154,7 @@ impl Service {
                 bad: now.bad,
                 records: now.records,
                 lost: now.lost,
+                lost_bytes: now.lost_bytes,
             })
             .collect()
     }
