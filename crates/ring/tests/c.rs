@@ -2,8 +2,12 @@
 //! warning, linked with the static and the shared library, run.
 
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use weir_ring::{ReaderOptions, Set};
 
 fn run(command: &mut Command) -> String {
     let output = command
@@ -107,4 +111,95 @@ fn the_examples_talk_to_each_other_through_both_libraries() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "0 lost\n");
         assert!(output.stdout == lines.as_bytes());
     }
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts `program`, waits until it answers, sends it `unwanted` requests from
+/// each of five addresses and ends it with SIGTERM.
+fn with_unwanted(program: &Path, log: &Path, unwanted: usize) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let port = socket.local_addr().expect("its address").port();
+    drop(socket);
+    let mut command = Command::new(program);
+    command.arg(port.to_string()).arg(log);
+    let mut server = Server(command.spawn().expect("the server"));
+    let clients: Vec<UdpSocket> = (1..=5)
+        .map(|last| {
+            let client = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 0)).expect("a client");
+            client
+                .connect(("127.0.0.1", port))
+                .expect("on the loopback");
+            client
+                .set_read_timeout(Some(Duration::from_millis(100)))
+                .expect("a timeout");
+            client
+        })
+        .collect();
+    let begun = Instant::now();
+    let greet = |client: &UdpSocket| {
+        let mut answer = [0; 16];
+        while client.send(b"hello").is_err() || client.recv(&mut answer).ok() != Some(7) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no answer");
+        }
+    };
+    for client in &clients {
+        greet(client);
+        for _ in 0..unwanted {
+            client.send(b"give me everything").expect("sent");
+        }
+        // The same thread serves it, in order.
+        greet(client);
+    }
+    let id = server.0.id().to_string();
+    run(Command::new("kill").args(["-s", "TERM", &id]));
+    assert!(server.0.wait().expect("our child").success());
+}
+
+#[test]
+fn the_patched_udp_server_logs_into_a_ring_what_it_logged_into_a_file() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let compile = |output: &str| {
+        let mut command = Command::new("gcc");
+        command.args(STRICT).args(["-std=c11", "-pthread"]);
+        command.arg(here("examples/c/udp_server.c"));
+        command.arg("-o").arg(at(output));
+        command
+    };
+    run(&mut compile("plain"));
+    run(compile("patched")
+        .arg("-DWITH_RING")
+        .arg("-I")
+        .arg(here("include"))
+        .arg(built("libweir_ring.a"))
+        .args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]));
+
+    with_unwanted(&at("plain"), &at("log"), 40);
+    let text = fs::read_to_string(at("log")).expect("the log");
+    let mut file: Vec<&str> = text.lines().collect();
+    assert_eq!(file.len(), 200);
+    assert!(file.contains(&"unwanted request from ::ffff:127.0.0.5, 18 bytes"));
+
+    with_unwanted(&at("patched"), &at("ring"), 40);
+    let set = Set::open(at("ring"), &ReaderOptions::new()).expect("the ring");
+    let mut worker = set.worker(0, 1);
+    let mut ring = Vec::new();
+    while worker
+        .turn(|_, batch| {
+            ring.extend(batch.map(|record| String::from_utf8_lossy(record.payload).into_owned()));
+        })
+        .is_some()
+    {}
+    ring.sort();
+    file.sort_unstable();
+    assert_eq!(ring, file);
+    assert_eq!(set.statistics().segments, 2, "one for each thread");
 }
