@@ -13,10 +13,14 @@ BASH    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH     := $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
 FISH    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 UNIT    := $(DESTDIR)/lib/systemd/system
+LIB     := $(DESTDIR)$(PREFIX)/lib
+INCLUDE := $(DESTDIR)$(PREFIX)/include
+PYTHON  := $(LIB)/python3/dist-packages
 PROGRAM ?= $(TARGET)/release/weir
+LIBRARIES ?= $(dir $(PROGRAM))
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: help deps build demo test bench lint fmt fuzz install uninstall clean
+.PHONY: help deps build demo test bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -25,7 +29,7 @@ deps: ## install what building, tests and the demo need (root)
 	@dist/install-deps.sh
 
 build: deps ## build the release binaries
-	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-bench
+	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-bench -p weir-ring -p weir-ring-preload
 
 demo: build ## a real sshd under attack, in a virtual network (root, about a minute)
 	$(CARGO) build --release --locked $(JOBS) -p weir-demo
@@ -56,6 +60,12 @@ fmt: ## format Rust and BPF
 	$(CARGO) fmt --all
 	clang-format -i bpf/*.c bpf/*.h
 
+# The unsafe parts of the ring. An own directory: other flags, other files.
+sanitize: deps ## the ring's tests under AddressSanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test --locked $(JOBS) -p weir-ring \
+		--target $$(uname -m)-unknown-linux-gnu --target-dir $(TARGET)/sanitize \
+		--test basics --test hostile --test properties
+
 FUZZ_SECONDS ?= 60
 fuzz: deps ## fuzz everything that reads others' text, a minute each
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
@@ -64,7 +74,7 @@ fuzz: deps ## fuzz everything that reads others' text, a minute each
 		$(CARGO) fuzz run -s none $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=0 || exit 1; \
 	done
 
-install: ## install binary, unit, default configuration, man pages, completions
+install: ## install binary, unit, default configuration, man pages, completions, ring library
 	@test -x $(PROGRAM) || { echo "make build first"; exit 1; }
 	@# A name of its own, then one rename: a daemon that starts meanwhile finds
 	@# the old program or the new one, whole.
@@ -76,12 +86,34 @@ install: ## install binary, unit, default configuration, man pages, completions
 	$(SBIN)/weir completions bash | install -D -m 0644 /dev/stdin $(BASH)/weir
 	$(SBIN)/weir completions zsh | install -D -m 0644 /dev/stdin $(ZSH)/_weir
 	$(SBIN)/weir completions fish | install -D -m 0644 /dev/stdin $(FISH)/weir.fish
+	@if test -e $(LIBRARIES)/libweir_ring_preload.so; then $(MAKE) --no-print-directory install-ring; \
+	else echo "the ring's libraries are not built: not installed"; fi
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; \
 	if systemctl --quiet is-active weir; then \
 		echo "weir runs: weir check && systemctl restart weir (bans stay in force meanwhile)"; \
 	else echo "now: weir check && systemctl enable --now weir"; fi
 
-uninstall: ## take all of it away; PURGE=1: configuration and database, too
+# For servers that log into a ring, on a machine without weir too. A new file
+# each, since servers have the old one mapped.
+install-ring:
+	install -d $(LIB)/pkgconfig $(INCLUDE) $(PYTHON)
+	rm -f $(LIB)/libweir_ring.so.0 $(LIB)/libweir_ring_preload.so
+	install -m 0755 $(LIBRARIES)/libweir_ring.so $(LIB)/libweir_ring.so.0
+	ln -sf libweir_ring.so.0 $(LIB)/libweir_ring.so
+	install -m 0755 $(LIBRARIES)/libweir_ring_preload.so $(LIB)/libweir_ring_preload.so
+	install -m 0644 $(LIBRARIES)/libweir_ring.a $(LIB)/libweir_ring.a
+	install -m 0644 crates/ring/include/weir_ring.h $(INCLUDE)/weir_ring.h
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1); \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e "s|@VERSION@|$$version|" crates/ring/weir_ring.pc.in | \
+		install -m 0644 /dev/stdin $(LIB)/pkgconfig/weir_ring.pc
+	install -m 0644 crates/ring/python/weir_ring.py $(PYTHON)/weir_ring.py
+	@test "$(DESTDIR)$(PREFIX)" != /usr || ldconfig
+
+uninstall-ring:
+	rm -f $(LIB)/libweir_ring.so $(LIB)/libweir_ring.so.0 $(LIB)/libweir_ring.a $(LIB)/libweir_ring_preload.so
+	rm -f $(LIB)/pkgconfig/weir_ring.pc $(INCLUDE)/weir_ring.h $(PYTHON)/weir_ring.py
+
+uninstall: uninstall-ring ## take all of it away; PURGE=1: configuration and database, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
 	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(UNIT)/weir.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1
