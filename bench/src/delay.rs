@@ -125,8 +125,8 @@ fn rss_anon(pid: u32) -> anyhow::Result<f64> {
     Ok(kib.trim().parse::<f64>()? / 1024.0)
 }
 
-/// Seconds per line, one address each. The watcher spins on the table: one of
-/// the two cores is its.
+/// Seconds per line, one address each. The watcher spins on the table, but gives
+/// way at each look: on two cores the daemon's threads may need its one.
 fn measure(
     generation: &Generation,
     mut write: impl FnMut(&str) -> anyhow::Result<()>,
@@ -149,7 +149,7 @@ fn measure(
                 write(&line)?;
                 again = Instant::now();
             }
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
         if n == 0 {
             continue;
