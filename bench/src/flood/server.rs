@@ -139,7 +139,7 @@ impl Counters {
 /// Where refusals of one thread go.
 enum Sink {
     File(LogFile),
-    Ring(LogRing),
+    Ring(Box<LogRing>),
     Oracle(Oracle),
 }
 
@@ -342,13 +342,13 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
                 lines: 0,
                 line: Line::default(),
             }),
-            (None, None, Some(dir)) => Sink::Ring(LogRing {
+            (None, None, Some(dir)) => Sink::Ring(Box::new(LogRing {
                 writer: segment(dir, thread, args.overwrite)?,
                 message: args.message,
                 text: Vec::new(),
                 records: 0,
                 line: Line::default(),
-            }),
+            })),
             (None, None, None) => anyhow::bail!("neither --log nor --ring nor --oracle"),
         };
         let (counters, stop) = (counters.clone(), stop.clone());

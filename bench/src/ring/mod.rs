@@ -61,6 +61,8 @@ struct Round {
     waited: f64,
 }
 
+type Run = Box<dyn Fn(&Track) -> anyhow::Result<Round>>;
+
 /// One way of getting records from one core to the other.
 struct Case {
     name: String,
@@ -68,7 +70,7 @@ struct Case {
     ratio_to: Option<String>,
     /// Its threads sleep, or share a core: they wait for it in any case.
     sleeps: bool,
-    run: Box<dyn Fn(&Track) -> anyhow::Result<Round>>,
+    run: Run,
 }
 
 impl Case {
