@@ -34,7 +34,7 @@ impl Screen {
     }
 
     fn line(&self, code: &str, mark: &str, text: &str) {
-        let (on, off) = if self.colour {
+        let (on, off) = if self.colour && !code.is_empty() {
             (code, "\x1b[0m")
         } else {
             ("", "")

@@ -81,6 +81,13 @@ impl Run {
         }
     }
 
+    /// The process that plays.
+    fn player(&self) -> String {
+        let pid = self.demo.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        children.trim().to_owned()
+    }
+
     /// As the terminal does it: to everything in the foreground.
     fn interrupt(&self) {
         let group = Pid::from_raw(self.demo.id().try_into().unwrap());
@@ -134,18 +141,14 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Namespaces of processes that are gone: whoever made them left them.
-fn orphans() -> BTreeSet<String> {
-    entries(Path::new("/run/netns"))
-        .into_iter()
-        .filter_map(|path| {
-            let name = path.file_name()?.to_str()?.to_owned();
-            let pid: u32 = name
-                .split('-')
-                .find_map(|word| word.trim_start_matches(char::is_alphabetic).parse().ok())?;
-            (!Path::new(&format!("/proc/{pid}")).exists()).then_some(name)
-        })
-        .collect()
+/// The namespaces that a process made (their names tell which did).
+fn namespaces_of(pid: &str) -> Vec<PathBuf> {
+    let mut all = entries(Path::new("/run/netns"));
+    all.retain(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(&format!("wl{pid}-"))
+    });
+    all
 }
 
 #[test]
@@ -154,17 +157,19 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
         return;
     }
     let weir = weir();
-    // While the stage is set, and at lines that the watcher sees.
+    // As soon as somebody plays, and at lines that the watcher sees.
     for moment in ["", "weir protects", "weir found", "SIGKILL to weir daemon"] {
-        let before = orphans();
         let mut run = Run::start(&weir);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !run.said().contains(moment) || run.left().is_empty() {
+        while !run.said().contains(moment) || run.player().is_empty() {
             assert!(Instant::now() < deadline, "{moment:?}: {}", run.said());
             let ended = run.demo.try_wait().unwrap();
             assert!(ended.is_none(), "{moment:?}: {}", run.complained());
             std::thread::sleep(Duration::from_millis(2));
         }
+        let player = run.player();
+        // The first moment is before they are made, the others are not.
+        assert!(moment.is_empty() || namespaces_of(&player).len() == 2);
         run.interrupt();
         let begun = Instant::now();
         // Once more, as people do.
@@ -175,8 +180,7 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
         assert_eq!(status.code(), Some(130), "{moment:?}: {}", run.complained());
         assert!(took < Duration::from_secs(2), "{moment:?}: {took:?}");
         assert_eq!(run.left(), BTreeSet::new(), "{moment:?}");
-        let new: Vec<_> = orphans().difference(&before).cloned().collect();
-        assert!(new.is_empty(), "{moment:?}: {new:?}");
+        assert_eq!(namespaces_of(&player), [] as [PathBuf; 0], "{moment:?}");
         assert!(run.complained().contains("interrupted"), "{moment:?}");
     }
 }
