@@ -19,8 +19,8 @@ pub struct Segment {
     /// Room for records in bytes, a power of two such as 64K or 16M
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "4M")]
     size: u64,
-    /// What to do when a reader is too slow: drop new records, or overwrite the oldest
-    #[arg(long, value_enum, default_value = "drop")]
+    /// When a reader is too slow: "drop" new records, or "overwrite" the oldest
+    #[arg(long, value_enum, default_value = "drop", hide_possible_values = true)]
     policy: Policy,
     /// Permissions of the segment; readers write to it as well
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode, default_value = "600")]

@@ -41,8 +41,13 @@ pub struct Args {
     /// Print the records as they are, one per line, instead of as JSON
     #[arg(long)]
     raw: bool,
-    /// Begin with the oldest records that are there, or with new ones
-    #[arg(long, value_enum, default_value = "newest")]
+    /// Begin with the "oldest" records that are there, or the "newest" that come
+    #[arg(
+        long,
+        value_enum,
+        default_value = "newest",
+        hide_possible_values = true
+    )]
     from: Start,
     /// Read the segments of everybody, not only our own and root's
     #[arg(long)]
