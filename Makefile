@@ -50,10 +50,12 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 		$$cc -target bpf -O2 -g -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
 	shellcheck dist/*.sh .ci/run
-	@# It wants the unit's program in place: one that exists stands in for it.
-	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: unit not verified"; exit 0; }; \
-	dir=$$(mktemp -d); sed 's,/usr/sbin/weir,/bin/true,' dist/weir.service >$$dir/weir.service; \
-	said=$$(systemd-analyze verify --man=no $$dir/weir.service 2>&1 | grep -F weir.service); \
+	@# It wants the units' program in place: one that exists stands in for it.
+	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \
+	dir=$$(mktemp -d); for unit in weir.service weir-ring-syslog@.service; do \
+		sed 's,/usr/sbin/weir,/bin/true,' dist/$$unit >$$dir/$$(echo $$unit | sed 's/@/@x/'); \
+	done; \
+	said=$$(systemd-analyze verify --man=no $$dir/*.service 2>&1 | grep -E 'weir(-ring-syslog@x)?\.service'); \
 	rm -r $$dir; test -z "$$said" || { echo "$$said"; exit 1; }
 
 fmt: ## format Rust and BPF
@@ -81,6 +83,7 @@ install: ## install binary, unit, default configuration, man pages, completions,
 	install -D -m 0755 $(PROGRAM) $(SBIN)/.weir.new
 	mv -f $(SBIN)/.weir.new $(SBIN)/weir
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir.service | install -D -m 0644 /dev/stdin $(UNIT)/weir.service
+	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir-ring-syslog@.service | install -D -m 0644 /dev/stdin $(UNIT)/weir-ring-syslog@.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -D -m 0644 dist/weir.toml $(DESTDIR)/etc/weir/weir.toml
 	umask 022 && $(SBIN)/weir man $(MAN)
 	$(SBIN)/weir completions bash | install -D -m 0644 /dev/stdin $(BASH)/weir
@@ -113,9 +116,10 @@ uninstall-ring:
 	rm -f $(LIB)/libweir_ring.so $(LIB)/libweir_ring.so.0 $(LIB)/libweir_ring.a $(LIB)/libweir_ring_preload.so
 	rm -f $(LIB)/pkgconfig/weir_ring.pc $(INCLUDE)/weir_ring.h $(PYTHON)/weir_ring.py
 
-uninstall: uninstall-ring ## take all of it away; PURGE=1: configuration and database, too
+uninstall: ## take all of it away; PURGE=1: configuration and database, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
-	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(UNIT)/weir.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
+	@$(MAKE) --no-print-directory uninstall-ring
+	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
 	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir

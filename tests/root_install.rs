@@ -276,6 +276,7 @@ fn a_staged_tree_is_filled_and_emptied() {
     for name in [
         "usr/sbin/weir",
         "lib/systemd/system/weir.service",
+        "lib/systemd/system/weir-ring-syslog@.service",
         "etc/weir/weir.toml",
         "usr/share/man/man1/weir.1",
         "usr/share/man/man1/weir-ban.1",
