@@ -14,12 +14,17 @@ pub(crate) struct Config {
     pub(crate) tee: bool,
     /// Bytes of each segment.
     pub(crate) size: u64,
+    /// Permissions of each segment.
+    pub(crate) mode: u32,
     /// What segments are called, before their number.
     pub(crate) program: String,
     patterns: Vec<CString>,
 }
 
 const SIZE: u64 = 1 << 20;
+
+/// Readers write, too: they publish how far they are.
+const MODE: u32 = 0o600;
 
 impl Config {
     /// `Ok(None)`: nothing is asked for, the library is to do nothing.
@@ -60,10 +65,19 @@ impl Config {
                 })
                 .ok_or("WEIR_RING_SIZE must be a power of two, 4096 or more")?,
         };
+        let mode = match variable("WEIR_RING_MODE").filter(|value| !value.is_empty()) {
+            None => MODE,
+            Some(value) => value
+                .to_str()
+                .and_then(|value| u32::from_str_radix(value, 8).ok())
+                .filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0)
+                .ok_or("WEIR_RING_MODE must be octal, 600 to 666")?,
+        };
         Ok(Some(Config {
             directory,
             tee,
             size,
+            mode,
             program: file_name(program),
             patterns,
         }))
@@ -172,6 +186,14 @@ mod tests {
             (
                 vec![("WEIR_RING", "/a"), files, ("WEIR_RING_SIZE", "5000")],
                 "WEIR_RING_SIZE",
+            ),
+            (
+                vec![("WEIR_RING", "/a"), files, ("WEIR_RING_MODE", "460")],
+                "WEIR_RING_MODE",
+            ),
+            (
+                vec![("WEIR_RING", "/a"), files, ("WEIR_RING_MODE", "4660")],
+                "WEIR_RING_MODE",
             ),
         ] {
             let error = read(&pairs).expect_err("an error");

@@ -205,7 +205,10 @@ fn take(config: &Config) -> Option<&'static Segment> {
 }
 
 fn make(config: &Config) -> Result<Writer, String> {
-    let options = Options::new().size(config.size).replace(true);
+    let options = Options::new()
+        .size(config.size)
+        .mode(config.mode)
+        .replace(true);
     for number in 0..SEGMENTS {
         let path = config
             .directory
