@@ -49,7 +49,10 @@ impl Machine {
 
     fn runs(&self, before: &str) -> Answer {
         let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-        let output = Command::new("unshare")
+        // A shell cannot trap what it was started without: CI's own shell may
+        // have started the tests with SIGINT ignored.
+        let output = Command::new("env")
+            .args(["--default-signal=INT,TERM", "unshare"])
             .args(["--mount", "--propagation", "private"])
             .args(["bash", "-uc", FRAME, "frame", before, SCRIPT])
             .env("PATH", path)
