@@ -22,6 +22,12 @@ impl HostFacts for Host {
     fn has_file(&self, path: &str) -> bool {
         path.len().is_multiple_of(2)
     }
+    fn user(&self, name: &str) -> Option<u32> {
+        name.len().is_multiple_of(2).then_some(33)
+    }
+    fn processors(&self) -> usize {
+        4
+    }
 }
 
 fuzz_target!(|text: &str| {
