@@ -572,7 +572,14 @@ fn recover(segment: &Segment) -> Result<Producer> {
     let floor = segment.floor().load(Acquire);
     let seq = segment.next_seq().load(Acquire);
     let capacity = segment.capacity();
-    if head > POSITION_LIMIT || seq > POSITION_LIMIT || floor > head || head - floor > capacity {
+    let between_records = |position: u64| !position.is_multiple_of(8);
+    if head > POSITION_LIMIT
+        || seq > POSITION_LIMIT
+        || floor > head
+        || head - floor > capacity
+        || between_records(head)
+        || between_records(floor)
+    {
         return Err(damaged("indices are not a writer's"));
     }
     // A writer that died between moving the floor and looking at the readers
@@ -582,7 +589,7 @@ fn recover(segment: &Segment) -> Result<Producer> {
     let tail = (0..SLOTS)
         .filter(|&slot| segment.state(slot).load(Acquire) & 1 == 1)
         .map(|slot| segment.tail(slot).load(Acquire))
-        .filter(|tail| (oldest..floor).contains(tail))
+        .filter(|&tail| (oldest..floor).contains(&tail) && !between_records(tail))
         .min();
     let begin = match segment.policy() {
         Policy::DropNewest => tail.unwrap_or(floor),

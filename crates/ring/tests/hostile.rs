@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use weir_ring::{Options, Policy, Reader, ReaderOptions, Start, Writer};
+use weir_ring::{Clock, Options, Policy, Reader, ReaderOptions, Start, Writer};
 
 const SIZE: u64 = 4096;
 const DATA: u64 = 16384;
@@ -38,6 +38,20 @@ fn drain(reader: &mut Reader) {
         if !reader.is_bad() && reader.backlog() == 0 {
             return;
         }
+    }
+}
+
+/// Records begin at multiples of 8; an index that is none would have the
+/// writer store at odd addresses.
+#[test]
+fn a_writer_takes_over_no_index_between_records() {
+    for policy in [Policy::DropNewest, Policy::OverwriteOldest] {
+        let (writer, file) = segment(policy);
+        drop(writer);
+        for word in 512..580_u64 {
+            file.write_all_at(&7_u64.to_ne_bytes(), word * 8).unwrap();
+        }
+        assert!(Writer::from_fd(&file, Clock::Coarse).is_err());
     }
 }
 
