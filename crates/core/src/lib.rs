@@ -6,7 +6,10 @@
 
 pub mod addr;
 pub mod ban;
+pub mod class;
 pub mod detect;
+pub mod fence;
+pub mod geo;
 pub mod policy;
 pub mod reason;
 pub mod scope;
