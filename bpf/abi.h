@@ -6,9 +6,10 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 2
+#define WEIR_ABI 3
 
-/* Exits of the packet path. crates/core/src/reason.rs has the same numbers
+/* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
+ * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop. crates/core/src/reason.rs has the same numbers
  * (asserted by crates/kernel). */
 enum reason {
 	R_PASS,
@@ -18,9 +19,16 @@ enum reason {
 	R_ALLOWED,
 	R_OTHER_PORT,
 	R_ESSENTIAL,
+	R_REPLY,
 	R_OBSERVED,
 	R_BANNED_ALL,
 	R_BANNED_SCOPE,
+	R_LISTED,
+	R_FENCED,
+	R_LISTED_OUT,
+	R_FENCED_OUT,
+	R_DECOY,
+	R_PROVEN,
 	R_MAX,
 };
 

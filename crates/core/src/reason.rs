@@ -22,17 +22,31 @@ pub enum Reason {
     OtherPort = 5,
     /// Passed: neighbour discovery or DHCP, which keep the host reachable.
     Essential = 6,
+    /// Passed: its place is denied, but it answers a flow that began here.
+    Reply = 7,
     /// Passed, would be dropped: the daemon runs with `observe = true`.
-    Observed = 7,
+    Observed = 8,
     /// Dropped: a ban of all ports.
-    BannedAll = 8,
+    BannedAll = 9,
     /// Dropped: a ban of this port.
-    BannedScope = 9,
+    BannedScope = 10,
+    /// Dropped: a list holds its source.
+    Listed = 11,
+    /// Dropped: the geofence denies its source.
+    Fenced = 12,
+    /// Dropped on the way out: a list holds its destination.
+    ListedOut = 13,
+    /// Dropped on the way out: the geofence denies its destination.
+    FencedOut = 14,
+    /// Dropped: it is for a decoy port, its source unproven.
+    Decoy = 15,
+    /// Dropped: it completes a handshake with a decoy port, so its source is real.
+    Proven = 16,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 17] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -40,9 +54,16 @@ impl Reason {
         Self::Allowed,
         Self::OtherPort,
         Self::Essential,
+        Self::Reply,
         Self::Observed,
         Self::BannedAll,
         Self::BannedScope,
+        Self::Listed,
+        Self::Fenced,
+        Self::ListedOut,
+        Self::FencedOut,
+        Self::Decoy,
+        Self::Proven,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -52,7 +73,7 @@ impl Reason {
 
     /// Is a packet that leaves here dropped?
     pub fn is_drop(self) -> bool {
-        matches!(self, Self::BannedAll | Self::BannedScope)
+        self >= Self::BannedAll
     }
 
     /// The name in JSON, metrics and messages.
@@ -65,9 +86,16 @@ impl Reason {
             Self::Allowed => "allowed",
             Self::OtherPort => "other-port",
             Self::Essential => "essential",
+            Self::Reply => "reply",
             Self::Observed => "observed",
             Self::BannedAll => "banned-all",
             Self::BannedScope => "banned-scope",
+            Self::Listed => "listed",
+            Self::Fenced => "fenced",
+            Self::ListedOut => "listed-out",
+            Self::FencedOut => "fenced-out",
+            Self::Decoy => "decoy",
+            Self::Proven => "proven",
         }
     }
 }

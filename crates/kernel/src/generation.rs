@@ -32,13 +32,13 @@ use crate::{
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
 pub const POLICY_SCOPED: u16 = 0x8000;
 /// `R_MAX` of bpf/abi.h.
-pub const REASONS: u32 = 10;
+pub const REASONS: u32 = 17;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
 const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 120);
