@@ -9,8 +9,8 @@
 #define WEIR_ABI 3
 
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
- * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop. crates/core/src/reason.rs has the same numbers
- * (asserted by crates/kernel). */
+ * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop.
+ * crates/core/src/reason.rs has the same numbers (asserted by crates/kernel). */
 enum reason {
 	R_PASS,
 	R_NOT_IP,
@@ -119,10 +119,76 @@ struct event {
 	__u8 pad[5];
 };
 
+/* The class table: which lists and which rules of the geofence are about an
+ * address. Two copies of lines behind one another; control.class_base names the
+ * first line of the one in use, 0: none yet. Line 0 is never used. A copy:
+ *   header, 8 lines: struct class_header, then a cover per list, per rule
+ *   top of IPv4, 4096 lines: a reference per upper 16 bits
+ *   top of IPv6, 4096 lines: the same
+ *   records, 4 in a line, from header.records on: struct class
+ *   nodes and their references
+ * A reference is the number of a class, or, with CLASS_NODE, the line of a node
+ * that decides by the next 8 bits. All line and word numbers count from the
+ * copy's start. Lines and not an array of words: array values are padded to 8
+ * bytes, and a node should be one cache line. */
+#define CLASS_NODE	  0x80000000U
+#define CLASS_COVER_LINES 1 /* behind the header's first line */
+#define CLASS_TOP4	  8
+#define CLASS_TOP6	  (CLASS_TOP4 + 4096)
+#define CLASS_BODY	  (CLASS_TOP6 + 4096)
+#define CLASS_MAX_LISTS	  64
+#define CLASS_MAX_FENCES  16
+#define CLASS_INLINE_REFS 6
+struct class_line {
+	__u32 word[16];
+};
+struct class_header {
+	__u32 lists;   /* how many */
+	__u32 fences;  /* how many */
+	__u32 records; /* their first line */
+	__u32 lines;   /* of this copy */
+	__u32 pad[12];
+};
+/* What a list (number 0 and up) or a rule (CLASS_MAX_LISTS and up) covers. */
+#define COVER_IN  1
+#define COVER_OUT 2
+struct cover {
+	__u16 policy; /* its ports; 0 = all */
+	__u16 ways;   /* COVER_IN, COVER_OUT */
+};
+/* 256 children as runs of equal references: bit n is set where child n differs
+ * from the one before (bit 0 always). */
+struct class_node {
+	__u64 bits[4];
+	__u32 refs;		       /* word of the first run's reference */
+	__u8 rank[4];		       /* runs in the parts before */
+	__u32 here[CLASS_INLINE_REFS]; /* the references, when there are few */
+};
+struct class
+{
+	__u64 lists;   /* a bit each */
+	__u16 denied;  /* by which rules of the geofence, a bit each */
+	__u16 country; /* 1 + its index, 0 = unknown */
+	__u32 pad;
+};
+/* Drops per list, then per country as in struct class. */
+#define CLASS_COUNTERS (CLASS_MAX_LISTS + 1 + 26 * 26)
+struct class_counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* Flows that began on the other side of the interface, so that their answers
+ * are not taken for the beginning of one: {tag: 32, jiffies: 32}, two cells a
+ * flow. Lost when both are overwritten by younger flows. */
+#define FLOW_CELLS 65536
+
 /* Words that user space changes while the program runs. */
 struct control {
 	__u32 bloom_base; /* first word of the bloom copy that readers use */
 	__u32 observe;	  /* 1: count what would be dropped, and pass it */
+	__u32 class_base; /* first line of the class table that readers use */
+	__u32 zero;	  /* always 0, which the verifier does not know */
 };
 
 /* What a generation was built with, kept beside its pins. */
@@ -141,6 +207,8 @@ struct meta {
 	__u8 boot_id[40];
 	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
 			       for */
+	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
+	__u32 pad2;
 };
 
 /* Answer of the clock program. */
@@ -152,6 +220,10 @@ struct clock_sample {
 _Static_assert(sizeof(struct ban64) == 16 && sizeof(struct bucket64) == 64, "abi");
 _Static_assert(sizeof(struct ban128) == 32 && sizeof(struct bucket128) == 64, "abi");
 _Static_assert(sizeof(struct policy) == 160 && sizeof(struct counter) == 32, "abi");
-_Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 120, "abi");
+_Static_assert(sizeof(struct class_line) == 64 && sizeof(struct class_header) == 64,
+	       "abi");
+_Static_assert(sizeof(struct class_node) == 64 && sizeof(struct class) == 16, "abi");
+_Static_assert(sizeof(struct cover) == 4, "abi");
+_Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 128, "abi");
 
 #endif

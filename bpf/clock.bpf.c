@@ -7,6 +7,11 @@
 
 /* Ring buffers have no value type; this gives the skeleton `struct event`. */
 struct event event_layout;
+/* So have the parts of a class table's lines. */
+struct class_header class_header_layout;
+struct cover cover_layout;
+struct class_node class_node_layout;
+struct class class_layout;
 
 SEC("syscall")
 int weir_clock(struct clock_sample *sample)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* The packet path on ingress, as an XDP and as a tcx program:
- *   parse -> bloom -> ban table -> scope -> essential -> allow -> verdict
- * Both programs are the same stages around another context. Malformed packets
+ *   parse -> class -> bloom -> ban table -> scope -> essential -> allow -> verdict
+ * Both programs are the same stages around another context; the twin on egress
+ * (egress.h) has parse, class, essential and allow of them. Malformed packets
  * and more than two VLAN tags pass on both hooks: the host's own stack drops
  * the first, and a banned source gains nothing by the second unless the host
  * terminates three tags (counted, so it shows). */
@@ -17,10 +18,12 @@ const volatile struct {
 	__u32 over64;  /* overflow buckets - 1 */
 	__u32 pages128;
 	__u32 over128;
-	__u32 bloom_mask; /* words of one copy - 1 */
-	__u32 v4_length;  /* the one IPv4 length below 32 that may be banned; 0: none */
-	__u32 final_pass; /* XDP action of an innocent packet; benchmarks make it a drop
-			   */
+	__u32 bloom_mask;   /* words of one copy - 1 */
+	__u32 v4_length;    /* the one IPv4 length below 32 that may be banned; 0: none */
+	__u32 final_pass;   /* XDP action of an innocent packet; benchmarks make it a drop
+			     */
+	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
+	__u32 flow_jiffies; /* how long an answer is expected */
 	__u32 pad;
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
@@ -32,10 +35,18 @@ struct {
 	__type(value, struct meta);
 } meta SEC(".maps");
 
+struct control control;
+
+/* A scalar of which the verifier forgets what it knows: paths that differ in it
+ * only are one path from here on. */
+#define FORGET(x) ((x) ^= control.zero)
+
 #include "parse.h"
 #include "verdict.h"
 #include "stage_ban.h"
 #include "stage_allow.h"
+#include "flows.h"
+#include "stage_class.h"
 
 /* Has the source entries for this packet? `again` counts the scoped ones that
  * cover the flow it is given. Ports that cannot be known match any of them;
@@ -45,8 +56,16 @@ struct {
 	 ((l4)->kind == P_PORTS &&                                                       \
 	  FOUND_SCOPED(again(FLOW_SET | (__u32)(l4)->protocol << 16 | (l4)->dest))))
 
-/* The source is banned for this packet: what may still save it. */
-static __always_inline enum reason settle(__u64 found, const struct l4 *l4, int allowed)
+/* An IPv6 address as flow_hash takes it. */
+static __always_inline __u64 remote6(__u64 hi, __u64 lo)
+{
+	return hash64(hi) ^ lo;
+}
+
+/* What follows for a packet that is banned, listed or fenced by `why`: what may
+ * still save it. */
+static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
+					  int allowed)
 {
 	if (l4->essential)
 		return R_ESSENTIAL;
@@ -54,7 +73,19 @@ static __always_inline enum reason settle(__u64 found, const struct l4 *l4, int 
 		return R_ALLOWED;
 	if (control.observe)
 		return R_OBSERVED;
-	return FOUND_ALL(found) ? R_BANNED_ALL : R_BANNED_SCOPE;
+	return why;
+}
+
+/* The reason for which the source is denied, before anything saves it. */
+static __always_inline enum reason denied(__u64 found, __u64 covered, __u32 said)
+{
+	if (FOUND_ALL(found))
+		return R_BANNED_ALL;
+	if (covered)
+		return R_BANNED_SCOPE;
+	if (said)
+		return said & 0xff;
+	return found ? R_OTHER_PORT : R_PASS;
 }
 
 static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, int tc,
@@ -62,8 +93,10 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 {
 	struct iphdr *ip = f->l3;
 	__u64 key, net = 0, hash, net_hash = 0, now, found = 0;
-	__u32 total, policy = 0, net_policy = 0;
+	__u32 total, policy = 0, net_policy = 0, base = 0, class = 0, said = 0;
+	__u64 covered = 0;
 	int hit, net_hit = 0;
+	enum reason why;
 	struct l4 l4 = {};
 
 	if ((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5)
@@ -78,6 +111,11 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 		return R_MALFORMED;
 
 	key = bpf_ntohl(ip->saddr);
+	if (cfg.class_lines) {
+		base = control.class_base;
+		class = class4(base, key);
+		FORGET(class);
+	}
 	if (cfg.v4_length) {
 		net = (key & (~0U << (32 - cfg.v4_length))) | (__u64)cfg.v4_length << 32;
 		net_hash = hash64(net);
@@ -86,7 +124,7 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 	key |= 32ULL << 32;
 	hash = hash64(key);
 	hit = bloom_has_short(bloom_word(hash), hash);
-	if (!hit && !net_hit)
+	if (!hit && !net_hit && !class)
 		return R_PASS;
 
 	now = bpf_jiffies64();
@@ -94,29 +132,36 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 		found = glance64(key, hash, now, &policy);
 	if (net_hit)
 		found += glance64(net, net_hash, now, &net_policy);
-	if (!found)
+	if (!found && !class)
 		return R_PASS;
 #define AGAIN_V4(flow)                                                                   \
 	((hit ? again64(key, hash, now, flow, policy) : 0) +                             \
 	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0))
 	parse_l4_v4(f, ip, total, &l4);
-	f->cut |= l4.kind == P_UNKNOWN;
-	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, AGAIN_V4))
-		return R_OTHER_PORT;
+	if (found && !FOUND_ALL(found))
+		covered = SCOPE_HITS(&l4, AGAIN_V4);
+	if (class && !FOUND_ALL(found) && !covered)
+		said = classify(base, class, bpf_ntohl(ip->saddr), flow_of(&l4),
+				how(&l4, COVER_IN));
+	why = denied(found, covered, said);
+	if (why < R_OBSERVED)
+		return why;
 	exit->source[10] = exit->source[11] = 0xff;
 	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
 	exit->protocol = l4.protocol;
 	exit->port = l4.dest;
-	return settle(found, &l4, allowed4(ip->saddr));
+	exit->said = said;
+	return settle(why, &l4, allowed4(ip->saddr));
 }
 
 static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, int tc,
 					     struct exit *exit)
 {
 	struct ipv6hdr *ip = f->l3;
-	__u32 total, short_policy = 0, long_policy = 0;
-	__u64 hi, lo, hash, bits, now, found = 0;
+	__u32 total, short_policy = 0, long_policy = 0, base = 0, class = 0, said = 0;
+	__u64 hi, lo, hash, bits, now, found = 0, covered = 0;
 	int short_hit, long_hit;
+	enum reason why;
 	struct l4 l4 = {};
 
 	if ((void *)(ip + 1) > f->end || ip->version != 6)
@@ -125,21 +170,26 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 	     bpf_ntohl(ip->saddr.s6_addr32[1]);
 	if (!(hi >> 40)) /* ::/24: never bannable, and its keys are IPv4's */
 		return R_PASS;
+	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
+	     bpf_ntohl(ip->saddr.s6_addr32[3]);
+	if (cfg.class_lines) {
+		base = control.class_base;
+		class = class6(base, hi, lo);
+		FORGET(class);
+	}
 	hash = hash64(hi);
 	bits = bloom_word(hash);
 	short_hit = bloom_has_short(bits, hash);
 	long_hit = bloom_has_long(bits, hash);
-	if (!short_hit && !long_hit)
+	if (!short_hit && !long_hit && !class)
 		return R_PASS;
 
-	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
-	     bpf_ntohl(ip->saddr.s6_addr32[3]);
 	now = bpf_jiffies64();
 	if (short_hit)
 		found = glance64(hi, hash, now, &short_policy);
 	if (long_hit)
 		found += glance128(hi, lo, now, &long_policy);
-	if (!found)
+	if (!found && !class)
 		return R_PASS;
 #define AGAIN_V6(flow)                                                                   \
 	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
@@ -151,13 +201,19 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
 		total = ~0U;
 	parse_l4_v6(f, ip, total, &l4);
-	f->cut |= l4.kind == P_UNKNOWN;
-	if (!FOUND_ALL(found) && !SCOPE_HITS(&l4, AGAIN_V6))
-		return R_OTHER_PORT;
+	if (found && !FOUND_ALL(found))
+		covered = SCOPE_HITS(&l4, AGAIN_V6);
+	if (class && !FOUND_ALL(found) && !covered)
+		said = classify(base, class, remote6(hi, lo), flow_of(&l4),
+				how(&l4, COVER_IN));
+	why = denied(found, covered, said);
+	if (why < R_OBSERVED)
+		return why;
 	__builtin_memcpy(exit->source, &ip->saddr, 16);
 	exit->protocol = l4.protocol;
 	exit->port = l4.dest;
-	return settle(found, &l4, allowed6(&ip->saddr));
+	exit->said = said;
+	return settle(why, &l4, allowed6(&ip->saddr));
 }
 
 #define AGAIN -1 /* more of the headers must be made readable first */
@@ -180,6 +236,8 @@ static __always_inline int decide(struct frame *f, int tags_seen, __u32 frame_le
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return AGAIN;
 	if (reason >= R_OBSERVED) {
+		if (exit.said)
+			count_class(exit.said, frame_len);
 		exit.reason = reason;
 		count_and_tell(&exit, bpf_jiffies64());
 		return reason >= R_BANNED_ALL;
@@ -237,5 +295,7 @@ int weir_tcx(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
+
+#include "egress.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

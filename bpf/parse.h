@@ -23,6 +23,11 @@
 #define IP_OFFSET	   0x1fff
 #define IPPROTO_SHIM6	   140
 #define IPPROTO_HIP	   139
+#define TCP_FLAGS	   13 /* offset of the byte with SYN and ACK */
+#define TCP_SYN		   0x02
+#define TCP_ACK		   0x10
+#define ICMP_ERRORS	   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
+#define ICMPV6_ERRORS	   (BIT(1) | BIT(2) | BIT(3) | BIT(4))
 #define ND_TYPE_FIRST	   133
 #define ND_TYPE_LAST	   137
 
@@ -60,6 +65,7 @@ struct l4 {
 	enum transport kind;
 	__u8 protocol;
 	__u8 essential; /* neighbour discovery or DHCP */
+	__u8 goes_on;	/* cannot begin a flow: TCP but a bare SYN, an ICMP error */
 	__u16 source;
 	__u16 dest;
 };
@@ -89,6 +95,20 @@ static __always_inline enum reason parse_l2(struct frame *f, int tags_seen)
 		f->l3 = tag + 1;
 	}
 	return R_TOO_MANY_TAGS;
+}
+
+/* Sign bit: x is not 0. The barrier keeps clang from making it a branch. */
+static __always_inline __u64 not_zero(__u64 x)
+{
+	x |= -x;
+	asm volatile("" : "+r"(x));
+	return x;
+}
+
+/* All ones when x is 0, else 0. */
+static __always_inline __u64 is_zero(__u64 x)
+{
+	return (not_zero(x) >> 63) - 1;
 }
 
 /* Membership of a protocol number as one test: a chain of comparisons would
@@ -137,8 +157,31 @@ static __always_inline void read_ports(struct frame *f, void *pos, __u32 room,
 	l4->dest = bpf_ntohs(ports->dest);
 }
 
-static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
-					struct l4 *l4)
+/* Can this packet begin a flow? Asked about packets of a class only. What cannot
+ * be read may. ICMP errors answer a packet of ours: dropping them breaks path
+ * MTU discovery (RFC 4890 4.3.1). Without a branch on the protocol, as each
+ * outcome would be a path. */
+static __always_inline void read_beginning(struct frame *f, void *pos, __u32 room,
+					   struct l4 *l4)
+{
+	__u64 tcp = is_zero(l4->protocol ^ IPPROTO_TCP);
+	__u64 errors = (is_zero(l4->protocol ^ IPPROTO_ICMP) & ICMP_ERRORS) |
+		       (is_zero(l4->protocol ^ IPPROTO_ICMPV6) & ICMPV6_ERRORS);
+	__u32 at = TCP_FLAGS & tcp;
+	__u8 *byte = pos + at;
+	__u64 value;
+
+	if (room <= at || (void *)(byte + 1) > f->end) {
+		f->cut |= tcp || errors;
+		return;
+	}
+	value = *byte;
+	l4->goes_on = (not_zero((value & (TCP_SYN | TCP_ACK)) ^ TCP_SYN) >> 63 & tcp) |
+		      (errors >> (value & 31) & is_zero(value >> 5) & 1);
+}
+
+static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
+				       struct l4 *l4)
 {
 	__u32 head = ip->ihl * 4;
 
@@ -148,6 +191,8 @@ static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32
 		return;
 	}
 	read_ports(f, f->l3 + head, total - head, l4);
+	if (cfg.class_lines)
+		read_beginning(f, f->l3 + head, total - head, l4);
 	l4->essential = l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP &&
 			!(ip->frag_off & bpf_htons(IP_MF_OFFSET)) &&
 			((l4->source == 67 && l4->dest == 68) ||
@@ -155,8 +200,8 @@ static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32
 }
 
 /* `total`: bytes of the packet by its own account, from the IPv6 header on. */
-static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u32 total,
-					struct l4 *l4)
+static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u32 total,
+				       struct l4 *l4)
 {
 	__u8 next = ip->nexthdr, fragmented = 0;
 	__u32 off = sizeof(*ip), len;
@@ -190,9 +235,17 @@ static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u
 		next = ext->next;
 		off += len;
 	}
+	/* One path from here on, whatever the chain was; it is at most 12 KiB. */
+	FORGET(off);
+	off &= 0x3fff;
+	FORGET(next);
+	FORGET(fragmented);
+	l4->protocol = next;
 	if (off > total || f->l3 + off > f->end)
 		return;
 	read_ports(f, f->l3 + off, total - off, l4);
+	if (cfg.class_lines)
+		read_beginning(f, f->l3 + off, total - off, l4);
 	if (fragmented) /* not even a whole packet: RFC 6980 */
 		return;
 	if (l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP)
@@ -206,6 +259,33 @@ static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u
 		else if (nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST && nd[1] == 0)
 			l4->essential = 1;
 	}
+}
+
+/* However the headers lie, the verifier goes on with one path. */
+static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
+{
+	l4->kind ^= control.zero;
+	FORGET(l4->protocol);
+	FORGET(l4->essential);
+	FORGET(l4->goes_on);
+	FORGET(l4->source);
+	FORGET(l4->dest);
+	f->cut |= l4->kind == P_UNKNOWN;
+	FORGET(f->cut);
+}
+
+static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
+					struct l4 *l4)
+{
+	walk_l4_v4(f, ip, total, l4);
+	forget_l4(f, l4);
+}
+
+static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u32 total,
+					struct l4 *l4)
+{
+	walk_l4_v6(f, ip, total, l4);
+	forget_l4(f, l4);
 }
 
 #endif

@@ -39,8 +39,6 @@ struct {
 	__type(value, struct policy);
 } policies SEC(".maps");
 
-struct control control;
-
 /* How many entries name a source and are not over: those that cover all ports
  * in the low half, those that cover some in the high half. Functions here are
  * global ones on purpose: the verifier checks each once, not along every path
@@ -243,20 +241,6 @@ struct glance {
 	__u64 matches; /* 0 - their number */
 	__u64 full;    /* sign bit: no slot EMPTY */
 };
-
-/* Sign bit: x is not 0. The barrier keeps clang from making it a branch. */
-static __always_inline __u64 not_zero(__u64 x)
-{
-	x |= -x;
-	asm volatile("" : "+r"(x));
-	return x;
-}
-
-/* All ones when x is 0, else 0. */
-static __always_inline __u64 is_zero(__u64 x)
-{
-	return (not_zero(x) >> 63) - 1;
-}
 
 static __always_inline void note(struct glance *g, __u64 same, __u64 word, __u64 claim)
 {

@@ -23,6 +23,7 @@ struct exit {
 	__u8 source[16];
 	__u8 protocol;
 	__u16 port;
+	__u32 said; /* by judge_class, 0: nothing */
 };
 
 /* Not inlined: only packets on their way to a drop come here, at most

@@ -49,6 +49,8 @@ impl Other {
             geometry: Geometry::for_bans(100, 100),
             seed: [seed, seed + 1, seed + 2],
             v4_length: 0,
+            class_lines: 0,
+            flow_jiffies: 0,
             drop_innocent: false,
         };
         let generation = Generation::create(1, &options, None).unwrap();

@@ -116,6 +116,8 @@ fn packet_path(
             0xa076_1d64_78bd_642f,
         ],
         v4_length: 0,
+        class_lines: 0,
+        flow_jiffies: 0,
         drop_innocent,
     };
     let generation = Generation::create(1, &options, None)?;

@@ -155,6 +155,8 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
             0xa076_1d64_78bd_642f,
         ],
         v4_length: 0,
+        class_lines: 0,
+        flow_jiffies: 0,
         drop_innocent: false,
     };
     let generation = Generation::create(1, &options, None)?;

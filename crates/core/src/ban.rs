@@ -19,6 +19,8 @@ pub enum Producer {
     List(String),
     /// A decoy port.
     Decoy,
+    /// The geofence: it drops flows, and bans nobody.
+    Geofence,
 }
 
 impl fmt::Display for Producer {
@@ -28,6 +30,7 @@ impl fmt::Display for Producer {
             Self::Jail(name) => write!(f, "jail:{name}"),
             Self::List(name) => write!(f, "list:{name}"),
             Self::Decoy => f.write_str("decoy"),
+            Self::Geofence => f.write_str("geofence"),
         }
     }
 }
@@ -44,6 +47,7 @@ impl FromStr for Producer {
             Some(("list", name)) if !name.is_empty() => Ok(Self::List(name.to_owned())),
             None if text == "manual" => Ok(Self::Manual),
             None if text == "decoy" => Ok(Self::Decoy),
+            None if text == "geofence" => Ok(Self::Geofence),
             _ => Err(format!(
                 "{text:?} is not a producer: manual, decoy, jail:NAME or list:NAME"
             )),

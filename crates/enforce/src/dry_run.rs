@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 
 use crate::{
-    Attachment, Backend, BootNanos, Counter, Entry, Error, Expiry, Inserted, PacketEvent, Policy,
-    Settings, Usage,
+    Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
+    PacketEvent, Policy, Settings, Usage,
 };
 
 /// The backend `dry-run`.
@@ -141,6 +141,14 @@ impl Backend for DryRun {
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
         self.state().allow = allow.clone();
         Ok(())
+    }
+
+    fn set_classes(&self, _classes: &Arc<Classes>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        Ok(Vec::new())
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {

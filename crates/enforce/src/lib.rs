@@ -11,10 +11,10 @@ pub mod kernel;
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes, geo::Country};
 
 /// What went wrong while enforcing.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,21 @@ pub struct Counter {
     /// Which exit.
     pub reason: Reason,
     /// Packets, over all CPUs and interfaces.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+/// Packets that a list dropped, or the geofence because of a country.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClassCounter {
+    /// The list; the geofence otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    /// The country, if the geofence knew it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub country: Option<Country>,
+    /// Packets in both directions, over all CPUs and interfaces.
     pub packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub bytes: u64,
@@ -154,6 +169,16 @@ pub trait Backend: Send + Sync {
 
     /// Replaces the allow list, which wins over every ban.
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error>;
+
+    /// Replaces geofence and lists as a whole: each packet is judged by the old
+    /// ones or by the new. Nothing to judge costs nothing.
+    ///
+    /// # Errors
+    /// The kernel has no room or no egress hook; the old ones stay.
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error>;
+
+    /// What lists and geofence dropped, those that dropped something.
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error>;
 
     /// Counters of every reason, in [`Reason::ALL`] order.
     fn counters(&self) -> Result<Vec<Counter>, Error>;

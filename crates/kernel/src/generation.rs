@@ -19,6 +19,7 @@ use libbpf_rs::{
 
 use crate::{
     allow::AllowList,
+    class::ClassTable,
     error::{Context, Error, Result},
     link,
     skeleton::{
@@ -37,15 +38,17 @@ pub const ABI: u32 = 3;
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
 pub const POLICY_SCOPED: u16 = 0x8000;
+/// `FLOW_CELLS` of bpf/abi.h.
+const FLOW_CELLS: u32 = 65_536;
 /// `R_MAX` of bpf/abi.h.
 pub const REASONS: u32 = 17;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
-const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 120);
+const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);
 const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
-const MAPS: [&str; 10] = [
+const MAPS: [&str; 13] = [
     "bans64",
     "bans128",
     "bloom",
@@ -56,6 +59,9 @@ const MAPS: [&str; 10] = [
     "allow_hint",
     "counters",
     "events",
+    "classes",
+    "class_counters",
+    "flows",
 ];
 /// Pinned last: a directory that has it is whole.
 const META: &str = "meta";
@@ -69,6 +75,11 @@ pub struct Options {
     pub seed: [u64; 3],
     /// The one IPv4 length below 32 that may be banned; 0 for none.
     pub v4_length: u8,
+    /// Lines of one copy of the class table; 0: no class stage, no egress
+    /// program, and no cost.
+    pub class_lines: u32,
+    /// How long the answer to a flow without handshake is expected, in jiffies.
+    pub flow_jiffies: u32,
     /// Benchmarks only: innocent packets leave by drop instead of pass.
     pub drop_innocent: bool,
 }
@@ -89,6 +100,8 @@ pub struct Generation {
     pub events: MapHandle,
     /// Prefixes that no ban holds for.
     pub allow: AllowList,
+    /// Geofence and lists.
+    pub classes: ClassTable,
     seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
@@ -97,8 +110,10 @@ pub struct Generation {
     bloom: MapHandle,
     control: MapHandle,
     meta: MapHandle,
+    flows: MapHandle,
     xdp: OwnedFd,
     tcx: OwnedFd,
+    out: Option<OwnedFd>,
 }
 
 /// A fingerprint of the packet path's sources in this binary.
@@ -124,6 +139,17 @@ impl Generation {
         size(&mut open.maps.bans64, g.buckets64 + g.overflow64)?;
         size(&mut open.maps.bans128, g.buckets128 + g.overflow128)?;
         size(&mut open.maps.bloom, g.bloom_words * 2)?;
+        let classes = if options.class_lines == 0 {
+            1
+        } else {
+            1 + 2 * options.class_lines
+        };
+        size(&mut open.maps.classes, classes)?;
+        if options.class_lines == 0 {
+            open.progs.weir_out.set_autoload(false);
+        } else {
+            size(&mut open.maps.flows, FLOW_CELLS)?;
+        }
         let rodata = open
             .maps
             .rodata_data
@@ -136,6 +162,8 @@ impl Generation {
         rodata.cfg.over128 = g.overflow128 - 1;
         rodata.cfg.bloom_mask = g.bloom_words - 1;
         rodata.cfg.v4_length = options.v4_length.into();
+        rodata.cfg.class_lines = options.class_lines;
+        rodata.cfg.flow_jiffies = options.flow_jiffies;
         if options.drop_innocent {
             rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
         }
@@ -152,6 +180,21 @@ impl Generation {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
             }
+            // Of the same size they stay, with what is in them; else the
+            // class table is written anew before any packet sees it.
+            if options.class_lines == old.classes.lines() {
+                for (map, from) in [
+                    (&mut open.maps.classes, old.classes.table_map()),
+                    (&mut open.maps.flows, &old.flows),
+                ] {
+                    map.reuse_fd(from.as_fd())
+                        .context(|| "hand a map on to the next generation".into())?;
+                }
+            }
+            open.maps
+                .class_counters
+                .reuse_fd(old.classes.counters_map().as_fd())
+                .context(|| "hand a map on to the next generation".into())?;
         }
         let skel = open.load().context(|| {
             "load the packet path (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)".into()
@@ -161,6 +204,17 @@ impl Generation {
         let (bans64, bans128) = (keep(&skel.maps.bans64)?, keep(&skel.maps.bans128)?);
         let (bloom, control) = (keep(&skel.maps.bloom)?, keep(&skel.maps.bss)?);
         let table = BanTable::map(g, options.seed, &bans64, &bans128, &bloom, &control)?;
+        let classes = ClassTable::map(
+            options.class_lines,
+            keep(&skel.maps.classes)?,
+            keep(&skel.maps.class_counters)?,
+            &control,
+        )?;
+        if let Some(old) = previous
+            && old.classes.lines() == options.class_lines
+        {
+            classes.use_copy_of(&old.classes);
+        }
         let program =
             |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
         Ok(Self {
@@ -174,6 +228,7 @@ impl Generation {
                 [keep(&skel.maps.allow4)?, keep(&skel.maps.allow6)?],
                 keep(&skel.maps.allow_hint)?,
             )?,
+            classes,
             seed: options.seed,
             build: build_id(),
             suspended: AtomicU64::new(
@@ -184,16 +239,26 @@ impl Generation {
             bloom,
             control,
             meta: keep(&skel.maps.meta)?,
+            flows: keep(&skel.maps.flows)?,
             xdp: program(skel.progs.weir_xdp.as_fd())?,
             tcx: program(skel.progs.weir_tcx.as_fd())?,
+            out: (options.class_lines != 0)
+                .then(|| program(skel.progs.weir_out.as_fd()))
+                .transpose()?,
         })
     }
 
-    /// The program for a hook.
+    /// The program for a hook. Panics when asked for egress and there is no
+    /// class stage (`classes.lines() == 0`).
     pub fn program(&self, hook: link::Hook) -> BorrowedFd<'_> {
         match hook {
             link::Hook::Xdp | link::Hook::XdpGeneric => self.xdp.as_fd(),
             link::Hook::Tcx => self.tcx.as_fd(),
+            link::Hook::Egress => self
+                .out
+                .as_ref()
+                .expect("a generation with a class stage has an egress program")
+                .as_fd(),
         }
     }
 
@@ -202,7 +267,7 @@ impl Generation {
         self.build == build_id()
     }
 
-    fn maps(&self) -> [&MapHandle; 10] {
+    fn maps(&self) -> [&MapHandle; 13] {
         let [allow4, allow6, allow_hint] = self.allow.maps();
         [
             &self.bans64,
@@ -215,6 +280,9 @@ impl Generation {
             allow_hint,
             &self.counters,
             &self.events,
+            self.classes.table_map(),
+            self.classes.counters_map(),
+            &self.flows,
         ]
     }
 
@@ -227,6 +295,9 @@ impl Generation {
         }
         link::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
         link::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
+        if let Some(out) = &self.out {
+            link::pin(out.as_fd(), &dir.join("out"))?;
+        }
         crate::fault::point("pin-before-meta");
         self.describe()?;
         link::pin(self.meta.as_fd(), &dir.join(META))
@@ -260,6 +331,8 @@ impl Generation {
             generation: self.number,
             boot_id: [0; 40],
             suspended_ns: self.suspended.load(Ordering::Relaxed),
+            class_lines: self.classes.lines(),
+            pad2: 0,
         };
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let len = boot.len().min(36);
@@ -324,6 +397,16 @@ impl Generation {
         }
         let table = BanTable::map(geometry, about.seed, &bans64, &bans128, &bloom, &control)?;
         table.recount();
+        let classes = open("classes")?;
+        let lines = about.class_lines;
+        if lines != 0 && !fits(&classes, lines.saturating_mul(2).saturating_add(1), 64) {
+            return Err(foreign(
+                "its class table does not have the size that its description says".into(),
+            ));
+        }
+        let out = (lines != 0)
+            .then(|| link::open_pin(&dir.join("out")))
+            .transpose()?;
         Ok(Self {
             number: about.generation,
             v4_length: about.v4_length as u8,
@@ -332,6 +415,7 @@ impl Generation {
             counters: open("counters")?,
             events: open("events")?,
             allow: AllowList::map([open("allow4")?, open("allow6")?], open("allow_hint")?)?,
+            classes: ClassTable::map(lines, classes, open("class_counters")?, &control)?,
             seed: about.seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),
@@ -340,8 +424,10 @@ impl Generation {
             bloom,
             control,
             meta: meta_map,
+            flows: open("flows")?,
             xdp: link::open_pin(&dir.join("xdp"))?,
             tcx: link::open_pin(&dir.join("tcx"))?,
+            out,
         })
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 pub mod allow;
+pub mod class;
 pub mod clients;
 pub mod clock;
 pub mod device;
@@ -23,6 +24,7 @@ pub mod record;
 pub mod run;
 pub mod table;
 
+pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
 pub use generation::{Generation, Options};

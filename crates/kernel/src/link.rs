@@ -24,6 +24,8 @@ pub enum Hook {
     XdpGeneric,
     /// tcx ingress (kernel 6.6): after the driver made an skb.
     Tcx,
+    /// tcx egress: beside one of the others, when there is a geofence or list.
+    Egress,
 }
 
 impl Hook {
@@ -33,12 +35,13 @@ impl Hook {
             Self::Xdp => "xdp",
             Self::XdpGeneric => "xdp-generic",
             Self::Tcx => "tcx",
+            Self::Egress => "egress",
         }
     }
 
     /// The hook of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Xdp, Self::XdpGeneric, Self::Tcx]
+        [Self::Xdp, Self::XdpGeneric, Self::Tcx, Self::Egress]
             .into_iter()
             .find(|h| h.name() == name)
     }
@@ -70,6 +73,10 @@ impl Link {
             Hook::Tcx => {
                 opts.flags = sys::BPF_F_BEFORE;
                 sys::BPF_TCX_INGRESS
+            }
+            Hook::Egress => {
+                opts.flags = sys::BPF_F_BEFORE;
+                sys::BPF_TCX_EGRESS
             }
         };
         // SAFETY: `opts` is whole, and outlives the call.

@@ -32,6 +32,8 @@ impl Path {
             geometry: Geometry::for_bans(200, 100),
             seed: [11, 22, 33],
             v4_length: 24,
+            class_lines: 0,
+            flow_jiffies: 0,
             drop_innocent: false,
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
@@ -141,7 +143,7 @@ impl Path {
         (verdict == Verdict::Drop && !self.observe, reason)
     }
 
-    fn counters(&self) -> [(u64, u64); 10] {
+    fn counters(&self) -> [(u64, u64); Reason::ALL.len()] {
         record::read_counters(&self.generation.counters)
             .unwrap()
             .try_into()
@@ -760,7 +762,7 @@ fn root_packets_agree_with_the_reference() {
         .enumerate()
         .map(|(i, hook)| std::thread::spawn(move || generated_half(hook, 0x9e37_79b9 + i as u64)))
         .collect();
-    let (mut reasons, mut past_ip, mut listed) = ([0u64; 10], 0, 0);
+    let (mut reasons, mut past_ip, mut listed) = ([0u64; Reason::ALL.len()], 0, 0);
     for half in halves {
         let (r, p, l) = half.join().expect("no disagreement");
         reasons.iter_mut().zip(r).for_each(|(sum, n)| *sum += n);
@@ -777,7 +779,9 @@ fn root_packets_agree_with_the_reference() {
         listed * 2 >= GENERATED,
         "{listed} from banned or scoped sources"
     );
-    for reason in Reason::ALL {
+    // The others need tables that this path has not.
+    let judged = |reason: &Reason| *reason <= Reason::BannedScope && *reason != Reason::Reply;
+    for reason in Reason::ALL.into_iter().filter(judged) {
         assert!(
             reasons[reason as usize] >= 10_000,
             "{reason}: {}",
@@ -786,15 +790,15 @@ fn root_packets_agree_with_the_reference() {
     }
 }
 
-fn generated_half(hook: Hook, seed: u64) -> ([u64; 10], u64, u64) {
+fn generated_half(hook: Hook, seed: u64) -> ([u64; Reason::ALL.len()], u64, u64) {
     let mut path = Path::new();
     let mut r = Random(seed);
-    let (mut reasons, mut past_ip, mut listed) = ([0u64; 10], 0, 0);
+    let (mut reasons, mut past_ip, mut listed) = ([0u64; Reason::ALL.len()], 0, 0);
     for batch in 0..GENERATED / 2 / BATCH {
         path.observe = batch % 20 == 19;
         path.generation.table.set_observe(path.observe);
         let before = path.counters();
-        let mut wanted = [0u64; 10];
+        let mut wanted = [0u64; Reason::ALL.len()];
         for _ in 0..BATCH {
             let mut frame = generated(&mut r);
             while !runs_on(hook, &frame) {

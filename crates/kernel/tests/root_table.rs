@@ -29,6 +29,8 @@ fn generation(geometry: Geometry) -> Generation {
         geometry,
         seed,
         v4_length: 0,
+        class_lines: 0,
+        flow_jiffies: 0,
         drop_innocent: false,
     };
     Generation::create(1, &options, None).expect("the packet path loads")
@@ -171,7 +173,9 @@ proptest! {
                 }
                 Op::Grow => {
                     let options = Options {
-                        geometry: tiny, seed: [3, 5, 7], v4_length: 0, drop_innocent: false,
+                        geometry: tiny, seed: [3, 5, 7], v4_length: 0, class_lines: 0,
+            flow_jiffies: 0,
+            drop_innocent: false,
                     };
                     let next = Generation::create(2, &options, Some(&generation)).unwrap();
                     let mut lost = Vec::new();

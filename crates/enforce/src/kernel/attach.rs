@@ -16,6 +16,8 @@ use crate::{Attachment, Error};
 pub(super) struct Interface {
     pub(super) name: String,
     state: Option<Attached>,
+    /// The twin on egress, while there is a class stage.
+    egress: Option<Attached>,
     note: String,
 }
 
@@ -32,7 +34,7 @@ fn candidates(wanted: Option<Hook>, device: &Device) -> (Vec<Hook>, String) {
     match wanted {
         Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
-        Some(Hook::Tcx) => (vec![Hook::Tcx], String::new()),
+        Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx], String::new()),
         None if device.is_virtual() => (
             vec![Hook::Tcx, Hook::XdpGeneric],
             format!(
@@ -74,6 +76,7 @@ impl Interface {
         Self {
             name: name.to_owned(),
             state: None,
+            egress: None,
             note: String::new(),
         }
     }
@@ -94,7 +97,11 @@ impl Interface {
         let device = find(&self.name)?;
         let (hooks, why) = candidates(wanted, &device);
         self.note = why;
+        self.attach_egress(&device, generation, links)?;
         for (hook, pin) in pinned(links, &self.name) {
+            if hook == Hook::Egress {
+                continue;
+            }
             let link = Link::open(&pin)?;
             if self.state.is_none() && hooks.contains(&hook) && link.target()?.0 == device.index {
                 link.update(generation.program(hook))?;
@@ -177,10 +184,63 @@ impl Interface {
         )))
     }
 
+    /// Attaches the twin on egress, takes it over, or takes it away where
+    /// there is nothing for it to judge.
+    fn attach_egress(
+        &mut self,
+        device: &Device,
+        generation: &Generation,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        let pin = links.join(pins::escape(&format!(
+            "{}@{}",
+            self.name,
+            Hook::Egress.name()
+        )));
+        if generation.classes.lines() == 0 {
+            end(self.egress.take().map(|egress| egress.link));
+            return remove_pin(&pin);
+        }
+        let program = generation.program(Hook::Egress);
+        if self.egress.is_none() && pin.exists() {
+            let link = Link::open(&pin)?;
+            if link.target()?.0 == device.index {
+                self.egress = Some(Attached {
+                    link,
+                    hook: Hook::Egress,
+                    ifindex: device.index,
+                    pin: pin.clone(),
+                });
+            }
+        }
+        if let Some(egress) = &self.egress
+            && egress.ifindex == device.index
+        {
+            return Ok(egress.link.update(program)?);
+        }
+        remove_pin(&pin)?;
+        let link = Link::attach(program, device.index, Hook::Egress).map_err(|e| {
+            Error::Unsupported(format!(
+                "cannot judge what goes out of {}: {}",
+                self.name,
+                refusal(Hook::Egress, device, &e)
+            ))
+        })?;
+        link.pin(&pin)?;
+        self.egress = Some(Attached {
+            link,
+            hook: Hook::Egress,
+            ifindex: device.index,
+            pin,
+        });
+        Ok(())
+    }
+
     /// Takes away weir's own other links on this interface.
     fn end_others(&self, links: &std::path::Path) -> Result<(), Error> {
         for (_, pin) in pinned(links, &self.name) {
-            if self.state.as_ref().is_none_or(|a| a.pin != pin) {
+            let ours = [&self.state, &self.egress];
+            if ours.into_iter().flatten().all(|a| a.pin != pin) {
                 remove_pin(&pin)?;
             }
         }
@@ -202,6 +262,9 @@ impl Interface {
             }
             remove_pin(&attached.pin)?;
             self.state = None;
+            if let Some(egress) = self.egress.take() {
+                remove_pin(&egress.pin)?;
+            }
             self.note = "the interface is away".to_owned();
         }
         match index {
@@ -210,25 +273,36 @@ impl Interface {
         }
     }
 
-    /// Puts a generation's program in place.
-    pub(super) fn update(&self, generation: &Generation) -> Result<(), Error> {
-        match &self.state {
-            Some(attached) => match attached.link.update(generation.program(attached.hook)) {
-                // The interface went a moment ago; `follow` sees to it.
-                Err(e)
-                    if e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error()) =>
-                {
-                    Ok(())
-                }
-                done => Ok(done?),
-            },
-            None => Ok(()),
+    /// Puts a generation's programs in place.
+    pub(super) fn update(
+        &mut self,
+        generation: &Generation,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        let Some(attached) = &self.state else {
+            return Ok(());
+        };
+        let gone = |e: &weir_kernel::Error| {
+            // The interface went a moment ago; `follow` sees to it.
+            e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error())
+        };
+        match attached.link.update(generation.program(attached.hook)) {
+            Err(e) if gone(&e) => return Ok(()),
+            done => done?,
+        }
+        let Ok(device) = find(&self.name) else {
+            return Ok(());
+        };
+        match self.attach_egress(&device, generation, links) {
+            Err(Error::Kernel(e)) if gone(&e) => Ok(()),
+            done => done,
         }
     }
 
     /// Takes the program off this interface.
     pub(super) fn detach(&mut self, links: &std::path::Path) -> Result<(), Error> {
         self.state = None;
+        self.egress = None;
         self.end_others(links)
     }
 
@@ -302,15 +376,18 @@ fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
                 hook.name()
             )
         }
-        None if hook == Hook::Tcx
+        None if matches!(hook, Hook::Tcx | Hook::Egress)
             && e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) =>
         {
-            "tcx: this kernel has none (6.6 or newer)".to_owned()
+            format!("{}: this kernel has no tcx (6.6 or newer)", hook.name())
         }
-        None if hook == Hook::Tcx
+        None if matches!(hook, Hook::Tcx | Hook::Egress)
             && e.raw_os_error() == Some(rustix::io::Errno::RANGE.raw_os_error()) =>
         {
-            "tcx: as many other programs are there as the kernel takes".to_owned()
+            format!(
+                "{}: as many other programs are there as the kernel takes",
+                hook.name()
+            )
         }
         None if hook == Hook::Xdp
             && e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) =>

@@ -8,6 +8,7 @@
 //! the order `shape`, `tables`, `interfaces`, `settings`.
 
 mod attach;
+mod classes;
 mod eviction;
 mod policies;
 mod watch;
@@ -22,18 +23,18 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 use weir_kernel::{
-    Generation, Geometry, JiffyClock, Key, Options, Placed, Slot, clock, events::EventReader,
-    fault, link::Link, pins::InstanceDir, record, table::NEVER,
+    ClassImage, Generation, Geometry, JiffyClock, Key, Options, Placed, Slot, clock,
+    events::EventReader, fault, link::Link, pins::InstanceDir, record, table::NEVER,
 };
 
 pub use weir_kernel::link::Hook;
 pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
-    Attachment, Backend, BootNanos, Counter, Entry, Error, Expiry, Inserted, PacketEvent, Policy,
-    Settings, Usage,
+    Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
+    PacketEvent, Policy, Settings, Usage,
 };
 use attach::Interface;
 use eviction::Eviction;
@@ -86,6 +87,7 @@ pub struct Kernel {
     overflow: AtomicU64,
     crowded: AtomicBool,
     attached: AtomicBool,
+    classes: Mutex<Option<Arc<Classes>>>,
 }
 
 struct Tables {
@@ -148,6 +150,8 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
                 ),
                 seed: random_seed()?,
                 v4_length,
+                class_lines: 0,
+                flow_jiffies: 0,
                 drop_innocent: false,
             };
             let first = Generation::create(1, &options, None)?;
@@ -188,6 +192,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         overflow: AtomicU64::new(0),
         crowded: AtomicBool::new(false),
         attached: AtomicBool::new(false),
+        classes: Mutex::default(),
     };
     kernel.follow_suspend(&kernel.shape())?;
     if rebuild {
@@ -448,17 +453,35 @@ impl Kernel {
     /// New maps, seed and program, filled while every write goes to both;
     /// then each link is switched, and the old generation dropped.
     fn next_generation(&self, shape: &mut Shape, geometry: Geometry) -> Result<(), Error> {
+        let lines = self.tables().current.classes.lines();
+        self.next_generation_with(shape, geometry, lines, None)
+    }
+
+    /// The same with another size of the class table, whose content is given
+    /// then.
+    fn next_generation_with(
+        &self,
+        shape: &mut Shape,
+        geometry: Geometry,
+        class_lines: u32,
+        image: Option<&ClassImage>,
+    ) -> Result<(), Error> {
         let (number, observe) = (self.tables().current.number + 1, self.settings().observe);
         let options = Options {
             geometry,
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
+            class_lines,
+            flow_jiffies: (self.clock.hz() * classes::ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
         };
         let dir = self.instance.generation(number);
         self.instance.remove_generation(number)?;
         let next = Generation::create(number, &options, Some(&self.tables().current))?;
         next.table.set_observe(observe);
+        if let Some(image) = image {
+            next.classes.write(image);
+        }
         next.pin(&dir)?;
         fault::point("growth-before-fill");
         self.tables_alone().next = Some(next);
@@ -466,8 +489,9 @@ impl Kernel {
             // The old generation is whole and attached: go on with it.
             self.tables_alone().next = None;
             let tables = self.tables();
-            for interface in self.interfaces().iter() {
-                interface.update(&tables.current)?;
+            let links = self.instance.links();
+            for interface in self.interfaces().iter_mut() {
+                interface.update(&tables.current, &links)?;
             }
             drop(tables);
             self.instance.remove_generation(number)?;
@@ -519,8 +543,9 @@ impl Kernel {
         let tables = self.tables();
         let next = tables.next.as_ref().expect("the caller put it there");
         fault::point("switch-before-links");
-        for interface in self.interfaces().iter() {
-            interface.update(next)?;
+        let links = self.instance.links();
+        for interface in self.interfaces().iter_mut() {
+            interface.update(next, &links)?;
             fault::point("switch-between-links");
         }
         self.instance.set_current(number)?;
@@ -661,6 +686,14 @@ impl Backend for Kernel {
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
         Ok(self.tables().current.allow.write(allow)?)
+    }
+
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        self.put_classes(classes)
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        self.count_classes()
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {

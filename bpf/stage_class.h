@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Which lists and which rules of the geofence are about an address, and what
+ * follows for this packet. The table (abi.h) is written by
+ * crates/kernel/src/class.rs, aside, and swapped whole by control.class_base.
+ *
+ * A walk takes no call: at most three loads for IPv4, most often one or two,
+ * and none of them is waited for on an innocent's path (nothing but a predicted
+ * branch depends on it). An LPM trie of a country database costs 0.5 µs. */
+#ifndef WEIR_STAGE_CLASS_H
+#define WEIR_STAGE_CLASS_H
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct class_line);
+} classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, CLASS_COUNTERS);
+	__type(key, __u32);
+	__type(value, struct class_counter);
+} class_counters SEC(".maps");
+
+static __always_inline __u32 class_word(__u32 base, __u32 word)
+{
+	__u32 index = base + (word >> 4);
+	struct class_line *line = bpf_map_lookup_elem(&classes, &index);
+
+	return line ? line->word[word & 15] : 0;
+}
+
+/* The reference of child `byte` (0..255) of a node. */
+static __always_inline __u32 class_child(__u32 base, __u32 ref, __u32 byte)
+{
+	__u32 index = base + (ref & ~CLASS_NODE), part = byte >> 6 & 3;
+	struct class_node *node = bpf_map_lookup_elem(&classes, &index);
+	__u64 upto;
+
+	if (!node)
+		return 0;
+	upto = node->bits[part] & (~0ULL >> (63 - (byte & 63)));
+	return class_word(base,
+			  node->refs + node->rank[part] + __builtin_popcountll(upto) - 1);
+}
+
+/* The number of the class of an IPv4 address, in host order; 0: nobody says
+ * anything about it. */
+static __always_inline __u32 class4(__u32 base, __u32 addr)
+{
+	__u32 ref;
+
+	if (!base)
+		return 0;
+	ref = class_word(base + CLASS_TOP4, addr >> 16);
+	if (ref & CLASS_NODE)
+		ref = class_child(base, ref, addr >> 8 & 0xff);
+	if (ref & CLASS_NODE)
+		ref = class_child(base, ref, addr & 0xff);
+	return ref & CLASS_NODE ? 0 : ref;
+}
+
+/* Below the upper 32 bits: allocations end at 32 or 48. */
+__noinline __u32 class6_below(__u32 base, __u32 ref, __u64 hi, __u64 lo)
+{
+	int level;
+
+	for (level = 4; level < 16; level++) {
+		if (!(ref & CLASS_NODE))
+			break;
+		ref = class_child(
+			base, ref,
+			(level < 8 ? hi >> (56 - 8 * level) : lo >> (120 - 8 * level)) &
+				0xff);
+	}
+	return ref & CLASS_NODE ? 0 : ref;
+}
+
+static __always_inline __u32 class6(__u32 base, __u64 hi, __u64 lo)
+{
+	__u32 ref;
+
+	if (!base)
+		return 0;
+	ref = class_word(base + CLASS_TOP6, hi >> 48);
+	if (ref & CLASS_NODE)
+		ref = class_child(base, ref, hi >> 40 & 0xff);
+	if (ref & CLASS_NODE)
+		ref = class_child(base, ref, hi >> 32 & 0xff);
+	if (ref & CLASS_NODE)
+		ref = class6_below(base, ref, hi, lo);
+	return ref;
+}
+
+/* A packet as scalars, for functions that the verifier checks once: its flow as
+ * for scope_covers with the source port above, and how it goes. No branch makes
+ * them, else each of its outcomes would be a path. */
+#define HOW(kind)   (4U << (kind)) /* enum transport */
+#define HOW_GOES_ON 64
+
+static __always_inline __u32 how(const struct l4 *l4, __u32 way)
+{
+	return way | HOW(l4->kind) | (__u32)l4->goes_on * HOW_GOES_ON;
+}
+
+static __always_inline __u64 flow_of(const struct l4 *l4)
+{
+	return FLOW_SET | (__u32)l4->protocol << 16 | l4->dest | (__u64)l4->source << 32;
+}
+
+__noinline __u32 is_covered(__u32 base, __u32 number, __u32 flow, __u32 how)
+{
+	__u32 cover = class_word(base + CLASS_COVER_LINES, number);
+	__u32 policy = cover & 0xffff;
+
+	if (!(cover >> 16 & how))
+		return 0;
+	if (!policy || how & HOW(P_UNKNOWN))
+		return 1;
+	return how & HOW(P_PORTS) ? scope_covers(policy, flow) : 0;
+}
+
+/* What lists and geofence say: R_LISTED or R_FENCED with the number of its
+ * counter above, or 0. Lists deny every packet; the geofence those that may
+ * begin a flow, by the first rule that covers it. */
+#define CLASS_COUNTER_SHIFT 8
+__noinline __u32 judge_class(__u32 base, __u32 number, __u32 flow, __u32 how)
+{
+	__u32 records = class_word(base, 2);
+	__u32 index = base + records + (number >> 2);
+	struct class *four = bpf_map_lookup_elem(&classes, &index);
+	struct class class;
+	__u32 i;
+
+	if (!four)
+		return 0;
+	class = four[number & 3];
+	for (i = 0; i < CLASS_MAX_LISTS; i++) {
+		if (!(class.lists >> i))
+			break;
+		if (class.lists >> i & 1 && is_covered(base, i, flow, how))
+			return R_LISTED | i << CLASS_COUNTER_SHIFT;
+	}
+	if (!class.denied || how & HOW_GOES_ON)
+		return 0;
+	for (i = 0; i < CLASS_MAX_FENCES; i++) {
+		if (!(class.denied >> i))
+			break;
+		if (!is_covered(base, CLASS_MAX_LISTS + i, flow, how))
+			continue;
+		if (!(class.denied >> i & 1))
+			break;
+		return R_FENCED | (CLASS_MAX_LISTS + class.country)
+					  << CLASS_COUNTER_SHIFT;
+	}
+	return 0;
+}
+
+/* Does a rule of the geofence deny the class, for packets in any way? Then
+ * flows with it are worth remembering. */
+__noinline __u32 is_denied(__u32 base, __u32 number)
+{
+	__u32 index = base + class_word(base, 2) + (number >> 2);
+	struct class *four = bpf_map_lookup_elem(&classes, &index);
+
+	return four ? four[number & 3].denied : 0;
+}
+
+/* What lists and geofence say about a packet with this remote address, as
+ * judge_class, or R_REPLY: the geofence would deny it, but it answers. */
+__noinline __u32 classify(__u32 base, __u32 number, __u64 remote, __u64 flow, __u32 how)
+{
+	__u32 said = judge_class(base, number, flow, how), now = bpf_jiffies64();
+	__u32 way = how & (COVER_IN | COVER_OUT);
+	__u16 there = 0, here = 0;
+	__u8 protocol = flow >> 16;
+
+	if (protocol == IPPROTO_TCP || (said & 0xff) == R_LISTED)
+		return said;
+	if (how & HOW(P_PORTS)) {
+		there = way == COVER_IN ? flow >> 32 : flow;
+		here = way == COVER_IN ? flow : flow >> 32;
+	}
+	if (said)
+		return is_answer(flow_hash(remote, protocol, there, here,
+					   way ^ (COVER_IN | COVER_OUT)),
+				 now)
+			       ? R_REPLY
+			       : said;
+	if (!is_denied(base, number))
+		return 0;
+	stamp_flow(flow_hash(remote, protocol, there, here, way), now);
+	if (how & HOW(P_PORTS)) /* for later fragments of the answer */
+		stamp_flow(flow_hash(remote, protocol, 0, 0, way), now);
+	return 0;
+}
+
+static __always_inline void count_class(__u32 said, __u32 bytes)
+{
+	__u32 key = said >> CLASS_COUNTER_SHIFT;
+	struct class_counter *c = bpf_map_lookup_elem(&class_counters, &key);
+
+	if (c) {
+		c->packets++;
+		c->bytes += bytes;
+	}
+}
+
+#endif

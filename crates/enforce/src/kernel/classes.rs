@@ -1,0 +1,102 @@
+//! Geofence and lists in the kernel: the class table is built aside and swapped
+//! whole. A table that outgrows its place comes with the next generation; the
+//! first one makes the generation that has a class stage at all.
+
+use std::{
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
+
+use weir_core::{
+    Producer, Scope,
+    class::{Classes, Cover},
+};
+use weir_kernel::{ClassImage, class::By};
+
+use super::Kernel;
+use crate::{ClassCounter, Error, Policy};
+
+/// The answer to a flow without handshake is expected within this time of its
+/// last packet: conntrack's limit for UDP streams.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+
+impl Kernel {
+    fn classes(&self) -> MutexGuard<'_, Option<Arc<Classes>>> {
+        self.classes.lock().expect("no holder of this lock panics")
+    }
+
+    /// The number by which the kernel knows these ports; 0 for all.
+    fn cover_policy(&self, cover: &Cover, producer: Producer) -> Result<u16, Error> {
+        if cover.scope.is_all() {
+            return Ok(0);
+        }
+        let scope: Scope = cover.scope.clone();
+        let policy = Arc::new(Policy { producer, scope });
+        self.policies.number(&policy, &self.tables().current)
+    }
+
+    pub(super) fn put_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let mut shape = self.shape();
+        let lists = classes
+            .lists
+            .iter()
+            .map(|list| self.cover_policy(list, Producer::List(list.name.clone())));
+        let fences = classes
+            .fences
+            .iter()
+            .map(|fence| self.cover_policy(fence, Producer::Geofence));
+        let policies = lists.chain(fences).collect::<Result<Vec<_>, _>>()?;
+        let before = self.classes().clone();
+        let names = |classes: &Classes| -> Vec<String> {
+            classes.lists.iter().map(|l| l.name.clone()).collect()
+        };
+        if before.is_none_or(|before| names(&before) != names(classes)) {
+            self.tables().current.classes.forget_list_counts()?;
+        }
+        let (room, geometry) = {
+            let tables = self.tables();
+            (
+                tables.current.classes.lines(),
+                tables.current.table.geometry(),
+            )
+        };
+        if classes.is_empty() {
+            if room > 0 {
+                // Without class stage and egress program: what is not there
+                // costs nothing.
+                self.next_generation_with(&mut shape, geometry, 0, None)?;
+            }
+        } else {
+            let image = ClassImage::build(classes, &policies);
+            if image.lines() <= room {
+                self.tables().current.classes.write(&image);
+            } else {
+                // A quarter more, so that tomorrow's lists have room.
+                let lines = image.lines() + image.lines() / 4 + 64;
+                self.next_generation_with(&mut shape, geometry, lines, Some(&image))?;
+            }
+        }
+        *self.classes() = Some(classes.clone());
+        Ok(())
+    }
+
+    pub(super) fn count_classes(&self) -> Result<Vec<ClassCounter>, Error> {
+        let classes = self.classes().clone();
+        let counts = self.tables().current.classes.counts()?;
+        Ok(counts
+            .into_iter()
+            .filter_map(|count| {
+                let (list, country) = match count.by {
+                    By::List(bit) => (Some(classes.as_ref()?.lists.get(bit)?.name.clone()), None),
+                    By::Country(country) => (None, country),
+                };
+                Some(ClassCounter {
+                    list,
+                    country,
+                    packets: count.packets,
+                    bytes: count.bytes,
+                })
+            })
+            .collect())
+    }
+}
