@@ -74,8 +74,8 @@ impl ClassImage {
         }
         pad(&mut words);
         let mut image = Self { words };
-        image.top(TOP4, &classes.v4, 16, 32);
-        image.top(TOP6, &classes.v6, 112, 128);
+        image.top(TOP4, &classes.v4, 16);
+        image.top(TOP6, &classes.v6, 112);
         image.words.splice(
             0..4,
             [
@@ -135,24 +135,18 @@ impl ClassImage {
     }
 
     /// References of all 65,536 uppers of a family.
-    fn top<A: Bits>(&mut self, at: usize, spans: &[Span<A, u16>], shift: u32, width: u32) {
+    fn top<A: Bits>(&mut self, at: usize, spans: &[Span<A, u16>], shift: u32) {
         let mut rest = spans;
         for upper in 0..65_536u32 {
             let first = A::at(upper, shift);
-            let reference = self.reference(&mut rest, first, shift, width);
+            let reference = self.reference(&mut rest, first, shift);
             self.words[at + upper as usize] = reference;
         }
     }
 
     /// The reference for the block of 2^shift addresses from `first` on.
     /// `spans`: those that do not end before it; moved on behind the block.
-    fn reference<A: Bits>(
-        &mut self,
-        spans: &mut &[Span<A, u16>],
-        first: A,
-        shift: u32,
-        width: u32,
-    ) -> u32 {
+    fn reference<A: Bits>(&mut self, spans: &mut &[Span<A, u16>], first: A, shift: u32) -> u32 {
         let last = first.block_end(shift);
         while let [span, rest @ ..] = *spans
             && span.last < first
@@ -171,7 +165,7 @@ impl ClassImage {
         let below = shift - 8;
         let mut children = [0u32; 256];
         for (byte, child) in children.iter_mut().enumerate() {
-            *child = self.reference(spans, first.child(byte as u32, below), below, width);
+            *child = self.reference(spans, first.child(byte as u32, below), below);
         }
         self.node(&children)
     }

@@ -10,6 +10,8 @@
 mod attach;
 mod classes;
 mod eviction;
+mod growth;
+mod insertion;
 mod policies;
 mod watch;
 
@@ -25,8 +27,8 @@ use std::{
 
 use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 use weir_kernel::{
-    ClassImage, Generation, Geometry, JiffyClock, Key, Options, Placed, Slot, clock,
-    events::EventReader, fault, link::Link, pins::InstanceDir, record, table::NEVER,
+    Generation, Geometry, JiffyClock, Key, Options, Slot, clock, events::EventReader, fault,
+    link::Link, pins::InstanceDir, record, table::NEVER,
 };
 
 pub use weir_kernel::link::Hook;
@@ -34,7 +36,7 @@ pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
-    PacketEvent, Policy, Settings, Usage,
+    PacketEvent, Settings, Usage,
 };
 use attach::Interface;
 use eviction::Eviction;
@@ -56,13 +58,6 @@ pub struct KernelConfig {
     pub settings: Settings,
 }
 
-/// Buckets copied to a new generation while insertions wait: some 50 µs.
-const COPY_CHUNK: usize = 1024;
-/// Entries inserted under one read lock: a switch of generations waits at most
-/// some 100 µs for it.
-const LOCK_CHUNK: usize = 1024;
-/// Entries whose places are read ahead together.
-const WARM: usize = 16;
 /// From this many entries on, room is made for all of them at once.
 const BULK: usize = 4096;
 /// Entries that are worth a thread of their own: some 10 ms.
@@ -94,15 +89,6 @@ struct Tables {
     current: Generation,
     /// Being filled; every write goes to both.
     next: Option<Generation>,
-}
-
-/// Why a run of insertions ended.
-enum Stop {
-    Done,
-    /// The next entry would be one too many.
-    AtCap(usize),
-    /// The next entry's places are taken.
-    NoRoom(Geometry),
 }
 
 #[derive(Default)]
@@ -284,273 +270,6 @@ impl Kernel {
             policy: self.policies.policy(slot.policy)?,
             expiry,
         })
-    }
-
-    /// Inserts as many of the entries as go without eviction or growth, under
-    /// one read lock; returns how many.
-    fn insert_run(&self, entries: &[Entry], done: &mut Inserted) -> Result<(usize, Stop), Error> {
-        let tables = self.tables();
-        let table = &tables.current.table;
-        let max_bans = self.settings().max_bans;
-        // Entries of one producer follow one another.
-        let mut known: Option<(&Arc<Policy>, u16)> = None;
-        // What the table allows for, not what it will once `follow_suspend` has
-        // noticed a sleep: that moves every entry, these among them.
-        let suspended = tables.current.suspended();
-        for (n, entry) in entries.iter().enumerate() {
-            if n % WARM == 0 && entries.len() - n >= WARM {
-                for entry in &entries[n..n + WARM] {
-                    self.key(entry.subject)
-                        .into_iter()
-                        .for_each(|key| table.warm(key));
-                }
-            }
-            let key = self.key(entry.subject)?;
-            let policy = match known {
-                Some((policy, number)) if *policy == entry.policy => number,
-                _ => self.policies.number(&entry.policy, &tables.current)?,
-            };
-            known = Some((&entry.policy, policy));
-            let slot = Slot {
-                key,
-                policy,
-                expiry: self.jiffies(entry.expiry, suspended),
-            };
-            let (short, long) = table.filled();
-            if short + long >= max_bans && !table.get(key).iter().any(|s| s.policy == policy) {
-                return Ok((n, Stop::AtCap(max_bans)));
-            }
-            match table.insert(slot) {
-                Placed::New => done.new += 1,
-                Placed::Replaced => done.replaced += 1,
-                Placed::NoRoom => return Ok((n, Stop::NoRoom(table.geometry()))),
-            }
-            if let Some(next) = &tables.next {
-                // Room is ample there; were it not, the copy would find out
-                // and the generation be given up.
-                next.table.insert(slot);
-            }
-            let g = table.geometry();
-            if short > g.comfort64() || long > g.comfort128() {
-                self.crowded.store(true, Ordering::Relaxed);
-            }
-        }
-        Ok((entries.len(), Stop::Done))
-    }
-
-    fn insert_in_turn(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let mut done = Inserted::default();
-        for entries in entries.chunks(LOCK_CHUNK) {
-            let mut rest = entries;
-            let mut grown = None;
-            while !rest.is_empty() {
-                let (inserted, stop) = self.insert_run(rest, &mut done)?;
-                rest = &rest[inserted..];
-                match stop {
-                    Stop::Done => {}
-                    Stop::AtCap(max_bans) => {
-                        if self.expire() == 0 {
-                            done.evicted
-                                .push(self.evict(&rest[0].policy.producer, max_bans)?);
-                        }
-                    }
-                    Stop::NoRoom(geometry) => {
-                        let subject = rest[0].subject;
-                        if grown.replace(subject) == Some(subject) {
-                            return Err(Error::Crowded(subject));
-                        }
-                        self.grow_from(geometry)?;
-                    }
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// Lifts what is over in all tables; how many in the current one.
-    fn expire(&self) -> usize {
-        let _shape = self.shape();
-        let tables = self.tables();
-        if let Some(next) = &tables.next {
-            next.table.expire(self.clock.now());
-        }
-        tables.current.table.expire(self.clock.now())
-    }
-
-    fn evict(&self, producer: &Producer, max_bans: usize) -> Result<Entry, Error> {
-        if *producer == Producer::Manual {
-            return Err(Error::Full(max_bans));
-        }
-        let mut eviction = self.eviction.lock().expect("no holder of this lock panics");
-        let numbers = self.policies.numbers(|p| p.producer == *producer);
-        let victim = eviction.next(producer, &numbers, max_bans, &self.tables().current.table);
-        let slot = victim.ok_or(Error::Full(max_bans))?;
-        self.lift(slot.key, |policy| policy == slot.policy);
-        self.evicted.fetch_add(1, Ordering::Relaxed);
-        self.entry(slot).ok_or(Error::Full(max_bans))
-    }
-
-    fn lift(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
-        let _shape = self.shape();
-        let tables = self.tables();
-        if let Some(next) = &tables.next {
-            next.table.remove(key, &which);
-        }
-        tables.current.table.remove(key, &which)
-    }
-
-    /// Doubles what is full, unless somebody did since `seen`.
-    fn grow_from(&self, seen: Geometry) -> Result<(), Error> {
-        let mut shape = self.shape();
-        let (now, (short, long)) = {
-            let tables = self.tables();
-            (
-                tables.current.table.geometry(),
-                tables.current.table.filled(),
-            )
-        };
-        if now != seen {
-            return Ok(());
-        }
-        self.next_generation(
-            &mut shape,
-            Geometry::for_bans(
-                (short + 1).max(now.comfort64()) * 2,
-                (long + 1).max(now.comfort128()) * 2,
-            ),
-        )
-    }
-
-    /// Makes room for a bulk insertion at once instead of by doubling.
-    fn reserve(&self, entries: &[Entry]) -> Result<(), Error> {
-        let long = entries
-            .iter()
-            .filter(|e| matches!(self.key(e.subject), Ok(Key::Long(..))))
-            .count();
-        let mut shape = self.shape();
-        let (geometry, filled) = {
-            let tables = self.tables();
-            (
-                tables.current.table.geometry(),
-                tables.current.table.filled(),
-            )
-        };
-        let max_bans = self.settings().max_bans;
-        let short = (filled.0 + entries.len() - long).min(max_bans);
-        let long = (filled.1 + long).min(max_bans);
-        if short <= geometry.comfort64() && long <= geometry.comfort128() {
-            return Ok(());
-        }
-        self.next_generation(
-            &mut shape,
-            Geometry::for_bans(
-                short.max(geometry.comfort64()),
-                long.max(geometry.comfort128()),
-            ),
-        )
-    }
-
-    /// New maps, seed and program, filled while every write goes to both;
-    /// then each link is switched, and the old generation dropped.
-    fn next_generation(&self, shape: &mut Shape, geometry: Geometry) -> Result<(), Error> {
-        let lines = self.tables().current.classes.lines();
-        self.next_generation_with(shape, geometry, lines, None)
-    }
-
-    /// The same with another size of the class table, whose content is given
-    /// then.
-    fn next_generation_with(
-        &self,
-        shape: &mut Shape,
-        geometry: Geometry,
-        class_lines: u32,
-        image: Option<&ClassImage>,
-    ) -> Result<(), Error> {
-        let (number, observe) = (self.tables().current.number + 1, self.settings().observe);
-        let options = Options {
-            geometry,
-            seed: random_seed()?,
-            v4_length: self.ipv4_length.unwrap_or(0),
-            class_lines,
-            flow_jiffies: (self.clock.hz() * classes::ANSWER_WITHIN.as_secs()) as u32,
-            drop_innocent: false,
-        };
-        let dir = self.instance.generation(number);
-        self.instance.remove_generation(number)?;
-        let next = Generation::create(number, &options, Some(&self.tables().current))?;
-        next.table.set_observe(observe);
-        if let Some(image) = image {
-            next.classes.write(image);
-        }
-        next.pin(&dir)?;
-        fault::point("growth-before-fill");
-        self.tables_alone().next = Some(next);
-        if let Err(e) = self.fill_and_switch(number) {
-            // The old generation is whole and attached: go on with it.
-            self.tables_alone().next = None;
-            let tables = self.tables();
-            let links = self.instance.links();
-            for interface in self.interfaces().iter_mut() {
-                interface.update(&tables.current, &links)?;
-            }
-            drop(tables);
-            self.instance.remove_generation(number)?;
-            return Err(e);
-        }
-        let old = {
-            let mut tables = self.tables_alone();
-            let next = tables.next.take().expect("it was put there above");
-            std::mem::replace(&mut tables.current, next)
-        };
-        fault::point("growth-before-unpin");
-        self.instance.remove_generation(old.number)?;
-        *shape = Shape::default();
-        self.eviction
-            .lock()
-            .expect("no holder of this lock panics")
-            .forget();
-        self.crowded.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn fill_and_switch(&self, number: u64) -> Result<(), Error> {
-        let buckets = self.tables().current.table.buckets_in_all();
-        for start in (0..buckets).step_by(COPY_CHUNK) {
-            // Alone: between reading an entry here and writing it there,
-            // nobody may lift or change it.
-            let tables = self.tables_alone();
-            let next = tables.next.as_ref().expect("the caller put it there");
-            let mut full = false;
-            tables.current.table.for_each_in(
-                start..(start + COPY_CHUNK).min(buckets),
-                self.clock.now(),
-                &mut |slot| {
-                    let there = next
-                        .table
-                        .get(slot.key)
-                        .iter()
-                        .any(|s| s.policy == slot.policy);
-                    full |= !there && next.table.insert(slot) == Placed::NoRoom;
-                },
-            );
-            if full {
-                return Err(Error::Full(self.settings().max_bans));
-            }
-            if start == 0 {
-                fault::point("growth-mid-fill");
-            }
-        }
-        let tables = self.tables();
-        let next = tables.next.as_ref().expect("the caller put it there");
-        fault::point("switch-before-links");
-        let links = self.instance.links();
-        for interface in self.interfaces().iter_mut() {
-            interface.update(next, &links)?;
-            fault::point("switch-between-links");
-        }
-        self.instance.set_current(number)?;
-        fault::point("switch-after-current");
-        Ok(())
     }
 
     /// jiffies stand still while the machine is suspended, ban times do not.
@@ -783,30 +502,7 @@ impl Backend for Kernel {
     fn maintain(&self) -> Result<(), Error> {
         let mut shape = self.shape();
         self.follow_suspend(&shape)?;
-        if self.crowded.load(Ordering::Relaxed) {
-            let (geometry, (short, long)) = {
-                let tables = self.tables();
-                (
-                    tables.current.table.geometry(),
-                    tables.current.table.filled(),
-                )
-            };
-            self.next_generation(
-                &mut shape,
-                Geometry::for_bans(
-                    if short > geometry.comfort64() {
-                        short * 2
-                    } else {
-                        geometry.comfort64()
-                    },
-                    if long > geometry.comfort128() {
-                        long * 2
-                    } else {
-                        geometry.comfort128()
-                    },
-                ),
-            )?;
-        }
+        self.grow_if_crowded(&mut shape)?;
         let tables = self.tables();
         let table = &tables.current.table;
         let (start, all) = (shape.cursor, table.buckets_in_all());

@@ -1,0 +1,140 @@
+//! Entries in and out of the tables that are there; when those are full, who
+//! goes or what must grow.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use weir_core::Producer;
+use weir_kernel::{Geometry, Key, Placed, Slot};
+
+use super::Kernel;
+use crate::{Entry, Error, Inserted, Policy};
+
+/// Entries inserted under one read lock: a switch of generations waits at most
+/// some 100 µs for it.
+const LOCK_CHUNK: usize = 1024;
+/// Entries whose places are read ahead together.
+const WARM: usize = 16;
+
+/// Why a run of insertions ended.
+enum Stop {
+    Done,
+    /// The next entry would be one too many.
+    AtCap(usize),
+    /// The next entry's places are taken.
+    NoRoom(Geometry),
+}
+
+impl Kernel {
+    /// Inserts as many of the entries as go without eviction or growth, under
+    /// one read lock; returns how many.
+    fn insert_run(&self, entries: &[Entry], done: &mut Inserted) -> Result<(usize, Stop), Error> {
+        let tables = self.tables();
+        let table = &tables.current.table;
+        let max_bans = self.settings().max_bans;
+        // Entries of one producer follow one another.
+        let mut known: Option<(&Arc<Policy>, u16)> = None;
+        // What the table allows for, not what it will once `follow_suspend` has
+        // noticed a sleep: that moves every entry, these among them.
+        let suspended = tables.current.suspended();
+        for (n, entry) in entries.iter().enumerate() {
+            if n % WARM == 0 && entries.len() - n >= WARM {
+                for entry in &entries[n..n + WARM] {
+                    self.key(entry.subject)
+                        .into_iter()
+                        .for_each(|key| table.warm(key));
+                }
+            }
+            let key = self.key(entry.subject)?;
+            let policy = match known {
+                Some((policy, number)) if *policy == entry.policy => number,
+                _ => self.policies.number(&entry.policy, &tables.current)?,
+            };
+            known = Some((&entry.policy, policy));
+            let slot = Slot {
+                key,
+                policy,
+                expiry: self.jiffies(entry.expiry, suspended),
+            };
+            let (short, long) = table.filled();
+            if short + long >= max_bans && !table.get(key).iter().any(|s| s.policy == policy) {
+                return Ok((n, Stop::AtCap(max_bans)));
+            }
+            match table.insert(slot) {
+                Placed::New => done.new += 1,
+                Placed::Replaced => done.replaced += 1,
+                Placed::NoRoom => return Ok((n, Stop::NoRoom(table.geometry()))),
+            }
+            if let Some(next) = &tables.next {
+                // Room is ample there; were it not, the copy would find out
+                // and the generation be given up.
+                next.table.insert(slot);
+            }
+            let g = table.geometry();
+            if short > g.comfort64() || long > g.comfort128() {
+                self.crowded.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok((entries.len(), Stop::Done))
+    }
+
+    pub(super) fn insert_in_turn(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+        let mut done = Inserted::default();
+        for entries in entries.chunks(LOCK_CHUNK) {
+            let mut rest = entries;
+            let mut grown = None;
+            while !rest.is_empty() {
+                let (inserted, stop) = self.insert_run(rest, &mut done)?;
+                rest = &rest[inserted..];
+                match stop {
+                    Stop::Done => {}
+                    Stop::AtCap(max_bans) => {
+                        if self.expire() == 0 {
+                            done.evicted
+                                .push(self.evict(&rest[0].policy.producer, max_bans)?);
+                        }
+                    }
+                    Stop::NoRoom(geometry) => {
+                        let subject = rest[0].subject;
+                        if grown.replace(subject) == Some(subject) {
+                            return Err(Error::Crowded(subject));
+                        }
+                        self.grow_from(geometry)?;
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Lifts what is over in all tables; how many in the current one.
+    fn expire(&self) -> usize {
+        let _shape = self.shape();
+        let tables = self.tables();
+        if let Some(next) = &tables.next {
+            next.table.expire(self.clock.now());
+        }
+        tables.current.table.expire(self.clock.now())
+    }
+
+    fn evict(&self, producer: &Producer, max_bans: usize) -> Result<Entry, Error> {
+        if *producer == Producer::Manual {
+            return Err(Error::Full(max_bans));
+        }
+        let mut eviction = self.eviction.lock().expect("no holder of this lock panics");
+        let numbers = self.policies.numbers(|p| p.producer == *producer);
+        let victim = eviction.next(producer, &numbers, max_bans, &self.tables().current.table);
+        let slot = victim.ok_or(Error::Full(max_bans))?;
+        self.lift(slot.key, |policy| policy == slot.policy);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.entry(slot).ok_or(Error::Full(max_bans))
+    }
+
+    pub(super) fn lift(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
+        let _shape = self.shape();
+        let tables = self.tables();
+        if let Some(next) = &tables.next {
+            next.table.remove(key, &which);
+        }
+        tables.current.table.remove(key, &which)
+    }
+}
