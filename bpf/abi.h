@@ -78,6 +78,16 @@ struct bucket128 {
  * the hash names there, and at most this many from it on. */
 #define OVERFLOW_PROBES 4
 
+/* Bans of any prefix, in a trie (stage_wide.h). The words of the prefix itself
+ * come first, then those of the prefixes that cover it. */
+#define MAX_WIDE   8192
+#define WIDE_WORDS 8
+struct wide {
+	__u32 own;
+	__u32 words; /* with those that cover it */
+	__u64 word[WIDE_WORDS];
+};
+
 /* What a policy number means. Number 0 is not used. */
 #define MAX_POLICIES 4096
 #define MAX_RANGES   15
@@ -187,8 +197,10 @@ struct class_counter {
 struct control {
 	__u32 bloom_base; /* first word of the bloom copy that readers use */
 	__u32 observe;	  /* 1: count what would be dropped, and pass it */
-	__u32 class_base; /* first line of the class table that readers use */
+	__u32 wide;	  /* bit 0: there are wide bans of IPv4, bit 1: of IPv6 */
 	__u32 zero;	  /* always 0, which the verifier does not know */
+	__u32 class_base; /* first line of the class table that readers use */
+	__u32 pad;
 };
 
 /* What a generation was built with, kept beside its pins. */
@@ -219,6 +231,7 @@ struct clock_sample {
 
 _Static_assert(sizeof(struct ban64) == 16 && sizeof(struct bucket64) == 64, "abi");
 _Static_assert(sizeof(struct ban128) == 32 && sizeof(struct bucket128) == 64, "abi");
+_Static_assert(sizeof(struct wide) == 72 && sizeof(struct control) == 24, "abi");
 _Static_assert(sizeof(struct policy) == 160 && sizeof(struct counter) == 32, "abi");
 _Static_assert(sizeof(struct class_line) == 64 && sizeof(struct class_header) == 64,
 	       "abi");

@@ -7,8 +7,8 @@
 #ifndef WEIR_EGRESS_H
 #define WEIR_EGRESS_H
 
-static __always_inline enum reason decide_out_v4(struct frame *f, __u32 frame_len,
-						 struct exit *exit)
+static __always_inline enum reason decide_out_v4(struct __sk_buff *skb, struct frame *f,
+						 __u32 frame_len, struct exit *exit)
 {
 	struct iphdr *ip = f->l3;
 	__u32 total, base = control.class_base, class, said;
@@ -26,7 +26,7 @@ static __always_inline enum reason decide_out_v4(struct frame *f, __u32 frame_le
 		total = frame_len;
 	if (total < ip->ihl * 4)
 		return R_MALFORMED;
-	parse_l4_v4(f, ip, total, &l4);
+	parse_l4(skb, 1, f, total, 0, &l4);
 	said = classify(base, class, bpf_ntohl(ip->daddr), flow_of(&l4),
 			how(&l4, COVER_OUT));
 	why = denied(0, 0, said);
@@ -40,8 +40,8 @@ static __always_inline enum reason decide_out_v4(struct frame *f, __u32 frame_le
 	return settle(why, &l4, allowed4(ip->daddr));
 }
 
-static __always_inline enum reason decide_out_v6(struct frame *f, __u32 frame_len,
-						 struct exit *exit)
+static __always_inline enum reason decide_out_v6(struct __sk_buff *skb, struct frame *f,
+						 __u32 frame_len, struct exit *exit)
 {
 	struct ipv6hdr *ip = f->l3;
 	__u32 total, base = control.class_base, class, said;
@@ -62,7 +62,7 @@ static __always_inline enum reason decide_out_v6(struct frame *f, __u32 frame_le
 	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	if (total == sizeof(*ip) && (ip->nexthdr == IPPROTO_HOPOPTS || frame_len > 65535))
 		total = ~0U;
-	parse_l4_v6(f, ip, total, &l4);
+	parse_l4(skb, 1, f, total, 1, &l4);
 	said = classify(base, class, remote6(hi, lo), flow_of(&l4), how(&l4, COVER_OUT));
 	why = denied(0, 0, said);
 	if (why < R_OBSERVED)
@@ -88,9 +88,9 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 	reason = parse_l2(&f, skb->vlan_present ? 1 : 0);
 	if (reason == R_PASS) {
 		if (f.proto == bpf_htons(ETH_P_IP))
-			reason = decide_out_v4(&f, exit.bytes, &exit);
+			reason = decide_out_v4(skb, &f, exit.bytes, &exit);
 		else if (f.proto == bpf_htons(ETH_P_IPV6))
-			reason = decide_out_v6(&f, exit.bytes, &exit);
+			reason = decide_out_v6(skb, &f, exit.bytes, &exit);
 	}
 	if (!pulled && (f.cut || reason == R_MALFORMED))
 		return AGAIN;

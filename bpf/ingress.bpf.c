@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* The packet path on ingress, as an XDP and as a tcx program:
- *   parse -> class -> bloom -> ban table -> scope -> essential -> allow -> verdict
+ *   parse -> class -> bloom -> ban table, wide bans ->
+ *   scope -> essential -> allow -> verdict
  * Both programs are the same stages around another context; the twin on egress
  * (egress.h) has parse, class, essential and allow of them. Malformed packets
  * and more than two VLAN tags pass on both hooks: the host's own stack drops
@@ -19,7 +20,7 @@ const volatile struct {
 	__u32 pages128;
 	__u32 over128;
 	__u32 bloom_mask;   /* words of one copy - 1 */
-	__u32 v4_length;    /* the one IPv4 length below 32 that may be banned; 0: none */
+	__u32 v4_length;    /* the IPv4 length below 32 that the table holds; 0: none */
 	__u32 final_pass;   /* XDP action of an innocent packet; benchmarks make it a drop
 			     */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
@@ -47,6 +48,50 @@ struct control control;
 #include "stage_allow.h"
 #include "flows.h"
 #include "stage_class.h"
+#include "stage_wide.h"
+
+#define L3_MOST 0x3f /* above Ethernet and two tags */
+
+/* The transport header by functions of their own: the verifier follows each
+ * chain of headers once, and not from every state in which a caller asks. Used
+ * with the class stage; without it the states are few and the call is saved.
+ * `l3`: offset of the IP header. */
+__noinline __u64 l4_of_xdp(struct xdp_md *ctx, __u32 l3, __u32 total, int v6)
+{
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
+
+	f.l3 = f.data + (l3 & L3_MOST);
+	return pack_l4(&f, total, v6);
+}
+
+__noinline __u64 l4_of_skb(struct __sk_buff *ctx, __u32 l3, __u32 total, int v6)
+{
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
+
+	f.l3 = f.data + (l3 & L3_MOST);
+	return pack_l4(&f, total, v6);
+}
+
+/* `ctx`: an skb when `tc`. */
+static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 total,
+				     int v6, struct l4 *l4)
+{
+	__u32 l3 = f->l3 - f->data;
+
+	if (cfg.class_lines) {
+		unpack_l4(tc ? l4_of_skb(ctx, l3, total, v6)
+			     : l4_of_xdp(ctx, l3, total, v6),
+			  f, l4);
+		return;
+	}
+	if (v6)
+		walk_l4_v6(f, f->l3, total, l4);
+	else
+		walk_l4_v4(f, f->l3, total, l4);
+	forget_l4(f, l4);
+}
 
 /* Has the source entries for this packet? `again` counts the scoped ones that
  * cover the flow it is given. Ports that cannot be known match any of them;
@@ -88,14 +133,14 @@ static __always_inline enum reason denied(__u64 found, __u64 covered, __u32 said
 	return found ? R_OTHER_PORT : R_PASS;
 }
 
-static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, int tc,
-					     struct exit *exit)
+static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 frame_len,
+					     int tc, struct exit *exit)
 {
 	struct iphdr *ip = f->l3;
 	__u64 key, net = 0, hash, net_hash = 0, now, found = 0;
 	__u32 total, policy = 0, net_policy = 0, base = 0, class = 0, said = 0;
 	__u64 covered = 0;
-	int hit, net_hit = 0;
+	int hit, wide_hit, net_hit = 0;
 	enum reason why;
 	struct l4 l4 = {};
 
@@ -124,7 +169,8 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 	key |= 32ULL << 32;
 	hash = hash64(key);
 	hit = bloom_has_short(bloom_word(hash), hash);
-	if (!hit && !net_hit && !class)
+	wide_hit = may_be_wide(0, (__u32)key >> 16);
+	if (!hit && !net_hit && !wide_hit && !class)
 		return R_PASS;
 
 	now = bpf_jiffies64();
@@ -132,12 +178,18 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 		found = glance64(key, hash, now, &policy);
 	if (net_hit)
 		found += glance64(net, net_hash, now, &net_policy);
+	if (wide_hit)
+		found += find_wide4((__u32)key, now, 0);
+	FORGET(found);
+	FORGET(policy);
+	FORGET(net_policy);
 	if (!found && !class)
 		return R_PASS;
 #define AGAIN_V4(flow)                                                                   \
 	((hit ? again64(key, hash, now, flow, policy) : 0) +                             \
-	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0))
-	parse_l4_v4(f, ip, total, &l4);
+	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0) +                 \
+	 (wide_hit ? find_wide4((__u32)key, now, flow) : 0))
+	parse_l4(ctx, tc, f, total, 0, &l4);
 	if (found && !FOUND_ALL(found))
 		covered = SCOPE_HITS(&l4, AGAIN_V4);
 	if (class && !FOUND_ALL(found) && !covered)
@@ -154,13 +206,13 @@ static __always_inline enum reason decide_v4(struct frame *f, __u32 frame_len, i
 	return settle(why, &l4, allowed4(ip->saddr));
 }
 
-static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, int tc,
-					     struct exit *exit)
+static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 frame_len,
+					     int tc, struct exit *exit)
 {
 	struct ipv6hdr *ip = f->l3;
 	__u32 total, short_policy = 0, long_policy = 0, base = 0, class = 0, said = 0;
 	__u64 hi, lo, hash, bits, now, found = 0, covered = 0;
-	int short_hit, long_hit;
+	int short_hit, long_hit, wide_hit;
 	enum reason why;
 	struct l4 l4 = {};
 
@@ -181,7 +233,8 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 	bits = bloom_word(hash);
 	short_hit = bloom_has_short(bits, hash);
 	long_hit = bloom_has_long(bits, hash);
-	if (!short_hit && !long_hit && !class)
+	wide_hit = may_be_wide(1, (hi >> 32 ^ hi >> 48) & 0xffff);
+	if (!short_hit && !long_hit && !wide_hit && !class)
 		return R_PASS;
 
 	now = bpf_jiffies64();
@@ -189,18 +242,24 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 		found = glance64(hi, hash, now, &short_policy);
 	if (long_hit)
 		found += glance128(hi, lo, now, &long_policy);
+	if (wide_hit)
+		found += find_wide(hi, lo, now, 0);
+	FORGET(found);
+	FORGET(short_policy);
+	FORGET(long_policy);
 	if (!found && !class)
 		return R_PASS;
 #define AGAIN_V6(flow)                                                                   \
 	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
-	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0))
+	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0) +                     \
+	 (wide_hit ? find_wide(hi, lo, now, flow) : 0))
 	/* 0 in a jumbogram (RFC 2675), or merged by GRO above 64 KiB: then the
 	 * frame is the measure. */
 	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	if (total == sizeof(*ip) &&
 	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
 		total = ~0U;
-	parse_l4_v6(f, ip, total, &l4);
+	parse_l4(ctx, tc, f, total, 1, &l4);
 	if (found && !FOUND_ALL(found))
 		covered = SCOPE_HITS(&l4, AGAIN_V6);
 	if (class && !FOUND_ALL(found) && !covered)
@@ -219,17 +278,17 @@ static __always_inline enum reason decide_v6(struct frame *f, __u32 frame_len, i
 #define AGAIN -1 /* more of the headers must be made readable first */
 
 /* 1: drop, 0: pass. `whole`: f->end is as far as this hook can see. */
-static __always_inline int decide(struct frame *f, int tags_seen, __u32 frame_len, int tc,
-				  int whole, __u32 ifindex)
+static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
+				  __u32 frame_len, int tc, int whole, __u32 ifindex)
 {
 	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
 	enum reason reason = parse_l2(f, tags_seen);
 
 	if (reason == R_PASS) {
 		if (f->proto == bpf_htons(ETH_P_IP))
-			reason = decide_v4(f, frame_len, tc, &exit);
+			reason = decide_v4(ctx, f, frame_len, tc, &exit);
 		else if (f->proto == bpf_htons(ETH_P_IPV6))
-			reason = decide_v6(f, frame_len, tc, &exit);
+			reason = decide_v6(ctx, f, frame_len, tc, &exit);
 		else
 			reason = R_NOT_IP;
 	}
@@ -256,7 +315,7 @@ int weir_xdp(struct xdp_md *ctx)
 	/* Only a frame with a full first page can have more: no call otherwise. */
 	if (len >= 2048)
 		len = bpf_xdp_get_buff_len(ctx);
-	if (decide(&f, 0, len, 0, 1, ctx->ingress_ifindex))
+	if (decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex))
 		return XDP_DROP;
 	return cfg.final_pass;
 }
@@ -277,7 +336,7 @@ __noinline int judge_skb(struct __sk_buff *skb, int pulled)
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return AGAIN;
-	return decide(&f, skb->vlan_present ? 1 : 0, len, 1, pulled,
+	return decide(skb, &f, skb->vlan_present ? 1 : 0, len, 1, pulled,
 		      skb->ingress_ifindex);
 }
 

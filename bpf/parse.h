@@ -172,7 +172,7 @@ static __always_inline void read_beginning(struct frame *f, void *pos, __u32 roo
 	__u64 value;
 
 	if (room <= at || (void *)(byte + 1) > f->end) {
-		f->cut |= tcp || errors;
+		f->cut |= (tcp | errors) != 0;
 		return;
 	}
 	value = *byte;
@@ -274,18 +274,32 @@ static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
 	FORGET(f->cut);
 }
 
-static __always_inline void parse_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
-					struct l4 *l4)
+/* What is known of the transport header as one scalar. */
+static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)
 {
-	walk_l4_v4(f, ip, total, l4);
-	forget_l4(f, l4);
+	struct l4 l4 = {.kind = P_UNKNOWN};
+	struct ipv6hdr *ip6 = f->l3;
+	struct iphdr *ip = f->l3;
+
+	if (v6 && (void *)(ip6 + 1) <= f->end)
+		walk_l4_v6(f, ip6, total, &l4);
+	if (!v6 && (void *)(ip + 1) <= f->end)
+		walk_l4_v4(f, ip, total, &l4);
+	f->cut |= l4.kind == P_UNKNOWN;
+	return (__u64)l4.kind | (__u64)l4.essential << 2 | (__u64)l4.goes_on << 3 |
+	       (__u64)f->cut << 4 | (__u64)l4.protocol << 8 | (__u64)l4.source << 16 |
+	       (__u64)l4.dest << 32;
 }
 
-static __always_inline void parse_l4_v6(struct frame *f, struct ipv6hdr *ip, __u32 total,
-					struct l4 *l4)
+static __always_inline void unpack_l4(__u64 packed, struct frame *f, struct l4 *l4)
 {
-	walk_l4_v6(f, ip, total, l4);
-	forget_l4(f, l4);
+	l4->kind = packed & 3;
+	l4->essential = packed >> 2 & 1;
+	l4->goes_on = packed >> 3 & 1;
+	f->cut = packed >> 4 & 1;
+	l4->protocol = packed >> 8;
+	l4->source = packed >> 16;
+	l4->dest = packed >> 32;
 }
 
 #endif

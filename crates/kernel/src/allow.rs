@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// `HINT_WORDS` of bpf/stage_allow.h: 65,536 bits a family.
-const HINT_WORDS: usize = 65_536 / 64;
+pub(crate) const HINT_WORDS: usize = 65_536 / 64;
 
 /// Prefixes that no ban holds for.
 pub struct AllowList {
@@ -91,8 +91,8 @@ fn trie_key(prefix: Prefix) -> (usize, Vec<u8>) {
 }
 
 /// The bits of all sources that a prefix covers; mirrors `allowed4` and
-/// `allowed6` of bpf/stage_allow.h.
-fn each_hint(prefix: Prefix, mut set: impl FnMut(usize)) {
+/// `allowed6` of bpf/stage_allow.h, and `may_be_wide` of bpf/stage_wide.h.
+pub(crate) fn each_hint(prefix: Prefix, mut set: impl FnMut(usize)) {
     match prefix.addr() {
         IpAddr::V4(a) => {
             let first = a.to_bits() >> 16;

@@ -43,7 +43,7 @@ const WAYS: [u16; 2] = [1, 2];
 /// `CLASS_COUNTERS` of bpf/abi.h.
 const COUNTERS: u32 = MAX_LISTS as u32 + 1 + 26 * 26;
 /// The word of `struct control` (as 64-bit words) that names the copy in use.
-const CONTROL: usize = 1;
+const CONTROL: usize = 2;
 
 const _: () = assert!(size_of::<class_line>() == 64 && size_of::<class_header>() == 64);
 const _: () = assert!(size_of::<class_node>() == 64 && size_of::<class>() == 16);

@@ -1,8 +1,8 @@
 //! One generation: the maps and programs made together for one geometry and
 //! seed. Growth, upgrade and a change of what is compiled in all make the next
 //! generation; the packet path is switched by a link update. Counters, events,
-//! policies and the allow list are handed on, so that nothing is counted twice
-//! or lost.
+//! policies, the allow list and wide bans are handed on, so that nothing is
+//! counted twice or lost.
 
 use std::{
     fs,
@@ -30,6 +30,7 @@ use crate::{
         },
     },
     table::{BUCKETS_PER_PAGE, BanTable, Geometry},
+    wide::WideMaps,
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
@@ -48,7 +49,7 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);
 const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
-const MAPS: [&str; 13] = [
+const MAPS: [&str; 15] = [
     "bans64",
     "bans128",
     "bloom",
@@ -62,6 +63,8 @@ const MAPS: [&str; 13] = [
     "classes",
     "class_counters",
     "flows",
+    "wide",
+    "wide_hint",
 ];
 /// Pinned last: a directory that has it is whole.
 const META: &str = "meta";
@@ -73,7 +76,7 @@ pub struct Options {
     pub geometry: Geometry,
     /// Random, unknown to anybody who chooses addresses.
     pub seed: [u64; 3],
-    /// The one IPv4 length below 32 that may be banned; 0 for none.
+    /// The IPv4 length below 32 that the ban table holds; 0 for none.
     pub v4_length: u8,
     /// Lines of one copy of the class table; 0: no class stage, no egress
     /// program, and no cost.
@@ -102,6 +105,8 @@ pub struct Generation {
     pub allow: AllowList,
     /// Geofence and lists.
     pub classes: ClassTable,
+    /// Bans of prefixes of any length.
+    pub wide: WideMaps,
     seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
@@ -125,7 +130,7 @@ pub fn build_id() -> u64 {
 
 impl Generation {
     /// Loads a generation with empty tables; from `previous` it takes over
-    /// counters, events, policies and the allow list.
+    /// counters, events, policies, the allow list and wide bans.
     pub fn create(number: u64, options: &Options, previous: Option<&Generation>) -> Result<Self> {
         let mut storage = MaybeUninit::uninit();
         let g = options.geometry;
@@ -176,6 +181,8 @@ impl Generation {
                 (&mut open.maps.allow4, allow4),
                 (&mut open.maps.allow6, allow6),
                 (&mut open.maps.allow_hint, allow_hint),
+                (&mut open.maps.wide, &old.wide.trie),
+                (&mut open.maps.wide_hint, &old.wide.hint),
             ] {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
@@ -229,6 +236,10 @@ impl Generation {
                 keep(&skel.maps.allow_hint)?,
             )?,
             classes,
+            wide: WideMaps {
+                trie: keep(&skel.maps.wide)?,
+                hint: keep(&skel.maps.wide_hint)?,
+            },
             seed: options.seed,
             build: build_id(),
             suspended: AtomicU64::new(
@@ -267,7 +278,7 @@ impl Generation {
         self.build == build_id()
     }
 
-    fn maps(&self) -> [&MapHandle; 13] {
+    fn maps(&self) -> [&MapHandle; 15] {
         let [allow4, allow6, allow_hint] = self.allow.maps();
         [
             &self.bans64,
@@ -283,6 +294,8 @@ impl Generation {
             self.classes.table_map(),
             self.classes.counters_map(),
             &self.flows,
+            &self.wide.trie,
+            &self.wide.hint,
         ]
     }
 
@@ -416,6 +429,10 @@ impl Generation {
             events: open("events")?,
             allow: AllowList::map([open("allow4")?, open("allow6")?], open("allow_hint")?)?,
             classes: ClassTable::map(lines, classes, open("class_counters")?, &control)?,
+            wide: WideMaps {
+                trie: open("wide")?,
+                hint: open("wide_hint")?,
+            },
             seed: about.seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),

@@ -23,12 +23,14 @@ pub mod pins;
 pub mod record;
 pub mod run;
 pub mod table;
+pub mod wide;
 
 pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
 pub use generation::{Generation, Options};
 pub use table::{BanTable, Geometry, Key, Placed, Slot};
+pub use wide::{WideBan, WideBans, WidePlaced};
 
 /// The generated skeletons: types of `bpf/abi.h`, maps, programs.
 #[allow(

@@ -94,6 +94,11 @@ impl Words {
         self.at(index).fetch_or(bits, Ordering::SeqCst);
     }
 
+    /// Clears bits of one word, and leaves the others.
+    pub(crate) fn clear_bits(&self, index: usize, bits: u64) {
+        self.at(index).fetch_and(!bits, Ordering::SeqCst);
+    }
+
     /// Replaces `old` by `new`, or says that somebody else was there.
     #[inline]
     pub(crate) fn replace(&self, index: usize, old: u64, new: u64) -> bool {

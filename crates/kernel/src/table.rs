@@ -683,6 +683,12 @@ impl BanTable {
         let base = control.load(Ordering::SeqCst) & 0xffff_ffff;
         control.store(u64::from(observe) << 32 | base, Ordering::SeqCst);
     }
+
+    /// Tells the packet path of which families there are wide bans; see
+    /// [`crate::WideBans::families`].
+    pub fn set_wide(&self, families: u32) {
+        self.control.store(1, families.into());
+    }
 }
 
 /// Slots of one bucket, a bit each.
