@@ -8,10 +8,10 @@ use super::{Answer, Common, show};
 ///
 /// The ban is on disk and in force when the command returns. Own addresses,
 /// gateways, resolvers, peers of root's logins and the allow list cannot be
-/// banned.
+/// banned; inside a wider prefix they pass.
 #[derive(clap::Args)]
 pub struct Args {
-    /// An address or prefix, such as 192.0.2.7 or 2001:db8::/64
+    /// An address or prefix, such as 192.0.2.7 or 2001:db8::/48
     subject: String,
     /// How long, such as 90s, 10m, 1h, 7d; without it until lifted
     #[arg(long = "for", value_name = "TIME")]

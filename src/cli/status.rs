@@ -57,10 +57,12 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         _ => "",
     };
     show::line(format!(
-        "backend {}{observe}: {} of {} bans, {} evicted, {} KiB of kernel memory; {}",
+        "backend {}{observe}: {} of {} bans, {} of {} of wide prefixes, {} evicted, {} KiB of kernel memory; {}",
         show::text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
+        status["usage"]["wide"],
+        status["usage"]["max_wide"],
         status["usage"]["evicted"],
         status["usage"]["map_bytes"].as_u64().unwrap_or(0) / 1024,
         show::text(&status["restored"])

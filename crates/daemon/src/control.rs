@@ -197,10 +197,10 @@ impl IntoResponse for Refusal {
             Self::Exempt { .. } => StatusCode::CONFLICT,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Backend(weir_enforce::Error::PrefixLength(..)) => {
-                StatusCode::UNPROCESSABLE_ENTITY
+            Self::Backend(weir_enforce::Error::TooDeep(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Backend(weir_enforce::Error::Full(_) | weir_enforce::Error::WideFull(_)) => {
+                StatusCode::INSUFFICIENT_STORAGE
             }
-            Self::Backend(weir_enforce::Error::Full(_)) => StatusCode::INSUFFICIENT_STORAGE,
             Self::Backend(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         error(status, self.to_string())

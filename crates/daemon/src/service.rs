@@ -279,13 +279,19 @@ impl Service {
         if evicted.is_empty() {
             return;
         }
-        self.alerts.raise(
-            "table-full",
+        let usage = self.backend.usage();
+        let full = if usage.wide >= usage.max_wide {
+            format!(
+                "there are {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+                usage.max_wide
+            )
+        } else {
             format!(
                 "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
-                self.backend.usage().max_bans
-            ),
-        );
+                usage.max_bans
+            )
+        };
+        self.alerts.raise("table-full", full);
         for entry in evicted {
             self.events.tell(&Event::unban(
                 entry.subject,

@@ -82,7 +82,10 @@ pub fn open_backend(
     room: (usize, usize),
 ) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
     if enforcement.backend == BackendChoice::DryRun {
-        return Ok(Arc::new(DryRun::new(enforcement.max_bans)));
+        return Ok(Arc::new(DryRun::new(
+            enforcement.max_bans,
+            enforcement.ipv4_length,
+        )));
     }
     Ok(kernel::open(&KernelConfig {
         instance: enforcement.instance.clone(),

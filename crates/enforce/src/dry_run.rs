@@ -12,6 +12,7 @@ use std::{
 };
 
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_kernel::wide::MAX_WIDE;
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
@@ -21,23 +22,37 @@ use crate::{
 /// The backend `dry-run`.
 pub struct DryRun {
     max_bans: AtomicUsize,
+    ipv4_length: Option<u8>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    bans: BTreeMap<(Subject, Arc<Policy>), Expiry>,
+    /// Those of the ban table, and the wide ones: each with its cap.
+    bans: [BTreeMap<(Subject, Arc<Policy>), Expiry>; 2],
     allow: PrefixSet,
     evicted: u64,
 }
 
 impl DryRun {
-    /// A table of at most `max_bans` entries.
-    pub fn new(max_bans: usize) -> Self {
+    /// A table of at most `max_bans` entries; `ipv4_length` as in
+    /// [`crate::kernel::KernelConfig`].
+    pub fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
         Self {
             max_bans: max_bans.into(),
+            ipv4_length,
             state: Mutex::default(),
         }
+    }
+
+    /// Which of [`State::bans`] a subject belongs to.
+    fn table(&self, subject: Subject) -> usize {
+        let prefix = subject.prefix();
+        let fits = match prefix.addr() {
+            IpAddr::V4(_) => self.ipv4_length == Some(prefix.bits()),
+            IpAddr::V6(_) => prefix.bits() == 64,
+        };
+        usize::from(!prefix.is_host() && !fits)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -50,6 +65,7 @@ impl State {
         let now = BootNanos::now();
         self.bans
             .iter()
+            .flatten()
             .filter(move |(_, expiry)| !expiry.is_over(now))
             .map(|((subject, policy), expiry)| Entry {
                 subject: *subject,
@@ -60,7 +76,9 @@ impl State {
 
     fn drop_expired(&mut self) {
         let now = BootNanos::now();
-        self.bans.retain(|_, expiry| !expiry.is_over(now));
+        for bans in &mut self.bans {
+            bans.retain(|_, expiry| !expiry.is_over(now));
+        }
     }
 }
 
@@ -74,13 +92,21 @@ impl Backend for DryRun {
         let mut state = self.state();
         let mut done = Inserted::default();
         for entry in entries {
+            let table = self.table(entry.subject);
+            let (cap, full) = match table {
+                0 => (max_bans, Error::Full(max_bans)),
+                _ => (MAX_WIDE, Error::WideFull(MAX_WIDE)),
+            };
             let key = (entry.subject, entry.policy.clone());
-            if !state.bans.contains_key(&key) && state.bans.len() >= max_bans {
+            let at_cap = |state: &State| {
+                let bans = &state.bans[table];
+                !bans.contains_key(&key) && bans.len() >= cap
+            };
+            if at_cap(&state) {
                 state.drop_expired();
             }
-            if !state.bans.contains_key(&key) && state.bans.len() >= max_bans {
-                let oldest = state
-                    .bans
+            if at_cap(&state) {
+                let oldest = state.bans[table]
                     .iter()
                     .filter(|((_, policy), _)| {
                         policy.producer == entry.policy.producer
@@ -92,12 +118,12 @@ impl Backend for DryRun {
                         policy: policy.clone(),
                         expiry: *expiry,
                     })
-                    .ok_or(Error::Full(max_bans))?;
-                state.bans.remove(&(oldest.subject, oldest.policy.clone()));
+                    .ok_or(full)?;
+                state.bans[table].remove(&(oldest.subject, oldest.policy.clone()));
                 state.evicted += 1;
                 done.evicted.push(oldest);
             }
-            match state.bans.insert(key, entry.expiry) {
+            match state.bans[table].insert(key, entry.expiry) {
                 None => done.new += 1,
                 Some(_) => done.replaced += 1,
             }
@@ -121,7 +147,7 @@ impl Backend for DryRun {
             })
             .collect();
         for entry in &lifted {
-            state.bans.remove(&(entry.subject, entry.policy.clone()));
+            state.bans[self.table(subject)].remove(&(entry.subject, entry.policy.clone()));
         }
         Ok(lifted)
     }
@@ -176,9 +202,16 @@ impl Backend for DryRun {
 
     fn usage(&self) -> Usage {
         let state = self.state();
+        let in_force = |table| {
+            let all = state.live();
+            all.filter(|entry| self.table(entry.subject) == table)
+                .count()
+        };
         Usage {
-            bans: state.live().count(),
+            bans: in_force(0),
             max_bans: self.max_bans.load(Ordering::Relaxed),
+            wide: in_force(1),
+            max_wide: MAX_WIDE,
             evicted: state.evicted,
             ..Usage::default()
         }

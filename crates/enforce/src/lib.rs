@@ -15,6 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes, geo::Country};
+use weir_kernel::wide::WIDE_WORDS;
 
 /// What went wrong while enforcing.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +30,18 @@ pub enum Error {
     /// The table is full and this producer has nothing that may be evicted.
     #[error("the ban table is full ({0} bans): raise max_bans or unban something")]
     Full(usize),
-    /// The backend cannot ban a prefix of this length.
+    /// There are as many bans of other prefixes as the kernel's table of those
+    /// holds, and this producer has none that may be evicted.
     #[error(
-        "cannot ban {0}: bans are for single addresses, IPv6 /64{1}; other lengths need a list"
+        "there are {0} bans of prefixes other than single addresses and IPv6 /64: unban some, or ban wider ones"
     )]
-    PrefixLength(Subject, String),
+    WideFull(usize),
+    /// Some address would be under more bans of prefixes than the kernel looks at.
+    #[error(
+        "cannot ban {0}: some of its addresses would be under more than {max} bans of prefixes: lift some, or ban all ports",
+        max = WIDE_WORDS
+    )]
+    TooDeep(Subject),
     /// More policies (producer and scope) than the kernel's table has numbers.
     #[error("too many different ban policies: at most {0} pairs of producer and ports")]
     Policies(usize),
@@ -110,10 +118,15 @@ pub struct Attachment {
 /// How full the backend is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Entries in force.
+    /// Entries in force, without those of `wide`.
     pub bans: usize,
     /// The configured cap.
     pub max_bans: usize,
+    /// Entries in force for prefixes other than single addresses, IPv6 /64 and
+    /// the configured IPv4 length.
+    pub wide: usize,
+    /// Their cap.
+    pub max_wide: usize,
     /// Entries evicted at the cap since the start.
     pub evicted: u64,
     /// Entries in the overflow area.
@@ -142,7 +155,8 @@ pub struct PacketEvent {
 }
 
 /// Carries out decisions. All methods may be called from several threads at
-/// once; `insert` never blocks on the others.
+/// once; `insert` never blocks on the others, but for prefixes counted as
+/// [`Usage::wide`].
 pub trait Backend: Send + Sync {
     /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
     fn name(&self) -> &'static str;

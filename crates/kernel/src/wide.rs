@@ -99,20 +99,21 @@ impl WideBans {
             unwritten: BTreeSet::new(),
             needed: vec![0; 2 * HINT_WORDS * 64],
         };
+        let mut found = Vec::new();
         let keys: Vec<_> = bans.trie.keys().collect();
         for key in keys {
             let value = bans
                 .trie
                 .lookup(&key, MapFlags::ANY)
                 .context(|| "read the wide bans".into())?;
-            let Some((prefix, words)) = prefix_of(&key).zip(value.as_deref().and_then(own_words))
-            else {
+            let Some((prefix, value)) = prefix_of(&key).zip(value) else {
                 continue;
             };
             bans.need(prefix);
-            for word in words {
+            for word in own_words(&value) {
                 bans.nest.put(unpack(prefix, word));
             }
+            found.push((prefix, value));
         }
         // What nothing needs any more goes, once all that is needed is there.
         let mut bits = vec![0u64; 2 * HINT_WORDS];
@@ -122,8 +123,11 @@ impl WideBans {
         for (index, word) in bits.into_iter().enumerate() {
             bans.hint.store(index, word);
         }
-        let all: Vec<_> = bans.nest.own.keys().copied().collect();
-        bans.write(all)?;
+        found.retain(|(prefix, value)| match bans.nest.words(*prefix) {
+            Some((own, words)) => value[..] != value_of(own, &words),
+            None => true,
+        });
+        bans.write(found.into_iter().map(|(prefix, _)| prefix))?;
         Ok(bans)
     }
 
@@ -239,7 +243,7 @@ impl WideBans {
             self.write_one(prefix)?;
             self.unwritten.remove(&prefix);
             written += 1;
-            if written == 1 {
+            if written == 1 && !self.unwritten.is_empty() {
                 fault::point("wide-between-writes");
             }
         }
@@ -408,15 +412,15 @@ fn value_of(own: usize, words: &[u64]) -> [u8; VALUE_BYTES] {
     value
 }
 
-fn own_words(value: &[u8]) -> Option<Vec<u64>> {
-    let own = u32::from_ne_bytes(value.first_chunk::<4>().copied()?) as usize;
-    let words: Vec<_> = value
-        .get(WORDS_AT..)?
-        .chunks_exact(8)
-        .take(own)
+fn own_words(value: &[u8]) -> Vec<u64> {
+    let own = value
+        .first_chunk()
+        .map_or(0, |own| u32::from_ne_bytes(*own));
+    let words = value.get(WORDS_AT..).unwrap_or_default().chunks_exact(8);
+    words
+        .take(own as usize)
         .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
-        .collect();
-    (!words.is_empty()).then_some(words)
+        .collect()
 }
 
 #[cfg(test)]
@@ -543,8 +547,8 @@ mod tests {
             assert_eq!(prefix_of(&key_of(prefix)), Some(prefix));
         }
         let words = [1 << 16 | 2, NEVER << 16 | 3, 7 << 16 | 4];
-        assert_eq!(own_words(&value_of(2, &words)), Some(words[..2].to_vec()));
-        assert_eq!(own_words(&value_of(0, &words)), None);
-        assert_eq!(own_words(&[0; 3]), None);
+        assert_eq!(own_words(&value_of(2, &words)), words[..2]);
+        assert_eq!(own_words(&value_of(0, &words)), []);
+        assert_eq!(own_words(&[0; 3]), []);
     }
 }

@@ -86,7 +86,7 @@ pub struct JailLimits {
     /// Longer bans for those who return.
     pub increment: Option<Increment>,
     /// IPv6 counts and bans by prefixes of this length: 64, since one customer
-    /// holds at least that much, or 128.
+    /// holds at least that much, wider down to 32, or 128.
     pub ipv6_prefix: u8,
     /// How many subjects are counted at once, and how many past offenders are
     /// remembered; above it the one seen longest ago is forgotten.
@@ -123,8 +123,8 @@ impl JailLimits {
         {
             return Err(("increment.factor", "is a number of at least 1".into()));
         }
-        if !matches!(self.ipv6_prefix, 64 | 128) {
-            return Err(("ipv6_prefix", "is 64 or 128".into()));
+        if !matches!(self.ipv6_prefix, 32..=64 | 128) {
+            return Err(("ipv6_prefix", "is 32 to 64, or 128".into()));
         }
         if self.max_tracked == 0 {
             return Err(("max_tracked", "is at least 1".into()));

@@ -147,7 +147,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         ),
         (
             "[jail.sshd]\nipv6_prefix = 96",
-            &["weir.toml:2: ipv6_prefix in [jail.sshd] is 96; allowed: 64, 128"],
+            &["weir.toml:2: ipv6_prefix in [jail.sshd] is 96; allowed: 32-64, 128"],
         ),
         (
             "[jail.sshd]\nsource = \"syslog\"",

@@ -65,10 +65,14 @@ impl Kernel {
 
     /// Makes room for a bulk insertion at once instead of by doubling.
     pub(super) fn reserve(&self, entries: &[Entry]) -> Result<(), Error> {
-        let long = entries
-            .iter()
-            .filter(|e| matches!(self.key(e.subject), Ok(Key::Long(..))))
-            .count();
+        let (mut short, mut long) = (0, 0);
+        for entry in entries {
+            match self.key(entry.subject) {
+                Some(Key::Short(_)) => short += 1,
+                Some(Key::Long(..)) => long += 1,
+                None => {}
+            }
+        }
         let mut shape = self.shape();
         let (geometry, filled) = {
             let tables = self.tables();
@@ -78,7 +82,7 @@ impl Kernel {
             )
         };
         let max_bans = self.settings().max_bans;
-        let short = (filled.0 + entries.len() - long).min(max_bans);
+        let short = (filled.0 + short).min(max_bans);
         let long = (filled.1 + long).min(max_bans);
         if short <= geometry.comfort64() && long <= geometry.comfort128() {
             return Ok(());
@@ -130,7 +134,11 @@ impl Kernel {
         }
         next.pin(&dir)?;
         fault::point("growth-before-fill");
-        self.tables_alone().next = Some(next);
+        {
+            let mut tables = self.tables_alone();
+            tables.next = Some(next);
+            tables.tell(&self.wide());
+        }
         if let Err(e) = self.fill_and_switch(number) {
             // The old generation is whole and attached: go on with it.
             self.tables_alone().next = None;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use weir_core::Producer;
-use weir_kernel::{Geometry, Key, Placed, Slot};
+use weir_kernel::{Geometry, Key, Placed, Slot, WideBan, WidePlaced};
 
 use super::Kernel;
 use crate::{Entry, Error, Inserted, Policy};
@@ -20,6 +20,8 @@ enum Stop {
     Done,
     /// The next entry would be one too many.
     AtCap(usize),
+    /// As `AtCap`, of wide bans.
+    AtWideCap,
     /// The next entry's places are taken.
     NoRoom(Geometry),
 }
@@ -39,21 +41,36 @@ impl Kernel {
         for (n, entry) in entries.iter().enumerate() {
             if n % WARM == 0 && entries.len() - n >= WARM {
                 for entry in &entries[n..n + WARM] {
-                    self.key(entry.subject)
-                        .into_iter()
-                        .for_each(|key| table.warm(key));
+                    if let Some(key) = self.key(entry.subject) {
+                        table.warm(key);
+                    }
                 }
             }
-            let key = self.key(entry.subject)?;
             let policy = match known {
                 Some((policy, number)) if *policy == entry.policy => number,
                 _ => self.policies.number(&entry.policy, &tables.current)?,
             };
             known = Some((&entry.policy, policy));
+            let expiry = self.jiffies(entry.expiry, suspended);
+            let Some(key) = self.key(entry.subject) else {
+                let prefix = entry.subject.prefix();
+                let ban = WideBan {
+                    prefix,
+                    policy,
+                    expiry,
+                };
+                match self.insert_wide(ban, &tables)? {
+                    WidePlaced::New => done.new += 1,
+                    WidePlaced::Replaced => done.replaced += 1,
+                    WidePlaced::Full => return Ok((n, Stop::AtWideCap)),
+                    WidePlaced::TooDeep => return Err(Error::TooDeep(entry.subject)),
+                }
+                continue;
+            };
             let slot = Slot {
                 key,
                 policy,
-                expiry: self.jiffies(entry.expiry, suspended),
+                expiry,
             };
             let (short, long) = table.filled();
             if short + long >= max_bans && !table.get(key).iter().any(|s| s.policy == policy) {
@@ -92,6 +109,10 @@ impl Kernel {
                             done.evicted
                                 .push(self.evict(&rest[0].policy.producer, max_bans)?);
                         }
+                    }
+                    Stop::AtWideCap => {
+                        done.evicted
+                            .extend(self.make_room_wide(&rest[0].policy.producer)?);
                     }
                     Stop::NoRoom(geometry) => {
                         let subject = rest[0].subject;

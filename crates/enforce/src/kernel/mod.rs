@@ -5,7 +5,7 @@
 //! Locks: `tables` is read-locked by every insertion (several at once) and
 //! write-locked only for the instants in which a generation's copy advances or
 //! is switched. `shape` serialises whoever removes, sweeps or grows. Taken in
-//! the order `shape`, `tables`, `interfaces`, `settings`.
+//! the order `shape`, `tables`, `interfaces`, `settings`, `wide`.
 
 mod attach;
 mod classes;
@@ -14,6 +14,7 @@ mod growth;
 mod insertion;
 mod policies;
 mod watch;
+mod wide;
 
 use std::{
     net::IpAddr,
@@ -27,8 +28,8 @@ use std::{
 
 use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 use weir_kernel::{
-    Generation, Geometry, JiffyClock, Key, Options, Slot, clock, events::EventReader, fault,
-    link::Link, pins::InstanceDir, record, table::NEVER,
+    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
+    fault, link::Link, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 
 pub use weir_kernel::link::Hook;
@@ -49,7 +50,7 @@ pub struct KernelConfig {
     pub instance: String,
     /// Normally [`DEFAULT_ROOT`].
     pub pin_root: PathBuf,
-    /// The one IPv4 length below 32 that may be banned.
+    /// The IPv4 length below 32 that may be banned a million times.
     pub ipv4_length: Option<u8>,
     /// Bans that are about to come: IPv4 and IPv6 /64, IPv6 /128. New tables
     /// begin with this room: each growth costs some 0.2 s of the verifier.
@@ -73,6 +74,7 @@ pub struct Kernel {
     settings: RwLock<Settings>,
     tables: RwLock<Tables>,
     policies: Policies,
+    wide: Mutex<WideBans>,
     interfaces: Mutex<Vec<Interface>>,
     /// Serialises removal, sweep, growth.
     shape: Mutex<Shape>,
@@ -158,6 +160,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         ipv4_length: config.ipv4_length,
         clock,
         policies: Policies::read(&current)?,
+        wide: Mutex::new(WideBans::of(&current)?),
         events: Mutex::new(EventReader::new(&current.events)?),
         tables: RwLock::new(Tables {
             current,
@@ -181,12 +184,15 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         classes: Mutex::default(),
     };
     kernel.follow_suspend(&kernel.shape())?;
+    kernel.tidy_wide()?;
     if rebuild {
+        kernel.widen_other_lengths()?;
         // Links of the earlier daemon must be known before they are switched.
         kernel.attach()?;
         let geometry = kernel.tables().current.table.geometry();
         kernel.next_generation(&mut kernel.shape(), geometry)?;
     }
+    kernel.narrow_own_length()?;
     kernel
         .tables()
         .current
@@ -239,19 +245,6 @@ impl Kernel {
         self.settings.read().expect("no holder of this lock panics")
     }
 
-    fn key(&self, subject: Subject) -> Result<Key, Error> {
-        let prefix = subject.prefix();
-        let v4_length_ok =
-            prefix.addr().is_ipv6() || prefix.is_host() || self.ipv4_length == Some(prefix.bits());
-        Key::of(prefix).filter(|_| v4_length_ok).ok_or_else(|| {
-            let also = self
-                .ipv4_length
-                .map(|n| format!(", IPv4 /{n}"))
-                .unwrap_or_default();
-            Error::PrefixLength(subject, also)
-        })
-    }
-
     fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {
         match expiry {
             Expiry::At(end) => self.clock.jiffy_after(end.0, suspended).min(NEVER - 1),
@@ -259,16 +252,19 @@ impl Kernel {
         }
     }
 
-    fn entry(&self, slot: Slot) -> Option<Entry> {
-        let expiry = match slot.expiry {
+    fn expiry(&self, jiffies: u64) -> Expiry {
+        match jiffies {
             NEVER => Expiry::Never,
             jiffies => Expiry::At(BootNanos(self.clock.boottime_of(jiffies))),
-        };
+        }
+    }
+
+    fn entry(&self, slot: Slot) -> Option<Entry> {
         let subject = Subject::new(slot.key.prefix()).ok()?;
         Some(Entry {
             subject,
             policy: self.policies.policy(slot.policy)?,
-            expiry,
+            expiry: self.expiry(slot.expiry),
         })
     }
 
@@ -288,6 +284,7 @@ impl Kernel {
             generation.table.shift_expiries(-jiffies);
             generation.set_suspended(suspended)?;
         }
+        self.wide().shift_expiries(-jiffies)?;
         Ok(())
     }
 
@@ -364,7 +361,16 @@ impl Backend for Kernel {
                 && scope.is_none_or(|wanted| *wanted == p.scope)
         });
         let now = self.clock.now();
-        let lifted = self.lift(self.key(subject)?, |policy| numbers.contains(&policy));
+        let which = |policy| numbers.contains(&policy);
+        let Some(key) = self.key(subject) else {
+            let lifted = self.lift_wide(subject.prefix(), which)?;
+            return Ok(lifted
+                .into_iter()
+                .filter(|ban| ban.expiry > now)
+                .filter_map(|ban| self.wide_entry(ban))
+                .collect());
+        };
+        let lifted = self.lift(key, which);
         Ok(lifted
             .into_iter()
             .filter(|s| s.expiry > now)
@@ -374,10 +380,14 @@ impl Backend for Kernel {
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
+        let now = self.clock.now();
         self.tables()
             .current
             .table
-            .for_each(self.clock.now(), |slot| entries.extend(self.entry(slot)));
+            .for_each(now, |slot| entries.extend(self.entry(slot)));
+        let wide = self.wide();
+        let live = wide.iter().filter(|ban| ban.expiry > now);
+        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
         Ok(entries)
     }
 
@@ -393,14 +403,18 @@ impl Backend for Kernel {
         ];
         let now = self.clock.now();
         let tables = self.tables();
-        Ok(prefixes
+        let mut entries: Vec<_> = prefixes
             .into_iter()
             .flatten()
             .filter_map(Key::of)
             .flat_map(|key| tables.current.table.get(key))
             .filter(|slot| slot.expiry > now)
             .filter_map(|slot| self.entry(slot))
-            .collect())
+            .collect();
+        let wide = self.wide().covering(host);
+        let live = wide.into_iter().filter(|ban| ban.expiry > now);
+        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
+        Ok(entries)
     }
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
@@ -492,6 +506,8 @@ impl Backend for Kernel {
         Usage {
             bans: short + long,
             max_bans: self.settings().max_bans,
+            wide: self.wide().len(),
+            max_wide: MAX_WIDE,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
             generation: tables.current.number,
@@ -502,6 +518,7 @@ impl Backend for Kernel {
     fn maintain(&self) -> Result<(), Error> {
         let mut shape = self.shape();
         self.follow_suspend(&shape)?;
+        self.tidy_wide()?;
         self.grow_if_crowded(&mut shape)?;
         let tables = self.tables();
         let table = &tables.current.table;

@@ -1,0 +1,151 @@
+//! Bans of prefixes that the ban table has no form for: any but single
+//! addresses, IPv6 /64 and the configured IPv4 length. They have a cap of their
+//! own and make room among themselves. One lock, taken last: what the packet
+//! path is told of the families never falls behind what is in force.
+
+use std::sync::{MutexGuard, atomic::Ordering};
+
+use weir_core::{Prefix, Producer, Subject};
+use weir_kernel::{Key, WideBan, WideBans, WidePlaced, wide::MAX_WIDE};
+
+use super::{Kernel, Tables};
+use crate::{Entry, Error};
+
+impl Kernel {
+    pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
+        self.wide.lock().expect("no holder of this lock panics")
+    }
+
+    /// The ban table's form for a subject, if it has one.
+    pub(super) fn key(&self, subject: Subject) -> Option<Key> {
+        let prefix = subject.prefix();
+        let fits =
+            prefix.addr().is_ipv6() || prefix.is_host() || self.ipv4_length == Some(prefix.bits());
+        Key::of(prefix).filter(|_| fits)
+    }
+
+    /// Puts an entry into force; see [`WideBans::insert`].
+    pub(super) fn insert_wide(&self, ban: WideBan, tables: &Tables) -> Result<WidePlaced, Error> {
+        let mut wide = self.wide();
+        let mut placed = wide.insert(ban)?;
+        if placed == WidePlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
+            placed = wide.insert(ban)?;
+        }
+        tables.tell(&wide);
+        Ok(placed)
+    }
+
+    /// Makes room for an entry of this producer; returns who had to go, unless
+    /// it is enough that what was over is gone.
+    pub(super) fn make_room_wide(&self, producer: &Producer) -> Result<Option<Entry>, Error> {
+        let full = Error::WideFull(MAX_WIDE);
+        let tables = self.tables();
+        let mut wide = self.wide();
+        if wide.expire(self.clock.now())? > 0 {
+            return Ok(None);
+        }
+        if *producer == Producer::Manual {
+            return Err(full);
+        }
+        let numbers = self.policies.numbers(|p| p.producer == *producer);
+        let victim = wide
+            .iter()
+            .filter(|ban| numbers.contains(&ban.policy))
+            .min_by_key(|ban| ban.expiry);
+        let Some(victim) = victim else {
+            return Err(full);
+        };
+        wide.remove(victim.prefix, |policy| policy == victim.policy)?;
+        tables.tell(&wide);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.wide_entry(victim).map(Some).ok_or(full)
+    }
+
+    pub(super) fn lift_wide(
+        &self,
+        prefix: Prefix,
+        which: impl Fn(u16) -> bool,
+    ) -> Result<Vec<WideBan>, Error> {
+        let tables = self.tables();
+        let mut wide = self.wide();
+        let lifted = wide.remove(prefix, which)?;
+        tables.tell(&wide);
+        Ok(lifted)
+    }
+
+    /// Takes out what is over, and tells the kernel again what it refused.
+    pub(super) fn tidy_wide(&self) -> Result<(), Error> {
+        let tables = self.tables();
+        let mut wide = self.wide();
+        wide.expire(self.clock.now())?;
+        tables.tell(&wide);
+        Ok(())
+    }
+
+    pub(super) fn wide_entry(&self, ban: WideBan) -> Option<Entry> {
+        Some(Entry {
+            subject: Subject::new(ban.prefix).ok()?,
+            policy: self.policies.policy(ban.policy)?,
+            expiry: self.expiry(ban.expiry),
+        })
+    }
+
+    /// Moves what the ban table holds of an IPv4 length that it no longer has
+    /// a form for; before the programs that look for it go.
+    pub(super) fn widen_other_lengths(&self) -> Result<(), Error> {
+        let mut others = Vec::new();
+        let tables = self.tables();
+        tables.current.table.for_each(self.clock.now(), |slot| {
+            let prefix = slot.key.prefix();
+            if Subject::new(prefix).is_ok_and(|subject| self.key(subject).is_none()) {
+                others.push((slot, prefix));
+            }
+        });
+        let mut lost = 0;
+        for (slot, prefix) in others {
+            let ban = WideBan {
+                prefix,
+                policy: slot.policy,
+                expiry: slot.expiry,
+            };
+            match self.insert_wide(ban, &tables)? {
+                WidePlaced::New | WidePlaced::Replaced => {}
+                WidePlaced::Full | WidePlaced::TooDeep => lost += 1,
+            }
+            tables
+                .current
+                .table
+                .remove(slot.key, |policy| policy == slot.policy);
+        }
+        if lost > 0 {
+            tracing::warn!(
+                "ipv4_length is another one now: {lost} bans of the old length had no room among the {MAX_WIDE} of other lengths and are lifted"
+            );
+        }
+        Ok(())
+    }
+
+    /// Moves what the ban table has a form for now.
+    pub(super) fn narrow_own_length(&self) -> Result<(), Error> {
+        let bans: Vec<_> = self
+            .wide()
+            .iter()
+            .filter(|ban| Subject::new(ban.prefix).is_ok_and(|s| self.key(s).is_some()))
+            .collect();
+        let entries: Vec<_> = bans.iter().filter_map(|b| self.wide_entry(*b)).collect();
+        self.insert_in_turn(&entries)?;
+        for ban in bans {
+            self.lift_wide(ban.prefix, |policy| policy == ban.policy)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tables {
+    /// Says to the packet path which families have wide bans.
+    pub(super) fn tell(&self, wide: &WideBans) {
+        for generation in std::iter::once(&self.current).chain(&self.next) {
+            generation.table.set_wide(wide.families());
+        }
+    }
+}
