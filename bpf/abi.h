@@ -116,6 +116,7 @@ struct counter {
 /* Events per reason, CPU and window of 2^8 jiffies (about a second). */
 #define EVENT_WINDOW_SHIFT 8
 #define EVENT_LIMIT	   64
+#define PROOF_LIMIT	   4096 /* the same for R_PROVEN: one a cookie that was sent */
 #define EVENT_WAKE_BYTES   (64 * 1024)
 
 struct event {
@@ -126,7 +127,26 @@ struct event {
 	__u32 reason;
 	__u16 port;
 	__u8 protocol;
-	__u8 pad[5];
+	__u8 scanner; /* enum scanner, of a SYN to a decoy port */
+	__u8 pad[4];
+};
+
+/* By its SYN: what sent it. No operating system leaves out all options. */
+enum scanner {
+	SCANNER_NONE,	 /* nothing that stands out */
+	SCANNER_BARE,	 /* no options */
+	SCANNER_MASSCAN, /* no options, window 1024 */
+	SCANNER_ZMAP,	 /* no options, window 65535 */
+	SCANNER_NMAP,	 /* segment size only, window 1024 */
+};
+
+/* Per CPU: what decoy ports answered. */
+struct decoy_counter {
+	__u64 window;	/* jiffies >> EVENT_WINDOW_SHIFT of the two that follow */
+	__u32 answers;	/* SYN-ACKs in that window */
+	__u32 refused;	/* wrong cookies in that window */
+	__u64 answered; /* SYN-ACKs */
+	__u64 silent;	/* SYNs above the limit, not answered */
 };
 
 /* The class table: which lists and which rules of the geofence are about an
@@ -206,7 +226,7 @@ struct control {
 /* What a generation was built with, kept beside its pins. */
 struct meta {
 	__u32 abi;
-	__u32 pad;
+	__u32 decoy; /* 1: built with decoy ports */
 	__u64 seed[3];
 	__u64 build; /* hash of the BPF object */
 	__u32 buckets64;
@@ -238,5 +258,6 @@ _Static_assert(sizeof(struct class_line) == 64 && sizeof(struct class_header) ==
 _Static_assert(sizeof(struct class_node) == 64 && sizeof(struct class) == 16, "abi");
 _Static_assert(sizeof(struct cover) == 4, "abi");
 _Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 128, "abi");
+_Static_assert(sizeof(struct decoy_counter) == 32, "abi");
 
 #endif

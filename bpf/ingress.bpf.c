@@ -2,6 +2,7 @@
 /* The packet path on ingress, as an XDP and as a tcx program:
  *   parse -> class -> bloom -> ban table, wide bans ->
  *   scope -> essential -> allow -> verdict
+ * and, of what would pass, -> decoy ports.
  * Both programs are the same stages around another context; the twin on egress
  * (egress.h) has parse, class, essential and allow of them. Malformed packets
  * and more than two VLAN tags pass on both hooks: the host's own stack drops
@@ -25,7 +26,7 @@ const volatile struct {
 			     */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
 	__u32 flow_jiffies; /* how long an answer is expected */
-	__u32 pad;
+	__u32 decoy;	    /* 1: there are decoy ports (stage_decoy.h) */
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
 /* What this generation was built with; read by whoever takes its pins over. */
@@ -49,6 +50,7 @@ struct control control;
 #include "flows.h"
 #include "stage_class.h"
 #include "stage_wide.h"
+#include "stage_decoy.h"
 
 #define L3_MOST 0x3f /* above Ethernet and two tags */
 
@@ -277,7 +279,8 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 
 #define AGAIN -1 /* more of the headers must be made readable first */
 
-/* 1: drop, 0: pass. `whole`: f->end is as far as this hook can see. */
+/* 1: drop, 0: pass, from BAIT on: for a decoy port. `whole`: f->end is as far as
+ * this hook can see. */
 static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 				  __u32 frame_len, int tc, int whole, __u32 ifindex)
 {
@@ -292,6 +295,8 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 		else
 			reason = R_NOT_IP;
 	}
+	if (cfg.decoy && (reason == R_PASS || reason == R_OTHER_PORT) && is_bait(f))
+		return BAIT + reason;
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return AGAIN;
 	if (reason >= R_OBSERVED) {
@@ -311,11 +316,15 @@ int weir_xdp(struct xdp_md *ctx)
 	struct frame f = {.data = (void *)(long)ctx->data,
 			  .end = (void *)(long)ctx->data_end};
 	__u32 len = f.end - f.data;
+	int drop;
 
 	/* Only a frame with a full first page can have more: no call otherwise. */
 	if (len >= 2048)
 		len = bpf_xdp_get_buff_len(ctx);
-	if (decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex))
+	drop = decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex);
+	if (cfg.decoy && drop >= BAIT)
+		return meet_xdp(ctx, drop - BAIT);
+	if (drop)
 		return XDP_DROP;
 	return cfg.final_pass;
 }
@@ -350,6 +359,8 @@ int weir_tcx(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < TC_PULL_MOST ? skb->len : TC_PULL_MOST);
 		drop = judge_skb(skb, 1);
 	}
+	if (cfg.decoy && drop >= BAIT)
+		return meet_skb(skb, drop - BAIT);
 	if (drop)
 		return TC_ACT_SHOT;
 	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;

@@ -22,6 +22,7 @@ struct exit {
 	__u32 bytes;
 	__u8 source[16];
 	__u8 protocol;
+	__u8 scanner;
 	__u16 port;
 	__u32 said; /* by judge_class, 0: nothing */
 };
@@ -45,11 +46,15 @@ static __noinline int send_event(const struct exit *exit, struct counter *c, __u
 	e->reason = exit->reason;
 	e->port = exit->port;
 	e->protocol = exit->protocol;
+	e->scanner = exit->scanner;
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
-	bpf_ringbuf_submit(e, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >=
-					      EVENT_WAKE_BYTES
-				      ? BPF_RB_FORCE_WAKEUP
-				      : BPF_RB_NO_WAKEUP);
+	/* A proof is to become a ban before the next port is tried. */
+	bpf_ringbuf_submit(
+		e, exit->reason == R_PROVEN ||
+				   bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >=
+					   EVENT_WAKE_BYTES
+			   ? BPF_RB_FORCE_WAKEUP
+			   : BPF_RB_NO_WAKEUP);
 	return 0;
 }
 
@@ -78,7 +83,7 @@ static __always_inline void count_and_tell(const struct exit *exit, __u64 now)
 		c->event_window = window;
 		c->event_count = 0;
 	}
-	if (c->event_count >= EVENT_LIMIT) {
+	if (c->event_count >= (exit->reason == R_PROVEN ? PROOF_LIMIT : EVENT_LIMIT)) {
 		c->event_lost++;
 		return;
 	}

@@ -7,6 +7,7 @@
 pub mod addr;
 pub mod ban;
 pub mod class;
+pub mod decoy;
 pub mod detect;
 pub mod fence;
 pub mod geo;

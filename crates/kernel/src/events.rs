@@ -31,6 +31,8 @@ pub struct PacketEvent {
     pub port: u16,
     /// Transport protocol, 0 when not parsed.
     pub protocol: u8,
+    /// `enum scanner`.
+    pub scanner: u8,
 }
 
 /// Reads one generation's ring buffer.
@@ -87,5 +89,6 @@ fn decode(bytes: &[u8]) -> Option<PacketEvent> {
         reason: e.reason,
         port: e.port,
         protocol: e.protocol,
+        scanner: e.scanner,
     })
 }

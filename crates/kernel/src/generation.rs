@@ -20,6 +20,7 @@ use libbpf_rs::{
 use crate::{
     allow::AllowList,
     class::ClassTable,
+    decoy::Decoys,
     error::{Context, Error, Result},
     link,
     skeleton::{
@@ -107,6 +108,10 @@ pub struct Generation {
     pub classes: ClassTable,
     /// Bans of prefixes of any length.
     pub wide: WideMaps,
+    /// Decoy ports.
+    pub decoys: Decoys,
+    /// Does this generation look at them?
+    pub has_decoys: bool,
     seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
@@ -169,11 +174,14 @@ impl Generation {
         rodata.cfg.v4_length = options.v4_length.into();
         rodata.cfg.class_lines = options.class_lines;
         rodata.cfg.flow_jiffies = options.flow_jiffies;
+        let has_decoys = previous.is_some_and(|old| old.decoys.are_there());
+        rodata.cfg.decoy = has_decoys.into();
         if options.drop_innocent {
             rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
         }
         if let Some(old) = previous {
             let [allow4, allow6, allow_hint] = old.allow.maps();
+            let [decoy_ports, decoy_own, decoy_asked, decoy_counters] = old.decoys.maps();
             for (map, from) in [
                 (&mut open.maps.policies, &old.policies),
                 (&mut open.maps.counters, &old.counters),
@@ -183,6 +191,10 @@ impl Generation {
                 (&mut open.maps.allow_hint, allow_hint),
                 (&mut open.maps.wide, &old.wide.trie),
                 (&mut open.maps.wide_hint, &old.wide.hint),
+                (&mut open.maps.decoy_ports, decoy_ports),
+                (&mut open.maps.decoy_own, decoy_own),
+                (&mut open.maps.decoy_asked, decoy_asked),
+                (&mut open.maps.decoy_counters, decoy_counters),
             ] {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
@@ -240,6 +252,13 @@ impl Generation {
                 trie: keep(&skel.maps.wide)?,
                 hint: keep(&skel.maps.wide_hint)?,
             },
+            decoys: Decoys::map([
+                keep(&skel.maps.decoy_ports)?,
+                keep(&skel.maps.decoy_own)?,
+                keep(&skel.maps.decoy_asked)?,
+                keep(&skel.maps.decoy_counters)?,
+            ])?,
+            has_decoys,
             seed: options.seed,
             build: build_id(),
             suspended: AtomicU64::new(
@@ -303,7 +322,8 @@ impl Generation {
     /// comes last, so a directory with one is whole.
     pub fn pin(&self, dir: &Path) -> Result<()> {
         fs::create_dir(dir).context(|| format!("make {}", dir.display()))?;
-        for (name, map) in MAPS.into_iter().zip(self.maps()) {
+        let decoys = Decoys::NAMES.into_iter().zip(self.decoys.maps());
+        for (name, map) in MAPS.into_iter().zip(self.maps()).chain(decoys) {
             link::pin(map.as_fd(), &dir.join(name))?;
         }
         link::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
@@ -332,7 +352,7 @@ impl Generation {
         let g = self.table.geometry();
         let mut about = meta {
             abi: ABI,
-            pad: 0,
+            decoy: self.has_decoys.into(),
             seed: self.seed,
             build: self.build,
             buckets64: g.buckets64,
@@ -433,6 +453,11 @@ impl Generation {
                 trie: open("wide")?,
                 hint: open("wide_hint")?,
             },
+            decoys: {
+                let [ports, own, asked, counters] = Decoys::NAMES.map(open);
+                Decoys::map([ports?, own?, asked?, counters?])?
+            },
+            has_decoys: about.decoy != 0,
             seed: about.seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),

@@ -11,6 +11,7 @@ pub mod allow;
 pub mod class;
 pub mod clients;
 pub mod clock;
+pub mod decoy;
 pub mod device;
 mod error;
 pub mod events;

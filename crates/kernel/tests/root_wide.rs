@@ -33,6 +33,8 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
         geometry: Geometry::for_bans(200, 100),
         seed: [11, 22, number],
         v4_length: 24,
+        class_lines: 0,
+        flow_jiffies: 0,
         drop_innocent: false,
     };
     let generation = Generation::create(number, &options, previous).expect("the packet path loads");

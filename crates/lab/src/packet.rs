@@ -284,6 +284,17 @@ impl Packet {
         })
     }
 
+    /// Options of the TCP header, padded to whole words, and its window.
+    pub fn tcp_options(self, options: &[u8], window: u16) -> Self {
+        self.on_transport(proto::TCP, |tcp| {
+            tcp.header[14..16].copy_from_slice(&window.to_be_bytes());
+            tcp.header.truncate(20);
+            tcp.header.extend(options);
+            tcp.header.resize(20 + options.len().next_multiple_of(4), 0);
+            tcp.header[12] = (tcp.header.len() as u8 / 4) << 4;
+        })
+    }
+
     /// UDP.
     pub fn udp(self, src: u16, dst: u16) -> Self {
         self.transport(proto::UDP, ports(src, dst, 8))

@@ -1,0 +1,141 @@
+//! Decoy ports in the kernel: which ports, which addresses are this host's,
+//! and what was answered (`bpf/stage_decoy.h`). The maps go from generation to
+//! generation; whether a generation has the stage at all is decided when it is
+//! made.
+
+use std::net::IpAddr;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use weir_core::decoy::DecoyPorts;
+
+use crate::{
+    error::{Context, Error, Result},
+    memory::Words,
+    skeleton::ingress::types::decoy_counter,
+};
+
+const _: () = assert!(size_of::<decoy_counter>() == 32);
+
+/// Words of both bitmaps.
+const PORT_WORDS: usize = 2 * 65_536 / 64;
+/// `MAX_OWN` of bpf/stage_decoy.h.
+pub const MAX_OWN: usize = 4096;
+
+/// What decoy ports have done since the maps were made, over all CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DecoyCounts {
+    /// SYNs answered with a cookie.
+    pub answered: u64,
+    /// SYNs above the limit, not answered.
+    pub silent: u64,
+}
+
+/// The maps of decoy ports.
+pub struct Decoys {
+    /// Ports, own addresses, conversations, counters.
+    maps: [MapHandle; 4],
+    ports: Words,
+}
+
+impl Decoys {
+    /// Their names as pinned.
+    pub(crate) const NAMES: [&str; 4] =
+        ["decoy_ports", "decoy_own", "decoy_asked", "decoy_counters"];
+
+    /// Over the maps of a generation, in the order of [`Self::NAMES`].
+    pub(crate) fn map(maps: [MapHandle; 4]) -> Result<Self> {
+        let ports = Words::map(&maps[0], PORT_WORDS, "the decoy ports")?;
+        Ok(Self { maps, ports })
+    }
+
+    /// The maps, to pin and to hand on.
+    pub(crate) fn maps(&self) -> [&MapHandle; 4] {
+        self.maps.each_ref()
+    }
+
+    /// Is any port a decoy? Then the next generation has the stage.
+    pub fn are_there(&self) -> bool {
+        (0..PORT_WORDS).any(|n| self.ports.load(n) != 0)
+    }
+
+    /// Makes these the decoy ports.
+    pub fn write_ports(&self, ports: &DecoyPorts) {
+        for (n, word) in ports.words().iter().enumerate() {
+            if self.ports.load(n) != *word {
+                self.ports.store(n, *word);
+            }
+        }
+    }
+
+    /// Makes these the addresses of this host.
+    ///
+    /// # Errors
+    /// More than [`MAX_OWN`] of them.
+    pub fn write_own(&self, own: &[IpAddr]) -> Result<()> {
+        if own.len() > MAX_OWN {
+            return Err(Error::refused(
+                "tell the decoy ports this host's addresses",
+                format!("there are {}: at most {MAX_OWN}", own.len()),
+            ));
+        }
+        let mut keys: Vec<_> = own.iter().map(|addr| mapped(*addr).to_vec()).collect();
+        keys.sort_unstable();
+        let map = &self.maps[1];
+        let there: Vec<_> = map.keys().collect();
+        // Those that went first, so that a full table of others has room.
+        for key in there.iter().filter(|k| keys.binary_search(k).is_err()) {
+            map.delete(key)
+                .context(|| "forget an address of this host".into())?;
+        }
+        for key in keys.iter().filter(|key| !there.contains(key)) {
+            map.update(key, &[1], MapFlags::ANY)
+                .context(|| "tell the decoy ports an address of this host".into())?;
+        }
+        Ok(())
+    }
+
+    /// What they have done.
+    pub fn counts(&self) -> Result<DecoyCounts> {
+        let cpus = self.maps[3]
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "read the counters of decoy ports".into())?
+            .unwrap_or_default();
+        let whole = cpus
+            .iter()
+            .filter(|b| b.len() >= size_of::<decoy_counter>());
+        Ok(whole.fold(DecoyCounts::default(), |sum, bytes| {
+            // SAFETY: long enough, and every bit pattern is a `decoy_counter`.
+            let c: decoy_counter = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            DecoyCounts {
+                answered: sum.answered + c.answered,
+                silent: sum.silent + c.silent,
+            }
+        }))
+    }
+}
+
+fn mapped(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Can this kernel answer with its cookies (Linux 6.0)? The packet path of a
+/// generation with decoy ports does not load otherwise.
+pub fn supported() -> bool {
+    use libbpf_rs::libbpf_sys as sys;
+    [sys::BPF_PROG_TYPE_XDP, sys::BPF_PROG_TYPE_SCHED_CLS]
+        .into_iter()
+        .all(|program| {
+            // SAFETY: takes two numbers; options may be null.
+            let answer = unsafe {
+                sys::libbpf_probe_bpf_helper(
+                    program,
+                    sys::BPF_FUNC_tcp_raw_check_syncookie_ipv6,
+                    std::ptr::null(),
+                )
+            };
+            answer == 1
+        })
+}
