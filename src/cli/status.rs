@@ -79,6 +79,21 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ))?;
     }
     why::counters(&status["counters"])?;
+    let decoy = &status["decoy"];
+    if let Some(ports) = decoy["ports"].as_array() {
+        let ports: Vec<_> = ports.iter().map(show::text).collect();
+        show::line(format!(
+            "decoy ports {} (proof {}): {} SYNs answered, {} above the limit, {} proofs, {} bans, {} in force, {} strikes told",
+            ports.join(" "),
+            show::text(&decoy["proof"]),
+            decoy["answered"],
+            decoy["unanswered"],
+            decoy["proofs"],
+            decoy["bans"],
+            decoy["bans_in_force"],
+            decoy["strikes"]
+        ))?;
+    }
     for ring in status["rings"].as_array().into_iter().flatten() {
         show::line(format!(
             "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",

@@ -168,7 +168,7 @@ impl Gatherer {
 }
 
 /// The addresses of all interfaces.
-fn own_addresses() -> Vec<(String, IpAddr)> {
+pub(crate) fn own_addresses() -> Vec<(String, IpAddr)> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
         return Vec::new();
     };

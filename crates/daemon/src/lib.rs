@@ -7,6 +7,7 @@
 pub mod alerts;
 pub mod config;
 pub mod control;
+pub mod decoy;
 pub mod events;
 pub mod exempt;
 pub mod instance;

@@ -29,6 +29,7 @@ pub use answers::{
 use crate::{
     alerts::Alerts,
     config::{Config, duration_text},
+    decoy::Decoy,
     events::{Event, Events, Kind},
     exempt::{Exempt, Gatherer},
     store::{AllowEntry, Change, Detail, Store, clock::Now},
@@ -96,6 +97,8 @@ pub struct Service {
     pub events: Events,
     /// What is wrong.
     pub alerts: Arc<Alerts>,
+    /// Ports that nobody serves.
+    pub decoy: Decoy,
     allow: Mutex<Vec<AllowEntry>>,
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
@@ -124,6 +127,7 @@ impl Service {
             exempt: Exempt::default(),
             events: Events::default(),
             alerts,
+            decoy: Decoy::default(),
             allow: Mutex::new(allow),
             gatherer: Mutex::default(),
             jails: RwLock::default(),

@@ -256,6 +256,8 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let service = Service::new(config, backend, store, alerts, restored);
     service.refresh_exemptions()?;
     service.backend.set_allow(service.exempt.current().set())?;
+    service.decoy.configure(&service);
+    service.decoy.follow(&service)?;
     service.backend.attach()?;
     for portion in rewrite.chunks(REWRITE) {
         let saved = service.store.remember_now(
@@ -322,6 +324,7 @@ fn maintain(service: &Service) {
         alert_on(service, "backend", service.backend.maintain());
         follow_default_routes(service, &mut routed);
         alert_on(service, "allow-list", service.refresh_exemptions());
+        alert_on(service, "decoy", service.decoy.follow(service));
         if service.store.take_recreated() {
             match service.backend.entries() {
                 Ok(entries) => {
@@ -394,6 +397,7 @@ fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Err
 fn tell_packets(service: &Service) {
     while !service.stopping.load(Ordering::Relaxed) {
         let polled = service.backend.poll_events(EVENT_WAIT, &mut |packet| {
+            service.decoy.packet(service, &packet);
             let dropped = packet.reason.is_drop() || packet.reason == Reason::Observed;
             if !dropped || !service.events.has_readers() {
                 return;
@@ -468,6 +472,12 @@ impl Reloader {
             &self.service,
             "allow-list",
             self.service.refresh_exemptions(),
+        );
+        self.service.decoy.configure(&self.service);
+        alert_on(
+            &self.service,
+            "decoy",
+            self.service.decoy.follow(&self.service),
         );
         tracing::info!("reloaded {}", new.file.display());
         for warning in &new.warnings {

@@ -15,8 +15,8 @@ use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 use weir_kernel::wide::MAX_WIDE;
 
 use crate::{
-    Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
-    PacketEvent, Policy, Settings, Usage,
+    Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
+    Expiry, Inserted, PacketEvent, Policy, Settings, Usage,
 };
 
 /// The backend `dry-run`.
@@ -175,6 +175,14 @@ impl Backend for DryRun {
 
     fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
         Ok(Vec::new())
+    }
+
+    fn set_decoys(&self, _decoys: &Decoys) -> Result<(), Error> {
+        Ok(()) // it sees no packets
+    }
+
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
+        Ok(DecoyCounts::default())
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {

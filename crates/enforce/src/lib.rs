@@ -14,7 +14,12 @@ pub use entry::{BootNanos, Entry, Expiry, Policy};
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes, geo::Country};
+use weir_core::{
+    PrefixSet, Producer, Reason, Scope, Subject,
+    class::Classes,
+    decoy::{DecoyPorts, Scanner},
+    geo::Country,
+};
 use weir_kernel::wide::WIDE_WORDS;
 
 /// What went wrong while enforcing.
@@ -152,7 +157,20 @@ pub struct PacketEvent {
     pub protocol: u8,
     /// Destination port, 0 when not parsed.
     pub port: u16,
+    /// Of a SYN to a decoy port: what sent it, when that shows.
+    pub scanner: Option<Scanner>,
 }
+
+/// Ports that nobody serves, and where.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Decoys {
+    /// Which.
+    pub ports: DecoyPorts,
+    /// The addresses of this host: what goes elsewhere is not judged.
+    pub own: Vec<std::net::IpAddr>,
+}
+
+pub use weir_kernel::decoy::DecoyCounts;
 
 /// Carries out decisions. All methods may be called from several threads at
 /// once; `insert` never blocks on the others, but for prefixes counted as
@@ -193,6 +211,12 @@ pub trait Backend: Send + Sync {
 
     /// What lists and geofence dropped, those that dropped something.
     fn class_counts(&self) -> Result<Vec<ClassCounter>, Error>;
+
+    /// Replaces the decoy ports. None: the packet path is without them.
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error>;
+
+    /// What decoy ports answered.
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error>;
 
     /// Counters of every reason, in [`Reason::ALL`] order.
     fn counters(&self) -> Result<Vec<Counter>, Error>;

@@ -16,7 +16,7 @@ use weir_core::{
 
 use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
-    SourceChoice,
+    SourceChoice, decoy,
     reader::{Document, Section},
     ring,
 };
@@ -46,6 +46,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let lockout = lockout(&mut root);
     let filters = filters(&mut root);
     let jails = jails(&mut root, &filters, host, &mut warnings);
+    let decoy = decoy::read(&mut root, host, &jails, &mut warnings);
     root.finish();
 
     if jails.is_empty() {
@@ -60,6 +61,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
         lockout,
         keep_history,
         jails,
+        decoy,
         filters: filters
             .into_iter()
             .filter_map(|(name, filter)| Some((name, filter?)))

@@ -3,21 +3,26 @@
 //! [`Config::load`], so they find the same mistakes.
 
 mod check;
+mod decoy;
 mod interfaces;
+mod listeners;
 mod reader;
 mod ring;
 
+pub use decoy::{DecoyConfig, Proof};
 pub(crate) use interfaces::{default_gateways, with_default_route};
+pub(crate) use listeners::all as listeners;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use weir_core::{
-    PrefixSet, Scope,
+    PrefixSet, Protocol, Scope,
     detect::Definition,
     policy::{self, JailLimits},
 };
@@ -48,6 +53,8 @@ pub struct Config {
     pub keep_history: Duration,
     /// The enabled jails, in the order of the file.
     pub jails: Vec<JailConfig>,
+    /// The decoy ports, if there are any.
+    pub decoy: Option<DecoyConfig>,
     /// The filters that the file itself defines, by name.
     pub filters: BTreeMap<String, Definition>,
     /// What is allowed but probably not meant.
@@ -231,6 +238,14 @@ pub trait HostFacts {
     fn user(&self, name: &str) -> Option<u32>;
     /// How many processors it has.
     fn processors(&self) -> usize;
+    /// The ports that somebody serves here, for others than this host itself.
+    fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+        BTreeSet::new()
+    }
+    /// The ports from which its own connections begin.
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        32_768..=60_999
+    }
 }
 
 /// The host that this program runs on.
@@ -257,6 +272,12 @@ impl HostFacts for Host {
     }
     fn processors(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
+    }
+    fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+        listeners::all()
+    }
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        listeners::ephemeral()
     }
 }
 

@@ -11,6 +11,7 @@ use weir_enforce::{Attachment, Counter, Entry, Expiry, Usage};
 
 use crate::{
     alerts::Alert,
+    decoy::DecoyStatus,
     exempt::Exemption,
     store::{Detail, NotSaved, Offence, clock::Now},
 };
@@ -198,6 +199,8 @@ pub struct Status {
     pub backend: &'static str,
     /// Does it count only?
     pub observe: bool,
+    /// The decoy ports, if there are any.
+    pub decoy: Option<DecoyStatus>,
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
     /// How full the table is.

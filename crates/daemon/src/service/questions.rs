@@ -171,6 +171,7 @@ impl Service {
             instance: config.enforcement.instance.clone(),
             backend: self.backend.name(),
             observe: config.enforcement.observe,
+            decoy: self.decoy.status(self)?,
             attachments: self.backend.attachments(),
             usage: self.backend.usage(),
             counters: self.backend.counters()?,

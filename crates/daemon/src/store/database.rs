@@ -217,8 +217,12 @@ pub(super) fn allow(connection: &Connection) -> Result<Vec<AllowEntry>, Database
     Ok(entries)
 }
 
-/// Past bans by jail and subject, the oldest first; a bounded number.
-pub(super) fn jail_history(connection: &Connection) -> Result<Vec<policy::Offence>, DatabaseError> {
+/// Past bans by producer and subject, the oldest first; a bounded number. Of
+/// the producers that `name` has a name for.
+pub(super) fn past_bans(
+    connection: &Connection,
+    name: impl Fn(&Producer) -> Option<String>,
+) -> Result<Vec<policy::Offence>, DatabaseError> {
     let policies = policies(connection)?;
     let mut query = connection.prepare(
         "SELECT subject, policy, count(*), max(since) FROM history
@@ -227,14 +231,16 @@ pub(super) fn jail_history(connection: &Connection) -> Result<Vec<policy::Offenc
     let mut rows = query.query([])?;
     let mut offences = Vec::new();
     while let Some(row) = rows.next()? {
-        let (Some(subject), Some(Producer::Jail(jail))) = (
+        let (Some(subject), Some(jail)) = (
             subject_from(row.get_ref(0)?.as_blob().unwrap_or_default()),
-            policies.get(&row.get(1)?).map(|policy| &policy.producer),
+            policies
+                .get(&row.get(1)?)
+                .and_then(|policy| name(&policy.producer)),
         ) else {
             continue;
         };
         offences.push(policy::Offence {
-            jail: jail.clone(),
+            jail,
             subject,
             offences: row.get(2)?,
             last: timestamp(row.get(3)?),

@@ -404,7 +404,20 @@ impl Store {
 
     /// How often each jail banned each subject, the oldest first.
     pub fn jail_history(&self) -> Vec<policy::Offence> {
-        self.read(database::jail_history)
+        self.read(|connection| {
+            database::past_bans(connection, |producer| match producer {
+                Producer::Jail(name) => Some(name.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// How often this producer banned each subject, the oldest first; as if it
+    /// were a jail of the name `producer` is written with.
+    pub fn history_of(&self, producer: &Producer) -> Vec<policy::Offence> {
+        self.read(|connection| {
+            database::past_bans(connection, |p| (p == producer).then(|| p.to_string()))
+        })
     }
 
     /// The failures that were counted when they were last remembered.

@@ -9,6 +9,7 @@
 
 mod attach;
 mod classes;
+mod decoy;
 mod eviction;
 mod growth;
 mod insertion;
@@ -26,7 +27,9 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_core::{
+    Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
+};
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
     fault, link::Link, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
@@ -36,8 +39,8 @@ pub use weir_kernel::link::Hook;
 pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
-    Attachment, Backend, BootNanos, ClassCounter, Counter, Entry, Error, Expiry, Inserted,
-    PacketEvent, Settings, Usage,
+    Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
+    Expiry, Inserted, PacketEvent, Settings, Usage,
 };
 use attach::Interface;
 use eviction::Eviction;
@@ -429,6 +432,14 @@ impl Backend for Kernel {
         self.count_classes()
     }
 
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+        self.put_decoys(decoys)
+    }
+
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
+        self.count_decoys()
+    }
+
     fn counters(&self) -> Result<Vec<Counter>, Error> {
         let counts = record::read_counters(&self.tables().current.counters)?;
         Ok(Reason::ALL
@@ -566,6 +577,7 @@ impl Backend for Kernel {
                     ifindex: e.ifindex,
                     protocol: e.protocol,
                     port: e.port,
+                    scanner: Scanner::from_number(e.scanner),
                 })
             })
             .collect();

@@ -1,0 +1,203 @@
+//! `[decoy]`: which ports nobody serves, and what a visit costs.
+
+use std::time::Duration;
+
+use weir_core::{
+    PortRange, Protocol,
+    decoy::{DecoyPorts, Entry},
+    policy::{BanTime, Increment, JailLimits},
+};
+
+use super::{HostFacts, JailConfig, reader::Section};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// A checked `[decoy]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecoyConfig {
+    /// Which ports.
+    pub ports: DecoyPorts,
+    /// As typed, to be shown.
+    pub typed: Vec<String>,
+    /// How long a visitor is banned.
+    pub limits: JailLimits,
+    /// What makes one.
+    pub proof: Proof,
+}
+
+/// What a ban needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// A completed handshake: the address is real.
+    Handshake,
+    /// One packet, which anybody can send in anybody's name.
+    None,
+}
+
+impl Proof {
+    const WORDS: [(&str, Self); 2] = [("handshake", Self::Handshake), ("none", Self::None)];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::None => "none",
+        }
+    }
+}
+
+pub(super) fn read(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    jails: &[JailConfig],
+    warnings: &mut Vec<String>,
+) -> Option<DecoyConfig> {
+    const PORTS: &str = "a list of ports such as [\"23/tcp\", \"6000-6010/tcp\", \"!22/tcp\"]";
+    let mut section = root.section("decoy")?;
+    let line = section.line();
+    let listed = section.list("ports", PORTS);
+    let (line, typed) = listed.map_or((line, None), |at| (at.line, Some(at.value)));
+    let mut entries = Vec::new();
+    for entry in typed.iter().flatten() {
+        match entry.value.parse::<Entry>() {
+            Ok(parsed) => entries.push(parsed),
+            Err(error) => section.error(entry.line, format!("ports in [decoy]: {error}")),
+        }
+    }
+    let well_formed = typed.as_ref().is_some_and(|t| t.len() == entries.len());
+    let ports = DecoyPorts::new(&entries);
+    if ports.is_empty() && (well_formed || typed.is_none()) {
+        section.error(
+            line,
+            format!("ports in [decoy] names none; allowed: {PORTS}"),
+        );
+    }
+    refuse_used(&section, line, &ports, host, jails);
+
+    let mut limits = JailLimits {
+        max_retry: 1,
+        find_time: Duration::from_secs(3600),
+        ban_time: BanTime::For(15 * MINUTE),
+        increment: Some(Increment {
+            factor: 2.0,
+            max: WEEK,
+        }),
+        ..JailLimits::default()
+    };
+    if let Some(at) = section.duration_or_forever("ban_time", MINUTE..=YEARS, true) {
+        limits.ban_time = at.value.map_or(BanTime::Never, BanTime::For);
+    }
+    if let Some(mut increment) = section.section("increment") {
+        limits.increment = Some(Increment {
+            factor: increment.number("factor", 1.0..=100.0).unwrap_or(2.0),
+            max: increment
+                .duration("max", MINUTE..=YEARS)
+                .map_or(WEEK, |at| at.value),
+        });
+        increment.finish();
+    }
+    let proof = section
+        .choice("proof", &Proof::WORDS)
+        .map_or(Proof::Handshake, |at| at.value);
+    if proof == Proof::None {
+        warnings.push(
+            "[decoy]: proof = \"none\" bans on a single packet, which anybody can send in a customer's name".to_owned(),
+        );
+    }
+    section.finish();
+    Some(DecoyConfig {
+        ports,
+        typed: typed.into_iter().flatten().map(|at| at.value).collect(),
+        limits,
+        proof,
+    })
+}
+
+/// Ports that are somebody's cannot be decoys.
+fn refuse_used(
+    section: &Section<'_, '_>,
+    line: usize,
+    ports: &DecoyPorts,
+    host: &dyn HostFacts,
+    jails: &[JailConfig],
+) {
+    let served: Vec<_> = host
+        .listeners()
+        .into_iter()
+        .filter(|(protocol, port)| ports.contains(*protocol, *port))
+        .map(|(protocol, port)| PortRange {
+            protocol,
+            low: port,
+            high: port,
+        })
+        .collect();
+    if !served.is_empty() {
+        section.error(
+            line,
+            format!(
+                "ports in [decoy]: {} served on this host; leave out with {}",
+                if served.len() == 1 {
+                    format!("{} is", served[0])
+                } else {
+                    format!("{} are", joined(&served, ""))
+                },
+                joined(&served, "!")
+            ),
+        );
+    }
+    for jail in jails {
+        let guarded: Vec<_> = jail
+            .scope
+            .ranges()
+            .iter()
+            .filter(|range| {
+                [Protocol::Tcp, Protocol::Udp].into_iter().any(|protocol| {
+                    matches!(range.protocol, Protocol::Any) | (range.protocol == protocol)
+                        && (range.low..=range.high).any(|port| ports.contains(protocol, port))
+                })
+            })
+            .copied()
+            .collect();
+        if !guarded.is_empty() {
+            section.error(
+                line,
+                format!(
+                    "ports in [decoy]: {} belong to a service, by [jail.{}]; leave out with {}",
+                    joined(&guarded, ""),
+                    jail.name,
+                    joined(&guarded, "!")
+                ),
+            );
+        }
+    }
+    let ephemeral = host.ephemeral_ports();
+    if ephemeral
+        .clone()
+        .any(|port| ports.contains(Protocol::Udp, port))
+    {
+        section.error(
+            line,
+            format!(
+                "ports in [decoy]: this host's own UDP questions begin at ports {0}-{1}, so answers to them would be taken for visits; allowed for udp: other ports (leave out with \"!{0}-{1}/udp\")",
+                ephemeral.start(),
+                ephemeral.end()
+            ),
+        );
+    }
+}
+
+fn joined(ranges: &[PortRange], before: &str) -> String {
+    const SHOWN: usize = 8;
+    let quote = if before.is_empty() { "" } else { "\"" };
+    let mut text: Vec<_> = ranges
+        .iter()
+        .take(SHOWN)
+        .map(|range| format!("{quote}{before}{range}{quote}"))
+        .collect();
+    if ranges.len() > SHOWN {
+        text.push(format!("{} more", ranges.len() - SHOWN));
+    }
+    text.join(", ")
+}

@@ -1,0 +1,267 @@
+//! Decoy ports: tells the backend which they are (less those that somebody has
+//! begun to serve), and turns what comes back into bans. A ban needs proof
+//! that the source is real, a completed handshake; what anybody can send in
+//! anybody's name makes a `found` event and no more, unless the configuration
+//! says `proof = "none"`. Answering and checking cookies is the packet path's
+//! (bpf/stage_decoy.h).
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_core::{
+    Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
+    detect::Finding,
+    policy::{Jail, Ledger, Outcome},
+};
+use weir_enforce::{Decoys, PacketEvent};
+
+use crate::{
+    config::{self, DecoyConfig, Proof},
+    events::{Event, Kind},
+    exempt,
+    service::Service,
+    store::clock::Now,
+};
+
+/// How often the host is asked whether somebody serves a decoy port by now.
+const LOOK: Duration = Duration::from_secs(3);
+/// Packets on their way while a ban comes into force belong to the offence that
+/// it is for.
+const SAME_OFFENCE: Duration = Duration::from_secs(1);
+/// What alerts about served decoy ports are about.
+const SERVED: &str = "decoy-ports";
+
+/// The decoy ports of a daemon.
+#[derive(Default)]
+pub struct Decoy {
+    active: Mutex<Option<Arc<Active>>>,
+    told: Mutex<Told>,
+    proofs: AtomicU64,
+    bans: AtomicU64,
+    strikes: AtomicU64,
+}
+
+struct Active {
+    config: DecoyConfig,
+    /// Its only jail is the decoy ports.
+    ledger: Ledger,
+}
+
+/// What the backend knows, and what it was made from.
+#[derive(Default)]
+struct Told {
+    decoys: Option<Decoys>,
+    served: BTreeSet<(Protocol, u16)>,
+    looked: Option<Instant>,
+}
+
+/// Decoy ports as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct DecoyStatus {
+    /// As typed.
+    pub ports: Vec<String>,
+    /// How many ports that is, less those that are served.
+    pub open: usize,
+    /// Decoy ports that somebody serves by now: not judged.
+    pub served: Vec<String>,
+    /// `handshake` or `none`.
+    pub proof: &'static str,
+    /// SYNs answered with a cookie since the tables were made.
+    pub answered: u64,
+    /// SYNs above the limit, dropped without an answer.
+    pub unanswered: u64,
+    /// Handshakes completed since the daemon's start.
+    pub proofs: u64,
+    /// Bans made since then.
+    pub bans: u64,
+    /// Bans in force.
+    pub bans_in_force: usize,
+    /// Visits without proof that were told since then (rate-limited).
+    pub strikes: u64,
+}
+
+impl Decoy {
+    fn active(&self) -> Option<Arc<Active>> {
+        self.lock_active().clone()
+    }
+
+    fn lock_active(&self) -> MutexGuard<'_, Option<Arc<Active>>> {
+        self.active.lock().expect("no holder of this lock panics")
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes a configuration on; who offended before is remembered.
+    pub fn configure(&self, service: &Service) {
+        let Some(config) = service.config().decoy.clone() else {
+            *self.lock_active() = None;
+            return;
+        };
+        let ledger = ledger(&config);
+        let mut active = self.lock_active();
+        ledger.restore_history(match active.take() {
+            Some(before) => before.ledger.history(),
+            None => service.store.history_of(&Producer::Decoy),
+        });
+        *active = Some(Arc::new(Active { config, ledger }));
+    }
+
+    /// Tells the backend the ports and this host's addresses when they are
+    /// others than before; cheap enough for each second.
+    pub fn follow(&self, service: &Service) -> Result<(), weir_enforce::Error> {
+        let mut told = self.told();
+        let mut decoys = Decoys::default();
+        let mut served = Vec::new();
+        if let Some(active) = self.active() {
+            if told.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+                told.served = config::listeners();
+                told.looked = Some(Instant::now());
+            }
+            decoys.ports = active.config.ports.clone();
+            for (protocol, port) in &told.served {
+                if decoys.ports.contains(*protocol, *port) {
+                    decoys.ports.remove(*protocol, *port);
+                    served.push(port_text(protocol.number(), *port));
+                }
+            }
+            let own = exempt::own_addresses().into_iter();
+            let own: BTreeSet<IpAddr> = own.map(|(_, addr)| addr.to_canonical()).collect();
+            decoys.own = own.into_iter().collect();
+        }
+        if served.is_empty() {
+            service.alerts.clear(SERVED);
+        } else {
+            service.alerts.raise(
+                SERVED,
+                format!(
+                    "somebody serves the decoy port {}: it is none while that lasts; leave it out of ports in [decoy], or look who that is",
+                    served.join(", ")
+                ),
+            );
+        }
+        if told.decoys.as_ref() == Some(&decoys) {
+            return Ok(());
+        }
+        service.backend.set_decoys(&decoys)?;
+        told.decoys = Some(decoys);
+        Ok(())
+    }
+
+    /// A packet that the packet path told of.
+    pub fn packet(&self, service: &Service, packet: &PacketEvent) {
+        let Some(active) = self.active() else {
+            return;
+        };
+        match packet.reason {
+            Reason::Proven => {
+                self.proofs.fetch_add(1, Ordering::Relaxed);
+                let port = port_text(packet.protocol, packet.port);
+                let why = format!("completed a handshake with decoy port {port}");
+                self.offence(service, &active, packet, why);
+            }
+            Reason::Decoy => self.strike(service, &active, packet),
+            _ => {}
+        }
+    }
+
+    fn strike(&self, service: &Service, active: &Active, packet: &PacketEvent) {
+        self.strikes.fetch_add(1, Ordering::Relaxed);
+        let port = port_text(packet.protocol, packet.port);
+        let sent = packet.scanner.map_or(String::new(), |s| format!(" ({s})"));
+        let why = format!("asked decoy port {port}{sent}");
+        if active.config.proof == Proof::None {
+            let why = format!("{why}, without proof of its address");
+            self.offence(service, active, packet, why);
+        } else if service.events.has_readers() || tracing::enabled!(tracing::Level::DEBUG) {
+            service.events.tell(
+                &Event::new(Kind::Found, wall(packet, &Now::read()), why)
+                    .about(Prefix::host(packet.source))
+                    .by(&Producer::Decoy),
+            );
+        }
+    }
+
+    fn offence(&self, service: &Service, active: &Active, packet: &PacketEvent, why: String) {
+        let now = Now::read();
+        let at = wall(packet, &now).checked_sub(SAME_OFFENCE);
+        let finding = Finding {
+            addr: packet.source,
+            time: at.unwrap_or(Timestamp::MIN),
+            user: None,
+            attempts: 1,
+            pattern: 0,
+        };
+        let outcome = active.ledger.record(0, &finding, &[], now.wall);
+        if let Outcome::Ban(mut ban) = outcome {
+            ban.producer = Producer::Decoy;
+            ban.reason = why;
+            ban.evidence.clear();
+            self.bans.fetch_add(1, Ordering::Relaxed);
+            service.enforce(vec![ban]);
+        }
+    }
+
+    /// The whole picture, if there are decoy ports.
+    pub fn status(&self, service: &Service) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
+        let Some(active) = self.active() else {
+            return Ok(None);
+        };
+        let counts = service.backend.decoy_counts()?;
+        let entries = service.backend.entries()?;
+        let told = self.told();
+        let open = told.decoys.as_ref().map_or(0, |d| d.ports.len());
+        let ports = &active.config.ports;
+        let served = told.served.iter().filter(|(p, n)| ports.contains(*p, *n));
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Ok(Some(DecoyStatus {
+            ports: active.config.typed.clone(),
+            open,
+            served: served.map(|(p, n)| port_text(p.number(), *n)).collect(),
+            proof: active.config.proof.name(),
+            answered: counts.answered,
+            unanswered: counts.silent,
+            proofs: read(&self.proofs),
+            bans: read(&self.bans),
+            bans_in_force: entries
+                .iter()
+                .filter(|e| e.policy.producer == Producer::Decoy)
+                .count(),
+            strikes: read(&self.strikes),
+        }))
+    }
+}
+
+/// Counts offences by the rules of jails; a single one bans.
+fn ledger(config: &DecoyConfig) -> Ledger {
+    Ledger::new(vec![Jail {
+        name: Producer::Decoy.to_string(),
+        limits: config.limits.clone(),
+        scope: Scope::all(),
+        ignore: PrefixSet::default(),
+    }])
+}
+
+/// When the packet came, by the wall clock.
+fn wall(packet: &PacketEvent, now: &Now) -> Timestamp {
+    let ago = Duration::from_nanos(now.boottime.0.saturating_sub(packet.at.0));
+    now.wall.checked_sub(ago).unwrap_or(now.wall)
+}
+
+fn port_text(protocol: u8, port: u16) -> String {
+    match Protocol::from_number(protocol) {
+        Some(Protocol::Tcp) => format!("{port}/tcp"),
+        Some(Protocol::Udp) => format!("{port}/udp"),
+        _ => port.to_string(),
+    }
+}

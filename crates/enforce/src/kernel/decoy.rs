@@ -1,0 +1,36 @@
+//! Decoy ports: told to the kernel, with a generation that has the stage when
+//! the first port comes, and one without when the last goes.
+
+use weir_kernel::decoy;
+
+use super::Kernel;
+use crate::{DecoyCounts, Decoys, Error};
+
+impl Kernel {
+    /// See [`crate::Backend::set_decoys`].
+    pub(super) fn put_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+        let mut shape = self.shape();
+        let geometry = {
+            let tables = self.tables();
+            let (current, wanted) = (&tables.current, !decoys.ports.is_empty());
+            if wanted && !current.has_decoys && !decoy::supported() {
+                return Err(Error::Unsupported(
+                    "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
+                ));
+            }
+            // The maps are those of all generations.
+            current.decoys.write_own(&decoys.own)?;
+            current.decoys.write_ports(&decoys.ports);
+            if current.has_decoys == wanted {
+                return Ok(());
+            }
+            current.table.geometry()
+        };
+        self.next_generation(&mut shape, geometry)
+    }
+
+    /// See [`crate::Backend::decoy_counts`].
+    pub(super) fn count_decoys(&self) -> Result<DecoyCounts, Error> {
+        Ok(self.tables().current.decoys.counts()?)
+    }
+}
