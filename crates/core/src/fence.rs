@@ -91,3 +91,94 @@ impl Fence {
         self.default
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geo::Country;
+
+    fn fence(default: Fate, allow: &[&str], deny: &[&str], unknown: Fate) -> Fence {
+        let read = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
+        Fence {
+            name: "geofence".to_owned(),
+            scope: Scope::all(),
+            direction: Direction::In,
+            default,
+            allow: read(allow),
+            deny: read(deny),
+            unknown,
+            except: PrefixSet::default(),
+        }
+    }
+
+    fn place(code: &str, asn: Option<u32>) -> Place {
+        let country = Country::from_letters(code.as_bytes().try_into().unwrap()).unwrap();
+        Place {
+            country: Some(country),
+            continent: country.continent(),
+            asn,
+        }
+    }
+
+    #[test]
+    fn the_most_specific_selector_wins() {
+        use Fate::{Drop, Pass};
+        let fence = fence(
+            Pass,
+            &["country:ZA", "asn:64496"],
+            &["continent:AF", "country:RU", "asn:64497"],
+            Pass,
+        );
+        for (code, asn, fate) in [
+            ("NL", None, Pass),
+            ("RU", None, Drop),
+            ("NG", None, Drop),
+            ("ZA", None, Pass),
+            ("ZA", Some(64497), Drop),
+            ("NG", Some(64496), Pass),
+            ("RU", Some(64496), Pass),
+            ("NL", Some(64497), Drop),
+            ("NL", Some(64498), Pass),
+        ] {
+            assert_eq!(fence.judge(&place(code, asn)), fate, "{code} {asn:?}");
+        }
+    }
+
+    #[test]
+    fn a_continent_is_never_the_country_of_its_code() {
+        // Rule G3: North America is allowed, Namibia is not; and so on.
+        for code in ["NA", "SA", "AF", "AS"] {
+            let continent = format!("continent:{code}");
+            let allow = fence(Fate::Drop, &[&continent], &[], Fate::Drop);
+            assert_eq!(allow.judge(&place(code, None)), Fate::Drop, "{code}");
+            let country = format!("country:{code}");
+            let deny = fence(Fate::Pass, &[], &[&country], Fate::Drop);
+            for other in ["US", "BR", "NG", "CN"] {
+                assert_eq!(deny.judge(&place(other, None)), Fate::Pass, "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_country_has_a_fate_of_its_own() {
+        // Rule G4, for every default.
+        for default in [Fate::Pass, Fate::Drop] {
+            for unknown in [Fate::Pass, Fate::Drop] {
+                let fence = fence(default, &["country:NL", "asn:64496"], &[], unknown);
+                assert_eq!(fence.judge(&Place::default()), unknown);
+                let system = |asn| Place {
+                    asn: Some(asn),
+                    ..Place::default()
+                };
+                assert_eq!(fence.judge(&system(64496)), Fate::Pass);
+                assert_eq!(fence.judge(&system(64497)), unknown);
+                // A continent without a country is known.
+                let europe = Place {
+                    continent: Some(crate::geo::Continent::Eu),
+                    ..Place::default()
+                };
+                assert_eq!(fence.judge(&europe), default);
+            }
+        }
+    }
+}

@@ -1,6 +1,12 @@
 //! Where an address is said to be: country, continent, autonomous system.
 //! Countries and continents are separate types, so that allowing North America
-//! (continent NA) can never allow Namibia (country NA).
+//! (continent NA) can never allow Namibia (country NA). `countries` is the
+//! table of them, `survey` makes an [`Atlas`].
+
+mod countries;
+mod survey;
+
+pub use survey::{MAX_PLACES, Survey, TooManyPlaces};
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
