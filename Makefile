@@ -20,7 +20,7 @@ PROGRAM ?= $(TARGET)/release/weir
 LIBRARIES ?= $(dir $(PROGRAM))
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: help deps build demo test bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
+.PHONY: geo-update help deps build demo test bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,10 @@ fuzz: deps ## fuzz everything that reads others' text, a minute each
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Clink-arg=-Wl,--warn-unresolved-symbols \
 		$(CARGO) fuzz run -s none $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=0 || exit 1; \
 	done
+
+geo-update: deps ## refresh the built-in country database (npm), then make build
+	dist/geo-update.sh
+	$(CARGO) test --locked $(JOBS) -p weir-sources --lib -- geo
 
 install: ## install binary, unit, default configuration, man pages, completions, ring library
 	@test -x $(PROGRAM) || { echo "make build first"; exit 1; }

@@ -8,6 +8,7 @@
 
 pub mod decode;
 mod error;
+pub mod mmdb;
 mod namespace;
 mod net;
 pub mod packet;

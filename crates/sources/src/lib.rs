@@ -1,11 +1,13 @@
 //! Where records come from: log files (`file`), the systemd journal
 //! (`journal`) and shared-memory rings (`ring`). A source delivers lines as
 //! bytes and knows where it stands, so that a restart loses and repeats
-//! nothing; what lines mean is not known here.
+//! nothing; what lines mean is not known here. And what is known of where
+//! addresses are (`geo`).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod file;
+pub mod geo;
 #[cfg(feature = "journal")]
 pub mod journal;
 pub mod ring;
