@@ -306,6 +306,7 @@ impl Country {
             .iter()
             .filter(|(code, _, name)| is(code) || named(name))
             .collect();
+        best.sort_by_key(|(.., name)| name.to_uppercase() != wanted);
         if best.is_empty() && wanted.len() == 2 {
             best = COUNTRIES
                 .iter()
@@ -376,7 +377,7 @@ mod tests {
         };
         assert_eq!(near("UK"), ["GB"]);
         assert_eq!(near("usa"), ["US"]);
-        assert_eq!(near("Netherlands"), ["BQ", "NL"]);
+        assert_eq!(near("Netherlands"), ["NL", "AN", "BQ"]);
         assert_eq!(near("LN")[0], "NL");
         assert_eq!(near("XX"), ["XK"]);
         assert!(near("").is_empty());

@@ -17,6 +17,7 @@ use weir_core::{
 use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
     SourceChoice, decoy,
+    SourceChoice, geofence,
     reader::{Document, Section},
     ring,
 };
@@ -47,9 +48,10 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let filters = filters(&mut root);
     let jails = jails(&mut root, &filters, host, &mut warnings);
     let decoy = decoy::read(&mut root, host, &jails, &mut warnings);
+    let geofence = geofence::read(&mut root, host, &mut warnings);
     root.finish();
 
-    if jails.is_empty() {
+    if jails.is_empty() && geofence.is_none() {
         warnings.push("no jail is enabled: only bans made by hand are enforced".to_owned());
     }
     document.finish(Config {
@@ -62,6 +64,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
         keep_history,
         jails,
         decoy,
+        geofence,
         filters: filters
             .into_iter()
             .filter_map(|(name, filter)| Some((name, filter?)))
@@ -154,7 +157,7 @@ fn enforcement(
     }
 }
 
-fn name_byte(b: u8) -> bool {
+pub(super) fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }
 
@@ -307,7 +310,7 @@ fn limits(section: &mut Section<'_, '_>) -> JailLimits {
     limits
 }
 
-fn scope(section: &mut Section<'_, '_>) -> Scope {
+pub(super) fn scope(section: &mut Section<'_, '_>) -> Scope {
     const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
     match section.word_or_list("ports", PORTS) {
         None => Scope::all(),

@@ -4,6 +4,7 @@
 
 mod check;
 mod decoy;
+mod geofence;
 mod interfaces;
 mod listeners;
 mod reader;
@@ -27,6 +28,7 @@ use weir_core::{
     policy::{self, JailLimits},
 };
 
+pub use geofence::GeofenceConfig;
 pub use reader::{ConfigError, ConfigErrors};
 
 /// Where the configuration is by default.
@@ -55,6 +57,8 @@ pub struct Config {
     pub jails: Vec<JailConfig>,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyConfig>,
+    /// From which places flows may begin.
+    pub geofence: Option<GeofenceConfig>,
     /// The filters that the file itself defines, by name.
     pub filters: BTreeMap<String, Definition>,
     /// What is allowed but probably not meant.
