@@ -1,7 +1,8 @@
 //! The daemon as a library, so that tests link it: `config` (what was typed →
 //! checked) · `wiring` (joins the stages in data-path order) · `worker` (from
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
-//! `control` (the API) · `exempt` · `events` · `alerts`.
+//! `control` (the API) · `exempt` · `events` · `alerts` · `geo`
+//! (where addresses are).
 #![deny(missing_docs)]
 
 pub mod alerts;
@@ -10,6 +11,7 @@ pub mod control;
 pub mod decoy;
 pub mod events;
 pub mod exempt;
+pub mod geo;
 pub mod instance;
 pub mod service;
 pub mod store;

@@ -32,6 +32,7 @@ use crate::{
     decoy::Decoy,
     events::{Event, Events, Kind},
     exempt::{Exempt, Gatherer},
+    geo::Geography,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
 };
 
@@ -99,6 +100,8 @@ pub struct Service {
     pub alerts: Arc<Alerts>,
     /// Ports that nobody serves.
     pub decoy: Decoy,
+    /// Where addresses are.
+    pub geography: Arc<Geography>,
     allow: Mutex<Vec<AllowEntry>>,
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
@@ -120,6 +123,8 @@ impl Service {
         restored: String,
     ) -> Self {
         let allow = store.allow();
+        let geography = Arc::new(Geography::new(alerts.clone()));
+        geography.configure(config.geofence.as_ref());
         Self {
             config: RwLock::new(Arc::new(config)),
             backend,
@@ -128,6 +133,7 @@ impl Service {
             events: Events::default(),
             alerts,
             decoy: Decoy::default(),
+            geography,
             allow: Mutex::new(allow),
             gatherer: Mutex::default(),
             jails: RwLock::default(),
@@ -150,6 +156,7 @@ impl Service {
     /// Puts another configuration into force.
     pub fn set_config(&self, config: Arc<Config>) {
         self.store.set_keep_history(config.keep_history);
+        self.geography.configure(config.geofence.as_ref());
         *self.config.write().expect("no holder of this lock panics") = config;
     }
 
@@ -242,7 +249,7 @@ impl Service {
             }
         }
         for (ban, _) in &decided {
-            self.events.tell(&Event::ban(ban));
+            self.events.tell(&self.geography.placed(Event::ban(ban)));
         }
         self.store
             .remember(decided.into_iter().map(|(ban, entry)| Change::Ban {
@@ -367,7 +374,7 @@ impl Service {
                 return Err(error.into());
             }
         }
-        self.events.tell(&Event::ban(&ban));
+        self.events.tell(&self.geography.placed(Event::ban(&ban)));
         let detail = Detail {
             since: ban.since,
             reason: ban.reason,

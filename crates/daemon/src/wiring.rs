@@ -323,6 +323,7 @@ fn maintain(service: &Service) {
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
         follow_default_routes(service, &mut routed);
+        service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
         alert_on(service, "decoy", service.decoy.follow(service));
         if service.store.take_recreated() {

@@ -1,0 +1,185 @@
+//! The databases that a configuration names, opened: for one question each
+//! (`weir geo`), or to be made into an atlas (`geo`).
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_core::{
+    Prefix,
+    geo::{Atlas, Continent, Country},
+};
+use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError};
+
+/// Which database, in messages and answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DatabaseInfo {
+    /// Its file, or `built-in`.
+    pub name: String,
+    /// Its own word for what it is.
+    pub kind: String,
+    /// When it was made.
+    pub built: Option<Timestamp>,
+}
+
+impl DatabaseInfo {
+    /// The day it was made, for messages.
+    pub fn day(&self) -> String {
+        match self.built {
+            Some(built) => built.to_string().chars().take(10).collect(),
+            None => "an unknown day".to_owned(),
+        }
+    }
+}
+
+/// A database and where it came from.
+pub(super) struct Opened {
+    database: Database,
+    pub about: DatabaseInfo,
+}
+
+impl Opened {
+    /// This file; `None` is the built-in one.
+    pub fn open(path: Option<&Path>) -> Result<Self, GeoError> {
+        let database = match path {
+            Some(path) => Database::open(path)?,
+            None => Database::built_in()?,
+        };
+        let name = path.map_or_else(|| BUILT_IN_NAME.to_owned(), |p| p.display().to_string());
+        Ok(Self {
+            about: DatabaseInfo {
+                name,
+                kind: database.kind().chars().take(64).collect(),
+                built: database.built(),
+            },
+            database,
+        })
+    }
+
+    pub fn countries(&self) -> Result<Atlas, GeoError> {
+        self.database.countries()
+    }
+
+    pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<Atlas, GeoError> {
+        self.database.systems(wanted)
+    }
+}
+
+/// What is asked about single addresses, without an atlas.
+pub struct Databases {
+    countries: Opened,
+    systems: Option<Opened>,
+    /// What could not be opened, and what is used instead.
+    pub warnings: Vec<String>,
+}
+
+/// What is known about one address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// The address in question.
+    pub address: IpAddr,
+    /// The country that it is said to be in.
+    pub country: Option<Country>,
+    /// That country's name.
+    pub country_name: Option<&'static str>,
+    /// The continent.
+    pub continent: Option<Continent>,
+    /// The network that the database says it of.
+    pub network: Option<Prefix>,
+    /// The autonomous system.
+    pub asn: Option<u32>,
+    /// The network that is said to be that system's.
+    pub asn_network: Option<Prefix>,
+}
+
+impl Answer {
+    /// Is anything known?
+    pub fn is_known(&self) -> bool {
+        self.country.is_some() || self.continent.is_some() || self.asn.is_some()
+    }
+}
+
+impl Databases {
+    /// Opens these; `None` is the built-in one of countries, and none of
+    /// systems. A file that cannot be opened is replaced as the daemon does it.
+    ///
+    /// # Errors
+    /// Nothing at all can be opened.
+    pub fn open(countries: Option<&Path>, systems: Option<&Path>) -> Result<Self, GeoError> {
+        let mut warnings = Vec::new();
+        let countries = match Opened::open(countries) {
+            Err(error) if countries.is_some() => {
+                let path = countries.unwrap_or(Path::new("")).display();
+                warnings.push(format!("{path}: {error}; the built-in database answers"));
+                Opened::open(None)?
+            }
+            opened => opened?,
+        };
+        let systems = systems.and_then(|path| match Opened::open(Some(path)) {
+            Ok(opened) => Some(opened),
+            Err(error) => {
+                warnings.push(format!("{}: {error}", path.display()));
+                None
+            }
+        });
+        Ok(Self {
+            countries,
+            systems,
+            warnings,
+        })
+    }
+
+    /// Which they are.
+    pub fn list(&self) -> Vec<&DatabaseInfo> {
+        let systems = self.systems.as_ref().map(|opened| &opened.about);
+        [Some(&self.countries.about), systems]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// What they say about this address.
+    ///
+    /// # Errors
+    /// A file is broken there.
+    pub fn ask(&self, addr: IpAddr) -> Result<Answer, GeoError> {
+        let addr = addr.to_canonical();
+        let found = self.countries.database.locate(addr)?;
+        let place = found.map(|found| found.place).unwrap_or_default();
+        let mut answer = Answer {
+            address: addr,
+            country: place.country,
+            country_name: place.country.and_then(Country::name),
+            continent: place.continent,
+            network: found.map(|found| found.network),
+            asn: place.asn,
+            asn_network: found.filter(|f| f.place.asn.is_some()).map(|f| f.network),
+        };
+        if let Some(systems) = &self.systems
+            && let Some(found) = systems.database.locate(addr)?
+            && found.place.asn.is_some()
+        {
+            answer.asn = found.place.asn;
+            answer.asn_network = Some(found.network);
+        }
+        Ok(answer)
+    }
+}
+
+/// The databases that a configuration names, as far as it can be read: a
+/// mistake elsewhere in the file must not keep a question from its answer.
+pub fn named_in(config: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
+    let named = || {
+        let text = std::fs::read_to_string(config).ok()?;
+        let table: toml::Table = text.parse().ok()?;
+        let geofence = table.get("geofence")?.clone();
+        Some(move |key| Some(PathBuf::from(geofence.get(key)?.as_str()?)))
+    };
+    named().map_or((None, None), |path| {
+        (path("database"), path("asn_database"))
+    })
+}
