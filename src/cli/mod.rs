@@ -10,6 +10,7 @@ mod detach;
 mod documents;
 mod events;
 mod filter;
+mod geo;
 mod reload;
 mod ring;
 mod show;
@@ -73,6 +74,8 @@ enum Verb {
     Allow(allow::Verb),
     /// Print what happens as JSON lines
     Events(events::Args),
+    /// Say where addresses are said to be; exit code 1 if one is unknown
+    Geo(geo::Args),
     /// Try filters on log lines
     #[command(subcommand)]
     Filter(filter::Verb),
@@ -131,6 +134,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Why(args) => why::run(&common, &args),
         Verb::Allow(verb) => allow::run(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
+        Verb::Geo(args) => geo::run(&common, &args),
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
         Verb::Detach(args) => detach::run(&common, &args),

@@ -90,6 +90,11 @@ impl Continent {
             .map(|(continent, ..)| continent)
     }
 
+    /// Its English name.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].2
+    }
+
     /// Its code.
     pub fn code(self) -> &'static str {
         Self::ALL[self as usize].1

@@ -1,0 +1,242 @@
+//! `weir geo` and the geofence's user-space side as users meet them: the real
+//! program, real files, a real daemon with the dry-run backend. Needs no
+//! privilege.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_lab::mmdb::{self, Mmdb};
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Site {
+    dir: TempDir,
+    daemon: Option<Child>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+impl Site {
+    fn new(geofence: &str) -> Self {
+        let site = Self {
+            dir: TempDir::with_prefix("weir-geo-").unwrap(),
+            daemon: None,
+        };
+        site.configure(geofence);
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `DIR` stands for the directory.
+    fn configure(&self, geofence: &str) {
+        let text = "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"DIR/state\"\n\
+                    socket = \"DIR/weir.sock\"\n"
+            .to_owned()
+            + geofence;
+        let text = text.replace("DIR", &self.dir.path().display().to_string());
+        fs::write(self.path("weir.toml"), text).unwrap();
+    }
+
+    fn country(&self, code: &str) {
+        let bytes = Mmdb::new("GeoLite2-Country")
+            .with("192.0.2.0/24", mmdb::country(code, "EU"))
+            .with("2001:db8::/32", mmdb::country("NA", "AF"))
+            .build();
+        fs::write(self.path("new"), bytes).unwrap();
+        fs::rename(self.path("new"), self.path("c.mmdb")).unwrap();
+    }
+
+    fn weir(&self, args: &[&str]) -> Output {
+        let mut weir = Command::new(WEIR);
+        weir.arg("--config").arg(self.path("weir.toml")).args(args);
+        weir.output().unwrap()
+    }
+
+    fn start(&mut self) {
+        let mut weir = Command::new(WEIR);
+        weir.arg("--config")
+            .arg(self.path("weir.toml"))
+            .arg("daemon");
+        let log = fs::File::create(self.path("log")).unwrap();
+        self.daemon = Some(weir.stderr(log).spawn().unwrap());
+        self.until("the daemon answers", |site| {
+            site.weir(&["status", "--json"]).status.success()
+        });
+    }
+
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !holds(self) {
+            let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+            assert!(Instant::now() < deadline, "never: {what}\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn geo_answers_from_the_built_in_database() {
+    let site = Site::new("");
+    let said = site.weir(&["geo", "8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8"]);
+    assert_eq!(said.status.code(), Some(0), "{}", err(&said));
+    let text = out(&said);
+    assert!(
+        text.contains(
+            "8.8.8.8: country:US (United States), continent:NA (North America), network "
+        ),
+        "{text}"
+    );
+    assert!(text.contains("2001:4860:4860::8888: country:US"), "{text}");
+    assert!(text.contains("  from built-in: "), "{text}");
+    assert_eq!(
+        text.matches("\n8.8.8.8: ").count(),
+        1,
+        "mapped IPv4 is IPv4: {text}"
+    );
+
+    let json = site.weir(&["geo", "--json", "8.8.8.8"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let place = &json["places"][0];
+    assert_eq!(place["country"], "US");
+    assert_eq!(place["country_name"], "United States");
+    assert_eq!(place["continent"], "NA");
+    assert_eq!(place["asn"], Value::Null);
+    assert_eq!(json["databases"][0]["name"], "built-in");
+    assert!(
+        json["databases"][0]["built"]
+            .as_str()
+            .unwrap()
+            .starts_with("20")
+    );
+
+    // The answer is no; and what is no address is an error.
+    let none = site.weir(&["geo", "8.8.8.8", "10.0.0.1"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(out(&none).contains("10.0.0.1: unknown"));
+    assert_eq!(site.weir(&["geo", "localhost"]).status.code(), Some(2));
+    // Without a configuration, too.
+    fs::remove_file(site.path("weir.toml")).unwrap();
+    assert_eq!(site.weir(&["geo", "8.8.8.8"]).status.code(), Some(0));
+}
+
+#[test]
+fn geo_reads_the_databases_of_the_configuration() {
+    let geofence = "[geofence]\ndefault = \"drop\"\nallow = [\"country:NL\", \"asn:64496\"]\n\
+                    database = \"DIR/c.mmdb\"\nasn_database = \"DIR/a.mmdb\"";
+    let site = Site::new(geofence);
+    site.country("NL");
+    let record = mmdb::map([("autonomous_system_number", mmdb::Value::Number(64500))]);
+    let bytes = Mmdb::v4("GeoLite2-ASN")
+        .with("192.0.2.0/25", record)
+        .build();
+    fs::write(site.path("a.mmdb"), bytes).unwrap();
+    let said = site.weir(&["geo", "192.0.2.7"]);
+    let text = out(&said);
+    assert!(
+        text.starts_with(
+            "192.0.2.7: country:NL (Netherlands), continent:EU (Europe), \
+             asn:64500 (192.0.2.0/25), network 192.0.2.0/24\n"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.contains("c.mmdb: GeoLite2-Country of 2023-11-14"),
+        "{text}"
+    );
+    assert!(
+        text.contains("a.mmdb: GeoLite2-ASN of 2023-11-14"),
+        "{text}"
+    );
+    // Namibia is no part of North America.
+    let text = out(&site.weir(&["geo", "2001:db8::1"]));
+    assert!(
+        text.contains("country:NA (Namibia), continent:AF (Africa)"),
+        "{text}"
+    );
+    // A broken file is told; the built-in one answers, as in the daemon.
+    fs::write(site.path("c.mmdb"), "x").unwrap();
+    let said = site.weir(&["geo", "8.8.8.8"]);
+    assert!(
+        err(&said).contains("not a whole database"),
+        "{}",
+        err(&said)
+    );
+    assert!(out(&said).contains("country:US"));
+}
+
+#[test]
+fn the_daemon_follows_its_database_and_names_countries_in_events() {
+    let mut site = Site::new("[geofence]\ndeny = [\"country:RU\"]\ndatabase = \"DIR/c.mmdb\"");
+    site.country("NL");
+    site.start();
+    let mut events = Command::new(WEIR)
+        .arg("--config")
+        .arg(site.path("weir.toml"))
+        .args(["events", "--follow"])
+        .stdout(fs::File::create(site.path("events")).unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let country_of = |site: &Site, addr: &str| {
+        let ban = site.weir(&["ban", addr, "--for", "1h"]);
+        assert!(ban.status.success(), "{}", err(&ban));
+        let text = fs::read_to_string(site.path("events")).unwrap();
+        text.lines().find_map(|line| {
+            let event: Value = serde_json::from_str(line).ok()?;
+            let subject = event["subject"].as_str()?;
+            (event["kind"] == "ban" && subject.contains(addr))
+                .then(|| event["country"].as_str().unwrap_or_default().to_owned())
+        })
+    };
+    site.until("the ban event names the country", |site| {
+        country_of(site, "192.0.2.71").as_deref() == Some("NL")
+    });
+    site.country("DE");
+    site.until("the new database is in force", |site| {
+        let log = fs::read_to_string(site.path("log")).unwrap();
+        log.matches("geofence-database: ").count() == 2
+    });
+    site.until("the ban event names the new country", |site| {
+        country_of(site, "192.0.2.72").as_deref() == Some("DE")
+    });
+    // What breaks is an alert; nothing changes.
+    fs::write(site.path("c.mmdb"), "x").unwrap();
+    site.until("the alert is shown", |site| {
+        let status = out(&site.weir(&["status", "--json"]));
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let alerts = status["alerts"].as_array().unwrap().iter();
+        alerts
+            .into_iter()
+            .any(|a| a["about"] == "geofence-database")
+    });
+    site.until("the country is still known", |site| {
+        country_of(site, "192.0.2.73").as_deref() == Some("DE")
+    });
+    let _ = events.kill();
+    let _ = events.wait();
+}
