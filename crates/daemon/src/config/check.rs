@@ -16,8 +16,7 @@ use weir_core::{
 
 use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
-    SourceChoice, decoy,
-    SourceChoice, geofence,
+    SourceChoice, decoy, geofence,
     reader::{Document, Section},
     ring,
 };
