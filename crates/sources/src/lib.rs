@@ -3,6 +3,8 @@
 //! bytes and knows where it stands, so that a restart loses and repeats
 //! nothing; what lines mean is not known here. And what is known of where
 //! addresses are (`geo`).
+//! nothing; what lines mean is not known here. Beside them, lists of addresses
+//! that others publish (`list`).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -10,6 +12,7 @@ pub mod file;
 pub mod geo;
 #[cfg(feature = "journal")]
 pub mod journal;
+pub mod list;
 pub mod ring;
 
 use std::{path::Path, path::PathBuf, time::Duration};

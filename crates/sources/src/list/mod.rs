@@ -1,0 +1,130 @@
+//! Lists of addresses that others publish: how one is fetched (`fetch`,
+//! `crowdsec`), read (`grammar`), joined (`join`) and kept for a day without a
+//! server (`cache`). Everything in it is somebody else's text. When a list is
+//! refreshed and what it is for is the daemon's to know.
+
+pub mod cache;
+pub mod crowdsec;
+pub mod fetch;
+pub mod grammar;
+mod join;
+
+//TMP pub use cache::{Cache, Kept};
+//TMP pub use crowdsec::Decisions;
+//TMP pub use fetch::{Fetched, Patience, Request, Validators, get};
+pub use grammar::{Admit, Format, Limits, Parsed, Skipped, parse, print};
+
+/// Why a list is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListError {
+    /// The URL is none that can be asked.
+    #[error("{0:?} is not a URL of a list: write http://… or https://…")]
+    Url(String),
+    /// The server answers something else than the list.
+    #[error("the server answered {0}{hint}", hint = status_hint(*.0))]
+    Status(u16),
+    /// It answers "unchanged" although nothing was there to compare with.
+    #[error("the server says that nothing has changed, without having been asked")]
+    Unasked,
+    /// One redirect after the other.
+    #[error("more than {0} redirects, or one from https to http")]
+    Redirects(u32),
+    /// No connection, or it broke.
+    #[error("{0}")]
+    Network(String),
+    /// It took too long.
+    #[error("no answer in time: {0}")]
+    Timeout(String),
+    /// The server is not who it should be, as far as anybody can tell.
+    #[error("{0}")]
+    Certificate(String),
+    /// More than the answer promised is missing.
+    #[error("the download was cut off after {0} bytes")]
+    Cut(usize),
+    /// More bytes than `max_bytes`.
+    #[error("it has more than {0} bytes, unpacked; raise max_bytes if it should")]
+    TooLarge(usize),
+    /// More prefixes than `max_entries`.
+    #[error("it has more than {0} prefixes; raise max_entries if it should")]
+    TooMany(usize),
+    /// Compressed, and damaged.
+    #[error("it cannot be unpacked: {0}")]
+    Packed(String),
+    /// A web page in place of a list.
+    #[error("it is a web page (HTML or XML), not a list")]
+    Html,
+    /// Not a text.
+    #[error("it is not a text: byte {0} is NUL")]
+    Binary(usize),
+    /// Nothing at all.
+    #[error("it is empty (one that is meant to be has a comment in it)")]
+    Empty,
+    /// A text without addresses.
+    #[error("no line of it is an address; line {line} is {text:?}")]
+    NoAddresses {
+        /// The first line that is none.
+        line: usize,
+        /// Its beginning.
+        text: String,
+    },
+    /// A text that seems to be something else, with an address here and there.
+    #[error(
+        "most of it is no address ({skipped} lines, {entries} are); line {line} is {text:?}; if it is a list, name its format"
+    )]
+    MostlyOther {
+        /// Lines that are no address.
+        skipped: usize,
+        /// Lines that are.
+        entries: usize,
+        /// The first line that is none.
+        line: usize,
+        /// Its beginning.
+        text: String,
+    },
+    /// A hosts file.
+    #[error(
+        "it is a hosts file: {0} names and no address; packets carry addresses, so names are for a resolver to refuse"
+    )]
+    OnlyNames(usize),
+    /// Entries, none of which may be in a list.
+    #[error("none of its {count} entries can be taken: line {line}: {text}")]
+    AllRefused {
+        /// How many there are.
+        count: usize,
+        /// Where the first is.
+        line: usize,
+        /// What it is, and why not.
+        text: String,
+    },
+    /// CrowdSec's answer is not one.
+    #[error("CrowdSec's answer: {0}")]
+    Decisions(String),
+    /// A file cannot be read or written.
+    #[error("{what}: {error}")]
+    File {
+        /// What was tried with which file.
+        what: String,
+        /// The system's answer.
+        error: String,
+    },
+}
+
+impl ListError {
+    fn file(what: impl std::fmt::Display, path: &std::path::Path, error: &std::io::Error) -> Self {
+        Self::File {
+            what: format!("cannot {what} {}", path.display()),
+            error: error.to_string(),
+        }
+    }
+}
+
+fn status_hint(status: u16) -> &'static str {
+    match status {
+        401 | 403 => ": it wants a key, or another one",
+        404 | 410 => ": the list is not there (any more)",
+        429 => ": it is asked too often; raise refresh",
+        500..=599 => ": it has trouble of its own",
+        _ => "",
+    }
+}
