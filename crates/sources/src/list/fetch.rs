@@ -1,1 +1,338 @@
-//! x
+//! Fetches a list by http or https, on the caller's thread: conditional when
+//! there is something to compare with, and bounded in time, bytes (unpacked)
+//! and redirects whatever the server does. What the bytes mean is `grammar`'s.
+
+use std::{
+    io::{self, Read},
+    path::Path,
+    sync::OnceLock,
+    time::Duration,
+};
+
+use flate2::read::MultiGzDecoder;
+use rustls::{CertificateError, Error as TlsError};
+use serde::{Deserialize, Serialize};
+use ureq::{
+    Agent, Error, Timeout,
+    http::{HeaderMap, Response, StatusCode, header},
+    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
+};
+
+use super::ListError;
+
+/// How long is waited for a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For its name, and for a connection to it.
+    pub connect: Duration,
+    /// For the next bytes.
+    pub read: Duration,
+    /// For all of it, redirects included.
+    pub total: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            read: Duration::from_secs(30),
+            total: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What a server calls the version that it sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Validators {
+    /// Its entity tag.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub etag: Option<String>,
+    /// Its time, as written.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_modified: Option<String>,
+}
+
+/// What to fetch.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// From where.
+    pub url: &'a str,
+    /// Those who may vouch for the server, in place of the system's.
+    pub ca_file: Option<&'a Path>,
+    /// More bytes are refused.
+    pub max_bytes: usize,
+    /// The version that is there already.
+    pub known: Option<&'a Validators>,
+    /// A key, and the name of the header that carries it. Who sends one
+    /// follows no redirect.
+    pub key: Option<(&'a str, &'a str)>,
+    /// How long it may take.
+    pub patience: Patience,
+}
+
+/// What came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fetched {
+    /// Nothing has changed.
+    Unchanged,
+    /// The whole list.
+    Changed {
+        /// Unpacked.
+        bytes: Vec<u8>,
+        /// To ask with next time.
+        validators: Validators,
+    },
+}
+
+/// Redirects followed.
+const REDIRECTS: u32 = 5;
+/// The longest validator that is sent back.
+const MAX_VALIDATOR: usize = 512;
+/// A certificate file is not larger.
+const MAX_CA_FILE: usize = 4 << 20;
+
+/// Is it a URL that [`get`] can ask?
+pub fn is_url(text: &str) -> bool {
+    let Ok(uri) = text.parse::<ureq::http::Uri>() else {
+        return false;
+    };
+    matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.host().is_some_and(|host| !host.is_empty())
+}
+
+/// Fetches it.
+pub fn get(request: &Request<'_>) -> Result<Fetched, ListError> {
+    if !is_url(request.url) {
+        return Err(ListError::Url(request.url.to_owned()));
+    }
+    let redirects = if request.key.is_some() { 0 } else { REDIRECTS };
+    let patience = &request.patience;
+    let agent: Agent = Agent::config_builder()
+        .http_status_as_error(false)
+        // Whoever asked safely is not sent on to somebody unknown.
+        .https_only(request.url.starts_with("https"))
+        .max_redirects(redirects)
+        .max_redirects_will_error(redirects > 0)
+        .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
+        .accept("*/*")
+        .timeout_resolve(Some(patience.connect))
+        .timeout_connect(Some(patience.connect))
+        .timeout_recv_response(Some(patience.read))
+        .timeout_per_read(Some(patience.read))
+        .timeout_global(Some(patience.total))
+        .tls_config(TlsConfig::builder().root_certs(roots(request)?).build())
+        .build()
+        .into();
+    let mut ask = agent.get(request.url);
+    if let Some(known) = request.known {
+        if let Some(etag) = &known.etag {
+            ask = ask.header(header::IF_NONE_MATCH, etag);
+        }
+        if let Some(since) = &known.last_modified {
+            ask = ask.header(header::IF_MODIFIED_SINCE, since);
+        }
+    }
+    if let Some((name, value)) = request.key {
+        ask = ask.header(name, value);
+    }
+    let mut response = ask.call().map_err(|error| failure(error, 0))?;
+    match response.status() {
+        StatusCode::OK => {
+            let bytes = body(&mut response, request.max_bytes)?;
+            let bytes = unpacked(bytes, request.max_bytes)?;
+            Ok(Fetched::Changed {
+                bytes,
+                validators: validators(response.headers()),
+            })
+        }
+        StatusCode::NOT_MODIFIED if request.known.is_some() => Ok(Fetched::Unchanged),
+        StatusCode::NOT_MODIFIED => Err(ListError::Unasked),
+        status => Err(ListError::Status(status.as_u16())),
+    }
+}
+
+/// Who may vouch for the server.
+fn roots(request: &Request<'_>) -> Result<RootCerts, ListError> {
+    if !request.url.starts_with("https") {
+        return Ok(RootCerts::WebPki);
+    }
+    let Some(file) = request.ca_file else {
+        return Ok(system_roots().clone());
+    };
+    let pem = read_file(file, MAX_CA_FILE)?;
+    let mut own = Vec::new();
+    for item in parse_pem(&pem) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => own.push(certificate),
+            Ok(_) => {}
+            Err(error) => {
+                return Err(ListError::Certificate(format!(
+                    "{} is not PEM: {error}",
+                    file.display()
+                )));
+            }
+        }
+    }
+    if own.is_empty() {
+        return Err(ListError::Certificate(format!(
+            "{} has no certificate in it",
+            file.display()
+        )));
+    }
+    Ok(RootCerts::new_with_certs(&own))
+}
+
+/// The system's store; the one of Mozilla that is built in where there is none.
+fn system_roots() -> &'static RootCerts {
+    static ROOTS: OnceLock<RootCerts> = OnceLock::new();
+    ROOTS.get_or_init(|| {
+        let found = rustls_native_certs::load_native_certs();
+        if found.certs.is_empty() {
+            return RootCerts::WebPki;
+        }
+        let all: Vec<_> = found
+            .certs
+            .iter()
+            .map(|certificate| Certificate::from_der(certificate).to_owned())
+            .collect();
+        RootCerts::new_with_certs(&all)
+    })
+}
+
+/// Reads a file of the administrator's, bounded.
+pub fn read_file(path: &Path, max_bytes: usize) -> Result<Vec<u8>, ListError> {
+    let failed = |error: io::Error| ListError::file("read", path, &error);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    let most = (max_bytes as u64).saturating_add(1);
+    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > max_bytes {
+        return Err(ListError::TooLarge(max_bytes));
+    }
+    Ok(bytes)
+}
+
+fn body(response: &mut Response<ureq::Body>, max_bytes: usize) -> Result<Vec<u8>, ListError> {
+    let promised = response.body().content_length().unwrap_or(0);
+    if promised > max_bytes as u64 {
+        return Err(ListError::TooLarge(max_bytes));
+    }
+    let mut reader = response.body_mut().as_reader();
+    let mut bytes = Vec::with_capacity(promised as usize);
+    let mut piece = vec![0; 64 * 1024];
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(bytes),
+            Ok(len) if bytes.len() + len > max_bytes => {
+                return Err(ListError::TooLarge(max_bytes));
+            }
+            Ok(len) => bytes.extend_from_slice(&piece[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failure(error.into(), bytes.len())),
+        }
+    }
+}
+
+/// A list that is published as a gzip file.
+pub fn unpacked(bytes: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, ListError> {
+    if !bytes.starts_with(b"\x1f\x8b") {
+        return Ok(bytes);
+    }
+    let mut plain = Vec::new();
+    let most = (max_bytes as u64).saturating_add(1);
+    MultiGzDecoder::new(bytes.as_slice())
+        .take(most)
+        .read_to_end(&mut plain)
+        .map_err(|error| ListError::Packed(error.to_string()))?;
+    if plain.len() > max_bytes {
+        return Err(ListError::TooLarge(max_bytes));
+    }
+    Ok(plain)
+}
+
+fn validators(headers: &HeaderMap) -> Validators {
+    let text = |name| {
+        let value = headers.get(name)?.to_str().ok()?;
+        (value.len() <= MAX_VALIDATOR).then(|| value.to_owned())
+    };
+    Validators {
+        etag: text(header::ETAG),
+        last_modified: text(header::LAST_MODIFIED),
+    }
+}
+
+/// An error in words that say what to do; `got` bytes had come before it.
+fn failure(error: Error, got: usize) -> ListError {
+    let timeout = |what: Timeout| {
+        ListError::Timeout(match what {
+            Timeout::Resolve => "its name cannot be resolved".to_owned(),
+            Timeout::Connect => "no connection".to_owned(),
+            Timeout::Global | Timeout::RecvBody | Timeout::PerRead if got > 0 => {
+                format!("after {got} bytes")
+            }
+            other => other.to_string(),
+        })
+    };
+    match error {
+        Error::Timeout(what) => timeout(what),
+        Error::TooManyRedirects | Error::RequireHttpsOnly(_) | Error::RedirectFailed => {
+            ListError::Redirects(REDIRECTS)
+        }
+        Error::HostNotFound => ListError::Network("there is no host of this name".to_owned()),
+        Error::BadUri(url) => ListError::Url(url),
+        Error::Rustls(error) => certificate(&error),
+        Error::Decompress(_, error) => {
+            io_failure(&error, got).unwrap_or_else(|| ListError::Packed(error.to_string()))
+        }
+        Error::Io(error) => {
+            io_failure(&error, got).unwrap_or_else(|| ListError::Network(error.to_string()))
+        }
+        other => ListError::Network(other.to_string()),
+    }
+}
+
+/// The errors behind a system error that have words of their own.
+fn io_failure(error: &io::Error, got: usize) -> Option<ListError> {
+    let mut inner = error
+        .get_ref()
+        .map(|e| e as &(dyn std::error::Error + 'static));
+    while let Some(cause) = inner {
+        if let Some(tls) = cause.downcast_ref::<TlsError>() {
+            return Some(certificate(tls));
+        }
+        if let Some(Error::Timeout(what)) = cause.downcast_ref::<Error>() {
+            return Some(failure(Error::Timeout(*what), got));
+        }
+        inner = cause.source();
+    }
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if got > 0 => {
+            Some(ListError::Cut(got))
+        }
+        io::ErrorKind::UnexpectedEof => Some(ListError::Network(
+            "the server closed the connection without an answer".to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+fn certificate(error: &TlsError) -> ListError {
+    let why = match error {
+        TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "nobody known vouches for the server's certificate (is it self-signed?): name the one who does with ca_file".to_owned()
+        }
+        TlsError::InvalidCertificate(CertificateError::Expired)
+        | TlsError::InvalidCertificate(CertificateError::ExpiredContext { .. }) => {
+            "the server's certificate has expired".to_owned()
+        }
+        TlsError::InvalidCertificate(CertificateError::NotValidForName)
+        | TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { .. }) => {
+            "the server's certificate is for another name".to_owned()
+        }
+        TlsError::InvalidCertificate(other) => {
+            format!("the server's certificate is not accepted: {other:?}")
+        }
+        other => format!("TLS: {other}"),
+    };
+    ListError::Certificate(why)
+}

@@ -303,9 +303,9 @@ fn is_sink(word: &[u8]) -> bool {
 fn is_hosts_line(line: &[u8]) -> bool {
     let mut words = words(line);
     words.next().is_some_and(is_sink)
-        && words.next().is_some_and(|word| {
-            word.iter().any(u8::is_ascii_alphabetic) && entry(word).is_none()
-        })
+        && words
+            .next()
+            .is_some_and(|word| word.iter().any(u8::is_ascii_alphabetic) && entry(word).is_none())
 }
 
 /// Words up to a comment.
@@ -613,7 +613,8 @@ impl Reader {
                         break;
                     }
                     None => {
-                        self.skipped.note(line, || "a text without an end".to_owned());
+                        self.skipped
+                            .note(line, || "a text without an end".to_owned());
                         return Ok(());
                     }
                 }

@@ -107,7 +107,13 @@ mod tests {
         assert_eq!(shown(5, 5, 32), ["0.0.0.5"]);
         assert_eq!(
             shown(1, 10, 32),
-            ["0.0.0.1", "0.0.0.2/31", "0.0.0.4/30", "0.0.0.8/31", "0.0.0.10"]
+            [
+                "0.0.0.1",
+                "0.0.0.2/31",
+                "0.0.0.4/30",
+                "0.0.0.8/31",
+                "0.0.0.10"
+            ]
         );
         assert_eq!(
             shown(u128::MAX - 2, u128::MAX, 128),
@@ -142,7 +148,11 @@ mod tests {
             let left = without(joined(taken.clone()), &joined(except.clone()));
             for n in 0..64 {
                 let expected = holds(&taken, n) && !holds(&except, n);
-                assert_eq!(holds(&left, n), expected, "{n}: {taken:?} without {except:?}");
+                assert_eq!(
+                    holds(&left, n),
+                    expected,
+                    "{n}: {taken:?} without {except:?}"
+                );
             }
             assert!(left.iter().all(|(a, b)| a <= b));
             assert!(left.windows(2).all(|w| w[0].1 < w[1].0));

@@ -9,9 +9,9 @@ pub mod fetch;
 pub mod grammar;
 mod join;
 
-//TMP pub use cache::{Cache, Kept};
-//TMP pub use crowdsec::Decisions;
-//TMP pub use fetch::{Fetched, Patience, Request, Validators, get};
+pub use cache::{Cache, Kept};
+pub use crowdsec::Decisions;
+pub use fetch::{Fetched, Patience, Request, Validators, get};
 pub use grammar::{Admit, Format, Limits, Parsed, Skipped, parse, print};
 
 /// Why a list is not taken.

@@ -22,13 +22,30 @@ fn shown(parsed: &Parsed) -> Vec<String> {
 fn every_grammar_is_recognised_and_read() {
     // (what it is, its text, the format, its prefixes, lines that are no entry)
     let cases: &[(&str, &str, &str, &[&str], usize)] = &[
-        ("addresses", "198.51.100.7\r\n2001:db8::7\r\n", "plain", &["198.51.100.7", "2001:db8::7"], 0),
-        ("a last line without an end", "198.51.100.7\n203.0.113.9", "plain", &["198.51.100.7", "203.0.113.9"], 0),
+        (
+            "addresses",
+            "198.51.100.7\r\n2001:db8::7\r\n",
+            "plain",
+            &["198.51.100.7", "2001:db8::7"],
+            0,
+        ),
+        (
+            "a last line without an end",
+            "198.51.100.7\n203.0.113.9",
+            "plain",
+            &["198.51.100.7", "203.0.113.9"],
+            0,
+        ),
         (
             "prefixes with bits behind their length, a netmask",
             "198.51.100.7/24\n203.0.113.0/255.255.255.128\n203.0.113.128 255.255.255.192\n2001:db8::1/32\n",
             "plain",
-            &["198.51.100.0/24", "203.0.113.0/25", "203.0.113.128/26", "2001:db8::/32"],
+            &[
+                "198.51.100.0/24",
+                "203.0.113.0/25",
+                "203.0.113.128/26",
+                "2001:db8::/32",
+            ],
             0,
         ),
         (
@@ -87,7 +104,13 @@ fn every_grammar_is_recognised_and_read() {
              add bad 203.0.113.7-203.0.113.8\nadd ports 203.0.113.9,tcp:22\n\
              add bad 203.0.113.20 comment \"nomatch\"\n",
             "ipset",
-            &["198.51.100.0/25", "198.51.100.192/26", "203.0.113.7", "203.0.113.8", "203.0.113.20"],
+            &[
+                "198.51.100.0/25",
+                "198.51.100.192/26",
+                "203.0.113.7",
+                "203.0.113.8",
+                "203.0.113.20",
+            ],
             1,
         ),
         (
@@ -111,10 +134,34 @@ fn every_grammar_is_recognised_and_read() {
             &["198.51.100.7", "203.0.113.0/24"],
             0,
         ),
-        ("IPv6 as in URLs", "[2001:db8::7]\n[2001:db8::9]:443\n", "plain", &["2001:db8::7", "2001:db8::9"], 0),
-        ("IPv4 in IPv6", "::ffff:198.51.100.7\n::ffff:203.0.113.0/120\n", "plain", &["198.51.100.7", "203.0.113.0/24"], 0),
-        ("a mark of byte order", "\u{feff}198.51.100.7\n", "plain", &["198.51.100.7"], 0),
-        ("nobody just now", "# nothing at the moment\n", "plain", &[], 0),
+        (
+            "IPv6 as in URLs",
+            "[2001:db8::7]\n[2001:db8::9]:443\n",
+            "plain",
+            &["2001:db8::7", "2001:db8::9"],
+            0,
+        ),
+        (
+            "IPv4 in IPv6",
+            "::ffff:198.51.100.7\n::ffff:203.0.113.0/120\n",
+            "plain",
+            &["198.51.100.7", "203.0.113.0/24"],
+            0,
+        ),
+        (
+            "a mark of byte order",
+            "\u{feff}198.51.100.7\n",
+            "plain",
+            &["198.51.100.7"],
+            0,
+        ),
+        (
+            "nobody just now",
+            "# nothing at the moment\n",
+            "plain",
+            &[],
+            0,
+        ),
         ("nobody, as JSON", "[]", "json", &[], 0),
         (
             "words that are no entry",
@@ -129,7 +176,11 @@ fn every_grammar_is_recognised_and_read() {
         let parsed = read(text).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(parsed.format.to_string(), *format, "{what}");
         assert_eq!(shown(&parsed), *expected, "{what}");
-        assert_eq!(parsed.skipped.count, *skipped, "{what}: {:?}", parsed.skipped);
+        assert_eq!(
+            parsed.skipped.count, *skipped,
+            "{what}: {:?}",
+            parsed.skipped
+        );
         assert_eq!(format.parse(), Ok(parsed.format), "{what}");
     }
 }
@@ -151,7 +202,10 @@ fn what_is_no_list_is_refused_in_words() {
             "hosts file: 4 names and no address",
         ),
         ("0.0.0.0/0\n", "it is too wide"),
-        ("# own\n127.0.0.0/8\n::1\n", "none of its 2 entries can be taken: line 2: 127.0.0.0/8: nobody can ban it"),
+        (
+            "# own\n127.0.0.0/8\n::1\n",
+            "none of its 2 entries can be taken: line 2: 127.0.0.0/8: nobody can ban it",
+        ),
     ];
     for (text, words) in cases {
         let error = read(text).expect_err(text).to_string();
@@ -159,7 +213,10 @@ fn what_is_no_list_is_refused_in_words() {
     }
     let mixed = "198.51.100.7\n".to_owned() + &"some other text\n".repeat(20);
     let error = read(&mixed).unwrap_err().to_string();
-    assert!(error.contains("20 lines, 1 are") && error.contains("line 2"), "{error}");
+    assert!(
+        error.contains("20 lines, 1 are") && error.contains("line 2"),
+        "{error}"
+    );
     // Who names the format means it.
     let parsed = parse(mixed.as_bytes(), Format::Plain, Admit::Public, &LIMITS).unwrap();
     assert_eq!((parsed.prefixes.len(), parsed.skipped.count), (1, 20));
@@ -175,11 +232,18 @@ fn entries_that_nobody_may_hold_are_left_out_and_counted() {
     let public = read(text).unwrap();
     assert_eq!(shown(&public), ["198.51.100.7"]);
     assert_eq!(public.refused.count, 19);
-    assert_eq!(public.refused.first[0], (2, "0.0.0.0/0: it is too wide for a list".to_owned()));
+    assert_eq!(
+        public.refused.first[0],
+        (2, "0.0.0.0/0: it is too wide for a list".to_owned())
+    );
 
     // A list of one's own may name one's own network.
     let own = parse(text.as_bytes(), Format::Auto, Admit::Bannable, &LIMITS).unwrap();
-    assert!(shown(&own).contains(&"192.168.1.1".to_owned()), "{:?}", shown(&own));
+    assert!(
+        shown(&own).contains(&"192.168.1.1".to_owned()),
+        "{:?}",
+        shown(&own)
+    );
     assert_eq!(own.refused.count, 11);
 
     let allow = parse(text.as_bytes(), Format::Auto, Admit::Allow, &LIMITS).unwrap();
@@ -194,18 +258,33 @@ fn overlaps_and_neighbours_are_joined() {
          2001:db8::/33\n2001:db8:8000::/33\n2001:db8::1\n",
     )
     .unwrap();
-    assert_eq!(shown(&parsed), ["198.51.100.0/24", "203.0.113.8/31", "2001:db8::/32"]);
+    assert_eq!(
+        shown(&parsed),
+        ["198.51.100.0/24", "203.0.113.8/31", "2001:db8::/32"]
+    );
     assert_eq!(parsed.entries, 9);
 }
 
 #[test]
 fn caps_are_kept() {
-    let few = Limits { max_bytes: 40, max_entries: 2 };
+    let few = Limits {
+        max_bytes: 40,
+        max_entries: 2,
+    };
     let read = |text: &str| parse(text.as_bytes(), Format::Auto, Admit::Public, &few);
-    assert_eq!(read("198.51.100.1\n198.51.100.2\n").unwrap().prefixes.len(), 2);
-    assert_eq!(read("198.51.100.1\n198.51.100.3\n198.51.100.5\n"), Err(ListError::TooMany(2)));
+    assert_eq!(
+        read("198.51.100.1\n198.51.100.2\n").unwrap().prefixes.len(),
+        2
+    );
+    assert_eq!(
+        read("198.51.100.1\n198.51.100.3\n198.51.100.5\n"),
+        Err(ListError::TooMany(2))
+    );
     // One entry, but five prefixes.
-    assert_eq!(read("198.51.100.1-198.51.100.10"), Err(ListError::TooMany(2)));
+    assert_eq!(
+        read("198.51.100.1-198.51.100.10"),
+        Err(ListError::TooMany(2))
+    );
     assert_eq!(read(&"#".repeat(41)), Err(ListError::TooLarge(40)));
 }
 
