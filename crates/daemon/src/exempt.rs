@@ -1,8 +1,8 @@
 //! Who can never be banned, by any producer: this host's own addresses, its
 //! gateways and resolvers, the peers of root's logins (for a grace time after
-//! them), and the allow lists of the configuration and of run time. All of
-//! them together are the backend's allow list. Reading them again is cheap
-//! enough for each second.
+//! them), and the allow lists of the configuration, of run time and of files or
+//! servers (`lists`). All of them together are the backend's allow list. Reading
+//! them again is cheap enough for each second.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,24 @@ use std::{
 use serde::Serialize;
 use weir_core::{Prefix, PrefixSet, Subject};
 
-use crate::{config::Config, store::AllowEntry};
+use crate::{
+    config::Config,
+    lists::{CurrentList, ListAction},
+    store::AllowEntry,
+};
+
+/// Prefixes of one family that the backend's allow list has room for.
+const MAX_ALLOW: usize = 65_536;
 
 /// The exempt prefixes of one moment, each with its reason.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone)]
 pub struct Exemptions {
     set: PrefixSet,
     reasons: BTreeMap<Prefix, String>,
+    /// Those of these that allow are in the set as well.
+    lists: Arc<Vec<CurrentList>>,
+    /// Except for this one and those behind it: there is no room for them.
+    overfull: Option<String>,
 }
 
 /// A member of the list as shown.
@@ -36,9 +47,41 @@ pub struct Exemption {
 impl Exemptions {
     fn add(&mut self, prefix: Prefix, reason: impl Into<String>) {
         // The reasons are added strongest first.
-        if self.set.insert(prefix) {
-            self.reasons.insert(prefix, reason.into());
+        self.reasons.entry(prefix).or_insert_with(|| reason.into());
+    }
+
+    /// Puts the set together, which thousands of prefixes make a thing to do
+    /// only when something has changed.
+    fn complete(mut self, lists: Arc<Vec<CurrentList>>) -> Self {
+        let mut all: Vec<Prefix> = self.reasons.keys().copied().collect();
+        let count = |list: &[Prefix]| {
+            let ipv4 = list.iter().filter(|p| p.addr().is_ipv4()).count();
+            [ipv4, list.len() - ipv4]
+        };
+        let mut used = count(&all);
+        for list in lists.iter().filter(|l| l.action == ListAction::Allow) {
+            let more = count(&list.prefixes);
+            let both = [used[0] + more[0], used[1] + more[1]];
+            if both.iter().any(|n| *n > MAX_ALLOW) {
+                self.overfull = Some(list.name.clone());
+                break;
+            }
+            used = both;
+            all.extend(list.prefixes.iter());
         }
+        self.set = all.into_iter().collect();
+        self.lists = lists;
+        self
+    }
+
+    /// The first allow list that has no room in the backend.
+    pub fn overfull(&self) -> Option<&str> {
+        self.overfull.as_deref()
+    }
+
+    /// The same exemptions, in the words of `self.reasons` and `lists`?
+    fn is_from(&self, reasons: &Self, lists: &Arc<Vec<CurrentList>>) -> bool {
+        self.reasons == reasons.reasons && Arc::ptr_eq(&self.lists, lists)
     }
 
     /// The prefixes, for the backend.
@@ -58,7 +101,14 @@ impl Exemptions {
     }
 
     fn named(&self, prefix: Prefix) -> Option<Exemption> {
-        let reason = self.reasons.get(&prefix)?.clone();
+        let reason = match self.reasons.get(&prefix) {
+            Some(reason) => reason.clone(),
+            None => {
+                let mut lists = self.lists.iter().filter(|l| l.action == ListAction::Allow);
+                let list = lists.find(|list| list.covering(prefix) == Some(prefix))?;
+                format!("it is on the allow list {:?} ({})", list.name, list.source)
+            }
+        };
         Some(Exemption { prefix, reason })
     }
 
@@ -83,13 +133,14 @@ impl Exempt {
             .clone()
     }
 
-    /// Replaces them; true when anything is different.
-    pub fn replace(&self, new: Exemptions) -> bool {
-        let mut current = self.current.write().expect("no holder of this lock panics");
-        if **current == new {
+    /// Replaces them by what was gathered and the allow lists among these;
+    /// true when anything is different.
+    pub fn replace(&self, new: Exemptions, lists: Arc<Vec<CurrentList>>) -> bool {
+        if self.current().is_from(&new, &lists) {
             return false;
         }
-        *current = Arc::new(new);
+        let new = Arc::new(new.complete(lists));
+        *self.current.write().expect("no holder of this lock panics") = new;
         true
     }
 }
@@ -104,7 +155,8 @@ pub struct Gatherer {
 const MAX_LOGINS: usize = 1024;
 
 impl Gatherer {
-    /// The exemptions of this moment, read from the host.
+    /// The exemptions of this moment, read from the host; those of lists come
+    /// to them in [`Exempt::replace`].
     pub fn gather(&mut self, config: &Config, allow: &[AllowEntry], now: Instant) -> Exemptions {
         let mut list = Exemptions::default();
         for (interface, addr) in own_addresses() {
@@ -322,6 +374,7 @@ mod tests {
         let mut list = Exemptions::default();
         list.add("192.0.2.7".parse().unwrap(), "it is the default gateway");
         list.add("198.51.100.0/24".parse().unwrap(), "allowed");
+        let list = list.complete(Arc::default());
         let covering = |text: &str| list.covering(text.parse().unwrap()).map(|e| e.reason);
         assert_eq!(
             covering("192.0.2.7").as_deref(),
@@ -329,5 +382,75 @@ mod tests {
         );
         assert_eq!(covering("198.51.100.9").as_deref(), Some("allowed"));
         assert_eq!(covering("192.0.2.0/24"), None);
+    }
+
+    fn allow_list(name: &str, prefixes: Vec<Prefix>) -> CurrentList {
+        CurrentList {
+            name: name.into(),
+            source: "/etc/weir/office.txt".into(),
+            action: ListAction::Allow,
+            scope: weir_core::Scope::all(),
+            direction: weir_core::fence::Direction::Both,
+            prefixes: prefixes.into(),
+        }
+    }
+
+    #[test]
+    fn allow_lists_exempt_and_deny_lists_do_not() {
+        let mut own = Exemptions::default();
+        own.add("192.0.2.7".parse().unwrap(), "it is the default gateway");
+        let office = allow_list(
+            "office",
+            vec![
+                "192.0.2.7".parse().unwrap(),
+                "203.0.113.0/24".parse().unwrap(),
+            ],
+        );
+        let mut bad = allow_list("bad", vec!["198.51.100.0/24".parse().unwrap()]);
+        bad.action = ListAction::Deny;
+        let exempt = Exempt::default();
+        let lists = Arc::new(vec![bad, office]);
+        assert!(exempt.replace(own.clone(), lists.clone()));
+        assert!(!exempt.replace(own.clone(), lists));
+        let now = exempt.current();
+        let reason = |text: &str| now.lookup(text.parse().unwrap()).map(|e| e.reason);
+        assert_eq!(
+            reason("192.0.2.7").as_deref(),
+            Some("it is the default gateway")
+        );
+        assert_eq!(
+            reason("203.0.113.9").as_deref(),
+            Some("it is on the allow list \"office\" (/etc/weir/office.txt)")
+        );
+        assert_eq!(reason("198.51.100.9"), None);
+        assert_eq!(now.list().len(), 2);
+        assert!(exempt.replace(own, Arc::default()));
+        assert_eq!(
+            exempt.current().lookup("203.0.113.9".parse().unwrap()),
+            None
+        );
+    }
+
+    #[test]
+    fn a_list_without_room_is_named_and_nothing_else_is_lost() {
+        let many = |first: u32, count: u32| {
+            let addr = |n| Prefix::host(Ipv4Addr::from_bits(first + 2 * n).into());
+            (0..count).map(addr).collect::<Vec<_>>()
+        };
+        let mut own = Exemptions::default();
+        own.add("192.0.2.7".parse().unwrap(), "it is the default gateway");
+        let lists = vec![
+            allow_list("one", many(0x0b00_0000, 60_000)),
+            allow_list("two", many(0x0c00_0000, 6_000)),
+            allow_list("three", many(0x0d00_0000, 10)),
+        ];
+        let exempt = Exempt::default();
+        exempt.replace(own.clone(), Arc::new(lists[..1].to_vec()));
+        assert_eq!(exempt.current().overfull(), None);
+        exempt.replace(own, Arc::new(lists));
+        let now = exempt.current();
+        assert_eq!(now.overfull(), Some("two"));
+        assert_eq!(now.set().len(), 60_001);
+        assert!(now.lookup("192.0.2.7".parse().unwrap()).is_some());
     }
 }

@@ -3,6 +3,7 @@
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
 //! `control` (the API) · `exempt` · `events` · `alerts` · `geo`
 //! (where addresses are).
+//! `control` (the API) · `exempt` · `lists` · `events` · `alerts`.
 #![deny(missing_docs)]
 
 pub mod alerts;
@@ -13,6 +14,7 @@ pub mod events;
 pub mod exempt;
 pub mod geo;
 pub mod instance;
+pub mod lists;
 pub mod service;
 pub mod store;
 pub mod wiring;

@@ -33,6 +33,7 @@ use crate::{
     events::{Event, Events, Kind},
     exempt::{Exempt, Gatherer},
     geo::Geography,
+    lists::Lists,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
 };
 
@@ -102,6 +103,8 @@ pub struct Service {
     pub decoy: Decoy,
     /// Where addresses are.
     pub geography: Arc<Geography>,
+    /// Lists of denied and allowed prefixes.
+    pub lists: Lists,
     allow: Mutex<Vec<AllowEntry>>,
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
@@ -125,7 +128,9 @@ impl Service {
         let allow = store.allow();
         let geography = Arc::new(Geography::new(alerts.clone()));
         geography.configure(config.geofence.as_ref());
+        let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
         Self {
+            lists,
             config: RwLock::new(Arc::new(config)),
             backend,
             store,
@@ -203,8 +208,16 @@ impl Service {
         let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
         let list = gatherer.gather(&self.config(), &allow, Instant::now());
-        if self.exempt.replace(list) {
-            self.backend.set_allow(self.exempt.current().set())?;
+        if self.exempt.replace(list, self.lists.current()) {
+            let exempt = self.exempt.current();
+            match exempt.overfull() {
+                None => self.alerts.clear("allow-lists"),
+                Some(list) => self.alerts.raise(
+                    "allow-lists",
+                    format!("the kernel's allow list has no room for the list {list} and those after it: they are not in force"),
+                ),
+            }
+            self.backend.set_allow(exempt.set())?;
         }
         Ok(())
     }

@@ -123,6 +123,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     instance::drop_privileges()?;
 
     let service = Arc::new(start_enforcement(config)?);
+    service.lists.start();
     let workers = Workers::start(&service, &service.config())?;
     let reloader = Arc::new(Reloader {
         service: service.clone(),
@@ -180,6 +181,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     }
     tracing::info!("stopping; what is banned stays banned");
     service.stopping.store(true, Ordering::Relaxed);
+    service.lists.stop();
     maintenance.thread().unpark();
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
@@ -469,6 +471,7 @@ impl Reloader {
             return Err(refuse(error.to_string()));
         }
         self.service.set_config(new.clone());
+        self.service.lists.configure(&new.lists);
         alert_on(
             &self.service,
             "allow-list",

@@ -17,6 +17,7 @@ use weir_core::{
 use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
     SourceChoice, decoy, geofence,
+    SourceChoice, list,
     reader::{Document, Section},
     ring,
 };
@@ -48,6 +49,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let jails = jails(&mut root, &filters, host, &mut warnings);
     let decoy = decoy::read(&mut root, host, &jails, &mut warnings);
     let geofence = geofence::read(&mut root, host, &mut warnings);
+    let lists = list::read(&mut root, host, &mut warnings);
     root.finish();
 
     if jails.is_empty() && geofence.is_none() {
@@ -64,6 +66,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
         jails,
         decoy,
         geofence,
+        lists,
         filters: filters
             .into_iter()
             .filter_map(|(name, filter)| Some((name, filter?)))

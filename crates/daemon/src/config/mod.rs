@@ -7,6 +7,7 @@ mod decoy;
 mod geofence;
 mod interfaces;
 mod listeners;
+mod list;
 mod reader;
 mod ring;
 
@@ -29,6 +30,7 @@ use weir_core::{
 };
 
 pub use geofence::GeofenceConfig;
+pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
 
 /// Where the configuration is by default.
@@ -59,6 +61,8 @@ pub struct Config {
     pub decoy: Option<DecoyConfig>,
     /// From which places flows may begin.
     pub geofence: Option<GeofenceConfig>,
+    /// The enabled lists, in the order of the file.
+    pub lists: Vec<ListConfig>,
     /// The filters that the file itself defines, by name.
     pub filters: BTreeMap<String, Definition>,
     /// What is allowed but probably not meant.

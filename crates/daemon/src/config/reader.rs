@@ -143,6 +143,12 @@ impl<'d, 'i> Section<'d, 'i> {
         self.document.error(line, message);
     }
 
+    /// Where this key is, if it is there.
+    pub fn line_of(&self, key: &str) -> Option<usize> {
+        let value = self.table.get(key)?;
+        Some(self.document.line(value.span()))
+    }
+
     fn of(&self) -> String {
         if self.name.is_empty() {
             String::new()
