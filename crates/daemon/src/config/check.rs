@@ -16,8 +16,7 @@ use weir_core::{
 
 use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
-    SourceChoice, decoy, geofence,
-    SourceChoice, list,
+    SourceChoice, decoy, geofence, list,
     reader::{Document, Section},
     ring,
 };
