@@ -79,6 +79,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ))?;
     }
     why::counters(&status["counters"])?;
+    border(status)?;
     let decoy = &status["decoy"];
     if let Some(ports) = decoy["ports"].as_array() {
         let ports: Vec<_> = ports.iter().map(show::text).collect();
@@ -140,6 +141,44 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ],
         &rows,
     )?;
+    Ok(())
+}
+
+/// Geofence and lists, and what they dropped.
+fn border(status: &Value) -> anyhow::Result<()> {
+    let border = &status["border"];
+    for rule in border["rules"].as_array().into_iter().flatten() {
+        show::line(show::text(rule))?;
+    }
+    for database in border["databases"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "  places by {} of {}",
+            show::text(&database["name"]),
+            show::moment(database["built"].as_str().unwrap_or_default())
+        ))?;
+    }
+    if border.is_object() {
+        show::line(format!(
+            "geofence and lists: {} IPv4 and {} IPv6 ranges in {} classes, rebuilt in {} ms",
+            border["ranges"][0], border["ranges"][1], border["classes"], border["rebuilt_in_ms"]
+        ))?;
+    }
+    let dropped: Vec<_> = status["dropped"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|by| {
+            let what = match (by["list"].as_str(), by["country"].as_str()) {
+                (Some(list), _) => format!("list {}", weir_daemon::escape(list)),
+                (None, Some(country)) => format!("country {country}"),
+                (None, None) => "unknown country".to_owned(),
+            };
+            format!("{what} {}", by["packets"])
+        })
+        .collect();
+    if !dropped.is_empty() {
+        show::line(format!("  packets dropped: {}", dropped.join(", ")))?;
+    }
     Ok(())
 }
 

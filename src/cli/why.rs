@@ -43,9 +43,10 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     show::line(match verdict {
         "banned-all" => format!("{address} is dropped: banned on all ports"),
         "banned-scope" => format!("{address} is dropped on the ports below"),
-        "allowed" => format!("{address} passes: banned, but exempt"),
+        "listed" | "fenced" => format!("{address} is dropped: see below"),
+        "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
-        "observed" => format!("{address} passes: banned, but observe = true only counts"),
+        "observed" => format!("{address} passes: denied, but observe = true only counts"),
         _ => format!("{address} passes: it is not banned"),
     })?;
     if let Some(reason) = answer["exempt"]["reason"].as_str() {
@@ -54,6 +55,26 @@ fn explain(answer: &Value) -> std::io::Result<()> {
             show::text(&answer["exempt"]["prefix"]),
             weir_daemon::escape(reason)
         ))?;
+    }
+    if let Some(denied) = answer["denied"].as_str() {
+        show::line(format!("  {}", weir_daemon::escape(denied)))?;
+    }
+    for list in answer["lists"].as_array().into_iter().flatten() {
+        show::line(format!(
+            "  on list {} ({}): {}, from {}",
+            show::text(&list["list"]),
+            show::text(&list["action"]),
+            show::text(&list["prefix"]),
+            show::text(&list["source"])
+        ))?;
+    }
+    let place: Vec<_> = ["country", "continent", "asn"]
+        .into_iter()
+        .filter(|key| !answer["place"][key].is_null())
+        .map(|key| format!("{key} {}", show::text(&answer["place"][key])))
+        .collect();
+    if !place.is_empty() {
+        show::line(format!("  {}", place.join(", ")))?;
     }
     for ban in answer["bans"].as_array().into_iter().flatten() {
         show::line(format!(

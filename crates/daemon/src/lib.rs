@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod alerts;
+pub mod classes;
 pub mod config;
 pub mod control;
 pub mod decoy;

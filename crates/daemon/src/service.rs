@@ -28,6 +28,7 @@ pub use answers::{
 
 use crate::{
     alerts::Alerts,
+    classes::Border,
     config::{Config, duration_text},
     decoy::Decoy,
     events::{Event, Events, Kind},
@@ -105,6 +106,8 @@ pub struct Service {
     pub geography: Arc<Geography>,
     /// Lists of denied and allowed prefixes.
     pub lists: Lists,
+    /// Lists and geofence as they are enforced.
+    pub border: Border,
     allow: Mutex<Vec<AllowEntry>>,
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
@@ -131,6 +134,7 @@ impl Service {
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
         Self {
             lists,
+            border: Border::default(),
             config: RwLock::new(Arc::new(config)),
             backend,
             store,

@@ -143,6 +143,13 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let service = service.clone();
         spawn("weir-packets", Box::new(move || tell_packets(&service)))?
     };
+    let border = {
+        let service = service.clone();
+        spawn(
+            "weir-classes",
+            Box::new(move || service.border.keep(&service)),
+        )?
+    };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
         let (service, reloader) = (service.clone(), reloader.clone());
@@ -187,7 +194,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     let _ = stop_control.send(true);
     reloader.stop();
     remember_tracked(&service, u64::MAX, u64::MAX);
-    for thread in [maintenance, packets, control] {
+    for thread in [maintenance, packets, border, control] {
         if thread.join().is_err() {
             tracing::error!("a thread of the daemon had panicked");
         }
@@ -260,6 +267,9 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
     service.backend.set_allow(service.exempt.current().set())?;
     service.decoy.configure(&service);
     service.decoy.follow(&service)?;
+    if let Err(error) = service.border.follow(&service) {
+        service.alerts.raise("classes", error.to_string());
+    }
     service.backend.attach()?;
     for portion in rewrite.chunks(REWRITE) {
         let saved = service.store.remember_now(
@@ -477,6 +487,10 @@ impl Reloader {
             "allow-list",
             self.service.refresh_exemptions(),
         );
+        match self.service.border.follow(&self.service) {
+            Ok(()) => self.service.alerts.clear("classes"),
+            Err(error) => self.service.alerts.raise("classes", error.to_string()),
+        }
         self.service.decoy.configure(&self.service);
         alert_on(
             &self.service,

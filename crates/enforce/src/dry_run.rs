@@ -173,6 +173,10 @@ impl Backend for DryRun {
         Ok(())
     }
 
+    fn has_classes(&self) -> bool {
+        false
+    }
+
     fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
         Ok(Vec::new())
     }

@@ -209,6 +209,9 @@ pub trait Backend: Send + Sync {
     /// The kernel has no room or no egress hook; the old ones stay.
     fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error>;
 
+    /// Does it enforce any, perhaps since an earlier daemon?
+    fn has_classes(&self) -> bool;
+
     /// What lists and geofence dropped, those that dropped something.
     fn class_counts(&self) -> Result<Vec<ClassCounter>, Error>;
 

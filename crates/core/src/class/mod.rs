@@ -5,7 +5,7 @@
 
 mod overlay;
 
-pub use overlay::{ListLayer, Plan, TooMany};
+pub use overlay::{ListLayer, NEVER_JUDGED, Plan, TooMany};
 
 use std::net::IpAddr;
 
@@ -75,5 +75,47 @@ impl Classes {
     /// Is there nothing to enforce?
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
+    }
+}
+
+/// What lists and geofence say about a flow's first packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Nothing: it passes.
+    Nothing,
+    /// This list denies it.
+    Listed(usize),
+    /// This rule of the geofence denies it.
+    Fenced(usize),
+}
+
+impl Classes {
+    /// What the packet path says about the first packet of a flow with `addr`
+    /// that comes in (or goes out, with `outbound`). `port`: protocol number and
+    /// the port that covers are about; `None`: any of them, if one denies it.
+    pub fn judge(&self, addr: IpAddr, outbound: bool, port: Option<(u8, u16)>) -> Said {
+        let class = self.class(addr);
+        let covers = |cover: &Cover| {
+            let way = match outbound {
+                true => cover.direction.outbound(),
+                false => cover.direction.inbound(),
+            };
+            way && port.is_none_or(|(protocol, port)| cover.scope.covers(protocol, port))
+        };
+        let listed = |(bit, cover): &(usize, &Cover)| class.lists >> bit & 1 == 1 && covers(cover);
+        if let Some((bit, _)) = self.lists.iter().enumerate().find(listed) {
+            return Said::Listed(bit);
+        }
+        for (bit, cover) in self.fences.iter().enumerate() {
+            let denies = class.denied >> bit & 1 == 1;
+            // Of any port, a later rule may still deny another one.
+            if covers(cover) && (denies || port.is_some()) {
+                return match denies {
+                    true => Said::Fenced(bit),
+                    false => Said::Nothing,
+                };
+            }
+        }
+        Said::Nothing
     }
 }

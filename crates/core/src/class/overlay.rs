@@ -45,6 +45,19 @@ pub struct TooMany {
     pub most: usize,
 }
 
+/// Addresses that no list and no rule is about, whatever it says: those without
+/// which a host has no network, and those that are no single host's. ::/24 holds
+/// `::`, loopback and the mapped forms of IPv4.
+pub const NEVER_JUDGED: [&str; 7] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "::/24",
+    "fe80::/10",
+    "ff00::/8",
+];
+
 /// One input of the sweep: disjoint sorted spans, of which the current one is
 /// remembered. 0 is the value outside of them.
 struct Layer<A> {
@@ -209,6 +222,8 @@ impl Plan<'_> {
                 .collect(),
         )];
         let (fences, lists) = (self.fences.len(), self.lists.len());
+        let never = NEVER_JUDGED.map(|prefix| prefix.parse().expect("a prefix"));
+        layers.push(of(&mut never.into_iter()));
         layers.extend(self.fences.iter().map(|f| of(&mut f.except.iter())));
         layers.extend(
             self.lists
@@ -223,7 +238,7 @@ impl Plan<'_> {
                 layer.advance(at);
             }
             let mut class = denied[layers[0].now as usize];
-            for (bit, except) in layers[1..=fences].iter().enumerate() {
+            for (bit, except) in layers[2..][..fences].iter().enumerate() {
                 if except.now != 0 {
                     class.denied &= !(1 << bit);
                 }
@@ -231,8 +246,11 @@ impl Plan<'_> {
             if class.denied == 0 {
                 class.country = None;
             }
-            for (bit, list) in layers[1 + fences..][..lists].iter().enumerate() {
+            for (bit, list) in layers[2 + fences..][..lists].iter().enumerate() {
                 class.lists |= u64::from(list.now != 0) << bit;
+            }
+            if layers[1].now != 0 {
+                class = Class::default();
             }
             let end = layers.iter().filter_map(Layer::change).min();
             let last = end.map_or(A::MAX, A::previous);

@@ -6,8 +6,8 @@ mod check;
 mod decoy;
 mod geofence;
 mod interfaces;
-mod listeners;
 mod list;
+mod listeners;
 mod reader;
 mod ring;
 

@@ -6,11 +6,12 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::{Prefix, Producer, Reason, Scope, Subject, Until};
-use weir_enforce::{Attachment, Counter, Entry, Expiry, Usage};
+use weir_core::{Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
+use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Usage};
 
 use crate::{
     alerts::Alert,
+    classes::{BorderStatus, Listing},
     decoy::DecoyStatus,
     exempt::Exemption,
     store::{Detail, NotSaved, Offence, clock::Now},
@@ -120,6 +121,13 @@ pub struct Why {
     pub exempt: Option<Exemption>,
     /// Its bans in force.
     pub bans: Vec<ListedBan>,
+    /// Where it is said to be.
+    pub place: Place,
+    /// The lists that hold it.
+    pub lists: Vec<Listing>,
+    /// What lists and geofence say about the first packet of its flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
     /// Its last bans, newest first.
     pub history: Vec<Offence>,
     /// Findings that have not led to a ban yet.
@@ -207,6 +215,10 @@ pub struct Status {
     pub usage: Usage,
     /// Packets by exit.
     pub counters: Vec<Counter>,
+    /// Geofence and lists, if there are any.
+    pub border: Option<BorderStatus>,
+    /// What they dropped, by list and country.
+    pub dropped: Vec<ClassCounter>,
     /// Jails.
     pub jails: Vec<JailStatus>,
     /// Rings being read.

@@ -59,7 +59,9 @@ impl Service {
                 false => Reason::BannedScope,
             })
             .min();
-        let verdict = match hit {
+        let said = self.border.judge(self, addr, port);
+        let denied = said.as_ref().map(|(reason, _)| *reason);
+        let verdict = match hit.or(denied) {
             None if entries.is_empty() => Reason::Pass,
             None => Reason::OtherPort,
             Some(_) if exempt.is_some() => Reason::Allowed,
@@ -72,6 +74,9 @@ impl Service {
             verdict,
             exempt,
             bans: self.explain(entries),
+            place: self.geography.place(addr),
+            lists: self.border.listings(addr),
+            denied: said.map(|(_, text)| text),
             history: self.store.offences(addr, 10),
             tracked: self.tracked(addr),
             counters: self.backend.counters()?,
@@ -175,6 +180,8 @@ impl Service {
             attachments: self.backend.attachments(),
             usage: self.backend.usage(),
             counters: self.backend.counters()?,
+            border: self.border.status(self),
+            dropped: self.backend.class_counts()?,
             jails: self.jails()?,
             rings: self.rings(),
             alerts: self.alerts.list(),

@@ -428,6 +428,10 @@ impl Backend for Kernel {
         self.put_classes(classes)
     }
 
+    fn has_classes(&self) -> bool {
+        self.tables().current.classes.lines() > 0
+    }
+
     fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
         self.count_classes()
     }

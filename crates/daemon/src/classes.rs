@@ -1,0 +1,289 @@
+//! Joins what the lists hold, what the database says and what the geofence's
+//! rules want into classes, and hands them to the backend whenever one of the
+//! three has changed. What cannot be joined leaves the last ones in force.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use weir_core::{
+    Prefix, Protocol, Reason,
+    class::{Classes, ListLayer, Plan, Said, TooMany},
+    fence::Fence,
+    geo::Atlas,
+};
+
+use crate::{
+    lists::{CurrentList, ListAction},
+    service::Service,
+};
+
+/// How long news of a list may wait for the next look at the other inputs.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why classes are not in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClassError {
+    /// More than the table has places for.
+    #[error("{0}; the lists and the geofence stay as they were")]
+    TooMany(#[from] TooMany),
+    /// The backend does not take them.
+    #[error(transparent)]
+    Backend(#[from] weir_enforce::Error),
+}
+
+/// The classes in force and what they were made of.
+#[derive(Default)]
+pub struct Border {
+    state: Mutex<State>,
+    /// Held while classes are made, so that older ones never follow newer.
+    making: Mutex<()>,
+}
+
+#[derive(Default, Clone)]
+struct State {
+    made_of: Option<Inputs>,
+    classes: Arc<Classes>,
+    took: Duration,
+}
+
+#[derive(Clone)]
+struct Inputs {
+    geography: u64,
+    lists: Arc<Vec<CurrentList>>,
+    fences: Vec<Fence>,
+}
+
+impl Inputs {
+    fn read(service: &Service) -> (Self, Option<Arc<Atlas>>) {
+        // The number before what it counts: news in between is seen next time.
+        let geography = service.geography.changes();
+        let config = service.config();
+        let inputs = Self {
+            geography,
+            lists: service.lists.current(),
+            fences: config
+                .geofence
+                .as_ref()
+                .map_or_else(Vec::new, |geofence| geofence.fences.clone()),
+        };
+        (inputs, service.geography.atlas())
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.geography == other.geography
+            && Arc::ptr_eq(&self.lists, &other.lists)
+            && self.fences == other.fences
+    }
+
+    fn join(&self, atlas: &Atlas) -> Result<Classes, TooMany> {
+        let denied = |list: &&CurrentList| list.action == ListAction::Deny;
+        let layers: Vec<ListLayer<'_>> = self
+            .lists
+            .iter()
+            .filter(denied)
+            .map(|list| ListLayer {
+                name: &list.name,
+                scope: &list.scope,
+                direction: list.direction,
+                prefixes: &list.prefixes,
+            })
+            .collect();
+        Plan {
+            atlas,
+            fences: &self.fences,
+            lists: &layers,
+        }
+        .join()
+    }
+}
+
+/// The classes as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct BorderStatus {
+    /// The rules of the geofence in the order in which they are asked.
+    pub rules: Vec<String>,
+    /// The databases in force.
+    pub databases: Vec<crate::geo::DatabaseInfo>,
+    /// Ranges of addresses that somebody says something about, IPv4 and IPv6.
+    pub ranges: [usize; 2],
+    /// Different things said about them.
+    pub classes: usize,
+    /// What the last rebuild and swap took, milliseconds.
+    pub rebuilt_in_ms: u64,
+}
+
+/// What lists and geofence say about an address.
+#[derive(Debug, Clone, Serialize)]
+pub struct Listing {
+    /// The list.
+    pub list: String,
+    /// Where it is from.
+    pub source: String,
+    /// What being on it means: `deny` or `allow`.
+    pub action: &'static str,
+    /// Its entry.
+    pub prefix: Prefix,
+}
+
+impl Border {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// The classes in force.
+    pub fn classes(&self) -> Arc<Classes> {
+        self.state().classes.clone()
+    }
+
+    /// Puts the classes of the current inputs into force, if they have changed.
+    pub fn follow(&self, service: &Service) -> Result<(), ClassError> {
+        let _alone = self.making.lock().expect("no holder of this lock panics");
+        let (inputs, atlas) = Inputs::read(service);
+        let known = self.state().made_of.clone();
+        if known.as_ref().is_some_and(|known| known.is_same(&inputs)) {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&Atlas::default()))?);
+        // At the first start with nothing to enforce there is nothing to tell.
+        if known.is_some() || !classes.is_empty() || service.backend.has_classes() {
+            service.backend.set_classes(&classes)?;
+        }
+        let took = begin.elapsed();
+        if !classes.is_empty() {
+            tracing::info!(
+                "geofence and lists: {} IPv4 and {} IPv6 ranges in {} classes, in force after {} ms",
+                classes.v4.len(),
+                classes.v6.len(),
+                classes.classes.len(),
+                took.as_millis()
+            );
+        }
+        *self.state() = State {
+            made_of: Some(inputs),
+            classes,
+            took,
+        };
+        Ok(())
+    }
+
+    /// Follows until the daemon stops; for a thread of its own: a rebuild of
+    /// everything takes a good part of a second.
+    pub fn keep(&self, service: &Service) {
+        let mut seen = service.lists.changes();
+        while !service.stopping.load(Ordering::Relaxed) {
+            match self.follow(service) {
+                Ok(()) => service.alerts.clear("classes"),
+                Err(error) => service.alerts.raise("classes", error.to_string()),
+            }
+            seen = service.lists.wait_for_change(seen, LOOK);
+        }
+    }
+
+    /// What the kernel says about the first packet of a flow from this address
+    /// to this port, or to any: the reason, and in words.
+    pub fn judge(
+        &self,
+        service: &Service,
+        addr: IpAddr,
+        port: Option<(Protocol, u16)>,
+    ) -> Option<(Reason, String)> {
+        let classes = self.classes();
+        let protocols = match port {
+            Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+                .map(|p| Some((p.number(), port)))
+                .to_vec(),
+            Some((protocol, port)) => vec![Some((protocol.number(), port))],
+            None => vec![None],
+        };
+        let said = protocols
+            .into_iter()
+            .map(|port| classes.judge(addr, false, port))
+            .find(|said| *said != Said::Nothing)?;
+        match said {
+            Said::Nothing => None,
+            Said::Listed(bit) => {
+                let name = &classes.lists.get(bit)?.name;
+                let entry = self.listings(addr).into_iter().find(|l| l.list == *name);
+                let text = match entry {
+                    Some(entry) => format!("list {name} has {} ({})", entry.prefix, entry.source),
+                    None => format!("list {name} has it"),
+                };
+                Some((Reason::Listed, text))
+            }
+            Said::Fenced(bit) => {
+                let rule = &classes.fences.get(bit)?.name;
+                let place = match service.geography.place(addr).country {
+                    Some(country) => format!("country {country}"),
+                    None => "an unknown country".to_owned(),
+                };
+                let text = format!("{rule} denies flows from {place}");
+                Some((Reason::Fenced, text))
+            }
+        }
+    }
+
+    /// The lists that hold this address.
+    pub fn listings(&self, addr: IpAddr) -> Vec<Listing> {
+        let state = self.state();
+        let lists = state.made_of.iter().flat_map(|inputs| inputs.lists.iter());
+        lists
+            .filter_map(|list| {
+                Some(Listing {
+                    list: list.name.clone(),
+                    source: list.source.clone(),
+                    action: match list.action {
+                        ListAction::Deny => "deny",
+                        ListAction::Allow => "allow",
+                    },
+                    prefix: list.lookup(addr)?,
+                })
+            })
+            .collect()
+    }
+
+    /// For `weir status`; `None` while there is nothing.
+    pub fn status(&self, service: &Service) -> Option<BorderStatus> {
+        let state = self.state().clone();
+        let inputs = state.made_of?;
+        if inputs.fences.is_empty() && inputs.lists.is_empty() {
+            return None;
+        }
+        Some(BorderStatus {
+            rules: inputs.fences.iter().map(describe).collect(),
+            databases: service.geography.databases(),
+            ranges: [state.classes.v4.len(), state.classes.v6.len()],
+            classes: state.classes.classes.len(),
+            rebuilt_in_ms: state.took.as_millis() as u64,
+        })
+    }
+}
+
+fn describe(fence: &Fence) -> String {
+    let places = |selectors: &[weir_core::geo::Selector]| {
+        let words: Vec<_> = selectors.iter().map(ToString::to_string).collect();
+        words.join(" ")
+    };
+    let default = match fence.default {
+        weir_core::fence::Fate::Pass => "pass",
+        weir_core::fence::Fate::Drop => "drop",
+    };
+    let mut text = format!(
+        "{}: {} {}, {default}",
+        fence.name,
+        fence.direction.name(),
+        fence.scope
+    );
+    if !fence.deny.is_empty() {
+        text += &format!(", deny {}", places(&fence.deny));
+    }
+    if !fence.allow.is_empty() {
+        text += &format!(", allow {}", places(&fence.allow));
+    }
+    text
+}
