@@ -1,0 +1,379 @@
+//! The geofence and deny lists through the whole daemon, with real TCP, UDP and
+//! ICMP, IPv4 and IPv6, on XDP and tcx: who gets in, who does not, who may be
+//! answered, and that it outlives the daemon. Each test that holds a defect of
+//! ipt_geofence against us says which (G1 to G14).
+
+mod common;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use common::{
+    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
+};
+use weir_lab::{
+    mmdb::{Mmdb, country},
+    traffic::{TcpServer, UdpServer, ping, tcp_connect, udp_request, udp_send},
+};
+
+const PORT: u16 = 8080;
+
+/// Attackers are in Russia, customers in the Netherlands, the rest of their
+/// networks in Namibia, whose code is that of North America.
+fn database(weir: &Weir) -> String {
+    let path = weir.path("places.mmdb");
+    let places = Mmdb::new("Test-Country")
+        .with("198.51.100.0/24", country("RU", "EU"))
+        .with("2001:db8:bad::/48", country("RU", "EU"))
+        .with("203.0.113.0/24", country("NL", "EU"))
+        .with("2001:db8:c::/48", country("NL", "EU"))
+        .with("198.18.0.0/16", country("NA", "AF"));
+    fs::write(&path, places.build()).unwrap();
+    format!("database = {:?}\n", path.display().to_string())
+}
+
+fn start(site: &Site, before: &str, geofence: &str) -> Weir {
+    let mut weir = Weir::new(&site.host, "");
+    let database = database(&weir);
+    weir.configure(&format!(
+        "interfaces = [\"eth0\"]\n{before}[geofence]\n{database}{geofence}"
+    ));
+    weir.run();
+    weir
+}
+
+fn at(family: usize, port: u16) -> SocketAddr {
+    SocketAddr::new(addr(HOST[family]), port)
+}
+
+fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(addr("::"), port)
+}
+
+fn pings(site: &Site, from: &str, family: usize, time: Duration) -> bool {
+    ping(&site.internet, Some(addr(from)), addr(HOST[family]), time).is_ok()
+}
+
+fn asks(site: &Site, from: &str, to: SocketAddr, time: Duration) -> bool {
+    udp_request(&site.internet, Some(addr(from)), to, b"?", time).is_ok()
+}
+
+/// G1, G2: the first packet never reaches a socket, whatever the protocol.
+#[test]
+fn root_denied_countries_do_not_get_in() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "tcx"] {
+        let site = Site::new();
+        let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let weir = start(
+            &site,
+            &format!("backend = \"{backend}\"\n"),
+            "deny = [\"country:RU\"]\n",
+        );
+        for family in [0, 1] {
+            let denied = ATTACKER[family];
+            assert!(
+                !site.connects(denied, at(family, PORT)),
+                "{backend} {denied}"
+            );
+            assert!(!asks(&site, denied, at(family, PORT), SILENCE));
+            assert!(!pings(&site, denied, family, SILENCE));
+        }
+        assert_eq!((tcp.accepted(), udp.received()), (0, 0), "{backend}");
+        assert!(weir.packets("fenced") >= 6);
+        for family in [0, 1] {
+            for other in [CUSTOMER[family], GATEWAY[family]] {
+                site.serves(other, at(family, PORT));
+                assert!(asks(&site, other, at(family, PORT), SOON));
+                assert!(pings(&site, other, family, SOON));
+            }
+            let why = weir.why(ATTACKER[family]);
+            assert_eq!(why["verdict"], "fenced", "{why}");
+            assert_eq!(why["place"]["country"], "RU");
+            assert!(why["denied"].as_str().unwrap().contains("country RU"));
+        }
+        assert_eq!(weir.ask(&["why", CUSTOMER[0]]).code, Some(1));
+        let status = weir.json(&["status"]);
+        assert_eq!(status["dropped"][0]["country"], "RU", "{status}");
+        assert!(weir.ask(&["status"]).done().out.contains("country RU"));
+    }
+}
+
+/// G3, G4, and rules for ports: country NA is not continent NA, `unknown` is
+/// what the configuration says.
+#[test]
+fn root_default_drop_lets_in_whom_it_names() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let _ssh = TcpServer::start(&site.host, any(22), b"").unwrap();
+    let namibia = "198.18.5.5";
+    let unknown = "198.19.5.5";
+    let weir = start(
+        &site,
+        "",
+        "default = \"drop\"\nunknown = \"drop\"\nallow = [\"continent:NA\", \"country:NL\"]\n\
+         except = [\"198.51.100.8\", \"2001:db8:bad:1::/64\"]\n",
+    );
+    for family in [0, 1] {
+        site.serves(CUSTOMER[family], at(family, PORT));
+        assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+        // An exception by prefix, and the gateway, which nobody may lock out.
+        site.serves(OTHER[family], at(family, PORT));
+        site.serves(GATEWAY[family], at(family, PORT));
+    }
+    assert!(!site.connects(namibia, at(0, PORT)));
+    assert!(!site.connects(unknown, at(0, PORT)));
+
+    let database = database(&weir);
+    weir.configure(&format!(
+        "interfaces = [\"eth0\"]\n[geofence]\n{database}deny = [\"country:NL\"]\n\
+         [geofence.rules.ssh]\nports = [\"22/tcp\"]\ndefault = \"drop\"\nallow = [\"country:NA\"]\n"
+    ));
+    weir.ask(&["reload"]).done();
+    // For ssh the rule of its port decides, for the rest the general one.
+    site.serves(namibia, at(0, 22));
+    site.serves(namibia, at(0, PORT));
+    site.serves(unknown, at(0, 22));
+    site.serves(ATTACKER[0], at(0, PORT));
+    assert!(!site.connects(ATTACKER[0], at(0, 22)));
+    assert!(!site.connects(CUSTOMER[1], at(1, 22)));
+    assert!(!site.connects(CUSTOMER[1], at(1, PORT)));
+    for (port, verdict) in [("22/tcp", "fenced"), ("8080/tcp", "pass")] {
+        let why = weir
+            .ask(&["why", ATTACKER[0], "--port", port, "--json"])
+            .json();
+        assert_eq!(why["verdict"], verdict, "{port}: {why}");
+    }
+}
+
+/// G5 and G6: flows that this host begins are answered, and a source port of a
+/// service gets nobody in.
+#[test]
+fn root_answers_come_in_and_nothing_else() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "tcx"] {
+        let site = Site::new();
+        let _weir = start(
+            &site,
+            &format!("backend = \"{backend}\"\n"),
+            "deny = [\"country:RU\"]\n",
+        );
+        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        for family in [0, 1] {
+            let denied = addr(ATTACKER[family]);
+            let _there =
+                TcpServer::start(&site.internet, SocketAddr::new(denied, 443), b"").unwrap();
+            let _dns = UdpServer::start(&site.internet, SocketAddr::new(denied, 53)).unwrap();
+            let out = |port| SocketAddr::new(denied, port);
+            tcp_connect(&site.host, None, out(443), SOON).unwrap();
+            udp_request(&site.host, None, out(53), b"?", SOON).unwrap();
+            ping(&site.host, None, denied, SOON).unwrap();
+            // From port 53 to a service: nobody asked for that.
+            let forged = Some(addr(OTHER[family]));
+            udp_send(&site.internet, forged, at(family, PORT), b"!", 3).unwrap();
+            udp_send(&site.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
+        }
+        std::thread::sleep(SILENCE);
+        assert_eq!(udp.received(), 0, "{backend}");
+    }
+}
+
+/// Outbound, the twin on egress: destinations in denied countries cannot be
+/// reached, who asks from there is answered.
+#[test]
+fn root_denied_destinations_are_not_reached() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = start(&site, "", "deny = [\"country:RU\"]\ndirection = \"out\"\n");
+    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let _udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+    for family in [0, 1] {
+        let denied = addr(ATTACKER[family]);
+        let there = TcpServer::start(&site.internet, SocketAddr::new(denied, 443), b"").unwrap();
+        let dns = UdpServer::start(&site.internet, SocketAddr::new(denied, 53)).unwrap();
+        assert!(tcp_connect(&site.host, None, SocketAddr::new(denied, 443), SILENCE).is_err());
+        assert!(udp_request(&site.host, None, SocketAddr::new(denied, 53), b"?", SILENCE).is_err());
+        assert_eq!((there.accepted(), dns.received()), (0, 0));
+        site.serves(ATTACKER[family], at(family, PORT));
+        assert!(asks(&site, ATTACKER[family], at(family, PORT), SOON));
+        let free = addr(CUSTOMER[family]);
+        let _open = TcpServer::start(&site.internet, SocketAddr::new(free, 443), b"").unwrap();
+        tcp_connect(&site.host, None, SocketAddr::new(free, 443), SOON).unwrap();
+    }
+    assert!(weir.packets("fenced-out") >= 4);
+}
+
+/// Lists deny every packet and name themselves; allow lists and `weir allow` win
+/// over them (G12: in IPv6 as well).
+#[test]
+fn root_a_listed_address_is_dropped_and_says_by_whom() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "");
+    let bad = weir.path("bad.txt");
+    fs::write(
+        &bad,
+        "198.51.100.0/24 ; SBL1\n2001:db8:bad::/48 # all of it\n",
+    )
+    .unwrap();
+    let good = weir.path("good.txt");
+    fs::write(&good, "198.51.100.8\n2001:db8:bad:1::8\n").unwrap();
+    weir.configure(&format!(
+        "interfaces = [\"eth0\"]\n[list.bad]\nfile = {bad:?}\n[list.good]\nfile = {good:?}\naction = \"allow\"\n"
+    ));
+    weir.run();
+    let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    for family in [0, 1] {
+        assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+        assert!(!pings(&site, ATTACKER[family], family, SILENCE));
+        let why = weir.why(ATTACKER[family]);
+        assert_eq!(why["verdict"], "listed", "{why}");
+        assert_eq!(why["lists"][0]["list"], "bad");
+        let said = weir.ask(&["why", ATTACKER[family]]).done().out;
+        assert!(
+            said.contains("list bad") && said.contains("bad.txt"),
+            "{said}"
+        );
+        site.serves(CUSTOMER[family], at(family, PORT));
+        site.serves(OTHER[family], at(family, PORT));
+    }
+    assert_eq!(tcp.accepted(), 4);
+    assert_eq!(weir.json(&["status"])["dropped"][0]["list"], "bad");
+    weir.ask(&["allow", "add", ATTACKER[0]]).done();
+    site.serves_soon(ATTACKER[0], at(0, PORT));
+
+    // The file changes: so does what is enforced, nothing else needed.
+    fs::write(&bad, "203.0.113.0/24\n2001:db8:c::/48\n").unwrap();
+    site.serves_soon(ATTACKER[1], at(1, PORT));
+    for family in [0, 1] {
+        assert!(!site.connects(CUSTOMER[family], at(family, PORT)));
+    }
+    // No list any more: no class stage, and no egress program.
+    weir.configure("interfaces = [\"eth0\"]\n");
+    weir.ask(&["reload"]).done();
+    site.serves_soon(CUSTOMER[0], at(0, PORT));
+    let egress = site
+        .host
+        .run("tc", &["filter", "show", "dev", "eth0", "egress"]);
+    drop(egress);
+    assert!(!weir.pins().join("links").read_dir().unwrap().any(|pin| {
+        pin.unwrap()
+            .file_name()
+            .to_string_lossy()
+            .contains("egress")
+    }));
+}
+
+/// G9: what was in force stays in force without the daemon, and a start never
+/// lets anybody in between.
+#[test]
+fn root_the_geofence_outlives_the_daemon() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let mut weir = start(&site, "", "deny = [\"country:RU\"]\n");
+    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    weir.kill();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for family in [0, 1] {
+                    assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+                }
+            }
+        });
+        for _ in 0..2 {
+            weir.run();
+            weir.kill();
+        }
+        weir.run();
+        weir.ask(&["reload"]).done();
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(tcp.accepted(), 0);
+    weir.stop();
+    weir.detach().done();
+    site.serves(ATTACKER[0], at(0, PORT));
+    site.serves(ATTACKER[1], at(1, PORT));
+}
+
+/// G14: rules of others are as they were, forwarding is not switched on.
+#[test]
+fn root_nothing_of_others_is_touched() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let site = Site::new();
+    let nft = |args: &[&str]| site.host.output("nft", args).unwrap();
+    for rule in [
+        "add table inet theirs",
+        "add set inet theirs seen { type ipv4_addr; elements = { 192.0.2.77 } }",
+        "add chain inet theirs in { type filter hook input priority 0; policy accept; }",
+        "add rule inet theirs in ip saddr @seen counter drop",
+    ] {
+        nft(&rule.split(' ').collect::<Vec<_>>());
+    }
+    let sysctl = || {
+        let read = |path: &str| site.host.enter(|| fs::read_to_string(path)).unwrap();
+        (
+            read("/proc/sys/net/ipv4/ip_forward").unwrap(),
+            read("/proc/sys/net/ipv6/conf/all/forwarding").unwrap(),
+        )
+    };
+    let rules = || String::from_utf8(nft(&["-a", "list", "ruleset"]).stdout).unwrap();
+    let before = (rules(), sysctl());
+    assert!(before.0.contains("theirs"), "{}", before.0);
+    let mut weir = start(&site, "", "deny = [\"country:RU\"]\ndirection = \"both\"\n");
+    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    weir.ask(&["ban", "198.51.100.9"]).done();
+    weir.stop();
+    weir.detach().done();
+    assert_eq!((rules(), sysctl()), before);
+}
+
+/// Countries change hands: the database is replaced under the running daemon, a
+/// broken one leaves the last good one in force and raises an alert.
+#[test]
+fn root_a_new_database_is_taken_and_a_broken_one_is_not() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let weir = start(&site, "", "deny = [\"country:RU\"]\n");
+    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    let path = weir.path("places.mmdb");
+    let other = Mmdb::new("Test-Country").with("203.0.113.0/24", country("RU", "EU"));
+    let aside = weir.path("aside");
+    fs::write(&aside, other.build()).unwrap();
+    fs::rename(&aside, &path).unwrap();
+    site.serves_soon(ATTACKER[0], at(0, PORT));
+    assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+    fs::write(&aside, b"<html>not found</html>").unwrap();
+    fs::rename(&aside, &path).unwrap();
+    soon("the alert", || {
+        let status = weir.json(&["status"]);
+        let alerts = status["alerts"].to_string();
+        alerts.contains("places.mmdb").then_some(())
+    });
+    assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+}
