@@ -11,6 +11,7 @@ mod documents;
 mod events;
 mod filter;
 mod geo;
+mod list;
 mod reload;
 mod ring;
 mod show;
@@ -72,6 +73,9 @@ enum Verb {
     /// Exempt addresses from every ban
     #[command(subcommand)]
     Allow(allow::Verb),
+    /// Show and refresh lists of denied and allowed addresses
+    #[command(subcommand)]
+    List(list::Verb),
     /// Print what happens as JSON lines
     Events(events::Args),
     /// Say where addresses are said to be; exit code 1 if one is unknown
@@ -133,6 +137,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Unban(args) => unban::run(&common, &args),
         Verb::Why(args) => why::run(&common, &args),
         Verb::Allow(verb) => allow::run(&common, &verb),
+        Verb::List(verb) => list::run(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
         Verb::Filter(verb) => filter::run(&common, &verb),

@@ -4,6 +4,8 @@
 // An error here is the response itself, made once per bad request.
 #![allow(clippy::result_large_err)]
 
+mod lists;
+
 use std::{
     io,
     net::IpAddr,
@@ -167,6 +169,8 @@ fn router(api: Api) -> Router {
         .route("/v1/why/{*addr}", get(why))
         .route("/v1/allow", get(allowed).post(allow))
         .route("/v1/allow/{*prefix}", delete(disallow))
+        .route("/v1/lists", get(lists::lists))
+        .route("/v1/lists/{name}/refresh", post(lists::refresh))
         .route("/v1/events", get(events))
         .route("/v1/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such path; see weir(1)"))

@@ -1,0 +1,62 @@
+//! `/v1/lists`: their state, and refreshes on request. Waits for a refresh
+//! without holding a thread: a server may take its time.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::{Api, Named, answer, json, named};
+use crate::service::Refusal;
+
+/// A refresh that takes longer goes on by itself; the client waits 30 s.
+const WAIT: Duration = Duration::from_secs(25);
+/// How often is looked whether it is through.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) async fn lists(State(api): State<Api>) -> Response {
+    answer(move || Ok(serde_json::json!({ "lists": api.service.lists.status() }))).await
+}
+
+/// `POST /v1/lists/NAME/refresh`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefreshRequest {
+    /// Take it also if it has shrunk too much.
+    #[serde(default)]
+    force: bool,
+}
+
+pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> Response {
+    let (name, request): (_, RefreshRequest) = match (named(name), json(body).await) {
+        (Ok(name), Ok(request)) => (name, request),
+        (Err(response), _) | (_, Err(response)) => return response,
+    };
+    let lists = &api.service.lists;
+    let attempt = match lists.refresh(&name, request.force) {
+        Ok(attempt) => attempt,
+        Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
+    };
+    let begun = Instant::now();
+    loop {
+        let done = match lists.attempted(&name, attempt) {
+            Ok(done) => done,
+            // A reload has taken it away meanwhile.
+            Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
+        };
+        if done.is_some() || begun.elapsed() > WAIT {
+            return answer(move || {
+                // So that an allow list holds when the answer says so.
+                api.service.refresh_exemptions()?;
+                Ok(serde_json::json!({ "done": done.is_some(), "list": done }))
+            })
+            .await;
+        }
+        sleep(LOOK).await;
+    }
+}

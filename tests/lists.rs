@@ -1,0 +1,551 @@
+//! Lists as their users meet them: a real daemon with the dry-run backend, real
+//! files, a real web server on loopback that fails as servers do.
+
+#[path = "common/web.rs"]
+#[allow(dead_code)]
+mod web;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use web::{Web, reply};
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A directory with a configuration, and a daemon when one was started.
+struct Host {
+    dir: TempDir,
+    daemon: Option<Child>,
+}
+
+struct Answer {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Host {
+    /// With these lists; `{dir}` is the host's directory.
+    fn new(lists: &str) -> Self {
+        let host = Self {
+            dir: TempDir::with_prefix("weir-lists-").unwrap(),
+            daemon: None,
+        };
+        host.configure(lists);
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn configure(&self, lists: &str) {
+        let dir = self.dir.path().display().to_string();
+        let lists = lists.replace("{dir}", &dir);
+        let text = format!(
+            "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"{dir}/state\"\nsocket = \"{dir}/weir.sock\"\n{lists}"
+        );
+        fs::write(self.path("weir.toml"), text).unwrap();
+    }
+
+    fn weir(&self, args: &[&str]) -> Answer {
+        let output = Command::new(WEIR)
+            .arg("--config")
+            .arg(self.path("weir.toml"))
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        Answer {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let answer = self.weir(&[args, &["--json"]].concat());
+        serde_json::from_str(&answer.out).unwrap_or_else(|e| panic!("{e}: {}", answer.err))
+    }
+
+    #[track_caller]
+    fn start(&mut self) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("daemon.log"))
+            .unwrap();
+        let daemon = Command::new(WEIR)
+            .arg("--config")
+            .arg(self.path("weir.toml"))
+            .arg("daemon")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        self.soon("the daemon to answer", || {
+            (self.weir(&["status"]).code == 0).then_some(())
+        });
+    }
+
+    /// SIGKILL: what is on disk must do.
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("daemon.log")).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn soon<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "waited for {what}: {}",
+                self.said()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[track_caller]
+    fn list(&self, name: &str) -> Value {
+        self.json(&["list", "status", name])
+    }
+
+    /// Waits until the list has this many prefixes.
+    #[track_caller]
+    fn holds(&self, name: &str, prefixes: u64) -> Value {
+        self.soon(&format!("{name} to hold {prefixes}"), || {
+            let list = self.list(name);
+            (list["prefixes"] == prefixes).then_some(list)
+        })
+    }
+
+    /// The alert about this.
+    fn alert(&self, about: &str) -> Option<String> {
+        let status = self.json(&["status"]);
+        let alerts = status["alerts"].as_array().unwrap();
+        let alert = alerts.iter().find(|alert| alert["about"] == about)?;
+        Some(alert["message"].as_str().unwrap().to_owned())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+/// What a server hands out, changed by the test.
+#[derive(Clone)]
+struct Page(Arc<Mutex<(&'static str, String)>>);
+
+impl Page {
+    fn new(body: impl Into<String>) -> Self {
+        Self(Arc::new(Mutex::new(("200 OK", body.into()))))
+    }
+
+    fn set(&self, status: &'static str, body: impl Into<String>) {
+        *self.0.lock().unwrap() = (status, body.into());
+    }
+
+    fn serve(&self, port: u16) -> Web {
+        let page = self.clone();
+        Web::start_on(port, move |_, stream| {
+            let (status, body) = page.0.lock().unwrap().clone();
+            reply(stream, status, &[], body.as_bytes())
+        })
+    }
+}
+
+/// So many addresses that do not join.
+fn addresses(count: u32) -> String {
+    (0..count)
+        .map(|n| format!("{}\n", std::net::Ipv4Addr::from_bits(0xc633_6400 + 2 * n)))
+        .collect()
+}
+
+/// G10: ipt_geofence's list was empty after a download that failed.
+#[test]
+fn a_url_that_fails_leaves_the_list_in_force_with_an_alert() {
+    let page = Page::new(addresses(40));
+    let server = page.serve(0);
+    let mut host = Host::new(&format!(
+        "[list.drop]\nurl = \"{}\"\nrefresh = \"1s\"\n",
+        server.url("drop.txt")
+    ));
+    host.start();
+    host.holds("drop", 40);
+    assert_eq!(host.alert("list:drop"), None);
+    for (status, body, words) in [
+        ("503 Service Unavailable", "", "503"),
+        ("200 OK", "<html>sign in first</html>", "web page"),
+        ("200 OK", "", "it is empty"),
+        (
+            "200 OK",
+            "busy, come back later",
+            "no line of it is an address",
+        ),
+    ] {
+        page.set(status, body);
+        let alert = host.soon(words, || {
+            host.alert("list:drop").filter(|a| a.contains(words))
+        });
+        assert!(alert.contains("its 40 prefixes of "), "{alert}");
+        let list = host.list("drop");
+        assert_eq!(list["prefixes"], 40);
+        assert!(list["error"].as_str().unwrap().contains(words), "{list}");
+    }
+    // The whole server is gone.
+    let port = server.addr.port();
+    drop(server);
+    host.soon("an alert", || {
+        host.alert("list:drop").filter(|a| a.contains("refused"))
+    });
+    page.set("200 OK", addresses(41));
+    let _server = page.serve(port);
+    host.holds("drop", 41);
+    host.soon("no alert", || {
+        host.alert("list:drop").is_none().then_some(())
+    });
+    assert_eq!(host.list("drop")["error"], Value::Null);
+}
+
+#[test]
+fn a_list_that_shrinks_is_kept_unless_it_is_meant() {
+    let page = Page::new(addresses(1000));
+    let server = page.serve(0);
+    let mut host = Host::new(&format!(
+        "[list.drop]\nurl = \"{}\"\nrefresh = \"1h\"\n",
+        server.url("")
+    ));
+    host.start();
+    host.holds("drop", 1000);
+    page.set("200 OK", addresses(100));
+    let answer = host.weir(&["list", "refresh", "drop"]);
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(
+        answer
+            .out
+            .contains("stays as it was: it has shrunk from 1000 to 100"),
+        "{}",
+        answer.out
+    );
+    assert!(
+        answer.out.contains("weir list refresh drop --force"),
+        "{}",
+        answer.out
+    );
+    let alert = host.alert("list:drop").unwrap();
+    assert!(alert.contains("shrunk from 1000 to 100"), "{alert}");
+    assert_eq!(host.list("drop")["prefixes"], 1000);
+    // Not only until the next start.
+    host.kill();
+    host.start();
+    assert_eq!(host.list("drop")["prefixes"], 1000);
+
+    let answer = host.weir(&["list", "refresh", "--force"]);
+    assert_eq!(
+        (answer.code, answer.out.starts_with("drop: 100 prefixes")),
+        (0, true)
+    );
+    assert_eq!(host.alert("list:drop"), None);
+    // Less than that is nothing special.
+    page.set("200 OK", addresses(11));
+    assert_eq!(host.weir(&["list", "refresh"]).code, 0);
+    assert_eq!(host.list("drop")["prefixes"], 11);
+}
+
+#[test]
+fn a_start_without_the_server_uses_the_copy() {
+    let page = Page::new("198.51.100.0/24\n2001:db8::/32\n10.0.0.0/8\nsome words\n");
+    let server = page.serve(0);
+    let config = format!(
+        "[list.drop]\nurl = \"{}\"\nrefresh = \"1h\"\n",
+        server.url("")
+    );
+    let port = server.addr.port();
+
+    // The very first start: nothing to use, and it is said.
+    drop(server);
+    let mut host = Host::new(&config);
+    host.start();
+    let alert = host.soon("an alert", || host.alert("list:drop"));
+    assert!(alert.contains("nothing is in force of it"), "{alert}");
+
+    // It comes back, and is tried again without being told.
+    let server = page.serve(port);
+    let list = host.holds("drop", 2);
+    assert_eq!(
+        (&list["ipv4"], &list["ipv6"]),
+        (&Value::from(1), &Value::from(1))
+    );
+    assert_eq!(list["skipped"]["first"][0]["line"], 4);
+    assert_eq!(list["refused"]["first"][0]["line"], 3);
+    assert_eq!(list["from_cache"], false);
+    assert_eq!(list["format"], "plain");
+    let copy = host.path("state/lists/drop.list");
+    assert!(
+        fs::read_to_string(&copy)
+            .unwrap()
+            .contains("198.51.100.0/24")
+    );
+
+    host.kill();
+    drop(server);
+    host.start();
+    // At once, not soon: it is there before anything is attached.
+    let list = host.list("drop");
+    assert_eq!(
+        (&list["prefixes"], &list["from_cache"]),
+        (&Value::from(2), &Value::from(true))
+    );
+    let text = host.weir(&["list", "status"]).out;
+    assert!(text.contains("(copy)"), "{text}");
+
+    // A copy that is damaged is not used, and does not keep the daemon down.
+    host.kill();
+    fs::write(&copy, "{\"source\":").unwrap();
+    host.start();
+    assert_eq!(host.list("drop")["prefixes"], 0);
+    assert!(host.said().contains("drop.list"), "{}", host.said());
+}
+
+#[test]
+fn a_file_is_followed_while_it_is_edited() {
+    let mut host = Host::new("[list.bad]\nfile = \"{dir}/bad.txt\"\n");
+    fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
+    host.start();
+    // It is there from the start.
+    assert_eq!(host.list("bad")["prefixes"], 1);
+    // Appended to, replaced by rename, written anew.
+    fs::write(host.path("bad.txt"), "198.51.100.7\n198.51.100.9 # note\n").unwrap();
+    host.holds("bad", 2);
+    fs::write(
+        host.path("new.txt"),
+        "198.51.100.7\n203.0.113.0/24\n2001:db8::7\n",
+    )
+    .unwrap();
+    fs::rename(host.path("new.txt"), host.path("bad.txt")).unwrap();
+    host.holds("bad", 3);
+    // Gone, and no list at all: it stays.
+    fs::remove_file(host.path("bad.txt")).unwrap();
+    let alert = host.soon("an alert", || host.alert("list:bad"));
+    assert!(
+        alert.contains("bad.txt") && alert.contains("3 prefixes"),
+        "{alert}"
+    );
+    fs::write(host.path("bad.txt"), [0u8, 1, 2, 3]).unwrap();
+    host.soon("another", || {
+        host.alert("list:bad").filter(|a| a.contains("not a text"))
+    });
+    assert_eq!(host.list("bad")["prefixes"], 3);
+    // Somebody's own network may be on somebody's own list.
+    fs::write(host.path("bad.txt"), "192.168.7.7\n127.0.0.1\n").unwrap();
+    host.holds("bad", 1);
+    host.soon("no alert", || {
+        host.alert("list:bad").is_none().then_some(())
+    });
+    assert_eq!(host.list("bad")["refused"]["count"], 1);
+    // Meant to be empty.
+    fs::write(host.path("bad.txt"), "# nobody\n").unwrap();
+    host.holds("bad", 0);
+    assert_eq!(host.alert("list:bad"), None);
+}
+
+#[test]
+fn a_reload_adds_changes_and_removes() {
+    let mut host = Host::new("[list.one]\nfile = \"{dir}/one.txt\"\n");
+    fs::write(host.path("one.txt"), "198.51.100.7\n").unwrap();
+    fs::write(host.path("two.txt"), "203.0.113.7\n203.0.113.9\n").unwrap();
+    host.start();
+    let names = |host: &Host| -> Vec<String> {
+        let lists = host.json(&["list", "status"]);
+        let lists = lists.as_array().unwrap().iter();
+        lists
+            .map(|list| list["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&host), ["one"]);
+    host.configure(
+        "[list.one]\nfile = \"{dir}/one.txt\"\nports = [\"22/tcp\"]\ndirection = \"both\"\n[list.two]\nfile = \"{dir}/two.txt\"\n",
+    );
+    assert_eq!(host.weir(&["reload"]).code, 0);
+    assert_eq!(names(&host), ["one", "two"]);
+    let one = host.list("one");
+    assert_eq!(
+        (&one["ports"], &one["direction"]),
+        (&"22/tcp".into(), &"both".into())
+    );
+    assert_eq!(host.list("two")["prefixes"], 2);
+    // From another file: what the other one held is gone at once.
+    host.configure("[list.two]\nfile = \"{dir}/one.txt\"\n");
+    assert_eq!(host.weir(&["reload"]).code, 0);
+    assert_eq!(names(&host), ["two"]);
+    assert_eq!(host.list("two")["prefixes"], 1);
+    assert!(!host.path("state/lists/one.list").exists());
+    // A mistake: everything stays.
+    host.configure("[list.two]\nfile = \"one.txt\"\n");
+    let answer = host.weir(&["reload"]);
+    assert_eq!(answer.code, 2);
+    assert!(
+        answer
+            .err
+            .contains("file in [list.two] is \"one.txt\"; allowed: an absolute path"),
+        "{}",
+        answer.err
+    );
+    assert_eq!(host.weir(&["check"]).code, 1);
+    assert_eq!(names(&host), ["two"]);
+    host.configure("");
+    assert_eq!(host.weir(&["reload"]).code, 0);
+    assert!(names(&host).is_empty());
+    let answer = host.weir(&["list", "refresh", "two"]);
+    assert_eq!(
+        (
+            answer.code,
+            answer
+                .err
+                .contains("there is no list \"two\"; enabled are: none")
+        ),
+        (2, true)
+    );
+}
+
+#[test]
+fn an_allow_list_wins_over_every_ban_while_it_says_so() {
+    let mut host = Host::new("[list.office]\nfile = \"{dir}/office.txt\"\naction = \"allow\"\n");
+    fs::write(
+        host.path("office.txt"),
+        "203.0.113.0/24\n2001:db8:0ff1::/48\n0.0.0.0/0\n",
+    )
+    .unwrap();
+    host.start();
+    for addr in ["203.0.113.9", "2001:db8:ff1::7"] {
+        let answer = host.weir(&["ban", addr, "--for", "1h"]);
+        assert_eq!(answer.code, 2);
+        assert!(
+            answer.err.contains("it is on the allow list \"office\""),
+            "{}",
+            answer.err
+        );
+    }
+    assert_eq!(host.weir(&["ban", "198.51.100.7", "--for", "1h"]).code, 0);
+    // Whoever is banned already passes from now on.
+    fs::write(host.path("office.txt"), "198.51.100.7\n").unwrap();
+    host.soon("the ban to be overruled", || {
+        (host.json(&["why", "198.51.100.7"])["verdict"] == "allowed").then_some(())
+    });
+    assert_eq!(host.weir(&["ban", "203.0.113.9", "--for", "1h"]).code, 0);
+    let allowed = host.json(&["allow", "list"]).to_string();
+    assert!(
+        allowed.contains("198.51.100.7") && !allowed.contains("203.0.113.0/24"),
+        "{allowed}"
+    );
+}
+
+#[test]
+fn crowdsec_is_followed_and_its_decisions_end() {
+    let key = TempDir::with_prefix("weir-key-").unwrap();
+    let key_file = key.path().join("key");
+    fs::write(&key_file, "secret\n").unwrap();
+    let ban = |value: &str, length: &str| {
+        format!(
+            "{{\"type\":\"ban\",\"scope\":\"Ip\",\"value\":\"{value}\",\"duration\":\"{length}\"}}"
+        )
+    };
+    let first = format!(
+        "{{\"new\":[{},{}],\"deleted\":null}}",
+        ban("198.51.100.7", "1h"),
+        ban("2001:db8::7", "1h")
+    );
+    let then = Arc::new(Mutex::new("{\"new\":null,\"deleted\":null}".to_owned()));
+    let server = {
+        let then = then.clone();
+        Web::start(move |asked, stream| match asked.header("x-api-key") {
+            Some("secret") if asked.line.contains("startup=true") => {
+                reply(stream, "200 OK", &[], first.as_bytes())
+            }
+            Some("secret") => {
+                let body = then.lock().unwrap().clone();
+                reply(stream, "200 OK", &[], body.as_bytes())
+            }
+            _ => reply(stream, "403 Forbidden", &[], b"{}"),
+        })
+    };
+    let mut host = Host::new(&format!(
+        "[list.crowd]\ncrowdsec = \"{}\"\nkey_file = \"{}\"\nrefresh = \"1s\"\n",
+        server.url(""),
+        key_file.display()
+    ));
+    host.start();
+    host.holds("crowd", 2);
+    *then.lock().unwrap() = format!(
+        "{{\"new\":[{}],\"deleted\":[{}]}}",
+        ban("203.0.113.9", "3s"),
+        ban("2001:db8::7", "-1s")
+    );
+    let list = host.soon("the change", || {
+        let list = host.list("crowd");
+        (list["ipv6"] == 0 && list["ipv4"] == 2).then_some(list)
+    });
+    assert_eq!(list["format"], "crowdsec");
+    // CrowdSec is gone: its decision ends all the same, the other one stays.
+    drop(server);
+    host.holds("crowd", 1);
+    let alert = host.soon("an alert", || host.alert("list:crowd"));
+    assert!(
+        alert.contains("1 prefixes") || alert.contains("2 prefixes"),
+        "{alert}"
+    );
+    // A restart without it has what was kept.
+    host.kill();
+    host.start();
+    let list = host.list("crowd");
+    assert_eq!(list["from_cache"], true, "{list}");
+    assert!(list["prefixes"].as_u64().unwrap() >= 1, "{list}");
+}
+
+#[test]
+fn a_server_that_hangs_holds_nobody_up() {
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut host = Host::new(&format!(
+        "[list.slow]\nurl = \"http://{}/\"\n[list.bad]\nfile = \"{{dir}}/bad.txt\"\n",
+        silent.local_addr().unwrap()
+    ));
+    fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
+    host.start();
+    assert_eq!(host.list("bad")["prefixes"], 1);
+    fs::write(host.path("bad.txt"), "198.51.100.7\n198.51.100.9\n").unwrap();
+    host.holds("bad", 2);
+    // It also ends at once.
+    let mut daemon = host.daemon.take().unwrap();
+    let pid = daemon.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    let begun = Instant::now();
+    host.soon("the end", || daemon.try_wait().unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
