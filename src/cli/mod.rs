@@ -17,6 +17,7 @@ mod ring;
 mod show;
 mod status;
 mod unban;
+mod watch_child;
 mod why;
 
 use std::{
@@ -88,6 +89,9 @@ enum Verb {
     Ring(ring::Verb),
     /// Take everything of weir out of the kernel
     Detach(detach::Args),
+    /// Run the command of a watch: the daemon's own use
+    #[command(hide = true)]
+    WatchChild(watch_child::Args),
     /// Write the man pages to a directory
     #[command(hide = true)]
     Man(documents::ManArgs),
@@ -143,6 +147,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
         Verb::Detach(args) => detach::run(&common, &args),
+        Verb::WatchChild(args) => watch_child::run(&args),
         Verb::Man(args) => documents::man(&args),
         Verb::Completions(args) => documents::completions(&args),
     }

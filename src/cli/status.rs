@@ -118,6 +118,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     for warning in status["warnings"].as_array().into_iter().flatten() {
         show::line(format!("warning: {}", show::text(warning)))?;
     }
+    watches(&status["watches"])?;
     let rows: Vec<_> = jails
         .iter()
         .map(|jail| {
@@ -178,6 +179,28 @@ fn border(status: &Value) -> anyhow::Result<()> {
         .collect();
     if !dropped.is_empty() {
         show::line(format!("  packets dropped: {}", dropped.join(", ")))?;
+    }
+fn watches(watches: &Value) -> anyhow::Result<()> {
+    for watch in watches.as_array().into_iter().flatten() {
+        let runs = match watch["pid"].as_u64() {
+            Some(pid) => format!("runs (pid {pid})"),
+            None => "does not run".to_owned(),
+        };
+        let last = match show::text(&watch["last_rejected"]) {
+            last if last.is_empty() => String::new(),
+            last => format!("; last rejected: {last}"),
+        };
+        show::line(format!(
+            "watch {} {runs}, started {} times: {} lines, {} banned, {} banned already, {} not denied, {} ignored, {} rejected{last}",
+            show::text(&watch["name"]),
+            watch["starts"],
+            watch["lines"],
+            watch["bans"],
+            watch["known"],
+            watch["not_denied"],
+            watch["ignored"],
+            watch["rejected"],
+        ))?;
     }
     Ok(())
 }

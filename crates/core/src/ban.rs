@@ -21,6 +21,29 @@ pub enum Producer {
     Decoy,
     /// The geofence: it drops flows, and bans nobody.
     Geofence,
+    /// The watch of this name: a command that prints addresses.
+    Watch(String),
+}
+
+impl Producer {
+    /// The name under which the ledger counts for it, if it does: a jail's is
+    /// the jail's own, any other is written as the producer is, with a colon
+    /// that no jail's name has.
+    pub fn ledger_name(&self) -> Option<String> {
+        match self {
+            Self::Jail(name) => Some(name.clone()),
+            Self::Watch(_) => Some(self.to_string()),
+            Self::Manual | Self::List(_) | Self::Decoy => None,
+        }
+    }
+
+    /// The way back.
+    pub fn of_ledger_name(name: &str) -> Self {
+        match name.split_once(':') {
+            Some(("watch", watch)) => Self::Watch(watch.to_owned()),
+            _ => Self::Jail(name.to_owned()),
+        }
+    }
 }
 
 impl fmt::Display for Producer {
@@ -31,11 +54,12 @@ impl fmt::Display for Producer {
             Self::List(name) => write!(f, "list:{name}"),
             Self::Decoy => f.write_str("decoy"),
             Self::Geofence => f.write_str("geofence"),
+            Self::Watch(name) => write!(f, "watch:{name}"),
         }
     }
 }
 
-/// The longest name of a jail or list, in bytes: it is stored in the kernel
+/// The longest name of a jail, list or watch, in bytes: it is stored in the kernel
 /// beside the ban.
 pub const MAX_NAME: usize = 48;
 
@@ -45,11 +69,12 @@ impl FromStr for Producer {
         match text.split_once(':') {
             Some(("jail", name)) if !name.is_empty() => Ok(Self::Jail(name.to_owned())),
             Some(("list", name)) if !name.is_empty() => Ok(Self::List(name.to_owned())),
+            Some(("watch", name)) if !name.is_empty() => Ok(Self::Watch(name.to_owned())),
             None if text == "manual" => Ok(Self::Manual),
             None if text == "decoy" => Ok(Self::Decoy),
             None if text == "geofence" => Ok(Self::Geofence),
             _ => Err(format!(
-                "{text:?} is not a producer: manual, decoy, jail:NAME or list:NAME"
+                "{text:?} is not a producer: manual, decoy, jail:NAME, list:NAME or watch:NAME"
             )),
         }
     }
@@ -126,6 +151,27 @@ pub enum Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_producer_reads_as_it_is_written() {
+        for (producer, ledger) in [
+            (Producer::Manual, None),
+            (Producer::Decoy, None),
+            (Producer::List("spamhaus".into()), None),
+            (Producer::Jail("sshd".into()), Some("sshd")),
+            (Producer::Watch("mail".into()), Some("watch:mail")),
+        ] {
+            assert_eq!(producer.to_string().parse(), Ok(producer.clone()));
+            let name = producer.ledger_name();
+            assert_eq!(name.as_deref(), ledger);
+            if let Some(name) = name {
+                assert_eq!(Producer::of_ledger_name(&name), producer);
+            }
+        }
+        for wrong in ["", "watch", "watch:", "guard:mail"] {
+            assert!(wrong.parse::<Producer>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn json_says_null_for_a_ban_without_end() {

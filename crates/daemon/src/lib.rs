@@ -4,6 +4,8 @@
 //! `control` (the API) · `exempt` · `events` · `alerts` · `geo`
 //! (where addresses are).
 //! `control` (the API) · `exempt` · `lists` · `events` · `alerts`.
+//! the log line to the ban) · `watch` (from a command to the ban) · `service` (what happens on request) · `store` ·
+//! `control` (the API) · `exempt` · `events` · `alerts`.
 #![deny(missing_docs)]
 
 pub mod alerts;
@@ -18,6 +20,7 @@ pub mod instance;
 pub mod lists;
 pub mod service;
 pub mod store;
+pub mod watch;
 pub mod wiring;
 pub mod worker;
 

@@ -9,6 +9,7 @@ mod questions;
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
@@ -36,6 +37,7 @@ use crate::{
     geo::Geography,
     lists::Lists,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
+    watch::Board,
 };
 
 /// More prefixes than this are not taken into the allow list at run time.
@@ -87,6 +89,9 @@ pub struct JailCounters {
     pub ignored: AtomicU64,
 }
 
+/// What denies an address without a ban: the geofence or a list, in words.
+pub type Denies = dyn Fn(IpAddr) -> Option<String> + Send + Sync;
+
 /// Everything that the threads of the daemon share.
 pub struct Service {
     config: RwLock<Arc<Config>>,
@@ -113,6 +118,9 @@ pub struct Service {
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
+    /// What the watches have done.
+    pub watches: Board,
+    denies: RwLock<Option<Arc<Denies>>>,
     started: (Timestamp, Instant),
     restored: String,
     /// Set when the daemon is to end.
@@ -148,6 +156,8 @@ impl Service {
             jails: RwLock::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
+            watches: Board::default(),
+            denies: RwLock::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
             stopping: AtomicBool::new(false),
@@ -172,6 +182,18 @@ impl Service {
     /// Who counts findings now.
     pub fn set_ledger(&self, ledger: Arc<Ledger>) {
         *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
+    }
+
+    /// Who knows what the geofence and the lists deny.
+    pub fn set_denies(&self, denies: Arc<Denies>) {
+        *self.denies.write().expect("no holder of this lock panics") = Some(denies);
+    }
+
+    /// What denies this address without a ban, if anything does.
+    pub fn denies(&self, addr: IpAddr) -> Option<String> {
+        let denies = self.denies.read().expect("no holder of this lock panics");
+        let denies = denies.clone()?;
+        denies(addr)
     }
 
     fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {

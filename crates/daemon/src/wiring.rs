@@ -6,7 +6,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +27,7 @@ use crate::{
     instance::{self, InstanceError},
     service::{Refusal, Service},
     store::{Change, Store, clock::Now, restore},
+    watch::Watches,
     worker::{WorkerError, Workers},
 };
 
@@ -128,7 +129,9 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     let reloader = Arc::new(Reloader {
         service: service.clone(),
         workers: Mutex::new(workers),
+        watches: Mutex::default(),
     });
+    reloader.run_watches();
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         thread::Builder::new()
             .name(name.into())
@@ -444,6 +447,7 @@ fn tell_packets(service: &Service) {
 pub struct Reloader {
     service: Arc<Service>,
     workers: Mutex<Workers>,
+    watches: Mutex<Watches>,
 }
 
 impl Reloader {
@@ -482,6 +486,7 @@ impl Reloader {
         }
         self.service.set_config(new.clone());
         self.service.lists.configure(&new.lists);
+        self.run_watches();
         alert_on(
             &self.service,
             "allow-list",
@@ -514,7 +519,17 @@ impl Reloader {
         );
     }
 
+    fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().expect("no holder of this lock panics")
+    }
+
+    /// Has the watches of the configuration in force run, and no others.
+    fn run_watches(&self) {
+        self.watches().run(&self.service, &self.service.config());
+    }
+
     fn stop(&self) {
+        self.watches().stop();
         self.workers
             .lock()
             .expect("no holder of this lock panics")

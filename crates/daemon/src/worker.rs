@@ -27,7 +27,7 @@ use weir_sources::{
 };
 
 use crate::{
-    config::{Config, JailConfig, RingChoice, SourceChoice},
+    config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig},
     events::{Event, Kind},
     service::{JailCounters, Service},
     store::Change,
@@ -266,7 +266,8 @@ impl Workers {
     }
 }
 
-/// The jails as the ledger counts them, in the order of the configuration.
+/// The jails as the ledger counts them, in the order of the configuration, and
+/// the watches behind them.
 fn jails(config: &Config) -> Vec<Jail> {
     config
         .jails
@@ -277,6 +278,7 @@ fn jails(config: &Config) -> Vec<Jail> {
             scope: jail.scope.clone(),
             ignore: jail.ignore.clone(),
         })
+        .chain(config.watches.iter().map(WatchConfig::jail))
         .collect()
 }
 

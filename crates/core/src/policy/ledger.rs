@@ -186,34 +186,76 @@ impl Ledger {
 
     /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
     pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
-        let Some(counters) = self.counters.get(jail) else {
-            return Outcome::Ignored(Ignored::NoSuchJail);
+        let outcome = match self.jails.get(jail) {
+            None => return Outcome::Ignored(Ignored::NoSuchJail),
+            Some(Jail { ignore, limits, .. }) => match ignore.lookup(finding.addr) {
+                Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
+                None => match subject(finding.addr, limits) {
+                    Ok(subject) => {
+                        self.judge(jail, subject, (finding.time, finding.attempts), line, now)
+                    }
+                    Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
+                },
+            },
         };
-        let outcome = self.judge(jail, finding, line, now);
-        let (counter, n) = match &outcome {
-            Outcome::Ignored(_) => (&counters.ignored, 1),
-            Outcome::TooOld => (&counters.too_old, 1),
-            Outcome::Counted { .. } => (&counters.failures, u64::from(finding.attempts)),
-            Outcome::Ban(_) => {
-                counters.bans.fetch_add(1, Relaxed);
-                (&counters.failures, u64::from(finding.attempts))
-            }
-        };
-        counter.fetch_add(n, Relaxed);
+        self.account(jail, &outcome, finding.attempts);
         outcome
     }
 
-    fn judge(&self, number: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
+    /// Counts one failure, now, of a prefix that somebody named: an address by
+    /// the jail's IPv6 length, anything wider as it is.
+    pub fn record_prefix(
+        &self,
+        jail: usize,
+        prefix: Prefix,
+        line: &[u8],
+        now: Timestamp,
+    ) -> Outcome {
+        let outcome = match self.jails.get(jail) {
+            None => return Outcome::Ignored(Ignored::NoSuchJail),
+            Some(Jail { ignore, limits, .. }) => match ignore.covering(prefix) {
+                Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
+                None => {
+                    let subject = match prefix == Prefix::host(prefix.addr()) {
+                        true => subject(prefix.addr(), limits),
+                        false => Subject::new(prefix).map_err(|error| error.to_string()),
+                    };
+                    match subject {
+                        Ok(subject) => self.judge(jail, subject, (now, 1), line, now),
+                        Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
+                    }
+                }
+            },
+        };
+        self.account(jail, &outcome, 1);
+        outcome
+    }
+
+    fn account(&self, jail: usize, outcome: &Outcome, attempts: u32) {
+        let counters = &self.counters[jail];
+        let (counter, n) = match outcome {
+            Outcome::Ignored(_) => (&counters.ignored, 1),
+            Outcome::TooOld => (&counters.too_old, 1),
+            Outcome::Counted { .. } => (&counters.failures, u64::from(attempts)),
+            Outcome::Ban(_) => {
+                counters.bans.fetch_add(1, Relaxed);
+                (&counters.failures, u64::from(attempts))
+            }
+        };
+        counter.fetch_add(n, Relaxed);
+    }
+
+    fn judge(
+        &self,
+        number: usize,
+        subject: Subject,
+        (time, attempts): (Timestamp, u32),
+        line: &[u8],
+        now: Timestamp,
+    ) -> Outcome {
         let jail = &self.jails[number];
         let limits = &jail.limits;
-        if let Some(entry) = jail.ignore.lookup(finding.addr) {
-            return Outcome::Ignored(Ignored::Listed(entry));
-        }
-        let subject = match subject(finding, limits) {
-            Ok(subject) => subject,
-            Err(why) => return Outcome::Ignored(Ignored::Unbannable(why)),
-        };
-        let time = finding.time.min(now);
+        let time = time.min(now);
         let oldest = before(now, limits.find_time);
         if time < oldest {
             return Outcome::TooOld;
@@ -242,7 +284,7 @@ impl Ledger {
         let text = clip(line);
         let entry = Entry {
             time,
-            attempts: finding.attempts.max(1),
+            attempts: attempts.max(1),
             len: text.len() as u16,
             at: evidence.push(text.as_bytes()),
         };
@@ -260,7 +302,7 @@ impl Ledger {
         let ban = Ban {
             subject,
             scope: jail.scope.clone(),
-            producer: Producer::Jail(jail.name.clone()),
+            producer: Producer::of_ledger_name(&jail.name),
             reason: reason(failures, &entries),
             since: now,
             until: until(limits, past.offences, now),
@@ -474,8 +516,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn subject(finding: &Finding, limits: &JailLimits) -> Result<Subject, String> {
-    let prefix = match Prefix::host(finding.addr) {
+fn subject(addr: IpAddr, limits: &JailLimits) -> Result<Subject, String> {
+    let prefix = match Prefix::host(addr) {
         host if host.addr().is_ipv4() => host,
         host => Prefix::new(host.addr(), limits.ipv6_prefix).unwrap_or(host),
     };

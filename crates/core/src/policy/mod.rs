@@ -137,7 +137,7 @@ impl JailLimits {
 /// known here.
 #[derive(Clone, Debug)]
 pub struct Jail {
-    /// Its name; the ban's producer.
+    /// Its name, which says the ban's producer ([`crate::Producer::of_ledger_name`]).
     pub name: String,
     /// When it bans, and for how long.
     pub limits: JailLimits,

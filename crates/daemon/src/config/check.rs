@@ -18,7 +18,7 @@ use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
     SourceChoice, decoy, geofence, list,
     reader::{Document, Section},
-    ring,
+    ring, watch,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -52,6 +52,10 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     root.finish();
 
     if jails.is_empty() && geofence.is_none() {
+    let watches = watch::read(&mut root, &mut warnings);
+    root.finish();
+
+    if jails.is_empty() && watches.is_empty() {
         warnings.push("no jail is enabled: only bans made by hand are enforced".to_owned());
     }
     document.finish(Config {
@@ -70,6 +74,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
             .into_iter()
             .filter_map(|(name, filter)| Some((name, filter?)))
             .collect(),
+        watches,
         warnings,
     })
 }
@@ -248,7 +253,7 @@ fn jails(
             );
         }
         let source = source(&mut section, &name, host, warnings);
-        let mut limits = limits(&mut section);
+        let mut limits = limits(&mut section, true);
         let scope = scope(&mut section);
         let ignore = section
             .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
@@ -289,12 +294,14 @@ fn jails(
     jails
 }
 
-fn limits(section: &mut Section<'_, '_>) -> JailLimits {
+/// What a section says of counting, where it `counts`, and of how long a ban
+/// lasts.
+pub(super) fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits {
     let mut limits = JailLimits::default();
-    if let Some(at) = section.integer("max_retry", 1..=u64::from(MAX_RETRY)) {
+    if counts && let Some(at) = section.integer("max_retry", 1..=u64::from(MAX_RETRY)) {
         limits.max_retry = at.value as u32;
     }
-    if let Some(at) = section.duration("find_time", SECOND..=365 * DAY) {
+    if counts && let Some(at) = section.duration("find_time", SECOND..=365 * DAY) {
         limits.find_time = at.value;
     }
     if let Some(at) = section.duration_or_forever("ban_time", SECOND..=YEARS, true) {

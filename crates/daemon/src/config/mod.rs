@@ -10,6 +10,7 @@ mod list;
 mod listeners;
 mod reader;
 mod ring;
+mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
 pub(crate) use interfaces::{default_gateways, with_default_route};
@@ -32,6 +33,7 @@ use weir_core::{
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
+pub use watch::{OnlyIf, WatchConfig};
 
 /// Where the configuration is by default.
 pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
@@ -65,6 +67,8 @@ pub struct Config {
     pub lists: Vec<ListConfig>,
     /// The filters that the file itself defines, by name.
     pub filters: BTreeMap<String, Definition>,
+    /// The enabled watches, in the order of the file.
+    pub watches: Vec<WatchConfig>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<String>,
 }

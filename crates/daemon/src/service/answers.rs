@@ -15,6 +15,7 @@ use crate::{
     decoy::DecoyStatus,
     exempt::Exemption,
     store::{Detail, NotSaved, Offence, clock::Now},
+    watch::WatchStatus,
 };
 
 /// A ban as listed: what is enforced, with its explanation.
@@ -223,6 +224,8 @@ pub struct Status {
     pub jails: Vec<JailStatus>,
     /// Rings being read.
     pub rings: Vec<RingStatus>,
+    /// Watches.
+    pub watches: Vec<WatchStatus>,
     /// What is wrong now.
     pub alerts: Vec<Alert>,
     /// What is allowed but probably not meant.

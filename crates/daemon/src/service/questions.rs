@@ -184,6 +184,7 @@ impl Service {
             dropped: self.backend.class_counts()?,
             jails: self.jails()?,
             rings: self.rings(),
+            watches: self.watches.status(&config),
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),
             unsaved: self.store.pending(),

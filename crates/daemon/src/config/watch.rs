@@ -1,0 +1,295 @@
+//! `[watch.NAME]`: a command that prints addresses, and what happens to them.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+    time::Duration,
+};
+
+use weir_core::{
+    Prefix, PrefixSet, Scope,
+    ban::MAX_NAME,
+    policy::{Jail, JailLimits},
+};
+
+use super::{
+    check::{limits, name_byte, scope},
+    reader::Section,
+};
+
+const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/var/log/mail.log\"]: an absolute path and its arguments, no shell";
+
+/// One enabled watch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchConfig {
+    /// Its name.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// For how long its bans hold.
+    pub limits: JailLimits,
+    /// What a ban covers.
+    pub scope: Scope,
+    /// Prefixes that this watch names in vain.
+    pub ignore: PrefixSet,
+    /// Whom of those it names it bans.
+    pub only_if: OnlyIf,
+}
+
+/// Whom a watch bans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnlyIf {
+    /// Everybody it names.
+    Any,
+    /// Those whom the geofence or a list denies as well.
+    Denied,
+}
+
+impl WatchConfig {
+    /// A watch as the ledger counts it: a jail whose first failure bans.
+    pub fn jail(&self) -> Jail {
+        Jail {
+            name: format!("watch:{}", self.name),
+            limits: self.limits.clone(),
+            scope: self.scope.clone(),
+            ignore: self.ignore.clone(),
+        }
+    }
+}
+
+pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<WatchConfig> {
+    let mut watches = Vec::new();
+    for (name, mut section) in root.named_sections("watch") {
+        let line = section.line();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+            section.error(
+                line,
+                format!("watch name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+            );
+        }
+        let enabled = section.boolean("enabled").unwrap_or(true);
+        let command = command(&mut section, &name, enabled, warnings);
+        let mut limits = limits(&mut section, false);
+        limits.max_retry = 1;
+        limits.find_time = Duration::from_secs(1);
+        let scope = scope(&mut section);
+        let ignore = section
+            .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
+        let only_if = section.choice(
+            "only_if",
+            &[("any", OnlyIf::Any), ("denied", OnlyIf::Denied)],
+        );
+        section.finish();
+        if enabled {
+            watches.push(WatchConfig {
+                name,
+                command,
+                limits,
+                scope,
+                ignore,
+                only_if: only_if.map_or(OnlyIf::Any, |at| at.value),
+            });
+        }
+    }
+    watches
+}
+
+fn command(
+    section: &mut Section<'_, '_>,
+    name: &str,
+    enabled: bool,
+    warnings: &mut Vec<String>,
+) -> Vec<String> {
+    let line = section.line();
+    let Some(words) = section.list("command", COMMAND) else {
+        section.error(
+            line,
+            format!("command is missing in [watch.{name}], or is no list; allowed: {COMMAND}"),
+        );
+        return Vec::new();
+    };
+    for word in &words.value {
+        if word.value.contains('\0') {
+            section.error(
+                word.line,
+                format!("command in [watch.{name}] has a NUL; allowed: {COMMAND}"),
+            );
+        }
+    }
+    match words.value.first() {
+        None => section.error(
+            words.line,
+            format!("command in [watch.{name}] is empty; allowed: {COMMAND}"),
+        ),
+        Some(program) if !program.value.starts_with('/') => section.error(
+            program.line,
+            format!(
+                "command in [watch.{name}] begins with {:?}; allowed: {COMMAND}",
+                program.value
+            ),
+        ),
+        Some(program) => match judge(Path::new(&program.value)) {
+            Ok(()) => {}
+            // A package that is not there yet, or no longer, must not keep the
+            // daemon from its other work.
+            Err(Fault::Missing(why)) if enabled => warnings.push(format!(
+                "[watch.{name}]: {}: {why}; it is tried again and again",
+                program.value
+            )),
+            Err(Fault::Missing(_)) => {}
+            Err(Fault::Unsafe(why)) => section.error(
+                program.line,
+                format!(
+                    "command in [watch.{name}]: {why}, and root would run it; allowed: a program that only root can change"
+                ),
+            ),
+        },
+    }
+    words.value.into_iter().map(|at| at.value).collect()
+}
+
+enum Fault {
+    /// It cannot be run now.
+    Missing(String),
+    /// Somebody else than root and the daemon's user can change what is run.
+    Unsafe(String),
+}
+
+/// May this program be run with the daemon's rights? Whoever can write to it,
+/// or to a directory on the way to it, could run anything.
+fn judge(program: &Path) -> Result<(), Fault> {
+    let resolved = fs::canonicalize(program).map_err(|e| Fault::Missing(e.to_string()))?;
+    let own = rustix::process::geteuid().as_raw();
+    for (depth, part) in resolved.ancestors().enumerate() {
+        let found = fs::metadata(part).map_err(|e| Fault::Missing(e.to_string()))?;
+        let mode = found.permissions().mode();
+        if depth == 0 && (!found.is_file() || mode & 0o111 == 0) {
+            return Err(Fault::Missing("not a program that can be run".to_owned()));
+        }
+        if found.uid() != 0 && found.uid() != own {
+            let why = format!("{} belongs to user {}", part.display(), found.uid());
+            return Err(Fault::Unsafe(why));
+        }
+        // In a sticky directory others can add, but not replace.
+        let sticky = depth > 0 && mode & 0o1000 != 0;
+        let group = mode & 0o020 != 0 && found.gid() != 0;
+        if (mode & 0o002 != 0 || group) && !sticky {
+            let why = format!("{} can be written to by others", part.display());
+            return Err(Fault::Unsafe(why));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Host};
+
+    fn check(text: &str) -> Result<Config, String> {
+        let text = format!("backend = \"dry-run\"\ninterfaces = []\n{text}");
+        Config::check(Path::new("weir.toml"), &text, &Host).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
+        let command = "command = [\"/bin/true\"]";
+        let cases: &[(&str, &[&str])] = &[
+            (
+                "[watch.mail]",
+                &[
+                    "weir.toml:3: command is missing in [watch.mail]",
+                    "absolute path",
+                    "no shell",
+                ],
+            ),
+            (
+                "[watch.mail]\ncommand = \"mail-watch /var/log/mail.log\"",
+                &[
+                    "weir.toml:4: command in [watch.mail] is \"mail-watch",
+                    "allowed: a list",
+                ],
+            ),
+            (
+                "[watch.mail]\ncommand = []",
+                &["weir.toml:4: command in [watch.mail] is empty"],
+            ),
+            (
+                "[watch.mail]\ncommand = [\"tail\", \"-f\"]",
+                &["weir.toml:4: command in [watch.mail] begins with \"tail\""],
+            ),
+            (
+                "[watch.mail]\ncommand = [\"/bin/true\", \"a\\u0000b\"]",
+                &["weir.toml:4: command in [watch.mail] has a NUL"],
+            ),
+            (
+                "[watch.\"my mail\"]\ncommand = [\"/bin/true\"]",
+                &["weir.toml:3: watch name \"my mail\"; allowed: 1-48 letters"],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nmax_retry = 3"),
+                &[
+                    "weir.toml:5: unknown key \"max_retry\" in [watch.mail]",
+                    "ban_time",
+                    "only_if",
+                ],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nonly_if = \"denied?\""),
+                &[
+                    "weir.toml:5: only_if in [watch.mail] is \"denied?\"; allowed: \"any\", \"denied\"",
+                ],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nban_time = \"soon\""),
+                &["weir.toml:5: ban_time in [watch.mail] is \"soon\""],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nports = [\"smtp\"]"),
+                &["weir.toml:5: ports"],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nincrement = {{ factor = 0 }}"),
+                &[
+                    "weir.toml:5: factor in [watch.mail.increment]",
+                    "allowed: a number 1-100",
+                ],
+            ),
+            (
+                &format!("[watch.mail]\n{command}\nignore = [\"here\"]"),
+                &["weir.toml:5: ignore in [watch.mail]"],
+            ),
+        ];
+        for (text, words) in cases {
+            let errors = check(text).expect_err(text);
+            for word in *words {
+                assert!(
+                    errors.contains(word),
+                    "no {word:?} for {text:?} in: {errors}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_watch_is_a_jail_whose_first_failure_bans() {
+        let config = check(
+            "[watch.mail]\ncommand = [\"/bin/true\", \"x\"]\nban_time = \"1d\"\n\
+             [watch.off]\nenabled = false\ncommand = [\"/nonexistent\"]",
+        );
+        let config = config.unwrap();
+        let [watch] = &config.watches[..] else {
+            panic!("{:?}", config.watches);
+        };
+        assert_eq!(watch.command, ["/bin/true", "x"]);
+        assert_eq!(watch.only_if, OnlyIf::Any);
+        let jail = watch.jail();
+        assert_eq!((&*jail.name, jail.limits.max_retry), ("watch:mail", 1));
+        assert_eq!(jail.limits.check(), Ok(()));
+        assert!(!config.warnings.iter().any(|w| w.contains("no jail")));
+    }
+}

@@ -1,0 +1,224 @@
+//! The process of a watch. The daemon starts a supervisor (this program again,
+//! [`supervise`]) that leads a process group of its own, and the supervisor
+//! starts the command: with no environment but `PATH`, `LANG` and `WEIR_WATCH`,
+//! nothing to read, and of root's powers only that of reading any file. The
+//! supervisor's standard input is a pipe that nobody writes to: when it ends,
+//! because the daemon closed it or died in any way, the group is ended. A death
+//! signal would reach the first process only, and setting one for another needs
+//! code between fork and exec.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use caps::{CapSet, Capability, CapsHashSet};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
+};
+
+/// The hidden verb that runs [`supervise`].
+pub const VERB: &str = "watch-child";
+
+/// After SIGTERM a group has this long.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A supervisor and its group. Dropped, the group is dead.
+pub(super) struct Group {
+    supervisor: Child,
+}
+
+impl Group {
+    /// Starts `command` for the watch `name`, as a group of its own.
+    pub(super) fn start(name: &str, command: &[String]) -> io::Result<Self> {
+        // By this link even when an upgrade has replaced the file.
+        let supervisor = Command::new("/proc/self/exe")
+            .arg0("weir")
+            .arg(VERB)
+            .arg("--")
+            .args(command)
+            .env_clear()
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
+            .env("LANG", "C.UTF-8")
+            .env("WEIR_WATCH", name)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        for fd in [
+            supervisor.stdout.as_ref().map(AsFd::as_fd),
+            supervisor.stderr.as_ref().map(AsFd::as_fd),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        Ok(Self { supervisor })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.supervisor.id()
+    }
+
+    /// What it prints.
+    pub(super) fn output(&mut self) -> Option<&mut ChildStdout> {
+        self.supervisor.stdout.as_mut()
+    }
+
+    /// What it complains of.
+    pub(super) fn complaints(&mut self) -> Option<&mut ChildStderr> {
+        self.supervisor.stderr.as_mut()
+    }
+
+    /// Waits until it prints, complains or ends, or the time is over.
+    pub(super) fn wait(&self, time: Duration) {
+        let fds: [Option<BorrowedFd<'_>>; 2] = [
+            self.supervisor.stdout.as_ref().map(AsFd::as_fd),
+            self.supervisor.stderr.as_ref().map(AsFd::as_fd),
+        ];
+        let mut fds: Vec<_> = fds
+            .iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        // Interrupted or not, the caller looks at everything.
+        let _ = rustix::event::poll(&mut fds, Some(&timespec(time)));
+    }
+
+    /// Nothing more comes from this end.
+    pub(super) fn close_complaints(&mut self) {
+        self.supervisor.stderr = None;
+    }
+
+    /// Has the supervisor ended? It stays unreaped, and so its group's number
+    /// its own, until [`Group::end`].
+    pub(super) fn has_ended(&self) -> bool {
+        has_ended(pid_of(&self.supervisor))
+    }
+
+    /// Ends the group, asking first, and says how the command ended.
+    pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
+        self.supervisor.stdin = None;
+        let pid = pid_of(&self.supervisor);
+        // It ends within its own grace.
+        let deadline = Instant::now() + GRACE + Duration::from_secs(1);
+        while !has_ended(pid) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Those whom the command left behind, and a supervisor that hangs.
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        self.supervisor.wait()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+fn has_ended(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match rustix::process::waitid(WaitId::Pid(pid), options) {
+        Ok(status) => status.is_some(),
+        // No such child: reaped.
+        Err(error) => error != rustix::io::Errno::INTR,
+    }
+}
+
+/// Runs `command` until it ends, or standard input does: the supervisor.
+/// Returns the exit code to leave with.
+pub fn supervise(command: &[OsString]) -> io::Result<u8> {
+    // It reaches the whole group, and the supervisor is in it.
+    signal_hook::flag::register(
+        signal_hook::consts::SIGTERM,
+        Arc::new(AtomicBool::new(false)),
+    )?;
+    keep_reading_only();
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", program.display())))?;
+    let pid = pid_of(&child);
+    let exited = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let stdin = io::stdin();
+    loop {
+        let mut fds = [
+            PollFd::new(&exited, PollFlags::IN),
+            // Nobody writes to it: it can only end.
+            PollFd::new(&stdin, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[0].revents().is_empty() {
+            // What it left behind is ended by the daemon, which can tell.
+            return Ok(code(child.wait()?));
+        }
+        if !fds[1].revents().is_empty() {
+            break;
+        }
+    }
+    let group = rustix::process::getpid();
+    let _ = rustix::process::kill_process_group(group, Signal::TERM);
+    let mut fds = [PollFd::new(&exited, PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, Some(&timespec(GRACE)));
+    // All of it, this process too: there may be nobody else left to do that.
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    Ok(code(child.wait()?))
+}
+
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        (None, None) => u8::MAX,
+    }
+}
+
+/// A watch reads logs, which is all that it needs root for. `no_new_privs`,
+/// which the daemon has set, keeps exec from giving the rest back.
+fn keep_reading_only() {
+    let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let mut keep = CapsHashSet::new();
+    if permitted.contains(&Capability::CAP_DAC_READ_SEARCH) {
+        keep.insert(Capability::CAP_DAC_READ_SEARCH);
+    }
+    let _ = rustix::thread::set_no_new_privs(true);
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        if let Err(error) = caps::set(None, set, &keep) {
+            eprintln!("cannot give up capabilities: {error}");
+        }
+    }
+}

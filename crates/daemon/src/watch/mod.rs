@@ -1,0 +1,522 @@
+//! Watches: commands that print the address of whoever misbehaved, one a line.
+//! One thread each reads its command, counts in the ledger, and hands the bans
+//! to [`Service::enforce`], as a worker does for lines of a log. A command that
+//! ends is started again, later each time. What a line may say is in `line`,
+//! the process in `child`.
+
+pub mod child;
+pub mod line;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_core::{Ban, Prefix, Producer, policy::Outcome};
+
+use crate::{
+    config::{Config, OnlyIf, WatchConfig},
+    events::{Event, Kind},
+    service::Service,
+};
+use child::Group;
+use line::{Lines, Rejected, Sighting};
+
+/// A thread looks this often whether it is to stop.
+const WAIT: Duration = Duration::from_millis(250);
+/// The first wait before a command is started again; each further one is twice
+/// as long …
+const RESTART: Duration = Duration::from_secs(1);
+/// … up to this. A run longer than this makes the next wait the first one.
+const RESTART_MAX: Duration = Duration::from_secs(60);
+/// A command that has run this long works.
+const WORKS: Duration = Duration::from_secs(5);
+/// Lines of its standard error that a minute may bring into the log.
+const COMPLAINTS: u32 = 20;
+/// What of a refused line is shown.
+const SHOWN: usize = 120;
+
+/// A watch's numbers since the start of the daemon.
+#[derive(Debug, Default)]
+pub struct Counters {
+    lines: AtomicU64,
+    bans: AtomicU64,
+    /// Banned by this watch already.
+    known: AtomicU64,
+    /// Not denied, with `only_if = "denied"`.
+    not_denied: AtomicU64,
+    /// Exempt, or on its ignore list.
+    ignored: AtomicU64,
+    rejected: AtomicU64,
+    starts: AtomicU64,
+    /// 0: not running.
+    pid: AtomicU32,
+    last_rejected: Mutex<String>,
+}
+
+/// A watch as shown.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)] // the fields are those of WatchConfig and Counters
+pub struct WatchStatus {
+    pub name: String,
+    pub command: Vec<String>,
+    /// Its process group, if it runs now.
+    pub pid: Option<u32>,
+    pub starts: u64,
+    pub lines: u64,
+    pub bans: u64,
+    /// Lines about somebody whom this watch has banned already.
+    pub known: u64,
+    pub not_denied: u64,
+    pub ignored: u64,
+    /// Lines that name nobody.
+    pub rejected: u64,
+    /// Why the last of them did not; the attacker's text, escape it.
+    pub last_rejected: Option<String>,
+}
+
+/// The numbers of all watches, for the daemon's whole life.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<BTreeMap<String, Arc<Counters>>>);
+
+impl Board {
+    fn of(&self, watch: &str) -> Arc<Counters> {
+        let mut all = self.0.lock().expect("no holder of this lock panics");
+        all.entry(watch.to_owned()).or_default().clone()
+    }
+
+    /// The watches of a configuration with their numbers.
+    pub fn status(&self, config: &Config) -> Vec<WatchStatus> {
+        let watches = config.watches.iter().map(|watch| {
+            let counters = self.of(&watch.name);
+            let read = |n: &AtomicU64| n.load(Relaxed);
+            WatchStatus {
+                name: watch.name.clone(),
+                command: watch.command.clone(),
+                pid: Some(counters.pid.load(Relaxed)).filter(|pid| *pid != 0),
+                starts: read(&counters.starts),
+                lines: read(&counters.lines),
+                bans: read(&counters.bans),
+                known: read(&counters.known),
+                not_denied: read(&counters.not_denied),
+                ignored: read(&counters.ignored),
+                rejected: read(&counters.rejected),
+                last_rejected: Some(counters.last_rejected().clone()).filter(|r| !r.is_empty()),
+            }
+        });
+        watches.collect()
+    }
+}
+
+impl Counters {
+    fn last_rejected(&self) -> MutexGuard<'_, String> {
+        self.last_rejected
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+}
+
+/// The watches that run.
+#[derive(Default)]
+pub struct Watches {
+    running: Vec<Running>,
+}
+
+struct Running {
+    config: WatchConfig,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Watches {
+    /// Runs the watches of this configuration: one that is as before goes on,
+    /// any other is ended or started.
+    pub fn run(&mut self, service: &Arc<Service>, config: &Config) {
+        let before = std::mem::take(&mut self.running);
+        let (keep, end) = before
+            .into_iter()
+            .partition(|running| config.watches.contains(&running.config));
+        self.running = end;
+        self.stop();
+        self.running = keep;
+        for watch in &config.watches {
+            if self.running.iter().any(|running| running.config == *watch) {
+                continue;
+            }
+            let stop = Arc::new(AtomicBool::new(false));
+            let watcher = Watcher {
+                service: service.clone(),
+                about: format!("watch:{}", watch.name),
+                producer: Producer::Watch(watch.name.clone()),
+                counters: service.watches.of(&watch.name),
+                config: watch.clone(),
+                stop: stop.clone(),
+            };
+            let started = thread::Builder::new()
+                .name("weir-watch".into())
+                .spawn(move || watcher.run());
+            match started {
+                Ok(thread) => self.running.push(Running {
+                    config: watch.clone(),
+                    stop,
+                    thread,
+                }),
+                Err(error) => service.alerts.raise(
+                    &format!("watch:{}", watch.name),
+                    format!("cannot start its thread: {error}"),
+                ),
+            }
+        }
+    }
+
+    /// Ends all of them, and what they started.
+    pub fn stop(&mut self) {
+        for running in &self.running {
+            running.stop.store(true, Relaxed);
+        }
+        for running in self.running.drain(..) {
+            if running.thread.join().is_err() {
+                tracing::error!("watch {}: its thread had panicked", running.config.name);
+            }
+        }
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// One thread.
+struct Watcher {
+    service: Arc<Service>,
+    /// Its alerts are about this.
+    about: String,
+    producer: Producer,
+    counters: Arc<Counters>,
+    config: WatchConfig,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watcher {
+    fn stopping(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    fn run(self) {
+        let mut wait = RESTART;
+        while !self.stopping() {
+            let begun = Instant::now();
+            let ended = match Group::start(&self.config.name, &self.config.command) {
+                Ok(group) => self.follow(group),
+                Err(error) => format!("cannot be started: {error}"),
+            };
+            if self.stopping() {
+                break;
+            }
+            if begun.elapsed() > RESTART_MAX {
+                wait = RESTART;
+            }
+            self.service.alerts.raise(
+                &self.about,
+                format!(
+                    "{} {ended}; started again after {}",
+                    self.config.command[0],
+                    crate::config::duration_text(wait)
+                ),
+            );
+            let again = Instant::now() + wait;
+            while !self.stopping() && Instant::now() < again {
+                thread::sleep(WAIT.min(again.saturating_duration_since(Instant::now())));
+            }
+            wait = (wait * 2).min(RESTART_MAX);
+        }
+        self.service.alerts.clear(&self.about);
+    }
+
+    /// Reads one run of the command to its end, and says how it ended.
+    fn follow(&self, mut group: Group) -> String {
+        self.counters.starts.fetch_add(1, Relaxed);
+        self.counters.pid.store(group.pid(), Relaxed);
+        let begun = Instant::now();
+        let (mut lines, mut complaints) = (Lines::default(), Complaints::new(&self.config.name));
+        let mut bytes = vec![0; 16 * 1024];
+        let why = loop {
+            group.wait(WAIT);
+            let over = self.stopping() || group.has_ended();
+            match group.complaints().map(|pipe| pipe.read(&mut bytes)) {
+                Some(Ok(n)) if n > 0 => complaints.take(&bytes[..n]),
+                Some(Err(error)) if again(&error) => {}
+                Some(_) => group.close_complaints(),
+                None => {}
+            }
+            match group.output().map(|pipe| pipe.read(&mut bytes)) {
+                Some(Ok(n)) if n > 0 => {
+                    self.take(&mut lines, Some(&bytes[..n]));
+                    // A command that floods must not hold up a stop.
+                    if !self.stopping() {
+                        continue;
+                    }
+                }
+                Some(Err(error)) if again(&error) => {}
+                Some(Err(error)) => break format!("cannot be read: {error}"),
+                Some(Ok(_)) | None => break "closed its output".to_owned(),
+            }
+            if over {
+                break String::new();
+            }
+            if begun.elapsed() > WORKS {
+                self.service.alerts.clear(&self.about);
+            }
+        };
+        self.counters.pid.store(0, Relaxed);
+        self.take(&mut lines, None);
+        complaints.finish();
+        match (group.end(), why.as_str()) {
+            (Ok(status), "" | "closed its output") => format!("ended ({status})"),
+            (_, why) => why.to_owned(),
+        }
+    }
+
+    /// Reads what came, or the rest of it; the bans go into force together.
+    fn take(&self, lines: &mut Lines, bytes: Option<&[u8]>) {
+        let mut bans = Vec::new();
+        let mut each = |line: Result<&[u8], Rejected>| {
+            self.counters.lines.fetch_add(1, Relaxed);
+            match line.and_then(line::read) {
+                Ok(None) => {}
+                Ok(Some(sighting)) => {
+                    let ban = self.judge(&sighting, &bans);
+                    bans.extend(ban);
+                }
+                Err(rejected) => {
+                    self.counters.rejected.fetch_add(1, Relaxed);
+                    let why = rejected.to_string().chars().take(SHOWN).collect();
+                    *self.counters.last_rejected() = why;
+                }
+            }
+        };
+        match bytes {
+            Some(bytes) => lines.take(bytes, &mut each),
+            None => lines.finish(&mut each),
+        }
+        self.service.enforce(bans);
+    }
+
+    /// Is this to be banned? `bans` are about to be.
+    fn judge(&self, sighting: &Sighting, bans: &[Ban]) -> Option<Ban> {
+        let (prefix, now) = (sighting.prefix, Timestamp::now());
+        let ignored = |why: &str| {
+            self.counters.ignored.fetch_add(1, Relaxed);
+            self.tell(sighting, now, why);
+        };
+        if let Some(exemption) = self.service.exempt.current().set().covering(prefix) {
+            ignored(&format!("not banned: {exemption} is exempt"));
+            return None;
+        }
+        // A line about somebody who is banned already is an echo: what was
+        // under way when the ban came, or a log that is read once more.
+        let about_to_be = |ban: &Ban| ban.subject.prefix().covers(prefix);
+        if bans.iter().any(about_to_be) || self.has_banned(prefix) {
+            self.counters.known.fetch_add(1, Relaxed);
+            return None;
+        }
+        let denied = self.service.denies(prefix.addr());
+        if self.config.only_if == OnlyIf::Denied && denied.is_none() {
+            self.counters.not_denied.fetch_add(1, Relaxed);
+            self.tell(
+                sighting,
+                now,
+                "not banned: neither the geofence nor a list denies it",
+            );
+            return None;
+        }
+        let ledger = self.service.ledger()?;
+        let number = ledger.jail(&self.producer.ledger_name()?)?;
+        match ledger.record_prefix(number, prefix, sighting.line.as_bytes(), now) {
+            Outcome::Ban(mut ban) => {
+                self.counters.bans.fetch_add(1, Relaxed);
+                ban.reason = match denied {
+                    Some(by) => format!("named by the watch, denied by {by}"),
+                    None => "named by the watch".to_owned(),
+                };
+                self.tell(sighting, now, &ban.reason);
+                Some(ban)
+            }
+            Outcome::Ignored(why) => {
+                ignored(&format!("not banned: {why:?}"));
+                None
+            }
+            // One makes a ban, and it is of now.
+            Outcome::Counted { .. } | Outcome::TooOld => None,
+        }
+    }
+
+    fn has_banned(&self, prefix: Prefix) -> bool {
+        let entries = self.service.backend.entries_for(prefix.addr());
+        entries.is_ok_and(|entries| {
+            entries.iter().any(|entry| {
+                entry.policy.producer == self.producer
+                    && entry.policy.scope == self.config.scope
+                    && entry.subject.prefix().covers(prefix)
+            })
+        })
+    }
+
+    fn tell(&self, sighting: &Sighting, now: Timestamp, reason: &str) {
+        if self.service.events.has_readers() {
+            let mut event = Event::new(Kind::Found, now, reason)
+                .about(sighting.prefix)
+                .by(&self.producer);
+            event.evidence = vec![sighting.line.clone()];
+            self.service.events.tell(&event);
+        }
+    }
+}
+
+fn again(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// What a command writes to standard error, a few lines a minute.
+struct Complaints<'a> {
+    watch: &'a str,
+    lines: Lines,
+    minute: Instant,
+    told: u32,
+    untold: u64,
+}
+
+impl<'a> Complaints<'a> {
+    fn new(watch: &'a str) -> Self {
+        Self {
+            watch,
+            lines: Lines::default(),
+            minute: Instant::now(),
+            told: 0,
+            untold: 0,
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        if self.minute.elapsed() > Duration::from_secs(60) {
+            self.finish();
+            (self.minute, self.told) = (Instant::now(), 0);
+        }
+        let Self {
+            watch,
+            lines,
+            told,
+            untold,
+            ..
+        } = self;
+        lines.take(bytes, &mut |line| {
+            if *told >= COMPLAINTS {
+                *untold += 1;
+                return;
+            }
+            *told += 1;
+            match line {
+                Ok(line) => {
+                    let line = crate::escape(&String::from_utf8_lossy(line));
+                    tracing::warn!("watch {watch} says: {line}");
+                }
+                Err(long) => tracing::warn!("watch {watch} says: {long}"),
+            }
+        });
+    }
+
+    fn finish(&mut self) {
+        if self.untold > 0 {
+            tracing::warn!("watch {} said {} lines more", self.watch, self.untold);
+            self.untold = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, path::Path};
+
+    use weir_core::policy::Ledger;
+    use weir_enforce::DryRun;
+
+    use super::*;
+    use crate::{alerts::Alerts, config::Host, store::Store};
+
+    /// A watcher that is handed what its command would print.
+    fn watcher(keys: &str) -> (Watcher, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"{}\"\n\
+             [watch.mail]\ncommand = [\"/bin/true\"]\n{keys}",
+            dir.path().display()
+        );
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        let watch = config.watches[0].clone();
+        let alerts = Arc::new(Alerts::default());
+        let (store, _) = Store::open(dir.path(), config.keep_history, alerts.clone());
+        let backend = Arc::new(DryRun::new(1000));
+        let service = Service::new(config, backend, store, alerts, String::new());
+        service.set_ledger(Arc::new(Ledger::new(vec![watch.jail()])));
+        let watcher = Watcher {
+            about: "watch:mail".into(),
+            producer: Producer::Watch("mail".into()),
+            counters: service.watches.of("mail"),
+            service: Arc::new(service),
+            config: watch,
+            stop: Arc::default(),
+        };
+        (watcher, dir)
+    }
+
+    fn banned(watcher: &Watcher) -> Vec<(String, String)> {
+        let bans = watcher.service.bans(None, 100).unwrap().bans;
+        bans.into_iter()
+            .map(|ban| (ban.subject.to_string(), ban.reason))
+            .collect()
+    }
+
+    #[test]
+    fn with_only_if_denied_the_geofence_or_a_list_must_agree() {
+        let (watcher, _dir) = watcher("only_if = \"denied\"");
+        watcher.service.set_denies(Arc::new(|addr: IpAddr| {
+            addr.is_ipv4().then(|| "list spamhaus".to_owned())
+        }));
+        let mut lines = Lines::default();
+        watcher.take(&mut lines, Some(b"192.0.2.7\n2001:db8::7\n192.0."));
+        watcher.take(&mut lines, Some(b"2.8 and why\n"));
+        let why = "named by the watch, denied by list spamhaus".to_owned();
+        assert_eq!(
+            banned(&watcher),
+            [
+                ("192.0.2.7".to_owned(), why.clone()),
+                ("192.0.2.8".to_owned(), why)
+            ]
+        );
+        assert_eq!(watcher.counters.not_denied.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn lines_that_come_together_are_one_offence() {
+        let (watcher, _dir) = watcher("increment = { factor = 2 }");
+        let lines = b"192.0.2.7\n192.0.2.7\n2001:db8::7\n2001:db8::8\n192.0.2.7\n";
+        watcher.take(&mut Lines::default(), Some(lines));
+        assert_eq!(banned(&watcher).len(), 2);
+        assert_eq!(watcher.counters.known.load(Relaxed), 3);
+        let ledger = watcher.service.ledger().unwrap();
+        assert!(ledger.history().iter().all(|offence| offence.offences == 1));
+    }
+}

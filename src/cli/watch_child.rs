@@ -1,0 +1,19 @@
+//! `weir watch-child`: what the daemon starts for each watch, see
+//! `weir_daemon::watch::child`. Nobody else has a use for it.
+
+use std::ffi::OsString;
+
+use super::Answer;
+
+/// Run the command of a watch: the daemon's own use
+#[derive(clap::Args)]
+pub struct Args {
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Answer> {
+    // The command's own exit code, for the daemon to tell.
+    std::process::exit(weir_daemon::watch::child::supervise(&args.command)?.into())
+}

@@ -1,0 +1,174 @@
+//! A real daemon with the dry-run backend in a directory of its own, asked by
+//! the real verbs. Needs no privilege; nothing is left behind.
+#![allow(dead_code)] // each test file uses its part
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A directory with a configuration, and a daemon when one was started.
+pub struct Plain {
+    pub dir: TempDir,
+    daemon: Option<Child>,
+}
+
+impl Plain {
+    pub fn new() -> Self {
+        Self {
+            dir: TempDir::with_prefix("weir-plain-").unwrap(),
+            daemon: None,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, self.filled(text)).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// `{dir}` is this host's directory.
+    pub fn filled(&self, text: &str) -> String {
+        text.replace("{dir}", &self.dir.path().display().to_string())
+    }
+
+    /// Writes the configuration; takes nothing into force.
+    pub fn configure(&self, more: &str) {
+        let text = format!(
+            "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"{{dir}}/state\"\n\
+             socket = \"{{dir}}/weir.sock\"\nallow = [\"198.51.100.0/24\"]\n{more}"
+        );
+        self.write("weir.toml", &text);
+    }
+
+    /// A daemon that answers.
+    pub fn start(&mut self) {
+        let said = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("daemon.log"))
+            .unwrap();
+        let mut command = self.command(&["daemon"]);
+        command.stdin(Stdio::null()).stderr(said);
+        self.daemon = Some(command.spawn().unwrap());
+        self.until("the daemon to answer", |host| {
+            host.ask(&["status", "--json"]).0 == Some(0)
+        });
+    }
+
+    pub fn started(config: &str) -> Self {
+        let mut host = Self::new();
+        host.configure(config);
+        host.start();
+        host
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command
+            .arg("--config")
+            .arg(self.path("weir.toml"))
+            .args(args);
+        command
+    }
+
+    /// A verb's exit code and all that it printed.
+    pub fn ask(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = self.command(args).stdin(Stdio::null()).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
+    #[track_caller]
+    pub fn done(&self, args: &[&str]) -> String {
+        let (code, text) = self.ask(args);
+        assert_eq!(code, Some(0), "{args:?}: {text}");
+        text
+    }
+
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        let text = self.ask(&[args, &["--json"]].concat()).1;
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    /// An entry of one of the status' lists, by name.
+    #[track_caller]
+    pub fn status_of(&self, list: &str, name: &str) -> Value {
+        let status = self.json(&["status"]);
+        let all = status[list].as_array().unwrap();
+        let found = all.iter().find(|entry| entry["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("no {name} in {status}"))
+            .clone()
+    }
+
+    pub fn alerts(&self) -> String {
+        self.json(&["status"])["alerts"].to_string()
+    }
+
+    pub fn is_banned(&self, addr: &str) -> bool {
+        self.ask(&["why", addr]).0 == Some(0)
+    }
+
+    /// What the daemon wrote so far.
+    pub fn said(&self) -> String {
+        self.read("daemon.log")
+    }
+
+    #[track_caller]
+    pub fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "never: {what}\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.daemon.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Ends the daemon and returns its exit code, if it had one.
+    pub fn end(&mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
+        self.daemon.take().unwrap().wait().unwrap().code()
+    }
+
+    /// A start that fails: what it said.
+    #[track_caller]
+    pub fn refuses_to_start(&self) -> String {
+        let output = self.command(&["daemon"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
