@@ -259,6 +259,8 @@ fn every_configuration_in_the_documents_is_good() {
             // The sentence says where it belongs.
             let jail = "[jail.sshd]\npaths = [\"/var/log/auth.log\"]\n";
             let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, "[geofence]\n"];
+            let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
+            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, watch];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
                 wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));
