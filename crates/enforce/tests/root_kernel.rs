@@ -229,27 +229,48 @@ fn root_scopes_are_lifted_one_by_one() {
 }
 
 #[test]
-fn root_prefix_lengths_without_a_table_are_refused() {
+fn root_prefixes_of_any_length_are_banned_found_and_lifted() {
     let instance = Instance::new("length", 1000);
     let backend = instance.open();
-    for (prefix, bannable) in [
-        ("192.0.2.1", true),
-        ("192.0.2.0/24", true), // the one configured length
-        ("192.0.2.0/25", false),
-        ("2001:db8::/64", true),
-        ("2001:db8::1", true),
-        ("2001:db8::/48", false),
-    ] {
+    let prefixes = [
+        "192.0.2.77",
+        "192.0.2.0/24", // the one configured length
+        "192.0.2.64/26",
+        "192.0.0.0/14",
+        "2001:db8::/64",
+        "2001:db8::1",
+        "2001:db8::/48",
+        "2000::/3",
+    ];
+    for prefix in prefixes {
         let mut entry = entry(1, Producer::Manual, 60);
         entry.subject = prefix.parse().unwrap();
-        match backend.insert(&[entry]) {
-            Ok(_) => assert!(bannable, "{prefix}"),
-            Err(e) => assert!(!bannable && e.to_string().contains(prefix), "{prefix}: {e}"),
+        for (new, replaced) in [(1, 0), (0, 1)] {
+            let done = backend.insert(std::slice::from_ref(&entry)).unwrap();
+            assert_eq!((done.new, done.replaced), (new, replaced), "{prefix}");
         }
     }
-    let found = backend.entries_for("192.0.2.77".parse().unwrap()).unwrap();
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].subject.to_string(), "192.0.2.0/24");
+    let usage = backend.usage();
+    assert_eq!((usage.bans, usage.wide), (4, 4), "{usage:?}");
+    let names = |entries: Vec<Entry>| {
+        let mut names: Vec<_> = entries.iter().map(|e| e.subject.to_string()).collect();
+        names.sort();
+        names
+    };
+    let mut all = prefixes.to_vec();
+    all.sort_unstable();
+    assert_eq!(names(backend.entries().unwrap()), all);
+    for (addr, family) in [("192.0.2.77", 0..4), ("2001:db8::1", 4..8)] {
+        let mut found = prefixes[family].to_vec();
+        found.sort_unstable();
+        let covering = backend.entries_for(addr.parse().unwrap()).unwrap();
+        assert_eq!(names(covering), found);
+    }
+    for prefix in prefixes {
+        let lifted = backend.remove(prefix.parse().unwrap(), None, None).unwrap();
+        assert_eq!(names(lifted), [prefix]);
+    }
+    assert!(backend.entries().unwrap().is_empty());
 }
 
 /// jiffies stand still while a machine sleeps. As if the last daemon had
@@ -265,7 +286,13 @@ fn root_expiries_follow_suspended_time() {
             ..entry(4, jail("a"), 0)
         },
     );
-    backend.insert(&[short.clone(), forever.clone()]).unwrap();
+    let wide = Entry {
+        subject: "11.0.0.0/9".parse().unwrap(),
+        ..short.clone()
+    };
+    backend
+        .insert(&[short.clone(), forever.clone(), wide.clone()])
+        .unwrap();
     drop(backend);
     let ten_minutes = HOUR / 6;
     let pinned = instance.pinned();
@@ -276,20 +303,26 @@ fn root_expiries_follow_suspended_time() {
 
     let backend = instance.open();
     let expiry = |e: &Entry| backend.entries_for(e.subject.prefix().addr()).unwrap()[0].expiry;
-    let (Expiry::At(before), Expiry::At(after)) = (short.expiry, expiry(&short)) else {
-        panic!("a ban lost its end");
-    };
-    let moved = after.0.abs_diff(before.0 + ten_minutes);
-    assert!(moved < 20_000_000, "off by {moved} ns");
+    let mut after = Vec::new();
+    for entry in [&short, &wide] {
+        let (Expiry::At(before), Expiry::At(end)) = (entry.expiry, expiry(entry)) else {
+            panic!("a ban lost its end");
+        };
+        let moved = end.0.abs_diff(before.0 + ten_minutes);
+        assert!(moved < 20_000_000, "off by {moved} ns");
+        after.push((entry, end));
+    }
     assert_eq!(expiry(&forever), Expiry::Never);
     // And only once.
     drop(backend);
     let backend = instance.open();
-    let Expiry::At(again) = backend.entries_for(short.subject.prefix().addr()).unwrap()[0].expiry
-    else {
-        panic!("a ban lost its end");
-    };
-    assert!(again.0.abs_diff(after.0) < 20_000_000);
+    for (entry, after) in after {
+        let addr = entry.subject.prefix().addr();
+        let Expiry::At(again) = backend.entries_for(addr).unwrap()[0].expiry else {
+            panic!("a ban lost its end");
+        };
+        assert!(again.0.abs_diff(after.0) < 20_000_000);
+    }
 }
 
 #[test]

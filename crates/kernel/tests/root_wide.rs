@@ -318,7 +318,7 @@ fn root_wide_bans_agree_with_a_model() {
         let longest = if addr.is_ipv4() { 32 } else { 128 };
         let prefix = Prefix::new(addr, 8 + (r.next() % (longest - 7)) as u8).unwrap();
         let policy = [SSH, WEB, ALL][(r.next() % 40) as usize * 2 / 39];
-        if r.next() % 3 > 0 {
+        if !r.next().is_multiple_of(3) {
             let ban = WideBan {
                 prefix,
                 policy,
