@@ -258,9 +258,19 @@ fn every_configuration_in_the_documents_is_good() {
             checked += 1;
             // The sentence says where it belongs.
             let jail = "[jail.sshd]\npaths = [\"/var/log/auth.log\"]\n";
-            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, "[geofence]\n"];
             let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
-            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, watch];
+            let list = "[list.bad]\nfile = \"/etc/weir/bad.txt\"\n";
+            let decoy = "[decoy]\nports = [\"23/tcp\"]\n";
+            let places = [
+                "",
+                "[lockout]\n",
+                "[jail.sshd]\n",
+                jail,
+                "[geofence]\n",
+                watch,
+                list,
+                decoy,
+            ];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
                 wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));

@@ -253,6 +253,10 @@ fn root_a_listed_address_is_dropped_and_says_by_whom() {
         site.serves(CUSTOMER[family], at(family, PORT));
         site.serves(OTHER[family], at(family, PORT));
     }
+    // The customers and those on the allow list: nobody else got as far.
+    soon("the server to see them", || {
+        (tcp.accepted() >= 4).then_some(())
+    });
     assert_eq!(tcp.accepted(), 4);
     assert_eq!(weir.json(&["status"])["dropped"][0]["list"], "bad");
     weir.ask(&["allow", "add", ATTACKER[0]]).done();

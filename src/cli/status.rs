@@ -180,6 +180,9 @@ fn border(status: &Value) -> anyhow::Result<()> {
     if !dropped.is_empty() {
         show::line(format!("  packets dropped: {}", dropped.join(", ")))?;
     }
+    Ok(())
+}
+
 fn watches(watches: &Value) -> anyhow::Result<()> {
     for watch in watches.as_array().into_iter().flatten() {
         let runs = match watch["pid"].as_u64() {

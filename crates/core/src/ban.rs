@@ -33,7 +33,7 @@ impl Producer {
         match self {
             Self::Jail(name) => Some(name.clone()),
             Self::Watch(_) => Some(self.to_string()),
-            Self::Manual | Self::List(_) | Self::Decoy => None,
+            Self::Manual | Self::List(_) | Self::Decoy | Self::Geofence => None,
         }
     }
 

@@ -89,9 +89,6 @@ pub struct JailCounters {
     pub ignored: AtomicU64,
 }
 
-/// What denies an address without a ban: the geofence or a list, in words.
-pub type Denies = dyn Fn(IpAddr) -> Option<String> + Send + Sync;
-
 /// Everything that the threads of the daemon share.
 pub struct Service {
     config: RwLock<Arc<Config>>,
@@ -120,7 +117,6 @@ pub struct Service {
     rings: Mutex<BTreeMap<String, RingStatistics>>,
     /// What the watches have done.
     pub watches: Board,
-    denies: RwLock<Option<Arc<Denies>>>,
     started: (Timestamp, Instant),
     restored: String,
     /// Set when the daemon is to end.
@@ -157,7 +153,6 @@ impl Service {
             ledger: RwLock::default(),
             rings: Mutex::default(),
             watches: Board::default(),
-            denies: RwLock::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
             stopping: AtomicBool::new(false),
@@ -184,16 +179,10 @@ impl Service {
         *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
     }
 
-    /// Who knows what the geofence and the lists deny.
-    pub fn set_denies(&self, denies: Arc<Denies>) {
-        *self.denies.write().expect("no holder of this lock panics") = Some(denies);
-    }
-
-    /// What denies this address without a ban, if anything does.
+    /// What denies this address without a ban, the geofence or a list, in words.
     pub fn denies(&self, addr: IpAddr) -> Option<String> {
-        let denies = self.denies.read().expect("no holder of this lock panics");
-        let denies = denies.clone()?;
-        denies(addr)
+        let (_, denied) = self.border.judge(self, addr, None)?;
+        Some(denied)
     }
 
     fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {

@@ -49,14 +49,15 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let decoy = decoy::read(&mut root, host, &jails, &mut warnings);
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = list::read(&mut root, host, &mut warnings);
-    root.finish();
-
-    if jails.is_empty() && geofence.is_none() {
     let watches = watch::read(&mut root, &mut warnings);
     root.finish();
 
-    if jails.is_empty() && watches.is_empty() {
-        warnings.push("no jail is enabled: only bans made by hand are enforced".to_owned());
+    let idle = jails.is_empty() && watches.is_empty() && decoy.is_none();
+    if idle && geofence.is_none() && lists.is_empty() {
+        warnings.push(
+            "nothing is enabled that bans or denies: only bans made by hand are enforced"
+                .to_owned(),
+        );
     }
     document.finish(Config {
         file: file.to_owned(),

@@ -14,7 +14,7 @@ use std::{
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
 use weir_core::{
-    Prefix, PrefixSet, Subject, Until,
+    Prefix, PrefixSet, Producer, Subject, Until,
     policy::{self, Tracked},
 };
 use weir_enforce::{BootNanos, Expiry, Policy};
@@ -236,7 +236,6 @@ pub(super) fn past_bans(
             policies
                 .get(&row.get(1)?)
                 .and_then(|policy| name(&policy.producer)),
-                .and_then(|policy| policy.producer.ledger_name()),
         ) else {
             continue;
         };

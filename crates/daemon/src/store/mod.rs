@@ -402,14 +402,9 @@ impl Store {
         self.read(database::allow)
     }
 
-    /// How often each jail banned each subject, the oldest first.
+    /// How often each jail and watch banned each subject, the oldest first.
     pub fn jail_history(&self) -> Vec<policy::Offence> {
-        self.read(|connection| {
-            database::past_bans(connection, |producer| match producer {
-                Producer::Jail(name) => Some(name.clone()),
-                _ => None,
-            })
-        })
+        self.read(|connection| database::past_bans(connection, Producer::ledger_name))
     }
 
     /// How often this producer banned each subject, the oldest first; as if it

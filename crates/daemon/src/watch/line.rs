@@ -69,6 +69,9 @@ pub fn read(line: &[u8]) -> Result<Option<Sighting>, Rejected> {
     }))
 }
 
+/// Who gets the lines.
+pub type Each<'a> = dyn FnMut(Result<&[u8], Rejected>) + 'a;
+
 /// Cuts what comes from a pipe into lines, in bounded memory.
 #[derive(Debug, Default)]
 pub struct Lines {
@@ -80,7 +83,7 @@ pub struct Lines {
 impl Lines {
     /// Takes the next bytes; hands over each line that ends in them, or `Err`
     /// for one that was too long.
-    pub fn take(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Result<&[u8], Rejected>)) {
+    pub fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (piece, rest) = (&bytes[..end], &bytes[end + 1..]);
             self.extend(piece);
@@ -91,7 +94,7 @@ impl Lines {
     }
 
     /// The pipe has ended: so has its last line.
-    pub fn finish(&mut self, each: &mut dyn FnMut(Result<&[u8], Rejected>)) {
+    pub fn finish(&mut self, each: &mut Each<'_>) {
         if self.long || !self.begun.is_empty() {
             self.end(each);
         }
@@ -107,7 +110,7 @@ impl Lines {
         }
     }
 
-    fn end(&mut self, each: &mut dyn FnMut(Result<&[u8], Rejected>)) {
+    fn end(&mut self, each: &mut Each<'_>) {
         each(match std::mem::take(&mut self.long) {
             true => Err(Rejected::Long),
             false => Ok(&self.begun),

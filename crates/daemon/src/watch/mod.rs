@@ -461,14 +461,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"{}\"\n\
-             [watch.mail]\ncommand = [\"/bin/true\"]\n{keys}",
+             [list.bad]\nfile = \"{}/bad.txt\"\n[watch.mail]\ncommand = [\"/bin/true\"]\n{keys}",
+            dir.path().display(),
             dir.path().display()
         );
+        std::fs::write(dir.path().join("bad.txt"), "192.0.2.0/24\n").unwrap();
         let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
         let watch = config.watches[0].clone();
         let alerts = Arc::new(Alerts::default());
         let (store, _) = Store::open(dir.path(), config.keep_history, alerts.clone());
-        let backend = Arc::new(DryRun::new(1000));
+        let backend = Arc::new(DryRun::new(1000, None));
         let service = Service::new(config, backend, store, alerts, String::new());
         service.set_ledger(Arc::new(Ledger::new(vec![watch.jail()])));
         let watcher = Watcher {
@@ -492,20 +494,17 @@ mod tests {
     #[test]
     fn with_only_if_denied_the_geofence_or_a_list_must_agree() {
         let (watcher, _dir) = watcher("only_if = \"denied\"");
-        watcher.service.set_denies(Arc::new(|addr: IpAddr| {
-            addr.is_ipv4().then(|| "list spamhaus".to_owned())
-        }));
+        watcher.service.border.follow(&watcher.service).unwrap();
         let mut lines = Lines::default();
         watcher.take(&mut lines, Some(b"192.0.2.7\n2001:db8::7\n192.0."));
         watcher.take(&mut lines, Some(b"2.8 and why\n"));
-        let why = "named by the watch, denied by list spamhaus".to_owned();
-        assert_eq!(
-            banned(&watcher),
-            [
-                ("192.0.2.7".to_owned(), why.clone()),
-                ("192.0.2.8".to_owned(), why)
-            ]
-        );
+        let why = "named by the watch, denied by list bad has 192.0.2.0/24";
+        for (subject, (banned, reason)) in
+            ["192.0.2.7", "192.0.2.8"].into_iter().zip(banned(&watcher))
+        {
+            assert_eq!(banned, subject);
+            assert!(reason.starts_with(why), "{reason}");
+        }
         assert_eq!(watcher.counters.not_denied.load(Relaxed), 1);
     }
 
