@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context, ensure};
 use weir_core::{Prefix, PrefixSet, Reason, Scope};
 use weir_kernel::{
-    Generation, Geometry, Key, Options, Placed, Slot,
+    ClassImage, Generation, Geometry, Key, Options, Placed, Slot,
     device::set_gro,
     generation::POLICY_SCOPED,
     generator::{Flood, Generator},
@@ -18,7 +18,7 @@ use weir_kernel::{
 };
 use weir_lab::{Net, Side, Veth, VethOpts};
 
-use crate::report::Report;
+use crate::{border::Border, report::Report};
 
 const SMALL: u32 = 1 << 17;
 const LARGE: u32 = 1 << 20;
@@ -33,16 +33,18 @@ struct Case {
     sources: u32,
     salt: u32,
     allowed: bool,
+    border: Border,
     counts_as: &'static [Reason],
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 10] = [
     Case {
         name: "innocent",
         bans: SMALL,
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
+        border: Border::None,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -51,6 +53,7 @@ const CASES: [Case; 6] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
+        border: Border::None,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -59,6 +62,7 @@ const CASES: [Case; 6] = [
         sources: SMALL,
         salt: 0,
         allowed: false,
+        border: Border::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     Case {
@@ -67,6 +71,7 @@ const CASES: [Case; 6] = [
         sources: LARGE,
         salt: 0,
         allowed: false,
+        border: Border::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     // What of the row above is instructions, and what waiting for memory: the
@@ -77,6 +82,7 @@ const CASES: [Case; 6] = [
         sources: 1 << 10,
         salt: 0,
         allowed: false,
+        border: Border::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     Case {
@@ -85,7 +91,44 @@ const CASES: [Case; 6] = [
         sources: SMALL,
         salt: 0,
         allowed: true,
+        border: Border::None,
         counts_as: &[Reason::Allowed],
+    },
+    Case {
+        name: "innocent",
+        bans: SMALL,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        border: Border::Countries,
+        counts_as: &[Reason::Pass],
+    },
+    Case {
+        name: "innocent",
+        bans: SMALL,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        border: Border::CountriesAndLists,
+        counts_as: &[Reason::Pass],
+    },
+    Case {
+        name: "fenced",
+        bans: SMALL,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        border: Border::Denied,
+        counts_as: &[Reason::Fenced, Reason::Pass],
+    },
+    Case {
+        name: "listed",
+        bans: SMALL,
+        sources: SMALL,
+        salt: INNOCENT,
+        allowed: false,
+        border: Border::Listed,
+        counts_as: &[Reason::Listed],
     },
 ];
 
@@ -101,6 +144,7 @@ fn packet_path(
     flood: &Flood,
     bans: u32,
     allowed: bool,
+    border: Option<&ClassImage>,
     drop_innocent: bool,
 ) -> anyhow::Result<Generation> {
     let (short, long) = if flood.dest.is_ipv4() {
@@ -116,11 +160,14 @@ fn packet_path(
             0xa076_1d64_78bd_642f,
         ],
         v4_length: 0,
-        class_lines: 0,
-        flow_jiffies: 0,
+        class_lines: border.map_or(0, ClassImage::lines),
+        flow_jiffies: 30_000,
         drop_innocent,
     };
     let generation = Generation::create(1, &options, None)?;
+    if let Some(border) = border {
+        generation.classes.write(border);
+    }
     let scope: Scope = "22/tcp,12345/udp".parse()?;
     record::write_policy(&generation.policies, 1, &Scope::all(), "jail:bench")?;
     record::write_policy(&generation.policies, 2, &scope, "jail:bench")?;
@@ -221,6 +268,7 @@ fn pin_to_core_0() {
 /// All rows with live frames.
 pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()> {
     let wire = Wire::new()?;
+    let atlas = weir_sources::geo::Database::built_in()?.countries()?;
     for (family, dest) in [("ipv4", "10.9.0.2"), ("ipv6", "2001:db8::2")] {
         let flood = Flood {
             sources: SMALL,
@@ -237,7 +285,14 @@ pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()>
         let mut paths = Vec::new();
         for case in &CASES {
             if HOOKS.into_iter().any(|hook| wanted(case, hook)) {
-                paths.push((case, packet_path(&flood, case.bans, case.allowed, true)?));
+                let own = Flood {
+                    sources: case.sources,
+                    salt: case.salt,
+                    ..flood
+                };
+                let border = case.border.image(&atlas, &own)?;
+                let path = packet_path(&flood, case.bans, case.allowed, border.as_ref(), true)?;
+                paths.push((case, path));
             }
         }
         if paths.is_empty() {
@@ -265,9 +320,10 @@ pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()>
 fn name(case: &Case, family: &str, hook: Hook) -> String {
     let target = if case.sources < SMALL { "" } else { "target " };
     format!(
-        "{target}{} {family} {} {}",
+        "{target}{} {family} {}{} {}",
         case.name,
         size(case.bans),
+        case.border.name(),
         hook.name()
     )
 }
@@ -345,7 +401,7 @@ fn pass_rows(
     rounds: usize,
 ) -> anyhow::Result<()> {
     const PACKETS: u32 = 500_000;
-    let path = packet_path(flood, SMALL, false, false)?;
+    let path = packet_path(flood, SMALL, false, None, false)?;
     let flood = Flood {
         salt: INNOCENT,
         ..*flood

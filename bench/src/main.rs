@@ -1,6 +1,7 @@
 //! `weir-bench`: shows weir's budgets as ratios to the peer and to the limit,
 //! measured in one run on one machine. One file per question.
 
+mod border;
 mod delay;
 mod flood;
 mod lines;
@@ -88,6 +89,9 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
     let wanted =
         |part: &str| args.only.is_empty() || args.only.contains(part) || part.contains(&args.only);
     live::run(&mut report, args.rounds.max(1), &args.only)?;
+    if wanted("class table") {
+        border::rows(&mut report, args.rounds.clamp(1, 5))?;
+    }
     if wanted("insert") || wanted("restore") {
         tables::run(&mut report, &weir)?;
     }
