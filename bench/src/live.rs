@@ -3,12 +3,13 @@
 //! only the final pass into a drop, against an unconditional drop at the same
 //! hook in the same round; the reason counters show that the work was done.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, ensure};
 use weir_core::{Prefix, PrefixSet, Reason, Scope};
 use weir_kernel::{
     ClassImage, Generation, Geometry, Key, Options, Placed, Slot,
+    Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans, WidePlaced,
     device::set_gro,
     generation::POLICY_SCOPED,
     generator::{Flood, Generator},
@@ -38,6 +39,7 @@ struct Case {
 }
 
 const CASES: [Case; 10] = [
+const CASES: [Case; 8] = [
     Case {
         name: "innocent",
         bans: SMALL,
@@ -96,6 +98,10 @@ const CASES: [Case; 10] = [
     },
     Case {
         name: "innocent",
+    // As many wide bans as there may be, in the innocents' neighbourhood: for
+    // one in eleven the hint is set and the trie is walked in vain.
+    Case {
+        name: "innocent-beside-wide",
         bans: SMALL,
         sources: SMALL,
         salt: INNOCENT,
@@ -105,6 +111,10 @@ const CASES: [Case; 10] = [
     },
     Case {
         name: "innocent",
+        counts_as: &[Reason::Pass],
+    },
+    Case {
+        name: "wide-banned",
         bans: SMALL,
         sources: SMALL,
         salt: INNOCENT,
@@ -129,8 +139,43 @@ const CASES: [Case; 10] = [
         allowed: false,
         border: Border::Listed,
         counts_as: &[Reason::Listed],
+        counts_as: &[Reason::BannedAll],
     },
 ];
+
+/// The wide bans of a case, by its name.
+fn ban_wide(case: &Case, generation: &Generation) -> anyhow::Result<()> {
+    let v4 = |addr: u32, len| Prefix::new(IpAddr::from(addr.to_be_bytes()), len);
+    let v6 = |addr: u32, len| Prefix::new(Ipv6Addr::from(u128::from(addr) << 96).into(), len);
+    let prefixes: Vec<Prefix> = match case.name {
+        "innocent-beside-wide" => (0..4096)
+            .flat_map(|n| {
+                [
+                    v4(0x1000_0000 + n * (11 << 16), 25),
+                    v6(0x2a00_0000 + n * 11, 33),
+                ]
+            })
+            .flatten()
+            .collect(),
+        "wide-banned" => (16..192)
+            .map(|first| v4(first << 24, 8))
+            .chain([v6(0x2a00_0000, 16)])
+            .flatten()
+            .collect(),
+        _ => return Ok(()),
+    };
+    let mut wide = WideBans::of(generation)?;
+    for prefix in prefixes {
+        let placed = wide.insert(WideBan {
+            prefix,
+            policy: 1,
+            expiry: NEVER,
+        })?;
+        ensure!(placed == WidePlaced::New, "{prefix}: {placed:?}");
+    }
+    generation.table.set_wide(wide.families());
+    Ok(())
+}
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
 
@@ -292,6 +337,8 @@ pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()>
                 };
                 let border = case.border.image(&atlas, &own)?;
                 let path = packet_path(&flood, case.bans, case.allowed, border.as_ref(), true)?;
+                let path = packet_path(&flood, case.bans, case.allowed, true)?;
+                ban_wide(case, &path)?;
                 paths.push((case, path));
             }
         }
