@@ -301,6 +301,37 @@ fn bans_by_hand() {
 }
 
 #[test]
+fn a_prefix_of_any_length_is_banned_shown_and_lifted() {
+    let host = Host::started();
+    for (prefix, inside, beside) in [
+        ("10.0.0.0/9", "10.1.2.3", "10.128.0.0"),
+        ("2001:db8:8000::/33", "2001:db8:ffff::9", "2001:db8::9"),
+    ] {
+        let banned = host.weir(&["ban", prefix, "--for", "1h", "--port", "22/tcp"]);
+        assert_eq!(banned.code, 0, "{}", banned.err);
+        assert!(banned.out.contains(prefix), "{}", banned.out);
+        assert!(host.weir(&["bans"]).out.contains(prefix));
+        let why = host.weir(&["why", inside, "--port", "22/tcp"]);
+        assert_eq!(why.code, 0, "{}", why.out);
+        assert!(why.out.contains(&format!("ban of {prefix}")), "{}", why.out);
+        assert_eq!(host.weir(&["why", beside]).code, 1);
+        let status = host.weir(&["status", "--json"]).json();
+        assert_eq!(status["usage"]["wide"], 1, "{status}");
+        assert!(
+            host.weir(&["status"])
+                .out
+                .contains("1 of 8192 of wide prefixes")
+        );
+        let inner = host.weir(&["unban", inside]);
+        assert_eq!(inner.code, 1, "{}", inner.out);
+        assert!(inner.out.contains(prefix), "{}", inner.out);
+        assert_eq!(host.weir(&["unban", prefix]).code, 0);
+        assert_eq!(host.weir(&["unban", prefix]).code, 1);
+    }
+    assert_eq!(host.weir(&["bans", "--json"]).json()["total"], 0);
+}
+
+#[test]
 fn what_cannot_be_banned_is_refused_with_the_reason() {
     let host = Host::started();
     for (args, message) in [
@@ -310,6 +341,12 @@ fn what_cannot_be_banned_is_refused_with_the_reason() {
         (vec!["ban", "0.0.0.0/0"], "cannot be banned"),
         (vec!["ban", "fe80::1"], "link-local"),
         (vec!["ban", "192.0.2.1/24"], "write 192.0.2.0/24"),
+        (vec!["ban", "10.1.0.0/9"], "write 10.0.0.0/9"),
+        (vec!["ban", "2001:db8:1::/33"], "write 2001:db8::/33"),
+        (vec!["ban", "10.0.0.0/33"], "at most 32 for IPv4"),
+        (vec!["ban", "224.0.0.0/3"], "multicast"),
+        (vec!["ban", "fc00::/6"], "link-local"),
+        (vec!["ban", "198.51.100.128/25"], "allow list"),
         (vec!["ban", "example.org"], "is not an address"),
         (vec!["ban", "$(reboot)"], "is not an address"),
         (vec!["ban", "192.0.2.7", "--for", "soon"], "length of time"),

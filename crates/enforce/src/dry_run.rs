@@ -243,3 +243,49 @@ impl Backend for DryRun {
         Ok(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(subject: String, producer: Producer) -> Entry {
+        Entry {
+            subject: subject.parse().expect("a subject"),
+            policy: Arc::new(Policy {
+                producer,
+                scope: Scope::all(),
+            }),
+            expiry: Expiry::Never,
+        }
+    }
+
+    #[test]
+    fn wide_bans_have_their_own_cap() {
+        let backend = DryRun::new(16, Some(24));
+        let jail = || Producer::Jail("a".into());
+        let narrow: Vec<_> = (0..16)
+            .map(|n| entry(format!("10.0.{n}.0/24"), jail()))
+            .collect();
+        backend.insert(&narrow).expect("room");
+        let wide: Vec<_> = (0..MAX_WIDE)
+            .map(|n| entry(format!("11.{}.{}.0/25", n >> 8, n & 255), jail()))
+            .collect();
+        assert_eq!(backend.insert(&wide).expect("room").new, MAX_WIDE);
+        let usage = backend.usage();
+        assert_eq!((usage.bans, usage.wide), (16, MAX_WIDE));
+        for (subject, evicts) in [("12.0.0.0/23", "/25"), ("12.0.0.0/24", "/24")] {
+            let done = backend
+                .insert(&[entry(subject.into(), jail())])
+                .expect("room");
+            let evicted = done.evicted[0].subject.to_string();
+            assert!(evicted.ends_with(evicts), "{evicted} for {subject}");
+            let manual = entry(subject.replace("12", "13"), Producer::Manual);
+            let error = backend.insert(&[manual]).expect_err("it is full");
+            assert_eq!(
+                matches!(error, Error::WideFull(MAX_WIDE)),
+                evicts == "/25",
+                "{error}"
+            );
+        }
+    }
+}

@@ -261,7 +261,7 @@ fn jails(
             .unwrap_or_default()
             .into_iter()
             .collect();
-        if let Some(prefix) = section.integer("ipv6_prefix", 32..=128) {
+        if let Some(prefix) = section.integer("ipv6_prefix", 0..=128) {
             match prefix.value {
                 // Nobody is given less than a /64, so what lies between tells
                 // no two attackers apart.

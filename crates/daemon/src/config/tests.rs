@@ -146,6 +146,10 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
             &["weir.toml:2: ignore in [jail.sshd]: "],
         ),
         (
+            "[jail.sshd]\nipv6_prefix = 31",
+            &["weir.toml:2: ipv6_prefix in [jail.sshd] is 31; allowed: 32-64, 128"],
+        ),
+        (
             "[jail.sshd]\nipv6_prefix = 96",
             &["weir.toml:2: ipv6_prefix in [jail.sshd] is 96; allowed: 32-64, 128"],
         ),

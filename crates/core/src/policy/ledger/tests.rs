@@ -154,6 +154,21 @@ fn ipv6_counts_by_64() {
 }
 
 #[test]
+fn ipv6_counts_by_a_wider_prefix() {
+    let mut by_48 = jail("sshd", 2, 100);
+    by_48.limits.ipv6_prefix = 48;
+    let ledger = Ledger::new(vec![by_48]);
+    assert_eq!(record(&ledger, "2001:db8:1:2::1", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "2001:db8:2:2::1", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "192.0.2.7", 0, 0), counted(1, 2));
+    assert_eq!(record(&ledger, "192.0.2.8", 0, 0), counted(1, 2));
+    let Outcome::Ban(ban) = record(&ledger, "2001:db8:1:ffff::1", 1, 1) else {
+        panic!("two of one /48");
+    };
+    assert_eq!(ban.subject.to_string(), "2001:db8:1::/48");
+}
+
+#[test]
 fn bans_grow_and_history_survives() {
     let mut growing = jail("sshd", 1, 100);
     growing.limits.increment = Some(Increment {
