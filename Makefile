@@ -71,7 +71,7 @@ sanitize: deps ## the ring's tests under AddressSanitizer
 FUZZ_SECONDS ?= 60
 fuzz: deps ## fuzz everything that reads others' text, a minute each
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	@for target in log_line config api address ring watch_line; do \
+	@for target in log_line config api address ring watch_line list; do \
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Clink-arg=-Wl,--warn-unresolved-symbols \
 		$(CARGO) fuzz run -s none $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=0 || exit 1; \
 	done
