@@ -187,6 +187,25 @@ fn addresses(count: u32) -> String {
         .collect()
 }
 
+/// Its own addresses and those that are allowed may be on a list; nobody is
+/// locked out by that, and it is shown.
+#[test]
+fn exempt_addresses_on_a_deny_list_pass_and_are_counted() {
+    let mut host = Host::new("allow = [\"203.0.113.9\"]\n[list.bad]\nfile = \"{dir}/bad.txt\"\n");
+    fs::write(host.path("bad.txt"), "203.0.113.0/24\n").unwrap();
+    host.start();
+    assert_eq!(host.list("bad")["exempt"], 1);
+    assert_eq!(host.json(&["why", "203.0.113.9"])["dropped"], false);
+    assert_eq!(host.json(&["why", "203.0.113.8"])["dropped"], true);
+    // What a refresh brings holds when the verb returns.
+    fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
+    assert_eq!(host.weir(&["list", "refresh", "bad"]).code, 0);
+    assert_eq!(host.json(&["why", "203.0.113.8"])["dropped"], false);
+    let why = host.json(&["why", "198.51.100.7"]);
+    assert_eq!(why["dropped"], true);
+    assert_eq!(why["lists"][0]["list"], "bad");
+}
+
 /// G10: ipt_geofence's list was empty after a download that failed.
 #[test]
 fn a_url_that_fails_leaves_the_list_in_force_with_an_alert() {

@@ -74,6 +74,12 @@ impl Exemptions {
         self
     }
 
+    /// Those that no list has brought: this host's own, the configuration's,
+    /// the administrator's.
+    pub fn own(&self) -> impl Iterator<Item = Prefix> + '_ {
+        self.reasons.keys().copied()
+    }
+
     /// The first allow list that has no room in the backend.
     pub fn overfull(&self) -> Option<&str> {
         self.overfull.as_deref()

@@ -20,7 +20,7 @@ use weir_sources::list::Cache;
 pub use crate::config::ListAction;
 pub use status::{LeftOut, ListStatus};
 
-use crate::{alerts::Alerts, config::ListConfig};
+use crate::{alerts::Alerts, config::ListConfig, exempt::Exemptions};
 use keeper::Keeper;
 
 /// Lists that are fetched and read at the same time: each may need the memory
@@ -240,9 +240,14 @@ impl Lists {
     }
 
     /// The list's state once this attempt has been made; `None` before.
-    pub fn attempted(&self, name: &str, attempt: u64) -> Result<Option<ListStatus>, NoSuchList> {
+    pub fn attempted(
+        &self,
+        name: &str,
+        attempt: u64,
+        exempt: &Exemptions,
+    ) -> Result<Option<ListStatus>, NoSuchList> {
         let keeper = self.keeper(name)?;
-        Ok((keeper.attempts() >= attempt).then(|| keeper.status()))
+        Ok((keeper.attempts() >= attempt).then(|| keeper.status(exempt)))
     }
 
     fn keeper(&self, name: &str) -> Result<Arc<Keeper>, NoSuchList> {
@@ -262,9 +267,9 @@ impl Lists {
     }
 
     /// Every list's state.
-    pub fn status(&self) -> Vec<ListStatus> {
+    pub fn status(&self, exempt: &Exemptions) -> Vec<ListStatus> {
         let keepers = self.0.state().keepers.clone();
-        keepers.iter().map(|keeper| keeper.status()).collect()
+        keepers.iter().map(|keeper| keeper.status(exempt)).collect()
     }
 
     /// No more refreshes; a download that runs ends with the process.

@@ -230,6 +230,7 @@ fn nobody_there_is_said() {
         "lists.example",
         "http://",
         "file:///etc/passwd",
+        "https://user:password@lists.example/",
         "",
     ] {
         assert!(matches!(fetch(url), Err(ListError::Url(_))), "{url}");

@@ -55,10 +55,25 @@ pub enum ListSource {
     },
 }
 
+impl ListSource {
+    /// All of it, to tell whether a copy is of this source; not to be shown.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Url(url) => url.clone(),
+            Self::File(path) => path.display().to_string(),
+            Self::Crowdsec { url, .. } => format!("crowdsec {url}"),
+        }
+    }
+}
+
+/// For messages: without the query, which is where paid lists have their key.
 impl std::fmt::Display for ListSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Url(url) => f.write_str(url),
+            Self::Url(url) => match url.split_once('?') {
+                Some((list, _)) => write!(f, "{list}?…"),
+                None => f.write_str(url),
+            },
             Self::File(path) => path.display().fmt(f),
             Self::Crowdsec { url, .. } => write!(f, "CrowdSec at {url}"),
         }
@@ -79,7 +94,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// CrowdSec's decisions are about attacks of this minute.
 const CROWDSEC_REFRESH: Duration = Duration::from_secs(30);
-const URL: &str = "a URL such as \"https://www.spamhaus.org/drop/drop.txt\"";
+const URL: &str =
+    "a URL such as \"https://www.spamhaus.org/drop/drop.txt\", without user and password";
 const FILE: &str = "an absolute path such as \"/etc/weir/bad.txt\"";
 const API: &str = "the URL of CrowdSec's local API such as \"http://127.0.0.1:8080\"";
 const KEY: &str = "the absolute path of a file with a key of CrowdSec's (cscli bouncers add weir)";
@@ -369,6 +385,13 @@ mod tests {
         assert_eq!(crowd.refresh, Duration::from_secs(5));
         assert_eq!((crowd.direction, crowd.max_shrink), (Direction::Both, 50));
         assert_eq!(crowd.scope.to_string(), "22/tcp");
+    }
+
+    #[test]
+    fn a_key_in_a_url_is_not_shown() {
+        let source = ListSource::Url("https://lists.example/get?key=secret&x=1".to_owned());
+        assert_eq!(source.to_string(), "https://lists.example/get?…");
+        assert!(source.key().contains("secret"));
     }
 
     #[test]

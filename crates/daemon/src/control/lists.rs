@@ -20,7 +20,11 @@ const WAIT: Duration = Duration::from_secs(25);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn lists(State(api): State<Api>) -> Response {
-    answer(move || Ok(serde_json::json!({ "lists": api.service.lists.status() }))).await
+    answer(move || {
+        let exempt = api.service.exempt.current();
+        Ok(serde_json::json!({ "lists": api.service.lists.status(&exempt) }))
+    })
+    .await
 }
 
 /// `POST /v1/lists/NAME/refresh`
@@ -44,15 +48,19 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
     };
     let begun = Instant::now();
     loop {
-        let done = match lists.attempted(&name, attempt) {
+        let exempt = api.service.exempt.current();
+        let done = match lists.attempted(&name, attempt, &exempt) {
             Ok(done) => done,
             // A reload has taken it away meanwhile.
             Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
         };
         if done.is_some() || begun.elapsed() > WAIT {
             return answer(move || {
-                // So that an allow list holds when the answer says so.
+                // So that it holds when the answer says so.
                 api.service.refresh_exemptions()?;
+                if let Err(error) = api.service.border.follow(&api.service) {
+                    api.service.alerts.raise("classes", error.to_string());
+                }
                 Ok(serde_json::json!({ "done": done.is_some(), "list": done }))
             })
             .await;

@@ -19,7 +19,10 @@ use weir_sources::list::{
 };
 
 use super::{CurrentList, ListAction, ListStatus, Shared, chance, status::LeftOut};
-use crate::config::{ListConfig, ListSource};
+use crate::{
+    config::{ListConfig, ListSource},
+    exempt::Exemptions,
+};
 
 /// A file is looked at this often; a change is read when it has stopped
 /// changing for as long.
@@ -174,7 +177,7 @@ impl Keeper {
 
     /// The copy on disk, if there is one.
     fn load(&self, shared: &Shared, config: &ListConfig) {
-        let source = config.source.to_string();
+        let source = config.source.key();
         let kept = match shared
             .cache
             .load(&config.name, &source, config.limits.max_bytes)
@@ -291,7 +294,15 @@ impl Keeper {
         }
     }
 
-    pub fn status(&self) -> ListStatus {
+    pub fn status(&self, exempt: &Exemptions) -> ListStatus {
+        let current = self.current();
+        let exempt = match current.action {
+            ListAction::Deny => exempt
+                .own()
+                .filter(|prefix| current.lookup(prefix.addr()).is_some())
+                .count(),
+            ListAction::Allow => 0,
+        };
         let config = self.config();
         let held = self.held();
         let ipv4 = held.prefixes.partition_point(|p| p.addr().is_ipv4());
@@ -311,6 +322,7 @@ impl Keeper {
             entries: held.entries,
             skipped: held.skipped.clone(),
             refused: held.refused.clone(),
+            exempt,
             bytes: held.bytes,
             from_cache: held.from_cache,
             last_success: held.success,
@@ -479,24 +491,20 @@ impl Keeper {
         if self.orders().stop {
             return Ok(());
         }
-        let source = config.source.to_string();
         let kept = validators.clone().unwrap_or_default();
-        self.keep(shared, config, &source, &bytes, &kept);
+        self.keep(shared, config, &bytes, &kept);
         self.hold(parsed, bytes.len(), validators);
         Ok(())
     }
 
     /// On disk. A failure has an alert of its own: the list itself is fine.
-    fn keep(
-        &self,
-        shared: &Shared,
-        config: &ListConfig,
-        source: &str,
-        bytes: &[u8],
-        validators: &Validators,
-    ) {
+    fn keep(&self, shared: &Shared, config: &ListConfig, bytes: &[u8], validators: &Validators) {
         let about = format!("list-copy:{}", config.name);
-        match shared.cache.keep(&config.name, source, bytes, validators) {
+        let source = config.source.key();
+        match shared
+            .cache
+            .keep(&config.name, &source, bytes, validators)
+        {
             Ok(()) => shared.alerts.clear(&about),
             Err(error) => shared.alerts.raise(
                 &about,
@@ -558,14 +566,7 @@ impl Keeper {
         let text = decisions.print();
         let changed = self.take_decisions(decisions, text.len());
         if changed && pace.kept.is_none_or(|when| when.elapsed() >= KEEP) {
-            let source = config.source.to_string();
-            self.keep(
-                shared,
-                config,
-                &source,
-                text.as_bytes(),
-                &Validators::default(),
-            );
+            self.keep(shared, config, text.as_bytes(), &Validators::default());
             pace.kept = Some(Instant::now());
         }
         Ok(())
@@ -595,8 +596,13 @@ impl Keeper {
 
     /// Decisions end on time, whether CrowdSec answers or not.
     fn expire(&self, shared: &Shared) {
+        let now = SystemTime::now();
+        let end = self.held().decisions.next_end();
+        if end.is_none_or(|end| end > now) {
+            return;
+        }
         let mut decisions = self.held().decisions.clone();
-        if decisions.expire(SystemTime::now()) {
+        if decisions.expire(now) {
             let bytes = self.held().bytes;
             if self.take_decisions(decisions, bytes) {
                 shared.publish();

@@ -34,6 +34,9 @@ pub struct ListStatus {
     pub skipped: LeftOut,
     /// Entries that no list may hold: too wide, private, nobody's.
     pub refused: LeftOut,
+    /// How many of the exempt (own addresses, gateways, what is allowed) are
+    /// on a deny list: they pass all the same.
+    pub exempt: usize,
     /// Its size, unpacked.
     pub bytes: usize,
     /// Nothing has come from the source since the start: it is the copy on disk.

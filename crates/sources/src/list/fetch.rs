@@ -91,13 +91,17 @@ const MAX_VALIDATOR: usize = 512;
 /// A certificate file is not larger.
 const MAX_CA_FILE: usize = 4 << 20;
 
-/// Is it a URL that [`get`] can ask?
+/// Is it a URL that [`get`] can ask? Not one with a user and a password: they
+/// would not be sent.
 pub fn is_url(text: &str) -> bool {
     let Ok(uri) = text.parse::<ureq::http::Uri>() else {
         return false;
     };
     matches!(uri.scheme_str(), Some("http" | "https"))
         && uri.host().is_some_and(|host| !host.is_empty())
+        && uri
+            .authority()
+            .is_some_and(|who| !who.as_str().contains('@'))
 }
 
 /// Fetches it.
