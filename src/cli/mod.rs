@@ -15,6 +15,7 @@ mod list;
 mod reload;
 mod ring;
 mod show;
+mod sink;
 mod status;
 mod unban;
 mod watch_child;
@@ -87,6 +88,9 @@ enum Verb {
     /// Fill and read shared-memory log rings
     #[command(subcommand)]
     Ring(ring::Verb),
+    /// Try where events go
+    #[command(subcommand)]
+    Sink(sink::Verb),
     /// Take everything of weir out of the kernel
     Detach(detach::Args),
     /// Run the command of a watch: the daemon's own use
@@ -146,6 +150,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Geo(args) => geo::run(&common, &args),
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
+        Verb::Sink(verb) => sink::run(&common, &verb),
         Verb::Detach(args) => detach::run(&common, &args),
         Verb::WatchChild(args) => watch_child::run(&args),
         Verb::Man(args) => documents::man(&args),

@@ -119,6 +119,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         show::line(format!("warning: {}", show::text(warning)))?;
     }
     watches(&status["watches"])?;
+    sinks(&status["sinks"])?;
     let rows: Vec<_> = jails
         .iter()
         .map(|jail| {
@@ -203,6 +204,26 @@ fn watches(watches: &Value) -> anyhow::Result<()> {
             watch["not_denied"],
             watch["ignored"],
             watch["rejected"],
+        ))?;
+    }
+    Ok(())
+}
+
+fn sinks(sinks: &Value) -> anyhow::Result<()> {
+    for sink in sinks.as_array().into_iter().flatten() {
+        let failing = match sink["failing"].as_str() {
+            Some(why) => format!("; failing: {}", weir_daemon::escape(why)),
+            None => String::new(),
+        };
+        show::line(format!(
+            "sink {} to {}: {} delivered, {} waiting, {} lost, {} held back by its rate, {} refused{failing}",
+            show::text(&sink["name"]),
+            show::text(&sink["target"]),
+            sink["delivered"],
+            sink["queued"],
+            sink["lost"],
+            sink["held_back"],
+            sink["refused"],
         ))?;
     }
     Ok(())

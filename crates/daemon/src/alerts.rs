@@ -4,16 +4,19 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::events::Outlets;
+
 /// The alerts that hold now.
 #[derive(Default)]
 pub struct Alerts {
     list: Mutex<BTreeMap<String, Alert>>,
+    outlets: OnceLock<Arc<Outlets>>,
 }
 
 /// One of them.
@@ -35,7 +38,13 @@ impl Alerts {
         self.list.lock().expect("no holder of this lock panics")
     }
 
-    /// States something; logged when it is new or has changed.
+    /// Who is told of alerts from now on.
+    pub fn tell(&self, outlets: Arc<Outlets>) {
+        // Once, by the service that they belong to.
+        let _ = self.outlets.set(outlets);
+    }
+
+    /// States something; logged and told when it is new or has changed.
     pub fn raise(&self, about: &str, message: String) {
         let mut list = self.lock();
         let full = list.len() >= MAX_ALERTS;
@@ -56,6 +65,9 @@ impl Alerts {
         }
         drop(list);
         tracing::error!("{about}: {}", crate::escape(&message));
+        if let Some(outlets) = self.outlets.get() {
+            outlets.alert(about, &message);
+        }
     }
 
     /// It is over.
@@ -63,6 +75,11 @@ impl Alerts {
         if self.lock().remove(about).is_some() {
             tracing::info!("{about}: works again");
         }
+    }
+
+    /// What it was about is no more.
+    pub fn forget(&self, about: &str) {
+        self.lock().remove(about);
     }
 
     /// All that hold, by subject.

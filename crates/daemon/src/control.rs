@@ -173,6 +173,7 @@ fn router(api: Api) -> Router {
         .route("/v1/lists/{name}/refresh", post(lists::refresh))
         .route("/v1/events", get(events))
         .route("/v1/reload", post(reload))
+        .route("/v1/sinks/{name}/test", post(test_sink))
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such path; see weir(1)"))
         .method_not_allowed_fallback(async || {
             error(
@@ -266,6 +267,13 @@ async fn status(State(api): State<Api>) -> Response {
 
 async fn jails(State(api): State<Api>) -> Response {
     answer(move || api.service.jails()).await
+}
+
+async fn test_sink(State(api): State<Api>, name: Named) -> Response {
+    match named(name) {
+        Ok(name) => answer(move || api.service.test_sink(&name)).await,
+        Err(response) => response,
+    }
 }
 
 #[derive(Deserialize)]

@@ -1,20 +1,25 @@
-//! What happens, as one JSON schema for every sink: the stream of the API and
-//! the log. Nobody is waited for: a reader that is too slow is told how many
-//! events it missed. The log gets the first of each second and a count of the
-//! rest (`calm`).
+//! What happens, as one JSON schema for all who want to know: the stream of
+//! the API, the log, and the sinks of the configuration. Nobody is waited for:
+//! a reader that is too slow is told how many events it missed, a sink has a
+//! queue of its own (`sinks`). The log gets the first of each second and a
+//! count of the rest (`calm`).
 
 mod calm;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Instant,
 };
 
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::broadcast;
-use weir_core::{Ban, Prefix, Producer, Scope, Subject, Until};
+use weir_core::{Ban, Prefix, Producer, Reason, Scope, Subject, Until};
 
+use crate::sinks::Inlet;
 use calm::{Budget, Calm};
 
 /// What kind of event.
@@ -33,6 +38,53 @@ pub enum Kind {
     Allow,
     /// Something failed.
     Error,
+    /// The daemon has started.
+    Start,
+    /// The daemon is about to end.
+    Stop,
+    /// What a sink's rate limit held back.
+    Summary,
+    /// Somebody tries a sink.
+    Test,
+}
+
+impl Kind {
+    /// All of them, by the words of the configuration and of JSON.
+    pub const ALL: [(&str, Self); 10] = [
+        ("found", Self::Found),
+        ("ban", Self::Ban),
+        ("unban", Self::Unban),
+        ("drop", Self::Drop),
+        ("allow", Self::Allow),
+        ("error", Self::Error),
+        ("start", Self::Start),
+        ("stop", Self::Stop),
+        ("summary", Self::Summary),
+        ("test", Self::Test),
+    ];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+
+    /// Its bit, for sets of kinds.
+    pub(crate) fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// A packet that was dropped, or would have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Packet {
+    /// Which rule held it.
+    pub reason: Reason,
+    /// Its protocol's number.
+    pub protocol: u8,
+    /// The port it was for; 0 where there is none.
+    pub port: u16,
+    /// The interface's index.
+    pub interface: u32,
 }
 
 /// One event; absent fields are left out.
@@ -53,6 +105,9 @@ pub struct Event {
     pub reason: String,
     /// Whose finding or ban.
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub producer: Option<Producer>,
+    /// The same, if it is a jail.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub jail: Option<String>,
     /// Which list.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +118,9 @@ pub struct Event {
     /// Until when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
+    /// The packet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet: Option<Packet>,
     /// The lines that led to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
@@ -77,10 +135,12 @@ impl Event {
             subject: None,
             scope: None,
             reason: reason.into(),
+            producer: None,
             jail: None,
             list: None,
             country: None,
             until: None,
+            packet: None,
             evidence: Vec::new(),
         }
     }
@@ -93,6 +153,7 @@ impl Event {
 
     /// From this producer.
     pub fn by(mut self, producer: &Producer) -> Self {
+        self.producer = Some(producer.clone());
         match producer {
             Producer::Jail(name) => self.jail = Some(name.clone()),
             Producer::List(name) => self.list = Some(name.clone()),
@@ -125,25 +186,31 @@ impl Event {
 /// How many events wait for a slow reader.
 const BACKLOG: usize = 1024;
 
-/// Tells events to whoever listens.
-pub struct Events {
+/// Lines of evidence that a sink's queue keeps of one event, the last ones.
+const QUEUED_EVIDENCE: usize = 10;
+
+/// Who listens: the API's readers and the sinks.
+pub struct Outlets {
     sender: broadcast::Sender<Arc<str>>,
-    calm: Mutex<Calm>,
+    sinks: RwLock<Vec<Arc<Inlet>>>,
+    /// The kinds that some sink wants.
+    wanted: AtomicU32,
 }
 
-impl Default for Events {
-    fn default() -> Self {
-        Self {
-            sender: broadcast::Sender::new(BACKLOG),
-            calm: Mutex::default(),
+impl Outlets {
+    /// Tells it to all who listen, but not to the sink of this name.
+    fn pass_on(&self, event: &Event, except: Option<&str>) {
+        if self.wanted.load(Ordering::Relaxed) & event.kind.bit() != 0 {
+            let mut event = event.clone();
+            let surplus = event.evidence.len().saturating_sub(QUEUED_EVIDENCE);
+            event.evidence.drain(..surplus);
+            let event = Arc::new(event);
+            let sinks = self.sinks.read().expect("no holder of this lock panics");
+            let sinks: Vec<_> = sinks.iter().filter(|s| except != Some(s.name())).collect();
+            for sink in sinks {
+                sink.offer(&event);
+            }
         }
-    }
-}
-
-impl Events {
-    /// Tells it to all readers, and the log.
-    pub fn tell(&self, event: &Event) {
-        self.log(event);
         if self.sender.receiver_count() == 0 {
             return;
         }
@@ -154,12 +221,70 @@ impl Events {
         let _ = self.sender.send(line.into());
     }
 
+    /// Tells that something is wrong. A sink is not told of itself.
+    pub fn alert(&self, about: &str, message: &str) {
+        let reason = format!("{about}: {message}");
+        let event = Event::new(Kind::Error, Timestamp::now(), reason);
+        self.pass_on(&event, about.strip_prefix("sink:"));
+    }
+}
+
+/// Tells events to whoever listens.
+pub struct Events {
+    outlets: Arc<Outlets>,
+    calm: Mutex<Calm>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            outlets: Arc::new(Outlets {
+                sender: broadcast::Sender::new(BACKLOG),
+                sinks: RwLock::default(),
+                wanted: AtomicU32::new(0),
+            }),
+            calm: Mutex::default(),
+        }
+    }
+}
+
+impl Events {
+    /// Tells it to all who listen, and the log.
+    pub fn tell(&self, event: &Event) {
+        self.log(event);
+        self.outlets.pass_on(event, None);
+    }
+
+    /// For those who tell what is in the log already.
+    pub fn outlets(&self) -> Arc<Outlets> {
+        self.outlets.clone()
+    }
+
+    /// These sinks are told from now on, and no others.
+    pub fn set_sinks(&self, sinks: Vec<Arc<Inlet>>) {
+        let wanted = sinks.iter().fold(0, |all, sink| all | sink.kinds());
+        *self
+            .outlets
+            .sinks
+            .write()
+            .expect("no holder of this lock panics") = sinks;
+        self.outlets.wanted.store(wanted, Ordering::Relaxed);
+    }
+
+    /// The sinks that are told now.
+    pub fn sinks(&self) -> Vec<Arc<Inlet>> {
+        let sinks = self.outlets.sinks.read();
+        sinks.expect("no holder of this lock panics").clone()
+    }
+
     fn log(&self, event: &Event) {
         let budget = match event.kind {
             Kind::Ban => Some(Budget::Bans),
             Kind::Unban => Some(Budget::Unbans),
             Kind::Allow => Some(Budget::Allows),
             Kind::Error => None,
+            // The log says so in its own words, or it is no affair of its.
+            Kind::Start | Kind::Stop | Kind::Summary | Kind::Test => return,
             // Who asks for them wants all of them.
             Kind::Found | Kind::Drop if tracing::enabled!(tracing::Level::DEBUG) => None,
             Kind::Found | Kind::Drop => return,
@@ -175,13 +300,16 @@ impl Events {
         }
         let subject = event.subject.map(|s| s.to_string()).unwrap_or_default();
         let reason = crate::escape(&event.reason);
-        let jail = event.jail.as_deref().unwrap_or("-");
+        let by = match &event.producer {
+            Some(producer) => producer.to_string().replace(':', " "),
+            None => "-".to_owned(),
+        };
         match event.kind {
-            Kind::Ban => tracing::info!("ban {subject}, jail {jail}: {reason}"),
-            Kind::Unban => tracing::info!("unban {subject}, jail {jail}: {reason}"),
+            Kind::Ban => tracing::info!("ban {subject}, {by}: {reason}"),
+            Kind::Unban => tracing::info!("unban {subject}, {by}: {reason}"),
             Kind::Error => tracing::error!("{subject} {reason}"),
             Kind::Allow => tracing::info!("allow {subject}: {reason}"),
-            Kind::Found | Kind::Drop => tracing::debug!("{:?} {subject} {reason}", event.kind),
+            _ => tracing::debug!("{:?} {subject} {reason}", event.kind),
         }
     }
 
@@ -198,13 +326,29 @@ impl Events {
         self.calm.lock().expect("no holder of this lock panics")
     }
 
-    /// Does anybody listen? Then expensive events are worth making.
+    /// Does anybody listen? Then expensive events, findings and drops, are
+    /// worth making.
     pub fn has_readers(&self) -> bool {
-        self.sender.receiver_count() > 0
+        let expensive = Kind::Found.bit() | Kind::Drop.bit();
+        self.outlets.sender.receiver_count() > 0
+            || self.outlets.wanted.load(Ordering::Relaxed) & expensive != 0
     }
 
     /// All events from now on, as JSON.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
-        self.sender.subscribe()
+        self.outlets.sender.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_words_of_their_json() {
+        for (name, kind) in Kind::ALL {
+            assert_eq!(kind.name(), name);
+            assert_eq!(serde_json::to_value(kind).unwrap(), name);
+        }
     }
 }

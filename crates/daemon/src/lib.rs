@@ -5,7 +5,8 @@
 //! (where addresses are).
 //! `control` (the API) · `exempt` · `lists` · `events` · `alerts`.
 //! the log line to the ban) · `watch` (from a command to the ban) · `service` (what happens on request) · `store` ·
-//! `control` (the API) · `exempt` · `events` · `alerts`.
+//! `control` (the API) · `exempt` · `events` · `sinks` ·
+//! `alerts`.
 #![deny(missing_docs)]
 
 pub mod alerts;
@@ -19,6 +20,7 @@ pub mod geo;
 pub mod instance;
 pub mod lists;
 pub mod service;
+pub mod sinks;
 pub mod store;
 pub mod watch;
 pub mod wiring;

@@ -136,6 +136,8 @@ impl Service {
         let geography = Arc::new(Geography::new(alerts.clone()));
         geography.configure(config.geofence.as_ref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
+        let events = Events::default();
+        alerts.tell(events.outlets());
         Self {
             lists,
             border: Border::default(),
@@ -143,7 +145,7 @@ impl Service {
             backend,
             store,
             exempt: Exempt::default(),
-            events: Events::default(),
+            events,
             alerts,
             decoy: Decoy::default(),
             geography,

@@ -23,9 +23,10 @@ use crate::{
     alerts::Alerts,
     config::{BackendChoice, Config, ConfigErrors, Enforcement},
     control,
-    events::{Event, Kind},
+    events::{Event, Kind, Packet},
     instance::{self, InstanceError},
     service::{Refusal, Service},
+    sinks::Sinks,
     store::{Change, Store, clock::Now, restore},
     watch::Watches,
     worker::{WorkerError, Workers},
@@ -130,7 +131,9 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         service: service.clone(),
         workers: Mutex::new(workers),
         watches: Mutex::default(),
+        sinks: Mutex::default(),
     });
+    reloader.run_sinks();
     reloader.run_watches();
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         thread::Builder::new()
@@ -179,6 +182,10 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         tracing::warn!("cannot tell systemd: {error}");
     }
     announce(&service);
+    let version = format!("weir {}", env!("CARGO_PKG_VERSION"));
+    service
+        .events
+        .tell(&Event::new(Kind::Start, Timestamp::now(), version));
 
     for signal in signals.forever() {
         if signal != signal_hook::consts::SIGHUP {
@@ -204,6 +211,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     }
     service.events.settle(true);
     service.store.close();
+    let stopped = "what is banned stays banned";
+    service
+        .events
+        .tell(&Event::new(Kind::Stop, Timestamp::now(), stopped));
+    reloader.sinks().stop();
     let socket = service.config().socket.clone();
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::debug!("cannot remove {}: {error}", socket.display());
@@ -431,6 +443,12 @@ fn tell_packets(service: &Service) {
                 ),
             );
             event.subject = Some(Prefix::host(packet.source));
+            event.packet = Some(Packet {
+                reason: packet.reason,
+                protocol: packet.protocol,
+                port: packet.port,
+                interface: packet.ifindex,
+            });
             service.events.tell(&event);
         });
         match polled {
@@ -448,6 +466,7 @@ pub struct Reloader {
     service: Arc<Service>,
     workers: Mutex<Workers>,
     watches: Mutex<Watches>,
+    sinks: Mutex<Sinks>,
 }
 
 impl Reloader {
@@ -486,6 +505,7 @@ impl Reloader {
         }
         self.service.set_config(new.clone());
         self.service.lists.configure(&new.lists);
+        self.run_sinks();
         self.run_watches();
         alert_on(
             &self.service,
@@ -526,6 +546,16 @@ impl Reloader {
     /// Has the watches of the configuration in force run, and no others.
     fn run_watches(&self) {
         self.watches().run(&self.service, &self.service.config());
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, Sinks> {
+        self.sinks.lock().expect("no holder of this lock panics")
+    }
+
+    /// The same for sinks.
+    fn run_sinks(&self) {
+        let (service, mut sinks) = (&self.service, self.sinks());
+        sinks.run(&service.events, &service.alerts, &service.config());
     }
 
     fn stop(&self) {

@@ -441,14 +441,7 @@ impl Worker {
                 self.service.alerts.clear(&about);
                 continue;
             }
-            let message = &problem.message;
-            self.service.alerts.raise(&about, message.clone());
-            // The alert is in the log already.
-            if self.service.events.has_readers() {
-                let told = format!("{path}: {message}");
-                let event = Event::new(Kind::Error, Timestamp::now(), told);
-                self.service.events.tell(&event);
-            }
+            self.service.alerts.raise(&about, problem.message.clone());
         }
         if info.cut + info.truncated + info.rotated > 0 {
             tracing::debug!(

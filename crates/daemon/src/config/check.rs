@@ -18,7 +18,7 @@ use super::{
     BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
     SourceChoice, decoy, geofence, list,
     reader::{Document, Section},
-    ring, watch,
+    ring, sink, watch,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -50,6 +50,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = list::read(&mut root, host, &mut warnings);
     let watches = watch::read(&mut root, &mut warnings);
+    let sinks = sink::read(&mut root, &mut warnings);
     root.finish();
 
     let idle = jails.is_empty() && watches.is_empty() && decoy.is_none();
@@ -76,6 +77,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
             .filter_map(|(name, filter)| Some((name, filter?)))
             .collect(),
         watches,
+        sinks,
         warnings,
     })
 }

@@ -10,6 +10,7 @@ mod list;
 mod listeners;
 mod reader;
 mod ring;
+mod sink;
 mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
@@ -33,6 +34,7 @@ use weir_core::{
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
+pub use sink::{Format, Secret, SinkConfig, SinkKind};
 pub use watch::{OnlyIf, WatchConfig};
 
 /// Where the configuration is by default.
@@ -69,6 +71,8 @@ pub struct Config {
     pub filters: BTreeMap<String, Definition>,
     /// The enabled watches, in the order of the file.
     pub watches: Vec<WatchConfig>,
+    /// The enabled sinks, in the order of the file.
+    pub sinks: Vec<SinkConfig>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<String>,
 }

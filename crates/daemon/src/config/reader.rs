@@ -175,6 +175,11 @@ impl<'d, 'i> Section<'d, 'i> {
         );
     }
 
+    /// Was this key written, and not asked for yet?
+    pub fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     /// A text.
     pub fn string(&mut self, key: &'static str, allowed: &str) -> Option<At<String>> {
         let At { value, line } = self.take(key)?;

@@ -14,6 +14,7 @@ use crate::{
     classes::{BorderStatus, Listing},
     decoy::DecoyStatus,
     exempt::Exemption,
+    sinks::SinkStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
     watch::WatchStatus,
 };
@@ -226,6 +227,8 @@ pub struct Status {
     pub rings: Vec<RingStatus>,
     /// Watches.
     pub watches: Vec<WatchStatus>,
+    /// Sinks.
+    pub sinks: Vec<SinkStatus>,
     /// What is wrong now.
     pub alerts: Vec<Alert>,
     /// What is allowed but probably not meant.

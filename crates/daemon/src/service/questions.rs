@@ -12,7 +12,12 @@ use weir_core::{Producer, Protocol, Reason};
 use weir_enforce::Entry;
 
 use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
-use crate::{config::duration_text, exempt::Exemption, store::clock::Now};
+use crate::{
+    config::duration_text,
+    exempt::Exemption,
+    sinks::{self, Tried},
+    store::clock::Now,
+};
 
 impl Service {
     /// The bans in force, of one jail or all; at most `limit` of them.
@@ -164,6 +169,23 @@ impl Service {
             .collect()
     }
 
+    /// Sends a test event to the sink of this name, and says what came of it.
+    pub fn test_sink(&self, name: &str) -> Result<Tried, Refusal> {
+        let config = self.config();
+        match config.sinks.iter().find(|sink| sink.name == name) {
+            Some(sink) => Ok(sinks::attempt(sink)),
+            None => Err(Refusal::NotFound(format!(
+                "there is no sink {name:?}; enabled are: {}",
+                config
+                    .sinks
+                    .iter()
+                    .map(|sink| sink.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ))),
+        }
+    }
+
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
         let config = self.config();
@@ -185,6 +207,7 @@ impl Service {
             jails: self.jails()?,
             rings: self.rings(),
             watches: self.watches.status(&config),
+            sinks: self.events.sinks().iter().map(|s| s.status()).collect(),
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),
             unsaved: self.store.pending(),

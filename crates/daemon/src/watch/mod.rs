@@ -240,7 +240,7 @@ impl Watcher {
             }
             wait = (wait * 2).min(RESTART_MAX);
         }
-        self.service.alerts.clear(&self.about);
+        self.service.alerts.forget(&self.about);
     }
 
     /// Reads one run of the command to its end, and says how it ended.

@@ -1,0 +1,98 @@
+//! CURVE public keys as people write them. libzmq takes any characters for a
+//! key; here what is not one is refused, so that no typing mistake ends in a
+//! connection that is not what was meant.
+
+/// The 85 characters, in the order of their values (ZeroMQ RFC 32).
+const Z85: &[u8; 85] =
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+const LENGTH: usize = 40;
+
+/// Reads 40 characters of Z85, or the 80 hexadecimal digits of these (which is
+/// how ipt_geofence wants it).
+pub fn read(text: &str) -> Result<[u8; 32], String> {
+    match text.len() {
+        LENGTH => z85(text.as_bytes()),
+        n if n == 2 * LENGTH => z85(&hexadecimal(text)?),
+        n => Err(format!(
+            "{n} characters are neither {LENGTH} nor {}",
+            2 * LENGTH
+        )),
+    }
+}
+
+fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let pairs = text.as_bytes().chunks_exact(2);
+    let bytes: Option<Vec<u8>> = pairs
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect();
+    bytes.ok_or_else(|| "80 characters that are not all hexadecimal digits".to_owned())
+}
+
+fn z85(text: &[u8]) -> Result<[u8; 32], String> {
+    let mut key = [0; 32];
+    for (group, bytes) in text.chunks_exact(5).zip(key.chunks_exact_mut(4)) {
+        let mut number: u64 = 0;
+        for character in group {
+            let value = Z85.iter().position(|c| c == character);
+            let value = value.ok_or("a character that Z85 does not have")?;
+            number = number * 85 + value as u64;
+        }
+        let number = u32::try_from(number).map_err(|_| "a group of five above 2^32")?;
+        bytes.copy_from_slice(&number.to_be_bytes());
+    }
+    if key == [0; 32] {
+        return Err("all zeros".to_owned());
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUBLIC: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+
+    /// libzmq writes them.
+    #[cfg(feature = "zmq")]
+    #[test]
+    fn both_ways_to_write_a_key_are_read() {
+        for _ in 0..100 {
+            let key = zmq::CurveKeyPair::new().unwrap().public_key;
+            let text = zmq::z85_encode(&key).unwrap();
+            assert_eq!(read(&text), Ok(key), "{text}");
+            let hex: String = text.bytes().map(|b| format!("{b:02X}")).collect();
+            assert_eq!(read(&hex), Ok(key), "{text}");
+            assert_eq!(read(&hex.to_lowercase()), Ok(key), "{text}");
+        }
+        assert!(read(PUBLIC).is_ok());
+    }
+
+    /// G13: whatever is no key is refused.
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let changed = |at: usize, to: &str| {
+            let mut text = PUBLIC.to_owned();
+            text.replace_range(at..at + 1, to);
+            text
+        };
+        for text in [
+            "",
+            "x",
+            &PUBLIC[..39],
+            &format!("{PUBLIC}0"),
+            &changed(3, "\\"),
+            &changed(3, " "),
+            &changed(3, "\""),
+            &changed(0, "#"),
+            &changed(0, "é"),
+            &"0".repeat(40),
+            &"#".repeat(40),
+            &"g".repeat(80),
+            &"30".repeat(40),
+            &"ab".repeat(32),
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Sinks: where events go besides the log and the API. Each has a bounded
+//! queue (`inlet`) and a thread of its own, so that a receiver that is slow,
+//! dead or hostile costs nobody else anything: a failed delivery is tried
+//! again, later each time, and what the queue cannot hold meanwhile is counted.
+//! How an event is written is in `record`; each kind has a file.
+
+mod file;
+pub(crate) mod http;
+mod inlet;
+pub(crate) mod key;
+mod rate;
+mod record;
+mod telegram;
+mod webhook;
+#[cfg(feature = "zmq")]
+mod zmq;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+pub use inlet::{Inlet, SinkStatus};
+
+use crate::{
+    alerts::Alerts,
+    config::{Config, SinkConfig, SinkKind},
+    events::{Event, Events, Kind},
+};
+use rate::Rate;
+use record::Records;
+
+/// A thread looks this often whether it is to stop.
+const WAIT: Duration = Duration::from_millis(250);
+/// The first wait before a delivery is tried again; each further one is twice
+/// as long …
+const RETRY: Duration = Duration::from_secs(1);
+/// … up to this.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// At a stop the sinks have this long for what waits.
+const STOP_WITHIN: Duration = Duration::from_secs(3);
+
+/// Why an event has not been delivered.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may be, later.
+    Later {
+        /// What is wrong.
+        why: String,
+        /// The receiver asks for this much time.
+        after: Option<Duration>,
+    },
+    /// It never will be.
+    Refused(String),
+}
+
+impl Failure {
+    fn later(why: impl Into<String>) -> Self {
+        Self::Later {
+            why: why.into(),
+            after: None,
+        }
+    }
+}
+
+/// What each kind of sink does.
+trait Deliver: Send {
+    /// Delivers one event, or says why not, in bounded time.
+    fn deliver(&mut self, event: &Event) -> Result<(), Failure>;
+
+    /// Looks after its connection while there is nothing to deliver.
+    fn idle(&mut self) {}
+}
+
+fn open(config: &SinkConfig) -> Result<Box<dyn Deliver>, Failure> {
+    let records = Records::new(config.format);
+    Ok(match &config.kind {
+        SinkKind::Webhook { url, token, ca } => Box::new(webhook::Webhook::new(
+            url.clone(),
+            token.clone(),
+            ca.as_deref(),
+            records,
+        )),
+        SinkKind::Telegram {
+            api,
+            token,
+            chat_id,
+        } => Box::new(telegram::Telegram::new(
+            api,
+            token,
+            chat_id.clone(),
+            records,
+        )),
+        #[cfg(feature = "zmq")]
+        SinkKind::Zmq { url, server_key } => {
+            let opened = zmq::Publisher::new(url.clone(), server_key.as_ref(), records);
+            Box::new(opened.map_err(|e| Failure::later(format!("cannot connect to {url}: {e}")))?)
+        }
+        #[cfg(not(feature = "zmq"))]
+        SinkKind::Zmq { .. } => {
+            return Err(Failure::Refused("built without ZeroMQ".to_owned()));
+        }
+        SinkKind::File { path } => Box::new(file::JsonLines::new(path.clone(), records)),
+    })
+}
+
+/// What came of a test event.
+#[derive(Debug, Clone, Serialize)]
+pub struct Tried {
+    /// Which sink.
+    pub sink: String,
+    /// Where it went.
+    pub target: String,
+    /// Did the receiver take it?
+    pub delivered: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How long that took.
+    pub milliseconds: u64,
+}
+
+/// Sends one test event, beside the sink's queue.
+pub fn attempt(config: &SinkConfig) -> Tried {
+    let event = Event::new(
+        Kind::Test,
+        Timestamp::now(),
+        format!("a test of the sink {}, by hand", config.name),
+    );
+    let begun = Instant::now();
+    let done = open(config).and_then(|mut receiver| receiver.deliver(&event));
+    Tried {
+        sink: config.name.clone(),
+        target: config.target(),
+        delivered: done.is_ok(),
+        error: done.err().map(|failure| match failure {
+            Failure::Later { why, .. } | Failure::Refused(why) => why,
+        }),
+        milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The sinks that run.
+#[derive(Default)]
+pub struct Sinks {
+    running: Vec<Running>,
+}
+
+struct Running {
+    config: SinkConfig,
+    inlet: Arc<Inlet>,
+    thread: JoinHandle<()>,
+}
+
+impl Sinks {
+    /// Runs the sinks of this configuration: one that is as before goes on; any
+    /// other is ended, and nobody waits for it, or started.
+    pub fn run(&mut self, events: &Events, alerts: &Arc<Alerts>, config: &Config) {
+        let before = std::mem::take(&mut self.running);
+        for running in before {
+            if config.sinks.contains(&running.config) {
+                self.running.push(running);
+            } else {
+                running.end();
+            }
+        }
+        for sink in &config.sinks {
+            if self.running.iter().any(|running| running.config == *sink) {
+                continue;
+            }
+            let inlet = Arc::new(Inlet::new(sink, alerts.clone()));
+            let outlet = Outlet {
+                inlet: inlet.clone(),
+                receiver: None,
+                rate: sink.rate.map(Rate::new),
+                config: sink.clone(),
+            };
+            let started = thread::Builder::new()
+                .name("weir-sink".into())
+                .spawn(move || outlet.run());
+            match started {
+                Ok(thread) => self.running.push(Running {
+                    config: sink.clone(),
+                    inlet,
+                    thread,
+                }),
+                Err(error) => {
+                    alerts.raise(&inlet.about, format!("cannot start its thread: {error}"));
+                }
+            }
+        }
+        let position = |running: &Running| config.sinks.iter().position(|s| *s == running.config);
+        self.running.sort_by_key(position);
+        events.set_sinks(self.running.iter().map(|r| r.inlet.clone()).collect());
+    }
+
+    /// Ends all of them. What waits has some seconds to be delivered in.
+    pub fn stop(&mut self) {
+        let deadline = Instant::now() + STOP_WITHIN;
+        for running in &self.running {
+            running.inlet.stop.store(true, Relaxed);
+            running.inlet.wake();
+        }
+        for running in self.running.drain(..) {
+            while !running.thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !running.thread.is_finished() {
+                let waiting = running.inlet.status().queued;
+                tracing::warn!(
+                    "sink {}: {waiting} events were not delivered",
+                    running.config.name
+                );
+            } else if running.thread.join().is_err() {
+                tracing::error!("sink {}: its thread had panicked", running.config.name);
+            }
+        }
+    }
+}
+
+impl Running {
+    fn end(self) {
+        self.inlet.stop.store(true, Relaxed);
+        self.inlet.wake();
+    }
+}
+
+/// One thread.
+struct Outlet {
+    inlet: Arc<Inlet>,
+    receiver: Option<Box<dyn Deliver>>,
+    rate: Option<Rate>,
+    config: SinkConfig,
+}
+
+impl Outlet {
+    fn stopping(&self) -> bool {
+        self.inlet.stop.load(Relaxed)
+    }
+
+    fn run(mut self) {
+        loop {
+            let event = self.inlet.take(WAIT);
+            if let Some(summary) = self.rate.as_mut().and_then(|r| r.settle(Instant::now())) {
+                self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
+            }
+            let Some(event) = event else {
+                if self.stopping() {
+                    break;
+                }
+                if let Some(receiver) = &mut self.receiver {
+                    receiver.idle();
+                }
+                continue;
+            };
+            let now = Instant::now();
+            if self.rate.as_mut().is_none_or(|r| r.admit(event.kind, now)) {
+                self.deliver(&event);
+            } else {
+                self.count(|inlet| &inlet.held_back);
+            }
+            self.tell_lost();
+        }
+        if let Some(summary) = self.rate.as_mut().and_then(Rate::held) {
+            self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
+        }
+        self.inlet.give_up();
+        let about = &self.inlet.about;
+        self.inlet.alerts.forget(about);
+        self.inlet.alerts.forget(&format!("{about}:queue"));
+    }
+
+    fn count(&self, which: impl Fn(&Inlet) -> &AtomicU64) {
+        which(&self.inlet).fetch_add(1, Relaxed);
+    }
+
+    /// Delivers it, however often that must be tried, unless the sink ends.
+    fn deliver(&mut self, event: &Event) {
+        let mut wait = RETRY;
+        loop {
+            let done = match &mut self.receiver {
+                Some(receiver) => receiver.deliver(event),
+                none => match open(&self.config) {
+                    Ok(receiver) => none.insert(receiver).deliver(event),
+                    Err(failure) => Err(failure),
+                },
+            };
+            match done {
+                Ok(()) => {
+                    self.count(|inlet| &inlet.delivered);
+                    self.state(None);
+                    return;
+                }
+                Err(Failure::Refused(why)) => {
+                    self.count(|inlet| &inlet.refused);
+                    self.state(Some(format!("{why}: the event is given up")));
+                    return;
+                }
+                Err(Failure::Later { why, after }) => {
+                    self.state(Some(why));
+                    let again = Instant::now() + after.unwrap_or(wait);
+                    while !self.stopping() && Instant::now() < again {
+                        thread::sleep(WAIT.min(again.saturating_duration_since(Instant::now())));
+                    }
+                    if self.stopping() {
+                        self.count(|inlet| &inlet.lost);
+                        self.inlet.give_up();
+                        return;
+                    }
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    fn state(&self, failing: Option<String>) {
+        match &failing {
+            Some(why) => self.inlet.alerts.raise(
+                &self.inlet.about,
+                format!("events do not reach {}: {why}", self.config.target()),
+            ),
+            None => self.inlet.alerts.clear(&self.inlet.about),
+        }
+        let mut state = self.inlet.failing.lock();
+        **state.as_mut().expect("no holder of this lock panics") = failing;
+    }
+
+    /// Once events get through again: how many did not.
+    fn tell_lost(&mut self) {
+        let works = self.inlet.status().failing.is_none();
+        let lost = match works {
+            true => self.inlet.take_lost(),
+            false => 0,
+        };
+        if lost > 0 {
+            let about = format!("{}:queue", self.inlet.about);
+            self.inlet.alerts.clear(&about);
+            let told = format!("{lost} events were lost here: more than could wait");
+            self.deliver(&Event::new(Kind::Error, Timestamp::now(), told));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! So many events a minute; the others of it are counted by kind and told as
+//! one line when it is over. Time comes in with each call.
+
+use std::time::{Duration, Instant};
+
+use crate::events::Kind;
+
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// One sink's minute; it begins with its first event.
+#[derive(Debug)]
+pub(super) struct Rate {
+    limit: u32,
+    since: Option<Instant>,
+    sent: u32,
+    held: [u64; Kind::ALL.len()],
+}
+
+impl Rate {
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            since: None,
+            sent: 0,
+            held: [0; Kind::ALL.len()],
+        }
+    }
+
+    /// May this event be sent, or is it counted only?
+    pub(super) fn admit(&mut self, kind: Kind, now: Instant) -> bool {
+        self.since.get_or_insert(now);
+        if self.sent < self.limit {
+            self.sent += 1;
+            return true;
+        }
+        self.held[kind as usize] += 1;
+        false
+    }
+
+    /// When the minute is over: what was held back in it, in words.
+    pub(super) fn settle(&mut self, now: Instant) -> Option<String> {
+        let since = self.since?;
+        if now.duration_since(since) < WINDOW {
+            return None;
+        }
+        self.since = None;
+        self.sent = 0;
+        self.held()
+    }
+
+    /// What is held back now, in words; nothing from then on.
+    pub(super) fn held(&mut self) -> Option<String> {
+        let held = std::mem::take(&mut self.held);
+        let words: Vec<_> = Kind::ALL
+            .iter()
+            .zip(held)
+            .filter(|(_, n)| *n > 0)
+            .map(|((_, kind), n)| match (kind, n) {
+                (Kind::Found, 1) => "1 more finding".to_owned(),
+                (Kind::Found, n) => format!("{n} more findings"),
+                (kind, 1) => format!("1 more {}", kind.name()),
+                (kind, n) => format!("{n} more {}s", kind.name()),
+            })
+            .collect();
+        if words.is_empty() {
+            return None;
+        }
+        Some(format!("and {} in the last minute", words.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_events_of_a_minute_go_and_the_rest_is_counted() {
+        let start = Instant::now();
+        let mut rate = Rate::new(20);
+        let sent = (0..332).filter(|_| rate.admit(Kind::Ban, start)).count();
+        assert_eq!(sent, 20);
+        assert!(!rate.admit(Kind::Unban, start));
+        assert_eq!(rate.settle(start + WINDOW / 2), None);
+        let over = start + WINDOW;
+        assert_eq!(
+            rate.settle(over).as_deref(),
+            Some("and 312 more bans, 1 more unban in the last minute")
+        );
+        assert_eq!(rate.settle(over + WINDOW), None);
+        // A new minute begins with its first event.
+        assert!(rate.admit(Kind::Ban, over + WINDOW));
+        assert_eq!(
+            rate.settle(over + WINDOW * 2 - Duration::from_millis(1)),
+            None
+        );
+        assert_eq!(rate.settle(over + WINDOW * 2), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! `weir sink`
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::{Answer, Common, client, show};
+
+/// Try where events go
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Send a test event to a sink and say what came of it
+    ///
+    /// Exit code 1 if it was not delivered. What waits in the sink's queue is
+    /// not touched.
+    Test(Test),
+}
+
+#[derive(clap::Args)]
+pub struct Test {
+    /// Which sink
+    name: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+    let Verb::Test(test) = verb;
+    let path = format!(
+        "/v1/sinks/{}/test",
+        client::quote(&test.name).replace('/', "%2F")
+    );
+    let tried = common.client().post(&path, &Value::Null)?.ok()?;
+    let delivered = tried["delivered"].as_bool().unwrap_or(false);
+    if test.json {
+        show::json(&tried)?;
+    } else {
+        let (sink, target) = (show::text(&tried["sink"]), show::text(&tried["target"]));
+        show::line(match delivered {
+            true => format!(
+                "sink {sink}: {target} took the event in {} ms",
+                tried["milliseconds"]
+            ),
+            false => format!(
+                "sink {sink}: {target} did not get the event: {}",
+                show::text(&tried["error"])
+            ),
+        })?;
+    }
+    Ok(match delivered {
+        true => Answer::Done,
+        false => Answer::No,
+    })
+}
