@@ -9,6 +9,7 @@ mod cli;
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -225,6 +226,22 @@ fn mistakes(config: &str) -> Option<String> {
     } else {
         format!("interfaces = [\"lo\"]\n{config}")
     };
+    // Keys and tokens that it names are read.
+    let authorities = fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").unwrap();
+    for (name, text) in [
+        (
+            "telegram.token",
+            "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw",
+        ),
+        ("tower.token", "a token"),
+        ("tower.pem", &authorities),
+        ("zmq.key", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"),
+    ] {
+        let file = dir.path().join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let config = config.replace("/etc/weir/", &format!("{}/", dir.path().display()));
     fs::write(&path, &config).unwrap();
     let mut check = Command::new(WEIR);
     check.args(["check", "--config"]).arg(&path);
@@ -258,6 +275,8 @@ fn every_configuration_in_the_documents_is_good() {
             checked += 1;
             // The sentence says where it belongs.
             let jail = "[jail.sshd]\npaths = [\"/var/log/auth.log\"]\n";
+            let sink = "[sink.log]\nkind = \"file\"\npath = \"/var/log/weir.json\"\n";
+            let zmq = "[sink.bus]\nkind = \"zmq\"\nurl = \"tcp://127.0.0.1:5556\"\n";
             let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
             let list = "[list.bad]\nfile = \"/etc/weir/bad.txt\"\n";
             let decoy = "[decoy]\nports = [\"23/tcp\"]\n";
@@ -271,6 +290,7 @@ fn every_configuration_in_the_documents_is_good() {
                 list,
                 decoy,
             ];
+            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, watch, sink, zmq];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
                 wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));
