@@ -12,6 +12,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -668,4 +669,95 @@ fn alerts_reach_the_sinks_and_a_reload_changes_them() {
     assert_eq!(first.seen().len(), before);
     assert_eq!(host.json(&["status"])["sinks"].as_array().unwrap().len(), 1);
     assert!(Path::new(&host.path("state")).exists());
+}
+
+/// An HTTPS server whose certificate is of an authority of its own, `ca.pem`;
+/// it writes what it is sent to `posted`.
+struct Tls {
+    server: Child,
+    port: String,
+}
+
+impl Tls {
+    fn start(host: &Plain) -> Self {
+        let script = "set -e; cd {dir}\n\
+            new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=weir-test \"$@\"; }\n\
+            new -x509 -days 2 -keyout ca.key -out ca.pem\n\
+            new -keyout key.pem -out csr.pem\n\
+            echo subjectAltName=IP:127.0.0.1 >ext\n\
+            openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem\n";
+        let made = Command::new("/bin/sh")
+            .args(["-c", &host.filled(script)])
+            .output();
+        let made = made.unwrap();
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        let script = r#"
+import http.server, ssl
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['content-length']))
+        with open('{dir}/posted', 'ab') as posted:
+            posted.write(body + b'\n')
+        self.send_response(200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+server = http.server.HTTPServer(('127.0.0.1', 0), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('{dir}/cert.pem', '{dir}/key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+        let mut server = Command::new("python3")
+            .args(["-c", &host.filled(script)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut port = String::new();
+        let mut said = BufReader::new(server.stdout.take().unwrap());
+        said.read_line(&mut port).unwrap();
+        Self {
+            server,
+            port: port.trim().to_owned(),
+        }
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+#[test]
+fn a_server_that_nobody_vouches_for_is_an_alert_and_hears_nothing() {
+    let mut host = Plain::new();
+    let tls = Tls::start(&host);
+    let section = |host_name: &str, more: &str| {
+        format!(
+            "[sink.tower]\nkind = \"webhook\"\nurl = \"https://{host_name}:{}/\"\nevents = [\"ban\"]\n{more}\n",
+            tls.port
+        )
+    };
+    host.configure(&section("127.0.0.1", ""));
+    host.start();
+    host.done(&["ban", "203.0.113.7"]);
+    host.until("an alert", |h| h.alerts().contains("UnknownIssuer"));
+    // Vouched for, but by another name.
+    host.configure(&section("localhost", "ca_file = \"{dir}/ca.pem\""));
+    host.done(&["reload"]);
+    let (code, text) = host.ask(&["sink", "test", "tower"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(host.read("posted"), "");
+    host.configure(&section("127.0.0.1", "ca_file = \"{dir}/ca.pem\""));
+    host.done(&["reload"]);
+    host.done(&["ban", "203.0.113.8"]);
+    host.until("the event", |h| h.read("posted").contains("203.0.113.8"));
+    assert_eq!(host.alerts(), "[]");
 }

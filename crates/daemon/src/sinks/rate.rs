@@ -1,5 +1,6 @@
 //! So many events a minute; the others of it are counted by kind and told as
-//! one line when it is over. Time comes in with each call.
+//! one line when it is over. What is wrong has a budget of its own: a storm of
+//! bans must not hide it. Time comes in with each call.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub(super) struct Rate {
     limit: u32,
     since: Option<Instant>,
-    sent: u32,
+    /// Of what happens, and of what is wrong.
+    sent: [u32; 2],
     held: [u64; Kind::ALL.len()],
 }
 
@@ -21,7 +23,7 @@ impl Rate {
         Self {
             limit,
             since: None,
-            sent: 0,
+            sent: [0; 2],
             held: [0; Kind::ALL.len()],
         }
     }
@@ -29,8 +31,10 @@ impl Rate {
     /// May this event be sent, or is it counted only?
     pub(super) fn admit(&mut self, kind: Kind, now: Instant) -> bool {
         self.since.get_or_insert(now);
-        if self.sent < self.limit {
-            self.sent += 1;
+        let own = matches!(kind, Kind::Error | Kind::Start | Kind::Stop);
+        let sent = &mut self.sent[usize::from(own)];
+        if *sent < self.limit {
+            *sent += 1;
             return true;
         }
         self.held[kind as usize] += 1;
@@ -44,7 +48,7 @@ impl Rate {
             return None;
         }
         self.since = None;
-        self.sent = 0;
+        self.sent = [0; 2];
         self.held()
     }
 
@@ -80,6 +84,7 @@ mod tests {
         let sent = (0..332).filter(|_| rate.admit(Kind::Ban, start)).count();
         assert_eq!(sent, 20);
         assert!(!rate.admit(Kind::Unban, start));
+        assert!(rate.admit(Kind::Error, start));
         assert_eq!(rate.settle(start + WINDOW / 2), None);
         let over = start + WINDOW;
         assert_eq!(

@@ -58,16 +58,18 @@ impl Group {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        for fd in [
-            supervisor.stdout.as_ref().map(AsFd::as_fd),
-            supervisor.stderr.as_ref().map(AsFd::as_fd),
-        ]
-        .into_iter()
-        .flatten()
-        {
+        let group = Self { supervisor };
+        for fd in group.pipes() {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
-        Ok(Self { supervisor })
+        Ok(group)
+    }
+
+    /// Its output and its complaints, as far as they are open.
+    fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let output = self.supervisor.stdout.as_ref().map(AsFd::as_fd);
+        let complaints = self.supervisor.stderr.as_ref().map(AsFd::as_fd);
+        [output, complaints].into_iter().flatten()
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -86,14 +88,9 @@ impl Group {
 
     /// Waits until it prints, complains or ends, or the time is over.
     pub(super) fn wait(&self, time: Duration) {
-        let fds: [Option<BorrowedFd<'_>>; 2] = [
-            self.supervisor.stdout.as_ref().map(AsFd::as_fd),
-            self.supervisor.stderr.as_ref().map(AsFd::as_fd),
-        ];
-        let mut fds: Vec<_> = fds
-            .iter()
-            .flatten()
-            .map(|fd| PollFd::new(fd, PollFlags::IN))
+        let mut fds: Vec<_> = self
+            .pipes()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         // Interrupted or not, the caller looks at everything.
         let _ = rustix::event::poll(&mut fds, Some(&timespec(time)));
