@@ -120,6 +120,34 @@ pub fn udp_send(
         .context(|| describe("send by UDP", namespace, from, to))
 }
 
+/// Sends frames as they are out through a device, whatever they claim to be;
+/// answers how many left.
+pub fn send_frames<'f>(
+    namespace: &Namespace,
+    dev: &str,
+    frames: impl Iterator<Item = &'f [u8]> + Send,
+) -> Result<u64> {
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType};
+    namespace
+        .enter(|| {
+            let no_device = || io::Error::from(io::ErrorKind::NotFound);
+            let device = nix::ifaddrs::getifaddrs()?
+                .filter(|i| i.interface_name == dev)
+                .find_map(|i| i.address?.as_link_addr().copied())
+                .ok_or_else(no_device)?;
+            let (family, kind) = (AddressFamily::Packet, SockType::Raw);
+            let socket = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+            socket::bind(socket.as_raw_fd(), &device)?;
+            let sent = frames.filter(|frame| {
+                socket::send(socket.as_raw_fd(), frame, MsgFlags::empty()).is_ok()
+            });
+            Ok::<_, io::Error>(sent.count() as u64)
+        })?
+        .context(|| format!("send frames out through {dev} in {}", namespace.name()))
+}
+
 /// One echo request (ICMP or ICMPv6); answers the round trip time.
 pub fn ping(
     namespace: &Namespace,
