@@ -420,8 +420,11 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			count(R_DECOY, frame_len);
 			return drop;
 		}
-		if (c->refused >= DECOY_REFUSED)
-			goto none;
+		/* Later, then: it is sent again until we acknowledge it. */
+		if (c->refused >= DECOY_REFUSED) {
+			count(R_DECOY, frame_len);
+			return drop;
+		}
 		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
 		       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp)) {
 			c->refused++;
