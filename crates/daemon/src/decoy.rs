@@ -265,3 +265,85 @@ fn port_text(protocol: u8, port: u16) -> String {
         _ => port.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use weir_core::{Until, policy::Offence};
+
+    use super::*;
+    use crate::config::{Config, Host};
+
+    /// As configured, at ports that no host serves.
+    fn config(more: &str) -> DecoyConfig {
+        let text = format!("backend = \"dry-run\"\n[decoy]\nports = [\"1/tcp\"]\n{more}");
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        config.decoy.unwrap()
+    }
+
+    fn offend(ledger: &Ledger, now: Timestamp) -> Option<Duration> {
+        let finding = Finding {
+            addr: "198.51.100.7".parse().unwrap(),
+            time: now - SAME_OFFENCE,
+            user: None,
+            attempts: 1,
+            pattern: 0,
+        };
+        match ledger.record(0, &finding, &[], now) {
+            Outcome::Ban(ban) => match ban.until {
+                Until::At(end) => Some(end.duration_since(now).unsigned_abs()),
+                Until::Never => panic!("it has an end"),
+            },
+            _ => None,
+        }
+    }
+
+    /// G8: a million offences only grow, and stop at the cap; before and after
+    /// they went through the database's form.
+    #[test]
+    fn a_million_offences_only_grow() {
+        let ledger_of = |more| ledger(&config(more));
+        let ledger = ledger_of("");
+        let (week, step) = (Duration::from_secs(7 * 86_400), Duration::from_secs(60));
+        let mut now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut last = Duration::ZERO;
+        for n in 0..1_000_000u32 {
+            now += step;
+            let time = offend(&ledger, now).expect("each one bans");
+            assert!(time >= last && time <= week, "offence {n}: {time:?}");
+            let doubled = (Duration::from_secs(900) * 2u32.pow(n.min(20))).min(week);
+            assert_eq!(time, doubled, "offence {n}");
+            last = time;
+        }
+        assert_eq!(last, week);
+
+        let after = ledger_of("");
+        after.restore_history(ledger.history());
+        assert_eq!(offend(&after, now + step), Some(week));
+        let most = Offence {
+            jail: "decoy".into(),
+            subject: "198.51.100.7".parse().unwrap(),
+            offences: u32::MAX,
+            last: now,
+        };
+        let after = ledger_of("");
+        after.restore_history([most]);
+        for n in 1..4 {
+            assert_eq!(offend(&after, now + step * n), Some(week));
+        }
+    }
+
+    #[test]
+    fn one_visit_is_one_offence() {
+        let ledger = ledger(&config(""));
+        let now = Timestamp::now();
+        assert!(offend(&ledger, now).is_some());
+        // Of the same scan, on their way while the ban came into force.
+        for ms in [0, 1, 500, 1000] {
+            assert_eq!(offend(&ledger, now + Duration::from_millis(ms)), None);
+        }
+        let again = offend(&ledger, now + Duration::from_millis(1001));
+        assert_eq!(again, Some(Duration::from_secs(1800)));
+    }
+}

@@ -201,3 +201,130 @@ fn joined(ranges: &[PortRange], before: &str) -> String {
     }
     text.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
+
+    use super::*;
+    use crate::config::{Config, ConfigErrors};
+
+    struct Lab;
+
+    impl HostFacts for Lab {
+        fn interfaces(&self) -> Vec<String> {
+            vec!["eth0".into()]
+        }
+        fn default_route_interfaces(&self) -> Vec<String> {
+            self.interfaces()
+        }
+        fn has_journal(&self) -> bool {
+            true
+        }
+        fn has_file(&self, _: &str) -> bool {
+            false
+        }
+        fn user(&self, _: &str) -> Option<u32> {
+            None
+        }
+        fn processors(&self) -> usize {
+            2
+        }
+        fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+            [(Protocol::Tcp, 22), (Protocol::Tcp, 443), (Protocol::Udp, 53)].into()
+        }
+        fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+            40_000..=50_000
+        }
+    }
+
+    fn check(text: &str) -> Result<Config, ConfigErrors> {
+        Config::check(Path::new("weir.toml"), text, &Lab)
+    }
+
+    fn decoy(text: &str) -> DecoyConfig {
+        let config = check(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        config.decoy.expect("there is a section")
+    }
+
+    #[test]
+    fn defaults_and_words_are_read() {
+        let short = decoy("[decoy]\nports = [\"23/tcp\"]");
+        assert_eq!(short.limits.ban_time, BanTime::For(15 * MINUTE));
+        let week = Some(Increment {
+            factor: 2.0,
+            max: WEEK,
+        });
+        assert_eq!(short.limits.increment, week);
+        assert_eq!((short.limits.max_retry, short.proof), (1, Proof::Handshake));
+        assert!(check("").unwrap().decoy.is_none());
+
+        let text = "[decoy]\nports = [\"1-1024/tcp\", \"!22/tcp\", \"!443/tcp\", \"161/udp\"]\n\
+                    ban_time = \"forever\"\nproof = \"none\"\nincrement = { factor = 3, max = \"2w\" }";
+        let long = decoy(text);
+        assert_eq!(long.ports.len(), 1023);
+        assert_eq!(long.typed[1], "!22/tcp");
+        assert_eq!(long.limits.ban_time, BanTime::Never);
+        assert_eq!(long.limits.increment.unwrap().max, 2 * WEEK);
+        assert_eq!(long.proof, Proof::None);
+        let warnings = check(text).unwrap().warnings.join("\n");
+        assert!(warnings.contains("in a customer's name"), "{warnings}");
+        // Nothing but bans by hand? No: decoys ban as well.
+        assert!(!warnings.contains("only bans made by hand"), "{warnings}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (words, told) in [
+            ("", "weir.toml:1: ports in [decoy] names none; allowed: "),
+            ("ports = []", ":2: ports in [decoy] names none; allowed: "),
+            (
+                "ports = [\"23/tcp\", \"!23/tcp\"]",
+                ":2: ports in [decoy] names none",
+            ),
+            (
+                "ports = [\"23/tcp\",\n\"telnet\"]",
+                ":3: ports in [decoy]: \"telnet\" is not a decoy port; allowed: ",
+            ),
+            (
+                "ports = [\"1-1024/tcp\"]",
+                ":2: ports in [decoy]: 22/tcp, 443/tcp are served on this host; leave out with \"!22/tcp\", \"!443/tcp\"",
+            ),
+            (
+                "ports = [\"53\"]",
+                ":2: ports in [decoy]: 53/udp is served on this host; leave out with \"!53/udp\"",
+            ),
+            (
+                "ports = [\"45000/udp\"]",
+                ":2: ports in [decoy]: this host's own UDP questions begin at ports 40000-50000",
+            ),
+            (
+                "ports = [\"!53/udp\"]",
+                "leave out with \"!40000-50000/udp\"",
+            ),
+            (
+                "ports = [\"25/tcp\"]\n[jail.sshd]\nports = [\"20-30\"]",
+                ":2: ports in [decoy]: 20-30 belong to a service, by [jail.sshd]",
+            ),
+            (
+                "ports = [\"23/tcp\"]\nban_time = \"1s\"",
+                ":3: ban_time in [decoy] is ",
+            ),
+            (
+                "ports = [\"23/tcp\"]\nproof = \"maybe\"",
+                ":3: proof in [decoy] is \"maybe\"; allowed: ",
+            ),
+            (
+                "ports = [\"23/tcp\"]\nincrement = { factor = 0.5 }",
+                "factor in [decoy.increment]",
+            ),
+            ("port = [\"23/tcp\"]", "unknown key \"port\" in [decoy]"),
+        ] {
+            let error = check(&format!("[decoy]\n{words}")).expect_err(words);
+            let error = error.to_string();
+            assert!(error.contains(told), "{words}: {error}");
+        }
+        // TCP's own connections are told apart, and so may begin at decoys.
+        assert_eq!(decoy("[decoy]\nports = [\"45000/tcp\"]").ports.len(), 1);
+    }
+}
