@@ -26,8 +26,7 @@ use weir_lab::{
 const BACKENDS: [&str; 3] = ["tcx", "xdp", "xdp-generic"];
 /// The port that is served, and a range of decoys around it.
 const SERVED: u16 = 1500;
-const DECOYS: &str =
-    "[decoy]\nports = [\"23/tcp\", \"1000-1999/tcp\", \"!1500/tcp\", \"161/udp\"]\nban_time = \"15m\"\n";
+const DECOYS: &str = "[decoy]\nports = [\"23/tcp\", \"1000-1999/tcp\", \"!1500/tcp\", \"161/udp\"]\nban_time = \"15m\"\n";
 
 struct Trap {
     weir: Weir,
@@ -54,8 +53,7 @@ impl Trap {
                 TcpServer::start(&site.host, at, b"").unwrap()
             })
             .into();
-        let config =
-            format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{more}\n{DECOYS}");
+        let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{more}\n{DECOYS}");
         let weir = Weir::start(&site.host, &config);
         assert_eq!(weir.attachment("eth0").0, backend);
         Self {
@@ -216,10 +214,7 @@ fn root_decoy_forged_floods_ban_nobody() {
     const FRAMES: usize = 1_000_000;
     for backend in BACKENDS {
         let trap = Trap::new(backend, "");
-        let (ours, theirs) = (
-            trap.site.veth.mac(Side::A),
-            trap.site.veth.mac(Side::B),
-        );
+        let (ours, theirs) = (trap.site.veth.mac(Side::A), trap.site.veth.mac(Side::B));
         let mut frames = Vec::new();
         for family in [0, 1] {
             for who in [CUSTOMER[family], GATEWAY[family], HOST[family]] {
@@ -388,9 +383,7 @@ fn root_decoy_without_proof_when_told_so() {
         return;
     }
     let trap = Trap::new("tcx", "");
-    let config = format!(
-        "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n{DECOYS}proof = \"none\"\n"
-    );
+    let config = format!("interfaces = [\"eth0\"]\nbackend = \"tcx\"\n{DECOYS}proof = \"none\"\n");
     trap.weir.configure(&config);
     let answer = trap.weir.ask(&["reload"]).done();
     let said = format!("{}{}", answer.out, answer.err);

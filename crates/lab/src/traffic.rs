@@ -140,9 +140,8 @@ pub fn send_frames<'f>(
             let (family, kind) = (AddressFamily::Packet, SockType::Raw);
             let socket = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
             socket::bind(socket.as_raw_fd(), &device)?;
-            let sent = frames.filter(|frame| {
-                socket::send(socket.as_raw_fd(), frame, MsgFlags::empty()).is_ok()
-            });
+            let sent = frames
+                .filter(|frame| socket::send(socket.as_raw_fd(), frame, MsgFlags::empty()).is_ok());
             Ok::<_, io::Error>(sent.count() as u64)
         })?
         .context(|| format!("send frames out through {dev} in {}", namespace.name()))

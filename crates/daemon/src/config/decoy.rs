@@ -231,7 +231,12 @@ mod tests {
             2
         }
         fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
-            [(Protocol::Tcp, 22), (Protocol::Tcp, 443), (Protocol::Udp, 53)].into()
+            [
+                (Protocol::Tcp, 22),
+                (Protocol::Tcp, 443),
+                (Protocol::Udp, 53),
+            ]
+            .into()
         }
         fn ephemeral_ports(&self) -> RangeInclusive<u16> {
             40_000..=50_000
