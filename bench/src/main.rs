@@ -6,6 +6,7 @@ mod delay;
 mod flood;
 mod lines;
 mod live;
+mod newflow;
 mod report;
 mod ring;
 mod tables;
@@ -36,9 +37,14 @@ enum What {
     Flood(flood::FloodArgs),
     /// Records through shared memory, from one core to the other.
     Ring(ring::RingArgs),
+    /// What a new flow pays for a geofence, and what breaks first.
+    Delay(newflow::DelayArgs),
     /// The server of `flood`, a process of its own.
     #[command(hide = true)]
     FloodServer(flood::ServerArgs),
+    /// The NFQUEUE program of `delay`, a process of its own.
+    #[command(hide = true)]
+    DelayQueue(newflow::QueueArgs),
 }
 
 #[derive(clap::Args)]
@@ -61,9 +67,11 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Ring(args) => ring::run(&args),
         What::FloodServer(args) => flood::serve(&args),
+        What::DelayQueue(args) => newflow::judge(&args),
         What::Lines(args) => lines::run(&args),
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
+        What::Delay(args) => newflow::run(&args),
     }
 }
 

@@ -23,7 +23,9 @@ use std::{
 
 use anyhow::ensure;
 
+pub use plot::register_fonts;
 pub use server::{ServerArgs, run as serve};
+pub use site::{cpu_seconds, interrupted};
 
 use crate::report::Report;
 use measure::Outcome;
@@ -31,6 +33,14 @@ use scenario::Filter;
 
 /// Set by SIGINT and SIGTERM.
 static CAUGHT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From now on they make [`interrupted`] an error instead of ending the process.
+pub fn catch_signals() -> std::io::Result<()> {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, CAUGHT.clone())?;
+    }
+    Ok(())
+}
 
 #[derive(clap::Args)]
 pub struct FloodArgs {
@@ -68,9 +78,7 @@ pub fn run(args: &FloodArgs) -> anyhow::Result<()> {
         "{} is missing: cargo build --release, or pass --weir",
         weir.display()
     );
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, CAUGHT.clone())?;
-    }
+    catch_signals()?;
     if let Some(dir) = &args.plot {
         std::fs::create_dir_all(dir)?;
     }

@@ -59,14 +59,19 @@ const CURVES: [Curve; 5] = [
     },
 ];
 
-/// Draws a run into `dir`, the files named after it.
-pub fn draw(outcome: &Outcome, dir: &Path) -> anyhow::Result<()> {
+/// Makes the font that the program brings known to plotters.
+pub fn register_fonts() {
     static FONT: Once = Once::new();
     FONT.call_once(|| {
         // Fails for a broken font only; drawing text would then say so.
         let font = epaint_default_fonts::UBUNTU_LIGHT;
         let _ = register_font("sans-serif", FontStyle::Normal, font);
     });
+}
+
+/// Draws a run into `dir`, the files named after it.
+pub fn draw(outcome: &Outcome, dir: &Path) -> anyhow::Result<()> {
+    register_fonts();
     let file = |ending: &str| dir.join(format!("{}.{ending}", outcome.name.replace(' ', "-")));
     let failed = |what: &str, error: String| anyhow!("draw {}: {what}: {error}", outcome.name);
     let svg = file("svg");

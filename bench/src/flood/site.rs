@@ -210,7 +210,7 @@ impl Process {
 }
 
 /// Seconds of CPU of all threads of a process.
-fn cpu_seconds(pid: u32) -> f64 {
+pub fn cpu_seconds(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let nanos: u64 = threads
         .into_iter()

@@ -122,6 +122,13 @@ impl Generator {
         self.accept.as_fd()
     }
 
+    /// The program that sends. Attached to any idle device meanwhile, it makes a
+    /// call of [`Self::send`] some 25 ms cheaper, as with
+    /// [`Clients::request`](crate::clients::Clients::request).
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.generate.as_fd()
+    }
+
     /// Sends this many packets as fast as they go, and returns how long that
     /// took by the caller's clock: receiving them is part of it where the
     /// receiver runs in the same softirq.
