@@ -10,6 +10,8 @@ libsystemd-dev iproute2 openssh-server openssh-client dropbear-bin rsyslog syste
 nginx-light bind9 python3 libzmq3-dev ca-certificates"
 # What checks the scripts and the man pages.
 packages="$packages shellcheck mandoc"
+# What the benchmarks compare with.
+packages="$packages iptables nftables"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2

@@ -45,14 +45,16 @@ const PAPER_PACKETS: usize = 100_000;
 const PAPER_RATE: u32 = 30_000;
 /// Each simulation has the port after the last one's.
 const PAPER_PORT: u16 = 20_000;
+/// A flood that a program for each denied source does not survive.
+const FLOOD_RATE: u32 = 2000;
 /// The rate at which CPU is counted; all paths keep up with it.
 const COST_RATE: u32 = 50_000;
 
 #[derive(clap::Args)]
 pub struct DelayArgs {
-    /// The country database, MaxMind's format.
+    /// The country database in MaxMind's format; by default the one built in.
     #[arg(long, value_name = "FILE")]
-    database: PathBuf,
+    database: Option<PathBuf>,
     /// Write rows and points to this file as JSON, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -128,7 +130,7 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
     for file in &args.with {
         shown.add(earlier(file)?);
     }
-    let world = World::open(&args.database)?;
+    let world = World::open(args.database.as_deref())?;
     let country = |addr: std::net::Ipv4Addr| {
         world
             .country(addr.into())
@@ -138,7 +140,7 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
     let background = country(site::BACKGROUND)?;
     let policy = |allow| Policy {
         world: &world,
-        database: &args.database,
+        database: args.database.as_deref(),
         allow,
         weir: &weir,
         weir_config: args.weir_config.as_deref(),
@@ -153,8 +155,7 @@ pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
         }
     }
     if args.wants(Part::Flood) {
-        let mut sites = sites(args, &policy(&both[..1]), |_| true)?;
-        shown.points.extend(flood(args, &mut sites)?);
+        shown.points.extend(flood(args, &policy(&both[..1]))?);
     }
     let mut report = Report::new();
     table::rows(&mut report, &shown);
@@ -242,7 +243,7 @@ fn flows(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
     };
     let beside = Pace {
         most: usize::MAX,
-        window: args.time(300),
+        window: args.time(200),
         pause: Duration::from_micros(100),
     };
     let mut plans = Vec::new();
@@ -276,20 +277,14 @@ fn flows(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
 }
 
 /// Denied sources from all over the world, the client beside them.
-fn flood(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
+fn flood(args: &DelayArgs, policy: &Policy<'_>) -> anyhow::Result<Vec<Point>> {
     let floods = Floods::new()?;
     let beside = Pace {
         most: usize::MAX,
-        window: args.time(400),
+        window: args.time(200),
         pause: Duration::from_micros(100),
     };
-    let plans = [
-        Load::None,
-        Load::Flood(2000),
-        Load::Flood(20_000),
-        Load::FloodAtLimit,
-    ]
-    .map(|load| Plan {
+    let plans = [Load::None, Load::Flood(FLOOD_RATE), Load::FloodAtLimit].map(|load| Plan {
         part: Part::Flood,
         round: 0,
         load,
@@ -297,7 +292,19 @@ fn flood(args: &DelayArgs, sites: &mut [Site]) -> anyhow::Result<Vec<Point>> {
         udp: Some(beside),
         alone: Duration::ZERO,
     });
-    rounds(args, sites, Some(&floods), &plans)
+    let mut quiet = sites(args, policy, |path| !path.bans())?;
+    let mut points = rounds(args, &mut quiet, Some(&floods), &plans)?;
+    drop(quiet);
+    // A rule for each source takes CPU for seconds after the flood: these have
+    // the machine to themselves, and new tables in each round.
+    for round in 0..args.rounds.max(1) {
+        for mut site in sites(args, policy, |path| path.bans())? {
+            for plan in plans {
+                points.push(point(&mut site, Some(&floods), Plan { round, ..plan })?);
+            }
+        }
+    }
+    Ok(points)
 }
 
 /// Every plan on every site, round by round.
@@ -311,14 +318,18 @@ fn rounds(
     for round in 0..args.rounds.max(1) {
         for plan in plans {
             for site in &mut *sites {
-                crate::flood::interrupted()?;
-                let plan = Plan { round, ..*plan };
-                let point = measure::point(site, floods, plan)
-                    .with_context(|| format!("{} at {:?}", site.path.name(), plan.load))?;
-                eprintln!("{}", table::line(&point));
-                points.push(point);
+                points.push(point(site, floods, Plan { round, ..*plan })?);
             }
         }
     }
     Ok(points)
+}
+
+/// One point, shown as it comes.
+fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
+    crate::flood::interrupted()?;
+    let point = measure::point(site, floods, plan)
+        .with_context(|| format!("{} at {:?}", site.path.name(), plan.load))?;
+    eprintln!("{}", table::line(&point));
+    Ok(point)
 }

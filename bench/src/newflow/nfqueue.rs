@@ -59,9 +59,9 @@ pub struct QueueArgs {
     /// The queue's number
     #[arg(long)]
     queue: u16,
-    /// The country database
+    /// The country database; by default the one that is built in
     #[arg(long)]
-    database: PathBuf,
+    database: Option<PathBuf>,
     /// Sources in these countries pass, all others are denied
     #[arg(long, value_delimiter = ',')]
     allow: Vec<String>,
@@ -125,7 +125,7 @@ pub fn run(args: &QueueArgs) -> anyhow::Result<()> {
         .collect::<anyhow::Result<_>>()?;
     let counts = Arc::new(Counts::default());
     let mut judge = Judge {
-        world: World::open(&args.database)?,
+        world: World::open(args.database.as_deref())?,
         allow,
         ban: args.ban,
         banned: HashSet::new(),

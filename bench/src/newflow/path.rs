@@ -122,11 +122,6 @@ impl Path {
         }
     }
 
-    /// Does it deny anybody?
-    pub fn filters(self) -> bool {
-        !matches!(self, Self::Nothing | Self::NothingAgain | Self::Conntrack)
-    }
-
     /// Does it run a program for each denied source?
     pub fn bans(self) -> bool {
         matches!(self, Self::Queue { ban: true, .. })
@@ -147,8 +142,8 @@ impl Path {
 pub struct Policy<'a> {
     /// The database.
     pub world: &'a World,
-    /// Its file.
-    pub database: &'a File,
+    /// Its file; none is the one that is built in.
+    pub database: Option<&'a File>,
     /// Countries that pass.
     pub allow: &'a [Country],
     /// The weir binary.
@@ -171,9 +166,10 @@ impl Policy<'_> {
             .into_iter()
             .map(|code| format!("country:{code}"))
             .collect();
+        let database = self.database.map(|file| format!("database = {file:?}\n"));
         format!(
-            "[geofence]\ndefault = \"drop\"\nallow = {allow:?}\nunknown = \"drop\"\ndatabase = {:?}\n",
-            self.database
+            "[geofence]\ndefault = \"drop\"\nallow = {allow:?}\nunknown = \"drop\"\n{}",
+            database.unwrap_or_default()
         )
     }
 }
@@ -325,8 +321,13 @@ impl Queue {
             .args(["delay-queue", "--queue", &QUEUE.to_string()])
             .args(["--core", &core.to_string()])
             .args(["--allow", &policy.codes().join(",")])
-            .arg("--database")
-            .arg(policy.database)
+            .args(
+                policy
+                    .database
+                    .map(|file| ["--database".as_ref(), file])
+                    .into_iter()
+                    .flatten(),
+            )
             .args(batch.then_some("--batch"))
             .args(ban.then_some("--ban"))
             .stdin(Stdio::piped())

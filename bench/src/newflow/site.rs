@@ -78,7 +78,11 @@ impl Site {
         let net = Net::new()?;
         let (outside, host) = (net.namespace("net")?, net.namespace("host")?);
         let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"])?;
-        let veth = net.veth(&outside, "g0", &host, DEVICE, opts)?;
+        let veth = net.veth(&outside, "g0", &host, DEVICE, opts.queues(2))?;
+        let dir = tempfile::Builder::new()
+            .prefix("weir-bench-delay-")
+            .tempdir()?;
+        queue_by_core(&outside, dir.path())?;
         let none = VethOpts::new(&[], &[])?;
         let idle = net.veth(&outside, "idle0", &outside, "idle1", none)?;
         outside.ip(&[
@@ -108,9 +112,6 @@ impl Site {
         let on = outside.ifindex(idle.dev(Side::A))?;
         let link = outside.enter(|| Link::attach(clients.request(), on, Hook::Xdp))?;
         let sink = host.enter(sink)??;
-        let dir = tempfile::Builder::new()
-            .prefix("weir-bench-delay-")
-            .tempdir()?;
         let running = Running::start(path, &host, policy, dir.path())
             .with_context(|| format!("set {} up", path.name()))?;
         Ok(Self {
@@ -137,11 +138,6 @@ impl Site {
     /// Where the clients and the background are.
     pub fn outside(&self) -> &Namespace {
         &self.outside
-    }
-
-    /// Where the path and the servers are.
-    pub fn host(&self) -> &Namespace {
-        &self.host
     }
 
     /// The senders of the background's flows.
@@ -235,6 +231,23 @@ impl Site {
         let port = if tcp { TCP_PORT } else { UDP_PORT };
         (IpAddr::from(HOST), port).into()
     }
+}
+
+/// The clients' device has a queue for each core, as a network card has: what
+/// the load's core sends takes no room from the client in the receiver's ring.
+/// Without it that happened to native XDP alone, for all others take only the
+/// generator's frames from the ring.
+fn queue_by_core(outside: &Namespace, dir: &File) -> anyhow::Result<()> {
+    for core in [CLIENT_CORE, LOAD_CORE] {
+        let mask = dir.join("xps_cpus");
+        std::fs::write(&mask, format!("{:x}\n", 1 << core))?;
+        let queue = format!("/sys/class/net/g0/queues/tx-{core}/xps_cpus");
+        // A namespace's devices are in a sysfs of its own, which this mounts.
+        let args = ["netns", "exec", outside.name(), "cp"].map(AsRef::as_ref);
+        let files = [mask.as_os_str(), queue.as_ref()];
+        outside.run("ip", &[&args[..], &files].concat())?;
+    }
+    Ok(())
 }
 
 /// A counter of /proc/net/snmp.

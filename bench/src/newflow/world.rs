@@ -1,94 +1,83 @@
 //! The country database as the benchmark needs it: one address for the
-//! NFQUEUE program, all ranges for nft, and whether the clients' addresses are
-//! where the rules want them. weir reads the same file by itself.
+//! NFQUEUE program, all ranges for nft. weir reads the same file by itself.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    path::Path,
-};
+use std::{net::IpAddr, path::Path};
 
-use anyhow::{Context, ensure};
-use maxminddb::{PathElement, Reader, WithinOptions};
-use weir_core::geo::Country;
-
-/// Where the two layouts in use keep a country's code: MaxMind's own, and the
-/// flat one of the database that comes with weir.
-const LAYOUTS: [&[PathElement<'_>]; 2] = [
-    &[PathElement::Key("country"), PathElement::Key("iso_code")],
-    &[PathElement::Key("country_code")],
-];
+use anyhow::Context;
+use weir_core::geo::{Atlas, Country};
+use weir_sources::geo::Database;
 
 /// IPv4 addresses from the first to the second, in one country.
 pub type Range = (u32, u32, Country);
 
 /// An open database.
-pub struct World {
-    reader: Reader<Vec<u8>>,
-    layout: &'static [PathElement<'static>],
-}
+pub struct World(Database);
 
 impl World {
-    /// Reads it and finds out its layout.
-    pub fn open(file: &Path) -> anyhow::Result<Self> {
-        let reader =
-            Reader::open_readfile(file).with_context(|| format!("open {}", file.display()))?;
-        let mut world = Self {
-            reader,
-            layout: LAYOUTS[0],
-        };
-        for layout in LAYOUTS {
-            world.layout = layout;
-            let mut some = world.reader.networks(WithinOptions::default())?.take(100);
-            let named = some.any(|found| {
-                let found = found.and_then(|found| found.decode_path::<&str>(layout));
-                matches!(found, Ok(Some(_)))
-            });
-            if named {
-                return Ok(world);
+    /// Reads a file, or the database that is built in.
+    pub fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+        let database = match file {
+            Some(file) => {
+                Database::open(file).with_context(|| format!("open {}", file.display()))?
             }
-        }
-        anyhow::bail!("{} names no countries", file.display())
+            None => Database::built_in()?,
+        };
+        Ok(Self(database))
     }
 
-    /// The country of an address.
+    /// The country of an address, looked up in the file's own tree.
     pub fn country(&self, addr: IpAddr) -> Option<Country> {
-        let found = self.reader.lookup(addr).ok()?;
-        country(found.decode_path(self.layout).ok()??)
+        self.0.locate(addr).ok()??.place.country
     }
 
     /// All IPv4 ranges in order, neighbours in one country joined.
     pub fn ranges(&self) -> anyhow::Result<Vec<Range>> {
-        let all = "0.0.0.0/0".parse().expect("a prefix");
-        let mut ranges: Vec<Range> = Vec::new();
-        for found in self.reader.within(all, WithinOptions::default())? {
-            let found = found?;
-            let Some(country) = found.decode_path(self.layout)?.and_then(country) else {
-                continue;
-            };
-            let network = found.network()?;
-            let IpAddr::V4(first) = network.ip() else {
-                continue;
-            };
-            let first = first.to_bits();
-            let last = first | u32::MAX.checked_shr(network.prefix().into()).unwrap_or(0);
-            match ranges.last_mut() {
-                Some(before) if before.1.checked_add(1) == Some(first) && before.2 == country => {
-                    before.1 = last;
-                }
-                before => {
-                    ensure!(
-                        before.is_none_or(|before| before.1 < first),
-                        "the database is out of order at {}",
-                        Ipv4Addr::from(first)
-                    );
-                    ranges.push((first, last, country));
-                }
-            }
-        }
-        Ok(ranges)
+        Ok(joined(&self.0.countries()?))
     }
 }
 
-fn country(code: &str) -> Option<Country> {
-    Country::from_letters(code.as_bytes().try_into().ok()?)
+fn joined(atlas: &Atlas) -> Vec<Range> {
+    let mut ranges: Vec<Range> = Vec::new();
+    for span in &atlas.v4 {
+        let Some(country) = atlas.places[usize::from(span.value)].country else {
+            continue;
+        };
+        match ranges.last_mut() {
+            Some(before) if before.1.checked_add(1) == Some(span.first) && before.2 == country => {
+                before.1 = span.last;
+            }
+            _ => ranges.push((span.first, span.last, country)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::geo::{Place, Span};
+
+    use super::*;
+
+    #[test]
+    fn neighbours_in_one_country_are_one_range() {
+        let country = |letters| Country::from_letters(letters);
+        let place = |letters| Place {
+            country: country(letters),
+            ..Place::default()
+        };
+        let span = |first, last, value| Span { first, last, value };
+        let atlas = Atlas {
+            places: vec![place(*b"NL"), place(*b"FR"), Place::default()],
+            v4: vec![
+                span(0, 9, 0),
+                span(10, 19, 0),
+                span(20, 29, 1),
+                span(31, 39, 1),
+                span(40, 49, 2),
+            ],
+            v6: Vec::new(),
+        };
+        let [nl, fr] = [*b"NL", *b"FR"].map(|letters| country(letters).unwrap());
+        assert_eq!(joined(&atlas), [(0, 19, nl), (20, 29, fr), (31, 39, fr)]);
+    }
 }

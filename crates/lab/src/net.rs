@@ -89,6 +89,7 @@ impl Net {
             a: End::new(a, dev_a, opts.a),
             b: End::new(b, dev_b, opts.b),
             mtu: opts.mtu,
+            queues: opts.queues,
             link_local: opts.link_local,
         };
         veth.create()?;
@@ -155,6 +156,8 @@ pub struct VethOpts {
     pub b: Vec<IfAddr>,
     /// Whether the ends get fe80:: addresses (off: less multicast noise).
     pub link_local: bool,
+    /// Of each direction at both ends.
+    pub queues: u32,
 }
 
 impl VethOpts {
@@ -168,7 +171,14 @@ impl VethOpts {
             a: parse(a)?,
             b: parse(b)?,
             link_local: false,
+            queues: 1,
         })
+    }
+
+    /// More than one queue, chosen by flow or as `xps_cpus` says.
+    pub fn queues(mut self, queues: u32) -> Self {
+        self.queues = queues;
+        self
     }
 
     /// Another MTU.
@@ -224,6 +234,7 @@ pub struct Veth {
     a: End,
     b: End,
     mtu: u32,
+    queues: u32,
     link_local: bool,
 }
 
@@ -231,12 +242,16 @@ impl Veth {
     /// Creates the pair (again): after `delete`, under the same names.
     pub fn create(&mut self) -> Result<()> {
         let (a, b, mtu) = (&self.a, &self.b, self.mtu);
+        let queues = match self.queues {
+            1 => String::new(),
+            n => format!(" numtxqueues {n} numrxqueues {n}"),
+        };
         let end = |end: &End| {
             let (mac, name) = (mac_text(end.mac), end.namespace.name());
-            format!("{} netns {name} mtu {mtu} address {mac}", end.dev)
+            format!("{} netns {name} mtu {mtu} address {mac}{queues}", end.dev)
         };
         run_ip(&[format!(
-            "link add {} type veth peer name {}",
+            "link add name {} type veth peer name {}",
             end(a),
             end(b)
         )])?;
