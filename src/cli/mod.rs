@@ -12,6 +12,7 @@ mod events;
 mod filter;
 mod geo;
 mod list;
+mod import;
 mod reload;
 mod ring;
 mod show;
@@ -82,6 +83,9 @@ enum Verb {
     Events(events::Args),
     /// Say where addresses are said to be; exit code 1 if one is unknown
     Geo(geo::Args),
+    /// Turn another program's configuration into weir's
+    #[command(subcommand)]
+    Import(import::Verb),
     /// Try filters on log lines
     #[command(subcommand)]
     Filter(filter::Verb),
@@ -148,6 +152,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::List(verb) => list::run(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
+        Verb::Import(verb) => import::run(&verb),
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
         Verb::Sink(verb) => sink::run(&common, &verb),
