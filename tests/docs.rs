@@ -289,8 +289,9 @@ fn every_configuration_in_the_documents_is_good() {
                 watch,
                 list,
                 decoy,
+                sink,
+                zmq,
             ];
-            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, watch, sink, zmq];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
                 wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));

@@ -224,7 +224,7 @@ fn send(socket: &Socket, sample: &[Vec<u8>], rate: Option<u32>) -> anyhow::Resul
 fn receive(
     socket: &Socket,
     buffer: &mut [u8],
-    control: &mut Vec<u8>,
+    control: &mut [u8],
 ) -> anyhow::Result<Option<(usize, i64)>> {
     let mut slices = [IoSliceMut::new(buffer)];
     let fd = socket.as_raw_fd();

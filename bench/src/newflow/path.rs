@@ -191,7 +191,7 @@ pub enum Running {
     /// nftables.
     Nft(At),
     /// The daemon.
-    Weir(Weir),
+    Weir(Box<Weir>),
     /// The program at the queue.
     Queue(Queue),
 }
@@ -218,7 +218,9 @@ impl Running {
                 nft::load(host, at, &policy.world.ranges()?, policy.allow, dir)?;
                 Ok(Self::Nft(at))
             }
-            Path::Weir(hook) => Weir::start(hook, host, policy, dir).map(Self::Weir),
+            Path::Weir(hook) => {
+                Weir::start(hook, host, policy, dir).map(|weir| Self::Weir(Box::new(weir)))
+            }
             Path::Queue { every, .. } => {
                 queue_rules(host, every)?;
                 if !every {

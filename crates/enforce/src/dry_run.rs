@@ -17,8 +17,6 @@ use weir_kernel::wide::MAX_WIDE;
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
     Expiry, Inserted, PacketEvent, Policy, Settings, Usage,
-    Attachment, Backend, BootNanos, Counter, DecoyCounts, Decoys, Entry, Error, Expiry, Inserted,
-    PacketEvent, Policy, Settings, Usage,
 };
 
 /// The backend `dry-run`.

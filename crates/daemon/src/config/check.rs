@@ -59,8 +59,6 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
             "nothing is enabled that bans or denies: only bans made by hand are enforced"
                 .to_owned(),
         );
-    if jails.is_empty() && decoy.is_none() {
-        warnings.push("no jail is enabled: only bans made by hand are enforced".to_owned());
     }
     document.finish(Config {
         file: file.to_owned(),

@@ -148,6 +148,7 @@ fn ban_reason(producer: Option<&Producer>) -> String {
         Some(Producer::Jail(name) | Producer::Watch(name)) => format!("ban-{name}"),
         Some(Producer::List(_)) => "blacklisted-client".to_owned(),
         Some(Producer::Decoy) => "ban-honeypot".to_owned(),
+        Some(Producer::Geofence) => "ban-monitored-port".to_owned(),
         Some(Producer::Manual) | None => "ban-manual".to_owned(),
     }
 }

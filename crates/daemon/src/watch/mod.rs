@@ -448,7 +448,7 @@ impl<'a> Complaints<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::IpAddr, path::Path};
+    use std::path::Path;
 
     use weir_core::policy::Ledger;
     use weir_enforce::DryRun;

@@ -41,8 +41,6 @@ pub use weir_kernel::pins::DEFAULT_ROOT;
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
     Expiry, Inserted, PacketEvent, Settings, Usage,
-    Attachment, Backend, BootNanos, Counter, DecoyCounts, Decoys, Entry, Error, Expiry, Inserted,
-    PacketEvent, Policy, Settings, Usage,
 };
 use attach::Interface;
 use eviction::Eviction;
