@@ -279,7 +279,6 @@ fn every_configuration_in_the_documents_is_good() {
             let zmq = "[sink.bus]\nkind = \"zmq\"\nurl = \"tcp://127.0.0.1:5556\"\n";
             let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
             let list = "[list.bad]\nfile = \"/etc/weir/bad.txt\"\n";
-            let decoy = "[decoy]\nports = [\"23/tcp\"]\n";
             let places = [
                 "",
                 "[lockout]\n",
@@ -288,7 +287,7 @@ fn every_configuration_in_the_documents_is_good() {
                 "[geofence]\n",
                 watch,
                 list,
-                decoy,
+                "[decoy]\nports = [\"23/tcp\"]\n",
                 sink,
                 zmq,
             ];

@@ -159,6 +159,7 @@ fn every_key_becomes_a_setting_or_a_comment() {
         "not carried over: \"no port\" in monitored_ports.honeypot_ports",
         "not carried over: \"ftp://example.net/x\"",
         "not carried over: \"nonsense\"",
+        "has characters that a URL writes as %XX",
         "asked: \"good.txt\" in whitelists",
         "asked: the command of watch pipe",
         "not carried over: a watch without a cmd",

@@ -23,7 +23,13 @@ pub(super) fn deny(root: &mut Keys, names: &mut Vec<String>, toml: &mut Toml) {
             continue;
         };
         let (key, place) = match scheme {
-            "http" | "https" => ("url", url),
+            "http" | "https" if url.bytes().all(is_url_byte) => ("url", url),
+            "http" | "https" => {
+                toml.note(&format!(
+                    "asked: {url:?} in blacklists has characters that a URL writes as %XX"
+                ));
+                continue;
+            }
             "file" => ("file", rest),
             _ => {
                 toml.note(&format!(
@@ -91,6 +97,11 @@ fn section(name: &str, key: &str, place: &str, action: &str, toml: &mut Toml) {
     toml.section(&format!("list.{name}"));
     toml.set(key, place);
     toml.set("action", action);
+}
+
+/// RFC 3986, section 2.
+fn is_url_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte)
 }
 
 fn without_query(place: &str) -> &str {
