@@ -20,7 +20,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "apt",
     "cat",
     "cd",
@@ -31,6 +31,7 @@ const OTHERS: [&str; 13] = [
     "journalctl",
     "last",
     "rm",
+    "sh",
     "ssh",
     "systemctl",
     "xargs",
