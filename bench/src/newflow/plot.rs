@@ -32,7 +32,7 @@ const COLOURS: [RGBColor; 8] = [
 ];
 
 /// Bars that are neither the paper's nor weir's.
-const OTHERS: RGBColor = RGBColor(178, 205, 222);
+const OTHERS: RGBColor = RGBColor(214, 214, 214);
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
@@ -218,7 +218,7 @@ where
         let colour = if name.starts_with("paper") {
             COLOURS[7]
         } else if name.starts_with("weir") {
-            COLOURS[3]
+            COLOURS[4]
         } else {
             OTHERS
         };
