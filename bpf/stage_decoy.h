@@ -193,6 +193,13 @@ static __always_inline int is_nobody(const struct bait *b, int v4)
 	return upper >> 8 == 0 || upper >> 22 == 0xfe80 >> 6 || upper >> 24 == 0xff;
 }
 
+/* Between the ports of servers and clients, as parse.h has it. */
+static __always_inline int is_dhcp(__u16 source, __u16 dest, int v4)
+{
+	return v4 ? (source == 67 && dest == 68) || (source == 68 && dest == 67)
+		  : (source == 547 && dest == 546) || (source == 546 && dest == 547);
+}
+
 /* The implementations that send SYNs no operating system sends. */
 static __always_inline __u8 scanner_of(const struct tcphdr *tcp)
 {
@@ -225,6 +232,8 @@ static __always_inline __u32 *asked_slot(const struct bait *b, __u32 *tag)
 	__u64 ports = *(const __u32 *)&b->segment.tcp;
 	__u64 hash =
 		hash128(hash128(source[0], source[1]), hash128(own[0] ^ ports, own[1]));
+	__u64 from = hash128(source[0], source[1]);
+	__u64 hash = hash128(from, hash128(own[0] ^ ports, own[1]));
 	__u32 index = hash & (DECOY_SLOTS - 1);
 
 	*tag = hash >> 32 | ASKED;
@@ -300,6 +309,10 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 	pseudo = pseudo_header(b, v4, len);
 	tcp->check =
 		promised && tc ? fold(pseudo) : ~fold(pseudo + sum_words(&b->segment, 6));
+	if (promised && tc)
+		tcp->check = fold(pseudo);
+	else
+		tcp->check = ~fold(pseudo + sum_words(&b->segment, 6));
 	return len;
 }
 
@@ -340,16 +353,17 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			 : cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC
 						      : TC_ACT_SHOT;
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
+	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
+	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
 	int v4 = f->proto == bpf_htons(ETH_P_IP);
-	__u32 l3 = f->l3 - f->data, total, len, tag, *slot, is_tcp;
+	__u32 l3 = (f->l3 - f->data) & 31; /* 22 at most, which the verifier forgets */
+	__u32 zero = 0, total, len, tag, *slot, is_tcp;
 	__u64 now = bpf_jiffies64();
 	struct decoy_counter *c;
 	struct bait *b;
 	struct tcphdr *tcp;
 
-	l3 &= 31;
-	tag = 0;
-	b = bpf_map_lookup_elem(&decoy_scratch, &tag);
+	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
 	if (!b)
 		goto none;
 	*b = (struct bait){};
@@ -392,6 +406,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 				   (bpf_ntohs(tcp->source) == 68 && exit.port == 67)
 		      : (bpf_ntohs(tcp->source) == 547 && exit.port == 546) ||
 				   (bpf_ntohs(tcp->source) == 546 && exit.port == 547)) {
+	} else if (is_dhcp(bpf_ntohs(tcp->source), exit.port, v4)) {
 		otherwise = R_ESSENTIAL;
 		goto none;
 	}
@@ -420,13 +435,14 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			count(R_DECOY, frame_len);
 			return drop;
 		}
-		/* Later, then: it is sent again until we acknowledge it. */
-		if (c->refused >= DECOY_REFUSED) {
-			count(R_DECOY, frame_len);
-			return drop;
-		}
+		if (c->refused >= DECOY_REFUSED)
+			goto none;
 		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
 		       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp)) {
+			/* One guess a SYN. And should this be a connection of
+			 * our own, for which somebody forged that SYN, the next
+			 * segment is past all this. */
+			*slot = 0;
 			c->refused++;
 			goto none;
 		}

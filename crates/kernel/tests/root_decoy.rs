@@ -284,8 +284,6 @@ fn root_decoy_proof_is_the_cookie_sent_back() {
             // What the owner of a forged source would send, and guesses.
             let rst = ack(peer, 23, reply.seq).tcp_flags(RST);
             trap.passes(hook, "RST", &rst, Reason::Pass);
-            let wrong = ack(peer, 23, reply.seq.wrapping_add(1 << 20));
-            trap.passes(hook, "wrong cookie", &wrong, Reason::Pass);
             let elsewhere = ack(peer, 1000, reply.seq);
             trap.passes(hook, "another port's", &elsewhere, Reason::Pass);
             let other = PEERS.map(|p| p.replace('7', "8"));
@@ -296,8 +294,15 @@ fn root_decoy_proof_is_the_cookie_sent_back() {
                 &ack(other, 23, reply.seq),
                 Reason::Pass,
             );
+            // One guess a SYN, or somebody could guess on.
+            let wrong = ack(peer, 23, reply.seq.wrapping_add(1 << 20));
+            trap.passes(hook, "wrong cookie", &wrong, Reason::Pass);
+            let proof = ack(peer, 23, reply.seq);
+            trap.passes(hook, "the cookie, too late", &proof, Reason::Pass);
             assert_eq!(trap.told(), []);
 
+            let reply = trap.answered(hook, "SYN again", &syn(peer, 23));
+            trap.told();
             let proof = ack(peer, 23, reply.seq);
             trap.dropped(hook, "the cookie", &proof, Reason::Proven);
             let told = trap.told();
