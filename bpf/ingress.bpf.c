@@ -27,11 +27,6 @@ const volatile struct {
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
 	__u32 flow_jiffies; /* how long an answer is expected */
 	__u32 decoy;	    /* 1: there are decoy ports (stage_decoy.h) */
-	__u32 bloom_mask; /* words of one copy - 1 */
-	__u32 v4_length;  /* the one IPv4 length below 32 that may be banned; 0: none */
-	__u32 final_pass; /* XDP action of an innocent packet; benchmarks make it a drop
-			   */
-	__u32 decoy;	  /* 1: there are decoy ports (stage_decoy.h) */
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
 /* What this generation was built with; read by whoever takes its pins over. */
@@ -288,10 +283,6 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
  * this hook can see. */
 static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 				  __u32 frame_len, int tc, int whole, __u32 ifindex)
-/* 1: drop, 0: pass, from BAIT on: for a decoy port. `whole`: f->end is as far as this
- * hook can see. */
-static __always_inline int decide(struct frame *f, int tags_seen, __u32 frame_len, int tc,
-				  int whole, __u32 ifindex)
 {
 	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
 	enum reason reason = parse_l2(f, tags_seen);

@@ -230,8 +230,6 @@ static __always_inline __u32 *asked_slot(const struct bait *b, __u32 *tag)
 {
 	const __u64 *source = (const __u64 *)&b->source, *own = (const __u64 *)&b->own;
 	__u64 ports = *(const __u32 *)&b->segment.tcp;
-	__u64 hash =
-		hash128(hash128(source[0], source[1]), hash128(own[0] ^ ports, own[1]));
 	__u64 from = hash128(source[0], source[1]);
 	__u64 hash = hash128(from, hash128(own[0] ^ ports, own[1]));
 	__u32 index = hash & (DECOY_SLOTS - 1);
@@ -307,8 +305,6 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 	*(__be32 *)b->segment.options =
 		len > sizeof(*tcp) ? bpf_htonl(0x02040000 | (cookie >> 32 & 0xffff)) : 0;
 	pseudo = pseudo_header(b, v4, len);
-	tcp->check =
-		promised && tc ? fold(pseudo) : ~fold(pseudo + sum_words(&b->segment, 6));
 	if (promised && tc)
 		tcp->check = fold(pseudo);
 	else
@@ -349,9 +345,6 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 				__u32 ifindex, enum reason otherwise)
 {
 	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
-	const int pass = !tc			      ? (int)cfg.final_pass
-			 : cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC
-						      : TC_ACT_SHOT;
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
@@ -402,10 +395,6 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		slot = asked_slot(b, &tag);
 		if (!slot || (tcp->ack && (*slot | ASKED) != tag))
 			goto none;
-	} else if (v4 ? (bpf_ntohs(tcp->source) == 67 && exit.port == 68) ||
-				   (bpf_ntohs(tcp->source) == 68 && exit.port == 67)
-		      : (bpf_ntohs(tcp->source) == 547 && exit.port == 546) ||
-				   (bpf_ntohs(tcp->source) == 546 && exit.port == 547)) {
 	} else if (is_dhcp(bpf_ntohs(tcp->source), exit.port, v4)) {
 		otherwise = R_ESSENTIAL;
 		goto none;
