@@ -341,6 +341,7 @@ fn a_start_without_the_server_uses_the_copy() {
         (&list["prefixes"], &list["from_cache"]),
         (&Value::from(2), &Value::from(true))
     );
+    assert!(list["next_refresh"].is_string(), "{list}");
     let text = host.weir(&["list", "status"]).out;
     assert!(text.contains("(copy)"), "{text}");
 
@@ -358,7 +359,9 @@ fn a_file_is_followed_while_it_is_edited() {
     fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
     host.start();
     // It is there from the start.
-    assert_eq!(host.list("bad")["prefixes"], 1);
+    let list = host.list("bad");
+    assert_eq!(list["prefixes"], 1);
+    assert_eq!(list["next_refresh"], Value::Null);
     // Appended to, replaced by rename, written anew.
     fs::write(host.path("bad.txt"), "198.51.100.7\n198.51.100.9 # note\n").unwrap();
     host.holds("bad", 2);

@@ -25,7 +25,7 @@ use keeper::Keeper;
 
 /// Lists that are fetched and read at the same time: each may need the memory
 /// of a whole one.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// What one list holds now.
 #[derive(Debug, Clone)]

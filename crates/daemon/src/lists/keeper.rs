@@ -386,8 +386,9 @@ impl Keeper {
     fn due(&self) -> Instant {
         let config = self.config();
         let now = Instant::now();
-        if matches!(config.source, ListSource::Crowdsec { .. }) {
-            // Decisions of the time before are asked for at once.
+        // A file is looked at all the time; CrowdSec's decisions of the time
+        // before are asked for at once.
+        if !matches!(config.source, ListSource::Url(_)) {
             return now;
         }
         let Some(success) = self.held().success else {
