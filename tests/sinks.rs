@@ -761,3 +761,28 @@ fn a_server_that_nobody_vouches_for_is_an_alert_and_hears_nothing() {
     host.until("the event", |h| h.read("posted").contains("203.0.113.8"));
     assert_eq!(host.alerts(), "[]");
 }
+
+#[test]
+fn with_a_geofence_records_name_the_country() {
+    let mut host = Plain::new();
+    host.configure(
+        "[geofence]\ndeny = [\"country:RU\"]\n[sink.log]\nkind = \"file\"\n\
+         path = \"{dir}/events.json\"\nformat = \"ipt_geofence\"\nevents = [\"ban\", \"unban\"]\n",
+    );
+    host.start();
+    let place = host.json(&["geo", "5.255.255.5"]);
+    let country = place["country"].as_str().expect("a country").to_owned();
+    host.done(&["ban", "5.255.255.5"]);
+    host.done(&["unban", "5.255.255.5"]);
+    host.until("two records", |h| {
+        h.read("events.json").lines().count() == 2
+    });
+    let text = host.read("events.json");
+    for (line, action) in text.lines().zip(["ban", "unban"]) {
+        let record: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(
+            (&record["action"], &record["country"]),
+            (&action.into(), &(*country).into())
+        );
+    }
+}

@@ -334,12 +334,13 @@ impl Service {
         };
         self.alerts.raise("table-full", full);
         for entry in evicted {
-            self.events.tell(&Event::unban(
+            let event = Event::unban(
                 entry.subject,
                 &entry.policy.producer,
                 &entry.policy.scope,
                 "evicted: the table is at its cap",
-            ));
+            );
+            self.events.tell(&self.geography.placed(event));
         }
         self.store
             .remember(evicted.iter().map(|entry| Change::Unban {
@@ -453,12 +454,13 @@ impl Service {
             ledger.forgive(subject);
         }
         for entry in &lifted {
-            self.events.tell(&Event::unban(
+            let event = Event::unban(
                 entry.subject,
                 &entry.policy.producer,
                 &entry.policy.scope,
                 "lifted by hand",
-            ));
+            );
+            self.events.tell(&self.geography.placed(event));
         }
         Ok(Done::new(
             Lifted {

@@ -449,7 +449,7 @@ fn tell_packets(service: &Service) {
                 port: packet.port,
                 interface: packet.ifindex,
             });
-            service.events.tell(&event);
+            service.events.tell(&service.geography.placed(event));
         });
         match polled {
             Ok(_) => service.alerts.clear("packet-events"),
