@@ -292,6 +292,8 @@ fn every_configuration_in_the_documents_is_good() {
                 sink,
                 zmq,
             ];
+            let decoy = "[decoy]\nports = [\"1/tcp\"]\n";
+            let places = ["", "[lockout]\n", "[jail.sshd]\n", jail, decoy];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
                 wrong.push(format!("{}: {}: {tried:?}", span.place, span.text));
