@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use super::site::{CLIENT, CLIENT_CORE, Site, pin};
@@ -36,15 +36,25 @@ pub struct Latency {
     /// Without an answer in time.
     pub lost: usize,
     #[allow(missing_docs, reason = "percentiles of those that were answered")]
+    #[serde(deserialize_with = "or_nan")]
     pub p50: f64,
     #[allow(missing_docs)]
+    #[serde(deserialize_with = "or_nan")]
     pub p90: f64,
     #[allow(missing_docs)]
+    #[serde(deserialize_with = "or_nan")]
     pub p99: f64,
     #[allow(missing_docs)]
+    #[serde(deserialize_with = "or_nan")]
     pub p999: f64,
     /// The longest.
+    #[serde(deserialize_with = "or_nan")]
     pub max: f64,
+}
+
+/// What no answer made has no number; JSON has `null` for it.
+pub fn or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Latency {
@@ -131,4 +141,18 @@ fn ask(to: SocketAddr) -> std::io::Result<Option<Duration>> {
         .send(b"new flow")
         .and_then(|_| socket.recv(&mut answer));
     Ok(answered.ok().map(|_| start.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_whose_flows_were_all_lost_survives_json() {
+        let none = Latency::of(&[], 3);
+        let text = serde_json::to_string(&none).unwrap();
+        let again: Latency = serde_json::from_str(&text).unwrap();
+        assert_eq!((again.tried, again.lost), (3, 3));
+        assert!(again.p50.is_nan() && again.max.is_nan(), "{text}");
+    }
 }

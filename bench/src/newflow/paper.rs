@@ -46,8 +46,10 @@ pub struct Simulation {
     /// Packets that came back.
     pub returned: usize,
     /// The median of RTT, µs.
+    #[serde(deserialize_with = "super::clients::or_nan")]
     pub rtt_p50: f64,
     /// Its 99th percentile, µs.
+    #[serde(deserialize_with = "super::clients::or_nan")]
     pub rtt_p99: f64,
     /// The mean distance between two packets that come back, µs: the paper's T_e
     /// in an overloaded run.
