@@ -155,6 +155,8 @@ struct decoy_counter {
  *   header, 8 lines: struct class_header, then a cover per list, per rule
  *   top of IPv4, 4096 lines: a reference per upper 16 bits
  *   top of IPv6, 4096 lines: the same
+ *   hint of IPv4, 32768 lines: a bit per /24, clear where all of it is class 0
+ *   hint of IPv6, 32768 lines: a bit per /32, folded to 24 bits
  *   records, 4 in a line, from header.records on: struct class
  *   nodes and their references
  * A reference is the number of a class, or, with CLASS_NODE, the line of a node
@@ -165,7 +167,9 @@ struct decoy_counter {
 #define CLASS_COVER_LINES 1 /* behind the header's first line */
 #define CLASS_TOP4	  8
 #define CLASS_TOP6	  (CLASS_TOP4 + 4096)
-#define CLASS_BODY	  (CLASS_TOP6 + 4096)
+#define CLASS_HINT4	  (CLASS_TOP6 + 4096)
+#define CLASS_HINT6	  (CLASS_HINT4 + 32768)
+#define CLASS_BODY	  (CLASS_HINT6 + 32768)
 #define CLASS_MAX_LISTS	  64
 #define CLASS_MAX_FENCES  16
 #define CLASS_INLINE_REFS 6

@@ -46,13 +46,20 @@ static __always_inline __u32 class_child(__u32 base, __u32 ref, __u32 byte)
 			  node->refs + node->rank[part] + __builtin_popcountll(upto) - 1);
 }
 
+/* May an address with these 24 bits have a class? A bit that an innocent's way
+ * does not wait for, in place of a walk whose loads follow on one another. */
+static __always_inline __u32 class_hint(__u32 base, __u32 bit)
+{
+	return class_word(base, bit >> 5) >> (bit & 31) & 1;
+}
+
 /* The number of the class of an IPv4 address, in host order; 0: nobody says
  * anything about it. */
 static __always_inline __u32 class4(__u32 base, __u32 addr)
 {
 	__u32 ref;
 
-	if (!base)
+	if (!base || !class_hint(base + CLASS_HINT4, addr >> 8))
 		return 0;
 	ref = class_word(base + CLASS_TOP4, addr >> 16);
 	if (ref & CLASS_NODE)
@@ -82,7 +89,7 @@ static __always_inline __u32 class6(__u32 base, __u64 hi, __u64 lo)
 {
 	__u32 ref;
 
-	if (!base)
+	if (!base || !class_hint(base + CLASS_HINT6, (hi >> 32 ^ hi >> 56) & 0xffffff))
 		return 0;
 	ref = class_word(base + CLASS_TOP6, hi >> 48);
 	if (ref & CLASS_NODE)

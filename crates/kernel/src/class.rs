@@ -32,8 +32,14 @@ const COVERS: usize = WORDS;
 const TOP4: usize = 8 * WORDS;
 /// `CLASS_TOP6` of bpf/abi.h, in words.
 const TOP6: usize = TOP4 + 65_536;
+/// `CLASS_HINT4` of bpf/abi.h, in words.
+const HINT4: usize = TOP6 + 65_536;
+/// `CLASS_HINT6` of bpf/abi.h, in words.
+const HINT6: usize = HINT4 + HINT_BITS / 32;
 /// `CLASS_BODY` of bpf/abi.h, in words.
-const BODY: usize = TOP6 + 65_536;
+const BODY: usize = HINT6 + HINT_BITS / 32;
+/// Bits of a family's hint.
+const HINT_BITS: usize = 1 << 24;
 /// `CLASS_INLINE_REFS` of bpf/abi.h.
 const INLINE: usize = 6;
 /// Where a node's references begin when it holds them itself, in words.
@@ -74,6 +80,18 @@ impl ClassImage {
         }
         pad(&mut words);
         let mut image = Self { words };
+        for span in &classes.v4 {
+            set_bits(
+                &mut image.words[HINT4..HINT6],
+                span.first >> 8,
+                span.last >> 8,
+                |upper| upper,
+            );
+        }
+        for span in &classes.v6 {
+            let (first, last) = ((span.first >> 96) as u32, (span.last >> 96) as u32);
+            set_bits(&mut image.words[HINT6..BODY], first, last, folded);
+        }
         image.top(TOP4, &classes.v4, 16);
         image.top(TOP6, &classes.v6, 112);
         image.words.splice(
@@ -101,6 +119,13 @@ impl ClassImage {
 
     /// The number of an address's class, as the packet path finds it.
     pub fn class(&self, addr: IpAddr) -> u32 {
+        let (hint, bit) = match addr {
+            IpAddr::V4(a) => (HINT4, a.to_bits() >> 8),
+            IpAddr::V6(a) => (HINT6, folded((a.to_bits() >> 96) as u32)),
+        };
+        if self.words[hint + bit as usize / 32] >> (bit % 32) & 1 == 0 {
+            return 0;
+        }
         let (mut reference, bits, mut shift) = match addr {
             IpAddr::V4(a) => {
                 let bits = u128::from(a.to_bits());
@@ -195,6 +220,23 @@ impl ClassImage {
             pad(&mut self.words);
         }
         NODE | line as u32
+    }
+}
+
+/// The place of an IPv6 /32 in the hint.
+fn folded(upper: u32) -> u32 {
+    (upper ^ upper >> 24) & 0xff_ffff
+}
+
+/// Sets the bits of all uppers from `first` to `last`.
+fn set_bits(words: &mut [u32], first: u32, last: u32, place: impl Fn(u32) -> u32) {
+    if (last - first) as usize >= HINT_BITS - 1 {
+        words.fill(u32::MAX); // as many in a row fold to every place
+        return;
+    }
+    for upper in first..=last {
+        let bit = place(upper);
+        words[bit as usize / 32] |= 1 << (bit % 32);
     }
 }
 
