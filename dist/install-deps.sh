@@ -7,7 +7,7 @@ set -eu
 
 packages="gcc make pkg-config clang clang-14 clang-19 clang-format llvm libelf-dev zlib1g-dev
 libsystemd-dev iproute2 openssh-server openssh-client dropbear-bin rsyslog systemd-journal-remote faketime procps
-nginx-light bind9 python3 libzmq3-dev ca-certificates"
+nginx-light bind9 python3 libzmq3-dev ca-certificates nmap masscan curl"
 # What checks the scripts and the man pages.
 packages="$packages shellcheck mandoc"
 # What the benchmarks compare with.
