@@ -771,7 +771,8 @@ fn with_a_geofence_records_name_the_country() {
     );
     host.start();
     let place = host.json(&["geo", "5.255.255.5"]);
-    let country = place["country"].as_str().expect("a country").to_owned();
+    let country = &place["places"][0]["country"];
+    let country = country.as_str().expect("a country").to_owned();
     host.done(&["ban", "5.255.255.5"]);
     host.done(&["unban", "5.255.255.5"]);
     host.until("two records", |h| {
