@@ -1,6 +1,8 @@
 //! Lists as their users meet them: a real daemon with the dry-run backend, real
 //! files, a real web server on loopback that fails as servers do.
 
+#[path = "common/plain.rs"]
+mod plain;
 #[path = "common/web.rs"]
 #[allow(dead_code)]
 mod web;
@@ -8,23 +10,19 @@ mod web;
 use std::{
     fs,
     path::PathBuf,
-    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
+use plain::Plain;
 use serde_json::Value;
 use tempfile::TempDir;
 use web::{Web, reply};
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A directory with a configuration, and a daemon when one was started.
-struct Host {
-    dir: TempDir,
-    daemon: Option<Child>,
-}
+/// A daemon, or the place for one, and what lists do there.
+struct Host(Plain);
 
 struct Answer {
     code: i32,
@@ -35,35 +33,21 @@ struct Answer {
 impl Host {
     /// With these lists; `{dir}` is the host's directory.
     fn new(lists: &str) -> Self {
-        let host = Self {
-            dir: TempDir::with_prefix("weir-lists-").unwrap(),
-            daemon: None,
-        };
+        let host = Self(Plain::new());
         host.configure(lists);
         host
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.0.path(name)
     }
 
     fn configure(&self, lists: &str) {
-        let dir = self.dir.path().display().to_string();
-        let lists = lists.replace("{dir}", &dir);
-        let text = format!(
-            "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"{dir}/state\"\nsocket = \"{dir}/weir.sock\"\n{lists}"
-        );
-        fs::write(self.path("weir.toml"), text).unwrap();
+        self.0.configure_only(lists);
     }
 
     fn weir(&self, args: &[&str]) -> Answer {
-        let output = Command::new(WEIR)
-            .arg("--config")
-            .arg(self.path("weir.toml"))
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let output = self.0.output(args);
         Answer {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),
@@ -79,35 +63,16 @@ impl Host {
 
     #[track_caller]
     fn start(&mut self) {
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.path("daemon.log"))
-            .unwrap();
-        let daemon = Command::new(WEIR)
-            .arg("--config")
-            .arg(self.path("weir.toml"))
-            .arg("daemon")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.daemon = Some(daemon);
-        self.soon("the daemon to answer", || {
-            (self.weir(&["status"]).code == 0).then_some(())
-        });
+        self.0.start();
     }
 
     /// SIGKILL: what is on disk must do.
     fn kill(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
+        self.0.end("KILL");
     }
 
     fn said(&self) -> String {
-        fs::read_to_string(self.path("daemon.log")).unwrap_or_default()
+        self.0.said()
     }
 
     #[track_caller]
@@ -146,15 +111,6 @@ impl Host {
         let alerts = status["alerts"].as_array().unwrap();
         let alert = alerts.iter().find(|alert| alert["about"] == about)?;
         Some(alert["message"].as_str().unwrap().to_owned())
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
     }
 }
 
@@ -564,10 +520,7 @@ fn a_server_that_hangs_holds_nobody_up() {
     fs::write(host.path("bad.txt"), "198.51.100.7\n198.51.100.9\n").unwrap();
     host.holds("bad", 2);
     // It also ends at once.
-    let mut daemon = host.daemon.take().unwrap();
-    let pid = daemon.id().to_string();
-    assert!(Command::new("kill").arg(pid).status().unwrap().success());
     let begun = Instant::now();
-    host.soon("the end", || daemon.try_wait().unwrap());
+    host.0.end("TERM");
     assert!(begun.elapsed() < Duration::from_secs(5));
 }

@@ -5,7 +5,7 @@
 use std::{
     fs,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -47,11 +47,16 @@ impl Plain {
         text.replace("{dir}", &self.dir.path().display().to_string())
     }
 
-    /// Writes the configuration; takes nothing into force.
+    /// Writes the configuration, with somebody exempt; takes nothing into force.
     pub fn configure(&self, more: &str) {
+        self.configure_only(&format!("allow = [\"198.51.100.0/24\"]\n{more}"));
+    }
+
+    /// The same with nobody exempt.
+    pub fn configure_only(&self, more: &str) {
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = [\"lo\"]\nstate_dir = \"{{dir}}/state\"\n\
-             socket = \"{{dir}}/weir.sock\"\nallow = [\"198.51.100.0/24\"]\n{more}"
+             socket = \"{{dir}}/weir.sock\"\n{more}"
         );
         self.write("weir.toml", &text);
     }
@@ -87,9 +92,14 @@ impl Plain {
         command
     }
 
+    /// A verb, run to its end.
+    pub fn output(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
     /// A verb's exit code and all that it printed.
     pub fn ask(&self, args: &[&str]) -> (Option<i32>, String) {
-        let output = self.command(args).stdin(Stdio::null()).output().unwrap();
+        let output = self.output(args);
         let text = [output.stdout, output.stderr].concat();
         (
             output.status.code(),
@@ -152,7 +162,13 @@ impl Plain {
     /// Ends the daemon and returns its exit code, if it had one.
     pub fn end(&mut self, signal: &str) -> Option<i32> {
         self.signal(signal);
-        self.daemon.take().unwrap().wait().unwrap().code()
+        let mut daemon = self.daemon.take().unwrap();
+        let mut ended = None;
+        self.until("the daemon to end", |_| {
+            ended = daemon.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended?.code()
     }
 
     /// A start that fails: what it said.
