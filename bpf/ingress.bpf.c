@@ -56,7 +56,7 @@ struct control control;
 
 /* The transport header by functions of their own: the verifier follows each
  * chain of headers once, and not from every state in which a caller asks. Used
- * with the class stage; without it the states are few and the call is saved.
+ * with the class stage and on tc; else the states are few and the call is saved.
  * `l3`: offset of the IP header. */
 __noinline __u64 l4_of_xdp(struct xdp_md *ctx, __u32 l3, __u32 total, int v6)
 {
@@ -82,7 +82,7 @@ static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 t
 {
 	__u32 l3 = f->l3 - f->data;
 
-	if (cfg.class_lines) {
+	if (cfg.class_lines || tc) {
 		unpack_l4(tc ? l4_of_skb(ctx, l3, total, v6)
 			     : l4_of_xdp(ctx, l3, total, v6),
 			  f, l4);
@@ -146,15 +146,15 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	enum reason why;
 	struct l4 l4 = {};
 
-	if ((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5)
+	if (unlikely((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5))
 		return R_MALFORMED;
 	total = bpf_ntohs(ip->tot_len);
 	/* BIG TCP: the stack writes 0 for a merged packet above 64 KiB. */
 	if (tc && total == 0 && frame_len > 65535)
 		total = frame_len;
-	if (ip->ihl > 5 && f->l3 + ip->ihl * 4 > f->end)
+	if (unlikely(ip->ihl > 5) && f->l3 + ip->ihl * 4 > f->end)
 		return R_MALFORMED;
-	if (total < ip->ihl * 4)
+	if (unlikely(total < ip->ihl * 4))
 		return R_MALFORMED;
 
 	key = bpf_ntohl(ip->saddr);
@@ -172,7 +172,7 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	hash = hash64(key);
 	hit = bloom_has_short(bloom_word(hash), hash);
 	wide_hit = may_be_wide(0, (__u32)key >> 16);
-	if (!hit && !net_hit && !wide_hit && !class)
+	if (likely(!hit && !net_hit && !wide_hit && !class))
 		return R_PASS;
 
 	now = bpf_jiffies64();
@@ -200,11 +200,9 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	why = denied(found, covered, said);
 	if (why < R_OBSERVED)
 		return why;
+	*exit = (struct exit){.protocol = l4.protocol, .port = l4.dest, .said = said};
 	exit->source[10] = exit->source[11] = 0xff;
 	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
-	exit->protocol = l4.protocol;
-	exit->port = l4.dest;
-	exit->said = said;
 	return settle(why, &l4, allowed4(ip->saddr));
 }
 
@@ -218,11 +216,11 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	enum reason why;
 	struct l4 l4 = {};
 
-	if ((void *)(ip + 1) > f->end || ip->version != 6)
+	if (unlikely((void *)(ip + 1) > f->end || ip->version != 6))
 		return R_MALFORMED;
 	hi = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[0]) << 32) |
 	     bpf_ntohl(ip->saddr.s6_addr32[1]);
-	if (!(hi >> 40)) /* ::/24: never bannable, and its keys are IPv4's */
+	if (unlikely(!(hi >> 40))) /* ::/24: never bannable, and its keys are IPv4's */
 		return R_PASS;
 	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
 	     bpf_ntohl(ip->saddr.s6_addr32[3]);
@@ -236,7 +234,7 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	short_hit = bloom_has_short(bits, hash);
 	long_hit = bloom_has_long(bits, hash);
 	wide_hit = may_be_wide(1, (hi >> 32 ^ hi >> 48) & 0xffff);
-	if (!short_hit && !long_hit && !wide_hit && !class)
+	if (likely(!short_hit && !long_hit && !wide_hit && !class))
 		return R_PASS;
 
 	now = bpf_jiffies64();
@@ -270,10 +268,8 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	why = denied(found, covered, said);
 	if (why < R_OBSERVED)
 		return why;
+	*exit = (struct exit){.protocol = l4.protocol, .port = l4.dest, .said = said};
 	__builtin_memcpy(exit->source, &ip->saddr, 16);
-	exit->protocol = l4.protocol;
-	exit->port = l4.dest;
-	exit->said = said;
 	return settle(why, &l4, allowed6(&ip->saddr));
 }
 
@@ -284,11 +280,11 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 				  __u32 frame_len, int tc, int whole, __u32 ifindex)
 {
-	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
+	struct exit exit; /* set on the way to an event only */
 	enum reason reason = parse_l2(f, tags_seen);
 
 	if (reason == R_PASS) {
-		if (f->proto == bpf_htons(ETH_P_IP))
+		if (likely(f->proto == bpf_htons(ETH_P_IP)))
 			reason = decide_v4(ctx, f, frame_len, tc, &exit);
 		else if (f->proto == bpf_htons(ETH_P_IPV6))
 			reason = decide_v6(ctx, f, frame_len, tc, &exit);
@@ -299,10 +295,12 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 		return BAIT + reason;
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return AGAIN;
-	if (reason >= R_OBSERVED) {
+	if (unlikely(reason >= R_OBSERVED)) {
 		if (exit.said)
 			count_class(exit.said, frame_len);
 		exit.reason = reason;
+		exit.ifindex = ifindex;
+		exit.bytes = frame_len;
 		count_and_tell(&exit, bpf_jiffies64());
 		return reason >= R_BANNED_ALL;
 	}
@@ -319,7 +317,7 @@ int weir_xdp(struct xdp_md *ctx)
 	int drop;
 
 	/* Only a frame with a full first page can have more: no call otherwise. */
-	if (len >= 2048)
+	if (unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
 	drop = decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex);
 	if (cfg.decoy && drop >= BAIT)

@@ -3,10 +3,12 @@
  * follows for this packet. The table (abi.h) is written by
  * crates/kernel/src/class.rs, aside, and swapped whole by control.class_base.
  *
- * A walk takes no call. Where nothing around an address has a class it ends at
- * one bit, on which nothing but a predicted branch depends; else it goes through
- * one line at the top and two a level, each waiting for the one before. An LPM
- * trie of a country database costs 0.5 µs. */
+ * Where nothing around an address has a class the way ends at a code, on which
+ * nothing but a predicted branch depends. A class is found in one line at the
+ * top; below it, where a block has a few parts of another class (single
+ * addresses of lists, most of all), by a hash behind a filter, as bans are; where
+ * it has many, in two lines a level, each waiting for the one before. An LPM trie
+ * of a country database costs 0.5 µs. */
 #ifndef WEIR_STAGE_CLASS_H
 #define WEIR_STAGE_CLASS_H
 
@@ -47,24 +49,123 @@ static __always_inline __u32 class_child(__u32 base, __u32 ref, __u32 byte)
 			  node->refs + node->rank[part] + __builtin_popcountll(upto) - 1);
 }
 
-/* May an address with these 24 bits have a class? A bit that an innocent's way
- * does not wait for, in place of a walk whose loads follow on one another. */
-static __always_inline __u32 class_hint(__u32 base, __u32 bit)
+/* Keyed: who publishes a list chooses addresses, not the seed of a copy. */
+static __always_inline __u64 class_hash(const struct class_header *header, __u64 key)
 {
-	return class_word(base, bit >> 5) >> (bit & 31) & 1;
+	key ^= header->seed[0];
+	key ^= key >> 32;
+	key *= header->seed[1];
+	key ^= key >> 29;
+	key *= 0x9e3779b97f4a7c15ULL;
+	return key ^ key >> 32;
+}
+
+/* The word of the exceptions' filter for all in a /24 or /48 of this hash. */
+static __always_inline __u64 exception_word(const struct class_header *header, __u32 base,
+					    __u64 area)
+{
+	__u32 at = area >> 40 & header->words;
+	__u32 index = base + header->filter + (at >> 3);
+	struct class_bucket *line = bpf_map_lookup_elem(&classes, &index);
+
+	return line ? line->entry[at & 7] : 0;
+}
+
+/* The exception of this hash, as its entry, or 0. */
+__noinline __u64 find_exception(__u32 base, __u64 hash)
+{
+	struct class_header *header = bpf_map_lookup_elem(&classes, &base);
+	__u64 want = (hash & ~(__u64)(EXCEPTION_TAKEN | EXCEPTION_CLASS)) | EXCEPTION_TAKEN;
+	struct class_bucket *bucket;
+	__u32 index, probe;
+	int i, full;
+
+	if (!header)
+		return 0;
+	for (probe = 0; probe < EXCEPTION_PROBES; probe++) {
+		index = base + header->buckets + ((hash + probe) & header->mask);
+		bucket = bpf_map_lookup_elem(&classes, &index);
+		if (!bucket)
+			return 0;
+		full = 1;
+#pragma unroll
+		for (i = 0; i < 8; i++) {
+			__u64 entry = bucket->entry[i];
+
+			if ((entry & ~(__u64)EXCEPTION_CLASS) == want)
+				return entry;
+			full &= entry != 0;
+		}
+		if (!full)
+			return 0;
+	}
+	return 0;
+}
+
+static __always_inline __u64 exception4(__u32 base, __u32 addr)
+{
+	struct class_header *header = bpf_map_lookup_elem(&classes, &base);
+	__u64 area, host, bits, found = 0;
+
+	if (!header)
+		return 0;
+	area = class_hash(header, addr >> 8) ^ EXCEPTION_24;
+	host = class_hash(header, addr) ^ EXCEPTION_32;
+	bits = exception_word(header, base, area);
+	if (bloom_has(bits, host))
+		found = find_exception(base, host);
+	if (!found && bloom_has(bits, area))
+		found = find_exception(base, area);
+	return found;
+}
+
+static __always_inline __u64 exception6(__u32 base, __u64 hi, __u64 lo)
+{
+	struct class_header *header = bpf_map_lookup_elem(&classes, &base);
+	__u64 area, net, host, bits, found = 0;
+
+	if (!header)
+		return 0;
+	area = class_hash(header, hi >> 16) ^ EXCEPTION_48;
+	net = class_hash(header, hi);
+	host = class_hash(header, net ^ lo) ^ EXCEPTION_128;
+	net ^= EXCEPTION_64;
+	bits = exception_word(header, base, area);
+	if (bloom_has(bits, host))
+		found = find_exception(base, host);
+	if (!found && bloom_has(bits, net))
+		found = find_exception(base, net);
+	if (!found && bloom_has(bits, area))
+		found = find_exception(base, area);
+	return found;
 }
 
 /* The number of the class of an IPv4 address, in host order; 0: nobody says
- * anything about it. */
+ * anything about it. Most packets end at their code, two bits in 16 KiB, and
+ * others at the hint: a bit that nothing waits for but a predicted branch, in
+ * place of lines that wait for one another. */
 static __always_inline __u32 class4(__u32 base, __u32 addr)
 {
-	__u32 ref;
+	__u32 code, ref, hint = 1;
+	__u64 found;
 
-	if (!base || !class_hint(base + CLASS_HINT4, addr >> 8))
+	if (unlikely(!base))
+		return 0;
+	code = class_word(base + CLASS_CODE4, addr >> 20) >> (addr >> 15 & 30) & 3;
+	if (likely(code == CODE_NOTHING))
+		return 0;
+	if (code != CODE_UNIFORM)
+		hint = class_word(base + CLASS_HINT4, addr >> 13) >> (addr >> 8 & 31) & 1;
+	if (!hint && code == CODE_MIXED)
 		return 0;
 	ref = class_word(base + CLASS_TOP4, addr >> 16);
-	if (ref & CLASS_NODE)
-		ref = class_child(base, ref, addr >> 8 & 0xff);
+	if (code == CODE_UNIFORM || !hint)
+		return ref;
+	if (!(ref & CLASS_NODE)) {
+		found = exception4(base, addr);
+		return found ? found & EXCEPTION_CLASS : ref;
+	}
+	ref = class_child(base, ref, addr >> 8 & 0xff);
 	if (ref & CLASS_NODE)
 		ref = class_child(base, ref, addr & 0xff);
 	return ref & CLASS_NODE ? 0 : ref;
@@ -88,10 +189,19 @@ __noinline __u32 class6_below(__u32 base, __u32 ref, __u64 hi, __u64 lo)
 
 static __always_inline __u32 class6(__u32 base, __u64 hi, __u64 lo)
 {
-	__u32 ref;
+	__u32 at = (hi >> 32 ^ hi >> 56) & 0xffffff, code, ref;
+	__u64 found;
 
-	if (!base || !class_hint(base + CLASS_HINT6, (hi >> 32 ^ hi >> 56) & 0xffffff))
+	if (unlikely(!base))
 		return 0;
+	code = class_word(base + CLASS_CODE6, at >> 4) >> (2 * (at & 15));
+	if (likely(!(code & (CODE_WALK | CODE_EXCEPTION))))
+		return 0;
+	if (code & CODE_EXCEPTION) {
+		found = exception6(base, hi, lo);
+		if (found || !(code & CODE_WALK))
+			return found & EXCEPTION_CLASS;
+	}
 	ref = class_word(base + CLASS_TOP6, hi >> 48);
 	if (ref & CLASS_NODE)
 		ref = class_child(base, ref, hi >> 40 & 0xff);

@@ -161,7 +161,7 @@ fn ban_wide(case: &Case, generation: &Generation) -> anyhow::Result<()> {
             .flat_map(|n| {
                 [
                     v4(0x1000_0000 + n * (11 << 16), 25),
-                    v6(0x2a00_0000 + n * 11, 33),
+                    v6(0x2a00_0000 + n * 11, 72), // longer, so that none holds a source
                 ]
             })
             .flatten()

@@ -21,6 +21,9 @@ fn main() {
             .clang(env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
             .clang_args([
                 format!("-I/usr/include/{arch}-linux-gnu"),
+                // 32-bit jumps and registers (Linux 5.1): clang 14 has fewer by
+                // default, and an innocent packet pays 1 ns for it.
+                "-mcpu=v3".into(),
                 "-Wall".into(),
                 "-Werror".into(),
             ])

@@ -1,295 +1,30 @@
-//! The class table as the packet path reads it (`bpf/abi.h`, `struct
-//! class_line` and on): built here from the partition of `weir_core::class`,
-//! written aside and swapped by one store.
+//! The class table in the kernel (`bpf/abi.h`, `struct class_line` and on): two
+//! copies, of which packets read one; `image` builds a copy aside, `exceptions`
+//! its hash.
 
-use std::{
-    net::IpAddr,
-    sync::{Mutex, atomic::Ordering},
-};
+mod exceptions;
+mod image;
+
+use std::sync::{Mutex, atomic::Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::{
-    class::{Classes, Cover, MAX_FENCES, MAX_LISTS},
-    geo::{Country, Number, Span},
-};
+use weir_core::{class::MAX_LISTS, geo::Country};
 
 use crate::{
     error::{Context, Result},
     memory::Words,
-    skeleton::{
-        clock::types::{class, class_header, class_node, cover},
-        ingress::types::{class_counter, class_line, control},
-    },
+    skeleton::ingress::types::{class_counter, control},
 };
 
-/// 32-bit words in a line.
-const WORDS: usize = 16;
-/// `CLASS_NODE` of bpf/abi.h.
-const NODE: u32 = 0x8000_0000;
-/// `CLASS_COVER_LINES` of bpf/abi.h, in words.
-const COVERS: usize = WORDS;
-/// `CLASS_TOP4` of bpf/abi.h, in words.
-const TOP4: usize = 8 * WORDS;
-/// `CLASS_TOP6` of bpf/abi.h, in words.
-const TOP6: usize = TOP4 + 65_536;
-/// `CLASS_HINT4` of bpf/abi.h, in words.
-const HINT4: usize = TOP6 + 65_536;
-/// `CLASS_HINT6` of bpf/abi.h, in words.
-const HINT6: usize = HINT4 + HINT_BITS / 32;
-/// `CLASS_BODY` of bpf/abi.h, in words.
-const BODY: usize = HINT6 + HINT_BITS / 32;
-/// Bits of a family's hint.
-const HINT_BITS: usize = 1 << 24;
-/// `CLASS_INLINE_REFS` of bpf/abi.h.
-const INLINE: usize = 6;
-/// Where a node's references begin when it holds them itself, in words.
-const HERE: usize = WORDS - INLINE;
-/// `COVER_IN` and `COVER_OUT` of bpf/abi.h.
-const WAYS: [u16; 2] = [1, 2];
+pub use image::ClassImage;
+
 /// `CLASS_COUNTERS` of bpf/abi.h.
 const COUNTERS: u32 = MAX_LISTS as u32 + 1 + 26 * 26;
 /// The word of `struct control` (as 64-bit words) that names the copy in use.
 const CONTROL: usize = 2;
 
-const _: () = assert!(size_of::<class_line>() == 64 && size_of::<class_header>() == 64);
-const _: () = assert!(size_of::<class_node>() == 64 && size_of::<class>() == 16);
-const _: () = assert!(size_of::<cover>() == 4 && size_of::<class_counter>() == 16);
-const _: () = assert!(std::mem::offset_of!(class_node, here) == HERE * 4);
+const _: () = assert!(size_of::<class_counter>() == 16);
 const _: () = assert!(std::mem::offset_of!(control, class_base) == CONTROL * 8);
-const _: () = assert!(MAX_LISTS + MAX_FENCES <= TOP4 - COVERS);
-
-/// A class table, not yet in the kernel.
-pub struct ClassImage {
-    words: Vec<u32>,
-}
-
-impl ClassImage {
-    /// Builds the table of `classes`. `policies` has the number of the ports
-    /// that each list, then each rule covers; 0 is all ports.
-    pub fn build(classes: &Classes, policies: &[u16]) -> Self {
-        let mut words = vec![0; BODY];
-        let records = BODY / WORDS;
-        for class in &classes.classes {
-            let country = class.country.map_or(0, |c| c.index() as u32 + 1);
-            words.extend([
-                class.lists as u32,
-                (class.lists >> 32) as u32,
-                u32::from(class.denied) | country << 16,
-                0,
-            ]);
-        }
-        pad(&mut words);
-        let mut image = Self { words };
-        for span in &classes.v4 {
-            set_bits(
-                &mut image.words[HINT4..HINT6],
-                span.first >> 8,
-                span.last >> 8,
-                |upper| upper,
-            );
-        }
-        for span in &classes.v6 {
-            let (first, last) = ((span.first >> 96) as u32, (span.last >> 96) as u32);
-            set_bits(&mut image.words[HINT6..BODY], first, last, folded);
-        }
-        image.top(TOP4, &classes.v4, 16);
-        image.top(TOP6, &classes.v6, 112);
-        image.words.splice(
-            0..4,
-            [
-                classes.lists.len() as u32,
-                classes.fences.len() as u32,
-                records as u32,
-                (image.words.len() / WORDS) as u32,
-            ],
-        );
-        let lists = classes.lists.iter().enumerate();
-        let fences = classes.fences.iter().zip(MAX_LISTS..);
-        let places = lists.map(|(at, cover)| (cover, at)).chain(fences);
-        for ((cover, at), policy) in places.zip(policies) {
-            image.words[COVERS + at] = u32::from(*policy) | u32::from(ways(cover)) << 16;
-        }
-        image
-    }
-
-    /// How many lines it has.
-    pub fn lines(&self) -> u32 {
-        (self.words.len() / WORDS) as u32
-    }
-
-    /// The number of an address's class, as the packet path finds it.
-    pub fn class(&self, addr: IpAddr) -> u32 {
-        let (hint, bit) = match addr {
-            IpAddr::V4(a) => (HINT4, a.to_bits() >> 8),
-            IpAddr::V6(a) => (HINT6, folded((a.to_bits() >> 96) as u32)),
-        };
-        if self.words[hint + bit as usize / 32] >> (bit % 32) & 1 == 0 {
-            return 0;
-        }
-        let (mut reference, bits, mut shift) = match addr {
-            IpAddr::V4(a) => {
-                let bits = u128::from(a.to_bits());
-                (self.words[TOP4 + (bits >> 16) as usize], bits, 16)
-            }
-            IpAddr::V6(a) => {
-                let bits = a.to_bits();
-                (self.words[TOP6 + (bits >> 112) as usize], bits, 112)
-            }
-        };
-        while reference & NODE != 0 && shift > 0 {
-            shift -= 8;
-            reference = self.child(reference, (bits >> shift) as u8);
-        }
-        reference
-    }
-
-    fn child(&self, reference: u32, byte: u8) -> u32 {
-        let node = &self.words[(reference & !NODE) as usize * WORDS..][..WORDS];
-        let upto = usize::from(byte);
-        let run: u32 = (0..=upto / 32)
-            .map(|part| {
-                let mask = if part == upto / 32 {
-                    u32::MAX >> (31 - upto % 32)
-                } else {
-                    u32::MAX
-                };
-                (node[part] & mask).count_ones()
-            })
-            .sum();
-        self.words[(node[8] + run - 1) as usize]
-    }
-
-    /// References of all 65,536 uppers of a family.
-    fn top<A: Bits>(&mut self, at: usize, spans: &[Span<A, u16>], shift: u32) {
-        let mut rest = spans;
-        for upper in 0..65_536u32 {
-            let first = A::at(upper, shift);
-            let reference = self.reference(&mut rest, first, shift);
-            self.words[at + upper as usize] = reference;
-        }
-    }
-
-    /// The reference for the block of 2^shift addresses from `first` on.
-    /// `spans`: those that do not end before it; moved on behind the block.
-    fn reference<A: Bits>(&mut self, spans: &mut &[Span<A, u16>], first: A, shift: u32) -> u32 {
-        let last = first.block_end(shift);
-        while let [span, rest @ ..] = *spans
-            && span.last < first
-        {
-            *spans = rest;
-        }
-        let Some(span) = spans.first() else {
-            return 0;
-        };
-        if span.first > last {
-            return 0;
-        }
-        if span.first <= first && span.last >= last {
-            return span.value.into();
-        }
-        let below = shift - 8;
-        let mut children = [0u32; 256];
-        for (byte, child) in children.iter_mut().enumerate() {
-            *child = self.reference(spans, first.child(byte as u32, below), below);
-        }
-        self.node(&children)
-    }
-
-    /// Appends a node, and its references if it cannot hold them.
-    fn node(&mut self, children: &[u32; 256]) -> u32 {
-        let line = self.words.len() / WORDS;
-        let mut node = [0u32; WORDS];
-        let mut refs = Vec::new();
-        for (n, child) in children.iter().enumerate() {
-            if n % 64 == 0 {
-                node[9] |= (refs.len() as u32) << (8 * (n / 64));
-            }
-            if n == 0 || children[n - 1] != *child {
-                node[n / 32] |= 1 << (n % 32);
-                refs.push(*child);
-            }
-        }
-        if refs.len() <= INLINE {
-            node[8] = (line * WORDS + HERE) as u32;
-            node[HERE..HERE + refs.len()].copy_from_slice(&refs);
-            self.words.extend(node);
-        } else {
-            node[8] = ((line + 1) * WORDS) as u32;
-            self.words.extend(node);
-            self.words.extend(refs);
-            pad(&mut self.words);
-        }
-        NODE | line as u32
-    }
-}
-
-/// The place of an IPv6 /32 in the hint.
-fn folded(upper: u32) -> u32 {
-    (upper ^ upper >> 24) & 0xff_ffff
-}
-
-/// Sets the bits of all uppers from `first` to `last`.
-fn set_bits(words: &mut [u32], first: u32, last: u32, place: impl Fn(u32) -> u32) {
-    if (last - first) as usize >= HINT_BITS - 1 {
-        words.fill(u32::MAX); // as many in a row fold to every place
-        return;
-    }
-    for upper in first..=last {
-        let bit = place(upper);
-        words[bit as usize / 32] |= 1 << (bit % 32);
-    }
-}
-
-fn pad(words: &mut Vec<u32>) {
-    words.resize(words.len().next_multiple_of(WORDS), 0);
-}
-
-fn ways(cover: &Cover) -> u16 {
-    let direction = cover.direction;
-    let [inbound, outbound] = WAYS;
-    let mut ways = 0;
-    if direction.inbound() {
-        ways |= inbound;
-    }
-    if direction.outbound() {
-        ways |= outbound;
-    }
-    ways
-}
-
-/// Addresses of a family as blocks.
-trait Bits: Number {
-    /// The first address with these upper 16 bits.
-    fn at(upper: u32, shift: u32) -> Self;
-    /// The last address of the block of 2^shift addresses that begins here.
-    fn block_end(self, shift: u32) -> Self;
-    /// The first address of child `byte` of a block.
-    fn child(self, byte: u32, shift: u32) -> Self;
-}
-
-impl Bits for u32 {
-    fn at(upper: u32, shift: u32) -> Self {
-        upper << shift
-    }
-    fn block_end(self, shift: u32) -> Self {
-        self | ((1 << shift) - 1)
-    }
-    fn child(self, byte: u32, shift: u32) -> Self {
-        self | byte << shift
-    }
-}
-
-impl Bits for u128 {
-    fn at(upper: u32, shift: u32) -> Self {
-        u128::from(upper) << shift
-    }
-    fn block_end(self, shift: u32) -> Self {
-        self | ((1 << shift) - 1)
-    }
-    fn child(self, byte: u32, shift: u32) -> Self {
-        self | u128::from(byte) << shift
-    }
-}
 
 /// Drops of one list, or because of one country.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -374,8 +109,7 @@ impl ClassTable {
         } else {
             first
         };
-        for (at, pair) in image.words.chunks_exact(2).enumerate() {
-            let word = u64::from(pair[0]) | u64::from(pair[1]) << 32;
+        for (at, word) in image.words64().enumerate() {
             words
                 .at(base as usize * 8 + at)
                 .store(word, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use weir_core::{
 };
 use weir_kernel::{ClassImage, class::By};
 
-use super::Kernel;
+use super::{Kernel, random_seed};
 use crate::{ClassCounter, Error, Policy};
 
 /// The answer to a flow without handshake is expected within this time of its
@@ -67,7 +67,7 @@ impl Kernel {
                 self.next_generation_with(&mut shape, geometry, 0, None)?;
             }
         } else {
-            let image = ClassImage::build(classes, &policies);
+            let image = ClassImage::build(classes, &policies, random_seed()?);
             if image.lines() <= room {
                 self.tables().current.classes.write(&image);
             } else {

@@ -105,13 +105,14 @@ struct Shape {
     last_rebuild: Option<std::time::Instant>,
 }
 
-fn random_seed() -> Result<[u64; 3], Error> {
-    let mut bytes = [0u8; 24];
-    getrandom::fill(&mut bytes)
-        .map_err(|e| weir_kernel::Error::new("draw a random seed", std::io::Error::other(e)))?;
-    Ok(std::array::from_fn(|i| {
-        u64::from_ne_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("8 bytes"))
-    }))
+/// Random words, which an attacker who chooses addresses does not know.
+fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
+    let mut seed = [0; WORDS];
+    for word in &mut seed {
+        *word = getrandom::u64()
+            .map_err(|e| weir_kernel::Error::new("draw a random seed", std::io::Error::other(e)))?;
+    }
+    Ok(seed)
 }
 
 /// Loads the packet path, or takes over what an earlier daemon left; attaches

@@ -1,12 +1,17 @@
 use proptest::prelude::*;
 use weir_core::{
     Prefix, Scope,
-    class::{ListLayer, Plan},
+    class::{Classes, ListLayer, Plan},
     fence::Direction,
-    geo::Atlas,
+    geo::{Atlas, Number},
 };
 
+use std::net::IpAddr;
+
 use super::*;
+
+/// Of the exceptions' hash: any will do.
+const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
 fn joined(lists: &[Vec<Prefix>]) -> Classes {
     let scope = Scope::all();
@@ -58,6 +63,11 @@ fn prefix() -> impl Strategy<Value = Prefix> {
             let bits = 0x2001_0db8u128 << 96 | u128::from(a) << 20;
             Prefix::new(IpAddr::V6(bits.into()), len).unwrap()
         }),
+        // In one another, as far as exceptions go.
+        (0u8..4, any::<bool>(), 33u8..=128).prop_map(|(a, far, len)| {
+            let bits = 0x2001_0db9u128 << 96 | u128::from(a) << 79 | u128::from(far) << 63;
+            Prefix::new(IpAddr::V6(bits.into()), len).unwrap()
+        }),
     ]
 }
 
@@ -68,7 +78,7 @@ proptest! {
         two in prop::collection::vec(prefix(), 0..60),
     ) {
         let classes = joined(&[one, two]);
-        let image = ClassImage::build(&classes, &[0, 0]);
+        let image = ClassImage::build(&classes, &[0, 0], SEED);
         for addr in edges(&classes) {
             let found = &classes.classes[image.class(addr) as usize];
             prop_assert_eq!(*found, classes.class(addr), "{}", addr);
@@ -76,13 +86,47 @@ proptest! {
     }
 }
 
-#[test]
-fn runs_of_one_address_each_fill_a_node() {
-    let every_other = (0..128u32)
+/// `count` single addresses in 10.0/16 with as many between them, on one list.
+fn every_other(count: u32) -> Classes {
+    let prefixes = (0..count)
         .map(|n| Prefix::host(IpAddr::V4((0x0a00_0001 + 2 * n).into())))
         .collect();
-    let classes = joined(&[every_other]);
-    let image = ClassImage::build(&classes, &[0]);
+    joined(&[prefixes])
+}
+
+#[test]
+fn few_parts_are_exceptions_and_many_make_nodes() {
+    let small = ClassImage::build(&every_other(1), &[0], SEED).lines();
+    // Some entries more than fit a line of the filter, or one bucket.
+    let hashed = ClassImage::build(&every_other(64), &[0], SEED).lines();
+    assert!(
+        hashed - small < 64,
+        "{hashed} lines, {small} for one address"
+    );
+    for count in [1, 63, 64, 65, 128] {
+        let classes = every_other(count);
+        let image = ClassImage::build(&classes, &[0], SEED);
+        for addr in edges(&classes) {
+            let found = classes.classes[image.class(addr) as usize];
+            assert_eq!(found, classes.class(addr), "{addr} of {count}");
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_addresses_are_found_and_nobody_else() {
+    let prefixes: Vec<_> = (0..100_000u32)
+        .flat_map(|n| {
+            let n = n.wrapping_mul(0x9e37_79b1);
+            let bits = 0x2a00u128 << 112 | u128::from(n) << 80 | u128::from(n % 7);
+            [IpAddr::V4(n.into()), IpAddr::V6(bits.into())]
+        })
+        .map(Prefix::host)
+        .collect();
+    let classes = joined(&[prefixes]);
+    let image = ClassImage::build(&classes, &[0], SEED);
+    // 2 x 100,000 entries at 13 to 26 bytes, behind 6.5 MiB that are always there.
+    assert!(image.lines() < 210_000, "{}", image.lines());
     for addr in edges(&classes) {
         let found = classes.classes[image.class(addr) as usize];
         assert_eq!(found, classes.class(addr), "{addr}");
