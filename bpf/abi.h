@@ -6,7 +6,7 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 3
+#define WEIR_ABI 4
 
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
  * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop.
@@ -29,6 +29,8 @@ enum reason {
 	R_FENCED_OUT,
 	R_DECOY,
 	R_PROVEN,
+	R_REJECTED,
+	R_REJECTED_SILENT,
 	R_MAX,
 };
 
@@ -42,6 +44,9 @@ enum reason {
 #define BAN_DEAD	1ULL
 /* Set in a policy number: the ban covers some ports only, see `policies`. */
 #define POLICY_SCOPED 0x8000
+/* The ban's packets are answered, see stage_reject.h. */
+#define POLICY_REJECT 0x4000
+#define POLICY_NUMBER 0x3fff
 
 /* IPv4 hosts and networks, and IPv6 /64. The key is claimed by compare-exchange
  * from EMPTY or TOMB. A slot never becomes EMPTY again within a generation:
@@ -88,9 +93,13 @@ struct wide {
 	__u64 word[WIDE_WORDS];
 };
 
-/* What a policy number means. Number 0 is not used. */
+/* What a policy number means, without the bits above. Number 0 is not used. */
 #define MAX_POLICIES 4096
 #define MAX_RANGES   15
+enum action {
+	ACTION_DROP,
+	ACTION_REJECT,
+};
 struct port_range {
 	__u8 protocol; /* 0 = any */
 	__u8 pad;
@@ -99,7 +108,7 @@ struct port_range {
 };
 struct policy {
 	__u16 ranges; /* 0 = all ports */
-	__u16 pad;
+	__u16 action; /* enum action */
 	struct port_range range[MAX_RANGES];
 	char producer[66]; /* text, NUL-padded; user space's, not read here */
 };

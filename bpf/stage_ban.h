@@ -106,7 +106,7 @@ static __always_inline __u32 beside_bucket(__u32 first, __u64 hash)
 
 __noinline int scope_covers(__u32 number, __u32 flow)
 {
-	__u32 index = number & ~POLICY_SCOPED;
+	__u32 index = number & POLICY_NUMBER;
 	struct policy *policy = bpf_map_lookup_elem(&policies, &index);
 	__u8 protocol = flow >> 16;
 	__u16 port = flow;

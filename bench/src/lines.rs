@@ -12,7 +12,7 @@ use std::{
 use anyhow::ensure;
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
-    PrefixSet, Scope,
+    Action, PrefixSet, Scope,
     detect::{Context, Filter, FilterState, Finding, Record},
     policy::{Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
 };
@@ -121,6 +121,7 @@ fn counter(addresses: u32) -> impl FnMut(&Record<'_>) -> bool {
             ..JailLimits::default()
         },
         scope: Scope::all(),
+        action: Action::Drop,
         ignore: PrefixSet::default(),
     }]);
     let mut find = finder();

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, ensure};
-use weir_core::{Prefix, PrefixSet, Reason, Scope};
+use weir_core::{Action, Prefix, PrefixSet, Reason, Scope};
 use weir_kernel::{
     ClassImage, Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans, WidePlaced,
     device::set_gro,
@@ -223,8 +223,14 @@ fn packet_path(
         generation.classes.write(border);
     }
     let scope: Scope = "22/tcp,12345/udp".parse()?;
-    record::write_policy(&generation.policies, 1, &Scope::all(), "jail:bench")?;
-    record::write_policy(&generation.policies, 2, &scope, "jail:bench")?;
+    record::write_policy(
+        &generation.policies,
+        1,
+        &Scope::all(),
+        Action::Drop,
+        "jail:bench",
+    )?;
+    record::write_policy(&generation.policies, 2, &scope, Action::Drop, "jail:bench")?;
     for n in 0..bans {
         let addr = flood.source(n);
         let len = if addr.is_ipv4() {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
-use weir_core::{Ban, Prefix, Producer, Scope, Subject, Until};
+use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
 use weir_daemon::{
     alerts::Alerts,
     store::{Change, Store, clock::Now, restore},
@@ -41,6 +41,7 @@ fn entries(count: u32, ipv6: bool) -> anyhow::Result<Vec<Entry>> {
     let policy = Arc::new(Policy {
         producer: Producer::Jail("bench".into()),
         scope: Scope::all(),
+        action: Action::Drop,
     });
     let expiry = Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000));
     (0..count)
@@ -193,6 +194,7 @@ fn to_database(dir: &Path, many: &[Entry]) -> anyhow::Result<Vec<f64>> {
                 subject: entry.subject,
                 scope: entry.policy.scope.clone(),
                 producer: entry.policy.producer.clone(),
+                action: entry.policy.action,
                 reason: "5 failures in 10m".into(),
                 since: now,
                 until,

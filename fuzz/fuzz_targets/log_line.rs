@@ -10,6 +10,7 @@ use arbitrary::Arbitrary;
 use jiff::{Timestamp, tz::TimeZone};
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
+    Action,
     PrefixSet, Scope,
     detect::{Context, Filter, FilterState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
@@ -62,6 +63,7 @@ fuzz_target!(|input: Input<'_>| {
         name: "sshd".into(),
         limits,
         scope: Scope::all(),
+        action: Action::Drop,
         ignore: PrefixSet::default(),
     }]);
     let attacker: IpAddr = ATTACKER.parse().expect("an address");

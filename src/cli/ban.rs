@@ -19,6 +19,10 @@ pub struct Args {
     /// Only these ports, such as 22/tcp or 80/tcp,443/tcp; without it all
     #[arg(long, value_name = "PORTS")]
     port: Option<String>,
+    /// Answer its packets at once (TCP reset, ICMP unreachable) instead of
+    /// dropping them without a word
+    #[arg(long)]
+    reject: bool,
     /// Why, for those who ask later
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -36,6 +40,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
                 "subject": args.subject,
                 "for": args.length,
                 "port": args.port,
+                "action": args.reject.then_some("reject"),
                 "reason": args.reason,
             }),
         )?
@@ -45,8 +50,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         show::json(&answer)?;
     } else {
         show::line(format!(
-            "{} banned, {}, {}",
+            "{} banned{}, {}, {}",
             show::text(&answer["subject"]),
+            show::rejected(&answer),
             show::text(&answer["scope"]),
             show::end(&answer)
         ))?;

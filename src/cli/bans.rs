@@ -38,7 +38,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         .map(|ban| {
             vec![
                 show::text(&ban["subject"]),
-                show::text(&ban["scope"]),
+                format!("{}{}", show::text(&ban["scope"]), show::rejected(ban)),
                 show::producer(ban),
                 show::end(ban),
                 show::text(&ban["reason"]),

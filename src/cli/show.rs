@@ -58,6 +58,14 @@ pub fn producer(ban: &Value) -> String {
     }
 }
 
+/// What is to be said beside a ban, where its packets are answered.
+pub fn rejected(ban: &Value) -> &'static str {
+    match ban["action"].as_str() {
+        Some("reject") => " (reject)",
+        _ => "",
+    }
+}
+
 /// A table with columns as wide as their widest cell.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let mut widths: Vec<usize> = head.iter().map(|h| h.chars().count()).collect();

@@ -43,6 +43,7 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     show::line(match verdict {
         "banned-all" => format!("{address} is dropped: banned on all ports"),
         "banned-scope" => format!("{address} is dropped on the ports below"),
+        "rejected" => format!("{address} is rejected: answered at once, and dropped"),
         "listed" | "fenced" => format!("{address} is dropped: see below"),
         "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
@@ -78,9 +79,10 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     }
     for ban in answer["bans"].as_array().into_iter().flatten() {
         show::line(format!(
-            "  ban of {} on {} by {}, {}",
+            "  ban of {} on {}{} by {}, {}",
             show::text(&ban["subject"]),
             show::text(&ban["scope"]),
+            show::rejected(ban),
             show::producer(ban),
             show::end(ban)
         ))?;

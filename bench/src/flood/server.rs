@@ -25,7 +25,7 @@ use nix::sys::{
     },
     time::{TimeVal, TimeValLike},
 };
-use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_core::{Action, Prefix, Producer, Scope, Subject};
 use weir_enforce::{
     Backend, BootNanos, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
@@ -332,6 +332,7 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
                 policy: Arc::new(Policy {
                     producer: Producer::Jail("oracle".into()),
                     scope: Scope::all(),
+                    action: Action::Drop,
                 }),
                 counts: HashMap::new(),
                 due: Vec::new(),

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Scope, Subject};
+use crate::{Action, Scope, Subject};
 
 /// Who made a ban. Eviction at the cap stays inside the producer that
 /// overflows; manual bans are never evicted.
@@ -112,7 +112,8 @@ impl Until {
 }
 
 /// A subject that may not talk to this host, within a scope, until an end.
-/// (subject, scope, producer) names a ban: the same again replaces it.
+/// (subject, scope, producer) names a ban: the same again replaces it, with
+/// whatever action.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ban {
     /// Who.
@@ -121,6 +122,9 @@ pub struct Ban {
     pub scope: Scope,
     /// Who says so.
     pub producer: Producer,
+    /// What becomes of its packets.
+    #[serde(default)]
+    pub action: Action,
     /// Why, in words for a person; somebody else's text in it is escaped when printed.
     pub reason: String,
     /// When it was decided.
@@ -179,6 +183,7 @@ mod tests {
             subject: "192.0.2.7".parse().unwrap(),
             scope: "22/tcp".parse().unwrap(),
             producer: Producer::Jail("sshd".into()),
+            action: Action::Drop,
             reason: "5 failures".into(),
             since: Timestamp::UNIX_EPOCH,
             until: Until::Never,

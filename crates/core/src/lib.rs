@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod action;
 pub mod addr;
 pub mod ban;
 pub mod class;
@@ -15,6 +16,7 @@ pub mod policy;
 pub mod reason;
 pub mod scope;
 
+pub use action::Action;
 pub use addr::{AddrError, Prefix, PrefixSet, Subject};
 pub use ban::{Ban, Decision, Producer, Until};
 pub use reason::Reason;

@@ -42,11 +42,16 @@ pub enum Reason {
     Decoy = 15,
     /// Dropped: it completes a handshake with a decoy port, so its source is real.
     Proven = 16,
+    /// Dropped and answered: a ban that rejects.
+    Rejected = 17,
+    /// Dropped: a ban that rejects, of a packet that may not be answered, or above
+    /// the limit of answers.
+    RejectedSilent = 18,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 17] = [
+    pub const ALL: [Reason; 19] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -64,6 +69,8 @@ impl Reason {
         Self::FencedOut,
         Self::Decoy,
         Self::Proven,
+        Self::Rejected,
+        Self::RejectedSilent,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -96,6 +103,8 @@ impl Reason {
             Self::FencedOut => "fenced-out",
             Self::Decoy => "decoy",
             Self::Proven => "proven",
+            Self::Rejected => "rejected",
+            Self::RejectedSilent => "rejected-silent",
         }
     }
 }

@@ -35,7 +35,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
     sync::{Semaphore, broadcast::error::RecvError, watch},
 };
-use weir_core::{Producer, Scope};
+use weir_core::{Action, Producer, Scope};
 
 use crate::{
     config::parse_duration,
@@ -305,6 +305,8 @@ struct BanRequest {
     length: Option<String>,
     /// As in `22/tcp,443/tcp`; absent for all ports.
     port: Option<String>,
+    /// `"drop"`, which it is when absent, or `"reject"`.
+    action: Option<String>,
     reason: Option<String>,
 }
 
@@ -328,8 +330,13 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
             None => Scope::all(),
             Some(text) => text.parse().map_err(|e| malformed(format!("{e}")))?,
         };
+        let action = match request.action.as_deref() {
+            None => Action::default(),
+            Some(text) => text.parse().map_err(malformed)?,
+        };
         let reason = request.reason.unwrap_or_else(|| "by hand".to_owned());
-        api.service.ban(&request.subject, length, scope, reason)
+        api.service
+            .ban(&request.subject, length, scope, action, reason)
     })
     .await
 }

@@ -18,7 +18,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
-    Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
+    Action, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
     detect::Finding,
     policy::{Jail, Ledger, Outcome},
 };
@@ -248,6 +248,7 @@ fn ledger(config: &DecoyConfig) -> Ledger {
         name: Producer::Decoy.to_string(),
         limits: config.limits.clone(),
         scope: Scope::all(),
+        action: Action::Drop,
         ignore: PrefixSet::default(),
     }])
 }

@@ -17,7 +17,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::broadcast;
-use weir_core::{Ban, Prefix, Producer, Reason, Scope, Subject, Until};
+use weir_core::{Action, Ban, Prefix, Producer, Reason, Scope, Subject, Until};
 
 use crate::sinks::Inlet;
 use calm::{Budget, Calm};
@@ -100,6 +100,9 @@ pub struct Event {
     /// Which ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
+    /// What becomes of a ban's packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<Action>,
     /// Why.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -134,6 +137,7 @@ impl Event {
             kind,
             subject: None,
             scope: None,
+            action: None,
             reason: reason.into(),
             producer: None,
             jail: None,
@@ -168,6 +172,7 @@ impl Event {
             .about(ban.subject.prefix())
             .by(&ban.producer);
         event.scope = Some(ban.scope.clone());
+        event.action = Some(ban.action);
         event.until = Some(ban.until);
         event.evidence.clone_from(&ban.evidence);
         event

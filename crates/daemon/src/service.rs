@@ -19,7 +19,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Ban, Prefix, Producer, Scope, Subject, Until, policy::Ledger};
+use weir_core::{Action, AddrError, Ban, Prefix, Producer, Scope, Subject, Until, policy::Ledger};
 use weir_enforce::{Backend, Entry, Policy};
 use weir_sources::RingStatistics;
 
@@ -355,6 +355,7 @@ impl Service {
         subject: &str,
         length: Option<Duration>,
         scope: Scope,
+        action: Action,
         reason: String,
     ) -> Result<Done<ListedBan>, Refusal> {
         let subject: Subject = subject.parse()?;
@@ -385,6 +386,7 @@ impl Service {
             subject,
             scope,
             producer: Producer::Manual,
+            action,
             reason,
             since: now.wall,
             until,
@@ -554,6 +556,7 @@ pub fn entry(ban: &Ban, now: &Now) -> Entry {
         policy: Arc::new(Policy {
             producer: ban.producer.clone(),
             scope: ban.scope.clone(),
+            action: ban.action,
         }),
         expiry: now.expiry(ban.until),
     }

@@ -331,6 +331,7 @@ fn recovered(entry: Entry, now: &Now) -> Change {
             subject: entry.subject,
             scope: entry.policy.scope.clone(),
             producer: entry.policy.producer.clone(),
+            action: entry.policy.action,
             reason: "recovered from the kernel's table; its explanation was lost".into(),
             since: now.wall,
             until: now.until(entry.expiry),

@@ -276,6 +276,7 @@ fn jails(config: &Config) -> Vec<Jail> {
             name: jail.name.clone(),
             limits: jail.limits.clone(),
             scope: jail.scope.clone(),
+            action: jail.action,
             ignore: jail.ignore.clone(),
         })
         .chain(config.watches.iter().map(WatchConfig::jail))

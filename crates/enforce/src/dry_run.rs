@@ -123,7 +123,9 @@ impl Backend for DryRun {
                 state.evicted += 1;
                 done.evicted.push(oldest);
             }
-            match state.bans[table].insert(key, entry.expiry) {
+            let twin = (entry.subject, Arc::new(entry.policy.twin()));
+            let twin = state.bans[table].remove(&twin);
+            match state.bans[table].insert(key, entry.expiry).or(twin) {
                 None => done.new += 1,
                 Some(_) => done.replaced += 1,
             }
@@ -247,6 +249,7 @@ impl Backend for DryRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::Action;
 
     fn entry(subject: String, producer: Producer) -> Entry {
         Entry {
@@ -254,6 +257,7 @@ mod tests {
             policy: Arc::new(Policy {
                 producer,
                 scope: Scope::all(),
+                action: Action::Drop,
             }),
             expiry: Expiry::Never,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_core::{Producer, Scope, Subject};
+use weir_core::{Action, Producer, Scope, Subject};
 
 /// A moment on CLOCK_BOOTTIME, nanoseconds since boot, suspend included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
@@ -32,17 +32,30 @@ impl Expiry {
     }
 }
 
-/// What all bans of one producer with one scope share; the kernel stores it
-/// once and refers to it by number.
+/// What all bans of one producer with one scope and action share; the kernel
+/// stores it once and refers to it by number.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
 pub struct Policy {
     /// Who bans.
     pub producer: Producer,
     /// Which ports.
     pub scope: Scope,
+    /// What becomes of the packets.
+    pub action: Action,
 }
 
-/// One ban as enforced. (subject, policy) is its name.
+impl Policy {
+    /// The same bans with the other action: one subject has one of the two.
+    pub fn twin(&self) -> Self {
+        Self {
+            action: self.action.other(),
+            ..self.clone()
+        }
+    }
+}
+
+/// One ban as enforced. (subject, policy) is its name; it replaces the one of
+/// (subject, [`Policy::twin`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
     /// Who.

@@ -180,7 +180,7 @@ pub trait Backend: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Puts entries into force; the same (subject, policy) again replaces the
-    /// expiry. On an error those before the named one are in force, and of a
+    /// expiry, and the policy's twin goes. On an error those before the named one are in force, and of a
     /// large number perhaps others: they are inserted by several threads.
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error>;
 

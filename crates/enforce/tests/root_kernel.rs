@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_core::{Action, Prefix, Producer, Scope, Subject};
 use weir_enforce::{
     Backend, BootNanos, Entry, Error, Expiry, Policy, Settings,
     kernel::{self, Hook, Kernel, KernelConfig},
@@ -73,6 +73,7 @@ fn entry(n: u32, producer: Producer, seconds: u64) -> Entry {
         policy: Arc::new(Policy {
             producer,
             scope: Scope::all(),
+            action: Action::Drop,
         }),
         expiry: Expiry::At(BootNanos(BootNanos::now().0 + seconds * 1_000_000_000)),
     }

@@ -35,15 +35,19 @@ use crate::{
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
 pub const POLICY_SCOPED: u16 = 0x8000;
+/// `POLICY_REJECT` of bpf/abi.h.
+pub const POLICY_REJECT: u16 = 0x4000;
+/// `POLICY_NUMBER` of bpf/abi.h.
+pub const POLICY_NUMBER: u16 = 0x3fff;
 /// `FLOW_CELLS` of bpf/abi.h.
 const FLOW_CELLS: u32 = 65_536;
 /// `R_MAX` of bpf/abi.h.
-pub const REASONS: u32 = 17;
+pub const REASONS: u32 = 19;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
 const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);

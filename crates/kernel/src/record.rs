@@ -1,7 +1,7 @@
 //! Typed access to the smaller maps: policies and counters.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::{PortRange, Protocol, Scope};
+use weir_core::{Action, PortRange, Protocol, Scope};
 
 use crate::{
     error::{Context, Result},
@@ -9,10 +9,25 @@ use crate::{
     skeleton::ingress::types::{counter, policy},
 };
 
+/// `enum action` of bpf/abi.h.
+const ACTION_DROP: u16 = 0;
+/// See [`ACTION_DROP`].
+const ACTION_REJECT: u16 = 1;
+
 /// Writes what a policy number means. `producer` is cut at 65 bytes.
-pub fn write_policy(map: &MapHandle, number: u32, scope: &Scope, producer: &str) -> Result<()> {
+pub fn write_policy(
+    map: &MapHandle,
+    number: u32,
+    scope: &Scope,
+    action: Action,
+    producer: &str,
+) -> Result<()> {
     let mut record = policy {
         ranges: scope.ranges().len() as u16,
+        action: match action {
+            Action::Drop => ACTION_DROP,
+            Action::Reject => ACTION_REJECT,
+        },
         ..Default::default()
     };
     for (to, from) in record.range.iter_mut().zip(scope.ranges()) {
@@ -31,8 +46,8 @@ pub fn write_policy(map: &MapHandle, number: u32, scope: &Scope, producer: &str)
         .context(|| format!("write policy {number}"))
 }
 
-/// Every policy in use: (number, scope, producer's text).
-pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, String)>> {
+/// Every policy in use: (number, scope, action, producer's text).
+pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, Action, String)>> {
     let mut policies = Vec::new();
     for number in 1..MAX_POLICIES {
         let Some(bytes) = map
@@ -67,9 +82,14 @@ pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, String)>> {
         let Ok(scope) = Scope::ports(ranges) else {
             continue;
         };
+        let action = match record.action {
+            ACTION_REJECT => Action::Reject,
+            _ => Action::Drop,
+        };
         policies.push((
             number,
             scope,
+            action,
             String::from_utf8_lossy(&producer).into_owned(),
         ));
     }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_core::{
-    Prefix, PrefixSet, Reason, Scope,
+    Action, Prefix, PrefixSet, Reason, Scope,
     class::{Classes, ListLayer, Plan},
     fence::{Direction, Fate, Fence},
     geo::{Atlas, Country, Place, Span},
@@ -124,8 +124,14 @@ impl Path {
         )
         .expect("the packet path loads");
         for (at, cover) in covers.iter().enumerate() {
-            record::write_policy(&generation.policies, number(at).into(), &cover.scope, "x")
-                .unwrap();
+            record::write_policy(
+                &generation.policies,
+                number(at).into(),
+                &cover.scope,
+                Action::Drop,
+                "x",
+            )
+            .unwrap();
         }
         generation.classes.write(&image);
         Self { generation }
@@ -361,11 +367,19 @@ fn root_the_allow_list_wins_and_bans_come_first() {
         path.inbound(&from(allowed).udp(999, 22), Reason::Allowed);
     }
     path.outbound(&to("10.1.9.9").udp(1, 2), Some(Reason::Allowed));
-    record::write_policy(&path.generation.policies, 1, &Scope::all(), "test").unwrap();
+    record::write_policy(
+        &path.generation.policies,
+        1,
+        &Scope::all(),
+        Action::Drop,
+        "test",
+    )
+    .unwrap();
     record::write_policy(
         &path.generation.policies,
         2,
         &"80/tcp".parse().unwrap(),
+        Action::Drop,
         "test",
     )
     .unwrap();

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use weir_core::{Prefix, Reason, Scope};
+use weir_core::{Action, Prefix, Reason, Scope};
 use weir_kernel::{
     Generation, Geometry, Key, Options, Slot, generation::POLICY_SCOPED, link::Hook, record, run,
     table::NEVER,
@@ -82,7 +82,14 @@ impl Path {
     fn ban(&mut self, subject: &str, scope: &str, number: u16) {
         let prefix: Prefix = subject.parse().unwrap();
         let scope: Scope = scope.parse().unwrap();
-        record::write_policy(&self.generation.policies, number.into(), &scope, "test").unwrap();
+        record::write_policy(
+            &self.generation.policies,
+            number.into(),
+            &scope,
+            Action::Drop,
+            "test",
+        )
+        .unwrap();
         let policy = if scope.is_all() {
             number
         } else {

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::{Prefix, Reason, Scope};
+use weir_core::{Action, Prefix, Reason, Scope};
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBan, WideBans, WidePlaced,
     generation::POLICY_SCOPED,
@@ -41,7 +41,7 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
     for (policy, scope) in [(ALL, "all"), (SSH, "22/tcp"), (WEB, "80/tcp")] {
         let scope: Scope = scope.parse().unwrap();
         let number = u32::from(policy & !POLICY_SCOPED);
-        record::write_policy(&generation.policies, number, &scope, "test").unwrap();
+        record::write_policy(&generation.policies, number, &scope, Action::Drop, "test").unwrap();
     }
     generation
 }

@@ -303,6 +303,7 @@ impl Ledger {
             subject,
             scope: jail.scope.clone(),
             producer: Producer::of_ledger_name(&jail.name),
+            action: jail.action,
             reason: reason(failures, &entries),
             since: now,
             until: until(limits, past.offences, now),

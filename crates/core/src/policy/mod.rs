@@ -11,7 +11,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize, de};
 
-use crate::{PrefixSet, Scope};
+use crate::{Action, PrefixSet, Scope};
 
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use history::Offence;
@@ -143,6 +143,8 @@ pub struct Jail {
     pub limits: JailLimits,
     /// Which ports its bans cover.
     pub scope: Scope,
+    /// What its bans do to packets.
+    pub action: Action,
     /// Addresses whose failures it does not count.
     pub ignore: PrefixSet,
 }

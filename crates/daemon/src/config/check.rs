@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_core::{
-    Prefix, PrefixSet, Scope,
+    Action, Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
     detect::{Definition, Filter},
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
@@ -258,6 +258,7 @@ fn jails(
         let source = source(&mut section, &name, host, warnings);
         let mut limits = limits(&mut section, true);
         let scope = scope(&mut section);
+        let action = action(&mut section);
         let ignore = section
             .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
             .unwrap_or_default()
@@ -290,6 +291,7 @@ fn jails(
                 source,
                 limits,
                 scope,
+                action,
                 ignore,
             });
         }
@@ -319,6 +321,14 @@ pub(super) fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits 
         Increment { factor, max }
     });
     limits
+}
+
+/// What the bans that a section makes do to packets.
+pub(super) fn action(section: &mut Section<'_, '_>) -> Action {
+    let choices = [Action::Drop, Action::Reject].map(|action| (action.name(), action));
+    section
+        .choice("action", &choices)
+        .map_or_else(Action::default, |at| at.value)
 }
 
 pub(super) fn scope(section: &mut Section<'_, '_>) -> Scope {

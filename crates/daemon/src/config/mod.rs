@@ -26,7 +26,7 @@ use std::{
 };
 
 use weir_core::{
-    PrefixSet, Protocol, Scope,
+    Action, PrefixSet, Protocol, Scope,
     detect::Definition,
     policy::{self, JailLimits},
 };
@@ -155,6 +155,8 @@ pub struct JailConfig {
     pub limits: JailLimits,
     /// What a ban covers.
     pub scope: Scope,
+    /// What it does to packets.
+    pub action: Action,
     /// Prefixes whose findings this jail ignores.
     pub ignore: PrefixSet,
 }

@@ -8,13 +8,13 @@ use std::{
 };
 
 use weir_core::{
-    Prefix, PrefixSet, Scope,
+    Action, Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
     policy::{Jail, JailLimits},
 };
 
 use super::{
-    check::{limits, name_byte, scope},
+    check::{action, limits, name_byte, scope},
     reader::Section,
 };
 
@@ -31,6 +31,8 @@ pub struct WatchConfig {
     pub limits: JailLimits,
     /// What a ban covers.
     pub scope: Scope,
+    /// What its bans do to packets.
+    pub action: Action,
     /// Prefixes that this watch names in vain.
     pub ignore: PrefixSet,
     /// Whom of those it names it bans.
@@ -53,6 +55,7 @@ impl WatchConfig {
             name: format!("watch:{}", self.name),
             limits: self.limits.clone(),
             scope: self.scope.clone(),
+            action: self.action,
             ignore: self.ignore.clone(),
         }
     }
@@ -74,6 +77,7 @@ pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Ve
         limits.max_retry = 1;
         limits.find_time = Duration::from_secs(1);
         let scope = scope(&mut section);
+        let action = action(&mut section);
         let ignore = section
             .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
             .unwrap_or_default()
@@ -90,6 +94,7 @@ pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Ve
                 command,
                 limits,
                 scope,
+                action,
                 ignore,
                 only_if: only_if.map_or(OnlyIf::Any, |at| at.value),
             });

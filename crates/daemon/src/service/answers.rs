@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::{Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
+use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Usage};
 
 use crate::{
@@ -28,6 +28,8 @@ pub struct ListedBan {
     pub scope: Scope,
     /// Who says so.
     pub producer: Producer,
+    /// What becomes of its packets.
+    pub action: Action,
     /// Why.
     pub reason: String,
     /// Since when; unknown if the explanation was lost.
@@ -50,6 +52,7 @@ impl ListedBan {
             subject: entry.subject,
             scope: entry.policy.scope.clone(),
             producer: entry.policy.producer.clone(),
+            action: entry.policy.action,
             reason,
             since,
             until: now.until(entry.expiry),
@@ -160,6 +163,7 @@ pub struct JailStatus {
     pub find_time: String,
     pub ban_time: String,
     pub scope: Scope,
+    pub action: Action,
     pub lines: u64,
     pub findings: u64,
     pub bans: u64,

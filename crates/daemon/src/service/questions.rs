@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Producer, Protocol, Reason};
+use weir_core::{Action, Producer, Protocol, Reason};
 use weir_enforce::Entry;
 
 use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
@@ -59,11 +59,13 @@ impl Service {
             Some((protocol, port)) => e.policy.scope.covers(protocol.number(), port),
         });
         let hit = covering
-            .map(|e| match e.policy.scope.is_all() {
-                true => Reason::BannedAll,
-                false => Reason::BannedScope,
+            .map(|e| match (e.policy.action, e.policy.scope.is_all()) {
+                (Action::Reject, _) => Reason::Rejected,
+                (Action::Drop, true) => Reason::BannedAll,
+                (Action::Drop, false) => Reason::BannedScope,
             })
-            .min();
+            // One that rejects is enough for an answer.
+            .max_by_key(|reason| (*reason == Reason::Rejected, std::cmp::Reverse(*reason)));
         let said = self.border.judge(self, addr, port);
         let denied = said.as_ref().map(|(reason, _)| *reason);
         let verdict = match hit.or(denied) {
@@ -138,6 +140,7 @@ impl Service {
                     find_time: duration_text(jail.limits.find_time),
                     ban_time: jail.limits.ban_time.to_string(),
                     scope: jail.scope.clone(),
+                    action: jail.action,
                     lines: read(&counters.lines),
                     findings: read(&counters.findings),
                     bans: read(&counters.bans),

@@ -192,7 +192,7 @@ fn own_address() -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{Ban, Scope, Until};
+    use weir_core::{Action, Ban, Scope, Until};
 
     use super::*;
 
@@ -208,6 +208,7 @@ mod tests {
         Event::ban(&Ban {
             subject: "203.0.113.7".parse().unwrap(),
             scope: Scope::all(),
+            action: Action::Drop,
             producer,
             reason: "5 failures in 2m".into(),
             since: Timestamp::UNIX_EPOCH,

@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS boots (
     id INTEGER PRIMARY KEY, boot TEXT NOT NULL UNIQUE,
     last_wall INTEGER NOT NULL, last_boottime INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS policies (
-    id INTEGER PRIMARY KEY, producer TEXT NOT NULL, scope TEXT NOT NULL, UNIQUE (producer, scope));
+    id INTEGER PRIMARY KEY, producer TEXT NOT NULL, scope TEXT NOT NULL,
+    action TEXT NOT NULL, UNIQUE (producer, scope, action));
 CREATE TABLE IF NOT EXISTS bans (
     subject BLOB NOT NULL, policy INTEGER NOT NULL, boot INTEGER NOT NULL,
     expiry INTEGER, until INTEGER, PRIMARY KEY (subject, policy)) WITHOUT ROWID;
@@ -49,7 +50,20 @@ CREATE TABLE IF NOT EXISTS positions (
 ";
 
 /// `PRAGMA user_version` of the tables above.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
+
+/// From version 1, whose bans all dropped.
+const FROM_1: &str = "
+BEGIN;
+ALTER TABLE policies RENAME TO policies_1;
+CREATE TABLE policies (
+    id INTEGER PRIMARY KEY, producer TEXT NOT NULL, scope TEXT NOT NULL,
+    action TEXT NOT NULL, UNIQUE (producer, scope, action));
+INSERT INTO policies SELECT id, producer, scope, 'drop' FROM policies_1;
+DROP TABLE policies_1;
+PRAGMA user_version = 2;
+COMMIT;
+";
 
 /// The history never holds more rows than this; the oldest go first.
 const MAX_HISTORY: i64 = 1_000_000;
@@ -101,6 +115,9 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
     if version > VERSION {
         return Err(DatabaseError::Newer(version));
+    }
+    if version == 1 {
+        connection.execute_batch(FROM_1)?;
     }
     connection.execute_batch(SCHEMA)?;
     if version < VERSION {
@@ -189,13 +206,24 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
 
 fn policies(connection: &Connection) -> Result<HashMap<i64, Arc<Policy>>, DatabaseError> {
     let mut policies = HashMap::new();
-    let mut query = connection.prepare_cached("SELECT id, producer, scope FROM policies")?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
+    // A disk that nobody can write to may hold the tables of version 1.
+    let mut query = connection.prepare_cached(match version {
+        1 => "SELECT id, producer, scope, 'drop' FROM policies",
+        _ => "SELECT id, producer, scope, action FROM policies",
+    })?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let producer = row.get_ref(1)?.as_str().unwrap_or_default().parse();
         let scope = row.get_ref(2)?.as_str().unwrap_or_default().parse();
-        if let (Ok(producer), Ok(scope)) = (producer, scope) {
-            policies.insert(row.get(0)?, Arc::new(Policy { producer, scope }));
+        let action = row.get_ref(3)?.as_str().unwrap_or_default().parse();
+        if let (Ok(producer), Ok(scope), Ok(action)) = (producer, scope, action) {
+            let policy = Policy {
+                producer,
+                scope,
+                action,
+            };
+            policies.insert(row.get(0)?, Arc::new(policy));
         }
     }
     Ok(policies)
@@ -272,14 +300,16 @@ pub(super) fn detail(
 ) -> Result<Option<Detail>, DatabaseError> {
     let mut query = connection.prepare_cached(
         "SELECT d.since, d.reason, d.evidence FROM details d, policies p
-         WHERE p.id = d.policy AND d.subject = ?1 AND p.producer = ?2 AND p.scope = ?3",
+         WHERE p.id = d.policy AND d.subject = ?1
+           AND p.producer = ?2 AND p.scope = ?3 AND p.action = ?4",
     )?;
     let found = query
         .query_row(
             params![
                 blob(subject.prefix()),
                 policy.producer.to_string(),
-                policy.scope.to_string()
+                policy.scope.to_string(),
+                policy.action.name()
             ],
             |row| {
                 Ok(Detail {
@@ -340,7 +370,7 @@ pub(super) fn write(
 ) -> Result<(), DatabaseError> {
     let transaction = connection.transaction()?;
     let boot = this_boot(&transaction, now)?;
-    let mut policy_ids = HashMap::new();
+    let mut policy_ids = PolicyIds::default();
     let mut rest = changes;
     while let Some(first) = rest.first() {
         // Changes of different subjects commute. In the order of the trees'
@@ -374,42 +404,86 @@ fn this_boot(transaction: &Transaction<'_>, now: &Now) -> Result<i64, DatabaseEr
     )?)
 }
 
+/// The numbers of the policies in a batch, and of their twins, if the database
+/// has met those.
+type PolicyIds = HashMap<Policy, (i64, Option<i64>)>;
+
 fn policy_id(
     transaction: &Transaction<'_>,
     policy: &Policy,
-    known: &mut HashMap<Policy, i64>,
-) -> Result<i64, DatabaseError> {
-    if let Some(id) = known.get(policy) {
-        return Ok(*id);
+    known: &mut PolicyIds,
+) -> Result<(i64, Option<i64>), DatabaseError> {
+    if let Some(ids) = known.get(policy) {
+        return Ok(*ids);
     }
-    let names = params![policy.producer.to_string(), policy.scope.to_string()];
+    let names = [policy.producer.to_string(), policy.scope.to_string()];
+    let action = policy.action.name();
     transaction
-        .prepare_cached("INSERT OR IGNORE INTO policies (producer, scope) VALUES (?1, ?2)")?
-        .execute(names)?;
-    let id = transaction
-        .prepare_cached("SELECT id FROM policies WHERE producer = ?1 AND scope = ?2")?
+        .prepare_cached(
+            "INSERT OR IGNORE INTO policies (producer, scope, action) VALUES (?1, ?2, ?3)",
+        )?
+        .execute(params![names[0], names[1], action])?;
+    let ids = (
+        known_policy_id(transaction, policy)?.unwrap_or_default(),
+        known_policy_id(transaction, &policy.twin())?,
+    );
+    // One that comes later in the batch has the other's number to forget.
+    known.remove(&policy.twin());
+    known.insert(policy.clone(), ids);
+    Ok(ids)
+}
+
+/// The number of a policy that the database has met.
+fn known_policy_id(
+    transaction: &Transaction<'_>,
+    policy: &Policy,
+) -> Result<Option<i64>, DatabaseError> {
+    Ok(transaction
+        .prepare_cached(
+            "SELECT id FROM policies WHERE producer = ?1 AND scope = ?2 AND action = ?3",
+        )?
         .query_row(
-            params![policy.producer.to_string(), policy.scope.to_string()],
+            params![
+                policy.producer.to_string(),
+                policy.scope.to_string(),
+                policy.action.name()
+            ],
             |row| row.get(0),
-        )?;
-    known.insert(policy.clone(), id);
-    Ok(id)
+        )
+        .optional()?)
+}
+
+/// Forgets one ban.
+fn forget(transaction: &Transaction<'_>, subject: &[u8], policy: i64) -> Result<(), DatabaseError> {
+    for statement in [
+        "DELETE FROM bans WHERE subject = ?1 AND policy = ?2",
+        "DELETE FROM details WHERE subject = ?1 AND policy = ?2",
+    ] {
+        transaction
+            .prepare_cached(statement)?
+            .execute(params![subject, policy])?;
+    }
+    Ok(())
 }
 
 fn write_one(
     transaction: &Transaction<'_>,
     change: &Change,
     boot: i64,
-    policy_ids: &mut HashMap<Policy, i64>,
+    policy_ids: &mut PolicyIds,
 ) -> Result<(), DatabaseError> {
     match change {
         Change::Ban { ban, expiry } => {
             let policy = Policy {
                 producer: ban.producer.clone(),
                 scope: ban.scope.clone(),
+                action: ban.action,
             };
-            let policy = policy_id(transaction, &policy, policy_ids)?;
+            let (policy, twin) = policy_id(transaction, &policy, policy_ids)?;
             let subject = blob(ban.subject.prefix());
+            if let Some(twin) = twin {
+                forget(transaction, &subject, twin)?;
+            }
             write_row(transaction, &subject, policy, boot, *expiry, ban.until)?;
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO details VALUES (?1, ?2, ?3, ?4, ?5)")?
@@ -434,21 +508,13 @@ fn write_one(
                 ])?;
         }
         Change::Restored { entry, until } => {
-            let policy = policy_id(transaction, &entry.policy, policy_ids)?;
+            let (policy, _) = policy_id(transaction, &entry.policy, policy_ids)?;
             let subject = blob(entry.subject.prefix());
             write_row(transaction, &subject, policy, boot, entry.expiry, *until)?;
         }
         Change::Unban { subject, policy } => {
-            let policy = policy_id(transaction, policy, policy_ids)?;
-            let subject = blob(subject.prefix());
-            for statement in [
-                "DELETE FROM bans WHERE subject = ?1 AND policy = ?2",
-                "DELETE FROM details WHERE subject = ?1 AND policy = ?2",
-            ] {
-                transaction
-                    .prepare_cached(statement)?
-                    .execute(params![subject, policy])?;
-            }
+            let (policy, _) = policy_id(transaction, policy, policy_ids)?;
+            forget(transaction, &blob(subject.prefix()), policy)?;
         }
         Change::UnbanAll => {
             transaction.execute_batch("DELETE FROM bans; DELETE FROM details;")?;
@@ -517,14 +583,7 @@ pub(super) fn purge(
         .collect::<Result<_, _>>()?;
     drop(over);
     for (subject, policy) in &ended {
-        for statement in [
-            "DELETE FROM bans WHERE subject = ?1 AND policy = ?2",
-            "DELETE FROM details WHERE subject = ?1 AND policy = ?2",
-        ] {
-            transaction
-                .prepare_cached(statement)?
-                .execute(params![subject, policy])?;
-        }
+        forget(&transaction, subject, *policy)?;
     }
     let keep = i64::try_from(keep_history.as_micros()).unwrap_or(i64::MAX);
     let oldest = now.wall.as_microsecond().saturating_sub(keep);

@@ -373,6 +373,7 @@ impl Store {
                     let policy = Policy {
                         producer: ban.producer.clone(),
                         scope: ban.scope.clone(),
+                        action: ban.action,
                     };
                     recent.insert((ban.subject, Arc::new(policy)), detail);
                 }

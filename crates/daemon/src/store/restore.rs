@@ -127,7 +127,7 @@ fn from_database(loaded: Loaded, now: &Now) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::{Producer, Scope};
+    use weir_core::{Action, Producer, Scope};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -135,6 +135,7 @@ mod tests {
         Arc::new(Policy {
             producer: Producer::Jail("sshd".into()),
             scope: Scope::all(),
+            action: Action::Drop,
         })
     }
 

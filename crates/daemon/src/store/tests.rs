@@ -2,6 +2,8 @@
 
 use std::{fs, time::Duration};
 
+use weir_core::Action;
+
 use super::{clock::Now, *};
 
 const KEEP: Duration = Duration::from_secs(86_400);
@@ -19,6 +21,7 @@ fn ban(subject: &str) -> Change {
         ban: Ban {
             subject: subject.parse().unwrap(),
             scope: "22/tcp".parse().unwrap(),
+            action: Action::Drop,
             producer: Producer::Jail("sshd".into()),
             reason: "5 failures".into(),
             since: now.wall,
@@ -38,6 +41,7 @@ fn entry(change: &Change) -> Entry {
         policy: Arc::new(Policy {
             producer: ban.producer.clone(),
             scope: ban.scope.clone(),
+            action: ban.action,
         }),
         expiry: *expiry,
     }
@@ -209,6 +213,7 @@ fn pending_changes_are_bounded() {
         policy: Arc::new(Policy {
             producer: Producer::Jail(format!("j{n}")),
             scope: Scope::all(),
+            action: Action::Drop,
         }),
     };
     push(&mut queue, (0..MAX_PENDING as u64 + 10).map(position));
@@ -220,4 +225,70 @@ fn pending_changes_are_bounded() {
     push(&mut queue, (0..10).map(position));
     assert!(queue.pending.is_empty());
     assert_eq!((queue.settled, queue.forgotten), (20, 20));
+}
+
+#[test]
+fn a_ban_with_the_other_action_replaces_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    let dropped = ban("192.0.2.7");
+    let Change::Ban { ban, expiry } = dropped.clone() else {
+        unreachable!()
+    };
+    let rejected = Change::Ban {
+        ban: Ban {
+            action: Action::Reject,
+            ..ban
+        },
+        expiry,
+    };
+    for order in [[&dropped, &rejected], [&rejected, &dropped]] {
+        // In one batch and in two.
+        store.remember_now(order.map(Clone::clone).into()).unwrap();
+        let last = entry(order[1]);
+        assert!(store.details(&[entry(order[0])])[0].is_none());
+        assert!(store.details(std::slice::from_ref(&last))[0].is_some());
+        store.remember_now(vec![order[0].clone()]).unwrap();
+        store.remember_now(vec![order[1].clone()]).unwrap();
+        let connection = database::open_reader(&dir.path().join(FILE)).unwrap();
+        let rows = database::load(&connection).unwrap().rows;
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].policy, last.policy);
+    }
+}
+
+#[test]
+fn bans_of_version_1_drop() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let (store, ..) = open(dir.path());
+    store.remember_now(vec![ban("192.0.2.7")]).unwrap();
+    store.close();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY, producer TEXT NOT NULL, scope TEXT NOT NULL,
+             UNIQUE (producer, scope));
+         INSERT INTO p SELECT id, producer, scope FROM policies;
+         DROP TABLE policies; ALTER TABLE p RENAME TO policies; PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    // As found, where nobody can write; then for writing.
+    let found = database::load(&database::open_reader(&path).unwrap()).unwrap();
+    assert_eq!(found.rows[0].policy.action, Action::Drop);
+    drop(old);
+    let (store, loaded, alerts) = open(dir.path());
+    assert_eq!(loaded.rows, found.rows);
+    assert_eq!(alerts.list(), []);
+    let Change::Ban { mut ban, expiry } = ban("192.0.2.8") else {
+        unreachable!()
+    };
+    ban.action = Action::Reject;
+    store
+        .remember_now(vec![Change::Ban { ban, expiry }])
+        .unwrap();
+    store.close();
+    let (_store, loaded, _) = open(dir.path());
+    let mut actions: Vec<_> = loaded.rows.iter().map(|r| r.policy.action).collect();
+    actions.sort_unstable();
+    assert_eq!(actions, [Action::Drop, Action::Reject]);
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_core::{
-    Producer, Scope,
+    Action, Producer, Scope,
     class::{Classes, Cover},
 };
 use weir_kernel::{ClassImage, class::By};
@@ -31,7 +31,11 @@ impl Kernel {
             return Ok(0);
         }
         let scope: Scope = cover.scope.clone();
-        let policy = Arc::new(Policy { producer, scope });
+        let policy = Arc::new(Policy {
+            producer,
+            scope,
+            action: Action::Drop,
+        });
         self.policies.number(&policy, &self.tables().current)
     }
 

@@ -34,7 +34,7 @@ impl Kernel {
         let table = &tables.current.table;
         let max_bans = self.settings().max_bans;
         // Entries of one producer follow one another.
-        let mut known: Option<(&Arc<Policy>, u16)> = None;
+        let mut known: Option<(&Arc<Policy>, u16, Option<u16>)> = None;
         // What the table allows for, not what it will once `follow_suspend` has
         // noticed a sleep: that moves every entry, these among them.
         let suspended = tables.current.suspended();
@@ -46,11 +46,14 @@ impl Kernel {
                     }
                 }
             }
-            let policy = match known {
-                Some((policy, number)) if *policy == entry.policy => number,
-                _ => self.policies.number(&entry.policy, &tables.current)?,
+            let (policy, twin) = match known {
+                Some((policy, number, twin)) if *policy == entry.policy => (number, twin),
+                _ => (
+                    self.policies.number(&entry.policy, &tables.current)?,
+                    self.policies.twin(&entry.policy),
+                ),
             };
-            known = Some((&entry.policy, policy));
+            known = Some((&entry.policy, policy, twin));
             let expiry = self.jiffies(entry.expiry, suspended);
             let Some(key) = self.key(entry.subject) else {
                 let prefix = entry.subject.prefix();
@@ -73,7 +76,8 @@ impl Kernel {
                 expiry,
             };
             let (short, long) = table.filled();
-            if short + long >= max_bans && !table.get(key).iter().any(|s| s.policy == policy) {
+            let is_same = |s: &Slot| s.policy == policy || Some(s.policy) == twin;
+            if short + long >= max_bans && !table.get(key).iter().any(is_same) {
                 return Ok((n, Stop::AtCap(max_bans)));
             }
             match table.insert(slot) {
@@ -101,6 +105,7 @@ impl Kernel {
             let mut grown = None;
             while !rest.is_empty() {
                 let (inserted, stop) = self.insert_run(rest, &mut done)?;
+                self.lift_twins(&rest[..inserted], &mut done)?;
                 rest = &rest[inserted..];
                 match stop {
                     Stop::Done => {}
@@ -125,6 +130,29 @@ impl Kernel {
             }
         }
         Ok(done)
+    }
+
+    /// Lifts what these entries replace under their policies' other action.
+    fn lift_twins(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
+        for same in entries.chunk_by(|a, b| a.policy == b.policy) {
+            let Some(twin) = self.policies.twin(&same[0].policy) else {
+                continue;
+            };
+            for entry in same {
+                let replaced = match self.key(entry.subject) {
+                    Some(key) => self.lift(key, |policy| policy == twin).len(),
+                    None => {
+                        let prefix = entry.subject.prefix();
+                        self.lift_wide(prefix, |policy| policy == twin)?.len()
+                    }
+                };
+                // With a replaced one of its own, it was not counted as new.
+                let replaced = replaced.min(done.new);
+                done.new -= replaced;
+                done.replaced += replaced;
+            }
+        }
+        Ok(())
     }
 
     /// Lifts what is over in all tables; how many in the current one.

@@ -5,9 +5,10 @@ use std::{
     sync::{Arc, RwLock, RwLockReadGuard},
 };
 
+use weir_core::Action;
 use weir_kernel::{
     Generation,
-    generation::{MAX_POLICIES, POLICY_SCOPED},
+    generation::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
     record,
 };
 
@@ -30,9 +31,13 @@ impl Policies {
     /// What an adopted generation has.
     pub(super) fn read(generation: &Generation) -> Result<Self, Error> {
         let mut known = Known::default();
-        for (number, scope, producer) in record::read_policies(&generation.policies)? {
+        for (number, scope, action, producer) in record::read_policies(&generation.policies)? {
             let producer = producer.parse().unwrap_or(weir_core::Producer::Manual);
-            let policy = Arc::new(Policy { producer, scope });
+            let policy = Arc::new(Policy {
+                producer,
+                scope,
+                action,
+            });
             debug_assert_eq!(number as usize, known.policies.len() + 1);
             known
                 .numbers
@@ -69,6 +74,7 @@ impl Policies {
             &generation.policies,
             number,
             &policy.scope,
+            policy.action,
             &policy.producer.to_string(),
         )?;
         let stored = entry_number(number as u16, policy);
@@ -77,9 +83,15 @@ impl Policies {
         Ok(stored)
     }
 
+    /// The number under which entries that these replace are stored, if any
+    /// ever were.
+    pub(super) fn twin(&self, policy: &Policy) -> Option<u16> {
+        self.known().numbers.get(&policy.twin()).copied()
+    }
+
     /// The policy behind an entry's number.
     pub(super) fn policy(&self, stored: u16) -> Option<Arc<Policy>> {
-        let index = usize::from(stored & !POLICY_SCOPED).checked_sub(1)?;
+        let index = usize::from(stored & POLICY_NUMBER).checked_sub(1)?;
         self.known().policies.get(index).cloned()
     }
 
@@ -95,9 +107,13 @@ impl Policies {
 }
 
 fn entry_number(number: u16, policy: &Policy) -> u16 {
-    if policy.scope.is_all() {
-        number
-    } else {
-        number | POLICY_SCOPED
-    }
+    let scoped = match policy.scope.is_all() {
+        true => 0,
+        false => POLICY_SCOPED,
+    };
+    let reject = match policy.action {
+        Action::Drop => 0,
+        Action::Reject => POLICY_REJECT,
+    };
+    number | scoped | reject
 }

@@ -12,6 +12,7 @@ fn jail(name: &str, max_retry: u32, max_tracked: usize) -> Jail {
             ..JailLimits::default()
         },
         scope: "22/tcp".parse().unwrap(),
+        action: crate::Action::Drop,
         ignore: ["192.0.2.200".parse().unwrap()].into_iter().collect(),
     }
 }
