@@ -285,7 +285,7 @@ struct meta {
 	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
 			       for */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
-	__u32 pad2;
+	__u32 reject;	    /* 1: built with bans that answer */
 };
 
 /* Answer of the clock program. */

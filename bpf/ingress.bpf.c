@@ -2,7 +2,7 @@
 /* The packet path on ingress, as an XDP and as a tcx program:
  *   parse -> class -> bloom -> ban table, wide bans ->
  *   scope -> essential -> allow -> verdict
- * and, of what would pass, -> decoy ports.
+ * and, of what would pass, -> decoy ports; of what is banned, -> reject.
  * Both programs are the same stages around another context; the twin on egress
  * (egress.h) has parse, class, essential and allow of them. Malformed packets
  * and more than two VLAN tags pass on both hooks: the host's own stack drops
@@ -27,6 +27,7 @@ const volatile struct {
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
 	__u32 flow_jiffies; /* how long an answer is expected */
 	__u32 decoy;	    /* 1: there are decoy ports (stage_decoy.h) */
+	__u32 reject;	    /* 1: there are bans that answer (stage_reject.h) */
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
 /* What this generation was built with; read by whoever takes its pins over. */
@@ -50,6 +51,7 @@ struct control control;
 #include "flows.h"
 #include "stage_class.h"
 #include "stage_wide.h"
+#include "reply.h"
 #include "stage_decoy.h"
 
 #define L3_MOST 0x3f /* above Ethernet and two tags */
@@ -75,6 +77,8 @@ __noinline __u64 l4_of_skb(struct __sk_buff *ctx, __u32 l3, __u32 total, int v6)
 	f.l3 = f.data + (l3 & L3_MOST);
 	return pack_l4(&f, total, v6);
 }
+
+#include "stage_reject.h"
 
 /* `ctx`: an skb when `tc`. */
 static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 total,
@@ -275,7 +279,8 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 
 #define AGAIN -1 /* more of the headers must be made readable first */
 
-/* 1: drop, 0: pass, from BAIT on: for a decoy port. `whole`: f->end is as far as
+/* 1: drop, 0: pass, from BAIT on: for a decoy port, from REFUSE on: banned.
+ * `whole`: f->end is as far as
  * this hook can see. */
 static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 				  __u32 frame_len, int tc, int whole, __u32 ifindex)
@@ -295,6 +300,8 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 		return BAIT + reason;
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return AGAIN;
+	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE))
+		return REFUSE + reason;
 	if (unlikely(reason >= R_OBSERVED)) {
 		if (exit.said)
 			count_class(exit.said, frame_len);
@@ -320,6 +327,8 @@ int weir_xdp(struct xdp_md *ctx)
 	if (unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
 	drop = decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex);
+	if (cfg.reject && drop >= REFUSE)
+		return refuse_xdp(ctx, look_xdp(ctx, drop - REFUSE));
 	if (cfg.decoy && drop >= BAIT)
 		return meet_xdp(ctx, drop - BAIT);
 	if (drop)
@@ -357,6 +366,8 @@ int weir_tcx(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < TC_PULL_MOST ? skb->len : TC_PULL_MOST);
 		drop = judge_skb(skb, 1);
 	}
+	if (cfg.reject && drop >= REFUSE)
+		return refuse_skb(skb, look_skb(skb, drop - REFUSE));
 	if (cfg.decoy && drop >= BAIT)
 		return meet_skb(skb, drop - BAIT);
 	if (drop)

@@ -51,6 +51,8 @@ struct {
 /* A destination as a scalar: FLOW_SET | protocol << 16 | port. 0: count every
  * scoped entry, whatever it covers. */
 #define FLOW_SET 0x80000000U
+/* Entries that reject only (stage_reject.h). */
+#define FLOW_REJECT 0x40000000U
 
 /* Keyed: an attacker chooses addresses, not the seed (random per generation). */
 static __always_inline __u64 hash64(__u64 key)
@@ -131,9 +133,11 @@ static __always_inline __u64 weigh(__u64 word, __u64 now, __u32 flow)
 
 	if ((word >> BAN_POLICY_BITS) <= now)
 		return 0;
+	if (flow & FLOW_REJECT && !(number & POLICY_REJECT))
+		return 0;
 	if (!(number & POLICY_SCOPED))
 		return FOUND_ONE_ALL;
-	return !flow || scope_covers(number, flow) ? FOUND_ONE_SCOPED : 0;
+	return !(flow & FLOW_SET) || scope_covers(number, flow) ? FOUND_ONE_SCOPED : 0;
 }
 
 /* A bucket without an EMPTY slot: what did not fit went on. */

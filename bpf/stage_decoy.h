@@ -68,7 +68,6 @@ struct {
 #define DECOY_ANSWERS 4096
 #define DECOY_REFUSED 64
 
-#define DECOY_TTL    64
 #define DECOY_WINDOW 512
 
 /* What decide() returns for a packet to a decoy port: + the reason by which it
@@ -137,60 +136,12 @@ static __always_inline int is_bait(struct frame *f)
 	return word && (*word >> (port & 63)) & 1;
 }
 
-static __always_inline int bait_load(void *ctx, int tc, __u32 at, void *to, __u32 len)
-{
-	return tc ? bpf_skb_load_bytes(ctx, at, to, len)
-		  : bpf_xdp_load_bytes(ctx, at, to, len);
-}
-
-static __always_inline int bait_store(void *ctx, int tc, __u32 at, void *from, __u32 len)
-{
-	return tc ? bpf_skb_store_bytes(ctx, at, from, len, BPF_F_RECOMPUTE_CSUM)
-		  : bpf_xdp_store_bytes(ctx, at, from, len);
-}
-
-/* Sum of 32-bit words for the Internet checksum. */
-static __always_inline __u64 sum_words(const void *from, int words)
-{
-	const __u32 *word = from;
-	__u64 sum = 0;
-	int i;
-
-#pragma unroll
-	for (i = 0; i < words; i++)
-		sum += word[i];
-	return sum;
-}
-
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
 /* Of TCP's checksum: the part that is not in the segment. */
 static __always_inline __u64 pseudo_header(const struct bait *b, int v4, __u32 len)
 {
 	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(len);
 
 	return sum + (v4 ? sum_words(&b->ip.v4.saddr, 2) : sum_words(&b->ip.v6.saddr, 8));
-}
-
-/* Sources that cannot have asked, or that nobody can ban. */
-static __always_inline int is_nobody(const struct bait *b, int v4)
-{
-	__u32 upper;
-
-	if (v4) {
-		upper = bpf_ntohl(b->ip.v4.saddr) >> 24;
-		return upper == 0 || upper == 127 || upper >= 224;
-	}
-	upper = bpf_ntohl(b->ip.v6.saddr.s6_addr32[0]);
-	return upper >> 8 == 0 || upper >> 22 == 0xfe80 >> 6 || upper >> 24 == 0xff;
 }
 
 /* Between the ports of servers and clients, as parse.h has it. */
@@ -275,7 +226,7 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 			.ihl = 5,
 			.tot_len = bpf_htons(sizeof(*ip) + len),
 			.frag_off = bpf_htons(0x4000), /* don't fragment */
-			.ttl = DECOY_TTL,
+			.ttl = REPLY_TTL,
 			.protocol = IPPROTO_TCP,
 			.saddr = ip->daddr,
 			.daddr = addr,
@@ -286,7 +237,7 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 
 		*(__be32 *)ip = bpf_htonl(6 << 28);
 		ip->payload_len = bpf_htons(len);
-		ip->hop_limit = DECOY_TTL;
+		ip->hop_limit = REPLY_TTL;
 		ip->saddr = b->own;
 		ip->daddr = b->source;
 	}
@@ -317,27 +268,12 @@ static __always_inline int send_reply(void *ctx, int tc, struct bait *b, __u32 l
 				      __u32 frame_len, __u32 len)
 {
 	__u32 head = v4 ? sizeof(b->ip.v4) : sizeof(b->ip.v6);
-	__u32 reply_len = l3 + head + len;
-	__u8 mac[12];
 
-	__builtin_memcpy(mac, b->mac + 6, 6);
-	__builtin_memcpy(mac + 6, b->mac, 6);
-	if (tc) {
-		if (bpf_skb_change_tail(ctx, reply_len, 0))
-			return TC_ACT_SHOT;
-	} else {
-		/* A driver need not pad: what came with 60 bytes leaves so. */
-		if (reply_len < ETH_ZLEN)
-			reply_len = ETH_ZLEN;
-		if (reply_len < frame_len &&
-		    bpf_xdp_adjust_tail(ctx, (int)reply_len - (int)frame_len))
-			return XDP_DROP;
-	}
-	if (bait_store(ctx, tc, 0, mac, sizeof(mac)) ||
-	    bait_store(ctx, tc, l3, &b->ip, head) ||
-	    bait_store(ctx, tc, l3 + head, &b->segment, len > 20 ? 24 : 20))
+	if (shorten(ctx, tc, frame_len, l3 + head + len) ||
+	    reply_store(ctx, tc, l3, &b->ip, head) ||
+	    reply_store(ctx, tc, l3 + head, &b->segment, len > 20 ? 24 : 20))
 		return tc ? TC_ACT_SHOT : XDP_DROP;
-	return tc ? bpf_redirect(((struct __sk_buff *)ctx)->ifindex, 0) : XDP_TX;
+	return send_back(ctx, tc, b->mac);
 }
 
 /* A packet to a decoy port: what the hook shall return for it. */
@@ -361,10 +297,10 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		goto none;
 	*b = (struct bait){};
 	tcp = &b->segment.tcp;
-	if (bait_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
+	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
 		goto none;
 	if (v4) {
-		if (bait_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
 			goto none;
 		b->source.s6_addr32[2] = b->own.s6_addr32[2] = bpf_htonl(0xffff);
 		b->source.s6_addr32[3] = b->ip.v4.saddr;
@@ -373,7 +309,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		exit.protocol = b->ip.v4.protocol;
 		len = l3 + sizeof(b->ip.v4);
 	} else {
-		if (bait_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
 			goto none;
 		b->source = b->ip.v6.saddr;
 		b->own = b->ip.v6.daddr;
@@ -381,10 +317,11 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		exit.protocol = b->ip.v6.nexthdr;
 		len = l3 + sizeof(b->ip.v6);
 	}
-	if (!bpf_map_lookup_elem(&decoy_own, &b->own) || is_nobody(b, v4))
+	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
+	    (v4 ? is_nobody4(b->ip.v4.saddr) : is_nobody6(&b->ip.v6.saddr)))
 		goto none;
 	is_tcp = exit.protocol == IPPROTO_TCP;
-	if (bait_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
+	if (reply_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
 		goto none;
 	exit.port = bpf_ntohs(tcp->dest);
 	if (is_tcp && (tcp->rst || tcp->syn == tcp->ack || (tcp->syn && tcp->fin)))
@@ -452,7 +389,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		return drop;
 	total = tcp->doff * 4 - sizeof(*tcp);
 	if (total > 0 && total <= sizeof(b->segment.options) &&
-	    bait_load(ctx, tc, len + sizeof(*tcp), b->segment.options, total))
+	    reply_load(ctx, tc, len + sizeof(*tcp), b->segment.options, total))
 		return drop;
 	total += sizeof(*tcp);
 	if (total > sizeof(b->segment))

@@ -157,6 +157,7 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
         ],
         v4_length: 0,
         class_lines: 0,
+        reject: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };

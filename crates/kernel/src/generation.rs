@@ -86,6 +86,8 @@ pub struct Options {
     /// Lines of one copy of the class table; 0: no class stage, no egress
     /// program, and no cost.
     pub class_lines: u32,
+    /// With bans that answer; see [`rejects_supported`].
+    pub reject: bool,
     /// How long the answer to a flow without handshake is expected, in jiffies.
     pub flow_jiffies: u32,
     /// Benchmarks only: innocent packets leave by drop instead of pass.
@@ -116,6 +118,8 @@ pub struct Generation {
     pub decoys: Decoys,
     /// Does this generation look at them?
     pub has_decoys: bool,
+    /// Does it answer where a ban rejects?
+    pub has_reject: bool,
     seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
@@ -135,6 +139,21 @@ pub fn build_id() -> u64 {
     env!("WEIR_BPF_BUILD")
         .parse()
         .expect("the build script writes a number")
+}
+
+/// Can this kernel answer for bans that reject (Linux 5.18)? The packet path of
+/// a generation with such bans does not load otherwise.
+pub fn rejects_supported() -> bool {
+    use libbpf_rs::libbpf_sys as sys;
+    // SAFETY: takes two numbers; options may be null.
+    let answer = unsafe {
+        sys::libbpf_probe_bpf_helper(
+            sys::BPF_PROG_TYPE_XDP,
+            sys::BPF_FUNC_xdp_load_bytes,
+            std::ptr::null(),
+        )
+    };
+    answer == 1
 }
 
 impl Generation {
@@ -180,6 +199,7 @@ impl Generation {
         rodata.cfg.flow_jiffies = options.flow_jiffies;
         let has_decoys = previous.is_some_and(|old| old.decoys.are_there());
         rodata.cfg.decoy = has_decoys.into();
+        rodata.cfg.reject = options.reject.into();
         if options.drop_innocent {
             rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
         }
@@ -263,6 +283,7 @@ impl Generation {
                 keep(&skel.maps.decoy_counters)?,
             ])?,
             has_decoys,
+            has_reject: options.reject,
             seed: options.seed,
             build: build_id(),
             suspended: AtomicU64::new(
@@ -369,7 +390,7 @@ impl Generation {
             boot_id: [0; 40],
             suspended_ns: self.suspended.load(Ordering::Relaxed),
             class_lines: self.classes.lines(),
-            pad2: 0,
+            reject: self.has_reject.into(),
         };
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let len = boot.len().min(36);
@@ -462,6 +483,7 @@ impl Generation {
                 Decoys::map([ports?, own?, asked?, counters?])?
             },
             has_decoys: about.decoy != 0,
+            has_reject: about.reject != 0,
             seed: about.seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),

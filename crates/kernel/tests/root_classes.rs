@@ -117,6 +117,7 @@ impl Path {
                 ],
                 v4_length: 24,
                 class_lines: image.lines(),
+                reject: false,
                 flow_jiffies: 120 * 1000,
                 drop_innocent: false,
             },

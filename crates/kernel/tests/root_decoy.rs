@@ -42,6 +42,7 @@ impl Trap {
             seed: [11, 22, 33],
             v4_length: 0,
             class_lines: 0,
+            reject: false,
             flow_jiffies: 0,
             drop_innocent: false,
         };

@@ -33,6 +33,7 @@ impl Path {
             seed: [11, 22, 33],
             v4_length: 24,
             class_lines: 0,
+            reject: false,
             flow_jiffies: 0,
             drop_innocent: false,
         };

@@ -30,6 +30,7 @@ fn generation(geometry: Geometry) -> Generation {
         seed,
         v4_length: 0,
         class_lines: 0,
+        reject: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };
@@ -174,6 +175,7 @@ proptest! {
                 Op::Grow => {
                     let options = Options {
                         geometry: tiny, seed: [3, 5, 7], v4_length: 0, class_lines: 0,
+            reject: false,
             flow_jiffies: 0,
             drop_innocent: false,
                     };

@@ -34,6 +34,7 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
         seed: [11, 22, number],
         v4_length: 24,
         class_lines: 0,
+        reject: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };

@@ -3,7 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_kernel::{ClassImage, Generation, Geometry, Key, Options, Placed, fault};
+use weir_core::Action;
+use weir_kernel::{
+    ClassImage, Generation, Geometry, Key, Options, Placed, fault, generation::rejects_supported,
+};
 
 use super::{Kernel, Shape, classes::ANSWER_WITHIN, random_seed};
 use crate::{Entry, Error};
@@ -12,6 +15,26 @@ use crate::{Entry, Error};
 const COPY_CHUNK: usize = 1024;
 
 impl Kernel {
+    /// Sees to a generation that answers, before the first ban that asks for it.
+    /// Where the kernel cannot answer the ban drops without a word.
+    pub(super) fn prepare_answers(&self, entries: &[Entry]) -> Result<(), Error> {
+        let rejects = |entry: &&Entry| entry.policy.action == Action::Reject;
+        let Some(first) = entries.iter().find(rejects) else {
+            return Ok(());
+        };
+        let mut shape = self.shape();
+        let geometry = {
+            let tables = self.tables();
+            if tables.current.has_reject || !rejects_supported() {
+                return Ok(());
+            }
+            // Known to `any_rejects`, by which this and later generations go.
+            self.policies.number(&first.policy, &tables.current)?;
+            tables.current.table.geometry()
+        };
+        self.next_generation(&mut shape, geometry)
+    }
+
     /// Doubles what is full, unless somebody did since `seen`.
     pub(super) fn grow_from(&self, seen: Geometry) -> Result<(), Error> {
         let mut shape = self.shape();
@@ -122,6 +145,7 @@ impl Kernel {
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
+            reject: self.policies.any_rejects() && rejects_supported(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
         };

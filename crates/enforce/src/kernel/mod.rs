@@ -143,6 +143,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
                 seed: random_seed()?,
                 v4_length,
                 class_lines: 0,
+                reject: false,
                 flow_jiffies: 0,
                 drop_innocent: false,
             };
@@ -330,6 +331,7 @@ impl Backend for Kernel {
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+        self.prepare_answers(entries)?;
         if entries.len() > BULK {
             self.reserve(entries)?;
         }

@@ -89,6 +89,12 @@ impl Policies {
         self.known().numbers.get(&policy.twin()).copied()
     }
 
+    /// Does any of them ask for an answer?
+    pub(super) fn any_rejects(&self) -> bool {
+        let known = self.known();
+        known.policies.iter().any(|p| p.action == Action::Reject)
+    }
+
     /// The policy behind an entry's number.
     pub(super) fn policy(&self, stored: u16) -> Option<Arc<Policy>> {
         let index = usize::from(stored & POLICY_NUMBER).checked_sub(1)?;
