@@ -138,6 +138,10 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
             &["weir.toml:2: ports: \"ssh\" is not a port"],
         ),
         (
+            "[jail.sshd]\naction = \"refuse\"",
+            &["weir.toml:2: action in [jail.sshd] is \"refuse\"; allowed: \"drop\", \"reject\""],
+        ),
+        (
             "[jail.sshd]\nports = \"22\"",
             &["weir.toml:2: ports is \"22\"; allowed: \"all\" or a list"],
         ),
@@ -284,6 +288,7 @@ fn everything_can_be_said() {
         ban_time = "forever"
         increment = { factor = 1.5, max = "7d" }
         ports = ["22/tcp", "2222/tcp"]
+        action = "reject"
         ignore = ["198.51.100.0/24"]
         ipv6_prefix = 128
         max_tracked = 1000
@@ -297,6 +302,7 @@ fn everything_can_be_said() {
     .unwrap();
     assert_eq!(config.jails.len(), 1);
     assert_eq!(config.jails[0].scope.to_string(), "22/tcp,2222/tcp");
+    assert_eq!(config.jails[0].action, weir_core::Action::Reject);
     assert_eq!(config.jails[0].limits.ban_time, policy::BanTime::Never);
     assert_eq!(config.lockout.grace, Duration::from_secs(60));
     assert!(config.filters.contains_key("mine"));
