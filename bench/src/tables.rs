@@ -69,6 +69,7 @@ impl Instance {
             settings: Settings {
                 interfaces: Vec::new(),
                 hook: Some(Hook::Tcx),
+                advice: Default::default(),
                 max_bans: 2_000_000,
                 observe: false,
             },

@@ -1,7 +1,7 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_daemon::config::Config;
+use weir_daemon::config::{BackendChoice, Config};
 
 use super::{Answer, Common, show};
 
@@ -37,6 +37,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
             "warnings": warnings,
             "interfaces": config.as_ref().map(|c| &c.enforcement.interfaces),
             "backend": config.as_ref().map(|c| c.enforcement.backend.name()),
+            "calibrated": config
+                .as_ref()
+                .and_then(|c| Some(&c.enforcement.advice.calibration.as_ref()?.day)),
             "jails": config
                 .as_ref()
                 .map(|c| c.jails.iter().map(|j| &j.name).collect::<Vec<_>>()),
@@ -55,9 +58,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
                 .map(|jail| format!("{} ({})", jail.name, jail.source))
                 .collect();
             show::line(format!(
-                "{} is good: backend {}, interfaces {}, jails: {}",
+                "{} is good: backend {}{}, interfaces {}, jails: {}",
                 common.config.display(),
                 config.enforcement.backend.name(),
+                auto_goes_by(config),
                 join(&config.enforcement.interfaces),
                 weir_daemon::escape(&join(&jails)),
             ))?;
@@ -67,6 +71,17 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         true => Answer::Done,
         false => Answer::No,
     })
+}
+
+/// What `auto` chooses by.
+fn auto_goes_by(config: &Config) -> String {
+    if config.enforcement.backend != BackendChoice::Auto {
+        return String::new();
+    }
+    match &config.enforcement.advice.calibration {
+        Some(calibration) => format!(" (calibrated {})", weir_daemon::escape(&calibration.day)),
+        None => " (not calibrated: by the driver)".to_owned(),
+    }
 }
 
 fn join(words: &[String]) -> String {

@@ -3,6 +3,7 @@
 mod allow;
 mod ban;
 mod bans;
+mod calibrate;
 mod check;
 mod client;
 mod daemon;
@@ -95,6 +96,8 @@ enum Verb {
     /// Try where events go
     #[command(subcommand)]
     Sink(sink::Verb),
+    /// Measure what each hook costs here, for backend = "auto" to choose by
+    Calibrate(calibrate::Args),
     /// Take everything of weir out of the kernel
     Detach(detach::Args),
     /// Run the command of a watch: the daemon's own use
@@ -156,6 +159,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
         Verb::Sink(verb) => sink::run(&common, &verb),
+        Verb::Calibrate(args) => calibrate::run(&common, &args),
         Verb::Detach(args) => detach::run(&common, &args),
         Verb::WatchChild(args) => watch_child::run(&args),
         Verb::Man(args) => documents::man(&args),

@@ -405,6 +405,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
         settings: Settings {
             interfaces: vec![args.interface.clone()],
             hook: Some(Hook::Xdp),
+            advice: Default::default(),
             max_bans: 1_000_000,
             observe: false,
         },

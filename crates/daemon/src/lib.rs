@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 pub mod alerts;
+pub mod calibrate;
 pub mod classes;
 pub mod config;
 pub mod control;

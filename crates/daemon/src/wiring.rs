@@ -71,6 +71,7 @@ fn settings(enforcement: &Enforcement) -> Settings {
             BackendChoice::XdpGeneric => Some(Hook::XdpGeneric),
             BackendChoice::Tcx => Some(Hook::Tcx),
         },
+        advice: enforcement.advice.clone(),
         max_bans: enforcement.max_bans,
         observe: enforcement.observe,
     }

@@ -4,6 +4,7 @@
 //! policy and expiry, and outlives the daemon where the kernel lets it.
 #![deny(missing_docs)]
 
+pub mod calibration;
 mod dry_run;
 mod entry;
 pub mod kernel;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub interfaces: Vec<String>,
     /// The hook to use; `None` leaves it to weir (`auto`).
     pub hook: Option<weir_kernel::link::Hook>,
+    /// What `auto` goes by.
+    pub advice: calibration::Advice,
     /// Bans at most, over all producers.
     pub max_bans: usize,
     /// Count what would be dropped, and pass it.

@@ -32,6 +32,7 @@ impl Instance {
             settings: Settings {
                 interfaces: Vec::new(),
                 hook: Some(Hook::Tcx),
+                advice: Default::default(),
                 max_bans,
                 observe: false,
             },

@@ -21,6 +21,7 @@ pub mod generator;
 pub mod link;
 mod memory;
 pub mod pins;
+pub mod probe;
 pub mod record;
 pub mod run;
 pub mod table;

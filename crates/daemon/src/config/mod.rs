@@ -31,6 +31,8 @@ use weir_core::{
     policy::{self, JailLimits},
 };
 
+use weir_enforce::calibration::{Advice, Calibration, Prefer};
+
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
@@ -87,6 +89,8 @@ pub struct Enforcement {
     pub auto: bool,
     /// Which backend.
     pub backend: BackendChoice,
+    /// What `auto` goes by.
+    pub advice: Advice,
     /// The name that this daemon's pins carry.
     pub instance: String,
     /// Count, do not drop.
@@ -122,6 +126,9 @@ pub const BACKENDS: [(&str, BackendChoice); 5] = [
     ("tcx", BackendChoice::Tcx),
     ("dry-run", BackendChoice::DryRun),
 ];
+
+/// The words that `prefer` takes.
+const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
 
 impl BackendChoice {
     /// The configuration's word.
@@ -260,6 +267,10 @@ pub trait HostFacts {
     fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
         BTreeSet::new()
     }
+    /// What `weir calibrate` measured here, or why that is not used.
+    fn calibration(&self, _state_dir: &Path) -> Result<Option<Calibration>, String> {
+        Ok(None)
+    }
     /// The ports from which its own connections begin.
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {
         32_768..=60_999
@@ -293,6 +304,9 @@ impl HostFacts for Host {
     }
     fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
         listeners::all()
+    }
+    fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+        crate::calibrate::load(state_dir)
     }
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {
         listeners::ephemeral()

@@ -10,7 +10,10 @@ use weir_kernel::{
     pins,
 };
 
-use crate::{Attachment, Error};
+use crate::{
+    Attachment, Error,
+    calibration::{self, Advice},
+};
 
 /// One configured interface.
 pub(super) struct Interface {
@@ -28,28 +31,18 @@ struct Attached {
     pin: PathBuf,
 }
 
-/// Hooks to try in order. `auto` takes native XDP on hardware drivers and tcx
-/// on virtual devices, where native XDP halves TCP throughput.
-fn candidates(wanted: Option<Hook>, device: &Device) -> (Vec<Hook>, String) {
+/// Hooks to try in order, and why where `auto` chose.
+fn candidates(
+    wanted: Option<Hook>,
+    advice: &Advice,
+    name: &str,
+    device: &Device,
+) -> (Vec<Hook>, String) {
     match wanted {
         Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx], String::new()),
-        None if device.is_virtual() => (
-            vec![Hook::Tcx, Hook::XdpGeneric],
-            format!(
-                "auto: {} is a virtual device, where native XDP costs TCP more than it saves",
-                if device.driver.is_empty() {
-                    "it"
-                } else {
-                    &device.driver
-                }
-            ),
-        ),
-        None => (
-            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
-            format!("auto: the driver {} may carry native XDP", device.driver),
-        ),
+        None => calibration::candidates(advice, name, device),
     }
 }
 
@@ -91,11 +84,12 @@ impl Interface {
     pub(super) fn attach(
         &mut self,
         wanted: Option<Hook>,
+        advice: &Advice,
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<(), Error> {
         let device = find(&self.name)?;
-        let (hooks, why) = candidates(wanted, &device);
+        let (hooks, why) = candidates(wanted, advice, &self.name, &device);
         self.note = why;
         self.attach_egress(&device, generation, links)?;
         for (hook, pin) in pinned(links, &self.name) {
@@ -123,7 +117,7 @@ impl Interface {
         if self
             .state
             .as_ref()
-            .is_some_and(|a| a.hook == best || wanted.is_none())
+            .is_some_and(|a| a.hook == best || (wanted.is_none() && advice.calibration.is_none()))
         {
             return self.end_others(links);
         }
@@ -145,7 +139,7 @@ impl Interface {
         let mut stand_in = None;
         for &hook in hooks {
             if self.state.as_ref().is_some_and(|a| a.hook == hook) {
-                self.note = refusals.join("; ");
+                self.add_note(&refusals);
                 return Ok(());
             }
             if hook != Hook::Tcx && self.state.as_ref().is_some_and(|a| a.hook != Hook::Tcx) {
@@ -161,9 +155,7 @@ impl Interface {
                     // A leftover of an interface with another index.
                     remove_pin(&pin)?;
                     link.pin(&pin)?;
-                    if !refusals.is_empty() {
-                        self.note = refusals.join("; ");
-                    }
+                    self.add_note(&refusals);
                     let old = self.state.replace(Attached {
                         link,
                         hook,
@@ -182,6 +174,16 @@ impl Interface {
             self.name,
             refusals.join("; ")
         )))
+    }
+
+    /// Behind why this hook was chosen: why those before it were not had.
+    fn add_note(&mut self, refusals: &[String]) {
+        for refusal in refusals {
+            if !self.note.is_empty() {
+                self.note.push_str("; ");
+            }
+            self.note.push_str(refusal);
+        }
     }
 
     /// Attaches the twin on egress, takes it over, or takes it away where
@@ -252,6 +254,7 @@ impl Interface {
     pub(super) fn follow(
         &mut self,
         wanted: Option<Hook>,
+        advice: &Advice,
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<bool, Error> {
@@ -268,7 +271,9 @@ impl Interface {
             self.note = "the interface is away".to_owned();
         }
         match index {
-            Some(_) => self.attach(wanted, generation, links).map(|()| true),
+            Some(_) => self
+                .attach(wanted, advice, generation, links)
+                .map(|()| true),
             None => Ok(false),
         }
     }

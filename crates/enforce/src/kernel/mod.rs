@@ -40,7 +40,7 @@ pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, Inserted, PacketEvent, Settings, Usage,
+    Expiry, Inserted, PacketEvent, Settings, Usage, calibration::Advice,
 };
 use attach::Interface;
 use eviction::Eviction;
@@ -250,6 +250,12 @@ impl Kernel {
         self.settings.read().expect("no holder of this lock panics")
     }
 
+    /// The hook asked for, and what `auto` goes by.
+    fn wanted(&self) -> (Option<Hook>, Advice) {
+        let settings = self.settings();
+        (settings.hook, settings.advice.clone())
+    }
+
     fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {
         match expiry {
             Expiry::At(end) => self.clock.jiffy_after(end.0, suspended).min(NEVER - 1),
@@ -299,12 +305,12 @@ impl Kernel {
         if !self.attached.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let hook = self.settings().hook;
+        let (hook, advice) = self.wanted();
         let tables = self.tables();
         let links = self.instance.links();
         let mut outcome = Ok(());
         for interface in self.interfaces().iter_mut() {
-            match interface.follow(hook, &tables.current, &links) {
+            match interface.follow(hook, &advice, &tables.current, &links) {
                 Ok(true) => tracing::info!(interface = interface.name, "attached again"),
                 Ok(false) => {}
                 Err(e) => outcome = Err(e),
@@ -461,12 +467,12 @@ impl Backend for Kernel {
     }
 
     fn attach(&self) -> Result<(), Error> {
-        let hook = self.settings().hook;
+        let (hook, advice) = self.wanted();
         let tables = self.tables();
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
         for interface in interfaces.iter_mut() {
-            interface.attach(hook, &tables.current, &links)?;
+            interface.attach(hook, &advice, &tables.current, &links)?;
             fault::point("attach-between-interfaces");
         }
         for (name, _, pin) in attach::all_pinned(&links) {
@@ -488,10 +494,12 @@ impl Backend for Kernel {
         let mut added = Vec::new();
         for name in &settings.interfaces {
             match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => known.attach(settings.hook, &tables.current, &links)?,
+                Some(known) => {
+                    known.attach(settings.hook, &settings.advice, &tables.current, &links)?
+                }
                 None => {
                     let mut new = Interface::new(name);
-                    new.attach(settings.hook, &tables.current, &links)?;
+                    new.attach(settings.hook, &settings.advice, &tables.current, &links)?;
                     added.push(new);
                 }
             }

@@ -1,0 +1,132 @@
+//! What can be said of a real interface: its driver, what that carries, what
+//! is attached. Looking changes nothing and sends nothing. Trying whether a
+//! hook attaches does change something: several drivers stop and start their
+//! queues for a native XDP program, so [`attach`] is for who asked for it.
+
+use std::{fs, os::fd::BorrowedFd};
+
+use weir_kernel::{
+    Generation, Geometry, Options,
+    device::Device,
+    link::{self, Hook, Link},
+    probe,
+};
+
+use super::{
+    CalibrateError,
+    measure::HOOKS,
+    stored::{SeenInterface, Trial},
+};
+
+/// Looks at an interface.
+pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
+    let what = format!("look at interface {name:?}");
+    let device = Device::find(name).map_err(CalibrateError::system(what))?;
+    let native = probe::native_xdp(device.index).filter(|native| {
+        // Before, no driver could say so.
+        native.supported || at_least(kernel, (6, 3))
+    });
+    let programs = link::xdp_program_on(device.index)
+        .map(|(id, mode)| format!("{mode}: {}", program(id, &link::program_name(id))))
+        .into_iter()
+        .chain(
+            probe::tcx_programs(device.index)
+                .into_iter()
+                .flatten()
+                .map(|(id, name)| format!("tcx: {}", program(id, &name))),
+        )
+        .collect();
+    let file = format!("/sys/class/net/{name}/mtu");
+    Ok(SeenInterface {
+        name: name.to_owned(),
+        ethernet: device.is_ethernet(),
+        mtu: fs::read_to_string(file)
+            .ok()
+            .and_then(|text| text.trim().parse().ok()),
+        native_xdp: native.map(|native| native.supported),
+        native_frags: native.map(|native| native.frags),
+        programs,
+        tried: Vec::new(),
+        driver: device.driver,
+    })
+}
+
+fn program(id: u32, name: &str) -> String {
+    match name {
+        "" => format!("id {id}"),
+        name => format!("{name} (id {id})"),
+    }
+}
+
+/// Is this kernel release `6.18.44-rc1` at least such a version?
+fn at_least(release: &str, version: (u32, u32)) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= version
+}
+
+/// Attaches weir's packet path with empty tables, which passes everything, by
+/// each hook in turn and takes it off at once.
+pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
+    let what = format!("look at interface {:?}", seen.name);
+    let device = Device::find(&seen.name).map_err(CalibrateError::system(what))?;
+    let options = Options {
+        geometry: Geometry::for_bans(16, 0),
+        seed: [0; 3],
+        v4_length: 0,
+        class_lines: 0,
+        flow_jiffies: 0,
+        drop_innocent: false,
+    };
+    let path = Generation::create(1, &options, None)?;
+    // Also what is malformed.
+    path.table.set_observe(true);
+    for hook in HOOKS {
+        let program: BorrowedFd<'_> = path.program(hook);
+        let refused = match Link::attach(program, device.index, hook) {
+            Ok(link) => {
+                link.detach();
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        // Nothing of ours or of others was there: the driver itself answered.
+        if hook == Hook::Xdp && link::xdp_program_on(device.index).is_none() {
+            seen.native_xdp = Some(refused.is_none());
+        }
+        seen.tried.push(Trial {
+            hook: hook.name().to_owned(),
+            refused,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_by_their_numbers() {
+        for (release, old) in [
+            ("6.18.44", false),
+            ("6.3.0-rc1", false),
+            ("6.2.16-3-pve", true),
+            ("5.15.0-130-generic", true),
+            ("10.0", false),
+            ("7", false),
+            ("", true),
+        ] {
+            assert_eq!(at_least(release, (6, 3)), !old, "{release}");
+        }
+    }
+
+    #[test]
+    fn loopback_can_be_looked_at() {
+        let lo = look("lo", "6.18.44").unwrap();
+        assert_eq!((lo.name.as_str(), lo.ethernet), ("lo", true), "{lo:?}");
+        let error = look("no-such-device", "6.18.44").unwrap_err().to_string();
+        assert!(error.contains("no-such-device"), "{error}");
+    }
+}

@@ -1,0 +1,46 @@
+//! `weir calibrate`: what each hook costs on this host (`measure`, in network
+//! namespaces of its own, with `stream` for TCP), what can be seen of its real
+//! interfaces (`interface`), and the file that `backend = "auto"` goes by
+//! (`stored`). Which hook follows from the figures is decided in
+//! `weir_enforce::calibration`.
+
+pub mod interface;
+pub mod measure;
+pub mod stored;
+mod stream;
+
+pub use measure::{Plan, measure};
+pub use stored::{FILE, Figures, Machine, load, save};
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// Asked to stop; nothing is left behind.
+    #[error("interrupted; nothing was written")]
+    Interrupted,
+    /// Namespaces, veth pairs, clients.
+    #[error(transparent)]
+    Lab(#[from] weir_lab::Error),
+    /// The packet path or the generator.
+    #[error(transparent)]
+    Kernel(#[from] weir_kernel::Error),
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was being done to which object.
+        what: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// What was measured cannot be true.
+    #[error("{0}")]
+    Implausible(String),
+}
+
+impl CalibrateError {
+    fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,250 @@
+//! What `auto` knows of the hooks' costs on this host, and the choice that
+//! follows from it: a pure function from figures and a preference to an order
+//! of hooks and its reason. Measuring, storing and reading the figures is the
+//! daemon's (`calibrate`); whether a hook attaches shows when it is tried.
+
+use std::time::Duration;
+
+use weir_kernel::{device::Device, link::Hook};
+
+/// The share of good TCP throughput, in percent, that a hook may cost and
+/// still be taken for cheaper drops. Two runs differ by less.
+pub const TRAFFIC_LIMIT: u8 = 10;
+/// Drop costs within this many percent of the least are the same: the order of
+/// [`RANK`] decides, and the choice does not change from run to run.
+const SAME_DROP: u32 = 10;
+
+/// Between equals: tcx and the other socket-buffer hooks leave room for other
+/// programs and take frames of any layout; an XDP program has its hook alone.
+const RANK: [Hook; 3] = [Hook::Tcx, Hook::XdpGeneric, Hook::Xdp];
+
+/// What the administrator wants cheap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// Good traffic first, then drops.
+    #[default]
+    Traffic,
+    /// Drops alone: a gateway under attack.
+    Drops,
+}
+
+/// One hook as measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookCost {
+    /// Which.
+    pub hook: Hook,
+    /// Of one core, for one packet of a banned source.
+    pub drop: Option<Duration>,
+    /// How much less TCP a core carries with the hook than without, percent.
+    pub traffic: Option<u8>,
+}
+
+/// One interface as it was when the hooks were measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownInterface {
+    /// Its name.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Does the driver carry native XDP? `None`: it could not be told.
+    pub native: Option<bool>,
+}
+
+/// Figures of this host that are not stale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Calibration {
+    /// The day it was measured, for messages.
+    pub day: String,
+    /// The driver of the devices it was measured on.
+    pub driver: String,
+    /// The hooks that could be attached there.
+    pub hooks: Vec<HookCost>,
+    /// What was seen of this host's interfaces.
+    pub interfaces: Vec<KnownInterface>,
+}
+
+/// What `auto` goes by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// What shall be cheap.
+    pub prefer: Prefer,
+    /// The host's own figures, if there are any.
+    pub calibration: Option<Calibration>,
+}
+
+/// Hooks to try in order on a device, and why in this order.
+pub fn candidates(advice: &Advice, name: &str, device: &Device) -> (Vec<Hook>, String) {
+    let Some(calibration) = &advice.calibration else {
+        return by_driver(advice.prefer, device);
+    };
+    let known = calibration.interfaces.iter().find(|i| i.name == name);
+    if let Some(known) = known
+        && known.driver != device.driver
+    {
+        let (hooks, why) = by_driver(advice.prefer, device);
+        let why = format!(
+            "{why}; calibrated {}, when its driver was {:?}: ignored, `weir calibrate` measures anew",
+            calibration.day, known.driver
+        );
+        return (hooks, why);
+    }
+    let measured_here = device.driver == calibration.driver;
+    let costs: Vec<_> = calibration
+        .hooks
+        .iter()
+        // What XDP costs is the driver's doing; the hooks behind it are the
+        // same code on every device.
+        .filter(|cost| measured_here || !is_xdp(cost.hook))
+        .cloned()
+        .collect();
+    let Some((mut hooks, why)) = order(&costs, advice.prefer) else {
+        return by_driver(advice.prefer, device);
+    };
+    let day = &calibration.day;
+    if measured_here {
+        let why = format!("auto: {}, calibrated {day}: {why}", hooks[0].name());
+        return (hooks, why);
+    }
+    hooks.push(Hook::XdpGeneric);
+    let driver = &device.driver;
+    let (first, why) = match (native_is_worth_it(advice.prefer, device), known) {
+        (
+            true,
+            Some(KnownInterface {
+                native: Some(false),
+                ..
+            }),
+        ) => (
+            None,
+            format!("the driver {driver} has no native XDP; of the others {why}"),
+        ),
+        (true, _) => (
+            Some(Hook::Xdp),
+            format!("the driver {driver} may carry native XDP; else {why}"),
+        ),
+        (false, _) => (
+            None,
+            format!("{} is a virtual device; {why}", or_it(driver)),
+        ),
+    };
+    let hooks: Vec<_> = first.into_iter().chain(hooks).collect();
+    let why = format!(
+        "auto: {}, calibrated {day} on {}: {why}",
+        hooks[0].name(),
+        calibration.driver
+    );
+    (hooks, why)
+}
+
+/// Native XDP on hardware drivers and tcx on virtual devices, where native XDP
+/// halves TCP throughput.
+fn by_driver(prefer: Prefer, device: &Device) -> (Vec<Hook>, String) {
+    let driver = &device.driver;
+    if !device.is_virtual() {
+        return (
+            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
+            format!("auto: the driver {driver} may carry native XDP"),
+        );
+    }
+    if native_is_worth_it(prefer, device) {
+        return (
+            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
+            "auto: only drops count, which native XDP makes cheapest".to_owned(),
+        );
+    }
+    (
+        vec![Hook::Tcx, Hook::XdpGeneric],
+        format!(
+            "auto: {} is a virtual device, where native XDP costs TCP more than it saves",
+            or_it(driver)
+        ),
+    )
+}
+
+fn native_is_worth_it(prefer: Prefer, device: &Device) -> bool {
+    prefer == Prefer::Drops || !device.is_virtual()
+}
+
+fn is_xdp(hook: Hook) -> bool {
+    matches!(hook, Hook::Xdp | Hook::XdpGeneric)
+}
+
+fn or_it(driver: &str) -> &str {
+    if driver.is_empty() { "it" } else { driver }
+}
+
+/// The order in which to try measured hooks, and the figures that decided;
+/// `None` when nothing was measured.
+///
+/// With [`Prefer::Traffic`] those come first that cost good TCP at most
+/// [`TRAFFIC_LIMIT`], then those of unknown cost, then the others, which beat
+/// no enforcement at all. Within each, and with [`Prefer::Drops`] over all, a
+/// cheaper drop comes first.
+pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> {
+    let class = |cost: &HookCost| match (prefer, cost.traffic) {
+        (Prefer::Drops, _) => 0,
+        (Prefer::Traffic, Some(lost)) if lost <= TRAFFIC_LIMIT => 0,
+        (Prefer::Traffic, None) => 1,
+        // The least harm first, in steps of the noise.
+        (Prefer::Traffic, Some(lost)) => 2 + lost / TRAFFIC_LIMIT,
+    };
+    let rank = |cost: &HookCost| RANK.iter().position(|hook| *hook == cost.hook);
+    let mut left: Vec<&HookCost> = costs.iter().collect();
+    let mut ordered: Vec<&HookCost> = Vec::new();
+    while let Some(best) = left.iter().map(|cost| class(cost)).min() {
+        let best: Vec<&HookCost> = left.iter().copied().filter(|c| class(c) == best).collect();
+        let least = best.iter().filter_map(|cost| cost.drop).min();
+        let next = best
+            .into_iter()
+            .filter(|cost| match (cost.drop, least) {
+                (Some(drop), Some(least)) => drop <= least * (100 + SAME_DROP) / 100,
+                (None, Some(_)) => false,
+                (_, None) => true,
+            })
+            .min_by_key(|cost| (rank(cost).is_none(), rank(cost)))
+            .expect("the least is among them");
+        left.retain(|cost| cost.hook != next.hook);
+        ordered.push(next);
+    }
+    let first = *ordered.first()?;
+    // What a reader of the first one's figures asks: why not a cheaper drop?
+    let cheaper = ordered[1..]
+        .iter()
+        .filter(|cost| cost.drop < first.drop && cost.drop.is_some() && class(cost) > class(first))
+        .map(|cost| format!("{} but {}", drops(cost), traffic(cost)));
+    let mut why: Vec<String> = vec![format!("{} and {}", drops(first), traffic(first))];
+    why.extend(cheaper);
+    if why.len() == 1
+        && let Some(second) = ordered.get(1)
+    {
+        why.push(format!("next {} and {}", drops(second), traffic(second)));
+    }
+    if prefer == Prefer::Drops {
+        why.push("prefer = \"drops\"".to_owned());
+    }
+    Some((
+        ordered.into_iter().map(|c| c.hook).collect(),
+        why.join("; "),
+    ))
+}
+
+fn drops(cost: &HookCost) -> String {
+    match cost.drop {
+        Some(drop) => format!(
+            "{} drops at {:.2} µs",
+            cost.hook.name(),
+            drop.as_secs_f64() * 1e6
+        ),
+        None => format!("{} drops at an unknown cost", cost.hook.name()),
+    }
+}
+
+fn traffic(cost: &HookCost) -> String {
+    match cost.traffic {
+        Some(percent) => format!("costs TCP {percent} %"),
+        None => "costs TCP an unknown share".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
