@@ -147,6 +147,30 @@ pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// The largest packet that an interface of the calling thread's namespace
+/// takes (/sys may show another one's).
+pub fn mtu(name: &str) -> io::Result<u32> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(padded(name)) {
+        *to = from as libc::c_char;
+    }
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: SIOCGIFMTU fills the ifreq, which outlives the call.
+    if unsafe { libc::ioctl(fd, libc::SIOCGIFMTU as _, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: SIOCGIFMTU fills this variant.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
 /// An interface name as `struct ifreq` has it; longer ones exist nowhere.
 fn padded(name: &str) -> [u8; 16] {
     let mut padded = [0u8; 16];

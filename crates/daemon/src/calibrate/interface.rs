@@ -3,11 +3,11 @@
 //! hook attaches does change something: several drivers stop and start their
 //! queues for a native XDP program, so [`attach`] is for who asked for it.
 
-use std::{fs, os::fd::BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use weir_kernel::{
     Generation, Geometry, Options,
-    device::Device,
+    device::{self, Device},
     link::{self, Hook, Link},
     probe,
 };
@@ -36,13 +36,10 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
                 .map(|(id, name)| format!("tcx: {}", program(id, &name))),
         )
         .collect();
-    let file = format!("/sys/class/net/{name}/mtu");
     Ok(SeenInterface {
         name: name.to_owned(),
         ethernet: device.is_ethernet(),
-        mtu: fs::read_to_string(file)
-            .ok()
-            .and_then(|text| text.trim().parse().ok()),
+        mtu: device::mtu(name).ok(),
         native_xdp: native.map(|native| native.supported),
         native_frags: native.map(|native| native.frags),
         programs,
