@@ -71,6 +71,10 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
             &["weir.toml:1: interfaces is 5; allowed: "],
         ),
         (
+            "prefer = \"speed\"",
+            &["weir.toml:1: prefer is \"speed\"; allowed: \"traffic\", \"drops\""],
+        ),
+        (
             "backend = \"ebpf\"",
             &[
                 "weir.toml:1: backend is \"ebpf\"; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\", \"dry-run\"",
@@ -402,4 +406,68 @@ fn a_file_that_is_not_text_is_an_error() {
     std::fs::write(&file, b"backend = \"auto\"\n\xff\xfe").unwrap();
     assert!(message(Config::load(&file)).contains("weir.toml:2: not UTF-8"));
     assert!(message(Config::load(dir.path())).contains("cannot read"));
+}
+
+/// A host with a calibration, good or not.
+struct Calibrated(Result<Option<Calibration>, String>);
+
+impl HostFacts for Calibrated {
+    fn interfaces(&self) -> Vec<String> {
+        vec!["eth0".into()]
+    }
+    fn default_route_interfaces(&self) -> Vec<String> {
+        self.interfaces()
+    }
+    fn has_journal(&self) -> bool {
+        true
+    }
+    fn has_file(&self, _: &str) -> bool {
+        true
+    }
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+    fn processors(&self) -> usize {
+        1
+    }
+    fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+        assert_eq!(state_dir, Path::new("/var/lib/weir"));
+        self.0.clone()
+    }
+}
+
+#[test]
+fn auto_goes_by_a_calibration_and_a_preference() {
+    let calibration = Calibration {
+        day: "2026-11-21".into(),
+        driver: "veth".into(),
+        hooks: Vec::new(),
+        interfaces: Vec::new(),
+    };
+    let load = |found: &Result<Option<Calibration>, String>, text: &str| {
+        let host = Calibrated(found.clone());
+        Config::check(Path::new("weir.toml"), text, &host).unwrap()
+    };
+    let good = Ok(Some(calibration.clone()));
+    let advice = load(&good, "[jail.sshd]").enforcement.advice;
+    assert_eq!(advice.prefer, Prefer::Traffic);
+    assert_eq!(advice.calibration, Some(calibration));
+    let advice = load(&good, "prefer = \"drops\"\n[jail.sshd]")
+        .enforcement
+        .advice;
+    assert_eq!(advice.prefer, Prefer::Drops);
+
+    // Where the hook is named, nothing is asked; a preference is probably
+    // meant for auto.
+    let named = load(&good, "backend = \"tcx\"\nprefer = \"drops\"\n[jail.sshd]");
+    assert_eq!(named.enforcement.advice, Advice::default());
+    assert!(
+        named.warnings[0].contains("prefer has no effect"),
+        "{:?}",
+        named.warnings
+    );
+
+    let bad = load(&Err("it is damaged".into()), "[jail.sshd]");
+    assert_eq!(bad.enforcement.advice, Advice::default());
+    assert_eq!(bad.warnings, ["it is damaged"]);
 }
