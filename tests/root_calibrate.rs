@@ -91,15 +91,12 @@ fn root_calibrate_measures_each_hook() {
             "{hook}"
         );
     }
-    // What this file's other tests rest on: native XDP drops at less than
-    // half of what tcx takes, and costs most of a veth pair's TCP.
+    // What this file's other tests rest on: native XDP drops cheapest, and
+    // costs most of a veth pair's TCP.
     let (xdp, tcx) = (hook(figures, "xdp"), hook(figures, "tcx"));
     assert!(median(xdp, "tcp_loss") > 30.0, "{xdp}");
     if has_tcx() {
-        assert!(
-            median(xdp, "drop_ns") * 2.0 < median(tcx, "drop_ns"),
-            "{figures}"
-        );
+        assert!(median(xdp, "drop_ns") < median(tcx, "drop_ns"), "{figures}");
     }
     // The configured interface was looked at.
     let seen = &figures["interfaces"][0];

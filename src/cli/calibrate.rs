@@ -103,7 +103,8 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
         figures.machine.kernel, figures.machine.cpu, figures.driver
     ))?;
     let ns = |s: &Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.min, s.max);
-    let percent = |s: &Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.min, s.max);
+    // Differences: the noise may take them below zero.
+    let more = |s: &Spread| format!("{:+.0} ({:+.0} to {:+.0})", s.median, s.min, s.max);
     let gbit = |s: &Spread| format!("{:.1} ({:.1}-{:.1})", s.median, s.min, s.max);
     let cpu = |s: &Spread| format!("{:.3}", s.median);
     let base = &figures.baseline;
@@ -124,10 +125,10 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
             None => row.extend([
                 cell(hook.drop_ns.as_ref().map(ns)),
                 cell(hook.drop_ratio.map(|s| format!("{:.2}", s.median))),
-                cell(hook.innocent_ns.as_ref().map(|s| format!("+{}", ns(s)))),
+                cell(hook.innocent_ns.as_ref().map(more)),
                 cell(hook.tcp.map(|tcp| gbit(&tcp.gbit))),
                 cell(hook.tcp.map(|tcp| cpu(&tcp.cpu_per_gb))),
-                cell(hook.tcp_loss.as_ref().map(percent)),
+                cell(hook.tcp_loss.as_ref().map(more)),
             ]),
         }
         rows.push(row);

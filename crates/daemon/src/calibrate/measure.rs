@@ -5,6 +5,7 @@
 //! host does meanwhile falls on all hooks alike.
 
 use std::{
+    net::IpAddr,
     os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -42,8 +43,8 @@ const PORT: u16 = 12345;
 /// The receiver, and an address that nobody has: the stack lets go of packets
 /// to it as soon as it has looked up the route, so that the hook's own cost
 /// stands out.
-const HERE: &str = "10.9.0.2";
-const NOBODY: &str = "10.9.0.77";
+const HERE: [&str; 2] = ["10.9.0.2", "2001:db8:9::2"];
+const NOBODY: [&str; 2] = ["10.9.0.77", "2001:db8:9::77"];
 
 /// How long to measure.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +101,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
         let alone = site.send(&site.alone)?;
         into.unwanted.push(site.nanos(&site.banned, alone)?);
         into.innocent.push(site.nanos(&site.innocent, alone)?);
-        into.flow.push(site.ends.run(plan.stream)?);
+        into.flow.push(site.ends.run(round, plan.stream)?);
         for row in rows.iter_mut().filter(|row| row.refused.is_none()) {
             watch(row.hook.name(), progress)?;
             let mut keep = Rounds::default();
@@ -119,7 +120,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
                 site.counted(row.hook, PASSED, before)?;
             }
             let _link = site.attached(&site.served, row.hook)?;
-            into.flow.push(site.ends.run(plan.stream)?);
+            into.flow.push(site.ends.run(round, plan.stream)?);
         }
     }
     let hooks = rows.into_iter().map(|row| row.figures(&nothing)).collect();
@@ -204,6 +205,9 @@ impl Place {
     }
 }
 
+/// Of both families, as many packets each.
+type Floods = [Flood; 2];
+
 /// All that a measurement needs; it goes with this value.
 struct Site {
     /// See [`Generator::program`].
@@ -217,9 +221,9 @@ struct Site {
     target: Place,
     served: Place,
     ends: Ends,
-    banned: Flood,
-    innocent: Flood,
-    alone: Flood,
+    banned: Floods,
+    innocent: Floods,
+    alone: Floods,
     _net: Net,
 }
 
@@ -232,7 +236,10 @@ impl Site {
             Ok(Place { namespace, ifindex })
         };
         let (sender, receiver) = (net.namespace("flood")?, net.namespace("target")?);
-        let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"])?;
+        let opts = VethOpts::new(
+            &["10.9.0.1/24", "2001:db8:9::1/64"],
+            &["10.9.0.2/24", "2001:db8:9::2/64"],
+        )?;
         let wire = net.veth(&sender, "g0", &receiver, "d0", opts)?;
         // Without an XDP program a veth end takes redirected frames with GRO only.
         receiver
@@ -244,17 +251,27 @@ impl Site {
         let idle = idle.attach(generator.program(), Hook::Xdp).ok();
         // As container runtimes make them: no GRO.
         let (client, server) = (net.namespace("client")?, net.namespace("server")?);
-        let opts = VethOpts::new(&["10.9.1.1/24"], &["10.9.1.2/24"])?;
+        let opts = VethOpts::new(
+            &["10.9.1.1/24", "2001:db8:a::1/64"],
+            &["10.9.1.2/24", "2001:db8:a::2/64"],
+        )?;
         let pipe = net.veth(&client, "c0", &server, "s0", opts)?;
 
-        let banned = Flood {
+        let flood = Flood {
             sources: BANS,
             salt: 0,
-            dest: HERE.parse().expect("an address"),
+            dest: addr(HERE[0]),
             port: PORT,
             macs: [wire.mac(Side::B), wire.mac(Side::A)],
             ifindex: sender.ifindex("g0")?,
         };
+        let to = |dests: [&str; 2], flood: Flood| {
+            dests.map(|dest| Flood {
+                dest: addr(dest),
+                ..flood
+            })
+        };
+        let banned = to(HERE, flood);
         Ok(Self {
             _idle: idle,
             cpu: Processors::new(),
@@ -263,18 +280,23 @@ impl Site {
             packets: plan.packets,
             target: place(&wire, Side::B)?,
             served: place(&pipe, Side::B)?,
-            ends: Ends::new(client, server, "10.9.1.2".parse().expect("an address")),
+            ends: Ends::new(client, server, ["10.9.1.2", "2001:db8:a::2"].map(addr)),
             sender,
             banned,
-            innocent: Flood {
-                salt: INNOCENT,
-                dest: NOBODY.parse().expect("an address"),
-                ..banned
-            },
-            alone: Flood {
-                ifindex: 0,
-                ..banned
-            },
+            innocent: to(
+                NOBODY,
+                Flood {
+                    salt: INNOCENT,
+                    ..flood
+                },
+            ),
+            alone: to(
+                HERE,
+                Flood {
+                    ifindex: 0,
+                    ..flood
+                },
+            ),
             _net: net,
         })
     }
@@ -292,20 +314,24 @@ impl Site {
         Ok(Attached(link))
     }
 
-    /// The processor time of a flood.
-    fn send(&self, flood: &Flood) -> Result<Duration> {
-        let spent = self.sender.enter(|| {
+    /// The processor time of floods.
+    fn send(&self, floods: &Floods) -> Result<Duration> {
+        let (spent, sent) = self.sender.enter(|| {
             pin(0);
-            self.cpu.spent(|| self.generator.send(flood, self.packets))
+            self.cpu.spent(|| {
+                floods
+                    .iter()
+                    .try_for_each(|flood| self.generator.send(flood, self.packets / 2).map(drop))
+            })
         })?;
-        spent.1?;
-        Ok(spent.0)
+        sent?;
+        Ok(spent)
     }
 
     /// What a packet costs one core beyond making it. The receiving softirq
     /// runs in the context of the thread that sends.
-    fn nanos(&self, flood: &Flood, alone: Duration) -> Result<f64> {
-        let took = self.send(flood)?.as_secs_f64() - alone.as_secs_f64();
+    fn nanos(&self, floods: &Floods, alone: Duration) -> Result<f64> {
+        let took = self.send(floods)?.as_secs_f64() - alone.as_secs_f64();
         Ok(took * 1e9 / f64::from(self.packets))
     }
 
@@ -336,10 +362,15 @@ impl Drop for Attached {
     }
 }
 
-/// The shipped packet path with the flood's sources banned.
-fn packet_path(banned: &Flood) -> Result<Generation> {
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("a constant address")
+}
+
+/// The shipped packet path with the floods' sources banned: addresses of IPv4,
+/// /64 of IPv6.
+fn packet_path(banned: &Floods) -> Result<Generation> {
     let options = Options {
-        geometry: Geometry::for_bans(BANS as usize, 0),
+        geometry: Geometry::for_bans(2 * BANS as usize, 0),
         // Nobody chooses addresses here.
         seed: [
             0x9e37_79b9_7f4a_7c15,
@@ -353,16 +384,24 @@ fn packet_path(banned: &Flood) -> Result<Generation> {
     };
     let path = Generation::create(1, &options, None)?;
     record::write_policy(&path.policies, 1, &Scope::all(), "calibrate")?;
-    for n in 0..BANS {
-        let key = Key::of(Prefix::host(banned.source(n))).expect("the flood's sources are hosts");
+    let prefixes = banned.iter().flat_map(|flood| {
+        (0..BANS).map(|n| match flood.source(n) {
+            v4 @ IpAddr::V4(_) => Prefix::new(v4, 32),
+            v6 => Prefix::new(v6, 64),
+        })
+    });
+    for prefix in prefixes {
+        let key = prefix
+            .and_then(Key::of)
+            .expect("the length suits the family");
         let placed = path.table.insert(Slot {
             key,
             policy: 1,
             expiry: NEVER,
         });
         if placed == Placed::NoRoom {
-            let why = format!("the ban table is full at {n} of {BANS}");
-            return Err(CalibrateError::Implausible(why));
+            let why = "the ban table has no room for the flood's sources";
+            return Err(CalibrateError::Implausible(why.to_owned()));
         }
     }
     Ok(path)

@@ -94,9 +94,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these rounds; `None` of none.
+    /// Of these rounds, to four decimal places; `None` of none.
     pub fn of(rounds: &[f64]) -> Option<Self> {
-        let mut sorted = rounds.to_vec();
+        let mut sorted: Vec<f64> = rounds.iter().map(|n| (n * 1e4).round() / 1e4).collect();
         sorted.sort_by(f64::total_cmp);
         Some(Self {
             median: sorted.get(sorted.len() / 2).copied()?,

@@ -43,24 +43,25 @@ impl Flow {
 pub(super) struct Ends {
     client: Namespace,
     server: Namespace,
-    addr: IpAddr,
+    /// The server's, one of each family.
+    addrs: [IpAddr; 2],
     cpu: Processors,
 }
 
 impl Ends {
-    pub(super) fn new(client: Namespace, server: Namespace, addr: IpAddr) -> Self {
+    pub(super) fn new(client: Namespace, server: Namespace, addrs: [IpAddr; 2]) -> Self {
         Self {
             client,
             server,
-            addr,
+            addrs,
             cpu: Processors::new(),
         }
     }
 
-    /// Streams for so long.
-    pub(super) fn run(&self, time: Duration) -> Result<Flow, CalibrateError> {
+    /// Streams for so long, in turn by one family and the other.
+    pub(super) fn run(&self, round: usize, time: Duration) -> Result<Flow, CalibrateError> {
         let fail = || CalibrateError::system("stream through a veth pair");
-        let at = SocketAddr::new(self.addr, 0);
+        let at = SocketAddr::new(self.addrs[round % 2], 0);
         let listener = self
             .server
             .enter(|| TcpListener::bind(at))?
