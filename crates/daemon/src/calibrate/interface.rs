@@ -6,7 +6,6 @@
 use std::os::fd::BorrowedFd;
 
 use weir_kernel::{
-    Generation, Geometry, Options,
     device::{self, Device},
     link::{self, Hook, Link},
     probe,
@@ -14,7 +13,7 @@ use weir_kernel::{
 
 use super::{
     CalibrateError,
-    measure::HOOKS,
+    measure::{HOOKS, empty_path},
     stored::{SeenInterface, Trial},
 };
 
@@ -68,15 +67,7 @@ fn at_least(release: &str, version: (u32, u32)) -> bool {
 pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
     let what = format!("look at interface {:?}", seen.name);
     let device = Device::find(&seen.name).map_err(CalibrateError::system(what))?;
-    let options = Options {
-        geometry: Geometry::for_bans(16, 0),
-        seed: [0; 3],
-        v4_length: 0,
-        class_lines: 0,
-        flow_jiffies: 0,
-        drop_innocent: false,
-    };
-    let path = Generation::create(1, &options, None)?;
+    let path = empty_path(16)?;
     // Also what is malformed.
     path.table.set_observe(true);
     for hook in HOOKS {

@@ -366,11 +366,10 @@ fn addr(text: &str) -> IpAddr {
     text.parse().expect("a constant address")
 }
 
-/// The shipped packet path with the floods' sources banned: addresses of IPv4,
-/// /64 of IPv6.
-fn packet_path(banned: &Floods) -> Result<Generation> {
+/// The shipped packet path with room for this many bans.
+pub(super) fn empty_path(bans: usize) -> Result<Generation> {
     let options = Options {
-        geometry: Geometry::for_bans(2 * BANS as usize, 0),
+        geometry: Geometry::for_bans(bans, 0),
         // Nobody chooses addresses here.
         seed: [
             0x9e37_79b9_7f4a_7c15,
@@ -382,7 +381,13 @@ fn packet_path(banned: &Floods) -> Result<Generation> {
         flow_jiffies: 0,
         drop_innocent: false,
     };
-    let path = Generation::create(1, &options, None)?;
+    Ok(Generation::create(1, &options, None)?)
+}
+
+/// The shipped packet path with the floods' sources banned: addresses of IPv4,
+/// /64 of IPv6.
+fn packet_path(banned: &Floods) -> Result<Generation> {
+    let path = empty_path(2 * BANS as usize)?;
     record::write_policy(&path.policies, 1, &Scope::all(), "calibrate")?;
     let prefixes = banned.iter().flat_map(|flood| {
         (0..BANS).map(|n| match flood.source(n) {
