@@ -22,8 +22,9 @@ struct flood {
 	__u32 ifindex; /* where to; 0: drop here (the generator alone) */
 	__u32 seq;
 	__u16 port;
+	__u16 payload; /* bytes behind the UDP header, all zero */
 	__u8 ipv6;
-	__u8 pad;
+	__u8 pad[3];
 	__u8 dest[16]; /* IPv4 in the first four bytes */
 };
 struct flood flood;
@@ -74,7 +75,7 @@ static __always_inline int build_v4(void *data, void *end, __u32 n)
 	eth->h_proto = bpf_htons(ETH_P_IP);
 	*(__u8 *)ip = 0x45;
 	ip->tos = 0;
-	ip->tot_len = bpf_htons(46);
+	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*udp) + flood.payload);
 	ip->id = 0;
 	ip->frag_off = 0;
 	ip->ttl = 64;
@@ -90,7 +91,7 @@ static __always_inline int build_v4(void *data, void *end, __u32 n)
 	ip->check = ~sum;
 	udp->source = bpf_htons(1024 + (n & 0x7fff));
 	udp->dest = bpf_htons(flood.port);
-	udp->len = bpf_htons(26);
+	udp->len = bpf_htons(sizeof(*udp) + flood.payload);
 	udp->check = 0;
 	return 0;
 }
@@ -101,6 +102,9 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	struct ipv6hdr *ip = (void *)(eth + 1);
 	struct udphdr *udp = (void *)(ip + 1);
 	__u64 hi = mix64(n), lo = mix64(hi);
+	__u16 len = bpf_htons(sizeof(*udp) + flood.payload);
+	__u64 sum = (__u64)len + len + bpf_htons(IPPROTO_UDP);
+	int i;
 
 	if ((void *)(udp + 1) > end)
 		return -1;
@@ -109,7 +113,7 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	__builtin_memcpy(eth->h_source, flood.source_mac, 6);
 	eth->h_proto = bpf_htons(ETH_P_IPV6);
 	*(__be32 *)ip = bpf_htonl(0x60000000);
-	ip->payload_len = bpf_htons(8);
+	ip->payload_len = len;
 	ip->nexthdr = IPPROTO_UDP;
 	ip->hop_limit = 64;
 	ip->saddr.s6_addr32[0] = bpf_htonl(hi >> 32);
@@ -119,8 +123,18 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	__builtin_memcpy(&ip->daddr, flood.dest, 16);
 	udp->source = bpf_htons(1024 + (n & 0x7fff));
 	udp->dest = bpf_htons(flood.port);
-	udp->len = bpf_htons(8);
-	udp->check = 0xffff;
+	udp->len = len;
+	/* No socket gets UDP over IPv6 with a wrong checksum. The payload adds
+	 * nothing to it. */
+	sum += (__u64)udp->source + udp->dest;
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		sum += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	udp->check = (__u16)~sum ? ~sum : 0xffff;
 	return 0;
 }
 

@@ -19,7 +19,7 @@ use crate::{
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };
 
-/// A flood of UDP packets of the least length.
+/// A flood of UDP packets.
 #[derive(Debug, Clone, Copy)]
 pub struct Flood {
     /// How many sources, a power of two.
@@ -133,6 +133,19 @@ impl Generator {
     /// took by the caller's clock: receiving them is part of it where the
     /// receiver runs in the same softirq.
     pub fn send(&self, flood: &Flood, packets: u32) -> Result<std::time::Duration> {
+        self.send_sized(flood, Payload::least(flood.dest), 0, packets)
+    }
+
+    /// [`Self::send`] with this much payload, the first packet from source
+    /// number `first`: what goes on where an earlier call ended, visits all
+    /// sources however few packets a call sends.
+    pub fn send_sized(
+        &self,
+        flood: &Flood,
+        payload: Payload,
+        first: u32,
+        packets: u32,
+    ) -> Result<std::time::Duration> {
         assert!(
             flood.sources.is_power_of_two(),
             "sources must be a power of two"
@@ -148,13 +161,14 @@ impl Generator {
             mask: flood.sources - 1,
             salt: flood.salt,
             ifindex: flood.ifindex,
-            seq: 0,
+            seq: first,
             port: flood.port,
+            payload: payload.0,
             ipv6: flood.dest.is_ipv6().into(),
-            pad: 0,
+            pad: [0; 3],
             dest,
         };
-        // SAFETY: plain old data without padding, read for its size only.
+        // SAFETY: plain old data without padding (its size is asserted).
         let bytes = unsafe {
             std::slice::from_raw_parts((&raw const state).cast::<u8>(), size_of_val(&state))
         };
@@ -165,7 +179,50 @@ impl Generator {
             .context(|| "set the generator up".into())?;
 
         let start = std::time::Instant::now();
-        run_live(self.generate.as_fd(), packets, 62, flood.ifindex)?;
+        let frame = payload.frame(flood.dest);
+        run_live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
         Ok(start.elapsed())
     }
 }
+
+/// Bytes behind the UDP header, at most [`Payload::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload(u16);
+
+impl Payload {
+    /// What an Ethernet frame has room for beside an IPv4 header; IPv6 has 20
+    /// bytes less.
+    pub const MAX: u16 = 1472;
+
+    /// As many bytes; none if the frame would have no room for them.
+    pub fn new(bytes: u16, dest: IpAddr) -> Option<Self> {
+        let max = if dest.is_ipv4() {
+            Self::MAX
+        } else {
+            Self::MAX - 20
+        };
+        (bytes <= max).then_some(Self(bytes))
+    }
+
+    /// Makes the shortest packets: 60 bytes of an IPv4 frame, 62 of IPv6.
+    pub fn least(dest: IpAddr) -> Self {
+        Self(if dest.is_ipv4() { 18 } else { 0 })
+    }
+
+    /// How many.
+    pub fn bytes(self) -> u16 {
+        self.0
+    }
+
+    /// The whole frame's length.
+    pub fn frame(self, dest: IpAddr) -> usize {
+        let headers = if dest.is_ipv4() {
+            14 + 20 + 8
+        } else {
+            14 + 40 + 8
+        };
+        headers + usize::from(self.0)
+    }
+}
+
+const _: () = assert!(size_of::<flood>() == 52, "abi");
