@@ -6,7 +6,7 @@ use std::{
 };
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 3] = ["ingress", "clock", "generator"];
+const OBJECTS: [&str; 4] = ["ingress", "clock", "generator", "hooks"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -8,6 +8,7 @@
 )]
 
 pub mod allow;
+pub mod bare;
 pub mod class;
 pub mod clients;
 pub mod clock;
@@ -22,6 +23,7 @@ pub mod link;
 mod memory;
 pub mod pins;
 pub mod probe;
+pub mod power;
 pub mod record;
 pub mod run;
 pub mod table;
@@ -49,6 +51,10 @@ pub mod skeleton {
     /// `bpf/generator.bpf.c`
     pub mod generator {
         include!(concat!(env!("OUT_DIR"), "/generator.skel.rs"));
+    }
+    /// `bpf/hooks.bpf.c`
+    pub mod hooks {
+        include!(concat!(env!("OUT_DIR"), "/hooks.skel.rs"));
     }
     /// `bpf/clock.bpf.c`
     pub mod clock {
