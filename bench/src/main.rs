@@ -3,7 +3,9 @@
 
 mod border;
 mod delay;
+mod energy;
 mod flood;
+mod hooks;
 mod lines;
 mod live;
 mod newflow;
@@ -39,6 +41,8 @@ enum What {
     Ring(ring::RingArgs),
     /// What a new flow pays for a geofence, and what breaks first.
     Delay(newflow::DelayArgs),
+    /// What dropping a packet costs at each hook of the kernel, and energy.
+    Hooks(hooks::HooksArgs),
     /// The server of `flood`, a process of its own.
     #[command(hide = true)]
     FloodServer(flood::ServerArgs),
@@ -72,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
         What::Delay(args) => newflow::run(&args),
+        What::Hooks(args) => hooks::run(&args),
     }
 }
 

@@ -150,12 +150,23 @@ impl Report {
         Ok(())
     }
 
+    /// The rows are of this machine and kernel, measured earlier.
+    pub fn measured_on(&mut self, machine: String, kernel: String) {
+        (self.machine, self.kernel) = (machine, kernel);
+    }
+
+    /// Where and how.
+    pub fn heading(&self) -> String {
+        format!(
+            "{}, Linux {}, commit {}\n`{}`\n",
+            self.machine, self.kernel, self.commit, self.command
+        )
+    }
+
     /// For people, as Markdown.
     pub fn table(&self) -> String {
-        let mut out = format!(
-            "{}, Linux {}, commit {}\n`{}`\n\n| row | median | min – max | ratio |\n|---|---|---|---|\n",
-            self.machine, self.kernel, self.commit, self.command
-        );
+        let mut out = self.heading();
+        out.push_str("\n| row | median | min – max | ratio |\n|---|---|---|---|\n");
         for row in &self.rows {
             let _ = writeln!(out, "{}", line(row));
         }

@@ -1,0 +1,46 @@
+//! The rows that are one BPF program on an interface.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use weir_kernel::bare::{Attached, BareDrop, BareHook};
+
+use super::{
+    site::Place,
+    table::{Running, Task},
+};
+
+struct Program {
+    place: Arc<Place>,
+    drop: BareDrop,
+    attached: Option<Attached>,
+}
+
+/// Loads the program of this hook and attaches it.
+pub fn attach(task: &Task, hook: BareHook) -> anyhow::Result<Box<dyn Running>> {
+    let place = task.place.clone();
+    let drop = BareDrop::load(hook).with_context(|| format!("BPF program for {hook:?}"))?;
+    let index = place.ifindex()?;
+    let attached = place
+        .enter(|| drop.attach(index))?
+        .with_context(|| format!("BPF attachment by {hook:?}"))?;
+    Ok(Box::new(Program {
+        place,
+        drop,
+        attached: Some(attached),
+    }))
+}
+
+impl Running for Program {
+    fn dropped(&mut self) -> anyhow::Result<u64> {
+        Ok(self.drop.dropped()?)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let attached = self.attached.take();
+        // A filter of tc is found in its own namespace alone.
+        let _ = self.place.enter(|| drop(attached));
+    }
+}

@@ -1,0 +1,201 @@
+//! The one table of what is compared: a row's name, which sources the flood
+//! has, how it is set up, and where its drops are counted. A row is taken away
+//! by its [`Running`] value's end. To add one, add a line to [`HOOKS`].
+
+use std::{net::IpAddr, sync::Arc};
+
+use weir_kernel::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
+
+use super::{
+    programs, rules,
+    site::{PORT, Place},
+    sockets,
+    weir::{self, Choice},
+};
+
+/// As many bans as rows with a table have.
+pub const BANS: u32 = 1 << 17;
+
+/// Which sources a row's packets come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sources {
+    /// The rule is the paper's and names none: as many as there may be.
+    Any,
+    /// All of a table of [`BANS`], in turn.
+    Banned,
+    /// The one that is banned.
+    One,
+}
+
+impl Sources {
+    /// How many; `any` of those that no rule names.
+    pub fn count(self, any: u32) -> u32 {
+        match self {
+            Self::Any => any,
+            Self::Banned => BANS,
+            Self::One => 1,
+        }
+    }
+}
+
+/// What a row has set up; its end takes that away.
+pub trait Running: Send {
+    /// Packets it has dropped so far, by its own counter.
+    fn dropped(&mut self) -> anyhow::Result<u64>;
+
+    /// Seconds of CPU that a program of its own has used so far.
+    fn cpu(&self) -> f64 {
+        0.0
+    }
+}
+
+/// Where and whom to drop.
+pub struct Task {
+    /// The host.
+    pub place: Arc<Place>,
+    /// Makes the addresses that are banned.
+    pub flood: Flood,
+    /// The row's.
+    pub sources: Sources,
+}
+
+impl Task {
+    /// Who is to be banned, if the row bans by source; each once: of so many
+    /// IPv4 addresses the generator makes a few twice.
+    pub fn banned(&self) -> Vec<IpAddr> {
+        let count = match self.sources {
+            Sources::Any => 0,
+            sources => sources.count(0),
+        };
+        let mut banned: Vec<IpAddr> = (0..count).map(|n| self.flood.source(n)).collect();
+        banned.sort_unstable();
+        banned.dedup();
+        banned
+    }
+
+    /// Is it about IPv4?
+    pub fn ipv4(&self) -> bool {
+        self.place.host.is_ipv4()
+    }
+}
+
+/// A row.
+pub struct Hook {
+    /// In tables, and for `--hooks`.
+    pub name: &'static str,
+    /// The paper's word for it, if it is there.
+    pub paper: Option<&'static str>,
+    /// The flood's sources.
+    pub sources: Sources,
+    /// Where its drops are counted.
+    pub counted: &'static str,
+    /// Sets it up. An error means that this machine does not have it, and
+    /// names the step that found out.
+    pub start: fn(&Task) -> anyhow::Result<Box<dyn Running>>,
+}
+
+const SOCKET: &str = "datagrams received";
+const REFUSED: &str = "UDP InErrors";
+const RULE: &str = "the rule's counter";
+const MAP: &str = "the program's map";
+const REASONS: &str = "weir's reasons";
+/// A row of the paper's rule: any source.
+const fn any(
+    name: &'static str,
+    paper: Option<&'static str>,
+    counted: &'static str,
+    start: fn(&Task) -> anyhow::Result<Box<dyn Running>>,
+) -> Hook {
+    Hook {
+        name,
+        paper,
+        sources: Sources::Any,
+        counted,
+        start,
+    }
+}
+
+/// A row with a table of [`BANS`].
+const fn banned(
+    name: &'static str,
+    counted: &'static str,
+    start: fn(&Task) -> anyhow::Result<Box<dyn Running>>,
+) -> Hook {
+    Hook {
+        name,
+        paper: None,
+        sources: Sources::Banned,
+        counted,
+        start,
+    }
+}
+
+/// weir with a single ban.
+const fn one(name: &'static str, start: fn(&Task) -> anyhow::Result<Box<dyn Running>>) -> Hook {
+    Hook {
+        name,
+        paper: None,
+        sources: Sources::One,
+        counted: REASONS,
+        start,
+    }
+}
+
+/// From the top of the stack to the bottom.
+pub const HOOKS: &[Hook] = &[
+    any("userspace", Some("userspace"), SOCKET, |t| {
+        sockets::receive(t, true)
+    }),
+    any("userspace-notrack", Some("sem conntrack"), SOCKET, |t| {
+        sockets::receive(t, false)
+    }),
+    any("cbpf-socket", Some("BPF socket"), REFUSED, sockets::classic),
+    any("ebpf-socket", Some("eBPF socket"), MAP, sockets::extended),
+    any("cgroup_skb", None, MAP, sockets::cgroup),
+    any("iptables-input", Some("ipt input"), RULE, rules::input),
+    any("iptables-raw", Some("ipt prerouting"), RULE, rules::raw),
+    any("nft-prerouting", None, RULE, rules::nft_prerouting),
+    any("netfilter-bpf", None, MAP, |t| {
+        programs::attach(t, BareHook::Netfilter)
+    }),
+    any("nft-ingress", Some("nft ingress"), RULE, rules::nft_ingress),
+    any("tc-u32", Some("tc"), "the qdisc's drops", rules::u32_drop),
+    any("cls_bpf", None, MAP, |t| {
+        programs::attach(t, BareHook::ClsBpf)
+    }),
+    any("tcx", None, MAP, |t| programs::attach(t, BareHook::Tcx)),
+    any("xdp-generic", Some("XDP"), MAP, |t| {
+        programs::attach(t, BareHook::XdpGeneric)
+    }),
+    any("xdp", None, MAP, |t| programs::attach(t, BareHook::Xdp)),
+    banned("ipset-131k", RULE, rules::ipset),
+    banned("nft-set-131k", RULE, rules::nft_set),
+    banned("weir-tcx-131k", REASONS, |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Tcx))
+    }),
+    banned("weir-xdp-generic-131k", REASONS, |t| {
+        weir::start(t, Choice::Kernel(KernelHook::XdpGeneric))
+    }),
+    banned("weir-xdp-131k", REASONS, |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Xdp))
+    }),
+    one("weir-tcx-1", |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Tcx))
+    }),
+    one("weir-xdp-generic-1", |t| {
+        weir::start(t, Choice::Kernel(KernelHook::XdpGeneric))
+    }),
+    one("weir-xdp-1", |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Xdp))
+    }),
+];
+
+/// The rule as iptables says it.
+pub fn udp_to_port() -> [String; 4] {
+    [
+        "-p".into(),
+        "udp".into(),
+        "--dport".into(),
+        PORT.to_string(),
+    ]
+}

@@ -1,0 +1,139 @@
+//! The rows of weir itself, through the trait that the daemon uses.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use anyhow::{Context, ensure};
+use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject};
+use weir_enforce::{
+    Backend, Entry, Expiry, Policy, Settings,
+    kernel::{self, DEFAULT_ROOT, Hook, KernelConfig},
+};
+
+use super::{
+    site::Place,
+    table::{BANS, Running, Task},
+};
+
+/// Which of weir's backends.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice {
+    /// The packet path on this hook.
+    Kernel(Hook),
+}
+
+impl Choice {
+    /// Opens it in the calling thread's namespace.
+    fn open(self, task: &Task, instance: &str) -> anyhow::Result<Arc<dyn Backend>> {
+        let bans = task.banned().len();
+        let Self::Kernel(hook) = self;
+        let config = KernelConfig {
+            instance: instance.to_owned(),
+            pin_root: DEFAULT_ROOT.into(),
+            ipv4_length: None,
+            room: if task.ipv4() { (bans, 0) } else { (0, bans) },
+            settings: Settings {
+                interfaces: vec![task.place.dev.clone()],
+                hook: Some(hook),
+                max_bans: BANS as usize,
+                observe: false,
+            },
+        };
+        Ok(kernel::open(&config)?)
+    }
+
+    /// The word for it in weir's attachments.
+    fn name(self) -> &'static str {
+        let Self::Kernel(hook) = self;
+        hook.name()
+    }
+}
+
+struct Weir {
+    backend: Option<Arc<dyn Backend>>,
+    place: Arc<Place>,
+    instance: String,
+}
+
+/// Bans whom the task names and attaches.
+pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
+    static INSTANCES: AtomicU32 = AtomicU32::new(0);
+    let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+    let mut weir = Weir {
+        backend: None,
+        place: task.place.clone(),
+        instance: format!("bench-hooks-{}-{number}", std::process::id()),
+    };
+    let policy = Arc::new(Policy {
+        producer: Producer::Jail("bench".into()),
+        scope: Scope::all(),
+    });
+    let entries: Vec<Entry> = task
+        .banned()
+        .into_iter()
+        .map(|addr| {
+            Ok(Entry {
+                subject: Subject::new(Prefix::host(addr))?,
+                policy: policy.clone(),
+                expiry: Expiry::Never,
+            })
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let instance = weir.instance.clone();
+    let backend = task.place.enter(|| -> anyhow::Result<_> {
+        let backend = choice.open(task, &instance)?;
+        backend.set_allow(&PrefixSet::default())?;
+        backend.insert(&entries)?;
+        backend.attach()?;
+        // The bloom filter is made anew by housekeeping.
+        backend.maintain()?;
+        Ok(backend)
+    })?;
+    let backend = weir
+        .backend
+        .insert(backend.with_context(|| format!("weir's backend {}", choice.name()))?);
+    let bans = backend.usage().bans;
+    ensure!(bans == entries.len(), "{bans} bans of {}", entries.len());
+    let attached = backend.attachments();
+    let there = attached.first().context("weir's attachment")?;
+    ensure!(
+        there.hook == choice.name(),
+        "weir's backend {}: it took {}: {}",
+        choice.name(),
+        there.hook,
+        there.note
+    );
+    Ok(Box::new(weir))
+}
+
+impl Running for Weir {
+    fn dropped(&mut self) -> anyhow::Result<u64> {
+        let counters = match &self.backend {
+            Some(backend) => backend.counters()?,
+            None => Vec::new(),
+        };
+        Ok(counters
+            .iter()
+            .filter(|c| matches!(c.reason, Reason::BannedAll | Reason::BannedScope))
+            .map(|c| c.packets)
+            .sum())
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let (backend, instance) = (self.backend.take(), &self.instance);
+        let detached = self.place.enter(|| {
+            drop(backend);
+            kernel::detach(Path::new(DEFAULT_ROOT), instance)
+        });
+        if let Ok(Err(error)) = detached {
+            eprintln!("cannot detach {instance}: {error}");
+        }
+    }
+}
