@@ -164,14 +164,29 @@ fn root_every_hook_drops_all_of_the_same_packets() {
     assert!(dir.path().join("cpu-by-hook-ipv4.png").exists());
     assert!(dir.path().join("throughput-by-size-ipv6.svg").exists());
 
-    // Parts of a run are one report; nothing is measured for it.
+    // Parts of a run are one report; nothing is measured for it, but energy may
+    // be told later.
     let file = json.to_string_lossy();
     let joined = dir.path().join("joined.json");
-    let child = hooks("1", &["--join", &file, &file], &joined)
-        .spawn()
-        .unwrap();
+    let child = hooks(
+        "1",
+        &["--watts-per-core", "9", "--join", &file, &file],
+        &joined,
+    )
+    .spawn()
+    .unwrap();
     let (twice, _) = done(child, &joined);
-    assert_eq!(points(&twice, "tcx").len(), 8);
+    let points = points(&twice, "tcx");
+    assert_eq!(points.len(), 8);
+    let cpu = ["cpu_sender", "cpu_softirq", "cpu_program"].map(|k| points[0][k].as_f64().unwrap());
+    let joules = points[0]["joules"]["estimate, 9 W a busy core"]
+        .as_f64()
+        .unwrap();
+    assert!(
+        (joules - 9.0 * cpu.iter().sum::<f64>()).abs() < 1e-6,
+        "{}",
+        points[0]
+    );
 }
 
 #[test]

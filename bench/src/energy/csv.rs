@@ -2,14 +2,17 @@
 //! loggers write them. Points know when they were, so that a log may come
 //! after the run (`--join`). The two machines' clocks are the caller's concern.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 
-use super::{Meter, Window};
+use super::{Meter, Window, unix_now};
 
 /// Readings further apart say nothing about what is between them.
 const WIDEST_GAP: f64 = 5.0;
+
+/// A log that is being written is waited for so many seconds.
+const PATIENCE: f64 = 3.0;
 
 /// Which log, and which of its columns has watts: by name, or the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +55,19 @@ impl Meter for Csv {
     fn begin(&mut self) {}
 
     fn end(&mut self, window: &Window) -> anyhow::Result<f64> {
+        loop {
+            let joules = self.joules(window);
+            // A logger writes a little later than it measures.
+            if joules.is_ok() || unix_now() - window.to > PATIENCE {
+                return joules;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Csv {
+    fn joules(&self, window: &Window) -> anyhow::Result<f64> {
         let file = &self.log.file;
         let text =
             std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -166,6 +182,35 @@ mod tests {
             assert!(between(&log, from, to).is_err(), "{from} {to}");
         }
         assert!(between(&[], 1.0, 2.0).is_err());
+    }
+
+    #[test]
+    fn a_log_that_is_being_written_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log.csv");
+        let now = unix_now();
+        let line = |at: f64| format!("{at:.3},2.0\n");
+        std::fs::write(&file, line(now - 2.0)).unwrap();
+        let mut meter = open(&file.to_string_lossy().parse().unwrap()).unwrap();
+        let writer = {
+            let file = file.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(250));
+                std::fs::write(file, line(now - 2.0) + &line(now + 1.0)).unwrap();
+            })
+        };
+        let window = |from, to| Window {
+            from,
+            to,
+            cpu_seconds: 0.0,
+        };
+        let joules = meter.end(&window(now - 1.0, now)).unwrap();
+        assert!((joules - 2.0).abs() < 1e-6, "{joules}");
+        writer.join().unwrap();
+        // Of a point long ago there is nothing to wait for.
+        let start = std::time::Instant::now();
+        assert!(meter.end(&window(now - 60.0, now - 50.0)).is_err());
+        assert!(start.elapsed() < Duration::from_secs(1));
     }
 
     #[test]

@@ -10,12 +10,17 @@ mod sampled;
 mod scpi;
 mod sensors;
 
-use std::{path::Path, str::FromStr};
+use std::{
+    path::Path,
+    str::FromStr,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 
 /// A stretch of time whose energy is asked for.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Seconds since 1970.
     pub from: f64,
@@ -133,6 +138,13 @@ impl Meter for Estimate {
     fn end(&mut self, window: &Window) -> anyhow::Result<f64> {
         Ok(window.cpu_seconds * self.watts_per_core)
     }
+}
+
+/// The wall clock, seconds since 1970.
+pub fn unix_now() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// The number in a small file.

@@ -11,6 +11,14 @@ pub fn pin(core: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
+/// Lets this process, and what it starts from now on, run before all others:
+/// a rate is by the clock on the wall. With autogroups, which weigh a session
+/// against another, niceness alone does nothing.
+pub fn go_first() {
+    let _ = rustix::process::setpriority_process(None, -20);
+    let _ = std::fs::write("/proc/self/autogroup", "-20");
+}
+
 /// Seconds that a schedstat file says.
 pub fn seconds_in(schedstat: &Path) -> f64 {
     let text = std::fs::read_to_string(schedstat).unwrap_or_default();

@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -20,7 +20,7 @@ use super::{
     site::{Arrived, Place},
     table::Running,
 };
-use crate::energy::{Meter, Window};
+use crate::energy::{Meter, Window, unix_now};
 
 /// The row of what the generator costs when nobody receives.
 pub const ALONE: &str = "generator alone";
@@ -186,12 +186,6 @@ impl Sender {
     }
 }
 
-fn unix_now() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
-}
-
 /// All counters of a hook at one moment.
 #[derive(Clone, Copy, PartialEq)]
 struct Counts {
@@ -256,7 +250,7 @@ fn watch<T>(
 }
 
 /// Asks every meter what the window took; one that fails has no figure.
-fn read(meters: &mut [Box<dyn Meter>], window: &Window) -> BTreeMap<String, f64> {
+pub fn read(meters: &mut [Box<dyn Meter>], window: &Window) -> BTreeMap<String, f64> {
     let mut joules = BTreeMap::new();
     for meter in meters {
         match meter.end(window) {
@@ -269,13 +263,13 @@ fn read(meters: &mut [Box<dyn Meter>], window: &Window) -> BTreeMap<String, f64>
     joules
 }
 
-/// Watts of the idle machine by each meter. An estimate is of our own CPU time,
-/// and nothing when idle; of a load from elsewhere the machine's.
+/// The idle machine for a while. An estimate is of our own CPU time, of which
+/// there is none then; under a load from elsewhere, of the machine's.
 pub fn idle(
     meters: &mut [Box<dyn Meter>],
     time: Duration,
     from_elsewhere: bool,
-) -> anyhow::Result<BTreeMap<String, f64>> {
+) -> anyhow::Result<(Window, BTreeMap<String, f64>)> {
     let watched = watch(meters, || wait(time))?;
     let cores: f64 = watched.cores.iter().sum();
     let window = Window {
@@ -287,11 +281,16 @@ pub fn idle(
             0.0
         },
     };
-    let joules = read(meters, &window);
-    Ok(joules
-        .into_iter()
-        .map(|(name, joules)| (name, joules / watched.seconds))
-        .collect())
+    Ok((window, watts(meters, &window)))
+}
+
+/// Each meter's power in a window.
+pub fn watts(meters: &mut [Box<dyn Meter>], window: &Window) -> BTreeMap<String, f64> {
+    let mut watts = read(meters, window);
+    for value in watts.values_mut() {
+        *value /= window.to - window.from;
+    }
+    watts
 }
 
 /// Lets time pass, but not a signal.

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use weir_kernel::generator::{Flood, Payload};
 
 use crate::{
-    energy::{self, Meter, Source},
+    energy::{self, Meter, Source, Window},
     report::Report,
 };
 use measure::{ALONE, Plan, Point, Sender};
@@ -173,6 +173,9 @@ pub struct Run {
     /// Rows that are not available.
     #[serde(default)]
     pub missing: Vec<Missing>,
+    /// When the machine was idle.
+    #[serde(default)]
+    pub idle: Option<Window>,
     /// Watts of the idle machine, by meter.
     #[serde(default)]
     pub idle_watts: BTreeMap<String, f64>,
@@ -192,6 +195,7 @@ impl Run {
                 self.missing.push(missing);
             }
         }
+        self.idle = self.idle.or(other.idle);
         self.idle_watts.extend(other.idle_watts);
         self.no_energy = self.no_energy.take().or(other.no_energy);
         self.remote |= other.remote;
@@ -216,6 +220,7 @@ pub fn run(args: &HooksArgs) -> anyhow::Result<()> {
         }
         ensure!(args.sources.is_power_of_two(), "--sources: a power of two");
         crate::flood::catch_signals()?;
+        cpu::go_first();
         match (&args.interface, args.sender) {
             (Some(interface), Some(From::Here)) => return remote::send(args, interface),
             (Some(interface), Some(From::Remote)) => remote::measure(args, interface)?,
@@ -236,6 +241,7 @@ pub fn run(args: &HooksArgs) -> anyhow::Result<()> {
     if let Some(file) = &args.json {
         report.attach("points", &run.points)?;
         report.attach("missing", &run.missing)?;
+        report.attach("idle", &run.idle)?;
         report.attach("idle_watts", &run.idle_watts)?;
         report.attach("no_energy", &run.no_energy)?;
         report.attach("remote", &run.remote)?;
@@ -270,9 +276,11 @@ fn begin(args: &HooksArgs) -> anyhow::Result<(Vec<Box<dyn Meter>>, Run)> {
         no_energy,
         ..Run::default()
     };
-    if !meters.is_empty() && args.idle > 0.0 {
+    // A log of the meter may come later: then it has the idle machine, too.
+    if args.energy != Source::None && args.idle > 0.0 {
         let time = seconds(args.idle).context("--idle")?;
-        run.idle_watts = measure::idle(&mut meters, time, args.interface.is_some())?;
+        let (window, watts) = measure::idle(&mut meters, time, args.interface.is_some())?;
+        (run.idle, run.idle_watts) = (Some(window), watts);
     }
     Ok((meters, run))
 }
@@ -375,7 +383,8 @@ fn measured(args: &HooksArgs) -> anyhow::Result<Run> {
 /// The machine and its kernel.
 type Machine = (String, String);
 
-/// Files of earlier runs of one machine, with the energy that a log tells now.
+/// Files of earlier runs of one machine, with the energy that a log tells now,
+/// or an estimate.
 fn joined(args: &HooksArgs) -> anyhow::Result<(Option<Machine>, Run)> {
     let mut run = Run::default();
     let mut machine: Option<Machine> = None;
@@ -394,13 +403,17 @@ fn joined(args: &HooksArgs) -> anyhow::Result<(Option<Machine>, Run)> {
         );
         run.add(earlier.run);
     }
+    let mut meters = Vec::new();
     if matches!(args.energy, Source::Csv(_)) {
-        let mut log = energy::open(&args.energy, Path::new("/"))?;
-        for point in &mut run.points {
-            match log.end(&point.window()) {
-                Ok(joules) => drop(point.joules.insert(log.name(), joules)),
-                Err(why) => eprintln!("{}: {why:#}", summary::line(point)),
-            }
+        meters.push(energy::open(&args.energy, Path::new("/"))?);
+    }
+    meters.extend(args.watts_per_core.map(energy::estimate));
+    if let Some(window) = run.idle {
+        run.idle_watts.extend(measure::watts(&mut meters, &window));
+    }
+    for point in &mut run.points {
+        for (meter, joules) in measure::read(&mut meters, &point.window()) {
+            point.joules.insert(meter, joules);
         }
     }
     Ok((machine, run))

@@ -127,7 +127,7 @@ fn both(
     let [svg, png] = ["svg", "png"].map(|ending| dir.join(format!("{name}.{ending}")));
     if picture.bars {
         let bars = bars_of(run, family, main, picture.value);
-        let height = 90 + 26 * bars.len() as u32;
+        let height = HEAD + 68 + 26 * bars.len() as u32;
         let size = (SIZE.0, height);
         bars_on(
             &SVGBackend::new(&svg, size).into_drawing_area(),
@@ -171,6 +171,17 @@ fn colour(hook: &Hook) -> RGBColor {
     }
 }
 
+/// Title and legend above bars, in one line each.
+const HEAD: u32 = 64;
+
+/// What the colours of bars mean.
+const KINDS: [(&str, usize); 4] = [
+    ("in the paper", 1),
+    ("not in the paper", 2),
+    ("other programs' tables", 6),
+    ("weir", 5),
+];
+
 struct Bar {
     hook: &'static Hook,
     figure: Figure,
@@ -201,9 +212,11 @@ where
         .map(|bar| bar.figure.median + bar.figure.deviation)
         .fold(f64::MIN_POSITIVE, f64::max);
     let count = bars.len();
-    let mut chart = ChartBuilder::on(area)
-        .caption(&picture.title, ("sans-serif", 20))
+    let (head, body) = area.split_vertically(HEAD);
+    head.titled(&picture.title, ("sans-serif", 20))?;
+    let mut chart = ChartBuilder::on(&body)
         .margin(12)
+        .margin_top(0)
         .margin_right(24)
         .x_label_area_size(44)
         .y_label_area_size(210)
@@ -240,6 +253,12 @@ where
             font.clone(),
         ))?;
         area.draw(&Text::new(bar.hook.name, (14, y - 8), font.clone()))?;
+    }
+    for (number, (kind, index)) in KINDS.into_iter().enumerate() {
+        let x = 232 + 230 * number as i32;
+        let square = [(x, 40), (x + 14, 54)];
+        head.draw(&Rectangle::new(square, COLOURS[index].filled()))?;
+        head.draw(&Text::new(kind, (x + 20, 38), font.clone()))?;
     }
     area.present()?;
     Ok(())

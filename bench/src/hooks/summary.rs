@@ -63,9 +63,10 @@ impl<'a> Group<'a> {
             return None;
         }
         let cpu: Vec<f64> = alone.iter().map(|p| p.cpu() / p.sent as f64).collect();
-        let joules_alone = run
-            .idle_watts
-            .keys()
+        let joules_alone = alone
+            .first()
+            .into_iter()
+            .flat_map(|point| point.joules.keys())
             .filter_map(|meter| {
                 let all: Vec<f64> = alone
                     .iter()
@@ -496,6 +497,7 @@ mod tests {
                 family: "ipv4".into(),
                 probe: "act_gact: no".into(),
             }],
+            idle: None,
             idle_watts: BTreeMap::from([("meter".into(), 2.0)]),
             no_energy: None,
             remote: false,
