@@ -51,6 +51,7 @@ impl Other {
             v4_length: 0,
             class_lines: 0,
             flow_jiffies: 0,
+            reject: false,
             drop_innocent: false,
         };
         let generation = Generation::create(1, &options, None).unwrap();

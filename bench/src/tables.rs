@@ -16,7 +16,7 @@ use weir_daemon::{
     store::{Change, Store, clock::Now, restore},
 };
 use weir_enforce::{
-    Backend, BootNanos, Entry, Expiry, Policy, Settings,
+    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
 };
 use weir_kernel::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
@@ -68,7 +68,7 @@ impl Instance {
             room: (0, 0),
             settings: Settings {
                 interfaces: Vec::new(),
-                hook: Some(Hook::Tcx),
+                backend: Choice::Kernel(Hook::Tcx),
                 advice: Default::default(),
                 max_bans: 2_000_000,
                 observe: false,

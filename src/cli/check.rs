@@ -1,7 +1,8 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_daemon::config::{BackendChoice, Config};
+use weir_daemon::config::Config;
+use weir_enforce::Choice;
 
 use super::{Answer, Common, show};
 
@@ -75,7 +76,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
 
 /// What `auto` chooses by.
 fn auto_goes_by(config: &Config) -> String {
-    if config.enforcement.backend != BackendChoice::Auto {
+    if config.enforcement.backend != Choice::Auto {
         return String::new();
     }
     match &config.enforcement.advice.calibration {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use weir_daemon::config;
-use weir_enforce::kernel;
+use weir_enforce::{kernel, switch};
 
 use super::{Answer, Common, show};
 
@@ -33,7 +33,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         .unwrap_or_else(|_| (kernel::DEFAULT_ROOT.into(), "default".to_owned()));
     let pin_root = args.pin_root.clone().unwrap_or(configured.0);
     let instance = args.instance.clone().unwrap_or(configured.1);
-    let detached = kernel::detach(&pin_root, &instance)?;
+    let detached = switch::detach(&pin_root, &instance)?;
     if args.json {
         show::json(&json!({ "instance": instance, "detached": detached }))?;
     } else if detached.is_empty() {

@@ -27,7 +27,7 @@ use nix::sys::{
 };
 use weir_core::{Action, Prefix, Producer, Scope, Subject};
 use weir_enforce::{
-    Backend, BootNanos, Entry, Expiry, Policy, Settings,
+    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
 };
 use weir_kernel::clients;
@@ -404,7 +404,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
         ipv4_length: None,
         settings: Settings {
             interfaces: vec![args.interface.clone()],
-            hook: Some(Hook::Xdp),
+            backend: Choice::Kernel(Hook::Xdp),
             advice: Default::default(),
             max_bans: 1_000_000,
             observe: false,

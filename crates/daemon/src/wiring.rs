@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use weir_core::{Ban, Prefix, Reason};
 use weir_enforce::{
-    Backend, DryRun, Entry, Settings,
-    kernel::{self, Hook, KernelConfig},
+    Backend, Choice, Entry, Settings,
+    switch::{self, Place},
 };
 
 use crate::{
     alerts::Alerts,
-    config::{BackendChoice, Config, ConfigErrors, Enforcement},
+    config::{Config, ConfigErrors, Enforcement},
     control,
     events::{Event, Kind, Packet},
     instance::{self, InstanceError},
@@ -65,12 +65,7 @@ pub enum StartError {
 fn settings(enforcement: &Enforcement) -> Settings {
     Settings {
         interfaces: enforcement.interfaces.clone(),
-        hook: match enforcement.backend {
-            BackendChoice::Auto | BackendChoice::DryRun => None,
-            BackendChoice::Xdp => Some(Hook::Xdp),
-            BackendChoice::XdpGeneric => Some(Hook::XdpGeneric),
-            BackendChoice::Tcx => Some(Hook::Tcx),
-        },
+        backend: enforcement.backend,
         advice: enforcement.advice.clone(),
         max_bans: enforcement.max_bans,
         observe: enforcement.observe,
@@ -79,24 +74,18 @@ fn settings(enforcement: &Enforcement) -> Settings {
 
 /// The one place that knows which backend a configuration asks for.
 ///
-/// `room`: how many bans are about to be restored, as [`KernelConfig::room`].
+/// `room`: how many bans are about to be restored, as [`Place::room`].
 pub fn open_backend(
     enforcement: &Enforcement,
     room: (usize, usize),
 ) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
-    if enforcement.backend == BackendChoice::DryRun {
-        return Ok(Arc::new(DryRun::new(
-            enforcement.max_bans,
-            enforcement.ipv4_length,
-        )));
-    }
-    Ok(kernel::open(&KernelConfig {
+    switch::open(&Place {
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,
         room,
         settings: settings(enforcement),
-    })?)
+    })
 }
 
 /// How often the maintenance thread looks after things.
@@ -379,7 +368,7 @@ fn maintain(service: &Service) {
 /// the start is attached to. One that lost it stays: it may come back.
 fn follow_default_routes(service: &Service, before: &mut Vec<String>) {
     let config = service.config();
-    if !config.enforcement.auto || config.enforcement.backend == BackendChoice::DryRun {
+    if !config.enforcement.auto || config.enforcement.backend == Choice::DryRun {
         return;
     }
     let mut interfaces = config.enforcement.interfaces.clone();

@@ -2,36 +2,21 @@
 //! tests that need no privilege. Same cap and eviction as the real backends.
 
 use std::{
-    collections::BTreeMap,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
-use weir_kernel::wide::MAX_WIDE;
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, Inserted, PacketEvent, Policy, Settings, Usage,
+    Inserted, PacketEvent, Settings, Usage, book::Book,
 };
 
 /// The backend `dry-run`.
 pub struct DryRun {
-    max_bans: AtomicUsize,
-    ipv4_length: Option<u8>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Those of the ban table, and the wide ones: each with its cap.
-    bans: [BTreeMap<(Subject, Arc<Policy>), Expiry>; 2],
-    allow: PrefixSet,
-    evicted: u64,
+    book: Mutex<Book>,
 }
 
 impl DryRun {
@@ -39,46 +24,12 @@ impl DryRun {
     /// [`crate::kernel::KernelConfig`].
     pub fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
         Self {
-            max_bans: max_bans.into(),
-            ipv4_length,
-            state: Mutex::default(),
+            book: Mutex::new(Book::new(max_bans, ipv4_length)),
         }
     }
 
-    /// Which of [`State::bans`] a subject belongs to.
-    fn table(&self, subject: Subject) -> usize {
-        let prefix = subject.prefix();
-        let fits = match prefix.addr() {
-            IpAddr::V4(_) => self.ipv4_length == Some(prefix.bits()),
-            IpAddr::V6(_) => prefix.bits() == 64,
-        };
-        usize::from(!prefix.is_host() && !fits)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
-    }
-}
-
-impl State {
-    fn live(&self) -> impl Iterator<Item = Entry> + '_ {
-        let now = BootNanos::now();
-        self.bans
-            .iter()
-            .flatten()
-            .filter(move |(_, expiry)| !expiry.is_over(now))
-            .map(|((subject, policy), expiry)| Entry {
-                subject: *subject,
-                policy: policy.clone(),
-                expiry: *expiry,
-            })
-    }
-
-    fn drop_expired(&mut self) {
-        let now = BootNanos::now();
-        for bans in &mut self.bans {
-            bans.retain(|_, expiry| !expiry.is_over(now));
-        }
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -88,47 +39,10 @@ impl Backend for DryRun {
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let max_bans = self.max_bans.load(Ordering::Relaxed);
-        let mut state = self.state();
+        let mut book = self.book();
         let mut done = Inserted::default();
         for entry in entries {
-            let table = self.table(entry.subject);
-            let (cap, full) = match table {
-                0 => (max_bans, Error::Full(max_bans)),
-                _ => (MAX_WIDE, Error::WideFull(MAX_WIDE)),
-            };
-            let key = (entry.subject, entry.policy.clone());
-            let at_cap = |state: &State| {
-                let bans = &state.bans[table];
-                !bans.contains_key(&key) && bans.len() >= cap
-            };
-            if at_cap(&state) {
-                state.drop_expired();
-            }
-            if at_cap(&state) {
-                let oldest = state.bans[table]
-                    .iter()
-                    .filter(|((_, policy), _)| {
-                        policy.producer == entry.policy.producer
-                            && policy.producer != Producer::Manual
-                    })
-                    .min_by_key(|(_, expiry)| **expiry)
-                    .map(|((subject, policy), expiry)| Entry {
-                        subject: *subject,
-                        policy: policy.clone(),
-                        expiry: *expiry,
-                    })
-                    .ok_or(full)?;
-                state.bans[table].remove(&(oldest.subject, oldest.policy.clone()));
-                state.evicted += 1;
-                done.evicted.push(oldest);
-            }
-            let twin = (entry.subject, Arc::new(entry.policy.twin()));
-            let twin = state.bans[table].remove(&twin);
-            match state.bans[table].insert(key, entry.expiry).or(twin) {
-                None => done.new += 1,
-                Some(_) => done.replaced += 1,
-            }
+            done.count(book.insert(entry)?);
         }
         Ok(done)
     }
@@ -139,36 +53,19 @@ impl Backend for DryRun {
         producer: Option<&Producer>,
         scope: Option<&Scope>,
     ) -> Result<Vec<Entry>, Error> {
-        let mut state = self.state();
-        let lifted: Vec<Entry> = state
-            .live()
-            .filter(|e| {
-                e.subject == subject
-                    && producer.is_none_or(|p| *p == e.policy.producer)
-                    && scope.is_none_or(|s| *s == e.policy.scope)
-            })
-            .collect();
-        for entry in &lifted {
-            state.bans[self.table(subject)].remove(&(entry.subject, entry.policy.clone()));
-        }
-        Ok(lifted)
+        Ok(self.book().remove(subject, producer, scope))
     }
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
-        Ok(self.state().live().collect())
+        Ok(self.book().live())
     }
 
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        Ok(self
-            .state()
-            .live()
-            .filter(|e| e.subject.prefix().contains(addr))
-            .collect())
+        Ok(self.book().live_for(addr))
     }
 
-    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
-        self.state().allow = allow.clone();
-        Ok(())
+    fn set_allow(&self, _allow: &PrefixSet) -> Result<(), Error> {
+        Ok(()) // it sees no packets
     }
 
     fn set_classes(&self, _classes: &Arc<Classes>) -> Result<(), Error> {
@@ -184,7 +81,7 @@ impl Backend for DryRun {
     }
 
     fn set_decoys(&self, _decoys: &Decoys) -> Result<(), Error> {
-        Ok(()) // it sees no packets
+        Ok(())
     }
 
     fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
@@ -206,7 +103,7 @@ impl Backend for DryRun {
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        self.max_bans.store(settings.max_bans, Ordering::Relaxed);
+        self.book().set_max_bans(settings.max_bans);
         Ok(())
     }
 
@@ -215,24 +112,13 @@ impl Backend for DryRun {
     }
 
     fn usage(&self) -> Usage {
-        let state = self.state();
-        let in_force = |table| {
-            let all = state.live();
-            all.filter(|entry| self.table(entry.subject) == table)
-                .count()
-        };
-        Usage {
-            bans: in_force(0),
-            max_bans: self.max_bans.load(Ordering::Relaxed),
-            wide: in_force(1),
-            max_wide: MAX_WIDE,
-            evicted: state.evicted,
-            ..Usage::default()
-        }
+        let mut book = self.book();
+        book.drop_over(BootNanos::now());
+        book.usage()
     }
 
     fn maintain(&self) -> Result<(), Error> {
-        self.state().drop_expired();
+        self.book().drop_over(BootNanos::now());
         Ok(())
     }
 
@@ -248,8 +134,12 @@ impl Backend for DryRun {
 
 #[cfg(test)]
 mod tests {
+    use weir_kernel::wide::MAX_WIDE;
+
     use super::*;
     use weir_core::Action;
+
+    use crate::{Expiry, Policy};
 
     fn entry(subject: String, producer: Producer) -> Entry {
         Entry {

@@ -4,11 +4,17 @@
 //! policy and expiry, and outlives the daemon where the kernel lets it.
 #![deny(missing_docs)]
 
+mod book;
 pub mod calibration;
+mod choice;
 mod dry_run;
 mod entry;
 pub mod kernel;
+pub mod nft;
+mod span;
+pub mod switch;
 
+pub use choice::{Choice, Feature, Limit};
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 
@@ -54,6 +60,14 @@ pub enum Error {
     /// One subject has more bans at once than its places in the table.
     #[error("{0} has too many different bans at once: lift some, or ban all ports")]
     Crowded(Subject),
+    /// nftables or ipset refused, or the program that talks to them.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done to which object.
+        what: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] weir_kernel::Error),
@@ -64,8 +78,8 @@ pub enum Error {
 pub struct Settings {
     /// Names of the interfaces to protect.
     pub interfaces: Vec<String>,
-    /// The hook to use; `None` leaves it to weir (`auto`).
-    pub hook: Option<weir_kernel::link::Hook>,
+    /// The backend, and its hook.
+    pub backend: Choice,
     /// What `auto` goes by.
     pub advice: calibration::Advice,
     /// Bans at most, over all producers.
@@ -84,6 +98,16 @@ pub struct Inserted {
     /// Entries of the same producer that had to go because the table is at
     /// its cap, oldest-expiring first.
     pub evicted: Vec<Entry>,
+}
+
+impl Inserted {
+    fn count(&mut self, put: book::Put) {
+        match put.replaced {
+            true => self.replaced += 1,
+            false => self.new += 1,
+        }
+        self.evicted.extend(put.evicted);
+    }
 }
 
 /// Packets and bytes that left through one reason since the counters were made.
@@ -181,6 +205,11 @@ pub use weir_kernel::decoy::DecoyCounts;
 pub trait Backend: Send + Sync {
     /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
     fn name(&self) -> &'static str;
+
+    /// What this backend cannot do.
+    fn limits(&self) -> &'static [Limit] {
+        &[]
+    }
 
     /// Puts entries into force; the same (subject, policy) again replaces the
     /// expiry, and the policy's twin goes. On an error those before the named one are in force, and of a

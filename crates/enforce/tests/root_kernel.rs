@@ -12,7 +12,7 @@ use std::{
 
 use weir_core::{Action, Prefix, Producer, Scope, Subject};
 use weir_enforce::{
-    Backend, BootNanos, Entry, Error, Expiry, Policy, Settings,
+    Backend, BootNanos, Choice, Entry, Error, Expiry, Policy, Settings,
     kernel::{self, Hook, Kernel, KernelConfig},
 };
 use weir_kernel::{Generation, pins};
@@ -31,7 +31,7 @@ impl Instance {
             ipv4_length: Some(24),
             settings: Settings {
                 interfaces: Vec::new(),
-                hook: Some(Hook::Tcx),
+                backend: Choice::Kernel(Hook::Tcx),
                 advice: Default::default(),
                 max_bans,
                 observe: false,
@@ -378,7 +378,7 @@ fn root_hooks_change_at_run_time() {
             Hook::Xdp,
         ] {
             let mut settings = instance.0.settings.clone();
-            settings.hook = Some(hook);
+            settings.backend = Choice::Kernel(hook);
             backend.reconfigure(&settings).unwrap();
             let attached = backend.attachments();
             assert_eq!(attached[0].hook, hook.name(), "{attached:?}");
@@ -396,7 +396,7 @@ fn root_hooks_change_at_run_time() {
         }
         drop(backend);
         // The next daemon takes the link over, and its hook.
-        instance.0.settings.hook = None;
+        instance.0.settings.backend = Choice::Auto;
         let backend = instance.open();
         backend.attach().unwrap();
         assert_eq!(backend.attachments()[0].interface, "h0");

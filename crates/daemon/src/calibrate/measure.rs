@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use weir_core::{Prefix, Reason, Scope};
+use weir_core::{Action, Prefix, Reason, Scope};
 use weir_kernel::{
     Generation, Geometry, Key, Options, Placed, Slot,
     device::set_gro,
@@ -379,6 +379,7 @@ pub(super) fn empty_path(bans: usize) -> Result<Generation> {
         v4_length: 0,
         class_lines: 0,
         flow_jiffies: 0,
+        reject: false,
         drop_innocent: false,
     };
     Ok(Generation::create(1, &options, None)?)
@@ -388,7 +389,7 @@ pub(super) fn empty_path(bans: usize) -> Result<Generation> {
 /// /64 of IPv6.
 fn packet_path(banned: &Floods) -> Result<Generation> {
     let path = empty_path(2 * BANS as usize)?;
-    record::write_policy(&path.policies, 1, &Scope::all(), "calibrate")?;
+    record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
     let prefixes = banned.iter().flat_map(|flood| {
         (0..BANS).map(|n| match flood.source(n) {
             v4 @ IpAddr::V4(_) => Prefix::new(v4, 32),

@@ -13,11 +13,14 @@ use weir_core::{
     detect::{Definition, Filter},
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
-use weir_enforce::calibration::{Advice, Prefer};
+use weir_enforce::{
+    Choice,
+    calibration::{Advice, Prefer},
+};
 
 use super::{
-    BACKENDS, BackendChoice, Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout,
-    PREFERENCES, SourceChoice, decoy, geofence, list,
+    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, PREFERENCES, SourceChoice,
+    decoy, geofence, list,
     reader::{Document, Section},
     ring, sink, watch,
 };
@@ -92,8 +95,8 @@ fn enforcement(
     const INTERFACES: &str =
         "\"auto\" (those with a default route) or a list of interface names such as [\"eth0\"]";
     let backend = root
-        .choice("backend", &BACKENDS)
-        .map_or(BackendChoice::Auto, |at| at.value);
+        .choice("backend", &Choice::ALL)
+        .map_or(Choice::Auto, |at| at.value);
     let typed = root.word_or_list("interfaces", INTERFACES);
     let mut interfaces = Vec::new();
     let mut auto = false;
@@ -104,7 +107,7 @@ fn enforcement(
         ),
         Some(Err(list)) => {
             let known = host.interfaces();
-            if list.value.is_empty() && backend != BackendChoice::DryRun {
+            if list.value.is_empty() && backend != Choice::DryRun {
                 root.error(
                     list.line,
                     format!("interfaces is empty; allowed: {INTERFACES}"),
@@ -130,7 +133,7 @@ fn enforcement(
             auto = true;
             interfaces = host.default_route_interfaces();
             // At boot weir starts before the network: no mistake.
-            if interfaces.is_empty() && backend != BackendChoice::DryRun {
+            if interfaces.is_empty() && backend != Choice::DryRun {
                 warnings.push(
                     "interfaces = \"auto\": no interface has a default route yet; each one is attached to when it gets one".to_owned(),
                 );
@@ -179,7 +182,7 @@ fn advice(
     warnings: &mut Vec<String>,
 ) -> Advice {
     let prefer = root.choice("prefer", &PREFERENCES);
-    if enforcement.backend != BackendChoice::Auto {
+    if enforcement.backend != Choice::Auto {
         if prefer.is_some() {
             let backend = enforcement.backend.name();
             warnings.push(format!(

@@ -30,8 +30,10 @@ use weir_core::{
     detect::Definition,
     policy::{self, JailLimits},
 };
-
-use weir_enforce::calibration::{Advice, Calibration, Prefer};
+use weir_enforce::{
+    Choice,
+    calibration::{Advice, Calibration, Prefer},
+};
 
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
@@ -88,7 +90,7 @@ pub struct Enforcement {
     /// Interfaces that get a default route later are added.
     pub auto: bool,
     /// Which backend.
-    pub backend: BackendChoice,
+    pub backend: Choice,
     /// What `auto` goes by.
     pub advice: Advice,
     /// The name that this daemon's pins carry.
@@ -103,42 +105,8 @@ pub struct Enforcement {
     pub pin_root: PathBuf,
 }
 
-/// The words that `backend` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackendChoice {
-    /// The best that attaches.
-    Auto,
-    /// Native XDP.
-    Xdp,
-    /// Generic XDP.
-    XdpGeneric,
-    /// The tc hook of kernel 6.6 and later.
-    Tcx,
-    /// Decide everything, drop nothing.
-    DryRun,
-}
-
-/// The words of the configuration for [`BackendChoice`].
-pub const BACKENDS: [(&str, BackendChoice); 5] = [
-    ("auto", BackendChoice::Auto),
-    ("xdp", BackendChoice::Xdp),
-    ("xdp-generic", BackendChoice::XdpGeneric),
-    ("tcx", BackendChoice::Tcx),
-    ("dry-run", BackendChoice::DryRun),
-];
-
 /// The words that `prefer` takes.
 const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
-
-impl BackendChoice {
-    /// The configuration's word.
-    pub fn name(self) -> &'static str {
-        BACKENDS
-            .iter()
-            .find(|(_, choice)| *choice == self)
-            .map_or("auto", |(name, _)| name)
-    }
-}
 
 /// Who is exempt besides the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,10 +193,6 @@ impl Config {
     pub fn restart_needed(&self, new: &Self) -> Vec<&'static str> {
         let (a, b) = (&self.enforcement, &new.enforcement);
         [
-            (
-                "backend",
-                (a.backend == BackendChoice::DryRun) != (b.backend == BackendChoice::DryRun),
-            ),
             ("instance", a.instance != b.instance),
             ("ipv4_length", a.ipv4_length != b.ipv4_length),
             ("pin_root", a.pin_root != b.pin_root),

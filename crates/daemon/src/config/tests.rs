@@ -256,7 +256,7 @@ fn all_mistakes_are_named_at_once() {
 fn defaults_protect_sshd() {
     let config = check("[jail.sshd]").unwrap();
     assert_eq!(config.enforcement.interfaces, ["eth0"]);
-    assert_eq!(config.enforcement.backend, BackendChoice::Auto);
+    assert_eq!(config.enforcement.backend, Choice::Auto);
     assert_eq!(config.enforcement.max_bans, 1_000_000);
     let jail = &config.jails[0];
     assert_eq!(jail.filter, "sshd");

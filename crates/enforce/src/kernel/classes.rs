@@ -18,7 +18,7 @@ use crate::{ClassCounter, Error, Policy};
 
 /// The answer to a flow without handshake is expected within this time of its
 /// last packet: conntrack's limit for UDP streams.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 impl Kernel {
     fn classes(&self) -> MutexGuard<'_, Option<Arc<Classes>>> {

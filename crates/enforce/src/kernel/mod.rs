@@ -43,6 +43,7 @@ use crate::{
     Expiry, Inserted, PacketEvent, Settings, Usage, calibration::Advice,
 };
 use attach::Interface;
+pub(crate) use classes::ANSWER_WITHIN;
 use eviction::Eviction;
 use policies::Policies;
 
@@ -208,6 +209,12 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     Ok(kernel)
 }
 
+/// Are there pins of this instance?
+pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
+    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    pins.join("current").exists()
+}
+
 /// Takes everything of an instance out of the kernel; returns the interfaces
 /// that were attached. No daemon may hold the instance.
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
@@ -253,7 +260,7 @@ impl Kernel {
     /// The hook asked for, and what `auto` goes by.
     fn wanted(&self) -> (Option<Hook>, Advice) {
         let settings = self.settings();
-        (settings.hook, settings.advice.clone())
+        (settings.backend.hook(), settings.advice.clone())
     }
 
     fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {
@@ -332,7 +339,7 @@ impl Backend for Kernel {
         interfaces
             .iter()
             .find_map(Interface::hook)
-            .or(self.settings().hook)
+            .or(self.settings().backend.hook())
             .map_or("auto", Hook::name)
     }
 
@@ -494,12 +501,20 @@ impl Backend for Kernel {
         let mut added = Vec::new();
         for name in &settings.interfaces {
             match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => {
-                    known.attach(settings.hook, &settings.advice, &tables.current, &links)?
-                }
+                Some(known) => known.attach(
+                    settings.backend.hook(),
+                    &settings.advice,
+                    &tables.current,
+                    &links,
+                )?,
                 None => {
                     let mut new = Interface::new(name);
-                    new.attach(settings.hook, &settings.advice, &tables.current, &links)?;
+                    new.attach(
+                        settings.backend.hook(),
+                        &settings.advice,
+                        &tables.current,
+                        &links,
+                    )?;
                     added.push(new);
                 }
             }

@@ -1,0 +1,254 @@
+//! The desired state in memory: which bans there shall be, with the cap and the
+//! eviction that [`crate::Backend::insert`] promises. For backends whose place
+//! in the kernel cannot be read cheaply; how it gets there is theirs.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_kernel::wide::MAX_WIDE;
+
+use crate::{BootNanos, Entry, Error, Expiry, Policy, Usage};
+
+/// Ended bans are kept this long: where the kernel rounds up, it holds them
+/// a little longer than the clock says.
+const GRACE: u64 = 1_000_000_000;
+
+/// One ban of a subject.
+pub(crate) type Held = (Arc<Policy>, Expiry);
+/// Bans by their end, of one producer.
+type Ends = BTreeSet<(Expiry, Subject, Arc<Policy>)>;
+
+/// See the module.
+pub(crate) struct Book {
+    max_bans: usize,
+    ipv4_length: Option<u8>,
+    bans: HashMap<Subject, Vec<Held>>,
+    /// Those of the ban table, and the wide ones: each with its cap.
+    ends: [HashMap<Producer, Ends>; 2],
+    counts: [usize; 2],
+    /// Subjects by family and length.
+    lengths: [[usize; 129]; 2],
+    evicted: u64,
+}
+
+/// What [`Book::insert`] did.
+pub(crate) struct Put {
+    pub(crate) replaced: bool,
+    pub(crate) evicted: Option<Entry>,
+}
+
+impl Book {
+    /// `ipv4_length` as in [`crate::kernel::KernelConfig`].
+    pub(crate) fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
+        Self {
+            max_bans,
+            ipv4_length,
+            bans: HashMap::new(),
+            ends: Default::default(),
+            counts: [0; 2],
+            lengths: [[0; 129]; 2],
+            evicted: 0,
+        }
+    }
+
+    pub(crate) fn set_max_bans(&mut self, max_bans: usize) {
+        self.max_bans = max_bans;
+    }
+
+    /// 0 of [`Self::ends`] for those of the table, 1 for the wide ones.
+    fn table(&self, subject: Subject) -> usize {
+        let prefix = subject.prefix();
+        let fits = match prefix.addr() {
+            IpAddr::V4(_) => self.ipv4_length == Some(prefix.bits()),
+            IpAddr::V6(_) => prefix.bits() == 64,
+        };
+        usize::from(!prefix.is_host() && !fits)
+    }
+
+    /// Puts an entry in; the oldest-expiring of its producer goes when there is
+    /// no room.
+    pub(crate) fn insert(&mut self, entry: &Entry) -> Result<Put, Error> {
+        let table = self.table(entry.subject);
+        let twin = entry.policy.twin();
+        let before = self
+            .held(entry.subject)
+            .iter()
+            .find(|(policy, _)| *policy == entry.policy || **policy == twin);
+        if let Some((policy, expiry)) = before.cloned() {
+            self.take(entry.subject, &policy, expiry);
+            self.add(table, entry);
+            return Ok(Put {
+                replaced: true,
+                evicted: None,
+            });
+        }
+        let cap = [self.max_bans, MAX_WIDE][table];
+        if self.counts[table] >= cap {
+            self.drop_over(BootNanos::now());
+        }
+        let mut evicted = None;
+        if self.counts[table] >= cap {
+            let producer = &entry.policy.producer;
+            let (expiry, subject, policy) = self.ends[table]
+                .get(producer)
+                .filter(|_| *producer != Producer::Manual)
+                .and_then(BTreeSet::first)
+                .cloned()
+                .ok_or(match table {
+                    0 => Error::Full(cap),
+                    _ => Error::WideFull(cap),
+                })?;
+            self.take(subject, &policy, expiry);
+            self.evicted += 1;
+            evicted = Some(Entry {
+                subject,
+                policy,
+                expiry,
+            });
+        }
+        self.add(table, entry);
+        Ok(Put {
+            replaced: false,
+            evicted,
+        })
+    }
+
+    fn add(&mut self, table: usize, entry: &Entry) {
+        let (subject, policy, expiry) = (entry.subject, entry.policy.clone(), entry.expiry);
+        let held = self.bans.entry(subject).or_default();
+        if held.is_empty() {
+            let prefix = subject.prefix();
+            self.lengths[usize::from(prefix.addr().is_ipv6())][usize::from(prefix.bits())] += 1;
+        }
+        held.push((policy.clone(), expiry));
+        self.counts[table] += 1;
+        let ends = &mut self.ends[table];
+        if !ends.contains_key(&policy.producer) {
+            ends.insert(policy.producer.clone(), Ends::new());
+        }
+        if let Some(ends) = ends.get_mut(&policy.producer) {
+            ends.insert((expiry, subject, policy));
+        }
+    }
+
+    fn take(&mut self, subject: Subject, policy: &Arc<Policy>, expiry: Expiry) {
+        let table = self.table(subject);
+        if let Some(held) = self.bans.get_mut(&subject) {
+            held.retain(|(other, _)| other != policy);
+            if held.is_empty() {
+                self.bans.remove(&subject);
+                let prefix = subject.prefix();
+                self.lengths[usize::from(prefix.addr().is_ipv6())][usize::from(prefix.bits())] -= 1;
+            }
+        }
+        self.counts[table] -= 1;
+        if let Some(ends) = self.ends[table].get_mut(&policy.producer) {
+            ends.remove(&(expiry, subject, policy.clone()));
+        }
+    }
+
+    /// As [`crate::Backend::remove`].
+    pub(crate) fn remove(
+        &mut self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Vec<Entry> {
+        let wanted: Vec<_> = self
+            .held(subject)
+            .iter()
+            .filter(|(policy, _)| {
+                producer.is_none_or(|p| *p == policy.producer)
+                    && scope.is_none_or(|s| *s == policy.scope)
+            })
+            .cloned()
+            .collect();
+        let now = BootNanos::now();
+        for (policy, expiry) in &wanted {
+            self.take(subject, policy, *expiry);
+        }
+        wanted
+            .into_iter()
+            .filter(|(_, expiry)| !expiry.is_over(now))
+            .map(|(policy, expiry)| Entry {
+                subject,
+                policy,
+                expiry,
+            })
+            .collect()
+    }
+
+    /// The bans of exactly this subject, ended ones perhaps among them.
+    pub(crate) fn held(&self, subject: Subject) -> &[Held] {
+        self.bans.get(&subject).map_or(&[], Vec::as_slice)
+    }
+
+    /// All subjects with what is held against them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Subject, &[Held])> {
+        self.bans
+            .iter()
+            .map(|(subject, held)| (*subject, held.as_slice()))
+    }
+
+    /// The entries that are not over.
+    pub(crate) fn live(&self) -> Vec<Entry> {
+        live(self.all())
+    }
+
+    /// Of these, the ones whose subject holds the address.
+    pub(crate) fn live_for(&self, addr: IpAddr) -> Vec<Entry> {
+        let addr = addr.to_canonical();
+        let lengths = &self.lengths[usize::from(addr.is_ipv6())];
+        let holding = (0u8..).zip(lengths).filter(|(_, count)| **count > 0);
+        let subjects = holding
+            .filter_map(|(len, _)| Subject::new(Prefix::new(addr, len)?).ok())
+            .map(|subject| (subject, self.held(subject)));
+        live(subjects)
+    }
+
+    /// Forgets what has ended.
+    pub(crate) fn drop_over(&mut self, now: BootNanos) {
+        let before = BootNanos(now.0.saturating_sub(GRACE));
+        for table in 0..2 {
+            let over: Vec<_> = self.ends[table]
+                .values()
+                .flat_map(|ends| ends.iter().take_while(|(end, ..)| end.is_over(before)))
+                .cloned()
+                .collect();
+            for (expiry, subject, policy) in over {
+                self.take(subject, &policy, expiry);
+            }
+            self.ends[table].retain(|_, ends| !ends.is_empty());
+        }
+    }
+
+    /// How full it is; what is about the kernel is the backend's to add.
+    pub(crate) fn usage(&self) -> Usage {
+        // Ended ones go within a second.
+        Usage {
+            bans: self.counts[0],
+            max_bans: self.max_bans,
+            wide: self.counts[1],
+            max_wide: MAX_WIDE,
+            evicted: self.evicted,
+            ..Usage::default()
+        }
+    }
+}
+
+fn live<'a>(subjects: impl Iterator<Item = (Subject, &'a [Held])>) -> Vec<Entry> {
+    let now = BootNanos::now();
+    subjects
+        .flat_map(|(subject, held)| held.iter().map(move |held| (subject, held)))
+        .filter(|(_, (_, expiry))| !expiry.is_over(now))
+        .map(|(subject, (policy, expiry))| Entry {
+            subject,
+            policy: policy.clone(),
+            expiry: *expiry,
+        })
+        .collect()
+}

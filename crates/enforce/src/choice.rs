@@ -1,0 +1,188 @@
+//! Which backend a configuration asks for, and what each one cannot do: said
+//! here once, for `weir check`, `weir status` and the log at start.
+
+use std::fmt;
+
+use serde::Serialize;
+use weir_kernel::link::Hook;
+
+use crate::{Decoys, Error};
+
+/// What the configuration's `backend` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// The best hook that attaches.
+    Auto,
+    /// This hook, or the next one that attaches.
+    Kernel(Hook),
+    /// A table of nftables.
+    Nft,
+    /// Sets of ipset, and rules of iptables that look into them.
+    Ipset,
+    /// Decide everything, drop nothing.
+    DryRun,
+}
+
+impl Choice {
+    /// All that can be typed, with the configuration's words.
+    pub const ALL: [(&str, Self); 7] = [
+        ("auto", Self::Auto),
+        ("xdp", Self::Kernel(Hook::Xdp)),
+        ("xdp-generic", Self::Kernel(Hook::XdpGeneric)),
+        ("tcx", Self::Kernel(Hook::Tcx)),
+        ("nft", Self::Nft),
+        ("ipset", Self::Ipset),
+        ("dry-run", Self::DryRun),
+    ];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        let known = Self::ALL.iter().find(|(_, choice)| *choice == self);
+        known.map_or("auto", |(name, _)| name)
+    }
+
+    /// The hook that is named; `None` leaves it to weir.
+    pub fn hook(self) -> Option<Hook> {
+        match self {
+            Self::Kernel(hook) => Some(hook),
+            Self::Auto | Self::Nft | Self::Ipset | Self::DryRun => None,
+        }
+    }
+
+    /// Is it one of those that run weir's own BPF programs?
+    pub fn is_bpf(self) -> bool {
+        matches!(self, Self::Auto | Self::Kernel(_))
+    }
+
+    /// What a configuration cannot have from this backend.
+    pub fn limits(self) -> &'static [Limit] {
+        match self {
+            Self::Auto | Self::Kernel(_) => &[],
+            Self::Nft => &NFT,
+            Self::Ipset => &IPSET,
+            Self::DryRun => &[],
+        }
+    }
+
+    /// The limit that is about this feature, if there is one.
+    pub fn limit(self, feature: Feature) -> Option<&'static Limit> {
+        self.limits().iter().find(|limit| limit.feature == feature)
+    }
+}
+
+/// What may be missing somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Feature {
+    /// Decoy ports.
+    Decoys,
+    /// The geofence.
+    Geofence,
+    /// Lists and rules about packets on their way out.
+    Outbound,
+    /// A report of single packets (`weir events`, `drop`).
+    PacketEvents,
+    /// Every counter of `weir status`.
+    Counters,
+    /// All that comes in by an interface, also what its stack never sees.
+    Devices,
+    /// Ends of bans to the jiffy, also after the machine was suspended.
+    Clock,
+}
+
+/// What a backend cannot do, in a sentence for the administrator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Limit {
+    /// What is missing.
+    pub feature: Feature,
+    /// How it shows.
+    pub says: &'static str,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.says)
+    }
+}
+
+/// The answer of a backend that has no decoy ports.
+pub(crate) fn without_decoys(choice: Choice, decoys: &Decoys) -> Result<(), Error> {
+    match choice.limit(Feature::Decoys) {
+        Some(limit) if !decoys.ports.is_empty() => Err(Error::Unsupported(format!(
+            "backend {:?} has {limit}",
+            choice.name()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+const DECOYS: Limit = Limit {
+    feature: Feature::Decoys,
+    says: "no decoy ports: netfilter cannot answer a SYN with a cookie, and without that no source is proven",
+};
+const EVENTS: Limit = Limit {
+    feature: Feature::PacketEvents,
+    says: "no drop events: packets are counted, not told of one by one",
+};
+const DEVICES: Limit = Limit {
+    feature: Feature::Devices,
+    says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
+};
+
+static NFT: [Limit; 5] = [
+    DECOYS,
+    EVENTS,
+    Limit {
+        feature: Feature::Counters,
+        says: "packets that pass because their ban is of other ports count as pass; bytes count from the IP header on",
+    },
+    DEVICES,
+    Limit {
+        feature: Feature::Clock,
+        says: "nftables' clock stands still while the machine is suspended: bans are corrected within a second of the return",
+    },
+];
+
+static IPSET: [Limit; 7] = [
+    DECOYS,
+    Limit {
+        feature: Feature::Geofence,
+        says: "no geofence: ipset has no map from an address to its country, nor stamps for answers",
+    },
+    Limit {
+        feature: Feature::Outbound,
+        says: "no lists for packets on their way out",
+    },
+    EVENTS,
+    Limit {
+        feature: Feature::Counters,
+        says: "packets that pass are not counted; bytes count from the IP header on",
+    },
+    DEVICES,
+    Limit {
+        feature: Feature::Clock,
+        says: "ends of bans to the second, after a suspend corrected within a second; 24 days at most in the kernel, prolonged by the daemon while it runs",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_names_one_choice() {
+        for (name, choice) in Choice::ALL {
+            assert_eq!(choice.name(), name);
+        }
+    }
+
+    #[test]
+    fn a_feature_is_limited_once() {
+        for (name, choice) in Choice::ALL {
+            for limit in choice.limits() {
+                let same = |other: &&Limit| other.feature == limit.feature;
+                assert_eq!(choice.limits().iter().filter(same).count(), 1, "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Geofence and lists as rules: two maps of ranges give an address the number
+//! of what is said about it, and that a chain for each way, which asks the
+//! lists and then the rules of the geofence as
+//! [`weir_core::class::Classes::judge`] does. New ones are made beside the old
+//! ones and take over in one transaction.
+//!
+//! A flow without handshake is known by whoever spoke first: sets with a
+//! timeout, stamped on the way of the first packet, read before an answer
+//! would be dropped. No connection tracking.
+
+use std::{collections::HashMap, sync::Arc};
+
+use weir_core::{
+    Reason,
+    class::{Class, Classes, Cover},
+    geo::Country,
+};
+
+use super::{
+    rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
+    ruleset::{DESTINATION, Range, Ruleset, SOURCE, is_later_fragment, put_ranges, range4, range6},
+    table::{ADDRESS, Shape, Table},
+    wire::Batch,
+};
+use crate::{ClassCounter, kernel::ANSWER_WITHIN};
+
+/// Flows that are remembered at most, in each set.
+const FLOWS: u32 = 65_536;
+/// With more combinations than this the geofence counts no countries.
+const MOST_COUNTED: usize = 2048;
+/// First and last of the ICMP types that tell of an error.
+const ICMP_ERRORS: [(u8, &[u8]); 2] = [(1, &[3, 4, 11, 12]), (58, &[1, 2, 3, 4])];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    In,
+    Out,
+}
+
+impl Way {
+    const BOTH: [Self; 2] = [Self::In, Self::Out];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+
+    fn back(self) -> Self {
+        match self {
+            Self::In => Self::Out,
+            Self::Out => Self::In,
+        }
+    }
+
+    /// Is the cover about packets this way?
+    fn is_of(self, cover: &Cover) -> bool {
+        match self {
+            Self::In => cover.direction.inbound(),
+            Self::Out => cover.direction.outbound(),
+        }
+    }
+
+    /// Where the other side's address lies.
+    fn remote(self) -> [u32; 2] {
+        match self {
+            Self::In => SOURCE,
+            Self::Out => DESTINATION,
+        }
+    }
+
+    /// Where the other side's port lies, and ours.
+    fn ports(self) -> [u32; 2] {
+        match self {
+            Self::In => [0, 2],
+            Self::Out => [2, 0],
+        }
+    }
+
+    fn reasons(self) -> [Reason; 2] {
+        match self {
+            Self::In => [Reason::Listed, Reason::Fenced],
+            Self::Out => [Reason::ListedOut, Reason::FencedOut],
+        }
+    }
+}
+
+/// What is to be enforced, ordered for the kernel.
+#[derive(Default)]
+pub(super) struct Border {
+    classes: Arc<Classes>,
+    /// What is said, without doubles: the number is the place + 1.
+    said: Vec<Class>,
+    /// The number by class; 0: nothing.
+    numbers: Vec<u32>,
+}
+
+fn country_name(country: Option<Country>) -> String {
+    match country {
+        Some(country) => format!("country-{country}"),
+        None => "country-unknown".to_owned(),
+    }
+}
+
+fn list_counter(cover: &Cover) -> String {
+    format!("list-{}", cover.name)
+}
+
+fn flows_name(way: Way, family: usize) -> String {
+    format!("begun-{}{}", way.name(), [4, 6][family])
+}
+
+impl Border {
+    pub(super) fn new(classes: &Arc<Classes>) -> Self {
+        let mut new = Self {
+            classes: classes.clone(),
+            ..Self::default()
+        };
+        new.number(true);
+        if new.said.len() > MOST_COUNTED {
+            new.number(false);
+        }
+        new
+    }
+
+    fn number(&mut self, countries: bool) {
+        let mut known = HashMap::new();
+        self.said.clear();
+        self.numbers.clear();
+        for class in &self.classes.classes {
+            let mut class = *class;
+            if !countries || class.denied == 0 {
+                class.country = None;
+            }
+            let number = if class.lists == 0 && class.denied == 0 {
+                0
+            } else {
+                *known.entry(class).or_insert_with(|| {
+                    self.said.push(class);
+                    self.said.len() as u32
+                })
+            };
+            self.numbers.push(number);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.said.is_empty() || self.classes.is_empty()
+    }
+
+    /// Are there flows of this way that somebody will have to know?
+    fn remembers(&self, way: Way) -> bool {
+        self.classes.fences.iter().any(|f| way.back().is_of(f))
+    }
+
+    /// Makes sets, chains and counters whose names carry this number.
+    pub(super) fn write(&self, to: &mut Batch, table: &Table, rules: &mut Ruleset, number: u32) {
+        for list in &self.classes.lists {
+            table.counter(to, &list_counter(list));
+        }
+        for class in self.said.iter().filter(|class| class.denied != 0) {
+            table.counter(to, &country_name(class.country));
+        }
+        for family in [0, 1] {
+            let id = rules.next_set();
+            table.set(to, &ranges(family, number), id, Shape::RangeNumbers(family));
+            put_ranges(table, to, &ranges(family, number), self.ranges(family));
+            for way in Way::BOTH {
+                let id = rules.next_set();
+                let time = ANSWER_WITHIN.as_millis() as u64;
+                let shape = Shape::Flows(family, FLOWS, time);
+                table.set(to, &flows_name(way, family), id, shape);
+            }
+        }
+        for way in Way::BOTH {
+            let map = verdicts(way, number);
+            let id = rules.next_set();
+            table.set(to, &map, id, Shape::Verdicts);
+            self.write_ends(to, table, rules, way, number);
+            for (place, class) in self.said.iter().enumerate() {
+                let chain = self.class_chain(place, way, number);
+                table.chain(to, &chain);
+                self.judge(to, table, rules, *class, way, number, &chain);
+                let said = place as u32 + 1;
+                table.verdict(to, &map, said, Verdict::Jump(&chain));
+            }
+        }
+    }
+
+    fn class_chain(&self, place: usize, way: Way, number: u32) -> String {
+        format!("class-{}-{}-{number}", place + 1, way.name())
+    }
+
+    fn ranges(&self, family: usize) -> impl Iterator<Item = Range> {
+        let number = |class: u16| self.numbers.get(usize::from(class)).copied().unwrap_or(0);
+        let mut all: Vec<Range> = Vec::new();
+        if family == 0 {
+            let spans = self.classes.v4.iter();
+            let said = spans.map(|s| (s.first, s.last, number(s.value)));
+            all.extend(
+                joined(said, |last: u32| last.checked_add(1))
+                    .into_iter()
+                    .map(|(first, last, number)| range4(first, last, Some(number))),
+            );
+        } else {
+            let spans = self.classes.v6.iter();
+            let said = spans.map(|s| (s.first, s.last, number(s.value)));
+            all.extend(
+                joined(said, |last: u128| last.checked_add(1))
+                    .into_iter()
+                    .map(|(first, last, number)| range6(first, last, Some(number))),
+            );
+        }
+        all.into_iter()
+    }
+
+    /// The ends of packets this way: one a list, one a country, and one for
+    /// flows that may begin.
+    fn write_ends(&self, to: &mut Batch, table: &Table, rules: &Ruleset, way: Way, number: u32) {
+        let saved = format!("saved-{}", way.name());
+        let [listed, fenced] = way.reasons();
+        for (bit, list) in self.classes.lists.iter().enumerate() {
+            let chain = list_chain(bit, way, number);
+            table.chain(to, &chain);
+            let counters = [listed.name(), &list_counter(list)];
+            rules.end(to, &chain, &saved, &counters);
+        }
+        for country in self.countries() {
+            let chain = fenced_chain(country, way, number);
+            table.chain(to, &chain);
+            for family in [0, 1] {
+                let set = flows_name(way.back(), family);
+                flow_rules(to, table, &chain, way, family, |rule| {
+                    rule.is_in(&set, KEY)
+                        .count(Reason::Reply.name())
+                        .verdict(Verdict::Accept);
+                });
+            }
+            let counters = [fenced.name(), &country_name(country)];
+            rules.end(to, &chain, &saved, &counters);
+        }
+        let chain = begins_chain(way, number);
+        table.chain(to, &chain);
+        if self.remembers(way) {
+            for family in [0, 1] {
+                let set = flows_name(way, family);
+                let stamp = |rule: Rule<'_>| drop(rule.stamp(&set, KEY));
+                flow_rules(to, table, &chain, way, family, stamp);
+                // For later fragments of the answer.
+                table.rule(to, &chain, |rule| {
+                    let rule = rule.meta(Meta::Protocol, KEY).is_not(KEY, &[6]);
+                    stamp(flow_key(rule, way, family, false));
+                });
+            }
+        }
+        table.rule(to, &chain, |rule| {
+            let rule = match way {
+                Way::In => rule.count(Reason::Pass.name()),
+                Way::Out => rule,
+            };
+            rule.verdict(Verdict::Accept);
+        });
+    }
+
+    fn countries(&self) -> Vec<Option<Country>> {
+        let denied = self.said.iter().filter(|class| class.denied != 0);
+        let mut all: Vec<_> = denied.map(|class| class.country).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The chain of one class.
+    #[allow(clippy::too_many_arguments)] // all of them together name one chain
+    fn judge(
+        &self,
+        to: &mut Batch,
+        table: &Table,
+        rules: &Ruleset,
+        class: Class,
+        way: Way,
+        number: u32,
+        chain: &str,
+    ) {
+        for (bit, list) in self.classes.lists.iter().enumerate() {
+            if class.lists >> bit & 1 == 0 || !way.is_of(list) {
+                continue;
+            }
+            let end = list_chain(bit, way, number);
+            if ask(to, table, rules, chain, bit, list, &end) {
+                return;
+            }
+        }
+        if class.denied == 0 {
+            return;
+        }
+        goes_on(to, table, chain);
+        let highest = 16 - class.denied.leading_zeros() as usize;
+        for (bit, fence) in self.classes.fences.iter().enumerate().take(highest) {
+            if !way.is_of(fence) {
+                continue;
+            }
+            let end = match class.denied >> bit & 1 {
+                1 => fenced_chain(class.country, way, number),
+                _ => begins_chain(way, number),
+            };
+            if ask(to, table, rules, chain, 64 + bit, fence, &end) {
+                return;
+            }
+        }
+        let begins = begins_chain(way, number);
+        table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(&begins)));
+    }
+
+    /// Takes away what [`Self::write`] made under this number.
+    pub(super) fn remove(&self, to: &mut Batch, table: &Table, number: u32) {
+        let mut chains = Vec::new();
+        for way in Way::BOTH {
+            table.delete_set(to, &verdicts(way, number));
+            for (place, class) in self.said.iter().enumerate() {
+                let chain = self.class_chain(place, way, number);
+                chains.extend(self.asked(*class, way).map(|at| asked_chain(&chain, at)));
+                chains.push(chain);
+            }
+            let lists = 0..self.classes.lists.len();
+            chains.extend(lists.map(|bit| list_chain(bit, way, number)));
+            let countries = self.countries().into_iter();
+            chains.extend(countries.map(|country| fenced_chain(country, way, number)));
+            chains.push(begins_chain(way, number));
+        }
+        for family in [0, 1] {
+            table.delete_set(to, &ranges(family, number));
+        }
+        for chain in &chains {
+            table.empty_chain(to, chain);
+        }
+        for chain in &chains {
+            table.delete_chain(to, chain);
+        }
+    }
+
+    /// The lists and rules for which the chain of a class has chains of their
+    /// own: those of some ports, up to the first of all ports.
+    fn asked(&self, class: Class, way: Way) -> impl Iterator<Item = usize> {
+        let lists = self.classes.lists.iter().enumerate();
+        let lists = lists.filter(move |(bit, _)| class.lists >> bit & 1 == 1);
+        let highest = 16 - class.denied.leading_zeros() as usize;
+        let fences = self.classes.fences.iter().enumerate().take(highest);
+        lists
+            .chain(fences.map(|(bit, fence)| (64 + bit, fence)))
+            .filter(move |(_, cover)| way.is_of(cover))
+            .take_while(|(_, cover)| !cover.scope.is_all())
+            .map(|(at, _)| at)
+    }
+
+    /// What was dropped, by the names of counters.
+    pub(super) fn count(&self, counters: &[(String, u64, u64)]) -> Vec<ClassCounter> {
+        let lists = self.classes.lists.iter().map(|list| {
+            let name = Some(list.name.clone());
+            (list_counter(list), name, None)
+        });
+        let countries = self.countries().into_iter();
+        let countries = countries.map(|country| (country_name(country), None, country));
+        lists
+            .chain(countries)
+            .filter_map(|(counter, list, country)| {
+                let (_, packets, bytes) = counters.iter().find(|(name, ..)| *name == counter)?;
+                (*packets > 0).then_some(ClassCounter {
+                    list,
+                    country,
+                    packets: *packets,
+                    bytes: *bytes,
+                })
+            })
+            .collect()
+    }
+}
+
+fn ranges(family: usize, number: u32) -> String {
+    format!("ranges{}-{number}", [4, 6][family])
+}
+
+fn verdicts(way: Way, number: u32) -> String {
+    format!("classes-{}-{number}", way.name())
+}
+
+fn list_chain(bit: usize, way: Way, number: u32) -> String {
+    format!("listed-{bit}-{}-{number}", way.name())
+}
+
+fn fenced_chain(country: Option<Country>, way: Way, number: u32) -> String {
+    let country = country.map_or_else(|| "unknown".to_owned(), |c| c.to_string());
+    format!("fenced-{country}-{}-{number}", way.name())
+}
+
+fn begins_chain(way: Way, number: u32) -> String {
+    format!("begins-{}-{number}", way.name())
+}
+
+fn asked_chain(chain: &str, at: usize) -> String {
+    format!("{chain}-{at}")
+}
+
+/// Sends packets that a list or rule covers on to their end; true if those are
+/// all packets.
+fn ask(
+    to: &mut Batch,
+    table: &Table,
+    rules: &Ruleset,
+    chain: &str,
+    at: usize,
+    cover: &Cover,
+    end: &str,
+) -> bool {
+    if cover.scope.is_all() {
+        table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(end)));
+        return true;
+    }
+    let asked = asked_chain(chain, at);
+    table.chain(to, &asked);
+    rules.ports(to, &asked, &cover.scope, end, "");
+    table.rule(to, chain, |rule| rule.verdict(Verdict::Jump(&asked)));
+    false
+}
+
+/// Returns with packets that cannot begin a flow: TCP but a bare SYN, and ICMP
+/// errors, without which path MTU discovery breaks.
+fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
+    table.rule(to, chain, |rule| {
+        rule.meta(Meta::Protocol, SCRATCH)
+            .is(SCRATCH, &[6])
+            .load(From::Transport, 13, 1, SCRATCH)
+            .mask(SCRATCH, &[0x12])
+            .is_not(SCRATCH, &[0x02])
+            .verdict(Verdict::Return);
+    });
+    for (protocol, types) in ICMP_ERRORS {
+        for kind in types {
+            table.rule(to, chain, |rule| {
+                rule.meta(Meta::Protocol, SCRATCH)
+                    .is(SCRATCH, &[protocol])
+                    .load(From::Transport, 0, 1, SCRATCH)
+                    .is(SCRATCH, &[*kind])
+                    .verdict(Verdict::Return);
+            });
+        }
+    }
+}
+
+/// Rules that have a flow's key when `then` comes: one for packets with ports,
+/// one for protocols without, one for later fragments. TCP has none of them, it
+/// is known by its SYN.
+fn flow_rules(
+    to: &mut Batch,
+    table: &Table,
+    chain: &str,
+    way: Way,
+    family: usize,
+    then: impl Fn(Rule<'_>),
+) {
+    table.rule(to, chain, |rule| {
+        let rule = rule
+            .meta(Meta::Protocol, KEY)
+            .is_not(KEY, &[6])
+            .is_in("with-ports", KEY);
+        then(flow_key(rule, way, family, true));
+    });
+    table.rule(to, chain, |rule| {
+        let rule = rule.meta(Meta::Protocol, KEY).is_not_in("with-ports", KEY);
+        then(flow_key(rule, way, family, false));
+    });
+    table.rule(to, chain, |rule| {
+        let rule = is_later_fragment(rule, family)
+            .meta(Meta::Protocol, KEY)
+            .is_not(KEY, &[6]);
+        then(flow_key(rule, way, family, false));
+    });
+}
+
+/// Protocol (there already), the other side's address and port, our port; ports
+/// are 0 where there are none.
+fn flow_key(rule: Rule<'_>, way: Way, family: usize, ports: bool) -> Rule<'_> {
+    let length = ADDRESS[family];
+    let rule = rule
+        .meta(Meta::Family, SCRATCH)
+        .is(SCRATCH, &[[2], [10]][family])
+        .load(From::Network, way.remote()[family], length, KEY.plus(1));
+    let (there, here) = (KEY.plus(1 + length / 4), KEY.plus(2 + length / 4));
+    let [remote, local] = way.ports();
+    match ports {
+        true => rule
+            .load(From::Transport, remote, 2, there)
+            .load(From::Transport, local, 2, here),
+        false => rule.constant(0, there).constant(0, here),
+    }
+}
+
+/// Neighbours of which the same is said become one.
+fn joined<A: Copy + PartialEq>(
+    spans: impl Iterator<Item = (A, A, u32)>,
+    next: impl Fn(A) -> Option<A>,
+) -> Vec<(A, A, u32)> {
+    let mut out: Vec<(A, A, u32)> = Vec::new();
+    for (first, last, number) in spans.filter(|(.., number)| *number != 0) {
+        match out.last_mut() {
+            Some(before) if before.2 == number && next(before.1) == Some(first) => before.1 = last,
+            _ => out.push((first, last, number)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_kind_are_joined() {
+        let spans = [(1u32, 2, 5), (3, 4, 5), (5, 6, 7), (8, 9, 7), (10, 11, 0)];
+        assert_eq!(
+            joined(spans.into_iter(), |last| last.checked_add(1)),
+            [(1, 4, 5), (5, 6, 7), (8, 9, 7)]
+        );
+    }
+}

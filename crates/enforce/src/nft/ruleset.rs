@@ -1,0 +1,659 @@
+//! What our table looks like, and what changes in it when the desired state
+//! does.
+//!
+//! Bans of one family and prefix length are in one hash map with timeouts: the
+//! masked source address gives the number of a policy, and that a chain which
+//! knows the ports. So an innocent packet pays one look-up a length in use,
+//! whatever the number of jails. A subject with several bans has the further
+//! ones in maps of a higher rank, which are there only while somebody has. An
+//! interval set, which could hold all lengths at once, costs milliseconds to
+//! add to, and a second of `nft` reading it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use weir_core::{Action, PrefixSet, Producer, Reason, Scope, Subject};
+
+use super::{
+    border::Border,
+    rule::{From, KEY, Meta, NUMBER, Rule, SCRATCH, Verdict},
+    table::{ADDRESS, Element, Shape, Table, comment_of},
+    wire::{Attributes, Batch, Kind},
+};
+use crate::{
+    BootNanos, Expiry, Policy,
+    book::{Book, Held},
+    span,
+};
+
+/// linux/netfilter_ipv4.h: before the table `raw`, connection tracking and
+/// reassembly, so that fragments of banned sources take no memory.
+const PRIORITY_IN: i32 = -450;
+/// Behind address translation: the addresses that go out on the wire.
+const PRIORITY_OUT: i32 = 300;
+const PREROUTING: u32 = 0;
+const POSTROUTING: u32 = 4;
+/// NFPROTO_IPV4, NFPROTO_IPV6.
+const FAMILY: [u8; 2] = [2, 10];
+/// TCP, UDP, DCCP, SCTP, UDPLITE: as bpf/parse.h.
+const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
+/// Where the addresses lie in the IP header: source, destination.
+pub(super) const SOURCE: [u32; 2] = [12, 8];
+pub(super) const DESTINATION: [u32; 2] = [16, 24];
+/// Bans that one subject may have at once.
+pub(super) const MAX_RANKS: usize = 8;
+/// Reasons with a counter of their own.
+pub(super) const COUNTED: [Reason; 11] = [
+    Reason::Pass,
+    Reason::Allowed,
+    Reason::Essential,
+    Reason::Reply,
+    Reason::Observed,
+    Reason::BannedAll,
+    Reason::BannedScope,
+    Reason::Listed,
+    Reason::Fenced,
+    Reason::ListedOut,
+    Reason::FencedOut,
+];
+
+/// 0 for IPv4, 1 for IPv6.
+pub(super) fn family(addr: IpAddr) -> usize {
+    usize::from(addr.is_ipv6())
+}
+
+/// The octets of an address as they are on the wire.
+fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
+/// All that the table is made from.
+pub(super) struct Desired<'a> {
+    pub(super) book: &'a Book,
+    pub(super) allow: &'a PrefixSet,
+    pub(super) border: &'a Border,
+    pub(super) interfaces: &'a [String],
+    pub(super) observe: bool,
+}
+
+/// What of it is in the kernel.
+pub(super) struct Ruleset {
+    table: Table,
+    /// Ranks in use, by family and length.
+    ranks: BTreeMap<(usize, u8), usize>,
+    policies: HashMap<Arc<Policy>, u32>,
+    /// Sets made so far: the next one's number.
+    sets: u32,
+    /// The number of the classes in force; 0: none.
+    classes: u32,
+    observe: bool,
+}
+
+fn map_name(family: usize, length: u8, rank: usize) -> String {
+    format!("bans{}-{length}-{rank}", [4, 6][family])
+}
+
+fn policy_chain(number: u32) -> String {
+    format!("policy-{number}")
+}
+
+/// The rest of a ban's time in milliseconds; `None` when there is none.
+fn timeout(expiry: Expiry, now: BootNanos) -> Option<Option<u64>> {
+    match expiry {
+        Expiry::Never => Some(None),
+        Expiry::At(end) => match end.0.saturating_sub(now.0).div_ceil(1_000_000) {
+            0 => None,
+            milliseconds => Some(Some(milliseconds)),
+        },
+    }
+}
+
+impl Ruleset {
+    /// The whole table in one transaction, in place of the one that is there.
+    pub(super) fn build(table: &Table, is_there: bool, desired: &Desired<'_>) -> (Self, Batch) {
+        let mut to = Batch::new();
+        if is_there {
+            table.delete(&mut to);
+        }
+        table.create(&mut to);
+        let mut new = Self {
+            table: table.clone(),
+            ranks: BTreeMap::new(),
+            policies: HashMap::new(),
+            sets: 0,
+            classes: 0,
+            observe: desired.observe,
+        };
+        new.skeleton(&mut to, desired);
+        let all = desired.book.all().map(|(subject, _)| (subject, false));
+        new.put_bans(&mut to, all, desired.book);
+        new.put_allow(&mut to, desired.allow);
+        new.put_border(&mut to, desired.border);
+        new.put_base_chains(&mut to);
+        (new, to)
+    }
+
+    fn set(&mut self, to: &mut Batch, name: &str, shape: Shape) {
+        self.sets += 1;
+        self.table.set(to, name, self.sets, shape);
+    }
+
+    fn skeleton(&mut self, to: &mut Batch, desired: &Desired<'_>) {
+        for reason in COUNTED {
+            self.table.counter(to, reason.name());
+        }
+        self.set(to, "interfaces", Shape::Names);
+        let names: Vec<_> = desired
+            .interfaces
+            .iter()
+            .map(|name| {
+                let mut bytes = name.as_bytes().to_vec();
+                bytes.resize(16, 0);
+                bytes
+            })
+            .collect();
+        self.put(
+            to,
+            "interfaces",
+            names.iter().map(|name| Element::key(name)),
+        );
+        self.set(to, "with-ports", Shape::Protocols);
+        let protocols = WITH_PORTS.chunks(1).map(Element::key);
+        self.put(to, "with-ports", protocols);
+        for (family, name) in ["allow4", "allow6"].into_iter().enumerate() {
+            self.set(to, name, Shape::Ranges(family));
+        }
+        self.set(to, "policies", Shape::Verdicts);
+        for (chain, at) in [("saved-in", SOURCE), ("saved-out", DESTINATION)] {
+            self.table.chain(to, chain);
+            self.saved(to, chain, at);
+        }
+        for reason in [Reason::BannedAll, Reason::BannedScope] {
+            self.table.chain(to, reason.name());
+            self.end(to, reason.name(), "saved-in", &[reason.name()]);
+        }
+        for chain in ["in4", "in6", "out4", "out6"] {
+            self.table.chain(to, chain);
+        }
+    }
+
+    fn put<'e>(&self, to: &mut Batch, set: &str, elements: impl Iterator<Item = Element<'e>>) {
+        let elements: Vec<_> = elements.collect();
+        self.table.elements(to, Kind::NewElements, set, &elements);
+    }
+
+    /// What saves a packet that somebody denies: the allow list, and that the
+    /// host would lose its network without it.
+    fn saved(&self, to: &mut Batch, chain: &str, at: [u32; 2]) {
+        let table = &self.table;
+        let udp = |rule: Rule<'_>, from: u16, to: u16| {
+            let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
+            rule.meta(Meta::Protocol, SCRATCH)
+                .is(SCRATCH, &[17])
+                .load(From::Transport, 0, 4, SCRATCH)
+                .is(SCRATCH, &ports)
+                .count(Reason::Essential.name())
+                .verdict(Verdict::Accept);
+        };
+        for (from, there) in [(67, 68), (68, 67)] {
+            table.rule(to, chain, |rule| {
+                let whole = rule
+                    .meta(Meta::Family, SCRATCH)
+                    .is(SCRATCH, &FAMILY[..1])
+                    .load(From::Network, 6, 2, SCRATCH)
+                    .mask(SCRATCH, &[0x3f, 0xff])
+                    .is(SCRATCH, &[0, 0]);
+                udp(whole, from, there);
+            });
+        }
+        fn whole6(rule: Rule<'_>) -> Rule<'_> {
+            rule.meta(Meta::Family, SCRATCH)
+                .is(SCRATCH, &FAMILY[1..])
+                .has_fragment_header(SCRATCH)
+                .is(SCRATCH, &[0])
+        }
+        for (from, there) in [(547, 546), (546, 547)] {
+            table.rule(to, chain, |rule| udp(whole6(rule), from, there));
+        }
+        // RFC 4861 7.1: hop limit 255, code 0.
+        table.rule(to, chain, |rule| {
+            whole6(rule)
+                .meta(Meta::Protocol, SCRATCH)
+                .is(SCRATCH, &[58])
+                .load(From::Network, 7, 1, SCRATCH)
+                .is(SCRATCH, &[255])
+                .load(From::Transport, 0, 1, SCRATCH)
+                .within(SCRATCH, &[133], &[137])
+                .load(From::Transport, 1, 1, SCRATCH)
+                .is(SCRATCH, &[0])
+                .count(Reason::Essential.name())
+                .verdict(Verdict::Accept);
+        });
+        for family in [0, 1] {
+            table.rule(to, chain, |rule| {
+                rule.meta(Meta::Family, SCRATCH)
+                    .is(SCRATCH, &[FAMILY[family]])
+                    .load(From::Network, at[family], ADDRESS[family], KEY)
+                    .is_in(["allow4", "allow6"][family], KEY)
+                    .count(Reason::Allowed.name())
+                    .verdict(Verdict::Accept);
+            });
+        }
+    }
+
+    /// The end of a packet that is denied, unless something saves it. The first
+    /// of `counters` is the reason's, which nobody counts who only observes.
+    pub(super) fn end(&self, to: &mut Batch, chain: &str, saved: &str, counters: &[&str]) {
+        self.table
+            .rule(to, chain, |rule| rule.verdict(Verdict::Jump(saved)));
+        self.table.rule(to, chain, |mut rule| {
+            for counter in &counters[1..] {
+                rule = rule.count(counter);
+            }
+            if self.observe {
+                rule.count(Reason::Observed.name()).verdict(Verdict::Accept);
+            } else {
+                rule.count(counters[0]).verdict(Verdict::Drop);
+            }
+        });
+    }
+
+    /// Sends packets to these ports on to `target`, and those whose ports cannot
+    /// be known; returns with the others. `about` is in front of each comment.
+    pub(super) fn ports(
+        &self,
+        to: &mut Batch,
+        chain: &str,
+        scope: &Scope,
+        target: &str,
+        about: &str,
+    ) {
+        let table = &self.table;
+        for range in scope.ranges() {
+            let comment = match about {
+                "" => String::new(),
+                about => format!("{about} {range}"),
+            };
+            table.rule_about(to, chain, &comment, |rule| {
+                let rule = rule.meta(Meta::Protocol, KEY);
+                let rule = match range.protocol.number() {
+                    0 => rule.is_in("with-ports", KEY),
+                    number => rule.is(KEY, &[number]),
+                };
+                let (low, high) = (range.low.to_be_bytes(), range.high.to_be_bytes());
+                let rule = rule.load(From::Transport, 2, 2, SCRATCH);
+                match low == high {
+                    true => rule.is(SCRATCH, &low),
+                    false => rule.within(SCRATCH, &low, &high),
+                }
+                .verdict(Verdict::Goto(target));
+            });
+        }
+        table.rule(to, chain, |rule| {
+            rule.meta(Meta::Protocol, KEY)
+                .is_in("with-ports", KEY)
+                .load(From::Transport, 0, 2, SCRATCH)
+                .verdict(Verdict::Return);
+        });
+        table.rule(to, chain, |rule| {
+            rule.meta(Meta::Protocol, KEY)
+                .is_not_in("with-ports", KEY)
+                .verdict(Verdict::Return);
+        });
+        for family in [0, 1] {
+            table.rule(to, chain, |rule| {
+                is_later_fragment(rule, family).verdict(Verdict::Return);
+            });
+        }
+        table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(target)));
+    }
+
+    /// The number of a policy; new ones get a chain.
+    fn policy(&mut self, to: &mut Batch, policy: &Arc<Policy>) -> u32 {
+        if let Some(number) = self.policies.get(policy) {
+            return *number;
+        }
+        let number = self.policies.len() as u32 + 1;
+        self.policies.insert(policy.clone(), number);
+        let (chain, producer) = (policy_chain(number), policy.producer.to_string());
+        self.table.chain(to, &chain);
+        if policy.scope.is_all() {
+            let comment = format!("{producer} {} {}", policy.action, policy.scope);
+            self.table.rule_about(to, &chain, &comment, |rule| {
+                rule.verdict(Verdict::Goto(Reason::BannedAll.name()));
+            });
+        } else {
+            let end = Reason::BannedScope.name();
+            self.ports(to, &chain, &policy.scope, end, &producer);
+        }
+        self.table
+            .verdict(to, "policies", number, Verdict::Jump(&chain));
+        number
+    }
+
+    /// Has the kernel hold against these subjects what the book does. With each:
+    /// does the kernel hold anything against it?
+    pub(super) fn put_bans(
+        &mut self,
+        to: &mut Batch,
+        subjects: impl Iterator<Item = (Subject, bool)>,
+        book: &Book,
+    ) {
+        let now = BootNanos::now();
+        type Place = (usize, u8);
+        let mut gone: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut come: BTreeMap<(Place, usize), Vec<(Vec<u8>, u32, Option<u64>)>> = BTreeMap::new();
+        let before = self.ranks.clone();
+        for (subject, known) in subjects {
+            let prefix = subject.prefix();
+            let place = (family(prefix.addr()), prefix.bits());
+            let key = octets(prefix.addr());
+            if known && before.contains_key(&place) {
+                gone.entry(place).or_default().push(key.clone());
+            }
+            for (rank, (policy, expiry)) in book.held(subject).iter().enumerate() {
+                let Some(timeout) = timeout(*expiry, now) else {
+                    continue;
+                };
+                let number = self.policy(to, policy);
+                self.make_room(to, place, rank);
+                come.entry((place, rank))
+                    .or_default()
+                    .push((key.clone(), number, timeout));
+            }
+        }
+        if self.ranks != before {
+            self.put_family_chains(to);
+        }
+        for (place, keys) in &gone {
+            let elements: Vec<_> = keys.iter().map(|key| Element::key(key)).collect();
+            for rank in 0..before[place] {
+                let map = map_name(place.0, place.1, rank);
+                self.table
+                    .elements(to, Kind::DestroyElements, &map, &elements);
+            }
+        }
+        for ((place, rank), bans) in &come {
+            let map = map_name(place.0, place.1, *rank);
+            let elements = bans.iter().map(|(key, number, timeout)| Element {
+                key,
+                number: Some(*number),
+                timeout: *timeout,
+                ends_range: false,
+            });
+            self.put(to, &map, elements);
+        }
+    }
+
+    fn make_room(&mut self, to: &mut Batch, place: (usize, u8), rank: usize) {
+        let ranks = self.ranks.get(&place).copied().unwrap_or(0);
+        for rank in ranks..=rank {
+            self.set(to, &map_name(place.0, place.1, rank), Shape::Bans(place.0));
+            self.ranks.insert(place, rank + 1);
+        }
+    }
+
+    /// What happens to the packets of each family.
+    fn put_family_chains(&self, to: &mut Batch) {
+        let table = &self.table;
+        for (family, chain) in ["in4", "in6"].into_iter().enumerate() {
+            table.empty_chain(to, chain);
+            // Longest first: of those that match, the first tells the reason.
+            for ((_, length), ranks) in self.ranks.iter().rev().filter(|(at, _)| at.0 == family) {
+                let address = ADDRESS[family];
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(*length))
+                    .unwrap_or(0)
+                    .to_be_bytes();
+                for rank in 0..*ranks {
+                    table.rule(to, chain, |rule| {
+                        let mut rule = rule.load(From::Network, SOURCE[family], address, KEY);
+                        if u32::from(*length) < address * 8 {
+                            rule = rule.mask(KEY, &mask[..address as usize]);
+                        }
+                        rule.map(&map_name(family, *length, rank), KEY, NUMBER)
+                            .verdict_of("policies", NUMBER);
+                    });
+                }
+            }
+            if self.classes > 0 {
+                self.ask_classes(to, chain, family, "in");
+            }
+        }
+        for (family, chain) in ["out4", "out6"].into_iter().enumerate() {
+            table.empty_chain(to, chain);
+            if self.classes > 0 {
+                self.ask_classes(to, chain, family, "out");
+            }
+        }
+    }
+
+    fn ask_classes(&self, to: &mut Batch, chain: &str, family: usize, way: &str) {
+        let number = self.classes;
+        let at = if way == "in" { SOURCE } else { DESTINATION };
+        self.table.rule(to, chain, |rule| {
+            rule.load(From::Network, at[family], ADDRESS[family], KEY)
+                .map(&format!("ranges{}-{number}", [4, 6][family]), KEY, NUMBER)
+                .verdict_of(&format!("classes-{way}-{number}"), NUMBER);
+        });
+    }
+
+    fn put_base_chains(&self, to: &mut Batch) {
+        self.put_family_chains(to);
+        let name = Meta::InName;
+        self.put_base_chain(to, "in", PREROUTING, PRIORITY_IN, name, ["in4", "in6"]);
+        self.table.rule(to, "in", |rule| {
+            rule.count(Reason::Pass.name()).verdict(Verdict::Accept);
+        });
+        if self.classes > 0 {
+            self.put_way_out(to);
+        }
+    }
+
+    fn put_way_out(&self, to: &mut Batch) {
+        let (name, chains) = (Meta::OutName, ["out4", "out6"]);
+        self.put_base_chain(to, "out", POSTROUTING, PRIORITY_OUT, name, chains);
+    }
+
+    fn put_base_chain(
+        &self,
+        to: &mut Batch,
+        chain: &str,
+        hook: u32,
+        priority: i32,
+        name: Meta,
+        chains: [&str; 2],
+    ) {
+        let table = &self.table;
+        table.base_chain(to, chain, hook, priority);
+        table.rule(to, chain, |rule| {
+            rule.meta(name, KEY)
+                .is_not_in("interfaces", KEY)
+                .verdict(Verdict::Accept);
+        });
+        for (family, next) in chains.into_iter().enumerate() {
+            table.rule(to, chain, |rule| {
+                rule.meta(Meta::Family, SCRATCH)
+                    .is(SCRATCH, &[FAMILY[family]])
+                    .verdict(Verdict::Jump(next));
+            });
+        }
+    }
+
+    /// The change for bans of these subjects.
+    pub(super) fn change(&mut self, subjects: &HashMap<Subject, bool>, book: &Book) -> Batch {
+        let mut to = Batch::new();
+        let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
+        self.put_bans(&mut to, subjects, book);
+        to
+    }
+
+    /// The change to another allow list.
+    pub(super) fn change_allow(&self, allow: &PrefixSet) -> Batch {
+        let mut to = Batch::new();
+        for set in ["allow4", "allow6"] {
+            self.table.empty_set(&mut to, set);
+        }
+        self.put_allow(&mut to, allow);
+        to
+    }
+
+    fn put_allow(&self, to: &mut Batch, allow: &PrefixSet) {
+        let (v4, v6) = span::of_prefixes(allow.iter());
+        let v4 = v4
+            .into_iter()
+            .map(|(first, last)| range4(first, last, None));
+        put_ranges(&self.table, to, "allow4", v4);
+        let v6 = v6
+            .into_iter()
+            .map(|(first, last)| range6(first, last, None));
+        put_ranges(&self.table, to, "allow6", v6);
+    }
+
+    /// The change to other lists and another geofence.
+    pub(super) fn change_border(&mut self, border: &Border, before: &Border) -> Batch {
+        let mut to = Batch::new();
+        let old = self.classes;
+        self.put_border(&mut to, border);
+        if old > 0 && self.classes == 0 {
+            self.table.empty_chain(&mut to, "out");
+            self.table.delete_chain(&mut to, "out");
+        }
+        self.put_family_chains(&mut to);
+        if old == 0 && self.classes > 0 {
+            self.put_way_out(&mut to);
+        }
+        if old > 0 {
+            before.remove(&mut to, &self.table, old);
+        }
+        to
+    }
+
+    fn put_border(&mut self, to: &mut Batch, border: &Border) {
+        if border.is_empty() {
+            self.classes = 0;
+            return;
+        }
+        // Never a number that is in force.
+        self.sets += 1;
+        self.classes = self.sets;
+        border.write(to, &self.table.clone(), self, self.classes);
+    }
+
+    /// A number for another set.
+    pub(super) fn next_set(&mut self) -> u32 {
+        self.sets += 1;
+        self.sets
+    }
+
+    /// How many policies there are.
+    pub(super) fn policies(&self) -> usize {
+        self.policies.len()
+    }
+}
+
+/// A range: its first address, the one behind its last unless there is none,
+/// and its number.
+pub(super) type Range = (Vec<u8>, Option<Vec<u8>>, Option<u32>);
+
+pub(super) fn range4(first: u32, last: u32, number: Option<u32>) -> Range {
+    let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
+    (first.to_be_bytes().to_vec(), end, number)
+}
+
+pub(super) fn range6(first: u128, last: u128, number: Option<u32>) -> Range {
+    let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
+    (first.to_be_bytes().to_vec(), end, number)
+}
+
+/// Puts sorted disjoint ranges into a set of ranges.
+pub(super) fn put_ranges(
+    table: &Table,
+    to: &mut Batch,
+    set: &str,
+    ranges: impl Iterator<Item = Range>,
+) {
+    let ranges: Vec<_> = ranges.collect();
+    let elements: Vec<_> = ranges
+        .iter()
+        .flat_map(|(first, end, number)| {
+            let begin = Element {
+                number: *number,
+                ..Element::key(first)
+            };
+            let end = end.as_ref().map(|end| Element {
+                ends_range: true,
+                ..Element::key(end)
+            });
+            [Some(begin), end].into_iter().flatten()
+        })
+        .collect();
+    table.elements(to, Kind::NewElements, set, &elements);
+}
+
+/// Goes on with fragments that are not the first of their packet.
+pub(super) fn is_later_fragment(rule: Rule<'_>, family: usize) -> Rule<'_> {
+    let rule = rule
+        .meta(Meta::Family, SCRATCH)
+        .is(SCRATCH, &[FAMILY[family]]);
+    let (rule, mask) = match family {
+        0 => (rule.load(From::Network, 6, 2, SCRATCH), [0x1f, 0xff]),
+        _ => (rule.fragment(2, 2, SCRATCH), [0xff, 0xf8]),
+    };
+    rule.mask(SCRATCH, &mask).is_not(SCRATCH, &[0, 0])
+}
+
+/// What a rule's comment says about the policy of its chain: number, producer
+/// and action, and which ports, all of them if none.
+pub(super) fn read_policy(rule: Attributes<'_>) -> Option<(u32, (Producer, Action), Scope)> {
+    let number = rule.text(2)?.strip_prefix("policy-")?.parse().ok()?;
+    let mut words = comment_of(rule.get(7)?)?.splitn(3, ' ');
+    let (producer, action) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some((number, (producer, action), words.next()?.parse().ok()?))
+}
+
+/// Family and length of a map of bans, by its name.
+pub(super) fn read_map_name(name: &str) -> Option<(usize, u8)> {
+    let (family, rest) = name.strip_prefix("bans")?.split_once('-')?;
+    let (length, _) = rest.split_once('-')?;
+    let family = ["4", "6"].iter().position(|f| *f == family)?;
+    Some((family, length.parse().ok()?))
+}
+
+/// Is there a ban among these that cannot be held beside the others?
+pub(super) fn is_crowded(held: &[Held], policy: &Policy) -> bool {
+    held.len() >= MAX_RANKS && !held.iter().any(|(other, _)| **other == *policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_maps_are_read_back() {
+        for (family, length) in [(0, 32), (0, 8), (1, 64), (1, 128)] {
+            let name = map_name(family, length, 3);
+            assert_eq!(read_map_name(&name), Some((family, length)));
+        }
+        for other in ["bans5-1-0", "bans4", "policies", "bans4-x-0"] {
+            assert_eq!(read_map_name(other), None);
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_ban_is_never_zero() {
+        let now = BootNanos(5_000_000);
+        let at = |end| timeout(Expiry::At(BootNanos(end)), now);
+        assert_eq!(at(5_000_000), None);
+        assert_eq!(at(4_000_000), None);
+        assert_eq!(at(5_000_001), Some(Some(1)));
+        assert_eq!(at(7_000_000), Some(Some(2)));
+        assert_eq!(timeout(Expiry::Never, now), Some(None));
+    }
+}

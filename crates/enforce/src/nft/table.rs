@@ -1,0 +1,327 @@
+//! The objects of our table: sets, maps, chains, counters, and their elements.
+//! Each function writes one message; names and rules are the caller's.
+
+use super::{
+    rule::{Rule, Verdict},
+    wire::{Attributes, Batch, Kind},
+};
+
+/// Elements to a message: its length has 16 bits.
+const PORTION: usize = 700;
+const LIST_ELEMENT: u16 = 1;
+/// `enum nft_set_flags`
+const INTERVAL: u32 = 4;
+const MAP: u32 = 8;
+const TIMEOUT: u32 = 0x10;
+const DYNAMIC: u32 = 0x20;
+const CONCAT: u32 = 0x80;
+/// Ended elements are collected this often. The kernel walks the whole set each
+/// time, every second by default.
+const COLLECT_MS: u32 = 10_000;
+/// nft's own numbers for types: how `nft list` prints a key.
+const TYPE_ADDRESS: [u32; 2] = [7, 8];
+const TYPE_PROTOCOL: u32 = 12;
+const TYPE_PORT: u32 = 13;
+const TYPE_MARK: u32 = 19;
+const TYPE_NAME: u32 = 41;
+const VERDICTS: u32 = 0xffff_ff00;
+
+/// Lengths of addresses, by family.
+pub(super) const ADDRESS: [u32; 2] = [4, 16];
+
+/// What a set holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// Names of interfaces.
+    Names,
+    /// Numbers of protocols.
+    Protocols,
+    /// Ranges of addresses of this family.
+    Ranges(usize),
+    /// Ranges of addresses, each with a number.
+    RangeNumbers(usize),
+    /// Addresses with a number and an end.
+    Bans(usize),
+    /// Numbers with a verdict.
+    Verdicts,
+    /// Flows with an address of this family: so many at most, for so long.
+    Flows(usize, u32, u64),
+}
+
+/// A table of ours by its name.
+#[derive(Clone, Debug)]
+pub(super) struct Table(pub(super) String);
+
+/// An element to be put into a set or taken out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) number: Option<u32>,
+    /// Milliseconds; `None` for ever.
+    pub(super) timeout: Option<u64>,
+    /// The first address behind a range.
+    pub(super) ends_range: bool,
+}
+
+impl<'a> Element<'a> {
+    pub(super) fn key(key: &'a [u8]) -> Self {
+        Self {
+            key,
+            number: None,
+            timeout: None,
+            ends_range: false,
+        }
+    }
+}
+
+impl Table {
+    /// Makes the table, if it is not there.
+    pub(super) fn create(&self, to: &mut Batch) {
+        to.add(Kind::NewTable, |to| {
+            to.text(1, &self.0);
+            to.number(2, 0);
+        });
+    }
+
+    /// Takes it away with all that is in it.
+    pub(super) fn delete(&self, to: &mut Batch) {
+        to.add(Kind::DelTable, |to| to.text(1, &self.0));
+    }
+
+    /// A counter.
+    pub(super) fn counter(&self, to: &mut Batch, name: &str) {
+        to.add(Kind::NewObject, |to| {
+            to.text(1, &self.0);
+            to.text(2, name);
+            to.number(3, 1);
+            to.nest(4, |to| {
+                to.long(1, 0);
+                to.long(2, 0);
+            });
+        });
+    }
+
+    /// A set or map. `id`: any number that no other set of the transaction has.
+    pub(super) fn set(&self, to: &mut Batch, name: &str, id: u32, shape: Shape) {
+        let (flags, kind, length) = match shape {
+            Shape::Names => (0, TYPE_NAME, 16),
+            Shape::Protocols => (0, TYPE_PROTOCOL, 1),
+            Shape::Ranges(family) => (INTERVAL, TYPE_ADDRESS[family], ADDRESS[family]),
+            Shape::RangeNumbers(family) => (INTERVAL | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
+            Shape::Bans(family) => (TIMEOUT | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
+            Shape::Verdicts => (MAP, TYPE_MARK, 4),
+            Shape::Flows(family, ..) => (
+                TIMEOUT | DYNAMIC | CONCAT,
+                [TYPE_PROTOCOL, TYPE_ADDRESS[family], TYPE_PORT, TYPE_PORT]
+                    .iter()
+                    .fold(0, |all, kind| all << 6 | kind),
+                12 + ADDRESS[family],
+            ),
+        };
+        to.add(Kind::NewSet, |to| {
+            to.text(1, &self.0);
+            to.text(2, name);
+            to.number(3, flags);
+            to.number(4, kind);
+            to.number(5, length);
+            match shape {
+                Shape::Verdicts => {
+                    to.number(6, VERDICTS);
+                    to.number(7, 4);
+                }
+                _ if flags & MAP != 0 => {
+                    to.number(6, TYPE_MARK);
+                    to.number(7, 4);
+                }
+                _ => {}
+            }
+            if let Shape::Flows(family, most, _) = shape {
+                to.nest(9, |to| {
+                    to.number(1, most);
+                    to.nest(2, |to| {
+                        for length in [1, ADDRESS[family], 2, 2] {
+                            to.nest(LIST_ELEMENT, |to| to.number(1, length));
+                        }
+                    });
+                });
+            }
+            to.number(10, id);
+            if let Shape::Flows(_, _, milliseconds) = shape {
+                to.long(11, milliseconds);
+            }
+            if flags & TIMEOUT != 0 {
+                to.number(12, COLLECT_MS);
+            }
+        });
+    }
+
+    /// Takes a set away that no rule uses any more.
+    pub(super) fn delete_set(&self, to: &mut Batch, name: &str) {
+        to.add(Kind::DelSet, |to| {
+            to.text(1, &self.0);
+            to.text(2, name);
+        });
+    }
+
+    /// Puts elements in or takes them out, as `kind` says.
+    pub(super) fn elements(&self, to: &mut Batch, kind: Kind, set: &str, all: &[Element<'_>]) {
+        for portion in all.chunks(PORTION) {
+            to.add(kind, |to| {
+                to.text(1, &self.0);
+                to.text(2, set);
+                to.nest(3, |to| {
+                    for element in portion {
+                        to.nest(LIST_ELEMENT, |to| element.write(to));
+                    }
+                });
+            });
+        }
+    }
+
+    /// Takes all elements out.
+    pub(super) fn empty_set(&self, to: &mut Batch, set: &str) {
+        to.add(Kind::DelElements, |to| {
+            to.text(1, &self.0);
+            to.text(2, set);
+        });
+    }
+
+    /// Gives a number a verdict.
+    pub(super) fn verdict(&self, to: &mut Batch, map: &str, number: u32, verdict: Verdict<'_>) {
+        to.add(Kind::NewElements, |to| {
+            to.text(1, &self.0);
+            to.text(2, map);
+            to.nest(3, |to| {
+                to.nest(LIST_ELEMENT, |to| {
+                    to.nest(1, |to| to.bytes(1, &number.to_ne_bytes()));
+                    verdict.write(to, 2);
+                });
+            });
+        });
+    }
+
+    /// A chain that others jump to.
+    pub(super) fn chain(&self, to: &mut Batch, name: &str) {
+        to.add(Kind::NewChain, |to| {
+            to.text(1, &self.0);
+            to.text(3, name);
+        });
+    }
+
+    /// A chain that the kernel enters at a hook of the IP stack.
+    pub(super) fn base_chain(&self, to: &mut Batch, name: &str, hook: u32, priority: i32) {
+        to.add(Kind::NewChain, |to| {
+            to.text(1, &self.0);
+            to.text(3, name);
+            to.nest(4, |to| {
+                to.number(1, hook);
+                to.number(2, priority as u32);
+            });
+            to.number(5, 1);
+            to.text(7, "filter");
+        });
+    }
+
+    /// Takes a chain away that nothing jumps to any more.
+    pub(super) fn delete_chain(&self, to: &mut Batch, name: &str) {
+        to.add(Kind::DelChain, |to| {
+            to.text(1, &self.0);
+            to.text(3, name);
+        });
+    }
+
+    /// Takes all rules out of a chain.
+    pub(super) fn empty_chain(&self, to: &mut Batch, name: &str) {
+        to.add(Kind::DelRule, |to| {
+            to.text(1, &self.0);
+            to.text(2, name);
+        });
+    }
+
+    /// Adds a rule at the end of a chain.
+    pub(super) fn rule(&self, to: &mut Batch, chain: &str, fill: impl FnOnce(Rule<'_>)) {
+        self.rule_about(to, chain, "", fill);
+    }
+
+    /// The same with a comment, which `nft list` shows.
+    pub(super) fn rule_about(
+        &self,
+        to: &mut Batch,
+        chain: &str,
+        comment: &str,
+        fill: impl FnOnce(Rule<'_>),
+    ) {
+        to.add(Kind::NewRule, |to| {
+            to.text(1, &self.0);
+            to.text(2, chain);
+            to.nest(4, |to| fill(Rule::new(to)));
+            if !comment.is_empty() {
+                to.bytes(7, &user_data(comment));
+            }
+        });
+    }
+}
+
+impl Element<'_> {
+    fn write(&self, to: &mut Batch) {
+        to.nest(1, |to| to.bytes(1, self.key));
+        if let Some(number) = self.number {
+            to.nest(2, |to| to.bytes(1, &number.to_ne_bytes()));
+        }
+        if self.ends_range {
+            to.number(3, 1);
+        }
+        if let Some(timeout) = self.timeout {
+            to.long(4, timeout);
+        }
+    }
+}
+
+/// An element as the kernel has it: key, number, milliseconds that are left.
+pub(super) type Stored = (Vec<u8>, u32, Option<u64>);
+
+/// Reads the elements of a message.
+pub(super) fn read_elements(message: Attributes<'_>, into: &mut Vec<Stored>) {
+    for (number, element) in message.nested(3).iter() {
+        let element = Attributes::of(element);
+        let data = |at: u16| element.nested(at).get(1);
+        let (LIST_ELEMENT, Some(key)) = (number, data(1)) else {
+            continue;
+        };
+        let policy = data(2)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u32::from_ne_bytes);
+        let left = element.long(4).map(|_| element.long(5).unwrap_or(0));
+        into.push((key.to_vec(), policy, left));
+    }
+}
+
+/// nft's form for a comment: type, length, text.
+fn user_data(comment: &str) -> Vec<u8> {
+    let text: Vec<u8> = comment.bytes().take(250).chain([0]).collect();
+    [&[0, text.len() as u8][..], &text].concat()
+}
+
+/// The way back.
+pub(super) fn comment_of(user_data: &[u8]) -> Option<&str> {
+    let (head, rest) = user_data.split_at_checked(2)?;
+    let text = rest.get(..usize::from(head[1]))?;
+    (head[0] == 0)
+        .then(|| std::str::from_utf8(text.strip_suffix(&[0])?).ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_reads_as_it_is_written() {
+        for text in ["", "jail:sshd 22/tcp", "manual all ports"] {
+            assert_eq!(comment_of(&user_data(text)), Some(text));
+        }
+        for cut in [&[][..], &[0], &[0, 9, b'a'], &[1, 1, 0]] {
+            assert_eq!(comment_of(cut), None);
+        }
+    }
+}

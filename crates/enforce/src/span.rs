@@ -1,0 +1,77 @@
+//! Prefixes as disjoint ranges of addresses: what sets of ranges take, which
+//! refuse members that overlap.
+
+use std::net::IpAddr;
+
+use weir_core::Prefix;
+
+/// The first and the last address of a range.
+pub(crate) type Span<A> = (A, A);
+
+/// The ranges of IPv4 and of IPv6, sorted, those that touch joined.
+pub(crate) fn of_prefixes(
+    prefixes: impl Iterator<Item = Prefix>,
+) -> (Vec<Span<u32>>, Vec<Span<u128>>) {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for prefix in prefixes {
+        match prefix.addr() {
+            IpAddr::V4(addr) => {
+                let first = addr.to_bits();
+                let rest = u32::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
+                v4.push((first, first | rest));
+            }
+            IpAddr::V6(addr) => {
+                let first = addr.to_bits();
+                let rest = u128::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
+                v6.push((first, first | rest));
+            }
+        }
+    }
+    (
+        joined(v4, |last| last.checked_add(1)),
+        joined(v6, |last| last.checked_add(1)),
+    )
+}
+
+fn joined<A: Copy + Ord>(mut spans: Vec<Span<A>>, next: impl Fn(A) -> Option<A>) -> Vec<Span<A>> {
+    spans.sort_unstable();
+    let mut out: Vec<Span<A>> = Vec::with_capacity(spans.len());
+    for (first, last) in spans {
+        match out.last_mut() {
+            Some(before) if next(before.1).is_none_or(|next| first <= next) => {
+                before.1 = before.1.max(last);
+            }
+            _ => out.push((first, last)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_overlaps_or_touches_is_one_range() {
+        let prefixes = [
+            "10.1.0.0/16",
+            "10.0.0.0/8",
+            "11.0.0.0/8",
+            "192.0.2.7",
+            "255.255.255.255",
+            "2001:db8::/32",
+            "2001:db8::1",
+        ];
+        let (v4, v6) = of_prefixes(prefixes.iter().map(|p| p.parse().unwrap()));
+        let address = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().to_bits();
+        assert_eq!(
+            v4,
+            [
+                (address("10.0.0.0"), address("11.255.255.255")),
+                (address("192.0.2.7"), address("192.0.2.7")),
+                (u32::MAX, u32::MAX),
+            ]
+        );
+        assert_eq!(v6, [(0x2001_0db8 << 96, (0x2001_0db9 << 96) - 1)]);
+    }
+}

@@ -1,0 +1,429 @@
+//! Which backend a configuration gets, and the change from one to another while
+//! packets come: the new one is filled and attached beside the old one, which
+//! goes only then. So there is no moment without enforcement, and what is
+//! inserted meanwhile goes to both.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard},
+    time::{Duration, Instant},
+};
+
+use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
+
+use crate::{
+    Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
+    Expiry, Inserted, Limit, PacketEvent, Settings, Usage,
+    kernel::{self, KernelConfig},
+    nft,
+};
+
+/// Where backends keep what outlives a daemon, and with which settings one
+/// begins.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The name that pins, tables and sets carry.
+    pub instance: String,
+    /// As [`KernelConfig::pin_root`].
+    pub pin_root: PathBuf,
+    /// As [`KernelConfig::ipv4_length`].
+    pub ipv4_length: Option<u8>,
+    /// As [`KernelConfig::room`].
+    pub room: (usize, usize),
+    /// What may change later, the backend itself among it.
+    pub settings: Settings,
+}
+
+/// A backend that is no longer used has gone after this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Those that leave something in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bpf,
+    Nft,
+    DryRun,
+}
+
+impl Kind {
+    const LASTING: [Self; 2] = [Self::Bpf, Self::Nft];
+
+    fn of(choice: Choice) -> Result<Self, Error> {
+        match choice {
+            Choice::Auto | Choice::Kernel(_) => Ok(Self::Bpf),
+            Choice::Nft => Ok(Self::Nft),
+            Choice::Ipset => Err(Error::Unsupported("no ipset yet".to_owned())),
+            Choice::DryRun => Ok(Self::DryRun),
+        }
+    }
+
+    /// A choice of this kind, for reading what an earlier daemon left.
+    fn choice(self) -> Choice {
+        match self {
+            Self::Bpf => Choice::Auto,
+            Self::Nft => Choice::Nft,
+            Self::DryRun => Choice::DryRun,
+        }
+    }
+
+    fn open(self, place: &Place, room: (usize, usize)) -> Result<Arc<dyn Backend>, Error> {
+        let settings = &place.settings;
+        Ok(match self {
+            Self::Bpf => kernel::open(&KernelConfig {
+                instance: place.instance.clone(),
+                pin_root: place.pin_root.clone(),
+                ipv4_length: place.ipv4_length,
+                room,
+                settings: settings.clone(),
+            })?,
+            Self::Nft => nft::open(&place.instance, place.ipv4_length, settings)?,
+            Self::DryRun => Arc::new(DryRun::new(settings.max_bans, place.ipv4_length)),
+        })
+    }
+
+    /// Has an earlier daemon left something of this kind?
+    fn is_there(self, place: &Place) -> bool {
+        match self {
+            Self::Bpf => kernel::is_there(&place.pin_root, &place.instance),
+            Self::Nft => nft::is_there(&place.instance),
+            Self::DryRun => false,
+        }
+    }
+
+    /// Takes away what a backend of this daemon leaves, once its last user (a
+    /// thread that waits for events) has gone.
+    fn end(self, place: &Place) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.detach(&place.pin_root, &place.instance) {
+                Err(Error::Busy(_) | Error::Kernel(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(error),
+                Ok(gone) => {
+                    tracing::info!("no longer needed: {}", gone.join(", "));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn detach(self, pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
+        match self {
+            Self::Bpf => kernel::detach(pin_root, instance),
+            Self::Nft => nft::detach(instance),
+            Self::DryRun => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Takes all of an instance out of the kernel, whichever backend left it;
+/// returns what there was. No daemon may hold the instance.
+///
+/// # Errors
+/// The first that something could not be taken away with; the rest is.
+pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
+    let mut gone = Vec::new();
+    let mut outcome = Ok(());
+    for kind in Kind::LASTING {
+        match kind.detach(pin_root, instance) {
+            Ok(more) => gone.extend(more),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    outcome.map(|()| gone)
+}
+
+/// Opens the backend that the settings name; see [`Backend::attach`]. What
+/// other backends of an earlier daemon enforce stays in force until this one is
+/// attached, and is in it.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
+    let kind = Kind::of(place.settings.backend)?;
+    let present = kind.open(place, place.room)?;
+    let mut left = Vec::new();
+    for other in Kind::LASTING {
+        if other == kind || !other.is_there(place) {
+            continue;
+        }
+        let mut there = place.clone();
+        there.settings.backend = other.choice();
+        let taken = other
+            .open(&there, (0, 0))
+            .and_then(|before| present.insert(&before.entries()?));
+        if let Err(error) = taken {
+            tracing::warn!("bans of the earlier backend are not taken over: {error}");
+        }
+        left.push(other);
+    }
+    Ok(Arc::new(Switch {
+        place: place.clone(),
+        present: RwLock::new(Present {
+            kind,
+            backend: present,
+        }),
+        coming: RwLock::new(None),
+        told: Mutex::default(),
+        left: Mutex::new(left),
+    }))
+}
+
+/// Whoever enforces, exchangeable.
+struct Switch {
+    place: Place,
+    /// Write-locked only for the exchange itself.
+    present: RwLock<Present>,
+    /// The next one, while it is filled: bans go to both.
+    coming: RwLock<Option<Arc<dyn Backend>>>,
+    told: Mutex<Told>,
+    /// What earlier daemons left by other backends, until this one is attached.
+    left: Mutex<Vec<Kind>>,
+}
+
+#[derive(Clone)]
+struct Present {
+    kind: Kind,
+    backend: Arc<dyn Backend>,
+}
+
+/// What the next backend is told as well.
+#[derive(Default)]
+struct Told {
+    allow: PrefixSet,
+    classes: Option<Arc<Classes>>,
+    decoys: Decoys,
+    attached: bool,
+}
+
+impl Switch {
+    fn present(&self) -> Present {
+        let present = self.present.read();
+        present.expect("no holder of this lock panics").clone()
+    }
+
+    fn backend(&self) -> Arc<dyn Backend> {
+        self.present().backend
+    }
+
+    fn coming(&self) -> RwLockReadGuard<'_, Option<Arc<dyn Backend>>> {
+        self.coming.read().expect("no holder of this lock panics")
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("no holder of this lock panics")
+    }
+
+    fn set_coming(&self, next: Option<Arc<dyn Backend>>) {
+        *self.coming.write().expect("no holder of this lock panics") = next;
+    }
+
+    /// Exchanges the backend for one of another kind.
+    fn exchange(&self, kind: Kind, settings: &Settings) -> Result<(), Error> {
+        // Nothing else of the configuration changes meanwhile.
+        let told = self.told();
+        let before = self.present();
+        let mut place = self.place.clone();
+        place.settings = settings.clone();
+        let usage = before.backend.usage();
+        let next = kind.open(&place, (usage.bans, usage.bans))?;
+        let filled = self
+            .fill(&before, &next, &told)
+            .and_then(|()| self.take_over(&before, kind, next));
+        if let Err(error) = filled {
+            self.set_coming(None);
+            kind.end(&place)?;
+            return Err(error);
+        }
+        tracing::info!(
+            "backend {} in place of {}",
+            settings.backend.name(),
+            before.backend.name()
+        );
+        let gone = before.kind;
+        drop(before);
+        gone.end(&place)
+    }
+
+    /// Makes the next backend the present one. Whoever inserts or lifts bans
+    /// waits while both are compared.
+    fn take_over(&self, before: &Present, kind: Kind, next: Arc<dyn Backend>) -> Result<(), Error> {
+        let mut coming = self.coming.write().expect("no holder of this lock panics");
+        agree(&*before.backend, &*next)?;
+        *self.present.write().expect("no holder of this lock panics") = Present {
+            kind,
+            backend: next,
+        };
+        *coming = None;
+        Ok(())
+    }
+
+    fn fill(&self, before: &Present, next: &Arc<dyn Backend>, told: &Told) -> Result<(), Error> {
+        // From here on bans go to both; then those that are there already.
+        self.set_coming(Some(next.clone()));
+        next.insert(&before.backend.entries()?)?;
+        next.set_allow(&told.allow)?;
+        if let Some(classes) = &told.classes {
+            next.set_classes(classes)?;
+        }
+        next.set_decoys(&told.decoys)?;
+        if told.attached {
+            next.attach()?;
+        }
+        Ok(())
+    }
+}
+
+/// Has `next` hold what `now` does: a ban may have been lifted after it was
+/// read, and before it was inserted.
+fn agree(now: &dyn Backend, next: &dyn Backend) -> Result<(), Error> {
+    let name = |entry: Entry| ((entry.subject, entry.policy), entry.expiry);
+    let wanted: HashMap<_, _> = now.entries()?.into_iter().map(name).collect();
+    let mut there: HashMap<_, _> = next.entries()?.into_iter().map(name).collect();
+    let mut missing = Vec::new();
+    for ((subject, policy), expiry) in wanted {
+        let key = (subject, policy);
+        let same = there.remove(&key).is_some_and(|e| is_near(e, expiry));
+        if !same {
+            let (subject, policy) = key;
+            missing.push(Entry {
+                subject,
+                policy,
+                expiry,
+            });
+        }
+    }
+    for (subject, policy) in there.into_keys() {
+        next.remove(subject, Some(&policy.producer), Some(&policy.scope))?;
+    }
+    next.insert(&missing)?;
+    Ok(())
+}
+
+/// The same end, but for what clocks round.
+fn is_near(a: Expiry, b: Expiry) -> bool {
+    match (a, b) {
+        (Expiry::At(a), Expiry::At(b)) => a.0.abs_diff(b.0) < 2_000_000_000,
+        (a, b) => a == b,
+    }
+}
+
+impl Backend for Switch {
+    fn name(&self) -> &'static str {
+        self.backend().name()
+    }
+
+    fn limits(&self) -> &'static [Limit] {
+        self.backend().limits()
+    }
+
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+        let coming = self.coming();
+        let done = self.backend().insert(entries)?;
+        if let Some(next) = &*coming {
+            next.insert(entries)?;
+        }
+        Ok(done)
+    }
+
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error> {
+        let coming = self.coming();
+        let lifted = self.backend().remove(subject, producer, scope)?;
+        if let Some(next) = &*coming {
+            next.remove(subject, producer, scope)?;
+        }
+        Ok(lifted)
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, Error> {
+        self.backend().entries()
+    }
+
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
+        self.backend().entries_for(addr)
+    }
+
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
+        let mut told = self.told();
+        self.backend().set_allow(allow)?;
+        told.allow = allow.clone();
+        Ok(())
+    }
+
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let mut told = self.told();
+        self.backend().set_classes(classes)?;
+        told.classes = Some(classes.clone());
+        Ok(())
+    }
+
+    fn has_classes(&self) -> bool {
+        self.backend().has_classes()
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        self.backend().class_counts()
+    }
+
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+        let mut told = self.told();
+        self.backend().set_decoys(decoys)?;
+        told.decoys = decoys.clone();
+        Ok(())
+    }
+
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
+        self.backend().decoy_counts()
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>, Error> {
+        self.backend().counters()
+    }
+
+    fn attach(&self) -> Result<(), Error> {
+        let mut told = self.told();
+        self.backend().attach()?;
+        told.attached = true;
+        let left = std::mem::take(&mut *self.left.lock().expect("no holder of this lock panics"));
+        for kind in left {
+            kind.end(&self.place)?;
+        }
+        Ok(())
+    }
+
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
+        let kind = Kind::of(settings.backend)?;
+        if kind == self.present().kind {
+            return self.backend().reconfigure(settings);
+        }
+        self.exchange(kind, settings)
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.backend().attachments()
+    }
+
+    fn usage(&self) -> Usage {
+        self.backend().usage()
+    }
+
+    fn maintain(&self) -> Result<(), Error> {
+        self.backend().maintain()
+    }
+
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error> {
+        self.backend().poll_events(timeout, each)
+    }
+}
