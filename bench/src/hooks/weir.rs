@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_enforce::{
     Backend, Entry, Expiry, Policy, Settings,
     kernel::{self, DEFAULT_ROOT, Hook, KernelConfig},
@@ -39,7 +39,8 @@ impl Choice {
             room: if task.ipv4() { (bans, 0) } else { (0, bans) },
             settings: Settings {
                 interfaces: vec![task.place.dev.clone()],
-                hook: Some(hook),
+                backend: weir_enforce::Choice::Kernel(hook),
+                advice: Default::default(),
                 max_bans: BANS as usize,
                 observe: false,
             },
@@ -72,6 +73,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
     let policy = Arc::new(Policy {
         producer: Producer::Jail("bench".into()),
         scope: Scope::all(),
+        action: Action::Drop,
     });
     let entries: Vec<Entry> = task
         .banned()

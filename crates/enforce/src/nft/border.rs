@@ -1,6 +1,6 @@
-//! Geofence and lists as rules: two maps of ranges give an address the number
-//! of what is said about it, and that a chain for each way, which asks the
-//! lists and then the rules of the geofence as
+//! Geofence and lists as rules: for each way and family a map from ranges of
+//! addresses to a chain for what is said about them, which asks the lists and
+//! then the rules of the geofence as
 //! [`weir_core::class::Classes::judge`] does. New ones are made beside the old
 //! ones and take over in one transaction.
 //!
@@ -163,9 +163,6 @@ impl Border {
             table.counter(to, &country_name(class.country));
         }
         for family in [0, 1] {
-            let id = rules.next_set();
-            table.set(to, &ranges(family, number), id, Shape::RangeNumbers(family));
-            put_ranges(table, to, &ranges(family, number), self.ranges(family));
             for way in Way::BOTH {
                 let id = rules.next_set();
                 let time = ANSWER_WITHIN.as_millis() as u64;
@@ -173,27 +170,39 @@ impl Border {
                 table.set(to, &flows_name(way, family), id, shape);
             }
         }
-        for way in Way::BOTH {
-            let map = verdicts(way, number);
-            let id = rules.next_set();
-            table.set(to, &map, id, Shape::Verdicts);
+        for way in Way::BOTH.into_iter().filter(|way| self.is_about(*way)) {
             self.write_ends(to, table, rules, way, number);
             for (place, class) in self.said.iter().enumerate() {
-                let chain = self.class_chain(place, way, number);
+                let chain = class_chain(place, way, number);
                 table.chain(to, &chain);
                 self.judge(to, table, rules, *class, way, number, &chain);
-                let said = place as u32 + 1;
-                table.verdict(to, &map, said, Verdict::Jump(&chain));
+            }
+            for family in [0, 1] {
+                let (map, id) = (ranges(way, family, number), rules.next_set());
+                table.set(to, &map, id, Shape::RangeVerdicts(family));
+                put_ranges(table, to, &map, &self.ranges(family, way, number));
             }
         }
     }
 
-    fn class_chain(&self, place: usize, way: Way, number: u32) -> String {
-        format!("class-{}-{}-{number}", place + 1, way.name())
+    /// Has it anything to say about packets this way? Those that begin flows
+    /// one way are remembered for the other.
+    fn is_about(&self, way: Way) -> bool {
+        let lists = &self.classes.lists;
+        !self.classes.fences.is_empty() || lists.iter().any(|list| way.is_of(list))
     }
 
-    fn ranges(&self, family: usize) -> impl Iterator<Item = Range> {
+    /// The names of the maps that packets are looked up in.
+    pub(super) fn maps(&self, number: u32, family: usize) -> [Option<String>; 2] {
+        Way::BOTH.map(|way| self.is_about(way).then(|| ranges(way, family, number)))
+    }
+
+    fn ranges(&self, family: usize, way: Way, version: u32) -> Vec<Range> {
         let number = |class: u16| self.numbers.get(usize::from(class)).copied().unwrap_or(0);
+        let chains: Vec<Arc<str>> = (0..self.said.len())
+            .map(|place| class_chain(place, way, version).into())
+            .collect();
+        let chain = |number: u32| Some(chains[number as usize - 1].clone());
         let mut all: Vec<Range> = Vec::new();
         if family == 0 {
             let spans = self.classes.v4.iter();
@@ -201,7 +210,7 @@ impl Border {
             all.extend(
                 joined(said, |last: u32| last.checked_add(1))
                     .into_iter()
-                    .map(|(first, last, number)| range4(first, last, Some(number))),
+                    .map(|(first, last, number)| range4(first, last, chain(number))),
             );
         } else {
             let spans = self.classes.v6.iter();
@@ -209,10 +218,10 @@ impl Border {
             all.extend(
                 joined(said, |last: u128| last.checked_add(1))
                     .into_iter()
-                    .map(|(first, last, number)| range6(first, last, Some(number))),
+                    .map(|(first, last, number)| range6(first, last, chain(number))),
             );
         }
-        all.into_iter()
+        all
     }
 
     /// The ends of packets this way: one a list, one a country, and one for
@@ -316,10 +325,12 @@ impl Border {
     /// Takes away what [`Self::write`] made under this number.
     pub(super) fn remove(&self, to: &mut Batch, table: &Table, number: u32) {
         let mut chains = Vec::new();
-        for way in Way::BOTH {
-            table.delete_set(to, &verdicts(way, number));
+        for way in Way::BOTH.into_iter().filter(|way| self.is_about(*way)) {
+            for family in [0, 1] {
+                table.delete_set(to, &ranges(way, family, number));
+            }
             for (place, class) in self.said.iter().enumerate() {
-                let chain = self.class_chain(place, way, number);
+                let chain = class_chain(place, way, number);
                 chains.extend(self.asked(*class, way).map(|at| asked_chain(&chain, at)));
                 chains.push(chain);
             }
@@ -328,9 +339,6 @@ impl Border {
             let countries = self.countries().into_iter();
             chains.extend(countries.map(|country| fenced_chain(country, way, number)));
             chains.push(begins_chain(way, number));
-        }
-        for family in [0, 1] {
-            table.delete_set(to, &ranges(family, number));
         }
         for chain in &chains {
             table.empty_chain(to, chain);
@@ -377,12 +385,12 @@ impl Border {
     }
 }
 
-fn ranges(family: usize, number: u32) -> String {
-    format!("ranges{}-{number}", [4, 6][family])
+fn ranges(way: Way, family: usize, number: u32) -> String {
+    format!("ranges-{}{}-{number}", way.name(), [4, 6][family])
 }
 
-fn verdicts(way: Way, number: u32) -> String {
-    format!("classes-{}-{number}", way.name())
+fn class_chain(place: usize, way: Way, number: u32) -> String {
+    format!("class-{}-{}-{number}", place + 1, way.name())
 }
 
 fn list_chain(bit: usize, way: Way, number: u32) -> String {

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 use weir_kernel::{clock, device::Device};
 
 use crate::{
@@ -38,8 +38,9 @@ use socket::Nftables;
 use table::Table;
 use wire::Kind;
 
-/// Policies at most, as in the kernel's own table of the other backends.
-const MAX_POLICIES: usize = 4096;
+/// After this many new scopes the table is made anew, without those that no ban
+/// has any more.
+const MAX_NEW_SCOPES: usize = 256;
 
 /// The backend `nft`.
 pub struct Nft {
@@ -73,6 +74,8 @@ struct Inside {
     counted: HashMap<String, (u64, u64)>,
     /// Rules of ours that should be there.
     rules: usize,
+    /// Scopes that there were when the table was made.
+    scopes: usize,
 }
 
 fn table_of(instance: &str) -> Table {
@@ -107,6 +110,7 @@ pub fn open(
         suspended: clock::suspended(),
         counted: HashMap::new(),
         rules: 0,
+        scopes: 0,
     };
     let mut book = Book::new(settings.max_bans, ipv4_length);
     let failure = || failed("read", &table);
@@ -173,25 +177,19 @@ impl Inside {
         let rules = self
             .socket
             .dump(Kind::GetRule, of_table, |rule, all: &mut Vec<_>| {
-                all.extend(ruleset::read_policy(rule));
+                all.extend(ruleset::read_scope(rule));
             })?;
-        let mut said: HashMap<u32, ((Producer, Action), Vec<_>)> = HashMap::new();
-        for (number, who_and_how, scope) in rules {
-            let known = said.entry(number).or_insert((who_and_how, Vec::new()));
-            known.1.extend(scope.ranges().iter().copied());
+        let mut said: HashMap<u32, Vec<_>> = HashMap::new();
+        for (number, scope) in rules {
+            let known = said.entry(number).or_default();
+            known.extend(scope.ranges().iter().copied());
         }
-        let policies: HashMap<u32, Arc<Policy>> = said
+        let scopes: HashMap<u32, Scope> = said
             .into_iter()
-            .filter_map(|(number, ((producer, action), ranges))| {
-                let scope = Scope::ports(ranges).ok()?;
-                let policy = Policy {
-                    producer,
-                    scope,
-                    action,
-                };
-                Some((number, Arc::new(policy)))
-            })
+            .filter_map(|(number, ranges)| Some((number, Scope::ports(ranges).ok()?)))
+            .chain([(0, Scope::all())])
             .collect();
+        let mut policies: HashMap<(String, u32), Arc<Policy>> = HashMap::new();
         let sets = self
             .socket
             .dump(Kind::GetSet, of_table, |set, all: &mut Vec<String>| {
@@ -200,7 +198,7 @@ impl Inside {
         let had_classes = sets.iter().any(|name| name.starts_with("ranges"));
         let mut entries = Vec::new();
         for set in &sets {
-            let Some((_, length)) = ruleset::read_map_name(set) else {
+            let Some((length, scope)) = ruleset::read_set_name(set) else {
                 continue;
             };
             let now = BootNanos::now();
@@ -211,19 +209,33 @@ impl Inside {
             let elements = self
                 .socket
                 .dump(Kind::GetElements, of_set, table::read_elements)?;
-            entries.extend(elements.into_iter().filter_map(|(key, number, left)| {
-                let addr = match key.len() {
-                    4 => IpAddr::from(<[u8; 4]>::try_from(key).ok()?),
-                    _ => IpAddr::from(<[u8; 16]>::try_from(key).ok()?),
+            for (key, comment, left) in elements {
+                let policy = policies.get(&(comment.clone(), scope)).cloned();
+                let policy = policy.or_else(|| {
+                    let (producer, action) = ruleset::read_comment(&comment)?;
+                    let policy = Arc::new(Policy {
+                        producer,
+                        scope: scopes.get(&scope)?.clone(),
+                        action,
+                    });
+                    policies.insert((comment, scope), policy.clone());
+                    Some(policy)
+                });
+                let entry = || {
+                    let addr = match key.len() {
+                        4 => IpAddr::from(<[u8; 4]>::try_from(key).ok()?),
+                        _ => IpAddr::from(<[u8; 16]>::try_from(key).ok()?),
+                    };
+                    Some(Entry {
+                        subject: Subject::new(Prefix::new(addr, length)?).ok()?,
+                        policy: policy?,
+                        expiry: left.map_or(Expiry::Never, |left| {
+                            Expiry::At(BootNanos(now.0 + left * 1_000_000))
+                        }),
+                    })
                 };
-                Some(Entry {
-                    subject: Subject::new(Prefix::new(addr, length)?).ok()?,
-                    policy: policies.get(&number)?.clone(),
-                    expiry: left.map_or(Expiry::Never, |left| {
-                        Expiry::At(BootNanos(now.0 + left * 1_000_000))
-                    }),
-                })
-            }));
+                entries.extend(entry());
+            }
         }
         Ok((entries, had_classes))
     }
@@ -313,6 +325,7 @@ impl Nft {
             .socket
             .commit(batch)
             .and_then(|()| {
+                kernel.scopes = ruleset.scopes();
                 kernel.ruleset = Some(ruleset);
                 kernel.counted = counted;
                 kernel.suspended = clock::suspended();
@@ -334,13 +347,13 @@ impl Nft {
         let Some(ruleset) = &mut kernel.ruleset else {
             return Ok(()); // not attached yet
         };
-        let policies = ruleset.policies();
+        let before = (ruleset.scopes(), ruleset.sets());
         let batch = {
             let mut state = self.desired();
             let pending = std::mem::take(&mut state.pending);
             ruleset.change(&pending, &state.book)
         };
-        let changed = ruleset.policies() != policies;
+        let changed = (ruleset.scopes(), ruleset.sets()) != before;
         let told = kernel.socket.commit(batch);
         match told {
             Ok(()) if !changed => Ok(()),
@@ -565,7 +578,8 @@ impl Backend for Nft {
                 self.table.0
             );
         }
-        if slept || disturbed || kernel.broken || ruleset.policies() > MAX_POLICIES {
+        let worn = ruleset.scopes() > kernel.scopes + MAX_NEW_SCOPES;
+        if slept || disturbed || kernel.broken || worn {
             return self.rebuild(kernel);
         }
         kernel.seen = kernel.generation().map_err(failed("read", &self.table))?;

@@ -18,9 +18,8 @@ const VERDICT_CHAIN: u16 = 2;
 pub(super) struct Register(pub(super) u32);
 
 /// Registers by what our rules keep there: a key of up to 28 bytes in the
-/// first ones, a number that a map gave behind it.
+/// first ones.
 pub(super) const KEY: Register = Register(8);
-pub(super) const NUMBER: Register = Register(16);
 /// For what is looked at and forgotten.
 pub(super) const SCRATCH: Register = Register(18);
 /// Where a look-up leaves a verdict.
@@ -141,11 +140,11 @@ impl<'a> Rule<'a> {
         })
     }
 
-    /// Loads a constant.
-    pub(super) fn constant(self, value: u32, into: Register) -> Self {
+    /// Loads a constant; what is behind it in the register is zero.
+    pub(super) fn constant(self, value: u16, into: Register) -> Self {
         self.expression("immediate", |to| {
             to.number(1, into.0);
-            to.nest(2, |to| to.bytes(DATA_VALUE, &value.to_ne_bytes()));
+            to.nest(2, |to| to.bytes(DATA_VALUE, &value.to_be_bytes()));
         })
     }
 
@@ -204,11 +203,6 @@ impl<'a> Rule<'a> {
     /// Goes on if the set has it not.
     pub(super) fn is_not_in(self, set: &str, key: Register) -> Self {
         self.lookup(set, key, None, true)
-    }
-
-    /// Goes on with what the map has for the key, if it has the key.
-    pub(super) fn map(self, map: &str, key: Register, into: Register) -> Self {
-        self.lookup(map, key, Some(into), false)
     }
 
     /// Ends with the verdict that the map has for the key, if it has the key.

@@ -1,16 +1,21 @@
 //! What our table looks like, and what changes in it when the desired state
 //! does.
 //!
-//! Bans of one family and prefix length are in one hash map with timeouts: the
-//! masked source address gives the number of a policy, and that a chain which
-//! knows the ports. So an innocent packet pays one look-up a length in use,
-//! whatever the number of jails. A subject with several bans has the further
-//! ones in maps of a higher rank, which are there only while somebody has. An
-//! interval set, which could hold all lengths at once, costs milliseconds to
-//! add to, and a second of `nft` reading it.
+//! Bans of all ports, of one family and prefix length, are in one hash set with
+//! timeouts, keyed by the masked source address: an innocent packet pays one
+//! look-up a length in use, whatever the number of jails. Bans of some ports are
+//! in a set for each scope; one more set a length holds all that have any, so
+//! that nobody else is looked up in each. Of two producers that ban the same,
+//! the second is in a set of a higher rank, which is there only while somebody
+//! needs it. A comment at each element says who bans: the next daemon reads it.
+//!
+//! An interval set, which could hold all lengths at once, costs milliseconds to
+//! add to. A map from the address to its policy would need a second look-up by
+//! the result; nft (1.0.6) cannot print that and ends with an assertion, for
+//! everybody who lists the ruleset.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -19,7 +24,7 @@ use weir_core::{Action, PrefixSet, Producer, Reason, Scope, Subject};
 
 use super::{
     border::Border,
-    rule::{From, KEY, Meta, NUMBER, Rule, SCRATCH, Verdict},
+    rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
     table::{ADDRESS, Element, Shape, Table, comment_of},
     wire::{Attributes, Batch, Kind},
 };
@@ -44,7 +49,7 @@ const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 pub(super) const SOURCE: [u32; 2] = [12, 8];
 pub(super) const DESTINATION: [u32; 2] = [16, 24];
 /// Bans that one subject may have at once.
-pub(super) const MAX_RANKS: usize = 8;
+pub(super) const MAX_HELD: usize = 64;
 /// Reasons with a counter of their own.
 pub(super) const COUNTED: [Reason; 11] = [
     Reason::Pass,
@@ -82,25 +87,49 @@ pub(super) struct Desired<'a> {
     pub(super) observe: bool,
 }
 
+/// Family and length of a prefix.
+type Place = (usize, u8);
+
+/// What a set of bans is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Use {
+    /// Bans of all ports, of this rank.
+    All(usize),
+    /// Whoever has a ban of some ports.
+    Some,
+    /// Bans of the scope with this number, of this rank.
+    Scope(u32, usize),
+}
+
 /// What of it is in the kernel.
 pub(super) struct Ruleset {
     table: Table,
-    /// Ranks in use, by family and length.
-    ranks: BTreeMap<(usize, u8), usize>,
-    policies: HashMap<Arc<Policy>, u32>,
-    /// Sets made so far: the next one's number.
-    sets: u32,
+    sets: BTreeMap<Place, BTreeSet<Use>>,
+    scopes: HashMap<Scope, u32>,
+    /// Numbers given so far, to sets and to classes.
+    numbers: u32,
     /// The number of the classes in force; 0: none.
     classes: u32,
+    /// The maps of classes, by family: on the way in, on the way out.
+    maps: [[Option<String>; 2]; 2],
     observe: bool,
 }
 
-fn map_name(family: usize, length: u8, rank: usize) -> String {
-    format!("bans{}-{length}-{rank}", [4, 6][family])
+fn set_name((family, length): Place, what: Use) -> String {
+    let family = [4, 6][family];
+    match what {
+        Use::All(rank) => format!("bans{family}-{length}-all-{rank}"),
+        Use::Some => format!("bans{family}-{length}-some"),
+        Use::Scope(scope, rank) => format!("bans{family}-{length}-{scope}-{rank}"),
+    }
 }
 
-fn policy_chain(number: u32) -> String {
-    format!("policy-{number}")
+fn scope_chain(number: u32) -> String {
+    format!("scope-{number}")
+}
+
+fn some_chain((family, length): Place) -> String {
+    format!("some{}-{length}", [4, 6][family])
 }
 
 /// The rest of a ban's time in milliseconds; `None` when there is none.
@@ -124,10 +153,11 @@ impl Ruleset {
         table.create(&mut to);
         let mut new = Self {
             table: table.clone(),
-            ranks: BTreeMap::new(),
-            policies: HashMap::new(),
-            sets: 0,
+            sets: BTreeMap::new(),
+            scopes: HashMap::new(),
+            numbers: 0,
             classes: 0,
+            maps: Default::default(),
             observe: desired.observe,
         };
         new.skeleton(&mut to, desired);
@@ -140,8 +170,8 @@ impl Ruleset {
     }
 
     fn set(&mut self, to: &mut Batch, name: &str, shape: Shape) {
-        self.sets += 1;
-        self.table.set(to, name, self.sets, shape);
+        let number = self.next_set();
+        self.table.set(to, name, number, shape);
     }
 
     fn skeleton(&mut self, to: &mut Batch, desired: &Desired<'_>) {
@@ -169,7 +199,6 @@ impl Ruleset {
         for (family, name) in ["allow4", "allow6"].into_iter().enumerate() {
             self.set(to, name, Shape::Ranges(family));
         }
-        self.set(to, "policies", Shape::Verdicts);
         for (chain, at) in [("saved-in", SOURCE), ("saved-out", DESTINATION)] {
             self.table.chain(to, chain);
             self.saved(to, chain, at);
@@ -314,27 +343,34 @@ impl Ruleset {
         table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(target)));
     }
 
-    /// The number of a policy; new ones get a chain.
-    fn policy(&mut self, to: &mut Batch, policy: &Arc<Policy>) -> u32 {
-        if let Some(number) = self.policies.get(policy) {
+    /// The number of a scope; new ones get a chain.
+    fn scope(&mut self, to: &mut Batch, scope: &Scope) -> u32 {
+        if let Some(number) = self.scopes.get(scope) {
             return *number;
         }
-        let number = self.policies.len() as u32 + 1;
-        self.policies.insert(policy.clone(), number);
-        let (chain, producer) = (policy_chain(number), policy.producer.to_string());
+        let number = self.scopes.len() as u32 + 1;
+        self.scopes.insert(scope.clone(), number);
+        let chain = scope_chain(number);
         self.table.chain(to, &chain);
-        if policy.scope.is_all() {
-            let comment = format!("{producer} {} {}", policy.action, policy.scope);
-            self.table.rule_about(to, &chain, &comment, |rule| {
-                rule.verdict(Verdict::Goto(Reason::BannedAll.name()));
-            });
-        } else {
-            let end = Reason::BannedScope.name();
-            self.ports(to, &chain, &policy.scope, end, &producer);
-        }
-        self.table
-            .verdict(to, "policies", number, Verdict::Jump(&chain));
+        let end = Reason::BannedScope.name();
+        self.ports(to, &chain, scope, end, "ban of");
         number
+    }
+
+    /// Where each ban of a subject goes: with its rank among those of the same
+    /// scope.
+    fn uses<'b>(&mut self, to: &mut Batch, held: &'b [Held]) -> Vec<(Use, &'b Held)> {
+        let mut uses = Vec::with_capacity(held.len());
+        for (at, one) in held.iter().enumerate() {
+            let scope = &one.0.scope;
+            let rank = held[..at].iter().filter(|h| h.0.scope == *scope).count();
+            let to_use = match scope.is_all() {
+                true => Use::All(rank),
+                false => Use::Scope(self.scope(to, scope), rank),
+            };
+            uses.push((to_use, one));
+        }
+        uses
     }
 
     /// Has the kernel hold against these subjects what the book does. With each:
@@ -346,10 +382,10 @@ impl Ruleset {
         book: &Book,
     ) {
         let now = BootNanos::now();
-        type Place = (usize, u8);
         let mut gone: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
-        let mut come: BTreeMap<(Place, usize), Vec<(Vec<u8>, u32, Option<u64>)>> = BTreeMap::new();
-        let before = self.ranks.clone();
+        let mut come: BTreeMap<(Place, Use), Vec<Ban>> = BTreeMap::new();
+        let mut names: HashMap<Arc<Policy>, Arc<str>> = HashMap::new();
+        let before = self.sets.clone();
         for (subject, known) in subjects {
             let prefix = subject.prefix();
             let place = (family(prefix.addr()), prefix.bits());
@@ -357,91 +393,106 @@ impl Ruleset {
             if known && before.contains_key(&place) {
                 gone.entry(place).or_default().push(key.clone());
             }
-            for (rank, (policy, expiry)) in book.held(subject).iter().enumerate() {
+            let mut longest: Option<Option<u64>> = None;
+            for (what, (policy, expiry)) in self.uses(to, book.held(subject)) {
                 let Some(timeout) = timeout(*expiry, now) else {
                     continue;
                 };
-                let number = self.policy(to, policy);
-                self.make_room(to, place, rank);
-                come.entry((place, rank))
-                    .or_default()
-                    .push((key.clone(), number, timeout));
+                let name = names
+                    .entry(policy.clone())
+                    .or_insert_with(|| who_and_how(policy).into());
+                let ban = (key.clone(), Some(name.clone()), timeout);
+                come.entry((place, what)).or_default().push(ban);
+                if matches!(what, Use::Scope(..)) {
+                    longest = Some(match longest {
+                        Some(other) => other.zip(timeout).map(|(a, b)| a.max(b)),
+                        None => timeout,
+                    });
+                }
+            }
+            if let Some(timeout) = longest {
+                let ban = (key, None, timeout);
+                come.entry((place, Use::Some)).or_default().push(ban);
             }
         }
-        if self.ranks != before {
+        for (place, what) in come.keys() {
+            self.make_room(to, *place, *what);
+        }
+        if self.sets != before {
             self.put_family_chains(to);
         }
         for (place, keys) in &gone {
             let elements: Vec<_> = keys.iter().map(|key| Element::key(key)).collect();
-            for rank in 0..before[place] {
-                let map = map_name(place.0, place.1, rank);
+            for what in &before[place] {
+                let set = set_name(*place, *what);
                 self.table
-                    .elements(to, Kind::DestroyElements, &map, &elements);
+                    .elements(to, Kind::DestroyElements, &set, &elements);
             }
         }
-        for ((place, rank), bans) in &come {
-            let map = map_name(place.0, place.1, *rank);
-            let elements = bans.iter().map(|(key, number, timeout)| Element {
-                key,
-                number: Some(*number),
+        for ((place, what), bans) in &come {
+            let elements = bans.iter().map(|(key, comment, timeout)| Element {
+                comment: comment.as_deref(),
                 timeout: *timeout,
-                ends_range: false,
+                ..Element::key(key)
             });
-            self.put(to, &map, elements);
+            self.put(to, &set_name(*place, *what), elements);
         }
     }
 
-    fn make_room(&mut self, to: &mut Batch, place: (usize, u8), rank: usize) {
-        let ranks = self.ranks.get(&place).copied().unwrap_or(0);
-        for rank in ranks..=rank {
-            self.set(to, &map_name(place.0, place.1, rank), Shape::Bans(place.0));
-            self.ranks.insert(place, rank + 1);
+    fn make_room(&mut self, to: &mut Batch, place: Place, what: Use) {
+        let known = self.sets.entry(place).or_default();
+        if !known.insert(what) {
+            return;
         }
+        if what == Use::Some {
+            self.table.chain(to, &some_chain(place));
+        }
+        self.set(to, &set_name(place, what), Shape::Bans(place.0));
     }
 
     /// What happens to the packets of each family.
     fn put_family_chains(&self, to: &mut Batch) {
         let table = &self.table;
-        for (family, chain) in ["in4", "in6"].into_iter().enumerate() {
+        for chain in ["in4", "in6", "out4", "out6"] {
             table.empty_chain(to, chain);
-            // Longest first: of those that match, the first tells the reason.
-            for ((_, length), ranks) in self.ranks.iter().rev().filter(|(at, _)| at.0 == family) {
-                let address = ADDRESS[family];
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(*length))
-                    .unwrap_or(0)
-                    .to_be_bytes();
-                for rank in 0..*ranks {
-                    table.rule(to, chain, |rule| {
-                        let mut rule = rule.load(From::Network, SOURCE[family], address, KEY);
-                        if u32::from(*length) < address * 8 {
-                            rule = rule.mask(KEY, &mask[..address as usize]);
-                        }
-                        rule.map(&map_name(family, *length, rank), KEY, NUMBER)
-                            .verdict_of("policies", NUMBER);
-                    });
-                }
+        }
+        // Longest first: of those that match, the first tells the reason.
+        for (place, uses) in self.sets.iter().rev() {
+            let chain = ["in4", "in6"][place.0];
+            let some = some_chain(*place);
+            if uses.contains(&Use::Some) {
+                table.empty_chain(to, &some);
             }
-            if self.classes > 0 {
-                self.ask_classes(to, chain, family, "in");
+            for what in uses {
+                let scope;
+                let (chain, verdict) = match what {
+                    Use::All(_) => (chain, Verdict::Goto(Reason::BannedAll.name())),
+                    Use::Some => (chain, Verdict::Jump(&some)),
+                    Use::Scope(number, _) => {
+                        scope = scope_chain(*number);
+                        (some.as_str(), Verdict::Jump(&scope))
+                    }
+                };
+                table.rule(to, chain, |rule| {
+                    masked_source(rule, *place)
+                        .is_in(&set_name(*place, *what), KEY)
+                        .verdict(verdict);
+                });
             }
         }
-        for (family, chain) in ["out4", "out6"].into_iter().enumerate() {
-            table.empty_chain(to, chain);
-            if self.classes > 0 {
-                self.ask_classes(to, chain, family, "out");
+        for (family, maps) in self.maps.iter().enumerate() {
+            let ways = [("in", SOURCE), ("out", DESTINATION)];
+            for (map, (way, at)) in maps.iter().zip(ways) {
+                let Some(map) = map else {
+                    continue;
+                };
+                let chain = format!("{way}{}", [4, 6][family]);
+                table.rule(to, &chain, |rule| {
+                    rule.load(From::Network, at[family], ADDRESS[family], KEY)
+                        .verdict_of(map, KEY);
+                });
             }
         }
-    }
-
-    fn ask_classes(&self, to: &mut Batch, chain: &str, family: usize, way: &str) {
-        let number = self.classes;
-        let at = if way == "in" { SOURCE } else { DESTINATION };
-        self.table.rule(to, chain, |rule| {
-            rule.load(From::Network, at[family], ADDRESS[family], KEY)
-                .map(&format!("ranges{}-{number}", [4, 6][family]), KEY, NUMBER)
-                .verdict_of(&format!("classes-{way}-{number}"), NUMBER);
-        });
     }
 
     fn put_base_chains(&self, to: &mut Batch) {
@@ -509,11 +560,11 @@ impl Ruleset {
         let v4 = v4
             .into_iter()
             .map(|(first, last)| range4(first, last, None));
-        put_ranges(&self.table, to, "allow4", v4);
+        put_ranges(&self.table, to, "allow4", &v4.collect::<Vec<_>>());
         let v6 = v6
             .into_iter()
             .map(|(first, last)| range6(first, last, None));
-        put_ranges(&self.table, to, "allow6", v6);
+        put_ranges(&self.table, to, "allow6", &v6.collect::<Vec<_>>());
     }
 
     /// The change to other lists and another geofence.
@@ -538,53 +589,56 @@ impl Ruleset {
     fn put_border(&mut self, to: &mut Batch, border: &Border) {
         if border.is_empty() {
             self.classes = 0;
+            self.maps = Default::default();
             return;
         }
         // Never a number that is in force.
-        self.sets += 1;
-        self.classes = self.sets;
+        self.classes = self.next_set();
+        self.maps = [0, 1].map(|family| border.maps(self.classes, family));
         border.write(to, &self.table.clone(), self, self.classes);
     }
 
     /// A number for another set.
     pub(super) fn next_set(&mut self) -> u32 {
-        self.sets += 1;
-        self.sets
+        self.numbers += 1;
+        self.numbers
     }
 
-    /// How many policies there are.
-    pub(super) fn policies(&self) -> usize {
-        self.policies.len()
+    /// How many scopes there are.
+    pub(super) fn scopes(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// How many sets of bans there are.
+    pub(super) fn sets(&self) -> usize {
+        self.sets.values().map(BTreeSet::len).sum()
     }
 }
+
+/// Key, who bans, milliseconds.
+type Ban = (Vec<u8>, Option<Arc<str>>, Option<u64>);
 
 /// A range: its first address, the one behind its last unless there is none,
-/// and its number.
-pub(super) type Range = (Vec<u8>, Option<Vec<u8>>, Option<u32>);
+/// and the chain for it.
+pub(super) type Range = (Vec<u8>, Option<Vec<u8>>, Option<Arc<str>>);
 
-pub(super) fn range4(first: u32, last: u32, number: Option<u32>) -> Range {
+pub(super) fn range4(first: u32, last: u32, chain: Option<Arc<str>>) -> Range {
     let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
-    (first.to_be_bytes().to_vec(), end, number)
+    (first.to_be_bytes().to_vec(), end, chain)
 }
 
-pub(super) fn range6(first: u128, last: u128, number: Option<u32>) -> Range {
+pub(super) fn range6(first: u128, last: u128, chain: Option<Arc<str>>) -> Range {
     let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
-    (first.to_be_bytes().to_vec(), end, number)
+    (first.to_be_bytes().to_vec(), end, chain)
 }
 
 /// Puts sorted disjoint ranges into a set of ranges.
-pub(super) fn put_ranges(
-    table: &Table,
-    to: &mut Batch,
-    set: &str,
-    ranges: impl Iterator<Item = Range>,
-) {
-    let ranges: Vec<_> = ranges.collect();
+pub(super) fn put_ranges(table: &Table, to: &mut Batch, set: &str, ranges: &[Range]) {
     let elements: Vec<_> = ranges
         .iter()
-        .flat_map(|(first, end, number)| {
+        .flat_map(|(first, end, chain)| {
             let begin = Element {
-                number: *number,
+                jump: chain.as_deref(),
                 ..Element::key(first)
             };
             let end = end.as_ref().map(|end| Element {
@@ -595,6 +649,20 @@ pub(super) fn put_ranges(
         })
         .collect();
     table.elements(to, Kind::NewElements, set, &elements);
+}
+
+/// Loads the source address without what is behind the prefix length.
+fn masked_source(rule: Rule<'_>, (family, length): Place) -> Rule<'_> {
+    let address = ADDRESS[family];
+    let rule = rule.load(From::Network, SOURCE[family], address, KEY);
+    if u32::from(length) == address * 8 {
+        return rule;
+    }
+    let mask = u128::MAX
+        .checked_shl(128 - u32::from(length))
+        .unwrap_or(0)
+        .to_be_bytes();
+    rule.mask(KEY, &mask[..address as usize])
 }
 
 /// Goes on with fragments that are not the first of their packet.
@@ -609,26 +677,49 @@ pub(super) fn is_later_fragment(rule: Rule<'_>, family: usize) -> Rule<'_> {
     rule.mask(SCRATCH, &mask).is_not(SCRATCH, &[0, 0])
 }
 
-/// What a rule's comment says about the policy of its chain: number, producer
-/// and action, and which ports, all of them if none.
-pub(super) fn read_policy(rule: Attributes<'_>) -> Option<(u32, (Producer, Action), Scope)> {
-    let number = rule.text(2)?.strip_prefix("policy-")?.parse().ok()?;
-    let mut words = comment_of(rule.get(7)?)?.splitn(3, ' ');
-    let (producer, action) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some((number, (producer, action), words.next()?.parse().ok()?))
+/// What a rule's comment says about the scope of its chain: its number, and one
+/// of its ranges.
+pub(super) fn read_scope(rule: Attributes<'_>) -> Option<(u32, Scope)> {
+    let number = rule.text(2)?.strip_prefix("scope-")?.parse().ok()?;
+    let scope = comment_of(rule.get(7)?)?.strip_prefix("ban of ")?;
+    Some((number, scope.parse().ok()?))
 }
 
-/// Family and length of a map of bans, by its name.
-pub(super) fn read_map_name(name: &str) -> Option<(usize, u8)> {
-    let (family, rest) = name.strip_prefix("bans")?.split_once('-')?;
-    let (length, _) = rest.split_once('-')?;
-    let family = ["4", "6"].iter().position(|f| *f == family)?;
-    Some((family, length.parse().ok()?))
+/// The prefix length of a set of bans, and the number of their scope: 0 for all
+/// ports. By its name.
+pub(super) fn read_set_name(name: &str) -> Option<(u8, u32)> {
+    let rest = name
+        .strip_prefix("bans4-")
+        .or(name.strip_prefix("bans6-"))?;
+    let (length, rest) = rest.split_once('-')?;
+    let (scope, _rank) = rest.split_once('-')?;
+    let scope = match scope {
+        "all" => 0,
+        number => number.parse().ok()?,
+    };
+    Some((length.parse().ok()?, scope))
+}
+
+/// The comment at a ban's element: who bans, and how if it is not by a drop.
+fn who_and_how(policy: &Policy) -> String {
+    match policy.action {
+        Action::Drop => policy.producer.to_string(),
+        Action::Reject => format!("{} {}", policy.producer, policy.action),
+    }
+}
+
+/// What such a comment says.
+pub(super) fn read_comment(comment: &str) -> Option<(Producer, Action)> {
+    let (producer, action) = match comment.split_once(' ') {
+        Some((producer, action)) => (producer, action.parse().ok()?),
+        None => (comment, Action::Drop),
+    };
+    Some((producer.parse().ok()?, action))
 }
 
 /// Is there a ban among these that cannot be held beside the others?
 pub(super) fn is_crowded(held: &[Held], policy: &Policy) -> bool {
-    held.len() >= MAX_RANKS && !held.iter().any(|(other, _)| **other == *policy)
+    held.len() >= MAX_HELD && !held.iter().any(|(other, _)| **other == *policy)
 }
 
 #[cfg(test)]
@@ -636,13 +727,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_maps_are_read_back() {
-        for (family, length) in [(0, 32), (0, 8), (1, 64), (1, 128)] {
-            let name = map_name(family, length, 3);
-            assert_eq!(read_map_name(&name), Some((family, length)));
+    fn names_of_sets_are_read_back() {
+        for place in [(0, 32), (0, 8), (1, 64), (1, 128)] {
+            for (what, scope) in [(Use::All(1), 0), (Use::Scope(7, 0), 7)] {
+                let name = set_name(place, what);
+                assert_eq!(read_set_name(&name), Some((place.1, scope)), "{name}");
+            }
+            // They are in the others as well.
+            assert_eq!(read_set_name(&set_name(place, Use::Some)), None);
         }
-        for other in ["bans5-1-0", "bans4", "policies", "bans4-x-0"] {
-            assert_eq!(read_map_name(other), None);
+        for other in ["bans5-1-0", "bans4", "allow4", "bans4-x-0"] {
+            assert_eq!(read_set_name(other), None);
         }
     }
 

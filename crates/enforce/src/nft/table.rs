@@ -22,9 +22,12 @@ const COLLECT_MS: u32 = 10_000;
 const TYPE_ADDRESS: [u32; 2] = [7, 8];
 const TYPE_PROTOCOL: u32 = 12;
 const TYPE_PORT: u32 = 13;
-const TYPE_MARK: u32 = 19;
 const TYPE_NAME: u32 = 41;
 const VERDICTS: u32 = 0xffff_ff00;
+
+/// nft's own notes on the byte order of keys, for `nft list`.
+const HOST: u32 = 1;
+const NETWORK: u32 = 2;
 
 /// Lengths of addresses, by family.
 pub(super) const ADDRESS: [u32; 2] = [4, 16];
@@ -38,12 +41,10 @@ pub(super) enum Shape {
     Protocols,
     /// Ranges of addresses of this family.
     Ranges(usize),
-    /// Ranges of addresses, each with a number.
-    RangeNumbers(usize),
-    /// Addresses with a number and an end.
+    /// Ranges of addresses, each with a verdict.
+    RangeVerdicts(usize),
+    /// Addresses with an end.
     Bans(usize),
-    /// Numbers with a verdict.
-    Verdicts,
     /// Flows with an address of this family: so many at most, for so long.
     Flows(usize, u32, u64),
 }
@@ -56,7 +57,10 @@ pub(super) struct Table(pub(super) String);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Element<'a> {
     pub(super) key: &'a [u8],
-    pub(super) number: Option<u32>,
+    /// The chain that a map jumps to.
+    pub(super) jump: Option<&'a str>,
+    /// What `nft list` prints beside it.
+    pub(super) comment: Option<&'a str>,
     /// Milliseconds; `None` for ever.
     pub(super) timeout: Option<u64>,
     /// The first address behind a range.
@@ -67,7 +71,8 @@ impl<'a> Element<'a> {
     pub(super) fn key(key: &'a [u8]) -> Self {
         Self {
             key,
-            number: None,
+            jump: None,
+            comment: None,
             timeout: None,
             ends_range: false,
         }
@@ -107,9 +112,8 @@ impl Table {
             Shape::Names => (0, TYPE_NAME, 16),
             Shape::Protocols => (0, TYPE_PROTOCOL, 1),
             Shape::Ranges(family) => (INTERVAL, TYPE_ADDRESS[family], ADDRESS[family]),
-            Shape::RangeNumbers(family) => (INTERVAL | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
-            Shape::Bans(family) => (TIMEOUT | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
-            Shape::Verdicts => (MAP, TYPE_MARK, 4),
+            Shape::RangeVerdicts(family) => (INTERVAL | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
+            Shape::Bans(family) => (TIMEOUT, TYPE_ADDRESS[family], ADDRESS[family]),
             Shape::Flows(family, ..) => (
                 TIMEOUT | DYNAMIC | CONCAT,
                 [TYPE_PROTOCOL, TYPE_ADDRESS[family], TYPE_PORT, TYPE_PORT]
@@ -124,16 +128,9 @@ impl Table {
             to.number(3, flags);
             to.number(4, kind);
             to.number(5, length);
-            match shape {
-                Shape::Verdicts => {
-                    to.number(6, VERDICTS);
-                    to.number(7, 4);
-                }
-                _ if flags & MAP != 0 => {
-                    to.number(6, TYPE_MARK);
-                    to.number(7, 4);
-                }
-                _ => {}
+            if flags & MAP != 0 {
+                to.number(6, VERDICTS);
+                to.number(7, 4);
             }
             if let Shape::Flows(family, most, _) = shape {
                 to.nest(9, |to| {
@@ -152,6 +149,11 @@ impl Table {
             if flags & TIMEOUT != 0 {
                 to.number(12, COLLECT_MS);
             }
+            let order = match shape {
+                Shape::Names => HOST,
+                _ => NETWORK,
+            };
+            to.bytes(13, &[&[0, 4][..], &order.to_ne_bytes()].concat());
         });
     }
 
@@ -183,20 +185,6 @@ impl Table {
         to.add(Kind::DelElements, |to| {
             to.text(1, &self.0);
             to.text(2, set);
-        });
-    }
-
-    /// Gives a number a verdict.
-    pub(super) fn verdict(&self, to: &mut Batch, map: &str, number: u32, verdict: Verdict<'_>) {
-        to.add(Kind::NewElements, |to| {
-            to.text(1, &self.0);
-            to.text(2, map);
-            to.nest(3, |to| {
-                to.nest(LIST_ELEMENT, |to| {
-                    to.nest(1, |to| to.bytes(1, &number.to_ne_bytes()));
-                    verdict.write(to, 2);
-                });
-            });
         });
     }
 
@@ -265,8 +253,8 @@ impl Table {
 impl Element<'_> {
     fn write(&self, to: &mut Batch) {
         to.nest(1, |to| to.bytes(1, self.key));
-        if let Some(number) = self.number {
-            to.nest(2, |to| to.bytes(1, &number.to_ne_bytes()));
+        if let Some(chain) = self.jump {
+            Verdict::Jump(chain).write(to, 2);
         }
         if self.ends_range {
             to.number(3, 1);
@@ -274,25 +262,25 @@ impl Element<'_> {
         if let Some(timeout) = self.timeout {
             to.long(4, timeout);
         }
+        if let Some(comment) = self.comment {
+            to.bytes(6, &user_data(comment));
+        }
     }
 }
 
-/// An element as the kernel has it: key, number, milliseconds that are left.
-pub(super) type Stored = (Vec<u8>, u32, Option<u64>);
+/// An element as the kernel has it: key, comment, milliseconds that are left.
+pub(super) type Stored = (Vec<u8>, String, Option<u64>);
 
 /// Reads the elements of a message.
 pub(super) fn read_elements(message: Attributes<'_>, into: &mut Vec<Stored>) {
     for (number, element) in message.nested(3).iter() {
         let element = Attributes::of(element);
-        let data = |at: u16| element.nested(at).get(1);
-        let (LIST_ELEMENT, Some(key)) = (number, data(1)) else {
+        let (LIST_ELEMENT, Some(key)) = (number, element.nested(1).get(1)) else {
             continue;
         };
-        let policy = data(2)
-            .and_then(|bytes| bytes.try_into().ok())
-            .map_or(0, u32::from_ne_bytes);
+        let comment = element.get(6).and_then(comment_of).unwrap_or_default();
         let left = element.long(4).map(|_| element.long(5).unwrap_or(0));
-        into.push((key.to_vec(), policy, left));
+        into.push((key.to_vec(), comment.to_owned(), left));
     }
 }
 
