@@ -16,7 +16,7 @@ use weir_lab::{Namespace, Net, Side, Veth, VethOpts, View};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weir-bench");
 /// Rows whose hooks lose nothing; what they need beside a kernel.
-const ROWS: [(&str, Option<&str>); 13] = [
+const ROWS: [(&str, Option<&str>); 14] = [
     ("cbpf-socket", None),
     ("ebpf-socket", None),
     ("iptables-input", Some("iptables")),
@@ -29,6 +29,7 @@ const ROWS: [(&str, Option<&str>); 13] = [
     ("xdp-generic", None),
     ("xdp", None),
     ("weir-tcx-1", None),
+    ("weir-nft-131k", None),
     ("weir-xdp-131k", None),
 ];
 

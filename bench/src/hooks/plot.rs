@@ -127,7 +127,7 @@ fn both(
     let [svg, png] = ["svg", "png"].map(|ending| dir.join(format!("{name}.{ending}")));
     if picture.bars {
         let bars = bars_of(run, family, main, picture.value);
-        let height = HEAD + 68 + 26 * bars.len() as u32;
+        let height = HEAD + 76 + 26 * bars.len() as u32;
         let size = (SIZE.0, height);
         bars_on(
             &SVGBackend::new(&svg, size).into_drawing_area(),
@@ -207,6 +207,7 @@ where
     B::ErrorType: 'static,
 {
     area.fill(&WHITE)?;
+    let area = &area.margin(8, 0, 0, 0);
     let longest = bars
         .iter()
         .map(|bar| bar.figure.median + bar.figure.deviation)

@@ -365,10 +365,15 @@ fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
         let Some((backend, _)) = name.rsplit_once('-') else {
             continue;
         };
-        let netfilter = format!("{backend}-bpf");
+        let bare = match backend {
+            "netfilter" => "netfilter-bpf",
+            "nft" => "nft-prerouting",
+            "ipset" => "iptables-raw",
+            hook => hook,
+        };
         let peers: &[&str] = match hook.sources {
-            Sources::Banned => &[backend, &netfilter, "ipset-131k", "nft-set-131k"],
-            _ => &[backend, &netfilter],
+            Sources::Banned => &[bare, "ipset-131k", "nft-set-131k"],
+            _ => &[bare],
         };
         let cells: Vec<String> = peers
             .iter()

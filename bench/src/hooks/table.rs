@@ -4,13 +4,13 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use weir_enforce::Choice;
 use weir_kernel::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
 
 use super::{
     programs, rules,
     site::{PORT, Place},
-    sockets,
-    weir::{self, Choice},
+    sockets, weir,
 };
 
 /// As many bans as rows with a table have.
@@ -170,6 +170,7 @@ pub const HOOKS: &[Hook] = &[
     any("xdp", None, MAP, |t| programs::attach(t, BareHook::Xdp)),
     banned("ipset-131k", RULE, rules::ipset),
     banned("nft-set-131k", RULE, rules::nft_set),
+    banned("weir-nft-131k", REASONS, |t| weir::start(t, Choice::Nft)),
     banned("weir-tcx-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Tcx))
     }),
@@ -179,6 +180,7 @@ pub const HOOKS: &[Hook] = &[
     banned("weir-xdp-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
+    one("weir-nft-1", |t| weir::start(t, Choice::Nft)),
     one("weir-tcx-1", |t| {
         weir::start(t, Choice::Kernel(KernelHook::Tcx))
     }),

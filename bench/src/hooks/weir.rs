@@ -11,8 +11,7 @@ use std::{
 use anyhow::{Context, ensure};
 use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_enforce::{
-    Backend, Entry, Expiry, Policy, Settings,
-    kernel::{self, DEFAULT_ROOT, Hook, KernelConfig},
+    Backend, Choice, Entry, Expiry, Policy, Settings, kernel::DEFAULT_ROOT, switch,
 };
 
 use super::{
@@ -20,38 +19,21 @@ use super::{
     table::{BANS, Running, Task},
 };
 
-/// Which of weir's backends.
-#[derive(Debug, Clone, Copy)]
-pub enum Choice {
-    /// The packet path on this hook.
-    Kernel(Hook),
-}
-
-impl Choice {
-    /// Opens it in the calling thread's namespace.
-    fn open(self, task: &Task, instance: &str) -> anyhow::Result<Arc<dyn Backend>> {
-        let bans = task.banned().len();
-        let Self::Kernel(hook) = self;
-        let config = KernelConfig {
-            instance: instance.to_owned(),
-            pin_root: DEFAULT_ROOT.into(),
-            ipv4_length: None,
-            room: if task.ipv4() { (bans, 0) } else { (0, bans) },
-            settings: Settings {
-                interfaces: vec![task.place.dev.clone()],
-                backend: weir_enforce::Choice::Kernel(hook),
-                advice: Default::default(),
-                max_bans: BANS as usize,
-                observe: false,
-            },
-        };
-        Ok(kernel::open(&config)?)
-    }
-
-    /// The word for it in weir's attachments.
-    fn name(self) -> &'static str {
-        let Self::Kernel(hook) = self;
-        hook.name()
+/// The settings of a daemon with this backend.
+fn settled(task: &Task, choice: Choice, instance: &str) -> switch::Place {
+    let bans = task.banned().len();
+    switch::Place {
+        instance: instance.to_owned(),
+        pin_root: DEFAULT_ROOT.into(),
+        ipv4_length: None,
+        room: if task.ipv4() { (bans, 0) } else { (0, bans) },
+        settings: Settings {
+            interfaces: vec![task.place.dev.clone()],
+            backend: choice,
+            advice: Default::default(),
+            max_bans: BANS as usize,
+            observe: false,
+        },
     }
 }
 
@@ -88,7 +70,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         .collect::<anyhow::Result<_>>()?;
     let instance = weir.instance.clone();
     let backend = task.place.enter(|| -> anyhow::Result<_> {
-        let backend = choice.open(task, &instance)?;
+        let backend = switch::open(&settled(task, choice, &instance))?;
         backend.set_allow(&PrefixSet::default())?;
         backend.insert(&entries)?;
         backend.attach()?;
@@ -132,7 +114,7 @@ impl Drop for Weir {
         let (backend, instance) = (self.backend.take(), &self.instance);
         let detached = self.place.enter(|| {
             drop(backend);
-            kernel::detach(Path::new(DEFAULT_ROOT), instance)
+            switch::detach(Path::new(DEFAULT_ROOT), instance)
         });
         if let Ok(Err(error)) = detached {
             eprintln!("cannot detach {instance}: {error}");
