@@ -50,8 +50,8 @@ impl Other {
             seed: [seed, seed + 1, seed + 2],
             v4_length: 0,
             class_lines: 0,
-            flow_jiffies: 0,
             reject: false,
+            flow_jiffies: 0,
             drop_innocent: false,
         };
         let generation = Generation::create(1, &options, None).unwrap();

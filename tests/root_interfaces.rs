@@ -60,6 +60,7 @@ fn root_each_backend_drops_and_passes() {
         ("xdp", "xdp"),
         ("xdp-generic", "xdp-generic"),
         ("tcx", "tcx"),
+        ("cls_bpf", "cls_bpf"),
         ("auto", "tcx"),
     ] {
         let site = Site::new();
@@ -142,7 +143,7 @@ fn root_an_interface_that_comes_back_is_protected_again() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
         let mut site = Site::new();
         let weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -181,7 +182,7 @@ fn root_an_interface_made_again_while_no_daemon_runs() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "tcx"] {
+    for backend in ["xdp", "tcx", "cls_bpf"] {
         let mut site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -212,7 +213,7 @@ fn root_tagged_frames_of_a_banned_source_are_dropped() {
     if skipped(&["python3"]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
         let site = Site::new();
         let weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -260,7 +261,7 @@ fn root_jumbo_frames() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
         let site = Site::with_mtu(9000);
         let weir = Weir::start(&site.host, &config(backend));
         assert_eq!(weir.attachment("eth0").0, backend);
@@ -305,7 +306,7 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
         println!("skipped: no /dev/net/tun");
         return;
     }
-    for backend in ["auto", "xdp", "xdp-generic", "tcx"] {
+    for backend in ["auto", "xdp", "xdp-generic", "tcx", "cls_bpf"] {
         weir.configure(&format!(
             "interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"
         ));
@@ -336,7 +337,17 @@ fn root_a_reload_moves_to_another_hook_without_a_gap() {
     let from = Some(addr(ATTACKER[0]));
     let mut sent = 0;
     let before = weir.packets("banned-all");
-    for backend in ["xdp", "tcx", "xdp-generic", "tcx", "xdp"] {
+    for backend in [
+        "xdp",
+        "tcx",
+        "xdp-generic",
+        "tcx",
+        "xdp",
+        "cls_bpf",
+        "tcx",
+        "cls_bpf",
+        "xdp-generic",
+    ] {
         weir.configure(&config(backend));
         std::thread::scope(|scope| {
             let reload = scope.spawn(|| weir.ask(&["reload"]));

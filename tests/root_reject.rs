@@ -21,7 +21,7 @@ use weir_lab::{
     traffic::{self, TcpServer},
 };
 
-const BACKENDS: [&str; 3] = ["tcx", "xdp", "xdp-generic"];
+const BACKENDS: [&str; 4] = ["tcx", "xdp", "xdp-generic", "cls_bpf"];
 const PORT: u16 = 2022;
 /// How long "at once" may take on a busy machine; a SYN is sent again after 1 s.
 const AT_ONCE: Duration = Duration::from_millis(900);

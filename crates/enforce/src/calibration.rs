@@ -142,18 +142,18 @@ fn by_driver(prefer: Prefer, device: &Device) -> (Vec<Hook>, String) {
     let driver = &device.driver;
     if !device.is_virtual() {
         return (
-            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
+            vec![Hook::Xdp, Hook::Tcx, Hook::ClsBpf, Hook::XdpGeneric],
             format!("auto: the driver {driver} may carry native XDP"),
         );
     }
     if native_is_worth_it(prefer, device) {
         return (
-            vec![Hook::Xdp, Hook::Tcx, Hook::XdpGeneric],
+            vec![Hook::Xdp, Hook::Tcx, Hook::ClsBpf, Hook::XdpGeneric],
             "auto: only drops count, which native XDP makes cheapest".to_owned(),
         );
     }
     (
-        vec![Hook::Tcx, Hook::XdpGeneric],
+        vec![Hook::Tcx, Hook::ClsBpf, Hook::XdpGeneric],
         format!(
             "auto: {} is a virtual device, where native XDP costs TCP more than it saves",
             or_it(driver)

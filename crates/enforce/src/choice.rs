@@ -25,11 +25,12 @@ pub enum Choice {
 
 impl Choice {
     /// All that can be typed, with the configuration's words.
-    pub const ALL: [(&str, Self); 7] = [
+    pub const ALL: [(&str, Self); 8] = [
         ("auto", Self::Auto),
         ("xdp", Self::Kernel(Hook::Xdp)),
         ("xdp-generic", Self::Kernel(Hook::XdpGeneric)),
         ("tcx", Self::Kernel(Hook::Tcx)),
+        ("cls_bpf", Self::Kernel(Hook::ClsBpf)),
         ("nft", Self::Nft),
         ("ipset", Self::Ipset),
         ("dry-run", Self::DryRun),

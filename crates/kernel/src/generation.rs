@@ -308,8 +308,8 @@ impl Generation {
     pub fn program(&self, hook: link::Hook) -> BorrowedFd<'_> {
         match hook {
             link::Hook::Xdp | link::Hook::XdpGeneric => self.xdp.as_fd(),
-            link::Hook::Tcx => self.tcx.as_fd(),
-            link::Hook::Egress => self
+            link::Hook::Tcx | link::Hook::ClsBpf => self.tcx.as_fd(),
+            link::Hook::Egress | link::Hook::EgressClsBpf => self
                 .out
                 .as_ref()
                 .expect("a generation with a class stage has an egress program")

@@ -1,5 +1,6 @@
-//! BPF links: the attachment of a program to an interface. libbpf-rs knows
-//! neither XDP modes nor tcx, so this goes to the system call directly.
+//! The attachment of a program to an interface: a BPF link, or, where the
+//! kernel has none for a hook, a tc filter (`filter`). libbpf-rs knows neither
+//! XDP modes nor tcx, so this goes to the system call directly.
 
 use std::{
     ffi::CString,
@@ -13,7 +14,10 @@ use std::{
 
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    filter::{Filter, Way},
+};
 
 /// Where in the kernel weir's program sits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,38 +28,75 @@ pub enum Hook {
     XdpGeneric,
     /// tcx ingress (kernel 6.6): after the driver made an skb.
     Tcx,
+    /// tc ingress by a filter (`cls_bpf`), for kernels without tcx.
+    ClsBpf,
     /// tcx egress: beside one of the others, when there is a geofence or list.
     Egress,
+    /// tc egress by a filter: the same beside `ClsBpf`.
+    EgressClsBpf,
 }
 
 impl Hook {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Xdp,
+        Self::XdpGeneric,
+        Self::Tcx,
+        Self::ClsBpf,
+        Self::Egress,
+        Self::EgressClsBpf,
+    ];
+
     /// The configuration's word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Xdp => "xdp",
             Self::XdpGeneric => "xdp-generic",
             Self::Tcx => "tcx",
+            Self::ClsBpf => "cls_bpf",
             Self::Egress => "egress",
+            Self::EgressClsBpf => "egress-cls_bpf",
         }
     }
 
     /// The hook of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Xdp, Self::XdpGeneric, Self::Tcx, Self::Egress]
-            .into_iter()
-            .find(|h| h.name() == name)
+        Self::ALL.into_iter().find(|h| h.name() == name)
+    }
+
+    /// Does it judge what goes out?
+    pub fn is_egress(self) -> bool {
+        self.egress() == self
+    }
+
+    /// Where its twin sits that judges what goes out.
+    pub fn egress(self) -> Self {
+        match self {
+            Self::ClsBpf | Self::EgressClsBpf => Self::EgressClsBpf,
+            Self::Xdp | Self::XdpGeneric | Self::Tcx | Self::Egress => Self::Egress,
+        }
     }
 }
 
-/// An attachment. It ends with the last reference: this handle, or its pin.
+/// An attachment. As a BPF link it ends with the last reference, this handle or
+/// its pin; as a filter when it is detached.
 pub struct Link {
-    fd: OwnedFd,
+    kind: Kind,
+}
+
+enum Kind {
+    Bpf(OwnedFd),
+    Filter(Filter),
 }
 
 impl Link {
-    /// Attaches `prog` to an interface. Never displaces another program: where
-    /// another XDP program sits, the error is EBUSY or EEXIST. tcx programs
-    /// are put first in the chain; those of others keep their order.
+    /// Attaches `prog` to an interface, for as long as the handle lives. Never
+    /// displaces another program: where another XDP program sits, the error is
+    /// EBUSY or EEXIST. tc programs are put first in the chain; those of others
+    /// keep their order.
+    ///
+    /// # Errors
+    /// EINVAL for a hook without BPF links.
     pub fn attach(prog: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<Self> {
         let mut opts = sys::bpf_link_create_opts {
             sz: size_of::<sys::bpf_link_create_opts>() as _,
@@ -78,6 +119,9 @@ impl Link {
                 opts.flags = sys::BPF_F_BEFORE;
                 sys::BPF_TCX_EGRESS
             }
+            Hook::ClsBpf | Hook::EgressClsBpf => {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
         };
         // SAFETY: `opts` is whole, and outlives the call.
         let fd = unsafe { sys::bpf_link_create(prog.as_raw_fd(), ifindex as i32, kind, &opts) };
@@ -86,28 +130,65 @@ impl Link {
         }
         // SAFETY: a non-negative answer is a new descriptor, and ours.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd })
-    }
-
-    /// The link pinned at `path`.
-    pub fn open(path: &Path) -> Result<Self> {
         Ok(Self {
-            fd: open_pin(path)?,
+            kind: Kind::Bpf(fd),
         })
     }
 
-    /// Keeps the attachment when this process ends.
+    /// The same for longer than this process: `path`, which must be free, names
+    /// the attachment.
+    pub fn attach_pinned(
+        prog: BorrowedFd<'_>,
+        ifindex: u32,
+        hook: Hook,
+        path: &Path,
+    ) -> io::Result<Self> {
+        let way = match hook {
+            Hook::ClsBpf => Way::In,
+            Hook::EgressClsBpf => Way::Out,
+            _ => {
+                let link = Self::attach(prog, ifindex, hook)?;
+                link.pin(path)
+                    .map_err(|e| io::Error::other(e.to_string()))?;
+                return Ok(link);
+            }
+        };
+        Ok(Self {
+            kind: Kind::Filter(Filter::attach(prog, ifindex, way, path)?),
+        })
+    }
+
+    /// The attachment pinned at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fd = open_pin(path)?;
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
+            .map_err(|e| Error::new(format!("look at the pin {}", path.display()), e))?;
+        Ok(Self {
+            kind: match about.lines().any(|line| line.starts_with("map_type:")) {
+                true => Kind::Filter(Filter::open(path)?),
+                false => Kind::Bpf(fd),
+            },
+        })
+    }
+
+    /// Keeps the attachment when this process ends; a filter's is kept.
     pub fn pin(&self, path: &Path) -> Result<()> {
-        pin(self.fd.as_fd(), path)
+        match &self.kind {
+            Kind::Bpf(fd) => pin(fd.as_fd(), path),
+            Kind::Filter(_) => Ok(()),
+        }
     }
 
     /// Puts another program in place, in one step: each packet sees the old or
     /// the new one.
     pub fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
-        // SAFETY: no options are passed.
-        let rc = unsafe {
-            sys::bpf_link_update(self.fd.as_raw_fd(), prog.as_raw_fd(), std::ptr::null())
+        let fd = match &self.kind {
+            Kind::Bpf(fd) => fd,
+            Kind::Filter(filter) => return filter.update(prog),
         };
+        // SAFETY: no options are passed.
+        let rc =
+            unsafe { sys::bpf_link_update(fd.as_raw_fd(), prog.as_raw_fd(), std::ptr::null()) };
         if rc < 0 {
             return Err(Error::new(
                 "update a link",
@@ -117,20 +198,46 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the program off its hook now. Dropping the last reference does so
-    /// too, but a little later, and the hook looks occupied until then.
+    /// False when somebody took it away: a filter is anybody's to delete.
+    pub fn is_there(&self) -> bool {
+        match &self.kind {
+            Kind::Bpf(_) => true,
+            Kind::Filter(filter) => filter.target().0 != 0,
+        }
+    }
+
+    /// Of a filter: its priority, 1 when no other kind comes before it.
+    pub fn priority(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::Bpf(_) => None,
+            Kind::Filter(filter) => Some(filter.priority()),
+        }
+    }
+
+    /// Takes the program off its hook now. Dropping the last reference to a
+    /// link does so too, but a little later, and the hook looks occupied until
+    /// then.
     pub fn detach(&self) {
-        // SAFETY: a plain descriptor goes in. It fails only where the link is
-        // detached already, its interface being gone.
-        unsafe { sys::bpf_link_detach(self.fd.as_raw_fd()) };
+        match &self.kind {
+            // SAFETY: a plain descriptor goes in. It fails only where the link
+            // is detached already, its interface being gone.
+            Kind::Bpf(fd) => unsafe {
+                sys::bpf_link_detach(fd.as_raw_fd());
+            },
+            Kind::Filter(filter) => filter.detach(),
+        }
     }
 
     /// (interface index, program id); the index is 0 when the interface is gone.
     pub fn target(&self) -> Result<(u32, u32)> {
+        let fd = match &self.kind {
+            Kind::Bpf(fd) => fd,
+            Kind::Filter(filter) => return Ok(filter.target()),
+        };
         let mut info = sys::bpf_link_info::default();
         let mut len = size_of_val(&info) as u32;
         // SAFETY: `info` and `len` are whole, and outlive the call.
-        let rc = unsafe { sys::bpf_link_get_info_by_fd(self.fd.as_raw_fd(), &mut info, &mut len) };
+        let rc = unsafe { sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
         if rc < 0 {
             return Err(Error::new(
                 "ask a link for its interface",
@@ -199,6 +306,21 @@ pub fn xdp_program_on(ifindex: u32) -> Option<(u32, &'static str)> {
     ))
 }
 
+fn program_info(fd: BorrowedFd<'_>) -> io::Result<sys::bpf_prog_info> {
+    let mut info = sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` and `len` are whole, and outlive the call.
+    match unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) } {
+        rc if rc < 0 => Err(io::Error::from_raw_os_error(-rc)),
+        _ => Ok(info),
+    }
+}
+
+/// The number of a loaded program.
+pub(crate) fn program_id(prog: BorrowedFd<'_>) -> io::Result<u32> {
+    program_info(prog).map(|info| info.id)
+}
+
 /// The name of a loaded program, for messages; empty when it has none.
 pub fn program_name(id: u32) -> String {
     // SAFETY: a plain number goes in.
@@ -208,12 +330,9 @@ pub fn program_name(id: u32) -> String {
     }
     // SAFETY: a non-negative answer is a new descriptor, and ours.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = sys::bpf_prog_info::default();
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: `info` and `len` are whole, and outlive the call.
-    if unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) } < 0 {
+    let Ok(info) = program_info(fd.as_fd()) else {
         return String::new();
-    }
+    };
     info.name
         .iter()
         .take_while(|c| **c != 0)

@@ -148,7 +148,7 @@ impl Path {
             .into_iter()
             .find(|r| after[*r as usize].0 > before[*r as usize].0);
         let dropped = match hook {
-            Hook::Tcx | Hook::Egress => answer.verdict == 2,
+            Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => answer.verdict == 2,
             _ => answer.verdict == 1,
         };
         assert_eq!(dropped, reason.is_some_and(Reason::is_drop), "{reason:?}");

@@ -41,7 +41,8 @@ fn candidates(
     match wanted {
         Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
-        Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx], String::new()),
+        Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx, Hook::ClsBpf], String::new()),
+        Some(Hook::ClsBpf | Hook::EgressClsBpf) => (vec![Hook::ClsBpf], String::new()),
         None => calibration::candidates(advice, name, device),
     }
 }
@@ -91,9 +92,9 @@ impl Interface {
         let device = find(&self.name)?;
         let (hooks, why) = candidates(wanted, advice, &self.name, &device);
         self.note = why;
-        self.attach_egress(&device, generation, links)?;
+        self.attach_egress(hooks[0], &device, generation, links)?;
         for (hook, pin) in pinned(links, &self.name) {
-            if hook == Hook::Egress {
+            if hook.is_egress() {
                 continue;
             }
             let link = Link::open(&pin)?;
@@ -109,7 +110,7 @@ impl Interface {
                 // Of an interface that is gone, or of a hook no longer wanted
                 // (which ends once the new one is in place, below).
                 if link.target()?.0 != device.index {
-                    remove_pin(&pin)?;
+                    remove_link(&pin)?;
                 }
             }
         }
@@ -142,19 +143,25 @@ impl Interface {
                 self.add_note(&refusals);
                 return Ok(());
             }
-            if hook != Hook::Tcx && self.state.as_ref().is_some_and(|a| a.hook != Hook::Tcx) {
+            let is_xdp = |hook| matches!(hook, Hook::Xdp | Hook::XdpGeneric);
+            if is_xdp(hook) && self.state.as_ref().is_some_and(|a| is_xdp(a.hook)) {
                 stand_in =
                     Link::attach(generation.program(Hook::Tcx), device.index, Hook::Tcx).ok();
                 let ours = self.state.take().expect("just looked");
                 ours.link.detach();
                 remove_pin(&ours.pin)?;
             }
-            match Link::attach(generation.program(hook), device.index, hook) {
+            let pin = pin_of(links, &self.name, hook);
+            // A leftover of an interface with another index.
+            remove_link(&pin)?;
+            match Link::attach_pinned(generation.program(hook), device.index, hook, &pin) {
                 Ok(link) => {
-                    let pin = links.join(pins::escape(&format!("{}@{}", self.name, hook.name())));
-                    // A leftover of an interface with another index.
-                    remove_pin(&pin)?;
-                    link.pin(&pin)?;
+                    if let Some(priority) = link.priority().filter(|priority| *priority > 1) {
+                        refusals.push(format!(
+                            "{}: filters of others come before it (priority {priority})",
+                            hook.name()
+                        ));
+                    }
                     self.add_note(&refusals);
                     let old = self.state.replace(Attached {
                         link,
@@ -187,55 +194,74 @@ impl Interface {
     }
 
     /// Attaches the twin on egress, takes it over, or takes it away where
-    /// there is nothing for it to judge.
+    /// there is nothing for it to judge. Beside `ingress`, it is of its kind;
+    /// a filter where the kernel has no tcx.
     fn attach_egress(
         &mut self,
+        ingress: Hook,
         device: &Device,
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<(), Error> {
-        let pin = links.join(pins::escape(&format!(
-            "{}@{}",
-            self.name,
-            Hook::Egress.name()
-        )));
         if generation.classes.lines() == 0 {
             end(self.egress.take().map(|egress| egress.link));
-            return remove_pin(&pin);
+            for (_, pin) in pinned(links, &self.name)
+                .iter()
+                .filter(|(hook, _)| hook.is_egress())
+            {
+                remove_link(pin)?;
+            }
+            return Ok(());
         }
-        let program = generation.program(Hook::Egress);
-        if self.egress.is_none() && pin.exists() {
+        for (hook, pin) in pinned(links, &self.name) {
+            if !hook.is_egress() || self.egress.is_some() {
+                continue;
+            }
             let link = Link::open(&pin)?;
             if link.target()?.0 == device.index {
                 self.egress = Some(Attached {
                     link,
-                    hook: Hook::Egress,
+                    hook,
                     ifindex: device.index,
-                    pin: pin.clone(),
+                    pin,
                 });
             }
         }
-        if let Some(egress) = &self.egress
-            && egress.ifindex == device.index
-        {
-            return Ok(egress.link.update(program)?);
+        let mut hooks = vec![ingress.egress(), Hook::EgressClsBpf];
+        hooks.dedup();
+        let mut refusals = Vec::new();
+        for hook in hooks {
+            let program = generation.program(hook);
+            if let Some(egress) = &self.egress
+                && egress.ifindex == device.index
+                && egress.hook == hook
+            {
+                return Ok(egress.link.update(program)?);
+            }
+            let pin = pin_of(links, &self.name, hook);
+            remove_link(&pin)?;
+            match Link::attach_pinned(program, device.index, hook, &pin) {
+                Ok(link) => {
+                    let old = self.egress.replace(Attached {
+                        link,
+                        hook,
+                        ifindex: device.index,
+                        pin,
+                    });
+                    if let Some(old) = old {
+                        old.link.detach();
+                        remove_pin(&old.pin)?;
+                    }
+                    return Ok(());
+                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
+            }
         }
-        remove_pin(&pin)?;
-        let link = Link::attach(program, device.index, Hook::Egress).map_err(|e| {
-            Error::Unsupported(format!(
-                "cannot judge what goes out of {}: {}",
-                self.name,
-                refusal(Hook::Egress, device, &e)
-            ))
-        })?;
-        link.pin(&pin)?;
-        self.egress = Some(Attached {
-            link,
-            hook: Hook::Egress,
-            ifindex: device.index,
-            pin,
-        });
-        Ok(())
+        Err(Error::Unsupported(format!(
+            "cannot judge what goes out of {}: {}",
+            self.name,
+            refusals.join("; ")
+        )))
     }
 
     /// Takes away weir's own other links on this interface.
@@ -243,7 +269,7 @@ impl Interface {
         for (_, pin) in pinned(links, &self.name) {
             let ours = [&self.state, &self.egress];
             if ours.into_iter().flatten().all(|a| a.pin != pin) {
-                remove_pin(&pin)?;
+                remove_link(&pin)?;
             }
         }
         Ok(())
@@ -261,14 +287,20 @@ impl Interface {
         let index = Device::find(&self.name).map(|d| d.index).ok();
         if let Some(attached) = &self.state {
             if index == Some(attached.ifindex) {
-                return Ok(false);
+                let lost = |a: &mut Attached| !a.link.is_there();
+                let ours = [self.state.take_if(lost), self.egress.take_if(lost)];
+                if ours.iter().all(Option::is_none) {
+                    return Ok(false);
+                }
+                tracing::warn!(interface = self.name, "somebody removed weir's filter");
+            } else {
+                remove_pin(&attached.pin)?;
+                self.state = None;
+                if let Some(egress) = self.egress.take() {
+                    remove_pin(&egress.pin)?;
+                }
+                self.note = "the interface is away".to_owned();
             }
-            remove_pin(&attached.pin)?;
-            self.state = None;
-            if let Some(egress) = self.egress.take() {
-                remove_pin(&egress.pin)?;
-            }
-            self.note = "the interface is away".to_owned();
         }
         match index {
             Some(_) => self
@@ -298,7 +330,7 @@ impl Interface {
         let Ok(device) = find(&self.name) else {
             return Ok(());
         };
-        match self.attach_egress(&device, generation, links) {
+        match self.attach_egress(attached.hook, &device, generation, links) {
             Err(Error::Kernel(e)) if gone(&e) => Ok(()),
             done => done,
         }
@@ -354,7 +386,20 @@ pub(super) fn all_pinned(links: &std::path::Path) -> Vec<(String, Hook, PathBuf)
         .collect()
 }
 
-pub(super) fn remove_pin(pin: &std::path::Path) -> Result<(), Error> {
+/// Where the attachment of an interface to a hook is pinned.
+fn pin_of(links: &std::path::Path, name: &str, hook: Hook) -> PathBuf {
+    links.join(pins::escape(&format!("{name}@{}", hook.name())))
+}
+
+/// Ends the attachment that is pinned there, if any is.
+pub(super) fn remove_link(pin: &std::path::Path) -> Result<(), Error> {
+    if let Ok(link) = Link::open(pin) {
+        link.detach();
+    }
+    remove_pin(pin)
+}
+
+fn remove_pin(pin: &std::path::Path) -> Result<(), Error> {
     match fs::remove_file(pin) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(weir_kernel::Error::new(format!("unpin {}", pin.display()), e).into())
@@ -394,6 +439,16 @@ fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
                 hook.name()
             )
         }
+        None if matches!(hook, Hook::ClsBpf | Hook::EgressClsBpf) => match e.kind() {
+            io::ErrorKind::AlreadyExists => format!(
+                "{}: filters of another kind have the first priorities; `tc filter show dev IF ingress` lists them",
+                hook.name()
+            ),
+            _ => format!(
+                "{}: {e} (probe: a clsact qdisc with a bpf filter; CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF)",
+                hook.name()
+            ),
+        },
         None if hook == Hook::Xdp
             && e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) =>
         {

@@ -32,7 +32,7 @@ use weir_core::{
 };
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
-    fault, link::Link, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
+    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 
 pub use weir_kernel::link::Hook;
@@ -224,10 +224,7 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     let instance = InstanceDir::open(pin_root, instance)?;
     let mut interfaces = Vec::new();
     for (name, hook, pin) in attach::all_pinned(&instance.links()) {
-        if let Ok(link) = Link::open(&pin) {
-            link.detach();
-        }
-        attach::remove_pin(&pin)?;
+        attach::remove_link(&pin)?;
         interfaces.push(format!("{name} ({})", hook.name()));
     }
     instance.remove()?;
@@ -484,7 +481,7 @@ impl Backend for Kernel {
         }
         for (name, _, pin) in attach::all_pinned(&links) {
             if !interfaces.iter().any(|i| i.name == name) {
-                attach::remove_pin(&pin)?;
+                attach::remove_link(&pin)?;
             }
         }
         self.attached.store(true, Ordering::Relaxed);
