@@ -11,7 +11,7 @@ nginx-light bind9 python3 libzmq3-dev ca-certificates nmap masscan curl"
 # What checks the scripts and the man pages.
 packages="$packages shellcheck mandoc"
 # What the benchmarks compare with.
-packages="$packages iptables nftables"
+packages="$packages iptables nftables ipset"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2

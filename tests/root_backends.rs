@@ -3,15 +3,33 @@
 
 mod common;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use common::{
     ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
 };
-use weir_lab::traffic::{TcpServer, UdpServer, ping, udp_request};
+use weir_core::{
+    Action, Prefix, PrefixSet, Scope,
+    class::{ListLayer, Plan},
+    fence::Direction,
+    geo::Atlas,
+    verdict::{Asked, decide},
+};
+use weir_lab::{
+    VethOpts,
+    mmdb::{Mmdb, country},
+    traffic::{TcpServer, UdpServer, ping, tcp_connect, udp_request, udp_send},
+};
 
 const PORT: u16 = 8080;
 const OTHER_PORT: u16 = 2222;
+/// What backends and their neighbours are driven by.
+const PROGRAMS: [&str; 3] = ["nft", "ipset", "iptables-restore"];
 
 /// What the table has a line for.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +38,7 @@ struct Case {
     geofence: bool,
 }
 
-const BACKENDS: [Case; 4] = [
+const BACKENDS: [Case; 5] = [
     Case {
         backend: "xdp",
         geofence: true,
@@ -36,6 +54,10 @@ const BACKENDS: [Case; 4] = [
     Case {
         backend: "nft",
         geofence: true,
+    },
+    Case {
+        backend: "ipset",
+        geofence: false,
     },
 ];
 
@@ -60,7 +82,7 @@ fn pings(site: &Site, from: &str, family: usize, time: Duration) -> bool {
 
 #[test]
 fn root_bans_are_the_same_everywhere() {
-    if skipped(&[]) {
+    if skipped(&PROGRAMS) {
         return;
     }
     for case in only() {
@@ -139,9 +161,643 @@ fn root_bans_are_the_same_everywhere() {
             "{gone:?}"
         );
         site.serves(ATTACKER[0], at(0, PORT));
+        nothing_left(&site);
         weir.run();
         assert!(!site.connects(ATTACKER[0], at(0, PORT)));
     }
+}
+
+/// Lists and, where there is one, the geofence, with a list of some ports.
+#[test]
+fn root_lists_and_places_are_the_same_everywhere() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    for case in only() {
+        println!("{case:?}");
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, "");
+        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let _other = TcpServer::start(&site.host, any(OTHER_PORT), b"").unwrap();
+        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        fs::write(weir.path("bad.txt"), "198.51.100.8\n2001:db8:bad:1::/64\n").unwrap();
+        fs::write(weir.path("some.txt"), "203.0.113.5\n2001:db8:c::5\n").unwrap();
+        let places = Mmdb::new("Test-Country")
+            .with("198.51.100.0/24", country("RU", "EU"))
+            .with("2001:db8:bad::/48", country("RU", "EU"))
+            .build();
+        fs::write(weir.path("places.mmdb"), places).unwrap();
+        let path = |name: &str| weir.path(name).display().to_string();
+        let geofence = format!(
+            "[geofence]\ndatabase = {:?}\ndeny = [\"country:RU\"]\n",
+            path("places.mmdb")
+        );
+        let lists = format!(
+            "[list.bad]\nfile = {:?}\n[list.some]\nfile = {:?}\nports = [\"{OTHER_PORT}/tcp\"]\n",
+            path("bad.txt"),
+            path("some.txt")
+        );
+        let more = if case.geofence {
+            geofence + &lists
+        } else {
+            lists.clone()
+        };
+        weir.configure(&config(case, &more));
+        weir.run();
+        for family in [0, 1] {
+            let (bad, customer) = (OTHER[family], CUSTOMER[family]);
+            assert!(!site.connects(bad, at(family, PORT)), "{bad}");
+            assert!(!pings(&site, bad, family, SILENCE));
+            assert_eq!(weir.why(bad)["verdict"], "listed");
+            site.serves(customer, at(family, PORT));
+            assert!(!site.connects(customer, at(family, OTHER_PORT)));
+            site.serves(GATEWAY[family], at(family, OTHER_PORT));
+            weir.ask(&["allow", "add", bad]).done();
+            site.serves(bad, at(family, PORT));
+            weir.ask(&["allow", "del", bad]).done();
+            assert!(!site.connects(bad, at(family, PORT)));
+        }
+        assert!(weir.packets("listed") >= 6);
+        if case.geofence {
+            for family in [0, 1] {
+                let denied = addr(ATTACKER[family]);
+                assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+                assert!(!pings(&site, ATTACKER[family], family, SILENCE));
+                let before = udp.received();
+                udp_send(&site.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
+                // What this host asks for is answered, whatever the protocol.
+                let there = |port| SocketAddr::new(denied, port);
+                let _web = TcpServer::start(&site.internet, there(443), b"").unwrap();
+                let _dns = UdpServer::start(&site.internet, there(53)).unwrap();
+                tcp_connect(&site.host, None, there(443), SOON).unwrap();
+                udp_request(&site.host, None, there(53), b"?", SOON).unwrap();
+                ping(&site.host, None, denied, SOON).unwrap();
+                assert_eq!(udp.received(), before);
+            }
+            assert!(weir.packets("fenced") >= 4);
+            assert!(weir.packets("reply") >= 4);
+            let status = weir.json(&["status"]);
+            let dropped = status["dropped"].as_array().unwrap();
+            assert!(dropped.iter().any(|d| d["country"] == "RU"), "{status}");
+            assert!(dropped.iter().any(|d| d["list"] == "bad"), "{status}");
+        }
+        // Another list, in its place: one is let in, one is not any more.
+        fs::write(weir.path("bad.txt"), "203.0.113.5\n2001:db8:c::/64\n").unwrap();
+        weir.configure(&config(case, &lists));
+        weir.ask(&["reload"]).done();
+        weir.ask(&["list", "refresh"]).done();
+        for family in [0, 1] {
+            site.serves_soon(OTHER[family], at(family, PORT));
+            soon("the new list", || {
+                (!site.connects(CUSTOMER[family], at(family, PORT))).then_some(())
+            });
+        }
+        // It outlives the daemon, and goes when the configuration has none.
+        weir.kill();
+        assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+        weir.configure(&config(case, ""));
+        weir.run();
+        for family in [0, 1] {
+            site.serves_soon(CUSTOMER[family], at(family, PORT));
+        }
+        weir.stop();
+        weir.detach().done();
+        nothing_left(&site);
+    }
+}
+
+/// What somebody else has is as before, and nothing of ours is there.
+fn nothing_left(site: &Site) {
+    for (program, args) in [
+        ("nft", &["list", "ruleset"][..]),
+        ("ipset", &["list", "-name"]),
+        ("iptables-save", &[]),
+        ("ip6tables-save", &[]),
+    ] {
+        let said = site.host.output(program, args).unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(!said.contains("weir"), "{program}: {said}");
+    }
+}
+
+/// From each backend to each: by a reload while packets come, and by another
+/// configuration at the next start. Not one packet comes through, and no ban is
+/// lost, also none that is made meanwhile.
+#[test]
+fn root_no_packet_passes_while_the_backend_changes() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let case = |backend| Case {
+        backend,
+        geofence: false,
+    };
+    // The daemon keeps what iptables needs only when it begins with it.
+    let mut weir = Weir::start(&site.host, &config(case("ipset"), ""));
+    let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+    let from = [ATTACKER[0], ATTACKER[1], "198.18.7.7"];
+    for subject in [ATTACKER[0], "2001:db8:bad::/64", "198.18.0.0/17"] {
+        weir.ask(&["ban", subject, "--for", "1h"]).done();
+    }
+    let sent = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for source in from {
+                    let source = addr(source);
+                    let to = at(usize::from(source.is_ipv6()), PORT);
+                    let some = udp_send(&site.internet, Some(source), to, b"x", 20).unwrap();
+                    sent.fetch_add(some, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut made = 0;
+        let way = [
+            "nft",
+            "tcx",
+            "ipset",
+            "xdp",
+            "nft",
+            "ipset",
+            "tcx",
+            "nft",
+            "xdp-generic",
+        ];
+        for (turn, backend) in way.into_iter().enumerate() {
+            let before = sent.load(Ordering::Relaxed);
+            weir.configure(&config(case(backend), ""));
+            std::thread::scope(|scope| {
+                let changing = scope.spawn(|| weir.ask(&["reload"]));
+                while !changing.is_finished() {
+                    let subject = format!("203.0.113.{}", 100 + made);
+                    weir.ask(&["ban", &subject, "--for", "1h"]).done();
+                    made += 1;
+                }
+                changing.join().unwrap().done();
+            });
+            let status = weir.json(&["status"]);
+            assert_eq!(status["backend"], backend);
+            assert_eq!(status["usage"]["bans"], 2 + made, "{turn}: {status}");
+            assert_eq!(status["usage"]["wide"], 1, "{status}");
+            assert!(sent.load(Ordering::Relaxed) > before);
+            assert_eq!(server.received(), 0, "to {backend}");
+            if made > 0 {
+                let last = format!("203.0.113.{}", 99 + made);
+                assert!(!pings(&site, &last, 0, SILENCE), "{last} on {backend}");
+            }
+        }
+        let total = 2 + made;
+        for backend in ["nft", "ipset", "tcx", "nft", "xdp", "ipset", "nft"] {
+            weir.stop();
+            weir.configure(&config(case(backend), ""));
+            weir.run();
+            let status = weir.json(&["status"]);
+            assert_eq!(status["backend"], backend);
+            assert_eq!(status["usage"]["bans"], total, "{status}");
+            assert_eq!(server.received(), 0, "restarted with {backend}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{} packets while the backend changed", sent.into_inner());
+    // The unspent time went along.
+    let left = weir.why(ATTACKER[0])["bans"][0]["remaining_seconds"].as_u64();
+    assert!((3300..=3600).contains(&left.unwrap()), "{left:?}");
+    weir.ask(&["unban", "--all"]).done();
+    let asks = |source| {
+        udp_request(
+            &site.internet,
+            Some(addr(source)),
+            at(0, PORT),
+            b"?",
+            SILENCE,
+        )
+        .is_ok()
+    };
+    soon("to be served again", || asks(ATTACKER[0]).then_some(()));
+    weir.stop();
+    weir.detach().done();
+    nothing_left(&site);
+}
+
+/// As firewalld and Docker have them, in part: zones, a service chain, address
+/// translation to a container, user chains.
+const THEIRS: &str = "
+table inet firewalld {
+	set trusted { type ipv4_addr; flags interval; elements = { 10.0.0.0/8, 203.0.113.0/24 } }
+	map zones { type ifname : verdict; elements = { \"eth0\" : goto public } }
+	chain mangle_PREROUTING { type filter hook prerouting priority mangle + 10; policy accept; }
+	chain nat_PREROUTING { type nat hook prerouting priority dstnat + 10; policy accept;
+		tcp dport 8081 counter dnat ip to 10.9.0.2:8080 }
+	chain filter_INPUT { type filter hook input priority filter + 10; policy accept;
+		ct state { established, related } accept
+		iifname vmap @zones }
+	chain filter_FORWARD { type filter hook forward priority filter + 10; policy accept;
+		ip saddr @trusted counter accept }
+	chain public { tcp dport { 22, 8080 } accept }
+}
+";
+const THEIR_IPTABLES: &str = "*nat
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A DOCKER ! -i docker0 -p tcp -m tcp --dport 8082 -j DNAT --to-destination 10.9.0.2:8080
+-A POSTROUTING -s 10.9.0.0/24 ! -o docker0 -j MASQUERADE
+COMMIT
+*filter
+:DOCKER - [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+-A FORWARD -o docker0 -j DOCKER
+-A DOCKER -d 10.9.0.2/32 -o docker0 -p tcp -m tcp --dport 8080 -j ACCEPT
+-A DOCKER-USER -j RETURN
+COMMIT
+*raw
+:THEIRS - [0:0]
+-A PREROUTING -p udp -m udp --dport 12345 -j THEIRS
+-A THEIRS -s 203.0.113.9/32 -j NOTRACK
+COMMIT
+";
+
+/// Everybody else's rules and sets, without counters and dates.
+fn theirs(site: &Site) -> String {
+    [
+        ("nft", &["-s", "list", "ruleset"][..]),
+        ("ipset", &["save"]),
+        ("iptables-save", &[]),
+        ("ip6tables-save", &[]),
+    ]
+    .map(|(program, args)| {
+        let out = site.host.output(program, args).unwrap();
+        assert!(out.status.success(), "{program}: {out:?}");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines
+            .map(|line| line.split(" [").next().unwrap().to_owned() + "\n")
+            .collect::<String>()
+    })
+    .concat()
+}
+
+/// With other people's rules in place: translated and forwarded packets of
+/// banned sources are dropped as well, and the rules are the same, byte by byte,
+/// before and after weir's whole life.
+#[test]
+fn root_other_rules_stay_and_forwarded_packets_are_dropped() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    for case in only() {
+        println!("{case:?}");
+        let site = Site::new();
+        let inside = site.net.namespace("inside").unwrap();
+        let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"]).unwrap();
+        let _wire = site
+            .net
+            .veth(&site.host, "docker0", &inside, "eth0", opts)
+            .unwrap();
+        inside
+            .ip(&["route add default via 10.9.0.1".to_owned()])
+            .unwrap();
+        site.host.forward().unwrap();
+        let feed = |program: &str, args: &[&str], text: &str| {
+            let file = std::env::temp_dir().join(format!("weir-rules-{}", std::process::id()));
+            fs::write(&file, text).unwrap();
+            let path = file.display().to_string();
+            let args = [args, &[path.as_str()]].concat();
+            site.host.run(program, &args).unwrap();
+            fs::remove_file(file).unwrap();
+        };
+        feed("nft", &["-f"], THEIRS);
+        feed("iptables-restore", &["--noflush"], THEIR_IPTABLES);
+        site.host
+            .run("ipset", &["create", "theirs", "hash:net"])
+            .unwrap();
+        site.host
+            .run("ipset", &["add", "theirs", "10.0.0.0/8"])
+            .unwrap();
+        let before = theirs(&site);
+
+        let server = TcpServer::start(&inside, any(PORT), b"").unwrap();
+        let _own = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let mut weir = Weir::start(&site.host, &config(case, ""));
+        for port in [8081, 8082] {
+            site.serves(ATTACKER[0], at(0, port));
+        }
+        let accepted = server.accepted();
+        assert_eq!(accepted, 2);
+        weir.ask(&["ban", ATTACKER[0], "--for", "1h"]).done();
+        for port in [PORT, 8081, 8082] {
+            assert!(!site.connects(ATTACKER[0], at(0, port)), "{port}");
+            site.serves(CUSTOMER[0], at(0, port));
+        }
+        // Of one port: that on the wire, before translation.
+        weir.ask(&["unban", ATTACKER[0]]).done();
+        weir.ask(&["ban", ATTACKER[0], "--port", "8081/tcp"]).done();
+        assert!(!site.connects(ATTACKER[0], at(0, 8081)));
+        site.serves(ATTACKER[0], at(0, 8082));
+        // All others can still be listed beside ours.
+        let beside = theirs(&site);
+        for line in before.lines().filter(|line| !line.is_empty()) {
+            assert!(beside.contains(line), "{line}");
+        }
+        weir.kill();
+        assert!(!site.connects(ATTACKER[0], at(0, 8081)));
+        weir.run();
+        weir.stop();
+        weir.detach().done();
+        assert_eq!(theirs(&site), before, "{case:?}");
+        site.serves(ATTACKER[0], at(0, 8081));
+    }
+}
+
+/// Somebody reloads the firewall and takes everybody's rules with it.
+#[test]
+fn root_what_others_flush_comes_back() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    for (backend, flush) in [
+        ("nft", &["nft", "flush", "ruleset"][..]),
+        ("ipset", &["iptables", "-t", "raw", "-F"]),
+        ("ipset", &["nft", "flush", "ruleset"]),
+    ] {
+        let site = Site::new();
+        let case = Case {
+            backend,
+            geofence: false,
+        };
+        let weir = Weir::start(&site.host, &config(case, ""));
+        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        weir.ask(&["ban", ATTACKER[0], "--for", "1h"]).done();
+        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+        for _ in 0..2 {
+            site.host.run(flush[0], &flush[1..]).unwrap();
+            soon("the bans to be back", || {
+                (!site.connects(ATTACKER[0], at(0, PORT))).then_some(())
+            });
+            site.serves(CUSTOMER[0], at(0, PORT));
+        }
+        assert!(weir.said().contains("somebody has changed"));
+    }
+}
+
+/// A hundred thousand at once by a jail, then over a restart and away again.
+#[test]
+fn root_a_hundred_thousand_bans_hold_everywhere() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    const MANY: u32 = 100_000;
+    for case in only() {
+        println!("{case:?}");
+        let site = Site::new();
+        let jail = "[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
+        let mut weir = Weir::start(&site.host, &config(case, jail));
+        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let begun = std::time::Instant::now();
+        let all = (0..MANY).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
+        weir.log_failures(all, 1);
+        let bans = |weir: &Weir| weir.json(&["status"])["usage"]["bans"].as_u64().unwrap();
+        soon("all of them", || {
+            (bans(&weir) == u64::from(MANY)).then_some(())
+        });
+        println!("{MANY} lines to bans: {:?}", begun.elapsed());
+        let in_force = || {
+            for who in ["198.18.0.1", "198.18.200.7", "198.19.134.159"] {
+                assert!(!site.connects(who, at(0, PORT)), "{who}");
+            }
+            site.serves("198.19.134.160", at(0, PORT));
+            site.serves(CUSTOMER[1], at(1, PORT));
+        };
+        in_force();
+        weir.kill();
+        in_force();
+        let begun = std::time::Instant::now();
+        weir.run();
+        println!("restarted in {:?}", begun.elapsed());
+        in_force();
+        assert_eq!(bans(&weir), u64::from(MANY));
+        weir.ask(&["unban", "198.18.200.7"]).done();
+        site.serves("198.18.200.7", at(0, PORT));
+    }
+}
+
+/// A stream of numbers that is the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % sides
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.roll(of.len())]
+    }
+
+    /// Somebody outside; few, so that prefixes hold many of them.
+    fn source(&mut self) -> IpAddr {
+        let n = self.roll(48) as u16;
+        match self.roll(2) {
+            0 => IpAddr::from([198, 18, (n >> 4) as u8, (n & 15) as u8 * 16 + 1]),
+            _ => IpAddr::from([0x2001, 0xdb8, 0xbad, n >> 3, 0, 0, 0, (n & 7) + 1]),
+        }
+    }
+
+    fn prefix(&mut self) -> Prefix {
+        let source = self.source();
+        let lengths: &[u8] = match source {
+            IpAddr::V4(_) => &[32, 32, 32, 24, 24, 20, 23, 25, 28],
+            IpAddr::V6(_) => &[128, 128, 64, 64, 56, 60, 63, 65, 126],
+        };
+        Prefix::new(source, lengths[self.roll(lengths.len())]).unwrap()
+    }
+}
+
+/// Random bans, allow list and lists; random packets. Who gets through is whom
+/// the reference decision lets through, with every backend.
+#[test]
+fn root_every_backend_agrees_with_the_reference() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    const PORTS: [u16; 3] = [PORT, OTHER_PORT, 5353];
+    const SCOPES: [&str; 7] = [
+        "all",
+        "all",
+        "8080/udp",
+        "2222",
+        "2000-9000/udp",
+        "22/tcp,8080/tcp",
+        "5353/udp,8080",
+    ];
+    for (case, seed) in only().flat_map(|case| [(case, 1), (case, 2)]) {
+        let mut dice = Dice(seed);
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, "");
+        let prefixes =
+            |dice: &mut Dice, count| -> Vec<Prefix> { (0..count).map(|_| dice.prefix()).collect() };
+        let lists = [prefixes(&mut dice, 6), prefixes(&mut dice, 6)];
+        let allow = prefixes(&mut dice, 5);
+        let scopes: [Scope; 2] = ["all", "2222/udp"].map(|scope| scope.parse().unwrap());
+        let mut more = format!("allow = {:?}\n", texts(&allow));
+        for (number, list) in lists.iter().enumerate() {
+            let file = weir.path(&format!("list{number}.txt"));
+            fs::write(&file, texts(list).join("\n") + "\n").unwrap();
+            let ports = ["", "ports = [\"2222/udp\"]\n"][number];
+            more += &format!("[list.l{number}]\nfile = {file:?}\n{ports}");
+        }
+        weir.configure(&config(case, &more));
+        weir.run();
+        let mut bans: Vec<(Prefix, Scope)> = Vec::new();
+        for _ in 0..24 {
+            let (subject, scope) = (dice.prefix(), dice.pick(&SCOPES));
+            let text = subject.to_string();
+            let mut verb = vec!["ban", &text, "--for", "1h"];
+            if scope != "all" {
+                verb.extend(["--port", scope]);
+            }
+            weir.ask(&verb).done();
+            bans.push((subject, scope.parse().unwrap()));
+        }
+        for _ in 0..4 {
+            let (subject, _) = bans[dice.roll(bans.len())].clone();
+            weir.ask(&["unban", &subject.to_string()]).done();
+            bans.retain(|(other, _)| *other != subject);
+            if bans.is_empty() {
+                break;
+            }
+        }
+
+        let layers: Vec<_> = ["l0", "l1"]
+            .into_iter()
+            .enumerate()
+            .map(|(number, name)| ListLayer {
+                name,
+                scope: &scopes[number],
+                direction: Direction::In,
+                prefixes: &lists[number],
+            })
+            .collect();
+        let classes = Plan {
+            atlas: &Atlas::default(),
+            fences: &[],
+            lists: &layers,
+        };
+        let classes = classes.join().unwrap();
+        let exempt: PrefixSet = allow.iter().copied().collect();
+        let expected = |source: IpAddr, port: u16| {
+            let holding = bans.iter().filter(|(subject, _)| subject.contains(source));
+            let asked = Asked {
+                ports: &[(17, port)],
+                denied: classes.judge(source, false, Some((17, port))).reason(),
+                allowed: exempt.lookup(source).is_some(),
+                observe: false,
+            };
+            decide(holding.map(|(_, scope)| (scope, Action::Drop)), &asked)
+        };
+
+        let sockets = site
+            .host
+            .enter(|| PORTS.map(|port| UdpSocket::bind(any(port)).unwrap()));
+        let sockets = sockets.unwrap();
+        let (mut dropped, mut passed) = (0, 0);
+        for round in 0..16u32 {
+            let packets: Vec<(IpAddr, usize)> = (0..60)
+                .map(|_| (dice.source(), dice.roll(PORTS.len())))
+                .collect();
+            let send = |source: IpAddr, port: usize, number: u32| {
+                let to = at(usize::from(source.is_ipv6()), PORTS[port]);
+                let payload = number.to_be_bytes();
+                let sent = udp_send(&site.internet, Some(source), to, &payload, 1).unwrap();
+                assert_eq!(sent, 1, "{source}");
+            };
+            for (number, (source, port)) in packets.iter().enumerate() {
+                send(*source, *port, number as u32);
+            }
+            // One wire: what was to come has come when these are here.
+            let mut arrived = vec![false; packets.len()];
+            for (port, socket) in sockets.iter().enumerate() {
+                send(addr(GATEWAY[0]), port, u32::MAX);
+                socket.set_read_timeout(Some(SOON)).unwrap();
+                let mut bytes = [0; 4];
+                loop {
+                    socket.recv(&mut bytes).unwrap();
+                    match u32::from_be_bytes(bytes) {
+                        u32::MAX => break,
+                        number => arrived[number as usize] = true,
+                    }
+                }
+            }
+            for ((source, port), arrived) in packets.iter().zip(arrived) {
+                let reason = expected(*source, PORTS[*port]);
+                assert_eq!(
+                    arrived,
+                    !reason.is_drop(),
+                    "{case:?}, seed {seed}, round {round}: {source} to {}: {reason}\n{bans:?}\n{lists:?}\n{allow:?}",
+                    PORTS[*port]
+                );
+                match arrived {
+                    true => passed += 1,
+                    false => dropped += 1,
+                }
+            }
+        }
+        println!(
+            "{} seed {seed}: {dropped} dropped, {passed} passed",
+            case.backend
+        );
+        assert!(dropped > 100 && passed > 100);
+    }
+}
+
+fn texts(prefixes: &[Prefix]) -> Vec<String> {
+    prefixes.iter().map(ToString::to_string).collect()
+}
+
+/// What a backend cannot do is told, and refused where it would be silence.
+#[test]
+fn root_limits_are_told() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let case = |backend| Case {
+        backend,
+        geofence: false,
+    };
+    for (backend, more, words) in [
+        ("nft", "[decoy]\nports = [\"23/tcp\"]\n", "no decoy ports"),
+        ("ipset", "[decoy]\nports = [\"23/tcp\"]\n", "no decoy ports"),
+        (
+            "ipset",
+            "[geofence]\ndeny = [\"country:RU\"]\n",
+            "no geofence",
+        ),
+    ] {
+        let weir = Weir::new(&site.host, &config(case(backend), more));
+        weir.ask(&["check"]).refused(&["backend", backend, words]);
+    }
+    for backend in ["nft", "ipset"] {
+        let weir = Weir::start(&site.host, &config(case(backend), ""));
+        let status = weir.json(&["status"]);
+        let limits = status["limits"].as_array().unwrap();
+        assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
+        let said = weir.ask(&["status"]).done().out;
+        assert!(said.contains("no decoy ports"), "{said}");
+    }
+    let weir = Weir::start(&site.host, &config(case("tcx"), ""));
+    assert_eq!(
+        weir.json(&["status"])["limits"].as_array().unwrap().len(),
+        0
+    );
+    // What iptables needs was given up at the start.
+    weir.configure(&config(case("ipset"), ""));
+    weir.ask(&["reload"]).refused(&["restart", "CAP_NET_RAW"]);
 }
 
 /// The cases, or the one that WEIR_BACKEND names.

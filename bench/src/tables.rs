@@ -18,8 +18,11 @@ use weir_daemon::{
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
+    switch::{self, Place},
 };
 use weir_kernel::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
+
+use weir_lab::Net;
 
 use crate::report::Report;
 
@@ -136,6 +139,49 @@ pub fn run(report: &mut Report, _weir: &Path) -> anyhow::Result<()> {
             "s",
             &seconds,
         );
+    }
+    through_others(report)
+}
+
+/// 100k bans at once and one more, through the backends that are programs of the
+/// system; in a network of its own.
+fn through_others(report: &mut Report) -> anyhow::Result<()> {
+    let many = entries(100_000, false)?;
+    let one = entries(100_001, false)?.split_off(100_000);
+    for backend in [Choice::Nft, Choice::Ipset] {
+        let (mut bulk, mut single) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let net = Net::new()?;
+            let (all, another) = net.namespace("host")?.enter(|| -> anyhow::Result<_> {
+                let mut place = Place {
+                    instance: format!("bench-{}", std::process::id()),
+                    pin_root: kernel::DEFAULT_ROOT.into(),
+                    ipv4_length: None,
+                    room: (0, 0),
+                    settings: Instance::new().0.settings.clone(),
+                };
+                place.settings.backend = backend;
+                let backend = switch::open(&place)?;
+                backend.attach()?;
+                let time = |entries: &[Entry]| -> anyhow::Result<f64> {
+                    let start = Instant::now();
+                    let done = backend.insert(entries)?;
+                    let took = start.elapsed().as_secs_f64();
+                    ensure!(done.new == entries.len(), "{} inserted", done.new);
+                    Ok(took)
+                };
+                Ok((time(&many)?, time(&one)?))
+            })??;
+            bulk.push(all);
+            single.push(another * 1e3);
+        }
+        let name = backend.name();
+        report.add(
+            &format!("insert 100k bans at once through {name}"),
+            "s",
+            &bulk,
+        );
+        report.add(&format!("insert one more through {name}"), "ms", &single);
     }
     Ok(())
 }

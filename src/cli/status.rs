@@ -78,6 +78,9 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             show::text(&attachment["hook"])
         ))?;
     }
+    for limit in status["limits"].as_array().into_iter().flatten() {
+        show::line(format!("  {}", show::text(&limit["says"])))?;
+    }
     why::counters(&status["counters"])?;
     border(status)?;
     let decoy = &status["decoy"];

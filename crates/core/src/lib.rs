@@ -15,6 +15,7 @@ pub mod geo;
 pub mod policy;
 pub mod reason;
 pub mod scope;
+pub mod verdict;
 
 pub use action::Action;
 pub use addr::{AddrError, Prefix, PrefixSet, Subject};

@@ -101,10 +101,20 @@ pub const KEPT: [Capability; 4] = [
     Capability::CAP_DAC_READ_SEARCH,
 ];
 
+/// Kept as well when the backend is `ipset`: libxt_set of iptables asks for the
+/// numbers of sets through a raw socket.
+const FOR_IPTABLES: Capability = Capability::CAP_NET_RAW;
+
+/// Can a child run iptables with sets?
+pub fn may_run_iptables() -> bool {
+    caps::has_cap(None, CapSet::Permitted, FOR_IPTABLES).unwrap_or(false)
+}
+
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
-pub fn drop_privileges() -> Result<(), caps::errors::CapsError> {
-    let keep: CapsHashSet = KEPT.into_iter().collect();
+pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
+    let more = iptables.then_some(FOR_IPTABLES);
+    let keep: CapsHashSet = KEPT.into_iter().chain(more).collect();
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {

@@ -112,7 +112,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         "cannot listen on {}",
         config.socket.display()
     )))?;
-    instance::drop_privileges()?;
+    instance::drop_privileges(config.enforcement.backend == Choice::Ipset)?;
 
     let service = Arc::new(start_enforcement(config)?);
     service.lists.start();
@@ -217,6 +217,9 @@ fn announce(service: &Service) {
     let config = service.config();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    for limit in service.backend.limits() {
+        tracing::info!("backend {}: {limit}", service.backend.name());
     }
     tracing::info!(
         "weir {} runs: backend {}, jails {}, control socket {}",
@@ -468,7 +471,10 @@ impl Reloader {
         let mut workers = self.workers.lock().expect("no holder of this lock panics");
         let old = self.service.config();
         let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
-        let restart = old.restart_needed(&new);
+        let mut restart = old.restart_needed(&new);
+        if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
+            restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
+        }
         if !restart.is_empty() {
             return Err(refuse(format!(
                 "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",

@@ -7,8 +7,10 @@
 mod book;
 pub mod calibration;
 mod choice;
+mod command;
 mod dry_run;
 mod entry;
+pub mod ipset;
 pub mod kernel;
 pub mod nft;
 mod span;

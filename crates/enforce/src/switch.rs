@@ -15,7 +15,7 @@ use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, Inserted, Limit, PacketEvent, Settings, Usage,
+    Expiry, Inserted, Limit, PacketEvent, Settings, Usage, ipset,
     kernel::{self, KernelConfig},
     nft,
 };
@@ -44,18 +44,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 enum Kind {
     Bpf,
     Nft,
+    Ipset,
     DryRun,
 }
 
 impl Kind {
-    const LASTING: [Self; 2] = [Self::Bpf, Self::Nft];
+    const LASTING: [Self; 3] = [Self::Bpf, Self::Nft, Self::Ipset];
 
-    fn of(choice: Choice) -> Result<Self, Error> {
+    fn of(choice: Choice) -> Self {
         match choice {
-            Choice::Auto | Choice::Kernel(_) => Ok(Self::Bpf),
-            Choice::Nft => Ok(Self::Nft),
-            Choice::Ipset => Err(Error::Unsupported("no ipset yet".to_owned())),
-            Choice::DryRun => Ok(Self::DryRun),
+            Choice::Auto | Choice::Kernel(_) => Self::Bpf,
+            Choice::Nft => Self::Nft,
+            Choice::Ipset => Self::Ipset,
+            Choice::DryRun => Self::DryRun,
         }
     }
 
@@ -64,6 +65,7 @@ impl Kind {
         match self {
             Self::Bpf => Choice::Auto,
             Self::Nft => Choice::Nft,
+            Self::Ipset => Choice::Ipset,
             Self::DryRun => Choice::DryRun,
         }
     }
@@ -79,6 +81,7 @@ impl Kind {
                 settings: settings.clone(),
             })?,
             Self::Nft => nft::open(&place.instance, place.ipv4_length, settings)?,
+            Self::Ipset => ipset::open(&place.instance, place.ipv4_length, settings)?,
             Self::DryRun => Arc::new(DryRun::new(settings.max_bans, place.ipv4_length)),
         })
     }
@@ -88,6 +91,7 @@ impl Kind {
         match self {
             Self::Bpf => kernel::is_there(&place.pin_root, &place.instance),
             Self::Nft => nft::is_there(&place.instance),
+            Self::Ipset => ipset::is_there(&place.instance),
             Self::DryRun => false,
         }
     }
@@ -103,7 +107,9 @@ impl Kind {
                 }
                 Err(error) => return Err(error),
                 Ok(gone) => {
-                    tracing::info!("no longer needed: {}", gone.join(", "));
+                    if !gone.is_empty() {
+                        tracing::info!("taken away: {}", gone.join(", "));
+                    }
                     return Ok(());
                 }
             }
@@ -114,6 +120,7 @@ impl Kind {
         match self {
             Self::Bpf => kernel::detach(pin_root, instance),
             Self::Nft => nft::detach(instance),
+            Self::Ipset => ipset::detach(instance),
             Self::DryRun => Ok(Vec::new()),
         }
     }
@@ -143,7 +150,7 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// It cannot be opened.
 pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
-    let kind = Kind::of(place.settings.backend)?;
+    let kind = Kind::of(place.settings.backend);
     let present = kind.open(place, place.room)?;
     let mut left = Vec::new();
     for other in Kind::LASTING {
@@ -400,7 +407,7 @@ impl Backend for Switch {
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        let kind = Kind::of(settings.backend)?;
+        let kind = Kind::of(settings.backend);
         if kind == self.present().kind {
             return self.backend().reconfigure(settings);
         }

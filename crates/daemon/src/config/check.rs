@@ -14,13 +14,13 @@ use weir_core::{
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 use weir_enforce::{
-    Choice,
+    Choice, Feature,
     calibration::{Advice, Prefer},
 };
 
 use super::{
     Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, PREFERENCES, SourceChoice,
-    decoy, geofence, list,
+    decoy, geofence, limits, list,
     reader::{Document, Section},
     ring, sink, watch,
 };
@@ -36,6 +36,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let mut root = document.root();
     let mut warnings = Vec::new();
 
+    let lines = ["decoy", "geofence"].map(|section| root.line_of(section));
     let mut enforcement = enforcement(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
     enforcement.advice = advice(&mut root, host, &enforcement, &state_dir, &mut warnings);
@@ -56,6 +57,14 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let lists = list::read(&mut root, host, &mut warnings);
     let watches = watch::read(&mut root, &mut warnings);
     let sinks = sink::read(&mut root, &mut warnings);
+    let asked = [
+        decoy.as_ref().map(|_| (lines[0], "decoy", Feature::Decoys)),
+        geofence
+            .as_ref()
+            .map(|_| (lines[1], "geofence", Feature::Geofence)),
+    ];
+    let asked: Vec<_> = asked.into_iter().flatten().collect();
+    limits::check(&root, enforcement.backend, &asked, &lists, &mut warnings);
     root.finish();
 
     let idle = jails.is_empty() && watches.is_empty() && decoy.is_none();

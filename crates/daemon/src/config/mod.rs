@@ -6,6 +6,7 @@ mod check;
 mod decoy;
 mod geofence;
 mod interfaces;
+mod limits;
 mod list;
 mod listeners;
 mod reader;

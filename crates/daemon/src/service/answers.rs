@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
-use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Usage};
+use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
 
 use crate::{
     alerts::Alert,
@@ -211,6 +211,8 @@ pub struct Status {
     pub instance: String,
     /// The backend in force.
     pub backend: &'static str,
+    /// What it cannot do.
+    pub limits: Vec<Limit>,
     /// Does it count only?
     pub observe: bool,
     /// The decoy ports, if there are any.

@@ -8,7 +8,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Action, Producer, Protocol, Reason};
+use weir_core::{
+    Producer, Protocol,
+    verdict::{Asked, decide},
+};
 use weir_enforce::Entry;
 
 use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
@@ -51,30 +54,24 @@ impl Service {
         let addr = addr.to_canonical();
         let entries = self.backend.entries_for(addr)?;
         let exempt = self.exempt.current().lookup(addr);
-        let covering = entries.iter().filter(|e| match port {
-            None => true,
+        let ports: Vec<(u8, u16)> = match port {
+            None => Vec::new(),
             Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-                .iter()
-                .any(|p| e.policy.scope.covers(p.number(), port)),
-            Some((protocol, port)) => e.policy.scope.covers(protocol.number(), port),
-        });
-        let hit = covering
-            .map(|e| match (e.policy.action, e.policy.scope.is_all()) {
-                (Action::Reject, _) => Reason::Rejected,
-                (Action::Drop, true) => Reason::BannedAll,
-                (Action::Drop, false) => Reason::BannedScope,
-            })
-            // One that rejects is enough for an answer.
-            .max_by_key(|reason| (*reason == Reason::Rejected, std::cmp::Reverse(*reason)));
-        let said = self.border.judge(self, addr, port);
-        let denied = said.as_ref().map(|(reason, _)| *reason);
-        let verdict = match hit.or(denied) {
-            None if entries.is_empty() => Reason::Pass,
-            None => Reason::OtherPort,
-            Some(_) if exempt.is_some() => Reason::Allowed,
-            Some(_) if self.config().enforcement.observe => Reason::Observed,
-            Some(reason) => reason,
+                .map(|protocol| (protocol.number(), port))
+                .to_vec(),
+            Some((protocol, port)) => vec![(protocol.number(), port)],
         };
+        let said = self.border.judge(self, addr, port);
+        let asked = Asked {
+            ports: &ports,
+            denied: said.as_ref().map(|(reason, _)| *reason),
+            allowed: exempt.is_some(),
+            observe: self.config().enforcement.observe,
+        };
+        let verdict = decide(
+            entries.iter().map(|e| (&e.policy.scope, e.policy.action)),
+            &asked,
+        );
         Ok(Why {
             address: addr,
             dropped: verdict.is_drop(),
@@ -200,6 +197,7 @@ impl Service {
             config: config.file.display().to_string(),
             instance: config.enforcement.instance.clone(),
             backend: self.backend.name(),
+            limits: self.backend.limits().to_vec(),
             observe: config.enforcement.observe,
             decoy: self.decoy.status(self)?,
             attachments: self.backend.attachments(),

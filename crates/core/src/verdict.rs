@@ -1,0 +1,146 @@
+//! Would this packet be dropped? The decision that every backend carries out,
+//! as a function: what `weir why` answers by, and what tests hold backends
+//! against.
+
+use crate::{Action, Reason, Scope, class::Said};
+
+/// What is known about a packet's source when it is judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked<'a> {
+    /// Protocol number and destination port, or several that it may be; none:
+    /// any of them.
+    pub ports: &'a [(u8, u16)],
+    /// What lists and geofence say about it.
+    pub denied: Option<Reason>,
+    /// Does the allow list hold it?
+    pub allowed: bool,
+    /// Is nothing to be dropped?
+    pub observe: bool,
+}
+
+/// The exit by which it leaves; `bans`: scopes and actions of all bans in force
+/// whose subject holds the source. Of several, one that rejects is enough for
+/// an answer.
+pub fn decide<'s>(bans: impl Iterator<Item = (&'s Scope, Action)>, asked: &Asked<'_>) -> Reason {
+    let (mut any, mut hit) = (false, None);
+    for (scope, action) in bans {
+        any = true;
+        let covers = |(protocol, port): &(u8, u16)| scope.covers(*protocol, *port);
+        let covers = asked.ports.is_empty() || asked.ports.iter().any(covers);
+        let reason = match (action, scope.is_all()) {
+            (Action::Reject, _) => Reason::Rejected,
+            (Action::Drop, true) => Reason::BannedAll,
+            (Action::Drop, false) => Reason::BannedScope,
+        };
+        if covers {
+            hit = match hit {
+                Some(Reason::Rejected) => hit,
+                Some(other) if reason != Reason::Rejected => Some(other.min(reason)),
+                _ => Some(reason),
+            };
+        }
+    }
+    match hit.or(asked.denied) {
+        None if any => Reason::OtherPort,
+        None => Reason::Pass,
+        Some(_) if asked.allowed => Reason::Allowed,
+        Some(_) if asked.observe => Reason::Observed,
+        Some(reason) => reason,
+    }
+}
+
+impl Said {
+    /// The exit of what comes in and is said so about.
+    pub fn reason(self) -> Option<Reason> {
+        match self {
+            Self::Nothing => None,
+            Self::Listed(_) => Some(Reason::Listed),
+            Self::Fenced(_) => Some(Reason::Fenced),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_first_that_drops() {
+        let (all, ssh): (Scope, Scope) = ("all".parse().unwrap(), "22/tcp".parse().unwrap());
+        let plain = Asked {
+            ports: &[(6, 22)],
+            denied: None,
+            allowed: false,
+            observe: false,
+        };
+        let other = Asked {
+            ports: &[(6, 80)],
+            ..plain
+        };
+        let listed = |asked| Asked {
+            denied: Said::Listed(0).reason(),
+            ..asked
+        };
+        for (bans, asked, reason) in [
+            (&[][..], plain, Reason::Pass),
+            (&[&ssh], plain, Reason::BannedScope),
+            (&[&ssh], other, Reason::OtherPort),
+            (&[&ssh, &all], plain, Reason::BannedAll),
+            (&[&ssh], listed(other), Reason::Listed),
+            (&[&ssh], listed(plain), Reason::BannedScope),
+            (
+                &[&ssh],
+                Asked {
+                    ports: &[],
+                    ..plain
+                },
+                Reason::BannedScope,
+            ),
+            (
+                &[&all],
+                Asked {
+                    allowed: true,
+                    ..plain
+                },
+                Reason::Allowed,
+            ),
+            (
+                &[&all],
+                Asked {
+                    observe: true,
+                    ..plain
+                },
+                Reason::Observed,
+            ),
+            (
+                &[],
+                Asked {
+                    allowed: true,
+                    ..plain
+                },
+                Reason::Pass,
+            ),
+            (
+                &[],
+                Asked {
+                    denied: Said::Fenced(3).reason(),
+                    ..plain
+                },
+                Reason::Fenced,
+            ),
+        ] {
+            let bans = bans.iter().map(|scope| (*scope, Action::Drop));
+            let decided = decide(bans.clone(), &asked);
+            assert_eq!(decided, reason, "{:?} {asked:?}", bans.collect::<Vec<_>>());
+        }
+        for bans in [
+            [(&ssh, Action::Reject), (&all, Action::Drop)],
+            [(&all, Action::Drop), (&ssh, Action::Reject)],
+        ] {
+            let decided = decide(bans.into_iter(), &plain);
+            assert_eq!(decided, Reason::Rejected, "{bans:?}");
+            let decided = decide(bans.into_iter(), &other);
+            assert_eq!(decided, Reason::BannedAll, "{bans:?}");
+        }
+    }
+}

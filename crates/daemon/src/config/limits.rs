@@ -1,0 +1,40 @@
+//! What the chosen backend cannot do and the configuration asks for. Refused
+//! where weir would be silent about somebody who then gets in: decoy ports that
+//! never ban, a geofence that keeps nobody out. A warning where most of it
+//! holds: a list that is to deny both ways denies the way in.
+
+use weir_enforce::{Choice, Feature};
+
+use super::{ListConfig, reader::Section};
+
+pub(super) fn check(
+    root: &Section<'_, '_>,
+    backend: Choice,
+    asked: &[(Option<usize>, &'static str, Feature)],
+    lists: &[ListConfig],
+    warnings: &mut Vec<String>,
+) {
+    let name = backend.name();
+    for (line, section, feature) in asked {
+        if let Some(limit) = backend.limit(*feature) {
+            root.error(
+                line.unwrap_or(0),
+                format!("[{section}] with backend = \"{name}\": {limit}; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\"{}",
+                    match Choice::Nft.limit(*feature) {
+                        None => ", \"nft\"",
+                        Some(_) => "",
+                    }
+                ),
+            );
+        }
+    }
+    let Some(limit) = backend.limit(Feature::Outbound) else {
+        return;
+    };
+    for list in lists.iter().filter(|list| list.direction.outbound()) {
+        warnings.push(format!(
+            "[list.{}] with backend = \"{name}\": {limit}",
+            list.name
+        ));
+    }
+}

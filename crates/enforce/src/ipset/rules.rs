@@ -1,0 +1,261 @@
+//! Our chains in iptables' table `raw`, as `iptables-restore --noflush` takes
+//! them: one transaction a family, which makes ours anew and leaves everybody
+//! else's. One jump in PREROUTING leads here. What we let pass returns there,
+//! so that nobody's rules behind the jump are skipped.
+
+use std::fmt::Write;
+
+use weir_core::{Reason, Scope, class::Cover};
+
+use super::sets::Bans;
+
+/// What the chains ask.
+pub(super) struct Asked<'a> {
+    pub(super) base: &'a str,
+    pub(super) interfaces: &'a [String],
+    /// The sets of bans of this family.
+    pub(super) bans: &'a [Bans],
+    /// Scopes by their numbers, from 1 on.
+    pub(super) scopes: &'a [Scope],
+    pub(super) lists: &'a [Cover],
+    pub(super) observe: bool,
+}
+
+/// Programs by family.
+pub(super) const IPTABLES: [&str; 2] = ["iptables", "ip6tables"];
+pub(super) const RESTORE: [&str; 2] = ["iptables-restore", "ip6tables-restore"];
+pub(super) const SAVE: [&str; 2] = ["iptables-save", "ip6tables-save"];
+
+pub(super) fn allow_set(base: &str, family: usize) -> String {
+    format!("{base}.allow{}", [4, 6][family])
+}
+
+pub(super) fn list_set(base: &str, bit: usize, family: usize) -> String {
+    format!("{base}.list{bit}-{}", [4, 6][family])
+}
+
+/// The counter of a list, in a rule's comment.
+pub(super) fn list_counter(name: &str) -> String {
+    format!("list:{name}")
+}
+
+/// The chains of one family.
+pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
+    let base = asked.base;
+    let mut chains = vec![String::new(), ".in".into(), ".all".into(), ".port".into()];
+    let mut rules = String::new();
+    let mut rule = |chain: &str, what: &str| {
+        let _ = writeln!(rules, "-A {base}{chain} {what}");
+    };
+    for interface in asked.interfaces {
+        rule("", &format!("-i {interface} -g {base}.in"));
+    }
+    let match_set = |set: &str| format!("-m set --match-set {set} src");
+    for bans in asked.bans.iter().filter(|bans| bans.scope == 0) {
+        let set = match_set(&bans.name(base));
+        rule(".in", &format!("{set} -g {base}.all"));
+    }
+    for (number, scope) in (1..).zip(asked.scopes) {
+        let chain = format!(".s{number}");
+        let sets: Vec<_> = asked.bans.iter().filter(|b| b.scope == number).collect();
+        if sets.is_empty() {
+            continue;
+        }
+        for bans in sets {
+            let set = match_set(&bans.name(base));
+            rule(".in", &format!("{set} -j {base}{chain}"));
+        }
+        for ports in ports(scope) {
+            rule(&chain, &format!("{ports} -g {base}.port"));
+        }
+        chains.push(chain);
+    }
+    for (bit, list) in asked.lists.iter().enumerate() {
+        if !list.direction.inbound() {
+            continue;
+        }
+        let (chain, set) = (format!(".l{bit}"), match_set(&list_set(base, bit, family)));
+        let ports = match list.scope.is_all() {
+            true => vec![String::new()],
+            false => ports(&list.scope),
+        };
+        for ports in ports {
+            rule(".in", &format!("{set} {ports} -g {base}{chain}"));
+        }
+        chains.push(chain);
+    }
+    let mut ends = vec![
+        (".all".to_owned(), Reason::BannedAll.name().to_owned()),
+        (".port".to_owned(), Reason::BannedScope.name().to_owned()),
+    ];
+    for (bit, list) in asked.lists.iter().enumerate() {
+        if list.direction.inbound() {
+            ends.push((format!(".l{bit}"), list_counter(&list.name)));
+        }
+    }
+    for (chain, counter) in &ends {
+        let count = |reason: &str| format!("-m comment --comment weir:{reason}");
+        let essential = count(Reason::Essential.name());
+        for what in ESSENTIAL[family] {
+            rule(chain, &format!("{what} {essential} -j RETURN"));
+        }
+        let allow = match_set(&allow_set(base, family));
+        let allowed = count(Reason::Allowed.name());
+        rule(chain, &format!("{allow} {allowed} -j RETURN"));
+        let end = match asked.observe {
+            true => format!("{} -j RETURN", count(Reason::Observed.name())),
+            false => format!("{} -j DROP", count(counter)),
+        };
+        rule(chain, &end);
+    }
+    let mut text = String::from("*raw\n");
+    for chain in &chains {
+        let _ = writeln!(text, ":{base}{chain} - [0:0]");
+    }
+    text + &rules + "COMMIT\n"
+}
+
+/// DHCP; neighbour discovery from this link (RFC 4861 7.1).
+const ESSENTIAL: [&[&str]; 2] = [
+    &[
+        "-p udp -m udp --sport 67 --dport 68",
+        "-p udp -m udp --sport 68 --dport 67",
+    ],
+    &[
+        "-p udp -m udp --sport 547 --dport 546",
+        "-p udp -m udp --sport 546 --dport 547",
+        "-p ipv6-icmp -m icmp6 --icmpv6-type 133/0 -m hl --hl-eq 255",
+        "-p ipv6-icmp -m icmp6 --icmpv6-type 134/0 -m hl --hl-eq 255",
+        "-p ipv6-icmp -m icmp6 --icmpv6-type 135/0 -m hl --hl-eq 255",
+        "-p ipv6-icmp -m icmp6 --icmpv6-type 136/0 -m hl --hl-eq 255",
+        "-p ipv6-icmp -m icmp6 --icmpv6-type 137/0 -m hl --hl-eq 255",
+    ],
+];
+
+/// Packets to these ports, a match each: `multiport` reads all protocols that
+/// have some.
+fn ports(scope: &Scope) -> Vec<String> {
+    let of = |protocol: u8| match protocol {
+        0 => vec![6u8, 17, 33, 132, 136],
+        protocol => vec![protocol],
+    };
+    scope
+        .ranges()
+        .iter()
+        .flat_map(|range| {
+            of(range.protocol.number()).into_iter().map(|protocol| {
+                let ports = match (range.low, range.high) {
+                    (low, high) if low == high => low.to_string(),
+                    (low, high) => format!("{low}:{high}"),
+                };
+                format!("-p {protocol} -m multiport --dports {ports}")
+            })
+        })
+        .collect()
+}
+
+/// The lines that take our chains away; `saved`: what the table is now.
+pub(super) fn remove(saved: &str, base: &str) -> Option<String> {
+    let chains: Vec<&str> = saved
+        .lines()
+        .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
+        .filter(|chain| is_ours(chain, base))
+        .collect();
+    if chains.is_empty() {
+        return None;
+    }
+    let mut text = String::from("*raw\n");
+    let jump = jump(base);
+    for _ in saved.lines().filter(|line| *line == format!("-A {jump}")) {
+        let _ = writeln!(text, "-D {jump}");
+    }
+    for verb in ["-F", "-X"] {
+        for chain in &chains {
+            let _ = writeln!(text, "{verb} {chain}");
+        }
+    }
+    Some(text + "COMMIT\n")
+}
+
+/// The rule that leads to our chains.
+pub(super) fn jump(base: &str) -> String {
+    format!("PREROUTING -j {base}")
+}
+
+fn is_ours(chain: &str, base: &str) -> bool {
+    let known = |rest: &str| {
+        matches!(rest, "" | ".in" | ".all" | ".port")
+            || [".s", ".l"].iter().any(|begin| {
+                let number = rest.strip_prefix(begin).unwrap_or("x");
+                number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty()
+            })
+    };
+    chain.strip_prefix(base).is_some_and(known)
+}
+
+/// Our rules and our jump in what a family's table has: is all there?
+pub(super) fn is_whole(saved: &str, base: &str, written: &str) -> bool {
+    let rules = |text: &str| {
+        let ours = |line: &&str| {
+            let chain = line.strip_prefix("-A ").and_then(|l| l.split(' ').next());
+            chain.is_some_and(|chain| is_ours(chain, base))
+        };
+        text.lines().filter(ours).count()
+    };
+    let jump = format!("-A {}", jump(base));
+    rules(saved) == rules(written) && saved.lines().any(|line| line == jump)
+}
+
+/// Reads `iptables-save -c`: counter, packets, bytes.
+pub(super) fn counts<'a>(
+    saved: &'a str,
+    base: &'a str,
+) -> impl Iterator<Item = (&'a str, u64, u64)> {
+    saved.lines().filter_map(move |line| {
+        let (numbers, rule) = line.strip_prefix('[')?.split_once("] -A ")?;
+        let (chain, rest) = rule.split_once(' ')?;
+        if !is_ours(chain, base) {
+            return None;
+        }
+        let (_, comment) = rest.split_once("--comment ")?;
+        let comment = comment.split(' ').next()?.trim_matches('"');
+        let (packets, bytes) = numbers.split_once(':')?;
+        Some((
+            comment.strip_prefix("weir:")?,
+            packets.parse().ok()?,
+            bytes.parse().ok()?,
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_chains_are_ours() {
+        let base = "weir_a";
+        for ours in ["weir_a", "weir_a.in", "weir_a.s12", "weir_a.l0"] {
+            assert!(is_ours(ours, base), "{ours}");
+        }
+        for other in [
+            "weir_ab",
+            "weir_a-b",
+            "weir_a-b.in",
+            "PREROUTING",
+            "weir_a.s",
+        ] {
+            assert!(!is_ours(other, base), "{other}");
+        }
+    }
+
+    #[test]
+    fn counters_are_read_from_our_chains() {
+        let saved = "[7:70] -A weir_a.all -m comment --comment \"weir:banned-all\" -j DROP\n\
+                     [1:2] -A weir_b.all -m comment --comment weir:banned-all -j DROP\n\
+                     [3:4] -A weir_a.l0 -m comment --comment weir:list:drop -j DROP\n\
+                     [3:4] -A PREROUTING -j weir_a\n:weir_a - [0:0]\n";
+        let counts: Vec<_> = counts(saved, "weir_a").collect();
+        assert_eq!(counts, [("banned-all", 7, 70), ("list:drop", 3, 4)]);
+    }
+}

@@ -1,0 +1,264 @@
+//! Our sets as ipset writes them: names, the text that makes and fills them,
+//! and reading back what an earlier daemon left.
+
+use std::{fmt::Write, net::IpAddr, sync::Arc};
+
+use weir_core::{Prefix, Subject};
+
+use crate::{BootNanos, Entry, Expiry, Policy};
+
+/// The longest time that ipset takes, seconds: 24 days. A longer ban is
+/// prolonged while the daemon runs.
+pub(super) const LONGEST: u64 = 2_147_483;
+/// Only a limit, the sets grow as they are filled.
+const MOST: usize = 16_777_216;
+/// The longest comment of an element.
+const MAX_COMMENT: usize = 255;
+/// Of the instance's name: set names have 31 bytes at most, chains 28.
+const MAX_INSTANCE: usize = 14;
+
+/// What the names of all sets and chains of an instance begin with.
+pub(super) fn base(instance: &str) -> String {
+    if instance.len() <= MAX_INSTANCE {
+        return format!("weir_{instance}");
+    }
+    // FNV-1a: names that begin alike stay different.
+    let hash = instance.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let begin: String = instance.chars().take(MAX_INSTANCE - 9).collect();
+    format!("weir_{begin}-{hash:08x}")
+}
+
+/// What a set of bans is for: addresses or prefixes of one family, and which
+/// ports. Rank: a subject's ban by another producer is in another set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Bans {
+    /// Sets are filled aside: those in force have another number.
+    pub(super) generation: u8,
+    pub(super) family: usize,
+    pub(super) hosts: bool,
+    /// 0: all of them.
+    pub(super) scope: u32,
+    pub(super) rank: usize,
+}
+
+impl Bans {
+    pub(super) fn name(self, base: &str) -> String {
+        format!(
+            "{base}.{}{}{}{}-{}",
+            self.generation,
+            [4, 6][self.family],
+            if self.hosts { 'h' } else { 'n' },
+            self.scope,
+            self.rank
+        )
+    }
+
+    /// The line that makes it, if it is not there.
+    pub(super) fn create(self, to: &mut String, base: &str) {
+        let (name, kind) = (self.name(base), if self.hosts { "ip" } else { "net" });
+        let family = ["inet", "inet6"][self.family];
+        let _ = writeln!(
+            to,
+            "create {name} hash:{kind} family {family} maxelem {MOST} timeout 0 comment"
+        );
+    }
+}
+
+/// The line that makes a set of prefixes without ends.
+pub(super) fn create_prefixes(to: &mut String, name: &str, family: usize) {
+    let family = ["inet", "inet6"][family];
+    let _ = writeln!(to, "create {name} hash:net family {family} maxelem {MOST}");
+}
+
+/// The seconds that ipset is told; `None` when it is over.
+pub(super) fn seconds(expiry: Expiry, now: BootNanos) -> Option<u64> {
+    match expiry {
+        Expiry::Never => Some(0),
+        Expiry::At(end) => match end.0.saturating_sub(now.0).div_ceil(1_000_000_000) {
+            0 => None,
+            seconds => Some(seconds.min(LONGEST)),
+        },
+    }
+}
+
+/// Who bans, how and which ports, as the comment of an element.
+fn comment(policy: &Policy) -> String {
+    let text = format!("{} {} {}", policy.producer, policy.action, policy.scope);
+    if text.len() > MAX_COMMENT {
+        return String::new();
+    }
+    text
+}
+
+/// The line that puts a ban in, or gives it another end.
+pub(super) fn add(to: &mut String, set: &str, subject: Subject, seconds: u64, policy: &Policy) {
+    let comment = comment(policy);
+    let _ = writeln!(
+        to,
+        "add {set} {subject} timeout {seconds} comment \"{comment}\""
+    );
+}
+
+/// The line that takes one out.
+pub(super) fn delete(to: &mut String, set: &str, subject: Subject) {
+    let _ = writeln!(to, "del {set} {subject}");
+}
+
+/// The names of our sets in what `ipset list -name` says.
+pub(super) fn ours<'a>(listed: &'a str, base: &str) -> Vec<&'a str> {
+    let begin = format!("{base}.");
+    let names = listed.lines().filter(|name| name.starts_with(&begin));
+    names.collect()
+}
+
+/// Reads a line of `ipset save`.
+pub(super) fn read(line: &str, base: &str, now: BootNanos) -> Option<Entry> {
+    let (set, rest) = line.strip_prefix("add ")?.split_once(' ')?;
+    set.strip_prefix(base)?.strip_prefix('.')?;
+    let (subject, rest) = rest.split_once(" timeout ")?;
+    let (seconds, rest) = rest.split_once(" comment \"")?;
+    let (producer, rest) = rest.trim_end().strip_suffix('"')?.split_once(' ')?;
+    let (action, scope) = rest.split_once(' ')?;
+    let seconds: u64 = seconds.parse().ok()?;
+    Some(Entry {
+        subject: Subject::new(subject.parse().ok()?).ok()?,
+        policy: Arc::new(Policy {
+            producer: producer.parse().ok()?,
+            scope: scope.parse().ok()?,
+            action: action.parse().ok()?,
+        }),
+        expiry: match seconds {
+            0 => Expiry::Never,
+            seconds => Expiry::At(BootNanos(now.0 + seconds * 1_000_000_000)),
+        },
+    })
+}
+
+/// The prefixes that a range of addresses consists of.
+pub(super) fn prefixes_of(first: u128, last: u128, bits: u8) -> Vec<Prefix> {
+    let mut prefixes = Vec::new();
+    let mut at = first;
+    loop {
+        let aligned = match at {
+            0 => u32::from(bits),
+            at => at.trailing_zeros().min(bits.into()),
+        };
+        // As large as its alignment allows, and no further than the end.
+        let left = last - at;
+        let size = (0..=aligned)
+            .rev()
+            .find(|size| {
+                let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
+                reach <= left
+            })
+            .unwrap_or(0);
+        let addr = match bits {
+            32 => IpAddr::V4((at as u32).into()),
+            _ => IpAddr::V6(at.into()),
+        };
+        prefixes.extend(Prefix::new(addr, bits - size as u8));
+        let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
+        match at.checked_add(reach).and_then(|end| end.checked_add(1)) {
+            Some(next) if next <= last => at = next,
+            _ => return prefixes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_and_differ() {
+        let longest = Bans {
+            generation: 9,
+            family: 1,
+            hosts: false,
+            scope: 4096,
+            rank: 63,
+        };
+        let long = "abcdefghijklmnopqrstuvwxyz-01234";
+        for instance in ["default", "a", long] {
+            let base = base(instance);
+            assert!(longest.name(&base).len() <= 31, "{base}");
+            assert!(base.len() + ".s4096".len() <= 28, "{base}");
+        }
+        assert_ne!(base(long), base(&long.replace('4', "5")));
+    }
+
+    #[test]
+    fn what_is_saved_is_read() {
+        let base = base("default");
+        let now = BootNanos(1_000_000_000);
+        let subject: Subject = "2001:db8::/48".parse().unwrap();
+        let policy = Policy {
+            producer: "jail:sshd".parse().unwrap(),
+            scope: "22/tcp,80-90".parse().unwrap(),
+            action: "reject".parse().unwrap(),
+        };
+        let mut line = String::new();
+        let set = Bans {
+            generation: 9,
+            family: 1,
+            hosts: false,
+            scope: 3,
+            rank: 0,
+        };
+        add(&mut line, &set.name(&base), subject, 60, &policy);
+        let entry = read(&line, &base, now).unwrap();
+        assert_eq!(entry.subject, subject);
+        assert_eq!(*entry.policy, policy);
+        assert_eq!(entry.expiry, Expiry::At(BootNanos(61_000_000_000)));
+        for other in [
+            "add weir_other.04h0-0 192.0.2.7 timeout 3 comment \"manual drop all ports\"",
+            "add weir_default.04h0-0 192.0.2.7 timeout 3",
+            "create weir_default.04h0-0 hash:ip",
+            "add weir_default.allow4 192.0.2.7",
+            "",
+        ] {
+            assert!(read(other, &base, now).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn ends_are_rounded_up_and_capped() {
+        let now = BootNanos(0);
+        let at = |nanos| seconds(Expiry::At(BootNanos(nanos)), now);
+        assert_eq!(at(0), None);
+        assert_eq!(at(1), Some(1));
+        assert_eq!(at(1_000_000_001), Some(2));
+        assert_eq!(at(u64::MAX), Some(LONGEST));
+        assert_eq!(seconds(Expiry::Never, now), Some(0));
+    }
+
+    #[test]
+    fn a_range_is_its_prefixes() {
+        let v4 = |text: &str| u128::from(text.parse::<std::net::Ipv4Addr>().unwrap().to_bits());
+        for (first, last, prefixes) in [
+            ("10.0.0.0", "10.255.255.255", vec!["10.0.0.0/8"]),
+            ("10.0.0.1", "10.0.0.1", vec!["10.0.0.1"]),
+            (
+                "10.0.0.1",
+                "10.0.0.4",
+                vec!["10.0.0.1", "10.0.0.2/31", "10.0.0.4"],
+            ),
+            (
+                "255.255.255.254",
+                "255.255.255.255",
+                vec!["255.255.255.254/31"],
+            ),
+        ] {
+            let found: Vec<_> = prefixes_of(v4(first), v4(last), 32)
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(found, prefixes);
+        }
+        let whole = prefixes_of(1 << 127, u128::MAX, 128);
+        assert_eq!(whole.len(), 1);
+        assert_eq!(whole[0].to_string(), "8000::/1");
+    }
+}
