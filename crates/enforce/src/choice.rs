@@ -81,6 +81,8 @@ pub enum Feature {
     Geofence,
     /// Lists and rules about packets on their way out.
     Outbound,
+    /// Bans that reject.
+    Reject,
     /// A report of single packets (`weir events`, `drop`).
     PacketEvents,
     /// Every counter of `weir status`.
@@ -125,14 +127,19 @@ const EVENTS: Limit = Limit {
     feature: Feature::PacketEvents,
     says: "no drop events: packets are counted, not told of one by one",
 };
+const REJECT: Limit = Limit {
+    feature: Feature::Reject,
+    says: "no answer to those whose ban rejects: it drops",
+};
 const DEVICES: Limit = Limit {
     feature: Feature::Devices,
     says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
 };
 
-static NFT: [Limit; 5] = [
+static NFT: [Limit; 6] = [
     DECOYS,
     EVENTS,
+    REJECT,
     Limit {
         feature: Feature::Counters,
         says: "packets that pass because their ban is of other ports count as pass; bytes count from the IP header on",
@@ -144,7 +151,7 @@ static NFT: [Limit; 5] = [
     },
 ];
 
-static IPSET: [Limit; 7] = [
+static IPSET: [Limit; 8] = [
     DECOYS,
     Limit {
         feature: Feature::Geofence,
@@ -155,6 +162,7 @@ static IPSET: [Limit; 7] = [
         says: "no lists for packets on their way out",
     },
     EVENTS,
+    REJECT,
     Limit {
         feature: Feature::Counters,
         says: "packets that pass are not counted; bytes count from the IP header on",

@@ -64,7 +64,21 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
             .map(|_| (lines[1], "geofence", Feature::Geofence)),
     ];
     let asked: Vec<_> = asked.into_iter().flatten().collect();
-    limits::check(&root, enforcement.backend, &asked, &lists, &mut warnings);
+    let rejects = |action: &Action| *action == Action::Reject;
+    let jails_that = jails.iter().filter(|jail| rejects(&jail.action));
+    let watches_that = watches.iter().filter(|watch| rejects(&watch.action));
+    let rejecting: Vec<String> = jails_that
+        .map(|jail| format!("jail.{}", jail.name))
+        .chain(watches_that.map(|watch| format!("watch.{}", watch.name)))
+        .collect();
+    limits::check(
+        &root,
+        enforcement.backend,
+        &asked,
+        &lists,
+        &rejecting,
+        &mut warnings,
+    );
     root.finish();
 
     let idle = jails.is_empty() && watches.is_empty() && decoy.is_none();

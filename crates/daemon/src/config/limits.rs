@@ -1,7 +1,8 @@
 //! What the chosen backend cannot do and the configuration asks for. Refused
 //! where weir would be silent about somebody who then gets in: decoy ports that
 //! never ban, a geofence that keeps nobody out. A warning where most of it
-//! holds: a list that is to deny both ways denies the way in.
+//! holds: a list that is to deny both ways denies the way in, and a ban that is
+//! to reject drops.
 
 use weir_enforce::{Choice, Feature};
 
@@ -12,6 +13,7 @@ pub(super) fn check(
     backend: Choice,
     asked: &[(Option<usize>, &'static str, Feature)],
     lists: &[ListConfig],
+    rejecting: &[String],
     warnings: &mut Vec<String>,
 ) {
     let name = backend.name();
@@ -27,6 +29,13 @@ pub(super) fn check(
                 ),
             );
         }
+    }
+    if let Some(limit) = backend.limit(Feature::Reject) {
+        warnings.extend(
+            rejecting
+                .iter()
+                .map(|section| format!("[{section}] with backend = \"{name}\": {limit}")),
+        );
     }
     let Some(limit) = backend.limit(Feature::Outbound) else {
         return;

@@ -77,7 +77,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "backend = \"ebpf\"",
             &[
-                "weir.toml:1: backend is \"ebpf\"; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\", \"dry-run\"",
+                "weir.toml:1: backend is \"ebpf\"; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\", \"cls_bpf\", \"nft\", \"ipset\", \"dry-run\"",
             ],
         ),
         (
@@ -470,4 +470,31 @@ fn auto_goes_by_a_calibration_and_a_preference() {
     let bad = load(&Err("it is damaged".into()), "[jail.sshd]");
     assert_eq!(bad.enforcement.advice, Advice::default());
     assert_eq!(bad.warnings, ["it is damaged"]);
+}
+
+#[test]
+fn what_a_backend_cannot_do_is_refused_or_told() {
+    let with = |backend: &str, rest: &str| format!("backend = \"{backend}\"\n{rest}");
+    let decoys = "[decoy]\nports = [\"23/tcp\"]";
+    let refused = errors(&with("nft", decoys));
+    assert!(
+        refused.contains("weir.toml:2: [decoy] with backend = \"nft\": no decoy ports"),
+        "{refused}"
+    );
+    let geofence = "[geofence]\ndeny = [\"country:AQ\"]";
+    let refused = errors(&with("ipset", geofence));
+    assert!(
+        refused.contains("[geofence] with backend = \"ipset\": no geofence"),
+        "{refused}"
+    );
+    check(&with("nft", geofence)).unwrap();
+
+    let rejects = "[jail.sshd]\naction = \"reject\"";
+    for (backend, told) in [("tcx", false), ("nft", true), ("ipset", true)] {
+        let warnings = check(&with(backend, rejects)).unwrap().warnings;
+        let about = warnings
+            .iter()
+            .any(|w| w.starts_with("[jail.sshd] with backend"));
+        assert_eq!(about, told, "{backend}: {warnings:?}");
+    }
 }

@@ -239,5 +239,5 @@ fn an_empty_calibration_leaves_the_rule_of_the_driver() {
         .hooks
         .clear();
     let (hooks, _) = candidates(&empty, "eth0", &device("veth"));
-    assert_eq!(hooks, [Tcx, XdpGeneric]);
+    assert_eq!(hooks, [Tcx, ClsBpf, XdpGeneric]);
 }
