@@ -150,9 +150,9 @@ impl Report {
         Ok(())
     }
 
-    /// The rows are of this machine and kernel, measured earlier.
-    pub fn measured_on(&mut self, machine: String, kernel: String) {
-        (self.machine, self.kernel) = (machine, kernel);
+    /// The rows are of this machine, kernel and commit, measured earlier.
+    pub fn measured_on(&mut self, machine: String, kernel: String, commit: String) {
+        (self.machine, self.kernel, self.commit) = (machine, kernel, commit);
     }
 
     /// Where and how.

@@ -179,6 +179,7 @@ fn root_every_hook_drops_all_of_the_same_packets() {
     let (twice, _) = done(child, &joined);
     let points = points(&twice, "tcx");
     assert_eq!(points.len(), 8);
+    assert_eq!(twice["commit"], run["commit"]);
     let cpu = ["cpu_sender", "cpu_softirq", "cpu_program"].map(|k| points[0][k].as_f64().unwrap());
     let joules = points[0]["joules"]["estimate, 9 W a busy core"]
         .as_f64()

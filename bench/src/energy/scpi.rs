@@ -180,8 +180,8 @@ mod tests {
     fn watts_become_joules() {
         let at = meter(|_| Some("+2.50E+00\r\n".into()));
         let mut meter = open(&at.to_string().parse().unwrap()).unwrap();
-        meter.begin();
         let start = Instant::now();
+        meter.begin();
         std::thread::sleep(Duration::from_millis(200));
         let joules = meter.end(&WINDOW).unwrap();
         let most = 2.5 * start.elapsed().as_secs_f64();

@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn a_battery_counts_while_it_discharges() {
         let mut meter = battery(&tree("laptop")).unwrap();
-        meter.begin();
         let start = std::time::Instant::now();
+        meter.begin();
         std::thread::sleep(std::time::Duration::from_millis(120));
         let window = crate::energy::Window {
             from: 0.0,

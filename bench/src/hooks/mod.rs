@@ -207,6 +207,7 @@ impl Run {
 struct Earlier {
     machine: String,
     kernel: String,
+    commit: String,
     #[serde(flatten)]
     run: Run,
 }
@@ -228,8 +229,8 @@ pub fn run(args: &HooksArgs) -> anyhow::Result<()> {
         }
     } else {
         let (place, run) = joined(args)?;
-        if let Some((machine, kernel)) = place {
-            report.measured_on(machine, kernel);
+        if let Some((machine, kernel)) = place.machine {
+            report.measured_on(machine, kernel, place.commits.join(", "));
         }
         run
     };
@@ -380,20 +381,26 @@ fn measured(args: &HooksArgs) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// The machine and its kernel.
-type Machine = (String, String);
+/// Where earlier runs were.
+#[derive(Default)]
+struct Where {
+    /// The machine and its kernel.
+    machine: Option<(String, String)>,
+    /// What was measured.
+    commits: Vec<String>,
+}
 
 /// Files of earlier runs of one machine, with the energy that a log tells now,
 /// or an estimate.
-fn joined(args: &HooksArgs) -> anyhow::Result<(Option<Machine>, Run)> {
+fn joined(args: &HooksArgs) -> anyhow::Result<(Where, Run)> {
     let mut run = Run::default();
-    let mut machine: Option<Machine> = None;
+    let mut place = Where::default();
     for file in &args.join {
         let text = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
         let earlier: Earlier = serde_json::from_slice(&text)
             .with_context(|| format!("the points in {}", file.display()))?;
         let this = (earlier.machine, earlier.kernel);
-        let first = machine.get_or_insert_with(|| this.clone());
+        let first = place.machine.get_or_insert_with(|| this.clone());
         ensure!(
             *first == this,
             "{} is of another machine: {}, Linux {}",
@@ -401,6 +408,9 @@ fn joined(args: &HooksArgs) -> anyhow::Result<(Option<Machine>, Run)> {
             this.0,
             this.1
         );
+        if !place.commits.contains(&earlier.commit) {
+            place.commits.push(earlier.commit);
+        }
         run.add(earlier.run);
     }
     let mut meters = Vec::new();
@@ -416,5 +426,5 @@ fn joined(args: &HooksArgs) -> anyhow::Result<(Option<Machine>, Run)> {
             point.joules.insert(meter, joules);
         }
     }
-    Ok((machine, run))
+    Ok((place, run))
 }

@@ -338,6 +338,8 @@ where
             let size = sizes.get(x.round() as usize).filter(|_| whole);
             size.map_or(String::new(), u16::to_string)
         })
+        // 0.7 is not 0.7000000000000001.
+        .y_label_formatter(&|y| format!("{}", (y * 1e4).round() / 1e4))
         .label_style(("sans-serif", 15))
         .axis_desc_style(("sans-serif", 16))
         .draw()?;
@@ -458,6 +460,10 @@ mod tests {
             for text in texts {
                 assert!(svg.contains(text), "{name}: {text}");
             }
+            assert!(
+                !svg.contains("00000001\n"),
+                "{name}: a label with its error"
+            );
             let png = std::fs::read(dir.path().join(format!("{name}.png"))).unwrap();
             assert!(png.starts_with(b"\x89PNG"), "{name}");
         }

@@ -395,7 +395,8 @@ fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
     }
 }
 
-/// One row's drop rate by another's, round by round.
+/// One row's drop rate by another's: each point by that of the other which was
+/// measured next to it, for parts of a run may have been joined.
 fn ratio(run: &Run, hook: &str, peer: &str, family: &str, size: u16) -> Option<Figure> {
     let [own, other] = [hook, peer].map(|name| Group::of(run, name, family, size));
     let (own, other) = (own?, other?);
@@ -403,8 +404,14 @@ fn ratio(run: &Run, hook: &str, peer: &str, family: &str, size: u16) -> Option<F
     let ratios: Vec<f64> = own
         .points
         .iter()
-        .zip(&other.points)
-        .map(|(own, other)| rate(own) / rate(other))
+        .filter_map(|own| {
+            let apart = |p: &&&Point| (p.from - own.from).abs();
+            let next = other
+                .points
+                .iter()
+                .min_by(|a, b| apart(a).total_cmp(&apart(b)))?;
+            Some(rate(own) / rate(next))
+        })
         .collect();
     Figure::of(&ratios)
 }
@@ -546,9 +553,14 @@ mod tests {
     #[test]
     fn weir_stands_beside_the_bare_hook_and_other_tables() {
         let mut run = run();
-        for (hook, seconds) in [("weir-xdp-131k", 2.0), ("nft-set-131k", 4.0)] {
+        // The last one is of another part of the run, a minute later.
+        for (hook, seconds, from) in [
+            ("weir-xdp-131k", 2.0, 1.0),
+            ("nft-set-131k", 4.0, 2.0),
+            ("nft-set-131k", 40.0, 60.0),
+        ] {
             let mut point = point(hook, 0, 1_000_000, 1_000_000, 1.0);
-            point.seconds = seconds;
+            (point.seconds, point.from) = (seconds, from);
             run.points.push(point);
         }
         let text = tables(&run);
