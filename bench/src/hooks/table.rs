@@ -171,6 +171,9 @@ pub const HOOKS: &[Hook] = &[
     banned("ipset-131k", RULE, rules::ipset),
     banned("nft-set-131k", RULE, rules::nft_set),
     banned("weir-nft-131k", REASONS, |t| weir::start(t, Choice::Nft)),
+    banned("weir-cls_bpf-131k", REASONS, |t| {
+        weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
+    }),
     banned("weir-tcx-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Tcx))
     }),
@@ -181,6 +184,9 @@ pub const HOOKS: &[Hook] = &[
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
     one("weir-nft-1", |t| weir::start(t, Choice::Nft)),
+    one("weir-cls_bpf-1", |t| {
+        weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
+    }),
     one("weir-tcx-1", |t| {
         weir::start(t, Choice::Kernel(KernelHook::Tcx))
     }),
