@@ -170,6 +170,9 @@ pub const HOOKS: &[Hook] = &[
     any("xdp", None, MAP, |t| programs::attach(t, BareHook::Xdp)),
     banned("ipset-131k", RULE, rules::ipset),
     banned("nft-set-131k", RULE, rules::nft_set),
+    banned("weir-ipset-131k", REASONS, |t| {
+        weir::start(t, Choice::Ipset)
+    }),
     banned("weir-nft-131k", REASONS, |t| weir::start(t, Choice::Nft)),
     banned("weir-cls_bpf-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
@@ -183,6 +186,7 @@ pub const HOOKS: &[Hook] = &[
     banned("weir-xdp-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
+    one("weir-ipset-1", |t| weir::start(t, Choice::Ipset)),
     one("weir-nft-1", |t| weir::start(t, Choice::Nft)),
     one("weir-cls_bpf-1", |t| {
         weir::start(t, Choice::Kernel(KernelHook::ClsBpf))

@@ -97,10 +97,11 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
 
 impl Running for Weir {
     fn dropped(&mut self) -> anyhow::Result<u64> {
-        let counters = match &self.backend {
-            Some(backend) => backend.counters()?,
-            None => Vec::new(),
+        let Some(backend) = &self.backend else {
+            return Ok(0);
         };
+        // Some backends run programs, which see the caller's namespace.
+        let counters = self.place.enter(|| backend.counters())??;
         Ok(counters
             .iter()
             .filter(|c| matches!(c.reason, Reason::BannedAll | Reason::BannedScope))
