@@ -91,6 +91,16 @@ fn root_calibrate_measures_each_hook() {
             "{hook}"
         );
     }
+    // Compared with, but not chosen by auto.
+    for name in ["nft", "ipset"] {
+        let backend = hook(figures, name);
+        let measured = backend["drop_ns"]["median"].as_f64();
+        assert_eq!(
+            measured.is_none(),
+            backend["refused"].is_string(),
+            "{backend}"
+        );
+    }
     // What this file's other tests rest on: native XDP drops cheapest, and
     // costs most of a veth pair's TCP.
     let (xdp, tcx) = (hook(figures, "xdp"), hook(figures, "tcx"));

@@ -36,7 +36,7 @@ pub struct Args {
     /// interrupts traffic for up to some seconds
     #[arg(long, requires = "interface")]
     attach: bool,
-    /// Measure for some 5 seconds only
+    /// Measure for some 7 seconds only, with more noise
     #[arg(long)]
     quick: bool,
     /// Print the result as JSON

@@ -13,8 +13,8 @@ use weir_kernel::{
 
 use super::{
     CalibrateError,
-    measure::{HOOKS, empty_path},
     stored::{SeenInterface, Trial},
+    subject::{HOOKS, empty_path},
 };
 
 /// Looks at an interface.

@@ -1,13 +1,16 @@
-//! `weir calibrate`: what each hook costs on this host (`measure`, in network
-//! namespaces of its own, with `stream` for TCP), what can be seen of its real
+//! `weir calibrate`: what each hook costs on this host (`measure`, in the
+//! network namespaces of a `lane`, with `stream` for TCP and `subject` for what
+//! stands in the way), what can be seen of its real
 //! interfaces (`interface`), and the file that `backend = "auto"` goes by
 //! (`stored`). Which hook follows from the figures is decided in
 //! `weir_enforce::calibration`.
 
 pub mod interface;
+mod lane;
 pub mod measure;
 pub mod stored;
 mod stream;
+mod subject;
 
 pub use measure::{Plan, measure};
 pub use stored::{FILE, Figures, Machine, load, save};
@@ -25,6 +28,9 @@ pub enum CalibrateError {
     /// The packet path or the generator.
     #[error(transparent)]
     Kernel(#[from] weir_kernel::Error),
+    /// A backend.
+    #[error(transparent)]
+    Backend(#[from] weir_enforce::Error),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -39,6 +45,14 @@ pub enum CalibrateError {
 }
 
 impl CalibrateError {
+    /// Says of which hook or backend it is.
+    fn about(self, name: &str) -> Self {
+        match self {
+            Self::Interrupted => self,
+            error => Self::Implausible(format!("{name}: {error}")),
+        }
+    }
+
     fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }

@@ -14,11 +14,12 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use weir_lab::Namespace;
 
-use super::{CalibrateError, measure::pin};
+use super::{CalibrateError, lane::pin};
 
 /// For a connection that a hook does not let through.
 const PATIENCE: Duration = Duration::from_secs(3);
 const CHUNK: usize = 128 << 10;
+const ENOUGH: usize = 8 << 20;
 
 /// What went through in which time.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +82,7 @@ impl Ends {
         let begun = Instant::now();
         let (kernel, (sent, received)) = self.cpu.kernel(|| {
             thread::scope(|scope| {
-                let sender = scope.spawn(|| on_cpu(0, || send(client, begun + time)));
+                let sender = scope.spawn(|| on_cpu(0, || send(client, time)));
                 let receiver = scope.spawn(|| on_cpu(1, || receive(server)));
                 (sender.join(), receiver.join())
             })
@@ -109,15 +110,17 @@ fn on_cpu<T>(which: usize, work: impl FnOnce() -> T) -> (Duration, T) {
     thread_time(work)
 }
 
-fn send(mut stream: TcpStream, until: Instant) -> io::Result<u64> {
+/// On a busy host the time may be over before this thread had its turn: it
+/// goes on until enough was sent to divide by.
+fn send(mut stream: TcpStream, time: Duration) -> io::Result<()> {
     let bytes = vec![0x77; CHUNK];
+    let begun = Instant::now();
     let mut sent = 0;
-    while Instant::now() < until {
+    while begun.elapsed() < time || (sent < ENOUGH && begun.elapsed() < PATIENCE) {
         stream.write_all(&bytes)?;
-        sent += CHUNK as u64;
+        sent += CHUNK;
     }
-    stream.shutdown(Shutdown::Write)?;
-    Ok(sent)
+    stream.shutdown(Shutdown::Write)
 }
 
 fn receive(mut stream: TcpStream) -> io::Result<u64> {

@@ -13,14 +13,11 @@ use weir_core::{
     detect::{Definition, Filter},
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
-use weir_enforce::{
-    Choice, Feature,
-    calibration::{Advice, Prefer},
-};
+use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
-    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, PREFERENCES, SourceChoice,
-    decoy, geofence, limits, list,
+    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice, advice, decoy,
+    geofence, limits, list,
     reader::{Document, Section},
     ring, sink, watch,
 };
@@ -39,7 +36,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
     let lines = ["decoy", "geofence"].map(|section| root.line_of(section));
     let mut enforcement = enforcement(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
-    enforcement.advice = advice(&mut root, host, &enforcement, &state_dir, &mut warnings);
+    enforcement.advice = advice::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
     let allow: PrefixSet = root
         .parsed_list::<Prefix>("allow", "a list of prefixes such as \"192.0.2.0/24\"")
@@ -192,35 +189,6 @@ fn enforcement(
             .integer("ipv4_length", 8..=31)
             .and_then(|at| u8::try_from(at.value).ok()),
         pin_root: path(root, "pin_root", "/sys/fs/bpf/weir"),
-    }
-}
-
-/// What `backend = "auto"` goes by. A calibration that cannot be used is no
-/// mistake in the configuration.
-fn advice(
-    root: &mut Section<'_, '_>,
-    host: &dyn HostFacts,
-    enforcement: &Enforcement,
-    state_dir: &Path,
-    warnings: &mut Vec<String>,
-) -> Advice {
-    let prefer = root.choice("prefer", &PREFERENCES);
-    if enforcement.backend != Choice::Auto {
-        if prefer.is_some() {
-            let backend = enforcement.backend.name();
-            warnings.push(format!(
-                "prefer has no effect with backend = {backend:?}: it tells \"auto\" what to choose"
-            ));
-        }
-        return Advice::default();
-    }
-    let calibration = host.calibration(state_dir).unwrap_or_else(|why| {
-        warnings.push(why);
-        None
-    });
-    Advice {
-        prefer: prefer.map_or_else(Prefer::default, |at| at.value),
-        calibration,
     }
 }
 

@@ -2,6 +2,7 @@
 //! checked (`Config`). `weir check`, start and reload all come through
 //! [`Config::load`], so they find the same mistakes.
 
+mod advice;
 mod check;
 mod decoy;
 mod geofence;
@@ -33,7 +34,7 @@ use weir_core::{
 };
 use weir_enforce::{
     Choice,
-    calibration::{Advice, Calibration, Prefer},
+    calibration::{Advice, Calibration},
 };
 
 pub use geofence::GeofenceConfig;
@@ -105,9 +106,6 @@ pub struct Enforcement {
     /// The bpffs directory that holds all instances.
     pub pin_root: PathBuf,
 }
-
-/// The words that `prefer` takes.
-const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
 
 /// Who is exempt besides the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,241 @@
+//! Where something is measured: a veth pair under the in-kernel generator,
+//! another one under a TCP stream, in four network namespaces of their own.
+
+use std::{net::IpAddr, os::fd::BorrowedFd, time::Duration};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use weir_core::Prefix;
+use weir_kernel::{
+    device::set_gro,
+    generator::{Flood, Generator},
+    link::{Hook, Link},
+};
+use weir_lab::{Namespace, Net, Side, Veth, VethOpts};
+
+use super::{
+    CalibrateError,
+    stream::{Ends, Processors},
+};
+
+type Result<T> = std::result::Result<T, CalibrateError>;
+
+/// Bans in the table of each family, and sources of the flood: more than fit
+/// the nearest caches, as under a real attack.
+pub(super) const BANS: u32 = 1 << 16;
+/// Innocent sources: a salt far from the banned ones.
+const INNOCENT: u32 = 1 << 30;
+const PORT: u16 = 12345;
+/// The receiver, and an address that nobody has: the stack lets go of packets
+/// to it as soon as it has looked up the route, so that the hook's own cost
+/// stands out.
+const HERE: [&str; 2] = ["10.9.0.2", "2001:db8:9::2"];
+const NOBODY: [&str; 2] = ["10.9.0.77", "2001:db8:9::77"];
+
+/// Of both families, as many packets each.
+type Floods = [Flood; 2];
+
+/// One end of a veth pair, where something is attached.
+pub(super) struct Place {
+    pub(super) namespace: Namespace,
+    pub(super) dev: String,
+    ifindex: u32,
+}
+
+impl Place {
+    fn of(veth: &Veth, side: Side) -> Result<Self> {
+        let (namespace, dev) = (veth.namespace(side).clone(), veth.dev(side).to_owned());
+        let ifindex = namespace.ifindex(&dev)?;
+        Ok(Self {
+            namespace,
+            dev,
+            ifindex,
+        })
+    }
+
+    /// By a hook, for as long as the answer lives.
+    pub(super) fn attach(
+        &self,
+        program: BorrowedFd<'_>,
+        hook: Hook,
+    ) -> std::io::Result<AttachedLink> {
+        self.namespace
+            .enter(|| Link::attach(program, self.ifindex, hook))
+            .map_err(std::io::Error::other)?
+            .map(AttachedLink)
+    }
+}
+
+/// Dropping a link's last descriptor frees its hook a little later.
+pub(super) struct AttachedLink(Link);
+
+impl Drop for AttachedLink {
+    fn drop(&mut self) {
+        self.0.detach();
+    }
+}
+
+/// What makes packets, and how many at a time.
+pub(super) struct Source {
+    generator: Generator,
+    cpu: Processors,
+    packets: u32,
+}
+
+impl Source {
+    pub(super) fn new(packets: u32) -> Result<Self> {
+        Ok(Self {
+            generator: Generator::load()?,
+            cpu: Processors::new(),
+            packets,
+        })
+    }
+
+    /// How many of a flood's packets are too few to have been counted.
+    pub(super) fn too_few(&self, counted: u64) -> Option<String> {
+        (counted * 100 < u64::from(self.packets) * 99)
+            .then(|| format!("only {counted} of {} packets were counted", self.packets))
+    }
+
+    /// Attached to an idle device, the generator's program makes floods
+    /// cheaper; see [`Generator::program`].
+    pub(super) fn keep_ready(&self, net: &Net) -> Result<Option<AttachedLink>> {
+        let (a, b) = (net.namespace("idle-a")?, net.namespace("idle-b")?);
+        let idle = net.veth(&a, "i0", &b, "i1", VethOpts::new(&[], &[])?)?;
+        let place = Place::of(&idle, Side::A)?;
+        Ok(place.attach(self.generator.program(), Hook::Xdp).ok())
+    }
+}
+
+/// Four namespaces.
+pub(super) struct Lane {
+    sender: Namespace,
+    /// Where packets are dropped, and where TCP is served.
+    pub(super) target: Place,
+    pub(super) served: Place,
+    ends: Ends,
+    banned: Floods,
+    innocent: Floods,
+    alone: Floods,
+}
+
+impl Lane {
+    /// `name` is one of few letters.
+    pub(super) fn new(net: &Net, name: &str) -> Result<Self> {
+        let namespace = |role: &str| net.namespace(&format!("{name}-{role}"));
+        let (sender, receiver) = (namespace("flood")?, namespace("target")?);
+        let opts = VethOpts::new(
+            &["10.9.0.1/24", "2001:db8:9::1/64"],
+            &["10.9.0.2/24", "2001:db8:9::2/64"],
+        )?;
+        let wire = net.veth(&sender, "g0", &receiver, "d0", opts)?;
+        // Without an XDP program a veth end takes redirected frames with GRO only.
+        receiver
+            .enter(|| set_gro("d0", true))?
+            .map_err(CalibrateError::system("switch GRO on"))?;
+        // As container runtimes make them: no GRO.
+        let (client, server) = (namespace("client")?, namespace("server")?);
+        let opts = VethOpts::new(
+            &["10.9.1.1/24", "2001:db8:a::1/64"],
+            &["10.9.1.2/24", "2001:db8:a::2/64"],
+        )?;
+        let pipe = net.veth(&client, "c0", &server, "s0", opts)?;
+
+        let flood = Flood {
+            sources: BANS,
+            salt: 0,
+            dest: addr(HERE[0]),
+            port: PORT,
+            macs: [wire.mac(Side::B), wire.mac(Side::A)],
+            ifindex: sender.ifindex("g0")?,
+        };
+        let to = |dests: [&str; 2], salt, ifindex| {
+            dests.map(|dest| Flood {
+                dest: addr(dest),
+                salt,
+                ifindex,
+                ..flood
+            })
+        };
+        Ok(Self {
+            target: Place::of(&wire, Side::B)?,
+            served: Place::of(&pipe, Side::B)?,
+            ends: Ends::new(client, server, ["10.9.1.2", "2001:db8:a::2"].map(addr)),
+            sender,
+            banned: to(HERE, 0, flood.ifindex),
+            innocent: to(NOBODY, INNOCENT, flood.ifindex),
+            alone: to(HERE, 0, 0),
+        })
+    }
+
+    /// Whom to ban: addresses of IPv4, /64 of IPv6.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = Prefix> {
+        self.banned.iter().flat_map(|flood| {
+            (0..BANS).map(|n| {
+                let source = flood.source(n);
+                let len = if source.is_ipv4() { 32 } else { 64 };
+                Prefix::new(source, len).expect("the length suits the family")
+            })
+        })
+    }
+
+    /// The processor time that the packets themselves take.
+    pub(super) fn alone(&self, source: &Source) -> Result<Duration> {
+        self.send(source, &self.alone)
+    }
+
+    /// What a packet of a banned source costs one core beyond making it, ns.
+    pub(super) fn unwanted(&self, source: &Source, alone: Duration) -> Result<f64> {
+        self.nanos(source, &self.banned, alone)
+    }
+
+    /// The same of an innocent one.
+    pub(super) fn innocent(&self, source: &Source, alone: Duration) -> Result<f64> {
+        self.nanos(source, &self.innocent, alone)
+    }
+
+    /// A stream from client to server.
+    pub(super) fn stream(&self, round: usize, time: Duration) -> Result<super::stream::Flow> {
+        self.ends.run(round, time)
+    }
+
+    fn nanos(&self, source: &Source, floods: &Floods, alone: Duration) -> Result<f64> {
+        let took = self.send(source, floods)?.as_secs_f64() - alone.as_secs_f64();
+        Ok(took * 1e9 / f64::from(source.packets))
+    }
+
+    /// The receiving softirq runs in the context of the thread that sends.
+    fn send(&self, source: &Source, floods: &Floods) -> Result<Duration> {
+        let (spent, sent) = self.sender.enter(|| {
+            pin(0);
+            source.cpu.spent(|| {
+                floods.iter().try_for_each(|flood| {
+                    let packets = source.packets / 2;
+                    source.generator.send(flood, packets).map(drop)
+                })
+            })
+        })?;
+        sent?;
+        Ok(spent)
+    }
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("a constant address")
+}
+
+/// Puts the calling thread on the first or second of the processors that this
+/// process may use: the receiving softirq then runs where the packets are made.
+pub(super) fn pin(which: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect();
+    if let Some(cpu) = cpus.get(which).or(cpus.first()) {
+        let mut one = CpuSet::new();
+        one.set(*cpu);
+        // Unpinned it measures, too, with more noise.
+        let _ = sched_setaffinity(None, &one);
+    }
+}

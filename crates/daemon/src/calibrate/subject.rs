@@ -1,0 +1,151 @@
+//! What is measured: a hook with the shipped packet path on it, or a backend
+//! that drops by rules of the kernel's. A hook is attached for each round; the
+//! rules of a backend, which take longer to write, stay in a lane of their own.
+
+use std::{io, sync::Arc};
+
+use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
+use weir_enforce::{
+    Backend, Choice, Entry, Expiry, Policy, Settings,
+    kernel::DEFAULT_ROOT,
+    switch::{self, Place as State},
+};
+use weir_kernel::{
+    Generation, Geometry, Key, Options, Placed, Slot, link::Hook, record, table::NEVER,
+};
+use weir_lab::Net;
+
+use super::{
+    CalibrateError,
+    lane::{AttachedLink, BANS, Lane, Place},
+};
+
+type Result<T> = std::result::Result<T, CalibrateError>;
+
+/// The hooks that are measured, and that `auto` chooses among.
+pub(super) const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
+/// The other backends, for comparison.
+pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
+
+/// The packet path on hooks of a lane.
+pub(super) struct Path(Generation);
+
+impl Path {
+    pub(super) fn new(lane: &Lane) -> Result<Self> {
+        let path = empty_path(2 * BANS as usize)?;
+        record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
+        for prefix in lane.prefixes() {
+            let placed = path.table.insert(Slot {
+                key: Key::of(prefix).expect("hosts and /64 have one"),
+                policy: 1,
+                expiry: NEVER,
+            });
+            if placed == Placed::NoRoom {
+                let why = "the ban table has no room for the flood's sources";
+                return Err(CalibrateError::Implausible(why.to_owned()));
+            }
+        }
+        Ok(Self(path))
+    }
+
+    pub(super) fn attach(&self, place: &Place, hook: Hook) -> io::Result<AttachedLink> {
+        place.attach(self.0.program(hook), hook)
+    }
+
+    pub(super) fn count(&self, reason: Reason) -> Result<u64> {
+        Ok(record::read_counters(&self.0.counters)?[reason as usize].0)
+    }
+}
+
+/// The shipped packet path with room for this many bans.
+pub(super) fn empty_path(bans: usize) -> Result<Generation> {
+    let options = Options {
+        geometry: Geometry::for_bans(bans, 0),
+        // Nobody chooses addresses here.
+        seed: [
+            0x9e37_79b9_7f4a_7c15,
+            0xd6e8_feb8_6659_fd93,
+            0xa076_1d64_78bd_642f,
+        ],
+        v4_length: 0,
+        class_lines: 0,
+        flow_jiffies: 0,
+        reject: false,
+        drop_innocent: false,
+    };
+    Ok(Generation::create(1, &options, None)?)
+}
+
+/// Why a hook cannot be had on a veth pair that is our own.
+pub(super) fn refusal(hook: Hook, error: &io::Error) -> String {
+    match hook {
+        Hook::Tcx if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            "this kernel has no tcx (6.6 or newer)".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// A backend's rules, in force in both places of a lane. They end with the
+/// lane's namespaces.
+pub(super) struct Rules {
+    pub(super) lane: Lane,
+    backend: Arc<dyn Backend>,
+    _served: Arc<dyn Backend>,
+}
+
+impl Rules {
+    pub(super) fn new(net: &Net, choice: Choice) -> Result<Self> {
+        let lane = Lane::new(net, choice.name())?;
+        let policy = Arc::new(Policy {
+            producer: Producer::Jail("calibrate".into()),
+            scope: Scope::all(),
+            action: Action::Drop,
+        });
+        let entries: Vec<Entry> = lane
+            .prefixes()
+            .map(|prefix| Entry {
+                subject: Whom::new(prefix).expect("the flood's sources may be banned"),
+                policy: policy.clone(),
+                expiry: Expiry::Never,
+            })
+            .collect();
+        let enforce = |place: &Place| -> Result<Arc<dyn Backend>> {
+            let state = State {
+                instance: format!("calibrate-{}", std::process::id()),
+                pin_root: DEFAULT_ROOT.into(),
+                ipv4_length: None,
+                room: (entries.len(), 0),
+                settings: Settings {
+                    interfaces: vec![place.dev.clone()],
+                    backend: choice,
+                    max_bans: entries.len(),
+                    observe: false,
+                    advice: Default::default(),
+                },
+            };
+            Ok(place.namespace.enter(|| {
+                let backend = switch::open(&state)?;
+                backend.insert(&entries)?;
+                backend.attach()?;
+                Ok::<_, weir_enforce::Error>(backend)
+            })??)
+        };
+        let (backend, served) = (enforce(&lane.target)?, enforce(&lane.served)?);
+        Ok(Self {
+            lane,
+            backend,
+            _served: served,
+        })
+    }
+
+    pub(super) fn count(&self, reason: Reason) -> Result<u64> {
+        let counters = self
+            .lane
+            .target
+            .namespace
+            .enter(|| self.backend.counters())??;
+        let counter = counters.iter().find(|counter| counter.reason == reason);
+        Ok(counter.map_or(0, |counter| counter.packets))
+    }
+}

@@ -1,0 +1,115 @@
+//! What `backend = "auto"` goes by: the key `prefer`, and what `weir calibrate`
+//! left in the state directory.
+
+use std::path::Path;
+
+use weir_enforce::{
+    Choice,
+    calibration::{Advice, Prefer},
+};
+
+use super::{Enforcement, HostFacts, reader::Section};
+
+/// The words that `prefer` takes.
+const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
+
+/// What `backend = "auto"` goes by. A calibration that cannot be used is no
+/// mistake in the configuration.
+pub(super) fn read(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    enforcement: &Enforcement,
+    state_dir: &Path,
+    warnings: &mut Vec<String>,
+) -> Advice {
+    let prefer = root.choice("prefer", &PREFERENCES);
+    if enforcement.backend != Choice::Auto {
+        if prefer.is_some() {
+            let backend = enforcement.backend.name();
+            warnings.push(format!(
+                "prefer has no effect with backend = {backend:?}: it tells \"auto\" what to choose"
+            ));
+        }
+        return Advice::default();
+    }
+    let calibration = host.calibration(state_dir).unwrap_or_else(|why| {
+        warnings.push(why);
+        None
+    });
+    Advice {
+        prefer: prefer.map_or_else(Prefer::default, |at| at.value),
+        calibration,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_enforce::calibration::Calibration;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// A host with a calibration, good or not.
+    struct Calibrated(Result<Option<Calibration>, String>);
+
+    impl HostFacts for Calibrated {
+        fn interfaces(&self) -> Vec<String> {
+            vec!["eth0".into()]
+        }
+        fn default_route_interfaces(&self) -> Vec<String> {
+            self.interfaces()
+        }
+        fn has_journal(&self) -> bool {
+            true
+        }
+        fn has_file(&self, _: &str) -> bool {
+            true
+        }
+        fn user(&self, _: &str) -> Option<u32> {
+            None
+        }
+        fn processors(&self) -> usize {
+            1
+        }
+        fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+            assert_eq!(state_dir, Path::new("/var/lib/weir"));
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn auto_goes_by_a_calibration_and_a_preference() {
+        let calibration = Calibration {
+            day: "2026-11-21".into(),
+            driver: "veth".into(),
+            hooks: Vec::new(),
+            interfaces: Vec::new(),
+        };
+        let load = |found: &Result<Option<Calibration>, String>, text: &str| {
+            let host = Calibrated(found.clone());
+            Config::check(Path::new("weir.toml"), text, &host).unwrap()
+        };
+        let good = Ok(Some(calibration.clone()));
+        let advice = load(&good, "[jail.sshd]").enforcement.advice;
+        assert_eq!(advice.prefer, Prefer::Traffic);
+        assert_eq!(advice.calibration, Some(calibration));
+        let advice = load(&good, "prefer = \"drops\"\n[jail.sshd]")
+            .enforcement
+            .advice;
+        assert_eq!(advice.prefer, Prefer::Drops);
+
+        // Where the hook is named, nothing is asked; a preference is probably
+        // meant for auto.
+        let named = load(&good, "backend = \"tcx\"\nprefer = \"drops\"\n[jail.sshd]");
+        assert_eq!(named.enforcement.advice, Advice::default());
+        assert!(
+            named.warnings[0].contains("prefer has no effect"),
+            "{:?}",
+            named.warnings
+        );
+
+        let bad = load(&Err("it is damaged".into()), "[jail.sshd]");
+        assert_eq!(bad.enforcement.advice, Advice::default());
+        assert_eq!(bad.warnings, ["it is damaged"]);
+    }
+}
