@@ -16,7 +16,7 @@ const SAME_DROP: u32 = 10;
 
 /// Between equals: tcx and the other socket-buffer hooks leave room for other
 /// programs and take frames of any layout; an XDP program has its hook alone.
-const RANK: [Hook; 3] = [Hook::Tcx, Hook::XdpGeneric, Hook::Xdp];
+const RANK: [Hook; 4] = [Hook::Tcx, Hook::ClsBpf, Hook::XdpGeneric, Hook::Xdp];
 
 /// What the administrator wants cheap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use weir_kernel::{
 use super::{
     CalibrateError,
     stored::{SeenInterface, Trial},
-    subject::{HOOKS, empty_path},
+    subject::empty_path,
 };
 
 /// Looks at an interface.
@@ -70,7 +70,8 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
     let path = empty_path(16)?;
     // Also what is malformed.
     path.table.set_observe(true);
-    for hook in HOOKS {
+    // Filters of tc need nothing of the driver.
+    for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
         let program: BorrowedFd<'_> = path.program(hook);
         let refused = match Link::attach(program, device.index, hook) {
             Ok(link) => {

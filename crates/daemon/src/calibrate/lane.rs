@@ -1,7 +1,13 @@
 //! Where something is measured: a veth pair under the in-kernel generator,
 //! another one under a TCP stream, in four network namespaces of their own.
 
-use std::{net::IpAddr, os::fd::BorrowedFd, time::Duration};
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weir_core::Prefix;
@@ -52,25 +58,42 @@ impl Place {
         })
     }
 
-    /// By a hook, for as long as the answer lives.
+    /// By a hook, for as long as the answer lives. `pin` is a free place for
+    /// a hook that needs one.
     pub(super) fn attach(
         &self,
         program: BorrowedFd<'_>,
         hook: Hook,
-    ) -> std::io::Result<AttachedLink> {
-        self.namespace
-            .enter(|| Link::attach(program, self.ifindex, hook))
-            .map_err(std::io::Error::other)?
-            .map(AttachedLink)
+        pin: Option<&Path>,
+    ) -> io::Result<AttachedLink> {
+        let attach = || match pin {
+            Some(pin) => Link::attach_pinned(program, self.ifindex, hook, pin),
+            None => Link::attach(program, self.ifindex, hook),
+        };
+        let link = self.namespace.enter(attach).map_err(io::Error::other)??;
+        Ok(AttachedLink {
+            link,
+            namespace: self.namespace.clone(),
+            pin: pin.map(Path::to_owned),
+        })
     }
 }
 
-/// Dropping a link's last descriptor frees its hook a little later.
-pub(super) struct AttachedLink(Link);
+/// Dropping a link's last descriptor frees its hook a little later, and a
+/// filter has none.
+pub(super) struct AttachedLink {
+    link: Link,
+    namespace: Namespace,
+    pin: Option<PathBuf>,
+}
 
 impl Drop for AttachedLink {
     fn drop(&mut self) {
-        self.0.detach();
+        // What fails here ends with the namespace.
+        let _ = self.namespace.enter(|| self.link.detach());
+        if let Some(pin) = &self.pin {
+            let _ = fs::remove_file(pin);
+        }
     }
 }
 
@@ -102,7 +125,7 @@ impl Source {
         let (a, b) = (net.namespace("idle-a")?, net.namespace("idle-b")?);
         let idle = net.veth(&a, "i0", &b, "i1", VethOpts::new(&[], &[])?)?;
         let place = Place::of(&idle, Side::A)?;
-        Ok(place.attach(self.generator.program(), Hook::Xdp).ok())
+        Ok(place.attach(self.generator.program(), Hook::Xdp, None).ok())
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     lane::{Lane, Source},
     stored::{Baseline, Figures, HookFigures, Spread, Tcp},
     stream::Flow,
-    subject::{HOOKS, Path, RULES, Rules, refusal},
+    subject::{HOOKS, PacketPath, RULES, Rules, refusal},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
@@ -56,7 +56,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
     let source = Source::new(plan.packets)?;
     let _ready = source.keep_ready(&net)?;
     let lane = Lane::new(&net, "hooks")?;
-    let path = Path::new(&lane)?;
+    let path = PacketPath::new(&lane)?;
     let hooks = HOOKS.into_iter().map(|hook| {
         let refused = path.attach(&lane.target, hook).err();
         Row::new(
@@ -128,7 +128,7 @@ struct Site<'p> {
     plan: &'p Plan,
     source: Source,
     lane: Lane,
-    path: Path,
+    path: PacketPath,
 }
 
 impl Site<'_> {

@@ -2,7 +2,11 @@
 //! that drops by rules of the kernel's. A hook is attached for each round; the
 //! rules of a backend, which take longer to write, stay in a lane of their own.
 
-use std::{io, sync::Arc};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
 use weir_enforce::{
@@ -11,7 +15,8 @@ use weir_enforce::{
     switch::{self, Place as State},
 };
 use weir_kernel::{
-    Generation, Geometry, Key, Options, Placed, Slot, link::Hook, record, table::NEVER,
+    Generation, Geometry, Key, Options, Placed, Slot, link::Hook, pins::InstanceDir, record,
+    table::NEVER,
 };
 use weir_lab::Net;
 
@@ -23,14 +28,17 @@ use super::{
 type Result<T> = std::result::Result<T, CalibrateError>;
 
 /// The hooks that are measured, and that `auto` chooses among.
-pub(super) const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
+pub(super) const HOOKS: [Hook; 4] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx, Hook::ClsBpf];
 /// The other backends, for comparison.
 pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
 
 /// The packet path on hooks of a lane.
-pub(super) struct Path(Generation);
+pub(super) struct PacketPath {
+    path: Generation,
+    pins: io::Result<Pins>,
+}
 
-impl Path {
+impl PacketPath {
     pub(super) fn new(lane: &Lane) -> Result<Self> {
         let path = empty_path(2 * BANS as usize)?;
         record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
@@ -45,15 +53,63 @@ impl Path {
                 return Err(CalibrateError::Implausible(why.to_owned()));
             }
         }
-        Ok(Self(path))
+        let pins = Pins::new().map_err(|e| io::Error::other(e.to_string()));
+        Ok(Self { path, pins })
     }
 
     pub(super) fn attach(&self, place: &Place, hook: Hook) -> io::Result<AttachedLink> {
-        place.attach(self.0.program(hook), hook)
+        let pin = match (hook, &self.pins) {
+            // A filter is no link: it is known by what is pinned beside it.
+            (Hook::ClsBpf, Ok(pins)) => Some(pins.directory().join(hook.name())),
+            (Hook::ClsBpf, Err(why)) => return Err(io::Error::other(why.to_string())),
+            _ => None,
+        };
+        place.attach(self.path.program(hook), hook, pin.as_deref())
     }
 
     pub(super) fn count(&self, reason: Reason) -> Result<u64> {
-        Ok(record::read_counters(&self.0.counters)?[reason as usize].0)
+        Ok(record::read_counters(&self.path.counters)?[reason as usize].0)
+    }
+}
+
+/// A directory for pins, which goes with this value; those of runs that were
+/// killed go with the next.
+struct Pins(Option<InstanceDir>);
+
+const PINS: &str = "calibrate-";
+
+impl Pins {
+    fn new() -> weir_kernel::Result<Self> {
+        let root = Path::new(DEFAULT_ROOT);
+        let dead = |name: &str| {
+            let pid = name
+                .strip_prefix(PINS)
+                .and_then(|pid| pid.parse::<u32>().ok());
+            pid.is_some_and(|pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true))
+        };
+        for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if let Some(name) = name.to_str()
+                && dead(name)
+            {
+                InstanceDir::open(root, name).and_then(InstanceDir::remove)?;
+            }
+        }
+        let own = format!("{PINS}{}", std::process::id());
+        InstanceDir::open(root, &own).map(|dir| Self(Some(dir)))
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.0.as_ref().expect("until it is dropped").links()
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if let Some(dir) = self.0.take() {
+            // The next run tries again.
+            let _ = dir.remove();
+        }
     }
 }
 
@@ -112,7 +168,8 @@ impl Rules {
             .collect();
         let enforce = |place: &Place| -> Result<Arc<dyn Backend>> {
             let state = State {
-                instance: format!("calibrate-{}", std::process::id()),
+                // Not that of the pins: this one has none.
+                instance: format!("measured-{}", std::process::id()),
                 pin_root: DEFAULT_ROOT.into(),
                 ipv4_length: None,
                 room: (entries.len(), 0),

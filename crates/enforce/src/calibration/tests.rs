@@ -11,7 +11,7 @@ fn cost(hook: Hook, nanos: u64, traffic: impl Into<Option<u8>>) -> HookCost {
     }
 }
 
-use Hook::{Tcx, Xdp, XdpGeneric};
+use Hook::{ClsBpf, Tcx, Xdp, XdpGeneric};
 use Prefer::{Drops, Traffic};
 
 #[test]
@@ -56,10 +56,14 @@ fn the_preference_decides_over_the_figures() {
         },
         Case {
             name: "drops within the noise: the hook that leaves room",
-            costs: vec![cost(XdpGeneric, 303, 0), cost(Tcx, 327, 0)],
+            costs: vec![
+                cost(XdpGeneric, 303, 0),
+                cost(ClsBpf, 329, 0),
+                cost(Tcx, 327, 0),
+            ],
             prefer: Traffic,
-            hooks: &[Tcx, XdpGeneric],
-            why: "tcx drops at 0.33 µs and costs TCP 0 %; next xdp-generic drops at 0.30 µs and costs TCP 0 %",
+            hooks: &[Tcx, ClsBpf, XdpGeneric],
+            why: "tcx drops at 0.33 µs and costs TCP 0 %; next cls_bpf drops at 0.33 µs and costs TCP 0 %",
         },
         Case {
             name: "the limit itself is not above it",
@@ -194,21 +198,21 @@ fn a_device_takes_what_was_measured_of_it() {
             "another driver than then",
             advice(Traffic, known("genet", Some(false))),
             "igb",
-            &[Xdp, Tcx, XdpGeneric],
+            &[Xdp, Tcx, ClsBpf, XdpGeneric],
             "auto: the driver igb may carry native XDP; calibrated 2026-11-21, when its driver was \"genet\": ignored",
         ),
         (
             "no calibration, virtual",
             Advice::default(),
             "veth",
-            &[Tcx, XdpGeneric],
+            &[Tcx, ClsBpf, XdpGeneric],
             "auto: veth is a virtual device, where native XDP costs TCP more",
         ),
         (
             "no calibration, hardware",
             Advice::default(),
             "igb",
-            &[Xdp, Tcx, XdpGeneric],
+            &[Xdp, Tcx, ClsBpf, XdpGeneric],
             "auto: the driver igb may",
         ),
         (
@@ -218,7 +222,7 @@ fn a_device_takes_what_was_measured_of_it() {
                 calibration: None,
             },
             "veth",
-            &[Xdp, Tcx, XdpGeneric],
+            &[Xdp, Tcx, ClsBpf, XdpGeneric],
             "auto: only drops count",
         ),
     ] {
