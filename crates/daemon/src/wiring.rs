@@ -112,7 +112,10 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         "cannot listen on {}",
         config.socket.display()
     )))?;
-    instance::drop_privileges(config.enforcement.backend == Choice::Ipset)?;
+    // Also to take away what an earlier daemon left there.
+    let iptables = config.enforcement.backend == Choice::Ipset
+        || weir_enforce::ipset::is_there(&config.enforcement.instance);
+    instance::drop_privileges(iptables)?;
 
     let service = Arc::new(start_enforcement(config)?);
     service.lists.start();
