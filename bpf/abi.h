@@ -188,8 +188,8 @@ struct decoy_counter {
 #define CODE_MIXED   2 /* class 0 where the hint is clear */
 #define CODE_APART   3 /* the class in the top where the hint is clear */
 /* Codes of IPv6, which folding may join: where a class other than 0 may be. */
-#define CODE_WALK      1 /* in what references say */
-#define CODE_EXCEPTION 2 /* among the exceptions, which come first */
+#define CODE_WALK	  1 /* in what references say */
+#define CODE_EXCEPTION	  2 /* among the exceptions, which come first */
 #define CLASS_MAX_LISTS	  64
 #define CLASS_MAX_FENCES  16
 #define CLASS_INLINE_REFS 6

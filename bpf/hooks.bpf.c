@@ -43,8 +43,8 @@ static __always_inline int is_meant(void *l3, void *end, __be16 proto)
 	struct udphdr *udp;
 
 	if (proto == bpf_htons(ETH_P_IP)) {
-		if ((void *)(ip4 + 1) > end || ip4->ihl < 5 || ip4->protocol != IPPROTO_UDP ||
-		    ip4->frag_off & bpf_htons(0x1fff))
+		if ((void *)(ip4 + 1) > end || ip4->ihl < 5 ||
+		    ip4->protocol != IPPROTO_UDP || ip4->frag_off & bpf_htons(0x1fff))
 			return 0;
 		udp = l3 + ip4->ihl * 4;
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {

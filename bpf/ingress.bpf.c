@@ -80,15 +80,50 @@ __noinline __u64 l4_of_skb(struct __sk_buff *ctx, __u32 l3, __u32 total, int v6)
 
 #include "stage_reject.h"
 
-/* `ctx`: an skb when `tc`. */
+/* Where a netfilter program has the headers (netfilter.h). Larger than what is
+ * read into it: no chain of headers that the parser follows ends behind it. */
+#define IN_NETFILTER 2
+#define HEAD_FIRST   64
+#define HEAD_MOST    16384
+struct head {
+	__u8 bytes[HEAD_MOST + 64];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct head);
+} nf_head SEC(".maps");
+
+static __always_inline struct head *head_of_packet(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&nf_head, &zero);
+}
+
+__noinline __u64 l4_of_head(__u32 have, __u32 total, int v6)
+{
+	struct head *head = head_of_packet();
+	struct frame f = {};
+
+	if (!head || have > HEAD_MOST)
+		return P_UNKNOWN;
+	f.data = f.l3 = head->bytes;
+	f.end = head->bytes + have;
+	return pack_l4(&f, total, v6);
+}
+
+/* `ctx`: an skb when `tc`; none IN_NETFILTER. */
 static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 total,
 				     int v6, struct l4 *l4)
 {
 	__u32 l3 = f->l3 - f->data;
 
 	if (cfg.class_lines || tc) {
-		unpack_l4(tc ? l4_of_skb(ctx, l3, total, v6)
-			     : l4_of_xdp(ctx, l3, total, v6),
+		unpack_l4(tc == IN_NETFILTER ? l4_of_head(f->end - f->data, total, v6)
+			  : tc		     ? l4_of_skb(ctx, l3, total, v6)
+					     : l4_of_xdp(ctx, l3, total, v6),
 			  f, l4);
 		return;
 	}
@@ -279,9 +314,25 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 
 #define AGAIN -1 /* more of the headers must be made readable first */
 
+/* Counts and tells; 1: drop, 0: pass. `exit` is set from R_OBSERVED on. */
+static __always_inline int leave(struct exit *exit, enum reason reason, __u32 ifindex,
+				 __u32 bytes)
+{
+	if (unlikely(reason >= R_OBSERVED)) {
+		if (exit->said)
+			count_class(exit->said, bytes);
+		exit->reason = reason;
+		exit->ifindex = ifindex;
+		exit->bytes = bytes;
+		count_and_tell(exit, bpf_jiffies64());
+		return reason >= R_BANNED_ALL;
+	}
+	count(reason, bytes);
+	return 0;
+}
+
 /* 1: drop, 0: pass, from BAIT on: for a decoy port, from REFUSE on: banned.
- * `whole`: f->end is as far as
- * this hook can see. */
+ * `whole`: f->end is as far as this hook can see. */
 static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 				  __u32 frame_len, int tc, int whole, __u32 ifindex)
 {
@@ -302,17 +353,7 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 		return AGAIN;
 	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE))
 		return REFUSE + reason;
-	if (unlikely(reason >= R_OBSERVED)) {
-		if (exit.said)
-			count_class(exit.said, frame_len);
-		exit.reason = reason;
-		exit.ifindex = ifindex;
-		exit.bytes = frame_len;
-		count_and_tell(&exit, bpf_jiffies64());
-		return reason >= R_BANNED_ALL;
-	}
-	count(reason, frame_len);
-	return 0;
+	return leave(&exit, reason, ifindex, frame_len);
 }
 
 SEC("xdp.frags")
@@ -376,5 +417,6 @@ int weir_tcx(struct __sk_buff *skb)
 }
 
 #include "egress.h"
+#include "netfilter.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -75,7 +75,8 @@ static __always_inline __u64 exception_word(const struct class_header *header, _
 __noinline __u64 find_exception(__u32 base, __u64 hash)
 {
 	struct class_header *header = bpf_map_lookup_elem(&classes, &base);
-	__u64 want = (hash & ~(__u64)(EXCEPTION_TAKEN | EXCEPTION_CLASS)) | EXCEPTION_TAKEN;
+	__u64 want =
+		(hash & ~(__u64)(EXCEPTION_TAKEN | EXCEPTION_CLASS)) | EXCEPTION_TAKEN;
 	struct class_bucket *bucket;
 	__u32 index, probe;
 	int i, full;

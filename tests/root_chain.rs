@@ -51,6 +51,7 @@ impl Other {
             v4_length: 0,
             class_lines: 0,
             reject: false,
+            netfilter: false,
             flow_jiffies: 0,
             drop_innocent: false,
         };

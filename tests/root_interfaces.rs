@@ -61,6 +61,7 @@ fn root_each_backend_drops_and_passes() {
         ("xdp-generic", "xdp-generic"),
         ("tcx", "tcx"),
         ("cls_bpf", "cls_bpf"),
+        ("netfilter", "netfilter"),
         ("auto", "tcx"),
     ] {
         let site = Site::new();
@@ -143,7 +144,7 @@ fn root_an_interface_that_comes_back_is_protected_again() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
         let mut site = Site::new();
         let weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -182,7 +183,7 @@ fn root_an_interface_made_again_while_no_daemon_runs() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "tcx", "cls_bpf"] {
+    for backend in ["xdp", "tcx", "cls_bpf", "netfilter"] {
         let mut site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -261,7 +262,7 @@ fn root_jumbo_frames() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
         let site = Site::with_mtu(9000);
         let weir = Weir::start(&site.host, &config(backend));
         assert_eq!(weir.attachment("eth0").0, backend);
@@ -343,9 +344,11 @@ fn root_a_reload_moves_to_another_hook_without_a_gap() {
         "xdp-generic",
         "tcx",
         "xdp",
+        "netfilter",
         "cls_bpf",
         "tcx",
         "cls_bpf",
+        "netfilter",
         "xdp-generic",
     ] {
         weir.configure(&config(backend));

@@ -216,6 +216,7 @@ fn packet_path(
         v4_length: 0,
         class_lines: border.map_or(0, ClassImage::lines),
         reject: false,
+        netfilter: false,
         flow_jiffies: 30_000,
         drop_innocent,
     };

@@ -205,6 +205,7 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
         v4_length: 0,
         class_lines: 0,
         reject: false,
+        netfilter: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };

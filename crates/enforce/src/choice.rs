@@ -25,12 +25,13 @@ pub enum Choice {
 
 impl Choice {
     /// All that can be typed, with the configuration's words.
-    pub const ALL: [(&str, Self); 8] = [
+    pub const ALL: [(&str, Self); 9] = [
         ("auto", Self::Auto),
         ("xdp", Self::Kernel(Hook::Xdp)),
         ("xdp-generic", Self::Kernel(Hook::XdpGeneric)),
         ("tcx", Self::Kernel(Hook::Tcx)),
         ("cls_bpf", Self::Kernel(Hook::ClsBpf)),
+        ("netfilter", Self::Kernel(Hook::Netfilter)),
         ("nft", Self::Nft),
         ("ipset", Self::Ipset),
         ("dry-run", Self::DryRun),
@@ -58,6 +59,7 @@ impl Choice {
     /// What a configuration cannot have from this backend.
     pub fn limits(self) -> &'static [Limit] {
         match self {
+            Self::Kernel(Hook::Netfilter) => &NETFILTER,
             Self::Auto | Self::Kernel(_) => &[],
             Self::Nft => &NFT,
             Self::Ipset => &IPSET,
@@ -135,6 +137,16 @@ const DEVICES: Limit = Limit {
     feature: Feature::Devices,
     says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
 };
+
+static NETFILTER: [Limit; 4] = [
+    DECOYS,
+    REJECT,
+    Limit {
+        feature: Feature::Counters,
+        says: "frames that are not IP, and malformed packets, are not counted: the IP stack does not hand them on",
+    },
+    DEVICES,
+];
 
 static NFT: [Limit; 6] = [
     DECOYS,

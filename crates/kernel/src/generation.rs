@@ -54,7 +54,7 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);
 const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 16] = [
     "bans64",
     "bans128",
     "bloom",
@@ -70,6 +70,7 @@ const MAPS: [&str; 15] = [
     "flows",
     "wide",
     "wide_hint",
+    "nf_interfaces",
 ];
 /// Pinned last: a directory that has it is whole.
 const META: &str = "meta";
@@ -88,6 +89,8 @@ pub struct Options {
     pub class_lines: u32,
     /// With bans that answer; see [`rejects_supported`].
     pub reject: bool,
+    /// With the netfilter program.
+    pub netfilter: bool,
     /// How long the answer to a flow without handshake is expected, in jiffies.
     pub flow_jiffies: u32,
     /// Benchmarks only: innocent packets leave by drop instead of pass.
@@ -132,6 +135,8 @@ pub struct Generation {
     xdp: OwnedFd,
     tcx: OwnedFd,
     out: Option<OwnedFd>,
+    netfilter: Option<OwnedFd>,
+    nf_interfaces: MapHandle,
 }
 
 /// A fingerprint of the packet path's sources in this binary.
@@ -183,6 +188,9 @@ impl Generation {
         } else {
             size(&mut open.maps.flows, FLOW_CELLS)?;
         }
+        if !options.netfilter {
+            open.progs.weir_netfilter.set_autoload(false);
+        }
         let rodata = open
             .maps
             .rodata_data
@@ -219,6 +227,7 @@ impl Generation {
                 (&mut open.maps.decoy_own, decoy_own),
                 (&mut open.maps.decoy_asked, decoy_asked),
                 (&mut open.maps.decoy_counters, decoy_counters),
+                (&mut open.maps.nf_interfaces, &old.nf_interfaces),
             ] {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
@@ -300,15 +309,25 @@ impl Generation {
             out: (options.class_lines != 0)
                 .then(|| program(skel.progs.weir_out.as_fd()))
                 .transpose()?,
+            netfilter: options
+                .netfilter
+                .then(|| program(skel.progs.weir_netfilter.as_fd()))
+                .transpose()?,
+            nf_interfaces: keep(&skel.maps.nf_interfaces)?,
         })
     }
 
     /// The program for a hook. Panics when asked for egress and there is no
-    /// class stage (`classes.lines() == 0`).
+    /// class stage (`classes.lines() == 0`), or for netfilter and there is none.
     pub fn program(&self, hook: link::Hook) -> BorrowedFd<'_> {
         match hook {
             link::Hook::Xdp | link::Hook::XdpGeneric => self.xdp.as_fd(),
             link::Hook::Tcx | link::Hook::ClsBpf => self.tcx.as_fd(),
+            link::Hook::Netfilter => self
+                .netfilter
+                .as_ref()
+                .expect("the caller saw to it")
+                .as_fd(),
             link::Hook::Egress | link::Hook::EgressClsBpf => self
                 .out
                 .as_ref()
@@ -317,12 +336,36 @@ impl Generation {
         }
     }
 
+    /// Does it have the netfilter program?
+    pub fn has_netfilter(&self) -> bool {
+        self.netfilter.is_some()
+    }
+
+    /// Has the netfilter program judge this interface's packets, too.
+    pub fn judge_interface(&self, ifindex: u32) -> Result<()> {
+        self.nf_interfaces
+            .update(&ifindex.to_ne_bytes(), &[1], MapFlags::ANY)
+            .context(|| "name an interface to netfilter".into())
+    }
+
+    /// And no others' but these.
+    pub fn judge_only(&self, interfaces: &[u32]) -> Result<()> {
+        let there: Vec<_> = self.nf_interfaces.keys().collect();
+        let wanted = |key: &[u8]| interfaces.iter().any(|index| index.to_ne_bytes() == key);
+        for key in there.iter().filter(|key| !wanted(key)) {
+            self.nf_interfaces
+                .delete(key)
+                .context(|| "take an interface from netfilter".into())?;
+        }
+        Ok(())
+    }
+
     /// Was it made by this very build?
     pub fn is_of_this_build(&self) -> bool {
         self.build == build_id()
     }
 
-    fn maps(&self) -> [&MapHandle; 15] {
+    fn maps(&self) -> [&MapHandle; 16] {
         let [allow4, allow6, allow_hint] = self.allow.maps();
         [
             &self.bans64,
@@ -340,6 +383,7 @@ impl Generation {
             &self.flows,
             &self.wide.trie,
             &self.wide.hint,
+            &self.nf_interfaces,
         ]
     }
 
@@ -355,6 +399,9 @@ impl Generation {
         link::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
         if let Some(out) = &self.out {
             link::pin(out.as_fd(), &dir.join("out"))?;
+        }
+        if let Some(netfilter) = &self.netfilter {
+            link::pin(netfilter.as_fd(), &dir.join("netfilter"))?;
         }
         crate::fault::point("pin-before-meta");
         self.describe()?;
@@ -496,6 +543,8 @@ impl Generation {
             xdp: link::open_pin(&dir.join("xdp"))?,
             tcx: link::open_pin(&dir.join("tcx"))?,
             out,
+            netfilter: link::open_pin(&dir.join("netfilter")).ok(),
+            nf_interfaces: open("nf_interfaces")?,
         })
     }
 }

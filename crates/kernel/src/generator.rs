@@ -112,6 +112,7 @@ impl Generator {
     pub fn bare_drop(&self, hook: Hook) -> BorrowedFd<'_> {
         match hook {
             Hook::Xdp | Hook::XdpGeneric => self.drop_xdp.as_fd(),
+            Hook::Netfilter => panic!("there is none for netfilter"),
             Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => self.drop_tcx.as_fd(),
         }
     }

@@ -22,6 +22,7 @@ pub mod generation;
 pub mod generator;
 pub mod link;
 mod memory;
+mod netfilter;
 pub mod pins;
 pub mod power;
 pub mod probe;

@@ -1,5 +1,6 @@
 //! The attachment of a program to an interface: a BPF link, or, where the
-//! kernel has none for a hook, a tc filter (`filter`). libbpf-rs knows neither
+//! kernel has none for a hook, a tc filter (`filter`), or a part in the one
+//! attachment of all interfaces (`netfilter`). libbpf-rs knows neither
 //! XDP modes nor tcx, so this goes to the system call directly.
 
 use std::{
@@ -17,6 +18,7 @@ use libbpf_rs::libbpf_sys as sys;
 use crate::{
     error::{Error, Result},
     filter::{Filter, Way},
+    netfilter::Netfilter,
 };
 
 /// Where in the kernel weir's program sits.
@@ -30,6 +32,9 @@ pub enum Hook {
     Tcx,
     /// tc ingress by a filter (`cls_bpf`), for kernels without tcx.
     ClsBpf,
+    /// A netfilter program before connection tracking (kernel 6.4): what the IP
+    /// stack has accepted, on any device.
+    Netfilter,
     /// tcx egress: beside one of the others, when there is a geofence or list.
     Egress,
     /// tc egress by a filter: the same beside `ClsBpf`.
@@ -38,11 +43,12 @@ pub enum Hook {
 
 impl Hook {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Xdp,
         Self::XdpGeneric,
         Self::Tcx,
         Self::ClsBpf,
+        Self::Netfilter,
         Self::Egress,
         Self::EgressClsBpf,
     ];
@@ -54,6 +60,7 @@ impl Hook {
             Self::XdpGeneric => "xdp-generic",
             Self::Tcx => "tcx",
             Self::ClsBpf => "cls_bpf",
+            Self::Netfilter => "netfilter",
             Self::Egress => "egress",
             Self::EgressClsBpf => "egress-cls_bpf",
         }
@@ -73,7 +80,9 @@ impl Hook {
     pub fn egress(self) -> Self {
         match self {
             Self::ClsBpf | Self::EgressClsBpf => Self::EgressClsBpf,
-            Self::Xdp | Self::XdpGeneric | Self::Tcx | Self::Egress => Self::Egress,
+            Self::Xdp | Self::XdpGeneric | Self::Tcx | Self::Netfilter | Self::Egress => {
+                Self::Egress
+            }
         }
     }
 }
@@ -87,6 +96,7 @@ pub struct Link {
 enum Kind {
     Bpf(OwnedFd),
     Filter(Filter),
+    Netfilter(Netfilter),
 }
 
 impl Link {
@@ -119,7 +129,7 @@ impl Link {
                 opts.flags = sys::BPF_F_BEFORE;
                 sys::BPF_TCX_EGRESS
             }
-            Hook::ClsBpf | Hook::EgressClsBpf => {
+            Hook::ClsBpf | Hook::Netfilter | Hook::EgressClsBpf => {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
         };
@@ -146,6 +156,12 @@ impl Link {
         let way = match hook {
             Hook::ClsBpf => Way::In,
             Hook::EgressClsBpf => Way::Out,
+            Hook::Netfilter => {
+                let netfilter = Netfilter::attach(prog, ifindex, path)?;
+                return Ok(Self {
+                    kind: Kind::Netfilter(netfilter),
+                });
+            }
             _ => {
                 let link = Self::attach(prog, ifindex, hook)?;
                 link.pin(path)
@@ -164,9 +180,14 @@ impl Link {
         let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
             .map_err(|e| Error::new(format!("look at the pin {}", path.display()), e))?;
         Ok(Self {
-            kind: match about.lines().any(|line| line.starts_with("map_type:")) {
-                true => Kind::Filter(Filter::open(path)?),
-                false => Kind::Bpf(fd),
+            // A record is a map with one entry, of another size each.
+            kind: match about
+                .lines()
+                .find_map(|line| line.strip_prefix("value_size:"))
+            {
+                Some(size) if size.trim() == "4" => Kind::Netfilter(Netfilter::open(path)?),
+                Some(_) => Kind::Filter(Filter::open(path)?),
+                None => Kind::Bpf(fd),
             },
         })
     }
@@ -175,7 +196,7 @@ impl Link {
     pub fn pin(&self, path: &Path) -> Result<()> {
         match &self.kind {
             Kind::Bpf(fd) => pin(fd.as_fd(), path),
-            Kind::Filter(_) => Ok(()),
+            Kind::Filter(_) | Kind::Netfilter(_) => Ok(()),
         }
     }
 
@@ -185,6 +206,7 @@ impl Link {
         let fd = match &self.kind {
             Kind::Bpf(fd) => fd,
             Kind::Filter(filter) => return filter.update(prog),
+            Kind::Netfilter(netfilter) => return netfilter.update(prog),
         };
         // SAFETY: no options are passed.
         let rc =
@@ -203,13 +225,14 @@ impl Link {
         match &self.kind {
             Kind::Bpf(_) => true,
             Kind::Filter(filter) => filter.target().0 != 0,
+            Kind::Netfilter(netfilter) => netfilter.target().0 != 0,
         }
     }
 
     /// Of a filter: its priority, 1 when no other kind comes before it.
     pub fn priority(&self) -> Option<u32> {
         match &self.kind {
-            Kind::Bpf(_) => None,
+            Kind::Bpf(_) | Kind::Netfilter(_) => None,
             Kind::Filter(filter) => Some(filter.priority()),
         }
     }
@@ -219,12 +242,9 @@ impl Link {
     /// then.
     pub fn detach(&self) {
         match &self.kind {
-            // SAFETY: a plain descriptor goes in. It fails only where the link
-            // is detached already, its interface being gone.
-            Kind::Bpf(fd) => unsafe {
-                sys::bpf_link_detach(fd.as_raw_fd());
-            },
+            Kind::Bpf(fd) => end(fd),
             Kind::Filter(filter) => filter.detach(),
+            Kind::Netfilter(netfilter) => netfilter.detach(),
         }
     }
 
@@ -233,17 +253,9 @@ impl Link {
         let fd = match &self.kind {
             Kind::Bpf(fd) => fd,
             Kind::Filter(filter) => return Ok(filter.target()),
+            Kind::Netfilter(netfilter) => return Ok(netfilter.target()),
         };
-        let mut info = sys::bpf_link_info::default();
-        let mut len = size_of_val(&info) as u32;
-        // SAFETY: `info` and `len` are whole, and outlive the call.
-        let rc = unsafe { sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
-        if rc < 0 {
-            return Err(Error::new(
-                "ask a link for its interface",
-                io::Error::from_raw_os_error(-rc),
-            ));
-        }
+        let info = about(fd).map_err(|e| Error::new("ask a link for its interface", e))?;
         // SAFETY: the variant that belongs to the link's type.
         let ifindex = unsafe {
             if info.type_ == sys::BPF_LINK_TYPE_XDP {
@@ -254,6 +266,23 @@ impl Link {
         };
         Ok((ifindex, info.prog_id))
     }
+}
+
+pub(crate) fn about(link: &OwnedFd) -> io::Result<sys::bpf_link_info> {
+    let mut info = sys::bpf_link_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` and `len` are whole, and outlive the call.
+    match unsafe { sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut len) } {
+        rc if rc < 0 => Err(io::Error::from_raw_os_error(-rc)),
+        _ => Ok(info),
+    }
+}
+
+/// Detaches a link, whoever else refers to it.
+pub(crate) fn end(link: &OwnedFd) {
+    // SAFETY: a plain descriptor goes in. It fails only where the link is
+    // detached already, its interface being gone.
+    unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
 }
 
 fn c_path(path: &Path) -> CString {

@@ -54,6 +54,41 @@ pub fn packet(prog: BorrowedFd<'_>, packet: &[u8], repeat: u32) -> Result<Answer
     })
 }
 
+/// Runs a packet through a netfilter program, as if it came in on the loopback
+/// device, of which the Ethernet header says whether it is IPv4 or IPv6.
+pub fn netfilter(prog: BorrowedFd<'_>, packet: &[u8]) -> Result<Answer> {
+    /// `struct nf_hook_state`; what is a pointer must be null.
+    #[repr(C)]
+    struct HookState {
+        hook: u8,
+        family: u8,
+        pointers: [u64; 5],
+    }
+    let ipv6 = packet.get(12..14) == Some(&[0x86, 0xdd]);
+    let state = HookState {
+        hook: 0,
+        family: if ipv6 { 10 } else { 2 },
+        pointers: [0; 5],
+    };
+    let mut out = vec![0u8; packet.len() + 256];
+    let mut opts = sys::bpf_test_run_opts {
+        data_in: packet.as_ptr().cast(),
+        data_size_in: packet.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ctx_in: (&raw const state).cast(),
+        ctx_size_in: size_of::<HookState>() as u32,
+        ..Default::default()
+    };
+    run(prog, &mut opts)?;
+    out.truncate(opts.data_size_out as usize);
+    Ok(Answer {
+        verdict: opts.retval,
+        nanos: opts.duration,
+        packet: out,
+    })
+}
+
 /// Runs a `SEC("syscall")` program with `context`, which it may change.
 pub(crate) fn syscall(prog: BorrowedFd<'_>, context: &mut [u8]) -> Result<u32> {
     let mut opts = sys::bpf_test_run_opts {

@@ -118,6 +118,7 @@ impl Path {
                 v4_length: 24,
                 class_lines: image.lines(),
                 reject: false,
+                netfilter: false,
                 flow_jiffies: 120 * 1000,
                 drop_innocent: false,
             },
@@ -148,6 +149,7 @@ impl Path {
             .into_iter()
             .find(|r| after[*r as usize].0 > before[*r as usize].0);
         let dropped = match hook {
+            Hook::Netfilter => answer.verdict == 0,
             Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => answer.verdict == 2,
             _ => answer.verdict == 1,
         };

@@ -43,6 +43,7 @@ impl Trap {
             v4_length: 0,
             class_lines: 0,
             reject: false,
+            netfilter: false,
             flow_jiffies: 0,
             drop_innocent: false,
         };

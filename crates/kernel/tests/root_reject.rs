@@ -53,6 +53,7 @@ impl Path {
             v4_length: 24,
             class_lines: 0,
             reject: true,
+            netfilter: false,
             flow_jiffies: 0,
             drop_innocent: false,
         };

@@ -31,6 +31,7 @@ fn generation(geometry: Geometry) -> Generation {
         v4_length: 0,
         class_lines: 0,
         reject: false,
+        netfilter: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };
@@ -176,6 +177,7 @@ proptest! {
                     let options = Options {
                         geometry: tiny, seed: [3, 5, 7], v4_length: 0, class_lines: 0,
             reject: false,
+            netfilter: false,
             flow_jiffies: 0,
             drop_innocent: false,
                     };

@@ -35,6 +35,7 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
         v4_length: 24,
         class_lines: 0,
         reject: false,
+        netfilter: false,
         flow_jiffies: 0,
         drop_innocent: false,
     };

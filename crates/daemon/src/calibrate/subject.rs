@@ -128,6 +128,7 @@ pub(super) fn empty_path(bans: usize) -> Result<Generation> {
         flow_jiffies: 0,
         reject: false,
         drop_innocent: false,
+        netfilter: false,
     };
     Ok(Generation::create(1, &options, None)?)
 }

@@ -77,7 +77,7 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         (
             "backend = \"ebpf\"",
             &[
-                "weir.toml:1: backend is \"ebpf\"; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\", \"cls_bpf\", \"nft\", \"ipset\", \"dry-run\"",
+                "weir.toml:1: backend is \"ebpf\"; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\", \"cls_bpf\", \"netfilter\", \"nft\", \"ipset\", \"dry-run\"",
             ],
         ),
         (

@@ -42,6 +42,7 @@ fn candidates(
         Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
         Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx, Hook::ClsBpf], String::new()),
+        Some(Hook::Netfilter) => (vec![Hook::Netfilter], String::new()),
         Some(Hook::ClsBpf | Hook::EgressClsBpf) => (vec![Hook::ClsBpf], String::new()),
         None => calibration::candidates(advice, name, device),
     }
@@ -99,6 +100,9 @@ impl Interface {
             }
             let link = Link::open(&pin)?;
             if self.state.is_none() && hooks.contains(&hook) && link.target()?.0 == device.index {
+                if hook == Hook::Netfilter {
+                    generation.judge_interface(device.index)?;
+                }
                 link.update(generation.program(hook))?;
                 self.state = Some(Attached {
                     link,
@@ -150,6 +154,9 @@ impl Interface {
                 let ours = self.state.take().expect("just looked");
                 ours.link.detach();
                 remove_pin(&ours.pin)?;
+            }
+            if hook == Hook::Netfilter {
+                generation.judge_interface(device.index)?;
             }
             let pin = pin_of(links, &self.name, hook);
             // A leftover of an interface with another index.
@@ -343,6 +350,12 @@ impl Interface {
         self.end_others(links)
     }
 
+    /// The interface's number, if netfilter judges it.
+    pub(super) fn judged_by_netfilter(&self) -> Option<u32> {
+        let attached = self.state.as_ref()?;
+        (attached.hook == Hook::Netfilter).then_some(attached.ifindex)
+    }
+
     pub(super) fn hook(&self) -> Option<Hook> {
         self.state.as_ref().map(|a| a.hook)
     }
@@ -439,6 +452,9 @@ fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
                 hook.name()
             )
         }
+        None if hook == Hook::Netfilter => format!(
+            "netfilter: {e} (probe: a BPF link of type netfilter; Linux 6.4, CONFIG_NETFILTER_BPF_LINK)"
+        ),
         None if matches!(hook, Hook::ClsBpf | Hook::EgressClsBpf) => match e.kind() {
             io::ErrorKind::AlreadyExists => format!(
                 "{}: filters of another kind have the first priorities; `tc filter show dev IF ingress` lists them",

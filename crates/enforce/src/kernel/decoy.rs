@@ -4,7 +4,7 @@
 use weir_kernel::decoy;
 
 use super::Kernel;
-use crate::{DecoyCounts, Decoys, Error};
+use crate::{DecoyCounts, Decoys, Error, choice::without_decoys};
 
 impl Kernel {
     /// See [`crate::Backend::set_decoys`].
@@ -18,6 +18,7 @@ impl Kernel {
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
             }
+            without_decoys(self.settings().backend, decoys)?;
             // The maps are those of all generations.
             current.decoys.write_own(&decoys.own)?;
             current.decoys.write_ports(&decoys.ports);

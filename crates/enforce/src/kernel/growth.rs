@@ -145,6 +145,11 @@ impl Kernel {
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
+            netfilter: self.netfilter.load(Ordering::Relaxed)
+                || self
+                    .interfaces()
+                    .iter()
+                    .any(|i| i.judged_by_netfilter().is_some()),
             reject: self.policies.any_rejects() && rejects_supported(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,

@@ -40,7 +40,7 @@ pub use weir_kernel::pins::DEFAULT_ROOT;
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, Inserted, PacketEvent, Settings, Usage, calibration::Advice,
+    Expiry, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
 };
 use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
@@ -89,6 +89,8 @@ pub struct Kernel {
     crowded: AtomicBool,
     attached: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
+    /// Should the next generation have its program?
+    netfilter: AtomicBool,
 }
 
 struct Tables {
@@ -145,6 +147,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
                 v4_length,
                 class_lines: 0,
                 reject: false,
+                netfilter: config.settings.backend.hook() == Some(Hook::Netfilter),
                 flow_jiffies: 0,
                 drop_innocent: false,
             };
@@ -188,6 +191,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         crowded: AtomicBool::new(false),
         attached: AtomicBool::new(false),
         classes: Mutex::default(),
+        netfilter: (config.settings.backend.hook() == Some(Hook::Netfilter)).into(),
     };
     kernel.follow_suspend(&kernel.shape())?;
     kernel.tidy_wide()?;
@@ -303,6 +307,27 @@ impl Kernel {
         Ok(())
     }
 
+    /// Sees to a generation with the netfilter program where that hook is wanted.
+    fn prepare_netfilter(&self, settings: &Settings) -> Result<(), Error> {
+        let wanted = settings.backend.hook() == Some(Hook::Netfilter);
+        self.netfilter.store(wanted, Ordering::Relaxed);
+        if !wanted || self.tables().current.has_netfilter() {
+            return Ok(());
+        }
+        let mut shape = self.shape();
+        let geometry = self.tables().current.table.geometry();
+        self.next_generation(&mut shape, geometry)
+    }
+
+    /// Has netfilter judge those that are attached there, and no others.
+    fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) -> Result<(), Error> {
+        let judged: Vec<_> = interfaces
+            .iter()
+            .filter_map(Interface::judged_by_netfilter)
+            .collect();
+        Ok(tables.current.judge_only(&judged)?)
+    }
+
     /// Attaches interfaces that came back under their name. Called on every
     /// change the kernel announces; cheap when nothing happened.
     pub fn follow_interfaces(&self) -> Result<(), Error> {
@@ -313,12 +338,20 @@ impl Kernel {
         let tables = self.tables();
         let links = self.instance.links();
         let mut outcome = Ok(());
-        for interface in self.interfaces().iter_mut() {
+        let mut interfaces = self.interfaces();
+        let mut changed = false;
+        for interface in interfaces.iter_mut() {
             match interface.follow(hook, &advice, &tables.current, &links) {
-                Ok(true) => tracing::info!(interface = interface.name, "attached again"),
+                Ok(true) => {
+                    changed = true;
+                    tracing::info!(interface = interface.name, "attached again");
+                }
                 Ok(false) => {}
                 Err(e) => outcome = Err(e),
             }
+        }
+        if changed {
+            self.name_interfaces(&tables, &interfaces)?;
         }
         outcome
     }
@@ -338,6 +371,10 @@ impl Backend for Kernel {
             .find_map(Interface::hook)
             .or(self.settings().backend.hook())
             .map_or("auto", Hook::name)
+    }
+
+    fn limits(&self) -> &'static [Limit] {
+        self.settings().backend.limits()
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
@@ -472,6 +509,8 @@ impl Backend for Kernel {
 
     fn attach(&self) -> Result<(), Error> {
         let (hook, advice) = self.wanted();
+        let settings = self.settings().clone();
+        self.prepare_netfilter(&settings)?;
         let tables = self.tables();
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
@@ -484,6 +523,7 @@ impl Backend for Kernel {
                 attach::remove_link(&pin)?;
             }
         }
+        self.name_interfaces(&tables, &interfaces)?;
         self.attached.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -492,6 +532,7 @@ impl Backend for Kernel {
         for name in &settings.interfaces {
             Interface::check(name)?;
         }
+        self.prepare_netfilter(settings)?;
         let tables = self.tables();
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
@@ -524,6 +565,7 @@ impl Backend for Kernel {
         }
         interfaces.retain(|i| settings.interfaces.contains(&i.name));
         interfaces.append(&mut added);
+        self.name_interfaces(&tables, &interfaces)?;
         for generation in std::iter::once(&tables.current).chain(&tables.next) {
             generation.table.set_observe(settings.observe);
         }
