@@ -85,9 +85,10 @@ int weir_netfilter(struct bpf_nf_ctx *ctx)
 	__u64 have;
 	int drop, i;
 
-	if (!in || !head)
+	if (!head)
 		return NF_ACCEPT;
-	ifindex = in->ifindex;
+	/* BPF_PROG_RUN has no interface: 0, which only tests name. */
+	ifindex = in ? in->ifindex : 0;
 	if (!bpf_map_lookup_elem(&nf_interfaces, &ifindex))
 		return NF_ACCEPT;
 	len = ctx->skb->len;

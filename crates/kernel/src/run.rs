@@ -54,8 +54,9 @@ pub fn packet(prog: BorrowedFd<'_>, packet: &[u8], repeat: u32) -> Result<Answer
     })
 }
 
-/// Runs a packet through a netfilter program, as if it came in on the loopback
-/// device, of which the Ethernet header says whether it is IPv4 or IPv6.
+/// Runs a packet through a netfilter program, as if it came in nowhere: the
+/// kernel (6.18) leaves out the interface. The Ethernet header says whether it is
+/// IPv4 or IPv6.
 pub fn netfilter(prog: BorrowedFd<'_>, packet: &[u8]) -> Result<Answer> {
     /// `struct nf_hook_state`; what is a pointer must be null.
     #[repr(C)]

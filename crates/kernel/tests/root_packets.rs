@@ -39,8 +39,8 @@ impl Path {
             drop_innocent: false,
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
-        // BPF_PROG_RUN has its packets come in on the loopback device.
-        generation.judge_interface(1).unwrap();
+        // Where BPF_PROG_RUN has its packets come in.
+        generation.judge_interface(0).unwrap();
         let table = Table {
             fixed_v4: Some(24),
             ..Table::default()
