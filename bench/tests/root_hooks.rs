@@ -16,7 +16,7 @@ use weir_lab::{Namespace, Net, Side, Veth, VethOpts, View};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weir-bench");
 /// Rows whose hooks lose nothing; what they need beside a kernel.
-const ROWS: [(&str, Option<&str>); 16] = [
+const ROWS: [(&str, Option<&str>); 17] = [
     ("cbpf-socket", None),
     ("ebpf-socket", None),
     ("iptables-input", Some("iptables")),
@@ -31,6 +31,7 @@ const ROWS: [(&str, Option<&str>); 16] = [
     ("weir-tcx-1", None),
     ("weir-nft-131k", None),
     ("weir-ipset-131k", Some("ipset")),
+    ("weir-netfilter-131k", None),
     ("weir-cls_bpf-131k", None),
     ("weir-xdp-131k", None),
 ];

@@ -174,6 +174,9 @@ pub const HOOKS: &[Hook] = &[
         weir::start(t, Choice::Ipset)
     }),
     banned("weir-nft-131k", REASONS, |t| weir::start(t, Choice::Nft)),
+    banned("weir-netfilter-131k", REASONS, |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Netfilter))
+    }),
     banned("weir-cls_bpf-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
     }),
@@ -188,6 +191,9 @@ pub const HOOKS: &[Hook] = &[
     }),
     one("weir-ipset-1", |t| weir::start(t, Choice::Ipset)),
     one("weir-nft-1", |t| weir::start(t, Choice::Nft)),
+    one("weir-netfilter-1", |t| {
+        weir::start(t, Choice::Kernel(KernelHook::Netfilter))
+    }),
     one("weir-cls_bpf-1", |t| {
         weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
     }),
