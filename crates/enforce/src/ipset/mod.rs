@@ -28,7 +28,9 @@ use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
     Error, Feature, Inserted, Limit, PacketEvent, Settings, Usage,
     book::{Book, Held},
-    command, span,
+    command,
+    nft::iptables,
+    span,
 };
 use rules::{Asked, IPTABLES, RESTORE, SAVE};
 use sets::Bans;
@@ -146,6 +148,8 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
         if let Some(text) = rules::remove(&saved, &base) {
             command::run(RESTORE[family], &["--noflush"], &text)
                 .map_err(failed("take weir's rules away"))?;
+            let [table, chain] = rules::made(&saved, &base);
+            iptables::remove_empty(family, table, chain);
             gone.push(format!("chain {base} ({})", IPTABLES[family]));
         }
     }
@@ -312,6 +316,9 @@ impl Ipset {
     fn put_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
         let counted = counters(&self.base, &kernel.counted)?;
         for family in [0, 1] {
+            let saved = command::run(SAVE[family], &["-t", "raw"], "")
+                .map_err(failed("read the rules of iptables"))?;
+            let (there, ours) = (iptables::are_there(family), rules::made(&saved, &self.base));
             let text = {
                 let state = self.desired();
                 let bans: Vec<_> = kernel
@@ -327,13 +334,12 @@ impl Ipset {
                     scopes: &kernel.scopes,
                     lists: &state.classes.lists,
                     observe: state.settings.observe,
+                    made: [0, 1].map(|at| ours[at] || !there[at]),
                 };
                 rules::write(&asked, family)
             };
             command::run(RESTORE[family], &["--noflush"], &text)
                 .map_err(failed("write the rules of iptables"))?;
-            let saved = command::run(SAVE[family], &["-t", "raw"], "")
-                .map_err(failed("read the rules of iptables"))?;
             let jump = rules::jump(&self.base);
             if !saved.lines().any(|line| line == format!("-A {jump}")) {
                 let insert = format!("*raw\n-I {jump}\nCOMMIT\n");

@@ -19,6 +19,20 @@ pub(super) struct Asked<'a> {
     pub(super) scopes: &'a [Scope],
     pub(super) lists: &'a [Cover],
     pub(super) observe: bool,
+    /// Table and chain that were not there before us.
+    pub(super) made: [bool; 2],
+}
+
+/// Comments that say to a later daemon, or to `weir detach`, that the table
+/// `raw`, or its chain PREROUTING, came with us.
+const MADE: [&str; 2] = ["made-table", "made-chain"];
+
+/// What of these came with us.
+pub(super) fn made(saved: &str, base: &str) -> [bool; 2] {
+    MADE.map(|mark| {
+        let rule = format!("-A {base} -m comment --comment {mark} -j RETURN");
+        saved.lines().any(|line| line == rule)
+    })
 }
 
 /// Programs by family.
@@ -51,6 +65,11 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
         rule("", &format!("-i {interface} -g {base}.in"));
     }
     let match_set = |set: &str| format!("-m set --match-set {set} src");
+    for (made, mark) in asked.made.into_iter().zip(MADE) {
+        if made {
+            rule("", &format!("-m comment --comment {mark} -j RETURN"));
+        }
+    }
     for bans in asked.bans.iter().filter(|bans| bans.scope == 0) {
         let set = match_set(&bans.name(base));
         rule(".in", &format!("{set} -g {base}.all"));

@@ -241,7 +241,7 @@ impl Border {
             for family in [0, 1] {
                 let set = flows_name(way.back(), family);
                 flow_rules(to, table, &chain, way, family, |rule| {
-                    rule.is_in(&set, KEY)
+                    rule.in_set(&set, KEY)
                         .count(Reason::Reply.name())
                         .verdict(Verdict::Accept);
                 });
@@ -254,11 +254,11 @@ impl Border {
         if self.remembers(way) {
             for family in [0, 1] {
                 let set = flows_name(way, family);
-                let stamp = |rule: Rule<'_>| drop(rule.stamp(&set, KEY));
+                let stamp = |rule: Rule<'_>| rule.stamp(&set, KEY);
                 flow_rules(to, table, &chain, way, family, stamp);
                 // For later fragments of the answer.
                 table.rule(to, &chain, |rule| {
-                    let rule = rule.meta(Meta::Protocol, KEY).is_not(KEY, &[6]);
+                    let rule = rule.meta(Meta::Protocol, KEY).differs(KEY, &[6]);
                     stamp(flow_key(rule, way, family, false));
                 });
             }
@@ -437,19 +437,19 @@ fn ask(
 fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
     table.rule(to, chain, |rule| {
         rule.meta(Meta::Protocol, SCRATCH)
-            .is(SCRATCH, &[6])
+            .equals(SCRATCH, &[6])
             .load(From::Transport, 13, 1, SCRATCH)
             .mask(SCRATCH, &[0x12])
-            .is_not(SCRATCH, &[0x02])
+            .differs(SCRATCH, &[0x02])
             .verdict(Verdict::Return);
     });
     for (protocol, types) in ICMP_ERRORS {
         for kind in types {
             table.rule(to, chain, |rule| {
                 rule.meta(Meta::Protocol, SCRATCH)
-                    .is(SCRATCH, &[protocol])
+                    .equals(SCRATCH, &[protocol])
                     .load(From::Transport, 0, 1, SCRATCH)
-                    .is(SCRATCH, &[*kind])
+                    .equals(SCRATCH, &[*kind])
                     .verdict(Verdict::Return);
             });
         }
@@ -470,18 +470,18 @@ fn flow_rules(
     table.rule(to, chain, |rule| {
         let rule = rule
             .meta(Meta::Protocol, KEY)
-            .is_not(KEY, &[6])
-            .is_in("with-ports", KEY);
+            .differs(KEY, &[6])
+            .in_set("with-ports", KEY);
         then(flow_key(rule, way, family, true));
     });
     table.rule(to, chain, |rule| {
-        let rule = rule.meta(Meta::Protocol, KEY).is_not_in("with-ports", KEY);
+        let rule = rule.meta(Meta::Protocol, KEY).outside("with-ports", KEY);
         then(flow_key(rule, way, family, false));
     });
     table.rule(to, chain, |rule| {
         let rule = is_later_fragment(rule, family)
             .meta(Meta::Protocol, KEY)
-            .is_not(KEY, &[6]);
+            .differs(KEY, &[6]);
         then(flow_key(rule, way, family, false));
     });
 }
@@ -492,7 +492,7 @@ fn flow_key(rule: Rule<'_>, way: Way, family: usize, ports: bool) -> Rule<'_> {
     let length = ADDRESS[family];
     let rule = rule
         .meta(Meta::Family, SCRATCH)
-        .is(SCRATCH, &[[2], [10]][family])
+        .equals(SCRATCH, &[[2], [10]][family])
         .load(From::Network, way.remote()[family], length, KEY.plus(1));
     let (there, here) = (KEY.plus(1 + length / 4), KEY.plus(2 + length / 4));
     let [remote, local] = way.ports();

@@ -11,6 +11,7 @@
 //! serialises whoever does. `kernel` is taken first.
 
 mod border;
+pub(crate) mod iptables;
 mod rule;
 mod ruleset;
 mod socket;

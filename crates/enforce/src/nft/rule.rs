@@ -168,12 +168,12 @@ impl<'a> Rule<'a> {
     }
 
     /// Goes on if these are the bytes.
-    pub(super) fn is(self, register: Register, value: &[u8]) -> Self {
+    pub(super) fn equals(self, register: Register, value: &[u8]) -> Self {
         self.compare(register, 0, value)
     }
 
     /// Goes on if they are others.
-    pub(super) fn is_not(self, register: Register, value: &[u8]) -> Self {
+    pub(super) fn differs(self, register: Register, value: &[u8]) -> Self {
         self.compare(register, 1, value)
     }
 
@@ -196,12 +196,12 @@ impl<'a> Rule<'a> {
     }
 
     /// Goes on if the set has the key.
-    pub(super) fn is_in(self, set: &str, key: Register) -> Self {
+    pub(super) fn in_set(self, set: &str, key: Register) -> Self {
         self.lookup(set, key, None, false)
     }
 
     /// Goes on if the set has it not.
-    pub(super) fn is_not_in(self, set: &str, key: Register) -> Self {
+    pub(super) fn outside(self, set: &str, key: Register) -> Self {
         self.lookup(set, key, None, true)
     }
 
@@ -211,12 +211,12 @@ impl<'a> Rule<'a> {
     }
 
     /// Puts the key into a set with timeouts, for as long as the set says.
-    pub(super) fn stamp(self, set: &str, key: Register) -> Self {
+    pub(super) fn stamp(self, set: &str, key: Register) {
         self.expression("dynset", |to| {
             to.text(1, set);
             to.number(3, 1);
             to.number(4, key.0);
-        })
+        });
     }
 
     /// Counts the packet.

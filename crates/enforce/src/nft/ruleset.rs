@@ -224,9 +224,9 @@ impl Ruleset {
         let udp = |rule: Rule<'_>, from: u16, to: u16| {
             let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
             rule.meta(Meta::Protocol, SCRATCH)
-                .is(SCRATCH, &[17])
+                .equals(SCRATCH, &[17])
                 .load(From::Transport, 0, 4, SCRATCH)
-                .is(SCRATCH, &ports)
+                .equals(SCRATCH, &ports)
                 .count(Reason::Essential.name())
                 .verdict(Verdict::Accept);
         };
@@ -234,18 +234,18 @@ impl Ruleset {
             table.rule(to, chain, |rule| {
                 let whole = rule
                     .meta(Meta::Family, SCRATCH)
-                    .is(SCRATCH, &FAMILY[..1])
+                    .equals(SCRATCH, &FAMILY[..1])
                     .load(From::Network, 6, 2, SCRATCH)
                     .mask(SCRATCH, &[0x3f, 0xff])
-                    .is(SCRATCH, &[0, 0]);
+                    .equals(SCRATCH, &[0, 0]);
                 udp(whole, from, there);
             });
         }
         fn whole6(rule: Rule<'_>) -> Rule<'_> {
             rule.meta(Meta::Family, SCRATCH)
-                .is(SCRATCH, &FAMILY[1..])
+                .equals(SCRATCH, &FAMILY[1..])
                 .has_fragment_header(SCRATCH)
-                .is(SCRATCH, &[0])
+                .equals(SCRATCH, &[0])
         }
         for (from, there) in [(547, 546), (546, 547)] {
             table.rule(to, chain, |rule| udp(whole6(rule), from, there));
@@ -254,22 +254,22 @@ impl Ruleset {
         table.rule(to, chain, |rule| {
             whole6(rule)
                 .meta(Meta::Protocol, SCRATCH)
-                .is(SCRATCH, &[58])
+                .equals(SCRATCH, &[58])
                 .load(From::Network, 7, 1, SCRATCH)
-                .is(SCRATCH, &[255])
+                .equals(SCRATCH, &[255])
                 .load(From::Transport, 0, 1, SCRATCH)
                 .within(SCRATCH, &[133], &[137])
                 .load(From::Transport, 1, 1, SCRATCH)
-                .is(SCRATCH, &[0])
+                .equals(SCRATCH, &[0])
                 .count(Reason::Essential.name())
                 .verdict(Verdict::Accept);
         });
         for family in [0, 1] {
             table.rule(to, chain, |rule| {
                 rule.meta(Meta::Family, SCRATCH)
-                    .is(SCRATCH, &[FAMILY[family]])
+                    .equals(SCRATCH, &[FAMILY[family]])
                     .load(From::Network, at[family], ADDRESS[family], KEY)
-                    .is_in(["allow4", "allow6"][family], KEY)
+                    .in_set(["allow4", "allow6"][family], KEY)
                     .count(Reason::Allowed.name())
                     .verdict(Verdict::Accept);
             });
@@ -312,13 +312,13 @@ impl Ruleset {
             table.rule_about(to, chain, &comment, |rule| {
                 let rule = rule.meta(Meta::Protocol, KEY);
                 let rule = match range.protocol.number() {
-                    0 => rule.is_in("with-ports", KEY),
-                    number => rule.is(KEY, &[number]),
+                    0 => rule.in_set("with-ports", KEY),
+                    number => rule.equals(KEY, &[number]),
                 };
                 let (low, high) = (range.low.to_be_bytes(), range.high.to_be_bytes());
                 let rule = rule.load(From::Transport, 2, 2, SCRATCH);
                 match low == high {
-                    true => rule.is(SCRATCH, &low),
+                    true => rule.equals(SCRATCH, &low),
                     false => rule.within(SCRATCH, &low, &high),
                 }
                 .verdict(Verdict::Goto(target));
@@ -326,13 +326,13 @@ impl Ruleset {
         }
         table.rule(to, chain, |rule| {
             rule.meta(Meta::Protocol, KEY)
-                .is_in("with-ports", KEY)
+                .in_set("with-ports", KEY)
                 .load(From::Transport, 0, 2, SCRATCH)
                 .verdict(Verdict::Return);
         });
         table.rule(to, chain, |rule| {
             rule.meta(Meta::Protocol, KEY)
-                .is_not_in("with-ports", KEY)
+                .outside("with-ports", KEY)
                 .verdict(Verdict::Return);
         });
         for family in [0, 1] {
@@ -475,7 +475,7 @@ impl Ruleset {
                 };
                 table.rule(to, chain, |rule| {
                     masked_source(rule, *place)
-                        .is_in(&set_name(*place, *what), KEY)
+                        .in_set(&set_name(*place, *what), KEY)
                         .verdict(verdict);
                 });
             }
@@ -525,13 +525,13 @@ impl Ruleset {
         table.base_chain(to, chain, hook, priority);
         table.rule(to, chain, |rule| {
             rule.meta(name, KEY)
-                .is_not_in("interfaces", KEY)
+                .outside("interfaces", KEY)
                 .verdict(Verdict::Accept);
         });
         for (family, next) in chains.into_iter().enumerate() {
             table.rule(to, chain, |rule| {
                 rule.meta(Meta::Family, SCRATCH)
-                    .is(SCRATCH, &[FAMILY[family]])
+                    .equals(SCRATCH, &[FAMILY[family]])
                     .verdict(Verdict::Jump(next));
             });
         }
@@ -669,12 +669,12 @@ fn masked_source(rule: Rule<'_>, (family, length): Place) -> Rule<'_> {
 pub(super) fn is_later_fragment(rule: Rule<'_>, family: usize) -> Rule<'_> {
     let rule = rule
         .meta(Meta::Family, SCRATCH)
-        .is(SCRATCH, &[FAMILY[family]]);
+        .equals(SCRATCH, &[FAMILY[family]]);
     let (rule, mask) = match family {
         0 => (rule.load(From::Network, 6, 2, SCRATCH), [0x1f, 0xff]),
         _ => (rule.fragment(2, 2, SCRATCH), [0xff, 0xf8]),
     };
-    rule.mask(SCRATCH, &mask).is_not(SCRATCH, &[0, 0])
+    rule.mask(SCRATCH, &mask).differs(SCRATCH, &[0, 0])
 }
 
 /// What a rule's comment says about the scope of its chain: its number, and one

@@ -12,7 +12,7 @@ use rustix::{
     },
 };
 
-use super::wire::{Answer, Attributes, Batch, DUMP, Kind, answers, interrupted};
+use super::wire::{Answer, Attributes, Batch, DUMP, INET, Kind, answers, interrupted};
 
 /// Room for answers: an error answers with the message that failed.
 const RECEIVE: usize = 1 << 20;
@@ -80,10 +80,21 @@ impl Nftables {
         &self,
         kind: Kind,
         fill: impl FnOnce(&mut Batch),
+        read: impl FnMut(Attributes<'_>) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        self.get_of(INET, kind, fill, read)
+    }
+
+    /// The same about tables of another family.
+    pub(super) fn get_of<T>(
+        &self,
+        family: u8,
+        kind: Kind,
+        fill: impl FnOnce(&mut Batch),
         mut read: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
         self.drain();
-        let question = Batch::question(kind, 0, fill);
+        let question = Batch::question(family, kind, 0, fill);
         send(&self.socket, &question, SendFlags::empty())?;
         let mut buffer = vec![0; DATAGRAM];
         let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
@@ -119,7 +130,7 @@ impl Nftables {
         read: &impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Option<Vec<T>>> {
         self.drain();
-        let question = Batch::question(kind, DUMP, fill);
+        let question = Batch::question(INET, kind, DUMP, fill);
         send(&self.socket, &question, SendFlags::empty())?;
         let mut buffer = vec![0; DATAGRAM];
         let (mut found, mut whole) = (Vec::new(), true);

@@ -14,11 +14,13 @@ pub(super) const ACK: u16 = 4;
 pub(super) const DUMP: u16 = 0x300;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
+/// Of a deletion: only what nothing is in.
+const NOT_RECURSIVE: u16 = 0x100;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const NESTED: u16 = 0x8000;
 /// linux/netfilter.h: rules for both families.
-const INET: u8 = 1;
+pub(super) const INET: u8 = 1;
 
 /// What a message is about: `enum nf_tables_msg_types`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,7 @@ pub(super) enum Kind {
     GetTable = 1,
     DelTable = 2,
     NewChain = 3,
+    GetChain = 4,
     NewRule = 6,
     GetRule = 7,
     DelRule = 8,
@@ -64,6 +67,7 @@ pub(super) struct Batch {
     last: usize,
     sequence: u32,
     transaction: bool,
+    family: u8,
 }
 
 impl Batch {
@@ -75,9 +79,30 @@ impl Batch {
         batch
     }
 
+    /// The same about tables of another family.
+    pub(super) fn of_family(family: u8) -> Self {
+        Self {
+            family,
+            ..Self::new()
+        }
+    }
+
+    /// Adds a deletion that fails where something is in the way.
+    pub(super) fn delete_empty(&mut self, kind: Kind, fill: impl FnOnce(&mut Self)) {
+        self.message(kind, REQUEST | NOT_RECURSIVE, fill);
+    }
+
     /// A question of one message.
-    pub(super) fn question(kind: Kind, flags: u16, fill: impl FnOnce(&mut Self)) -> Vec<u8> {
-        let mut batch = Self::empty(false);
+    pub(super) fn question(
+        family: u8,
+        kind: Kind,
+        flags: u16,
+        fill: impl FnOnce(&mut Self),
+    ) -> Vec<u8> {
+        let mut batch = Self {
+            family,
+            ..Self::empty(false)
+        };
         batch.message(kind, REQUEST | flags, fill);
         batch.bytes
     }
@@ -88,6 +113,7 @@ impl Batch {
             last: 0,
             sequence: 0,
             transaction,
+            family: INET,
         }
     }
 
@@ -120,7 +146,7 @@ impl Batch {
     }
 
     fn message(&mut self, kind: Kind, flags: u16, fill: impl FnOnce(&mut Self)) {
-        let begin = self.header(SUBSYSTEM << 8 | kind as u16, flags, INET, 0);
+        let begin = self.header(SUBSYSTEM << 8 | kind as u16, flags, self.family, 0);
         fill(self);
         self.end(begin);
         self.last = begin;
@@ -286,7 +312,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let bytes = Batch::question(Kind::GetSet, DUMP, |m| {
+        let bytes = Batch::question(INET, Kind::GetSet, DUMP, |m| {
             m.text(1, "table");
             m.nest(3, |m| {
                 m.number(2, 7);
@@ -305,7 +331,7 @@ mod tests {
 
     #[test]
     fn cut_answers_end_and_do_not_panic() {
-        let bytes = Batch::question(Kind::GetSet, DUMP, |m| m.nest(3, |m| m.number(2, 7)));
+        let bytes = Batch::question(INET, Kind::GetSet, DUMP, |m| m.nest(3, |m| m.number(2, 7)));
         for n in 0..bytes.len() {
             for answer in answers(&bytes[..n]) {
                 if let Answer::Found(found) = answer {
