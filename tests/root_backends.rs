@@ -38,7 +38,7 @@ struct Case {
     geofence: bool,
 }
 
-const BACKENDS: [Case; 5] = [
+const BACKENDS: [Case; 7] = [
     Case {
         backend: "xdp",
         geofence: true,
@@ -49,6 +49,14 @@ const BACKENDS: [Case; 5] = [
     },
     Case {
         backend: "tcx",
+        geofence: true,
+    },
+    Case {
+        backend: "cls_bpf",
+        geofence: true,
+    },
+    Case {
+        backend: "netfilter",
         geofence: true,
     },
     Case {
