@@ -6,6 +6,7 @@
 //! turns in every round; with `--interface` they take turns on a real one.
 
 mod cpu;
+mod figures;
 mod measure;
 mod plot;
 mod programs;

@@ -9,7 +9,7 @@ use plotters::{coord::Shift, prelude::*};
 
 use super::{
     Run,
-    summary::{Figure, Group, main_size, sizes},
+    figures::{Figure, Group, main_size, sizes},
     table::{HOOKS, Hook},
 };
 use crate::flood::register_fonts;
