@@ -8,16 +8,17 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::OnceLock,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
 };
 
-use common::{SOON, Site, WEIR, Weir, skipped};
+use common::{Site, WEIR, Weir, skipped};
 use serde_json::{Value, json};
 use weir_kernel::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
 };
-use weir_lab::Child;
+use weir_lab::{Child, wait_for};
 
 const AUTO: &str = "interfaces = [\"eth0\"]\n";
 
@@ -41,6 +42,16 @@ fn measured() -> &'static Value {
         figures
     })
 }
+
+/// One calibration at a time: they take all of two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    measured();
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For a calibration to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 fn hook<'v>(figures: &'v Value, name: &str) -> &'v Value {
     let hooks = figures["hooks"].as_array().unwrap();
@@ -291,6 +302,7 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
     if skipped(&[]) {
         return;
     }
+    let _alone = alone();
     let site = Site::new();
     let weir = Weir::new(&site.host, "interfaces = [\"lo\"]\n");
     let generator = Generator::load().unwrap();
@@ -346,6 +358,7 @@ fn root_calibrate_interrupted_leaves_nothing() {
     if skipped(&[]) {
         return;
     }
+    let _alone = alone();
     let site = Site::new();
     let weir = Weir::new(&site.host, AUTO);
     let mut command = Command::new(WEIR);
@@ -366,12 +379,13 @@ fn root_calibrate_interrupted_leaves_nothing() {
             .collect()
     };
     let said = || fs::read_to_string(weir.path("calibrate.err")).unwrap();
-    common::soon("the first round", || {
-        said().contains("round 1 of").then_some(())
-    });
+    wait_for("the first round", PATIENCE, || {
+        Ok(said().contains("round 0 of").then_some(()))
+    })
+    .unwrap();
     assert!(!namespaces().is_empty());
     run.signal(2).unwrap();
-    let status = run.wait(SOON).unwrap().expect("it ends");
+    let status = run.wait(PATIENCE).unwrap().expect("it ends");
     assert_eq!(status.code(), Some(2), "{}", said());
     assert!(said().contains("interrupted"), "{}", said());
     assert_eq!(namespaces(), [""; 0]);
