@@ -19,6 +19,11 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 
+#ifndef likely /* libbpf before 1.6 has them not */
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+#endif
+
 #define VLAN_MAX_TAGS	   2
 #define IPV6_EXT_MAX_CHAIN 6
 #define IP_MF_OFFSET	   0x3fff /* more-fragments bit and offset */

@@ -72,7 +72,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
         }
         // What cannot be had is reported; the run goes on.
         rows.push(match Rules::new(&net, choice) {
-            Ok(rules) => Row::new(choice.name(), None, What::Rules(rules)),
+            Ok(rules) => Row::new(choice.name(), None, What::Rules(Box::new(rules))),
             Err(error) => Row::new(choice.name(), Some(error.to_string()), What::Nothing),
         });
     }
@@ -121,7 +121,7 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
 enum What {
     Nothing,
     Hook(Hook),
-    Rules(Rules),
+    Rules(Box<Rules>),
 }
 
 struct Site<'p> {
