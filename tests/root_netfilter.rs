@@ -54,9 +54,11 @@ fn root_netfilter_judges_the_interfaces_that_are_named() {
     weir.ask(&["ban", "10.9.0.2"]).done();
     enforces(&site);
     assert!(connects(), "eth1 is not configured");
-    let (hook, note) = weir.attachment("eth0");
+    let (hook, _) = weir.attachment("eth0");
     assert_eq!(hook, "netfilter");
-    assert!(note.contains("it cannot answer at decoy ports"), "{note}");
+    let status = weir.json(&["status"]);
+    let limits = status["limits"].as_array().unwrap();
+    assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
 
     let both = CONFIG.replace("[\"eth0\"]", "[\"eth0\", \"eth1\"]");
     for (config, judged) in [(both.as_str(), true), (CONFIG, false), (&both, true)] {
