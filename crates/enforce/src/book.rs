@@ -11,12 +11,18 @@ use std::{
 use weir_core::{Prefix, Producer, Scope, Subject};
 use weir_kernel::wide::MAX_WIDE;
 
-use crate::{BootNanos, Entry, Error, Expiry, Policy, Usage};
+use crate::{BootNanos, Entry, Error, Expiry, Inserted, Policy, Usage};
 
 /// Ended bans are kept this long: where the kernel rounds up, it holds them
 /// a little longer than the clock says.
 const GRACE: u64 = 1_000_000_000;
 
+/// Bans of one subject at most, where the kernel looks at one after the other.
+const MAX_HELD: usize = 64;
+
+/// Subjects whose bans the kernel is to be told of; with each: did it hold any
+/// against them before?
+pub(crate) type Pending = HashMap<Subject, bool>;
 /// One ban of a subject.
 pub(crate) type Held = (Arc<Policy>, Expiry);
 /// Bans by their end, of one producer.
@@ -73,12 +79,7 @@ impl Book {
     /// no room.
     pub(crate) fn insert(&mut self, entry: &Entry) -> Result<Put, Error> {
         let table = self.table(entry.subject);
-        let twin = entry.policy.twin();
-        let before = self
-            .held(entry.subject)
-            .iter()
-            .find(|(policy, _)| *policy == entry.policy || **policy == twin);
-        if let Some((policy, expiry)) = before.cloned() {
+        if let Some((policy, expiry)) = self.replaced_by(entry).cloned() {
             self.take(entry.subject, &policy, expiry);
             self.add(table, entry);
             return Ok(Put {
@@ -115,6 +116,62 @@ impl Book {
             replaced: false,
             evicted,
         })
+    }
+
+    /// The ban whose place an entry takes: of the same policy, or its twin.
+    fn replaced_by(&self, entry: &Entry) -> Option<&Held> {
+        let twin = entry.policy.twin();
+        let mut held = self.held(entry.subject).iter();
+        held.find(|(policy, _)| *policy == entry.policy || **policy == twin)
+    }
+
+    fn is_crowded(&self, entry: &Entry) -> bool {
+        self.held(entry.subject).len() >= MAX_HELD && self.replaced_by(entry).is_none()
+    }
+
+    /// [`Self::insert`] of all, up to the first that does not go in, with at
+    /// most [`MAX_HELD`] bans of a subject.
+    pub(crate) fn insert_pending(
+        &mut self,
+        entries: &[Entry],
+        pending: &mut Pending,
+    ) -> (Inserted, Result<(), Error>) {
+        let mut done = Inserted::default();
+        for entry in entries {
+            if self.is_crowded(entry) {
+                self.drop_over(BootNanos::now());
+            }
+            if self.is_crowded(entry) {
+                return (done, Err(Error::Crowded(entry.subject)));
+            }
+            let known = !self.held(entry.subject).is_empty();
+            match self.insert(entry) {
+                Ok(put) => {
+                    pending.entry(entry.subject).or_insert(known);
+                    if let Some(evicted) = &put.evicted {
+                        pending.entry(evicted.subject).or_insert(true);
+                    }
+                    done.count(put);
+                }
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// [`Self::remove`], told to the kernel like an insertion.
+    pub(crate) fn remove_pending(
+        &mut self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+        pending: &mut Pending,
+    ) -> Vec<Entry> {
+        let lifted = self.remove(subject, producer, scope);
+        if !lifted.is_empty() {
+            pending.insert(subject, true);
+        }
+        lifted
     }
 
     fn add(&mut self, table: usize, entry: &Entry) {
@@ -251,4 +308,87 @@ fn live<'a>(subjects: impl Iterator<Item = (Subject, &'a [Held])>) -> Vec<Entry>
             expiry: *expiry,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::Action;
+
+    use super::*;
+
+    fn ban(subject: &str, jail: usize, action: Action) -> Entry {
+        Entry {
+            subject: subject.parse().expect("a subject"),
+            policy: Arc::new(Policy {
+                producer: Producer::Jail(format!("jail{jail}")),
+                scope: Scope::all(),
+                action,
+            }),
+            expiry: Expiry::Never,
+        }
+    }
+
+    #[test]
+    fn a_subject_has_as_many_bans_as_fit_and_any_may_be_replaced() {
+        for subject in ["192.0.2.7", "2001:db8::7"] {
+            let (mut book, mut pending) = (Book::new(1000, None), Pending::new());
+            let all: Vec<_> = (0..MAX_HELD)
+                .map(|n| ban(subject, n, Action::Drop))
+                .collect();
+            let (done, outcome) = book.insert_pending(&all, &mut pending);
+            outcome.expect("room");
+            assert_eq!((done.new, done.replaced), (MAX_HELD, 0));
+            // The kernel held nothing against it when the first one came.
+            assert!(!pending[&all[0].subject]);
+
+            // With the other action: one in the place of one.
+            let twin = ban(subject, 0, Action::Reject);
+            let (done, outcome) = book.insert_pending(std::slice::from_ref(&twin), &mut pending);
+            outcome.expect("it takes a place that is there");
+            assert_eq!((done.new, done.replaced), (0, 1));
+            assert!(
+                book.held(twin.subject)
+                    .iter()
+                    .any(|(p, _)| *p == twin.policy)
+            );
+
+            let more = [
+                ban("198.51.100.1", 0, Action::Drop),
+                ban(subject, MAX_HELD, Action::Drop),
+            ];
+            let (done, outcome) = book.insert_pending(&more, &mut pending);
+            assert!(matches!(outcome, Err(Error::Crowded(s)) if s == twin.subject));
+            assert_eq!(done.new, 1, "those before it are in");
+            assert_eq!(book.usage().bans, MAX_HELD + 1);
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_told_of_who_was_evicted_or_lifted() {
+        let (mut book, mut pending) = (Book::new(1, None), Pending::new());
+        let (old, new) = (
+            ban("192.0.2.1", 0, Action::Drop),
+            ban("192.0.2.2", 0, Action::Drop),
+        );
+        book.insert(&old).map(|_| ()).expect("room");
+        let (done, outcome) = book.insert_pending(std::slice::from_ref(&new), &mut pending);
+        outcome.expect("the old one goes");
+        assert_eq!(done.evicted, std::slice::from_ref(&old));
+        assert_eq!(
+            pending,
+            HashMap::from([(old.subject, true), (new.subject, false)])
+        );
+
+        pending.clear();
+        assert!(
+            book.remove_pending(old.subject, None, None, &mut pending)
+                .is_empty()
+        );
+        assert!(pending.is_empty());
+        assert_eq!(
+            book.remove_pending(new.subject, None, None, &mut pending),
+            std::slice::from_ref(&new)
+        );
+        assert_eq!(pending, HashMap::from([(new.subject, true)]));
+    }
 }

@@ -27,7 +27,7 @@ use weir_kernel::{clock, device::Device};
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
     Error, Feature, Inserted, Limit, PacketEvent, Settings, Usage,
-    book::{Book, Held},
+    book::{Book, Held, Pending},
     command,
     nft::iptables,
     span,
@@ -37,8 +37,6 @@ use sets::Bans;
 
 /// How often bans that are longer than ipset's longest are prolonged.
 const PROLONG: Duration = Duration::from_secs(3600);
-/// Bans of one subject at most.
-const MAX_HELD: usize = 64;
 
 /// The backend `ipset`.
 pub struct Ipset {
@@ -54,8 +52,7 @@ struct State {
     allow: PrefixSet,
     classes: Arc<Classes>,
     settings: Settings,
-    /// As in the backend `nft`.
-    pending: HashMap<Subject, bool>,
+    pending: Pending,
     had_classes: bool,
 }
 
@@ -117,7 +114,7 @@ pub fn open(
             allow: PrefixSet::default(),
             classes: Arc::default(),
             settings: settings.clone(),
-            pending: HashMap::new(),
+            pending: Pending::new(),
             had_classes,
         }),
         kernel: Mutex::new(Inside {
@@ -520,33 +517,11 @@ impl Backend for Ipset {
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let mut done = Inserted::default();
-        let mut outcome = Ok(());
-        {
+        let (done, outcome) = {
             let mut state = self.desired();
             let state = &mut *state;
-            for entry in entries {
-                let held = state.book.held(entry.subject);
-                let known = !held.is_empty();
-                if held.len() >= MAX_HELD && !held.iter().any(|(p, _)| *p == entry.policy) {
-                    outcome = Err(Error::Crowded(entry.subject));
-                    break;
-                }
-                match state.book.insert(entry) {
-                    Ok(put) => {
-                        state.pending.entry(entry.subject).or_insert(known);
-                        if let Some(evicted) = &put.evicted {
-                            state.pending.entry(evicted.subject).or_insert(true);
-                        }
-                        done.count(put);
-                    }
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
-                }
-            }
-        }
+            state.book.insert_pending(entries, &mut state.pending)
+        };
         self.put_pending()?;
         outcome.map(|()| done)
     }
@@ -559,11 +534,10 @@ impl Backend for Ipset {
     ) -> Result<Vec<Entry>, Error> {
         let lifted = {
             let mut state = self.desired();
-            let lifted = state.book.remove(subject, producer, scope);
-            if !lifted.is_empty() {
-                state.pending.insert(subject, true);
-            }
-            lifted
+            let state = &mut *state;
+            state
+                .book
+                .remove_pending(subject, producer, scope, &mut state.pending)
         };
         if !lifted.is_empty() {
             self.put_pending()?;

@@ -31,7 +31,8 @@ use weir_kernel::{clock, device::Device};
 
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
-    Error, Expiry, Inserted, Limit, PacketEvent, Policy, Settings, Usage, book::Book,
+    Error, Expiry, Inserted, Limit, PacketEvent, Policy, Settings, Usage,
+    book::{Book, Pending},
 };
 use border::Border;
 use ruleset::{Desired, Ruleset};
@@ -55,9 +56,7 @@ struct State {
     allow: PrefixSet,
     border: Arc<Border>,
     settings: Settings,
-    /// Subjects whose bans the kernel is to be told of; with each: did it hold
-    /// any against them before?
-    pending: HashMap<Subject, bool>,
+    pending: Pending,
     /// Did an earlier daemon leave geofence or lists?
     had_classes: bool,
 }
@@ -130,7 +129,7 @@ pub fn open(
             allow: PrefixSet::default(),
             border: Arc::default(),
             settings: settings.clone(),
-            pending: HashMap::new(),
+            pending: Pending::new(),
             had_classes,
         }),
         kernel: Mutex::new(inside),
@@ -402,37 +401,11 @@ impl Backend for Nft {
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let mut done = Inserted::default();
-        let mut outcome = Ok(());
-        {
+        let (done, outcome) = {
             let mut state = self.desired();
             let state = &mut *state;
-            for entry in entries {
-                let held = state.book.held(entry.subject);
-                if ruleset::is_crowded(held, &entry.policy) {
-                    state.book.drop_over(BootNanos::now());
-                }
-                let held = state.book.held(entry.subject);
-                if ruleset::is_crowded(held, &entry.policy) {
-                    outcome = Err(Error::Crowded(entry.subject));
-                    break;
-                }
-                let known = !held.is_empty();
-                match state.book.insert(entry) {
-                    Ok(put) => {
-                        state.pending.entry(entry.subject).or_insert(known);
-                        if let Some(evicted) = &put.evicted {
-                            state.pending.entry(evicted.subject).or_insert(true);
-                        }
-                        done.count(put);
-                    }
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
-                }
-            }
-        }
+            state.book.insert_pending(entries, &mut state.pending)
+        };
         self.put_pending()?;
         outcome.map(|()| done)
     }
@@ -445,11 +418,10 @@ impl Backend for Nft {
     ) -> Result<Vec<Entry>, Error> {
         let lifted = {
             let mut state = self.desired();
-            let lifted = state.book.remove(subject, producer, scope);
-            if !lifted.is_empty() {
-                state.pending.insert(subject, true);
-            }
-            lifted
+            let state = &mut *state;
+            state
+                .book
+                .remove_pending(subject, producer, scope, &mut state.pending)
         };
         if !lifted.is_empty() {
             self.put_pending()?;

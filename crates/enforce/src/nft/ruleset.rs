@@ -48,8 +48,6 @@ const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// Where the addresses lie in the IP header: source, destination.
 pub(super) const SOURCE: [u32; 2] = [12, 8];
 pub(super) const DESTINATION: [u32; 2] = [16, 24];
-/// Bans that one subject may have at once.
-pub(super) const MAX_HELD: usize = 64;
 /// Reasons with a counter of their own.
 pub(super) const COUNTED: [Reason; 11] = [
     Reason::Pass,
@@ -715,11 +713,6 @@ pub(super) fn read_comment(comment: &str) -> Option<(Producer, Action)> {
         None => (comment, Action::Drop),
     };
     Some((producer.parse().ok()?, action))
-}
-
-/// Is there a ban among these that cannot be held beside the others?
-pub(super) fn is_crowded(held: &[Held], policy: &Policy) -> bool {
-    held.len() >= MAX_HELD && !held.iter().any(|(other, _)| **other == *policy)
 }
 
 #[cfg(test)]
