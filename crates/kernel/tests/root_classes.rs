@@ -453,3 +453,83 @@ fn root_the_verifier_has_room_with_classes() {
     assert!(seen >= 3, "the programs of this test are loaded");
     drop(path);
 }
+
+/// Thousands of prefixes, in all forms that the table has: blocks of one class,
+/// of one but for a few parts, within another list, and of very many parts.
+#[test]
+fn root_the_packet_path_finds_what_the_classes_say() {
+    let mut state = 1u64;
+    let mut random = move || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 32) as u32
+    };
+    let v4 = |bits: u32, len| Prefix::new(IpAddr::V4(bits.into()), len).unwrap();
+    let v6 = |bits: u128, len| Prefix::new(IpAddr::V6(bits.into()), len).unwrap();
+    let mut lists = [Vec::new(), Vec::new()];
+    for n in 0..1500u32 {
+        let (r, list) = (random(), (n % 2) as usize);
+        // Two blocks with hundreds of parts, 80 with so few that they are hashed.
+        let dense = n % 3 == 0;
+        let block = if dense { n % 2 } else { 2 + n % 80 };
+        let lens = match dense {
+            true => [(20, 40), (24, 48), (25, 56), (30, 64), (32, 127), (32, 128)],
+            false => [(24, 48), (24, 48), (30, 64), (32, 64), (32, 127), (32, 128)],
+        };
+        let (len4, len6) = lens[(r >> 20) as usize % 6];
+        lists[list].push(v4(0x0b14_0000 + (block << 16) + (r & 0xffff), len4));
+        let block = (0x2a0b_0000u128 + u128::from(block)) << 96;
+        let low = u128::from(r & 0xff) << 80 | u128::from(r >> 9 & 3) << 64 | u128::from(r >> 30);
+        lists[list].push(v6(block | low, len6));
+    }
+    // All of these blocks is on the first list, and a part on both.
+    lists[0].extend([v4(0x0b18_0000, 15), v6(0x2a0b_0004u128 << 96, 31)]);
+    let scopes: [Scope; 2] = ["all".parse().unwrap(), "80/tcp".parse().unwrap()];
+    let layers: Vec<_> = lists
+        .iter()
+        .zip(&scopes)
+        .map(|(prefixes, scope)| ListLayer {
+            name: "list",
+            scope,
+            direction: Direction::In,
+            prefixes,
+        })
+        .collect();
+    let classes = Plan {
+        atlas: &Atlas::default(),
+        fences: &[],
+        lists: &layers,
+    };
+    let classes = classes.join().unwrap();
+    let path = Path::with(&classes);
+    let v4 = classes.v4.iter().flat_map(|span| {
+        [
+            span.first.wrapping_sub(1),
+            span.first,
+            span.last,
+            span.last.wrapping_add(1),
+        ]
+        .map(|bits| IpAddr::V4(bits.into()))
+    });
+    let v6 = classes.v6.iter().flat_map(|span| {
+        [
+            span.first.wrapping_sub(1),
+            span.first,
+            span.last,
+            span.last.wrapping_add(1),
+        ]
+        .map(|bits| IpAddr::V6(bits.into()))
+    });
+    let mut seen = [0; 2];
+    for (n, addr) in v4.chain(v6).enumerate() {
+        let hook = [Hook::Xdp, Hook::Tcx][n % 2];
+        for port in [22, 80] {
+            let said = classes.judge(addr, false, Some((6, port)));
+            let wanted = said.reason().unwrap_or(Reason::Pass);
+            let packet = Packet::eth().ip(addr, host(&addr.to_string()));
+            let left = path.leaves(hook, &packet.tcp(999, port).tcp_flags(SYN));
+            assert_eq!(left, Some(wanted), "{addr} to {port} on {}", hook.name());
+            seen[usize::from(wanted == Reason::Listed)] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 2000), "{seen:?}");
+}
