@@ -13,10 +13,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_kernel::{
-    generator::Generator,
-    link::{Hook, Link},
-};
+use weir_kernel::link::Link;
 use weir_lab::{
     Side,
     packet::Packet,
@@ -32,21 +29,13 @@ struct Trap {
     weir: Weir,
     site: Site,
     _servers: Vec<TcpServer>,
-    /// A veth end takes what native XDP sends back only with XDP of its own.
     _peer: Option<Link>,
 }
 
 impl Trap {
     fn new(backend: &str, more: &str) -> Self {
         let site = Site::new();
-        let peer = (backend == "xdp").then(|| {
-            let index = site.internet.ifindex("eth0").unwrap();
-            let accept = Generator::load().unwrap();
-            site.internet
-                .enter(|| Link::attach(accept.accept(), index, Hook::Xdp))
-                .unwrap()
-                .unwrap()
-        });
+        let peer = site.takes_answers_of(backend);
         let servers = HOST
             .map(|host| {
                 let at = SocketAddr::new(addr(host), SERVED);

@@ -12,10 +12,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, soon};
-use weir_kernel::{
-    generator::Generator,
-    link::{Hook, Link},
-};
+use weir_kernel::link::Link;
 use weir_lab::{
     ErrorKind as Kind,
     traffic::{self, TcpServer},
@@ -31,21 +28,13 @@ struct Place {
     weir: Weir,
     site: Site,
     _servers: Vec<TcpServer>,
-    /// A veth end takes what native XDP sends back only with XDP of its own.
     _peer: Option<Link>,
 }
 
 impl Place {
     fn new(backend: &str) -> Self {
         let site = Site::new();
-        let peer = (backend == "xdp").then(|| {
-            let index = site.internet.ifindex("eth0").unwrap();
-            let accept = Generator::load().unwrap();
-            site.internet
-                .enter(|| Link::attach(accept.accept(), index, Hook::Xdp))
-                .unwrap()
-                .unwrap()
-        });
+        let peer = site.takes_answers_of(backend);
         let servers = HOST
             .map(|host| {
                 let at = SocketAddr::new(addr(host), PORT);

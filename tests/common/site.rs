@@ -2,6 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use weir_kernel::{
+    generator::Generator,
+    link::{Hook, Link},
+};
 use weir_lab::{Namespace, Net, Side, Veth, VethOpts, traffic};
 
 use super::{GATEWAY, SILENCE, SOON, addr, soon};
@@ -46,6 +50,19 @@ impl Site {
             internet,
             net,
         }
+    }
+
+    /// What lets the outer end take the frames that native XDP sends back: a veth
+    /// end without an XDP program of its own drops them. None for other backends.
+    pub fn takes_answers_of(&self, backend: &str) -> Option<Link> {
+        (backend == "xdp").then(|| {
+            let index = self.internet.ifindex("eth0").unwrap();
+            let accept = Generator::load().unwrap();
+            self.internet
+                .enter(|| Link::attach(accept.accept(), index, Hook::Xdp))
+                .unwrap()
+                .unwrap()
+        })
     }
 
     /// Does a TCP connection from outside come about?
