@@ -9,10 +9,10 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{
-    Producer, Protocol,
+    Action, Producer, Protocol,
     verdict::{Asked, decide},
 };
-use weir_enforce::Entry;
+use weir_enforce::{Entry, Feature};
 
 use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
 use crate::{
@@ -68,10 +68,13 @@ impl Service {
             allowed: exempt.is_some(),
             observe: self.config().enforcement.observe,
         };
-        let verdict = decide(
-            entries.iter().map(|e| (&e.policy.scope, e.policy.action)),
-            &asked,
-        );
+        let mut limits = self.backend.limits().iter();
+        let answers = limits.all(|limit| limit.feature != Feature::Reject);
+        let bans = entries.iter().map(|e| match answers {
+            true => (&e.policy.scope, e.policy.action),
+            false => (&e.policy.scope, Action::Drop),
+        });
+        let verdict = decide(bans, &asked);
         Ok(Why {
             address: addr,
             dropped: verdict.is_drop(),
