@@ -112,35 +112,22 @@ impl Exceptions {
     /// More runs than this are more than [`Self::take`] takes on.
     pub(super) const MOST_RUNS: usize = 2 * MOST + 1;
 
-    /// The filter and the buckets.
-    pub(super) fn lay_out(&self) -> LaidOut {
-        let count = self.entries.len();
+    /// The filter and the buckets; what went into them is not kept beside.
+    pub(super) fn lay_out(&mut self) -> LaidOut {
+        let entries = std::mem::take(&mut self.entries);
+        let count = entries.len();
         let mut filter = vec![0; (count / 6).next_power_of_two().max(SLOTS)];
-        for entry in &self.entries {
+        for entry in &entries {
             let at = (entry.area >> 40) as usize & (filter.len() - 1);
             filter[at] |= three_bits(entry.hash);
         }
         let mut lines = count.div_ceil(5).next_power_of_two();
         loop {
-            if let Some(buckets) = self.fill(lines) {
+            if let Some(buckets) = fill(&entries, lines) {
                 return LaidOut { filter, buckets };
             }
             lines *= 2;
         }
-    }
-
-    /// The buckets, if these are enough.
-    fn fill(&self, lines: usize) -> Option<Vec<u64>> {
-        let mut buckets = vec![0; lines * SLOTS];
-        for entry in &self.entries {
-            let mut probes = (0..PROBES).map(|n| (entry.hash as usize + n) & (lines - 1));
-            let slot = probes.find_map(|line| {
-                let slots = line * SLOTS..(line + 1) * SLOTS;
-                slots.into_iter().find(|slot| buckets[*slot] == 0)
-            })?;
-            buckets[slot] = entry.hash & !(TAKEN | CLASS) | TAKEN | u64::from(entry.class);
-        }
-        Some(buckets)
     }
 
     /// The class of an address among the exceptions, as the packet path finds
@@ -209,6 +196,20 @@ impl Exceptions {
         key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         key ^ key >> 32
     }
+}
+
+/// The buckets, if these are enough.
+fn fill(entries: &[Entry], lines: usize) -> Option<Vec<u64>> {
+    let mut buckets = vec![0; lines * SLOTS];
+    for entry in entries {
+        let mut probes = (0..PROBES).map(|n| (entry.hash as usize + n) & (lines - 1));
+        let slot = probes.find_map(|line| {
+            let slots = line * SLOTS..(line + 1) * SLOTS;
+            slots.into_iter().find(|slot| buckets[*slot] == 0)
+        })?;
+        buckets[slot] = entry.hash & !(TAKEN | CLASS) | TAKEN | u64::from(entry.class);
+    }
+    Some(buckets)
 }
 
 fn whole(halves: &[u32], at: usize) -> u64 {
