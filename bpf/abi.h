@@ -6,7 +6,7 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 4
+#define WEIR_ABI 5
 
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
  * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop.

@@ -239,7 +239,10 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	why = denied(found, covered, said);
 	if (why < R_OBSERVED)
 		return why;
-	*exit = (struct exit){.protocol = l4.protocol, .port = l4.dest, .said = said};
+	*exit = (struct exit){.protocol = l4.protocol,
+			      .rejecting = cfg.reject && FOUND_REJECTING(found),
+			      .port = l4.dest,
+			      .said = said};
 	exit->source[10] = exit->source[11] = 0xff;
 	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
 	return settle(why, &l4, allowed4(ip->saddr));
@@ -307,7 +310,10 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	why = denied(found, covered, said);
 	if (why < R_OBSERVED)
 		return why;
-	*exit = (struct exit){.protocol = l4.protocol, .port = l4.dest, .said = said};
+	*exit = (struct exit){.protocol = l4.protocol,
+			      .rejecting = cfg.reject && FOUND_REJECTING(found),
+			      .port = l4.dest,
+			      .said = said};
 	__builtin_memcpy(exit->source, &ip->saddr, 16);
 	return settle(why, &l4, allowed6(&ip->saddr));
 }
@@ -351,7 +357,8 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 		return BAIT + reason;
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return AGAIN;
-	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE))
+	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
+	    exit.rejecting)
 		return REFUSE + reason;
 	return leave(&exit, reason, ifindex, frame_len);
 }

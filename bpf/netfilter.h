@@ -14,7 +14,8 @@
 #define NF_ACCEPT     1
 #define NFPROTO_IPV4  2
 #define NFPROTO_IPV6  10
-#define NF_INTERFACES 1024
+#define NF_INTERFACES 4096
+#define NF_PROBES     8
 
 /* Of the kernel's own types what is read here; CO-RE finds the rest. */
 struct net_device {
@@ -26,7 +27,9 @@ struct nf_hook_state {
 } __attribute__((preserve_access_index));
 struct sk_buff {
 	unsigned int len;
+	unsigned int data_len;
 	__u16 mac_len;
+	unsigned char *data;
 } __attribute__((preserve_access_index));
 struct bpf_nf_ctx {
 	const struct nf_hook_state *state;
@@ -36,13 +39,31 @@ struct bpf_nf_ctx {
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,
 			       struct bpf_dynptr *ptr__uninit) __ksym __weak;
 
-/* Interfaces whose packets are judged. */
+/* Interfaces whose packets are judged: index + 1, at the place that its hash
+ * names or one of the next. crates/kernel/src/interfaces.rs writes it. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, NF_INTERFACES);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, __u64);
 } nf_interfaces SEC(".maps");
+
+static __always_inline int is_judged(__u32 ifindex)
+{
+	__u32 first = ifindex * 0x9e3779b1U >> 20, at;
+	__u64 *there;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < NF_PROBES; i++) {
+		at = (first + i) & (NF_INTERFACES - 1);
+		there = bpf_map_lookup_elem(&nf_interfaces, &at);
+		if (there && *there == ifindex + 1ULL)
+			return 1;
+	}
+	return 0;
+}
 
 static __always_inline int judge_head(struct head *head, __u32 have, __u32 len,
 				      __u32 bytes, __u32 ifindex, int whole, int v4)
@@ -74,42 +95,48 @@ __noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex, __u32
 	return judge_head(head, have, len, bytes, ifindex, whole, 0);
 }
 
+/* The headers of most packets are in their linear part, and one copy from there
+ * costs half of what a dynptr does. */
 SEC("netfilter")
 int weir_netfilter(struct bpf_nf_ctx *ctx)
 {
 	const int pass = cfg.final_pass == XDP_PASS ? NF_ACCEPT : NF_DROP;
+	const struct nf_hook_state *state = ctx->state;
 	struct head *head = head_of_packet();
-	struct net_device *in = ctx->state->in;
+	struct sk_buff *skb = ctx->skb;
+	struct net_device *in = state->in;
 	struct bpf_dynptr packet;
 	__u32 ifindex, len, bytes, v4;
 	__u64 have;
-	int drop, i;
+	int drop;
 
 	if (!head)
 		return NF_ACCEPT;
 	/* BPF_PROG_RUN has no interface: 0, which only tests name. */
 	ifindex = in ? in->ifindex : 0;
-	if (!bpf_map_lookup_elem(&nf_interfaces, &ifindex))
+	if (!is_judged(ifindex))
 		return NF_ACCEPT;
-	len = ctx->skb->len;
-	bytes = len + ctx->skb->mac_len;
-	v4 = ctx->state->pf == NFPROTO_IPV4 ? 2 : 0;
-	if (bpf_dynptr_from_skb((struct __sk_buff *)ctx->skb, 0, &packet))
+	len = skb->len;
+	bytes = len + skb->mac_len;
+	v4 = state->pf == NFPROTO_IPV4 ? 2 : 0;
+	have = len - skb->data_len;
+	if (have > HEAD_FIRST)
+		have = HEAD_FIRST;
+	barrier_var(have);
+	if (have > HEAD_FIRST || bpf_probe_read_kernel(head->bytes, have, skb->data))
 		return NF_ACCEPT;
-	for (i = 0; i < 2; i++) {
-		have = i ? HEAD_MOST : HEAD_FIRST;
-		if (have > len)
-			have = len;
-		barrier_var(have);
-		if (have == 0 || have > HEAD_MOST ||
-		    bpf_dynptr_read(head->bytes, have, &packet, 0, 0))
-			return NF_ACCEPT;
-		drop = judge_nf(have, len, bytes, ifindex,
-				v4 | (i || have == len ? 1 : 0));
-		if (drop != AGAIN)
-			break;
-	}
-	return drop ? NF_DROP : pass;
+	drop = judge_nf(have, len, bytes, ifindex, v4 | (have == len ? 1 : 0));
+	if (drop != AGAIN)
+		return drop ? NF_DROP : pass;
+
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
+		return NF_ACCEPT;
+	have = len < HEAD_MOST ? len : HEAD_MOST;
+	barrier_var(have);
+	if (have == 0 || have > HEAD_MOST ||
+	    bpf_dynptr_read(head->bytes, have, &packet, 0, 0))
+		return NF_ACCEPT;
+	return judge_nf(have, len, bytes, ifindex, v4 | 1) ? NF_DROP : pass;
 }
 
 #endif

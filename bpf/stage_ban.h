@@ -40,13 +40,16 @@ struct {
 } policies SEC(".maps");
 
 /* How many entries name a source and are not over: those that cover all ports
- * in the low half, those that cover some in the high half. Functions here are
- * global ones on purpose: the verifier checks each once, not along every path
- * of its callers; only a bloom hit pays for the call. */
-#define FOUND_ALL(found)    ((__u32)(found))
-#define FOUND_SCOPED(found) ((found) >> 32)
-#define FOUND_ONE_ALL	    1ULL
-#define FOUND_ONE_SCOPED    (1ULL << 32)
+ * from bit 0 on, those that cover some from bit 32 on, and how many of either
+ * reject from bit 16 on. Functions here are global ones on purpose: the verifier
+ * checks each once, not along every path of its callers; only a bloom hit pays
+ * for the call. */
+#define FOUND_ALL(found)       ((__u16)(found))
+#define FOUND_REJECTING(found) ((__u16)((found) >> 16))
+#define FOUND_SCOPED(found)    ((found) >> 32)
+#define FOUND_ONE_ALL	       1ULL
+#define FOUND_ONE_REJECTING    (1ULL << 16)
+#define FOUND_ONE_SCOPED       (1ULL << 32)
 
 /* A destination as a scalar: FLOW_SET | protocol << 16 | port. 0: count every
  * scoped entry, whatever it covers. */
@@ -130,14 +133,17 @@ __noinline int scope_covers(__u32 number, __u32 flow)
 static __always_inline __u64 weigh(__u64 word, __u64 now, __u32 flow)
 {
 	__u32 number = word & BAN_POLICY_MASK;
+	__u64 one = cfg.reject && number & POLICY_REJECT ? FOUND_ONE_REJECTING : 0;
 
 	if ((word >> BAN_POLICY_BITS) <= now)
 		return 0;
 	if (flow & FLOW_REJECT && !(number & POLICY_REJECT))
 		return 0;
 	if (!(number & POLICY_SCOPED))
-		return FOUND_ONE_ALL;
-	return !(flow & FLOW_SET) || scope_covers(number, flow) ? FOUND_ONE_SCOPED : 0;
+		return one + FOUND_ONE_ALL;
+	if (flow & FLOW_SET && !scope_covers(number, flow))
+		return 0;
+	return one + FOUND_ONE_SCOPED;
 }
 
 /* A bucket without an EMPTY slot: what did not fit went on. */
@@ -274,6 +280,8 @@ static __always_inline __u64 weigh_glance(const struct glance *g, __u64 now,
 	__u64 all = live ^ scoped;
 	__u64 unclear = several | ((g->full >> 63) & ~all);
 
+	if (cfg.reject)
+		all |= (flag(g->word / POLICY_REJECT) & live) << 16;
 	*policy = g->word & BAN_POLICY_MASK & -(scoped & ~unclear);
 	return all | scoped << 32 | unclear << 63;
 }

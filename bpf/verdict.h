@@ -23,6 +23,7 @@ struct exit {
 	__u8 source[16];
 	__u8 protocol;
 	__u8 scanner;
+	__u8 rejecting; /* an entry of its source rejects */
 	__u16 port;
 	__u32 said; /* by judge_class, 0: nothing */
 };

@@ -22,6 +22,7 @@ use crate::{
     class::ClassTable,
     decoy::Decoys,
     error::{Context, Error, Result},
+    interfaces::Interfaces,
     link,
     skeleton::{
         clock::types::event,
@@ -35,7 +36,7 @@ use crate::{
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 4;
+pub const ABI: u32 = 5;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
@@ -136,7 +137,7 @@ pub struct Generation {
     tcx: OwnedFd,
     out: Option<OwnedFd>,
     netfilter: Option<OwnedFd>,
-    nf_interfaces: MapHandle,
+    interfaces: Interfaces,
 }
 
 /// A fingerprint of the packet path's sources in this binary.
@@ -159,6 +160,26 @@ pub fn rejects_supported() -> bool {
         )
     };
     answer == 1
+}
+
+fn open_pinned(dir: &Path, name: &str) -> Result<MapHandle> {
+    MapHandle::from_pinned_path(dir.join(name))
+        .context(|| format!("open the pin {}", dir.join(name).display()))
+}
+
+/// The description that is pinned in `dir`, and what is in it.
+fn read_meta(dir: &Path) -> Result<(MapHandle, Vec<u8>)> {
+    let map = open_pinned(dir, META)?;
+    let bytes = map
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .context(|| "read the description of a generation".into())?
+        .unwrap_or_default();
+    Ok((map, bytes))
+}
+
+/// Is this the description of tables that this build knows?
+fn describes(bytes: &[u8]) -> bool {
+    bytes.get(..4) == Some(&ABI.to_ne_bytes())
 }
 
 impl Generation {
@@ -227,7 +248,7 @@ impl Generation {
                 (&mut open.maps.decoy_own, decoy_own),
                 (&mut open.maps.decoy_asked, decoy_asked),
                 (&mut open.maps.decoy_counters, decoy_counters),
-                (&mut open.maps.nf_interfaces, &old.nf_interfaces),
+                (&mut open.maps.nf_interfaces, old.interfaces.as_map()),
             ] {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
@@ -313,7 +334,7 @@ impl Generation {
                 .netfilter
                 .then(|| program(skel.progs.weir_netfilter.as_fd()))
                 .transpose()?,
-            nf_interfaces: keep(&skel.maps.nf_interfaces)?,
+            interfaces: Interfaces::map(keep(&skel.maps.nf_interfaces)?)?,
         })
     }
 
@@ -342,22 +363,16 @@ impl Generation {
     }
 
     /// Has the netfilter program judge this interface's packets, too.
+    ///
+    /// # Errors
+    /// There is no room for it, which takes thousands of them.
     pub fn judge_interface(&self, ifindex: u32) -> Result<()> {
-        self.nf_interfaces
-            .update(&ifindex.to_ne_bytes(), &[1], MapFlags::ANY)
-            .context(|| "name an interface to netfilter".into())
+        self.interfaces.add(ifindex)
     }
 
     /// And no others' but these.
-    pub fn judge_only(&self, interfaces: &[u32]) -> Result<()> {
-        let there: Vec<_> = self.nf_interfaces.keys().collect();
-        let wanted = |key: &[u8]| interfaces.iter().any(|index| index.to_ne_bytes() == key);
-        for key in there.iter().filter(|key| !wanted(key)) {
-            self.nf_interfaces
-                .delete(key)
-                .context(|| "take an interface from netfilter".into())?;
-        }
-        Ok(())
+    pub fn judge_only(&self, interfaces: &[u32]) {
+        self.interfaces.keep_only(interfaces);
     }
 
     /// Was it made by this very build?
@@ -383,7 +398,7 @@ impl Generation {
             &self.flows,
             &self.wide.trie,
             &self.wide.hint,
-            &self.nf_interfaces,
+            self.interfaces.as_map(),
         ]
     }
 
@@ -451,25 +466,27 @@ impl Generation {
             .context(|| "write the description of a generation".into())
     }
 
+    /// Was the pinned generation made by a weir whose tables have another
+    /// layout ([`ABI`])? Then it cannot be taken over, only replaced.
+    ///
+    /// # Errors
+    /// The directory is not whole.
+    pub fn is_of_other_layout(dir: &Path) -> Result<bool> {
+        Ok(!describes(&read_meta(dir)?.1))
+    }
+
     /// Takes a pinned generation over as it is.
     ///
     /// # Errors
     /// The directory is not whole, or was written by another ABI: that is
     /// refused, not reinterpreted.
     pub fn adopt(dir: &Path) -> Result<Self> {
-        let open = |name: &str| {
-            MapHandle::from_pinned_path(dir.join(name))
-                .context(|| format!("open the pin {}", dir.join(name).display()))
-        };
-        let meta_map = open(META)?;
-        let bytes = meta_map
-            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .context(|| "read the description of a generation".into())?
-            .unwrap_or_default();
+        let open = |name: &str| open_pinned(dir, name);
+        let (meta_map, bytes) = read_meta(dir)?;
         let foreign = |why: String| Error::refused(format!("take over {}", dir.display()), why);
-        if bytes.len() < 4 || bytes[..4] != ABI.to_ne_bytes() {
+        if !describes(&bytes) {
             return Err(foreign(format!(
-                "its tables have another layout (this build knows {ABI}): run the weir that made it, or weir detach"
+                "its tables have another layout (this build knows {ABI})"
             )));
         }
         if bytes.len() != size_of::<meta>() {
@@ -544,7 +561,7 @@ impl Generation {
             tcx: link::open_pin(&dir.join("tcx"))?,
             out,
             netfilter: link::open_pin(&dir.join("netfilter")).ok(),
-            nf_interfaces: open("nf_interfaces")?,
+            interfaces: Interfaces::map(open("nf_interfaces")?)?,
         })
     }
 }

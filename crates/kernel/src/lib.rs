@@ -20,6 +20,7 @@ pub mod fault;
 mod filter;
 pub mod generation;
 pub mod generator;
+mod interfaces;
 pub mod link;
 mod memory;
 mod netfilter;

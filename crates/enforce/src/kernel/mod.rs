@@ -123,7 +123,7 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
 ///
 /// # Errors
 /// Another daemon holds the instance; no permission; interfaces that do not
-/// exist; pins of another layout.
+/// exist; pins that are not whole.
 pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         Interface::check(name)?;
@@ -132,32 +132,23 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let clock = JiffyClock::probe()?;
     let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
     let v4_length = config.ipv4_length.unwrap_or(0);
-    let (current, adopted) = match instance.current() {
-        Some(number) => (Generation::adopt(&instance.generation(number))?, true),
-        None => {
-            for leftover in instance.generations() {
-                instance.remove_generation(leftover)?;
-            }
-            let options = Options {
-                geometry: Geometry::for_bans(
-                    config.room.0.min(config.settings.max_bans).max(8192),
-                    config.room.1.min(config.settings.max_bans).max(1024),
-                ),
-                seed: random_seed()?,
-                v4_length,
-                class_lines: 0,
-                reject: false,
-                netfilter: config.settings.backend.hook() == Some(Hook::Netfilter),
-                flow_jiffies: 0,
-                drop_innocent: false,
-            };
-            let first = Generation::create(1, &options, None)?;
-            first.pin(&instance.generation(1))?;
-            fault::point("take-over-before-current");
-            instance.set_current(1)?;
-            (first, false)
-        }
+    let pinned = instance.current();
+    let other_layout = match pinned {
+        Some(number) => Generation::is_of_other_layout(&instance.generation(number))?,
+        None => false,
     };
+    let (current, adopted) = match pinned {
+        Some(number) if !other_layout => (Generation::adopt(&instance.generation(number))?, true),
+        _ => (
+            first_generation(config, &instance, pinned.unwrap_or(0) + 1)?,
+            false,
+        ),
+    };
+    if other_layout {
+        tracing::warn!(
+            "the tables of an earlier weir have another layout: bans come from the database; what it attached enforces until then"
+        );
+    }
     for leftover in instance.generations() {
         if leftover != current.number {
             instance.remove_generation(leftover)?;
@@ -211,6 +202,39 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let kernel = Arc::new(kernel);
     watch::start(&kernel);
     Ok(kernel)
+}
+
+/// Empty tables, pinned under `number`. Links of an earlier daemon keep its
+/// programs and their tables alive until [`Backend::attach`] exchanges them.
+fn first_generation(
+    config: &KernelConfig,
+    instance: &InstanceDir,
+    number: u64,
+) -> Result<Generation, Error> {
+    for leftover in instance.generations() {
+        if Some(leftover) != instance.current() {
+            instance.remove_generation(leftover)?;
+        }
+    }
+    let most = config.settings.max_bans;
+    let options = Options {
+        geometry: Geometry::for_bans(
+            config.room.0.min(most).max(8192),
+            config.room.1.min(most).max(1024),
+        ),
+        seed: random_seed()?,
+        v4_length: config.ipv4_length.unwrap_or(0),
+        class_lines: 0,
+        reject: false,
+        netfilter: config.settings.backend.hook() == Some(Hook::Netfilter),
+        flow_jiffies: 0,
+        drop_innocent: false,
+    };
+    let first = Generation::create(number, &options, None)?;
+    first.pin(&instance.generation(number))?;
+    fault::point("take-over-before-current");
+    instance.set_current(number)?;
+    Ok(first)
 }
 
 /// Are there pins of this instance?
@@ -320,12 +344,12 @@ impl Kernel {
     }
 
     /// Has netfilter judge those that are attached there, and no others.
-    fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) -> Result<(), Error> {
+    fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) {
         let judged: Vec<_> = interfaces
             .iter()
             .filter_map(Interface::judged_by_netfilter)
             .collect();
-        Ok(tables.current.judge_only(&judged)?)
+        tables.current.judge_only(&judged);
     }
 
     /// Attaches interfaces that came back under their name. Called on every
@@ -351,7 +375,7 @@ impl Kernel {
             }
         }
         if changed {
-            self.name_interfaces(&tables, &interfaces)?;
+            self.name_interfaces(&tables, &interfaces);
         }
         outcome
     }
@@ -523,7 +547,7 @@ impl Backend for Kernel {
                 attach::remove_link(&pin)?;
             }
         }
-        self.name_interfaces(&tables, &interfaces)?;
+        self.name_interfaces(&tables, &interfaces);
         self.attached.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -565,7 +589,7 @@ impl Backend for Kernel {
         }
         interfaces.retain(|i| settings.interfaces.contains(&i.name));
         interfaces.append(&mut added);
-        self.name_interfaces(&tables, &interfaces)?;
+        self.name_interfaces(&tables, &interfaces);
         for generation in std::iter::once(&tables.current).chain(&tables.next) {
             generation.table.set_observe(settings.observe);
         }
