@@ -15,6 +15,8 @@ use std::{
     time::Duration,
 };
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
 use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     Side, VethOpts,
@@ -191,6 +193,37 @@ fn root_sigkill_at_twenty_moments_lets_nothing_through() {
     );
 }
 
+/// An upgrade: what the earlier weir left cannot be read, and enforces until all
+/// is in tables that can.
+#[test]
+fn root_tables_of_another_layout_are_replaced_under_attack() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::start(&site.host, CONFIG);
+    weir.ban_all(sources());
+    let servers = servers(&site);
+    let mut attack = Attack::start(&site);
+    attack.more(200);
+    weir.stop();
+    let meta = MapHandle::from_pinned_path(weir.pins().join("current/meta")).unwrap();
+    let (key, mut about) = (0u32.to_ne_bytes(), vec![]);
+    about.extend(meta.lookup(&key, MapFlags::ANY).unwrap().unwrap());
+    about[0] ^= 1;
+    meta.update(&key, &about, MapFlags::ANY).unwrap();
+    attack.more(200);
+    weir.run();
+    all_in_force(&weir, usize::from(SOURCES) * 2);
+    let dropped = weir.packets("banned-all");
+    attack.more(500);
+    customer_is_served(&site);
+    assert!(weir.packets("banned-all") > dropped, "the new tables drop");
+    attack.end();
+    assert_eq!(received(&servers), 2, "a banned packet got in");
+    assert!(weir.said().contains("another layout"), "{}", weir.said());
+}
+
 #[cfg(feature = "fault-points")]
 mod fault {
     use super::*;
@@ -331,11 +364,15 @@ mod fault {
     }
 
     #[test]
-    fn root_sigkill_before_the_first_pins_are_whole() {
+    fn root_sigkill_before_the_first_tables_are_whole() {
         if skipped(&[]) {
             return;
         }
-        for point in ["pin-before-meta", "take-over-before-current"] {
+        for point in [
+            "pin-before-meta",
+            "take-over-before-current",
+            "insert-mid-run",
+        ] {
             let site = Site::new();
             let mut weir = Weir::start(&site.host, CONFIG);
             weir.ban_all(sources());

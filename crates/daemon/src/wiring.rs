@@ -5,6 +5,7 @@
 //! `control`. Start, reload and stop are here, nothing else.
 
 use std::{
+    io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     thread,
@@ -253,9 +254,15 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let now = Now::read();
     let in_force = backend.entries()?;
     let taken_over = in_force.len();
-    let plan = restore::plan(loaded, in_force, &now);
+    let filling = restore::Filling::new(&config.state_dir);
+    let partly = filling.was_cut_short();
+    let plan = restore::plan(loaded, in_force, partly, &now);
+    if !plan.insert.is_empty() {
+        marked(&alerts, filling.begin());
+    }
     let restored = insert_restored(&*backend, &plan.insert, &alerts);
-    let restored = if taken_over > 0 {
+    marked(&alerts, filling.end());
+    let restored = if taken_over > 0 && !partly {
         format!("{taken_over} bans taken over from the kernel")
     } else {
         format!("{restored} bans restored from the database")
@@ -318,6 +325,16 @@ fn insert_restored(backend: &dyn Backend, entries: &[Entry], alerts: &Alerts) ->
         }
     }
     restored
+}
+
+/// Without the mark, bans that a daemon had no time to restore count as lifted.
+fn marked(alerts: &Alerts, done: io::Result<()>) {
+    if let Err(error) = done {
+        alerts.raise(
+            "restore",
+            format!("cannot mark in the state directory that bans are being restored: {error}"),
+        );
+    }
 }
 
 /// A ban that is enforced and that the database knows nothing of.

@@ -5,9 +5,15 @@
 //! explains it. A backend that holds nothing (first start, new boot, dry-run)
 //! is filled from the database: by the boot clock if the boot is the same, by
 //! the wall clock otherwise, and by the remaining time if the wall clock went
-//! back behind the last write.
+//! back behind the last write. So is one whose filling did not come to its end
+//! ([`Filling`]): what it lacks was not lifted.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use weir_core::{Subject, Until};
@@ -63,9 +69,49 @@ pub struct Plan {
     pub rewrite: bool,
 }
 
-/// The truth table.
-pub fn plan(loaded: Loaded, in_force: Vec<Entry>, now: &Now) -> Plan {
-    if in_force.is_empty() {
+/// A mark in the state directory for as long as a backend is filled: a daemon
+/// that dies meanwhile leaves it to the next one.
+#[derive(Debug)]
+pub struct Filling {
+    mark: PathBuf,
+}
+
+impl Filling {
+    /// Of the daemon with this state directory.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            mark: state_dir.join("restoring"),
+        }
+    }
+
+    /// Was it begun and not ended?
+    pub fn was_cut_short(&self) -> bool {
+        self.mark.exists()
+    }
+
+    /// From now on the backend holds a part.
+    ///
+    /// # Errors
+    /// The state directory cannot be written to.
+    pub fn begin(&self) -> io::Result<()> {
+        fs::write(&self.mark, "")
+    }
+
+    /// All is in.
+    ///
+    /// # Errors
+    /// As with [`Filling::begin`].
+    pub fn end(&self) -> io::Result<()> {
+        match fs::remove_file(&self.mark) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The truth table. `partly`: filling was cut short ([`Filling`]).
+pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Plan {
+    if in_force.is_empty() || partly {
         return from_database(loaded, now);
     }
     let mut plan = Plan::default();
@@ -214,7 +260,7 @@ mod tests {
                 expiry: Some(67),
             },
         ] {
-            let plan = plan(loaded(), vec![], &case.now);
+            let plan = plan(loaded(), vec![], false, &case.now);
             let expected: Vec<_> = case
                 .expiry
                 .iter()
@@ -238,9 +284,28 @@ mod tests {
         loaded.rows[0].expiry = Expiry::Never;
         loaded.rows[0].until = Until::Never;
         for now in [now("a", 110, 1010), now("b", 1, 99_999), now("b", 1, 0)] {
-            let plan = plan(loaded.clone(), vec![], &now);
+            let plan = plan(loaded.clone(), vec![], false, &now);
             assert_eq!(plan.insert[0].expiry, Expiry::Never, "{now:?}");
         }
+    }
+
+    #[test]
+    fn a_filling_that_was_cut_short_is_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let filling = Filling::new(dir.path());
+        filling.begin().unwrap();
+        let partly = Filling::new(dir.path()).was_cut_short();
+        let in_force = Entry {
+            subject: "192.0.2.8".parse().unwrap(),
+            policy: policy(),
+            expiry: Expiry::At(BootNanos(500 * SECOND)),
+        };
+        let plan = plan(loaded(), vec![in_force], partly, &now("a", 110, 1010));
+        assert_eq!(plan.forget, []);
+        assert_eq!(plan.insert[0].subject, "192.0.2.7".parse().unwrap());
+        filling.end().unwrap();
+        filling.end().unwrap();
+        assert!(!filling.was_cut_short());
     }
 
     #[test]
@@ -250,7 +315,12 @@ mod tests {
             policy: policy(),
             expiry: Expiry::At(BootNanos(500 * SECOND)),
         };
-        let plan = plan(loaded(), vec![only_in_tables.clone()], &now("a", 110, 1010));
+        let plan = plan(
+            loaded(),
+            vec![only_in_tables.clone()],
+            false,
+            &now("a", 110, 1010),
+        );
         assert_eq!(plan.insert, []);
         assert_eq!(plan.unexplained, [only_in_tables]);
         assert_eq!(plan.forget, [("192.0.2.7".parse().unwrap(), policy())]);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use weir_core::Producer;
-use weir_kernel::{Geometry, Key, Placed, Slot, WideBan, WidePlaced};
+use weir_kernel::{Geometry, Key, Placed, Slot, WideBan, WidePlaced, fault};
 
 use super::Kernel;
 use crate::{Entry, Error, Inserted, Policy};
@@ -39,6 +39,9 @@ impl Kernel {
         // noticed a sleep: that moves every entry, these among them.
         let suspended = tables.current.suspended();
         for (n, entry) in entries.iter().enumerate() {
+            if n == WARM {
+                fault::point("insert-mid-run");
+            }
             if n % WARM == 0 && entries.len() - n >= WARM {
                 for entry in &entries[n..n + WARM] {
                     if let Some(key) = self.key(entry.subject) {
