@@ -18,7 +18,9 @@ use weir_lab::{
     traffic::{self, TcpServer},
 };
 
-const BACKENDS: [&str; 4] = ["tcx", "xdp", "xdp-generic", "cls_bpf"];
+const BACKENDS: [&str; 5] = ["tcx", "xdp", "xdp-generic", "cls_bpf", "nft"];
+/// One of weir's own programs and the one that is nftables' doing.
+const KINDS: [&str; 2] = ["tcx", "nft"];
 const PORT: u16 = 2022;
 /// How long "at once" may take on a busy machine; a SYN is sent again after 1 s.
 const AT_ONCE: Duration = Duration::from_millis(900);
@@ -143,7 +145,11 @@ fn root_reject_refuses_at_once() {
 
 #[test]
 fn root_reject_is_the_jails_action() {
-    let place = Place::new("tcx");
+    KINDS.into_iter().for_each(is_the_jails_action);
+}
+
+fn is_the_jails_action(backend: &str) {
+    let place = Place::new(backend);
     for family in [0, 1] {
         let who = ATTACKER[family];
         place.weir.log_failures([addr(who)], 3);
@@ -161,7 +167,11 @@ fn root_reject_is_the_jails_action() {
 
 #[test]
 fn root_reject_and_drop_replace_each_other() {
-    let place = Place::new("tcx");
+    KINDS.into_iter().for_each(replace_each_other);
+}
+
+fn replace_each_other(backend: &str) {
+    let place = Place::new(backend);
     for family in [0, 1] {
         let who = ATTACKER[family];
         for _ in 0..2 {
@@ -188,7 +198,11 @@ fn root_reject_and_drop_replace_each_other() {
 
 #[test]
 fn root_reject_outlives_the_daemon() {
-    let mut place = Place::new("tcx");
+    KINDS.into_iter().for_each(outlives_the_daemon);
+}
+
+fn outlives_the_daemon(backend: &str) {
+    let mut place = Place::new(backend);
     let refused = |place: &Place| {
         for family in [0, 1] {
             place.is_refused(ATTACKER[family], family);

@@ -148,15 +148,17 @@ static NETFILTER: [Limit; 4] = [
     DEVICES,
 ];
 
-static NFT: [Limit; 6] = [
+static NFT: [Limit; 5] = [
     DECOYS,
     EVENTS,
-    REJECT,
     Limit {
         feature: Feature::Counters,
-        says: "packets that pass because their ban is of other ports count as pass; bytes count from the IP header on",
+        says: "packets that pass because their ban is of other ports count as pass, and those with a wrong checksum that a ban rejects as rejected; bytes count from the IP header on",
     },
-    DEVICES,
+    Limit {
+        feature: Feature::Devices,
+        says: "where an interface is judged in prerouting only, just packets that this host's IP stack receives: none that are bridged or go to a macvlan; answers to rejected packets always come from there",
+    },
     Limit {
         feature: Feature::Clock,
         says: "nftables' clock stands still while the machine is suspended: bans are corrected within a second of the return",

@@ -10,6 +10,7 @@ mod choice;
 mod command;
 mod dry_run;
 mod entry;
+mod firewall;
 pub mod ipset;
 pub mod kernel;
 pub mod nft;

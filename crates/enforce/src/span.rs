@@ -33,6 +33,41 @@ pub(crate) fn of_prefixes(
     )
 }
 
+/// All addresses of a list of prefixes.
+#[derive(Default)]
+pub(crate) struct Covered {
+    v4: Vec<Span<u32>>,
+    v6: Vec<Span<u128>>,
+}
+
+impl Covered {
+    pub(crate) fn new(prefixes: impl Iterator<Item = Prefix>) -> Self {
+        let (v4, v6) = of_prefixes(prefixes);
+        Self { v4, v6 }
+    }
+
+    pub(crate) fn v4(&self) -> &[Span<u32>] {
+        &self.v4
+    }
+
+    pub(crate) fn v6(&self) -> &[Span<u128>] {
+        &self.v6
+    }
+
+    /// Is any address of the prefix among them?
+    pub(crate) fn touches(&self, prefix: Prefix) -> bool {
+        match of_prefixes([prefix].into_iter()) {
+            (v4, _) if !v4.is_empty() => meets(&self.v4, v4[0]),
+            (_, v6) => v6.first().is_some_and(|span| meets(&self.v6, *span)),
+        }
+    }
+}
+
+fn meets<A: Copy + Ord>(spans: &[Span<A>], (first, last): Span<A>) -> bool {
+    let at = spans.partition_point(|(_, end)| *end < first);
+    spans.get(at).is_some_and(|(begin, _)| *begin <= last)
+}
+
 fn joined<A: Copy + Ord>(mut spans: Vec<Span<A>>, next: impl Fn(A) -> Option<A>) -> Vec<Span<A>> {
     spans.sort_unstable();
     let mut out: Vec<Span<A>> = Vec::with_capacity(spans.len());
@@ -50,6 +85,25 @@ fn joined<A: Copy + Ord>(mut spans: Vec<Span<A>>, next: impl Fn(A) -> Option<A>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_touches_what_is_in_it_and_what_it_is_in() {
+        let of = ["10.0.0.0/24", "10.0.2.7", "2001:db8::/48"];
+        let covered = Covered::new(of.iter().map(|p| p.parse().unwrap()));
+        for touched in [
+            "10.0.0.9",
+            "10.0.2.0/24",
+            "0.0.0.0/0",
+            "2001:db8::/64",
+            "2001::/16",
+        ] {
+            assert!(covered.touches(touched.parse().unwrap()), "{touched}");
+        }
+        for other in ["10.0.1.0/24", "10.0.2.8", "11.0.0.0/8", "2001:db9::1"] {
+            assert!(!covered.touches(other.parse().unwrap()), "{other}");
+        }
+        assert!(!Covered::default().touches("0.0.0.0/0".parse().unwrap()));
+    }
 
     #[test]
     fn what_overlaps_or_touches_is_one_range() {

@@ -7,8 +7,6 @@
 //! programs run as children with text on their standard input. `iptables` is
 //! whatever the host calls so; where that is the legacy one, it needs
 //! CAP_NET_RAW, which the daemon gives up.
-//!
-//! Locks: as in [`crate::nft`].
 
 mod rules;
 mod sets;
@@ -16,21 +14,20 @@ mod sets;
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write,
-    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
-use weir_kernel::{clock, device::Device};
+use weir_core::{Reason, Scope, Subject};
+use weir_kernel::clock;
 
 use crate::{
-    Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
-    Error, Feature, Inserted, Limit, PacketEvent, Settings, Usage,
-    book::{Book, Held, Pending},
+    BootNanos, Choice, ClassCounter, Entry, Error, Settings,
+    book::{Book, Held},
     command,
+    firewall::{self, Counted, Desired, Firewall},
     nft::iptables,
-    span,
+    span::Covered,
 };
 use rules::{Asked, IPTABLES, RESTORE, SAVE};
 use sets::Bans;
@@ -43,17 +40,8 @@ pub struct Ipset {
     base: String,
     /// What `iptables --version` says.
     program: String,
-    desired: Mutex<State>,
+    desired: Mutex<Desired>,
     kernel: Mutex<Inside>,
-}
-
-struct State {
-    book: Book,
-    allow: PrefixSet,
-    classes: Arc<Classes>,
-    settings: Settings,
-    pending: Pending,
-    had_classes: bool,
 }
 
 struct Inside {
@@ -69,7 +57,7 @@ struct Inside {
     suspended: u64,
     prolonged: Instant,
     /// Counted before the chains were made anew.
-    counted: HashMap<String, (u64, u64)>,
+    counted: Counted,
 }
 
 fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error {
@@ -98,25 +86,12 @@ pub fn open(
     let program = version(IPTABLES[0], "iptables")?.trim().to_owned();
     version(IPTABLES[1], "iptables")?;
     let base = sets::base(instance);
-    let mut book = Book::new(settings.max_bans, ipv4_length);
-    let (entries, had_classes) = read_entries(&base)?;
-    for entry in entries {
-        if let Err(error) = book.insert(&entry) {
-            tracing::warn!("taking over {}: {error}", entry.subject);
-        }
-    }
-    let counted = counters(&base, &HashMap::new())?;
+    let (entries, had_lists) = read_entries(&base)?;
+    let counted = counters(&base, &Counted::new())?;
     Ok(Arc::new(Ipset {
         base,
         program,
-        desired: Mutex::new(State {
-            book,
-            allow: PrefixSet::default(),
-            classes: Arc::default(),
-            settings: settings.clone(),
-            pending: Pending::new(),
-            had_classes,
-        }),
+        desired: Desired::taken_over(entries, had_lists, ipv4_length, settings),
         kernel: Mutex::new(Inside {
             attached: false,
             broken: false,
@@ -186,18 +161,13 @@ fn read_entries(base: &str) -> Result<(Vec<Entry>, bool), Error> {
 }
 
 /// Packets and bytes by counter, with what was counted before.
-fn counters(
-    base: &str,
-    before: &HashMap<String, (u64, u64)>,
-) -> Result<HashMap<String, (u64, u64)>, Error> {
+fn counters(base: &str, before: &Counted) -> Result<Counted, Error> {
     let mut counted = before.clone();
     for save in SAVE {
         let saved = command::run(save, &["-c", "-t", "raw"], "")
             .map_err(failed("read the rules of iptables"))?;
         for (counter, packets, bytes) in rules::counts(&saved, base) {
-            let known = counted.entry(counter.to_owned()).or_default();
-            known.0 += packets;
-            known.1 += bytes;
+            firewall::add(&mut counted, counter, packets, bytes);
         }
     }
     Ok(counted)
@@ -227,22 +197,32 @@ impl Inside {
         place as u32 + 1
     }
 
-    /// The sets that a subject's bans belong to.
-    fn places(&mut self, subject: Subject, held: &[Held]) -> Vec<Bans> {
+    /// The sets that a subject's bans belong to: of those of one scope, the one
+    /// that ends last is in the set that packets ask.
+    fn places<'b>(
+        &mut self,
+        subject: Subject,
+        held: &'b [Held],
+        allow: &Covered,
+    ) -> Vec<(Bans, &'b Held)> {
         let prefix = subject.prefix();
-        let mut places: Vec<Bans> = Vec::with_capacity(held.len());
-        for (policy, _) in held {
+        let mut held: Vec<_> = held.iter().collect();
+        held.sort_by_key(|one| std::cmp::Reverse(one.1));
+        let mut places: Vec<(Bans, &Held)> = Vec::with_capacity(held.len());
+        for one in held {
+            let scope = &one.0.scope;
             let mut place = Bans {
                 generation: self.generation,
                 family: usize::from(prefix.addr().is_ipv6()),
                 hosts: prefix.is_host(),
-                scope: self.scope(&policy.scope),
+                scope: self.scope(scope),
+                touched: scope.is_all() && allow.touches(prefix),
                 rank: 0,
             };
-            while places.contains(&place) {
+            while places.iter().any(|(other, _)| *other == place) {
                 place.rank += 1;
             }
-            places.push(place);
+            places.push((place, one));
         }
         places
     }
@@ -254,6 +234,7 @@ impl Inside {
         base: &str,
         subjects: impl Iterator<Item = (Subject, bool)>,
         book: &Book,
+        allow: &Covered,
     ) -> String {
         let now = BootNanos::now();
         let (mut creates, mut lines, mut deletes) = (String::new(), String::new(), String::new());
@@ -262,17 +243,15 @@ impl Inside {
             names.entry(bans).or_insert_with(|| bans.name(base)).clone()
         };
         let before = self.sets.clone();
+        let mut coming: HashMap<Bans, usize> = HashMap::new();
         for (subject, known) in subjects {
-            let held = book.held(subject);
-            let mut places = self.places(subject, held);
             let mut live = Vec::new();
-            for (place, (policy, expiry)) in places.drain(..).zip(held) {
+            for (place, (policy, expiry)) in self.places(subject, book.held(subject), allow) {
                 let Some(seconds) = sets::seconds(*expiry, now) else {
                     continue;
                 };
-                if self.sets.insert(place) {
-                    place.create(&mut creates, base);
-                }
+                self.sets.insert(place);
+                *coming.entry(place).or_default() += 1;
                 sets::add(&mut lines, &name(place), subject, seconds, policy);
                 live.push(place);
             }
@@ -287,15 +266,14 @@ impl Inside {
                 sets::delete(&mut deletes, &name(*set), subject);
             }
         }
+        for place in self.sets.difference(&before) {
+            place.create(&mut creates, base, coming[place]);
+        }
         creates + &lines + &deletes
     }
 }
 
 impl Ipset {
-    fn desired(&self) -> MutexGuard<'_, State> {
-        self.desired.lock().expect("no holder of this lock panics")
-    }
-
     fn kernel(&self) -> MutexGuard<'_, Inside> {
         self.kernel.lock().expect("no holder of this lock panics")
     }
@@ -317,7 +295,7 @@ impl Ipset {
                 .map_err(failed("read the rules of iptables"))?;
             let (there, ours) = (iptables::are_there(family), rules::made(&saved, &self.base));
             let text = {
-                let state = self.desired();
+                let desired = self.desired();
                 let bans: Vec<_> = kernel
                     .sets
                     .iter()
@@ -326,11 +304,11 @@ impl Ipset {
                     .collect();
                 let asked = Asked {
                     base: &self.base,
-                    interfaces: &state.settings.interfaces,
+                    interfaces: &desired.settings.interfaces,
                     bans: &bans,
                     scopes: &kernel.scopes,
-                    lists: &state.classes.lists,
-                    observe: state.settings.observe,
+                    lists: &desired.classes.lists,
+                    observe: desired.settings.observe,
                     made: [0, 1].map(|at| ours[at] || !there[at]),
                 };
                 rules::write(&asked, family)
@@ -363,21 +341,10 @@ impl Ipset {
         self.restore_sets(&lines)
     }
 
-    fn put_allow(&self) -> Result<(), Error> {
-        let (v4, v6) = span::of_prefixes(self.desired().allow.iter());
-        let text = |first, last, bits| {
-            let prefixes = sets::prefixes_of(first, last, bits).into_iter();
-            prefixes.map(|prefix| prefix.to_string())
-        };
-        let v4: Vec<_> = v4
-            .into_iter()
-            .flat_map(|(first, last)| text(first.into(), last.into(), 32))
-            .collect();
-        let v6: Vec<_> = v6
-            .into_iter()
-            .flat_map(|(first, last)| text(first, last, 128))
-            .collect();
-        for (family, prefixes) in [v4, v6].iter().enumerate() {
+    fn put_allow_sets(&self) -> Result<(), Error> {
+        let allow = self.desired().allow.clone();
+        let all = sets::prefixes(allow.v4().iter().copied(), allow.v6().iter().copied());
+        for (family, prefixes) in all.iter().enumerate() {
             self.put_prefixes(&rules::allow_set(&self.base, family), family, prefixes)?;
         }
         Ok(())
@@ -390,21 +357,13 @@ impl Ipset {
                 let class = classes.classes.get(usize::from(class));
                 class.is_some_and(|class| class.lists >> bit & 1 == 1)
             };
-            let v4: Vec<_> = classes
-                .v4
-                .iter()
-                .filter(|span| listed(span.value))
-                .flat_map(|span| sets::prefixes_of(span.first.into(), span.last.into(), 32))
-                .map(|prefix| prefix.to_string())
-                .collect();
-            let v6: Vec<_> = classes
-                .v6
-                .iter()
-                .filter(|span| listed(span.value))
-                .flat_map(|span| sets::prefixes_of(span.first, span.last, 128))
-                .map(|prefix| prefix.to_string())
-                .collect();
-            for (family, prefixes) in [v4, v6].iter().enumerate() {
+            let v4 = classes.v4.iter().filter(|span| listed(span.value));
+            let v6 = classes.v6.iter().filter(|span| listed(span.value));
+            let all = sets::prefixes(
+                v4.map(|span| (span.first, span.last)),
+                v6.map(|span| (span.first, span.last)),
+            );
+            for (family, prefixes) in all.iter().enumerate() {
                 self.put_prefixes(&rules::list_set(&self.base, bit, family), family, prefixes)?;
             }
         }
@@ -413,7 +372,7 @@ impl Ipset {
 
     /// Everything anew, in sets beside those that are there: the rules change
     /// over to them in one transaction a family.
-    fn put_all(&self, kernel: &mut Inside) -> Result<(), Error> {
+    fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
         let there = self.sets_there()?;
         let in_use = |generation: &u8| {
@@ -422,15 +381,16 @@ impl Ipset {
         };
         kernel.generation = (0..10).find(|g| !in_use(g)).unwrap_or(0);
         let lines = {
-            let mut state = self.desired();
-            state.pending.clear();
+            let mut desired = self.desired();
+            desired.pending.clear();
             kernel.sets.clear();
             kernel.scopes.clear();
-            let all = state.book.all().map(|(subject, _)| (subject, false));
-            kernel.put_bans(&self.base, all, &state.book)
+            let Desired { book, allow, .. } = &*desired;
+            let all = book.all().map(|(subject, _)| (subject, false));
+            kernel.put_bans(&self.base, all, book, allow)
         };
         self.restore_sets(&lines)?;
-        self.put_allow()?;
+        self.put_allow_sets()?;
         self.put_lists()?;
         self.put_rules(kernel)?;
         kernel.broken = false;
@@ -467,34 +427,6 @@ impl Ipset {
         }
     }
 
-    /// As [`crate::nft`]: all that has come.
-    fn put_pending(&self) -> Result<(), Error> {
-        let mut kernel = self.kernel();
-        let kernel = &mut *kernel;
-        if kernel.broken {
-            return self.put_all(kernel);
-        }
-        if !kernel.attached {
-            return Ok(());
-        }
-        let before = kernel.sets.len();
-        let lines = {
-            let mut state = self.desired();
-            let pending = std::mem::take(&mut state.pending);
-            kernel.put_bans(&self.base, pending.into_iter(), &state.book)
-        };
-        let put = self.restore_sets(&lines).and_then(|()| {
-            if kernel.sets.len() == before {
-                return Ok(());
-            }
-            self.put_rules(kernel)
-        });
-        put.or_else(|error| {
-            tracing::debug!("{error}; writing everything again");
-            self.put_all(kernel)
-        })
-    }
-
     fn is_disturbed(&self, kernel: &Inside) -> Result<bool, Error> {
         for family in [0, 1] {
             let saved = command::run(SAVE[family], &["-t", "raw"], "")
@@ -507,73 +439,58 @@ impl Ipset {
     }
 }
 
-impl Backend for Ipset {
-    fn name(&self) -> &'static str {
-        Choice::Ipset.name()
+impl Firewall for Ipset {
+    const CHOICE: Choice = Choice::Ipset;
+
+    fn state(&self) -> &Mutex<Desired> {
+        &self.desired
     }
 
-    fn limits(&self) -> &'static [Limit] {
-        Choice::Ipset.limits()
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        check_names(&settings.interfaces)
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let (done, outcome) = {
-            let mut state = self.desired();
-            let state = &mut *state;
-            state.book.insert_pending(entries, &mut state.pending)
-        };
-        self.put_pending()?;
-        outcome.map(|()| done)
+    fn put_all(&self) -> Result<(), Error> {
+        self.rebuild(&mut self.kernel())
     }
 
-    fn remove(
-        &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
-    ) -> Result<Vec<Entry>, Error> {
-        let lifted = {
-            let mut state = self.desired();
-            let state = &mut *state;
-            state
-                .book
-                .remove_pending(subject, producer, scope, &mut state.pending)
-        };
-        if !lifted.is_empty() {
-            self.put_pending()?;
+    fn put_pending(&self) -> Result<(), Error> {
+        let mut kernel = self.kernel();
+        let kernel = &mut *kernel;
+        if kernel.broken {
+            return self.rebuild(kernel);
         }
-        Ok(lifted)
-    }
-
-    fn entries(&self) -> Result<Vec<Entry>, Error> {
-        Ok(self.desired().book.live())
-    }
-
-    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        Ok(self.desired().book.live_for(addr))
-    }
-
-    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
-        self.desired().allow = allow.clone();
-        let kernel = self.kernel();
         if !kernel.attached {
             return Ok(());
         }
-        self.put_allow()
+        let before = kernel.sets.len();
+        let lines = {
+            let mut desired = self.desired();
+            let pending = std::mem::take(&mut desired.pending);
+            let Desired { book, allow, .. } = &*desired;
+            kernel.put_bans(&self.base, pending.into_iter(), book, allow)
+        };
+        let put = self.restore_sets(&lines).and_then(|()| {
+            if kernel.sets.len() == before {
+                return Ok(());
+            }
+            self.put_rules(kernel)
+        });
+        put.or_else(|error| {
+            tracing::debug!("{error}; writing everything again");
+            self.rebuild(kernel)
+        })
     }
 
-    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        if let (false, Some(limit)) = (
-            classes.fences.is_empty(),
-            Choice::Ipset.limit(Feature::Geofence),
-        ) {
-            return Err(Error::Unsupported(format!("backend \"ipset\": {limit}")));
+    fn put_allow(&self) -> Result<(), Error> {
+        if !self.kernel().attached {
+            return Ok(());
         }
-        {
-            let mut state = self.desired();
-            state.classes = classes.clone();
-            state.had_classes = !classes.is_empty();
-        }
+        self.put_allow_sets()?;
+        self.put_pending()
+    }
+
+    fn put_classes(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
         if !kernel.attached {
             return Ok(());
@@ -584,15 +501,30 @@ impl Backend for Ipset {
         Ok(())
     }
 
-    fn has_classes(&self) -> bool {
-        self.desired().had_classes
+    fn put_settings(&self) -> Result<(), Error> {
+        let mut kernel = self.kernel();
+        match kernel.attached {
+            true => self.put_rules(&mut kernel),
+            false => Ok(()),
+        }
     }
 
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        let counted = counters(&self.base, &self.kernel().counted)?;
-        let state = self.desired();
-        let lists = state.classes.lists.iter();
-        Ok(lists
+    fn counted(&self) -> Result<Counted, Error> {
+        let mut counted = counters(&self.base, &self.kernel().counted)?;
+        let (packets, bytes) = counted
+            .iter()
+            .filter(|(name, _)| rules::is_list_counter(name))
+            .fold((0, 0), |(packets, bytes), (_, more)| {
+                (packets + more.0, bytes + more.1)
+            });
+        firewall::add(&mut counted, Reason::Listed.name(), packets, bytes);
+        Ok(counted)
+    }
+
+    fn count_classes(&self, counted: &Counted) -> Vec<ClassCounter> {
+        let classes = self.desired().classes.clone();
+        let lists = classes.lists.iter();
+        lists
             .filter_map(|list| {
                 let (packets, bytes) = *counted.get(&rules::list_counter(&list.name))?;
                 (packets > 0).then(|| ClassCounter {
@@ -602,82 +534,14 @@ impl Backend for Ipset {
                     bytes,
                 })
             })
-            .collect())
-    }
-
-    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        crate::choice::without_decoys(Choice::Ipset, decoys)
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        Ok(DecoyCounts::default())
-    }
-
-    fn counters(&self) -> Result<Vec<Counter>, Error> {
-        let counted = counters(&self.base, &self.kernel().counted)?;
-        let of = |name: &str| counted.get(name).copied().unwrap_or_default();
-        let lists = counted.iter().filter(|(name, _)| name.starts_with("list:"));
-        let listed = lists.fold((0, 0), |(packets, bytes), (_, more)| {
-            (packets + more.0, bytes + more.1)
-        });
-        Ok(Reason::ALL
-            .map(|reason| {
-                let (packets, bytes) = match reason {
-                    Reason::Listed => listed,
-                    other => of(other.name()),
-                };
-                Counter {
-                    reason,
-                    packets,
-                    bytes,
-                }
-            })
-            .to_vec())
-    }
-
-    fn attach(&self) -> Result<(), Error> {
-        self.put_all(&mut self.kernel())
-    }
-
-    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        check_names(&settings.interfaces)?;
-        let before = {
-            let mut state = self.desired();
-            state.book.set_max_bans(settings.max_bans);
-            std::mem::replace(&mut state.settings, settings.clone())
-        };
-        let mut kernel = self.kernel();
-        if !kernel.attached
-            || (before.interfaces == settings.interfaces && before.observe == settings.observe)
-        {
-            return Ok(());
-        }
-        self.put_rules(&mut kernel)
-    }
-
-    fn attachments(&self) -> Vec<Attachment> {
-        let state = self.desired();
-        let interfaces = state.settings.interfaces.iter();
-        interfaces
-            .map(|name| Attachment {
-                interface: name.clone(),
-                hook: Choice::Ipset.name().to_owned(),
-                note: match Device::find(name) {
-                    Ok(_) => self.program.clone(),
-                    Err(_) => "no such interface now; protected as soon as it is back".to_owned(),
-                },
-            })
             .collect()
     }
 
-    fn usage(&self) -> Usage {
-        let mut state = self.desired();
-        state.book.drop_over(BootNanos::now());
-        state.book.usage()
+    fn tell(&self, _interface: &str) -> String {
+        self.program.clone()
     }
 
-    fn maintain(&self) -> Result<(), Error> {
-        self.desired().book.drop_over(BootNanos::now());
+    fn tend(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
         let kernel = &mut *kernel;
         if !kernel.attached {
@@ -693,20 +557,11 @@ impl Backend for Ipset {
             );
         }
         if slept || due || disturbed || kernel.broken {
-            return self.put_all(kernel);
+            return self.rebuild(kernel);
         }
         if kernel.untidy {
             self.tidy(kernel);
         }
         Ok(())
-    }
-
-    fn poll_events(
-        &self,
-        timeout: Duration,
-        _each: &mut dyn FnMut(PacketEvent),
-    ) -> Result<usize, Error> {
-        std::thread::sleep(timeout);
-        Ok(0)
     }
 }

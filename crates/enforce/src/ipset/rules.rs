@@ -9,6 +9,12 @@ use weir_core::{Reason, Scope, class::Cover};
 
 use super::sets::Bans;
 
+/// What the chains ask, where there are several interfaces.
+const IN: &str = ".in";
+/// Where bans of all ports end that no allowed address is under: with as few
+/// questions as can be.
+const SURE: &str = ".sure";
+
 /// What the chains ask.
 pub(super) struct Asked<'a> {
     pub(super) base: &'a str,
@@ -26,11 +32,13 @@ pub(super) struct Asked<'a> {
 /// Comments that say to a later daemon, or to `weir detach`, that the table
 /// `raw`, or its chain PREROUTING, came with us.
 const MADE: [&str; 2] = ["made-table", "made-chain"];
+/// They are in a chain that no packet sees.
+const MARKS: &str = ".made";
 
 /// What of these came with us.
 pub(super) fn made(saved: &str, base: &str) -> [bool; 2] {
     MADE.map(|mark| {
-        let rule = format!("-A {base} -m comment --comment {mark} -j RETURN");
+        let rule = format!("-A {base}{MARKS} -m comment --comment {mark} -j RETURN");
         saved.lines().any(|line| line == rule)
     })
 }
@@ -53,36 +61,55 @@ pub(super) fn list_counter(name: &str) -> String {
     format!("list:{name}")
 }
 
+pub(super) fn is_list_counter(name: &str) -> bool {
+    name.starts_with("list:")
+}
+
 /// The chains of one family.
 pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
     let base = asked.base;
-    let mut chains = vec![String::new(), ".in".into(), ".all".into(), ".port".into()];
+    let mut chains = ["", MARKS, IN, SURE, ".all", ".port"]
+        .map(str::to_owned)
+        .to_vec();
     let mut rules = String::new();
     let mut rule = |chain: &str, what: &str| {
         let _ = writeln!(rules, "-A {base}{chain} {what}");
     };
-    for interface in asked.interfaces {
-        rule("", &format!("-i {interface} -g {base}.in"));
-    }
-    let match_set = |set: &str| format!("-m set --match-set {set} src");
+    // Each chain on the way costs a packet more than each interface.
+    let asks = match asked.interfaces {
+        [only] => {
+            rule("", &format!("! -i {only} -j RETURN"));
+            ""
+        }
+        several => {
+            for interface in several {
+                rule("", &format!("-i {interface} -g {base}{IN}"));
+            }
+            IN
+        }
+    };
     for (made, mark) in asked.made.into_iter().zip(MADE) {
         if made {
-            rule("", &format!("-m comment --comment {mark} -j RETURN"));
+            rule(MARKS, &format!("-m comment --comment {mark} -j RETURN"));
         }
     }
-    for bans in asked.bans.iter().filter(|bans| bans.scope == 0) {
-        let set = match_set(&bans.name(base));
-        rule(".in", &format!("{set} -g {base}.all"));
+    let match_set = |set: &str| format!("-m set --match-set {set} src");
+    for bans in asked.bans.iter().filter(|bans| bans.is_asked(0)) {
+        let (set, end) = (match_set(&bans.name(base)), [SURE, ".all"]);
+        rule(
+            asks,
+            &format!("{set} -g {base}{}", end[usize::from(bans.touched)]),
+        );
     }
     for (number, scope) in (1..).zip(asked.scopes) {
         let chain = format!(".s{number}");
-        let sets: Vec<_> = asked.bans.iter().filter(|b| b.scope == number).collect();
+        let sets: Vec<_> = asked.bans.iter().filter(|b| b.is_asked(number)).collect();
         if sets.is_empty() {
             continue;
         }
         for bans in sets {
             let set = match_set(&bans.name(base));
-            rule(".in", &format!("{set} -j {base}{chain}"));
+            rule(asks, &format!("{set} -j {base}{chain}"));
         }
         for ports in ports(scope) {
             rule(&chain, &format!("{ports} -g {base}.port"));
@@ -99,7 +126,7 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
             false => ports(&list.scope),
         };
         for ports in ports {
-            rule(".in", &format!("{set} {ports} -g {base}{chain}"));
+            rule(asks, &format!("{set} {ports} -g {base}{chain}"));
         }
         chains.push(chain);
     }
@@ -112,8 +139,12 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
             ends.push((format!(".l{bit}"), list_counter(&list.name)));
         }
     }
+    let count = |reason: &str| format!("-m comment --comment weir:{reason}");
+    let end = |counter: &str| match asked.observe {
+        true => format!("{} -j RETURN", count(Reason::Observed.name())),
+        false => format!("{} -j DROP", count(counter)),
+    };
     for (chain, counter) in &ends {
-        let count = |reason: &str| format!("-m comment --comment weir:{reason}");
         let essential = count(Reason::Essential.name());
         for what in ESSENTIAL[family] {
             rule(chain, &format!("{what} {essential} -j RETURN"));
@@ -121,12 +152,12 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
         let allow = match_set(&allow_set(base, family));
         let allowed = count(Reason::Allowed.name());
         rule(chain, &format!("{allow} {allowed} -j RETURN"));
-        let end = match asked.observe {
-            true => format!("{} -j RETURN", count(Reason::Observed.name())),
-            false => format!("{} -j DROP", count(counter)),
-        };
-        rule(chain, &end);
+        rule(chain, &end(counter));
     }
+    for what in PERHAPS_ESSENTIAL[family] {
+        rule(SURE, &format!("{what} -g {base}.all"));
+    }
+    rule(SURE, &end(Reason::BannedAll.name()));
     let mut text = String::from("*raw\n");
     for chain in &chains {
         let _ = writeln!(text, ":{base}{chain} - [0:0]");
@@ -148,6 +179,15 @@ const ESSENTIAL: [&[&str]; 2] = [
         "-p ipv6-icmp -m icmp6 --icmpv6-type 135/0 -m hl --hl-eq 255",
         "-p ipv6-icmp -m icmp6 --icmpv6-type 136/0 -m hl --hl-eq 255",
         "-p ipv6-icmp -m icmp6 --icmpv6-type 137/0 -m hl --hl-eq 255",
+    ],
+];
+
+/// What may be one of those, in fewer questions.
+const PERHAPS_ESSENTIAL: [&[&str]; 2] = [
+    &["-p udp -m udp --sport 67:68 --dport 67:68"],
+    &[
+        "-p udp -m udp --sport 546:547 --dport 546:547",
+        "-p ipv6-icmp",
     ],
 ];
 
@@ -203,7 +243,7 @@ pub(super) fn jump(base: &str) -> String {
 
 fn is_ours(chain: &str, base: &str) -> bool {
     let known = |rest: &str| {
-        matches!(rest, "" | ".in" | ".all" | ".port")
+        matches!(rest, "" | MARKS | IN | SURE | ".all" | ".port")
             || [".s", ".l"].iter().any(|begin| {
                 let number = rest.strip_prefix(begin).unwrap_or("x");
                 number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty()

@@ -40,28 +40,38 @@ pub(super) struct Bans {
     pub(super) hosts: bool,
     /// 0: all of them.
     pub(super) scope: u32,
+    /// Of all ports: does the allow list have an address of theirs?
+    pub(super) touched: bool,
+    /// 0 of the set that packets ask; the others are for the next daemon.
     pub(super) rank: usize,
 }
 
 impl Bans {
     pub(super) fn name(self, base: &str) -> String {
-        format!(
-            "{base}.{}{}{}{}-{}",
-            self.generation,
-            [4, 6][self.family],
-            if self.hosts { 'h' } else { 'n' },
-            self.scope,
-            self.rank
-        )
+        let (generation, family) = (self.generation, [4, 6][self.family]);
+        let kind = if self.hosts { 'h' } else { 'n' };
+        let scope = match self.touched {
+            true => "t".to_owned(),
+            false => self.scope.to_string(),
+        };
+        format!("{base}.{generation}{family}{kind}{scope}-{}", self.rank)
     }
 
-    /// The line that makes it, if it is not there.
-    pub(super) fn create(self, to: &mut String, base: &str) {
+    /// Do packets ask it for bans of the scope with this number?
+    pub(super) fn is_asked(self, scope: u32) -> bool {
+        self.scope == scope && self.rank == 0
+    }
+
+    /// The line that makes it, if it is not there, for so many elements: ipset
+    /// itself lets six share a bucket before it takes more of them, and a packet
+    /// reads them all.
+    pub(super) fn create(self, to: &mut String, base: &str, elements: usize) {
         let (name, kind) = (self.name(base), if self.hosts { "ip" } else { "net" });
         let family = ["inet", "inet6"][self.family];
+        let buckets = elements.next_power_of_two().clamp(1024, MOST);
         let _ = writeln!(
             to,
-            "create {name} hash:{kind} family {family} maxelem {MOST} timeout 0 comment"
+            "create {name} hash:{kind} family {family} hashsize {buckets} maxelem {MOST} timeout 0 comment"
         );
     }
 }
@@ -136,8 +146,22 @@ pub(super) fn read(line: &str, base: &str, now: BootNanos) -> Option<Entry> {
     })
 }
 
+/// The prefixes of ranges of IPv4 and of IPv6 addresses, as text.
+pub(super) fn prefixes(
+    v4: impl Iterator<Item = (u32, u32)>,
+    v6: impl Iterator<Item = (u128, u128)>,
+) -> [Vec<String>; 2] {
+    let text = |prefixes: Vec<Prefix>| prefixes.into_iter().map(|prefix| prefix.to_string());
+    [
+        v4.flat_map(|(first, last)| text(prefixes_of(first.into(), last.into(), 32)))
+            .collect(),
+        v6.flat_map(|(first, last)| text(prefixes_of(first, last, 128)))
+            .collect(),
+    ]
+}
+
 /// The prefixes that a range of addresses consists of.
-pub(super) fn prefixes_of(first: u128, last: u128, bits: u8) -> Vec<Prefix> {
+fn prefixes_of(first: u128, last: u128, bits: u8) -> Vec<Prefix> {
     let mut prefixes = Vec::new();
     let mut at = first;
     loop {
@@ -178,6 +202,7 @@ mod tests {
             family: 1,
             hosts: false,
             scope: 4096,
+            touched: false,
             rank: 63,
         };
         let long = "abcdefghijklmnopqrstuvwxyz-01234";
@@ -205,6 +230,7 @@ mod tests {
             family: 1,
             hosts: false,
             scope: 3,
+            touched: false,
             rank: 0,
         };
         add(&mut line, &set.name(&base), subject, 60, &policy);

@@ -14,7 +14,7 @@ mod eviction;
 mod growth;
 mod insertion;
 mod policies;
-mod watch;
+pub(crate) mod watch;
 mod wide;
 
 use std::{
@@ -200,7 +200,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         .table
         .set_observe(config.settings.observe);
     let kernel = Arc::new(kernel);
-    watch::start(&kernel);
+    watch::start(&kernel, Kernel::follow_interfaces);
     Ok(kernel)
 }
 

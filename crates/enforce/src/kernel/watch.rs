@@ -14,14 +14,17 @@ use rustix::{
     },
 };
 
-use super::Kernel;
+use crate::Error;
 
 /// linux/rtnetlink.h
 const RTMGRP_LINK: u32 = 1;
 
-/// Starts the watching thread in the caller's network namespace; it ends
-/// within a second of the backend's end.
-pub(super) fn start(kernel: &Arc<Kernel>) {
+/// Starts the watching thread in the caller's network namespace: it has the
+/// backend `follow` each change, and ends within a second of the backend's end.
+pub(crate) fn start<B: Send + Sync + 'static>(
+    backend: &Arc<B>,
+    follow: fn(&B) -> Result<(), Error>,
+) {
     let socket = match announcements() {
         Ok(socket) => socket,
         Err(e) => {
@@ -31,10 +34,10 @@ pub(super) fn start(kernel: &Arc<Kernel>) {
             return;
         }
     };
-    let kernel = Arc::downgrade(kernel);
+    let backend = Arc::downgrade(backend);
     let spawned = std::thread::Builder::new()
         .name("interfaces".into())
-        .spawn(move || watch(&socket, &kernel));
+        .spawn(move || watch(&socket, &backend, follow));
     if let Err(e) = spawned {
         tracing::warn!("cannot start the interface watch ({e}); looking every second instead");
     }
@@ -51,7 +54,7 @@ fn announcements() -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn watch(socket: &OwnedFd, kernel: &Weak<Kernel>) {
+fn watch<B>(socket: &OwnedFd, backend: &Weak<B>, follow: fn(&B) -> Result<(), Error>) {
     let second = Timespec {
         tv_sec: 1,
         tv_nsec: 0,
@@ -59,7 +62,7 @@ fn watch(socket: &OwnedFd, kernel: &Weak<Kernel>) {
     let mut buffer = [0u8; 16384];
     loop {
         let ready = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&second));
-        let Some(kernel) = kernel.upgrade() else {
+        let Some(backend) = backend.upgrade() else {
             return;
         };
         if !matches!(ready, Ok(n) if n > 0) {
@@ -68,7 +71,7 @@ fn watch(socket: &OwnedFd, kernel: &Weak<Kernel>) {
         // What changed is looked up, not read here: an announcement may be
         // lost when the buffer overflows (ENOBUFS), the state is not.
         while recv(socket, &mut buffer, RecvFlags::empty()).is_ok() {}
-        if let Err(e) = kernel.follow_interfaces() {
+        if let Err(e) = follow(&backend) {
             tracing::warn!("after a change of interfaces: {e}");
         }
     }

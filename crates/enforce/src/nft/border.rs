@@ -17,12 +17,14 @@ use weir_core::{
 };
 
 use super::{
+    ends::{DESTINATION, Ends, SOURCE, is_later_fragment},
+    ranges::{Range, put_ranges, range4, range6},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
-    ruleset::{DESTINATION, Range, Ruleset, SOURCE, is_later_fragment, put_ranges, range4, range6},
+    ruleset::Ruleset,
     table::{ADDRESS, Shape, Table},
     wire::Batch,
 };
-use crate::{ClassCounter, kernel::ANSWER_WITHIN};
+use crate::{ClassCounter, firewall::Counted, kernel::ANSWER_WITHIN};
 
 /// Flows that are remembered at most, in each set.
 const FLOWS: u32 = 65_536;
@@ -155,7 +157,9 @@ impl Border {
     }
 
     /// Makes sets, chains and counters whose names carry this number.
-    pub(super) fn write(&self, to: &mut Batch, table: &Table, rules: &mut Ruleset, number: u32) {
+    pub(super) fn write(&self, to: &mut Batch, rules: &mut Ruleset, number: u32) {
+        let ends = rules.ends().clone();
+        let table = &ends.table;
         for list in &self.classes.lists {
             table.counter(to, &list_counter(list));
         }
@@ -171,11 +175,11 @@ impl Border {
             }
         }
         for way in Way::BOTH.into_iter().filter(|way| self.is_about(*way)) {
-            self.write_ends(to, table, rules, way, number);
+            self.write_ends(to, &ends, way, number);
             for (place, class) in self.said.iter().enumerate() {
                 let chain = class_chain(place, way, number);
                 table.chain(to, &chain);
-                self.judge(to, table, rules, *class, way, number, &chain);
+                self.judge(to, &ends, *class, way, number, &chain);
             }
             for family in [0, 1] {
                 let (map, id) = (ranges(way, family, number), rules.next_set());
@@ -226,14 +230,15 @@ impl Border {
 
     /// The ends of packets this way: one a list, one a country, and one for
     /// flows that may begin.
-    fn write_ends(&self, to: &mut Batch, table: &Table, rules: &Ruleset, way: Way, number: u32) {
+    fn write_ends(&self, to: &mut Batch, ends: &Ends, way: Way, number: u32) {
+        let table = &ends.table;
         let saved = format!("saved-{}", way.name());
         let [listed, fenced] = way.reasons();
         for (bit, list) in self.classes.lists.iter().enumerate() {
             let chain = list_chain(bit, way, number);
             table.chain(to, &chain);
             let counters = [listed.name(), &list_counter(list)];
-            rules.end(to, &chain, &saved, &counters);
+            ends.end(to, &chain, &saved, &counters);
         }
         for country in self.countries() {
             let chain = fenced_chain(country, way, number);
@@ -247,7 +252,7 @@ impl Border {
                 });
             }
             let counters = [fenced.name(), &country_name(country)];
-            rules.end(to, &chain, &saved, &counters);
+            ends.end(to, &chain, &saved, &counters);
         }
         let chain = begins_chain(way, number);
         table.chain(to, &chain);
@@ -281,23 +286,14 @@ impl Border {
     }
 
     /// The chain of one class.
-    #[allow(clippy::too_many_arguments)] // all of them together name one chain
-    fn judge(
-        &self,
-        to: &mut Batch,
-        table: &Table,
-        rules: &Ruleset,
-        class: Class,
-        way: Way,
-        number: u32,
-        chain: &str,
-    ) {
+    fn judge(&self, to: &mut Batch, ends: &Ends, class: Class, way: Way, number: u32, chain: &str) {
+        let table = &ends.table;
         for (bit, list) in self.classes.lists.iter().enumerate() {
             if class.lists >> bit & 1 == 0 || !way.is_of(list) {
                 continue;
             }
             let end = list_chain(bit, way, number);
-            if ask(to, table, rules, chain, bit, list, &end) {
+            if ask(to, ends, chain, bit, list, &end) {
                 return;
             }
         }
@@ -314,7 +310,7 @@ impl Border {
                 1 => fenced_chain(class.country, way, number),
                 _ => begins_chain(way, number),
             };
-            if ask(to, table, rules, chain, 64 + bit, fence, &end) {
+            if ask(to, ends, chain, 64 + bit, fence, &end) {
                 return;
             }
         }
@@ -363,7 +359,7 @@ impl Border {
     }
 
     /// What was dropped, by the names of counters.
-    pub(super) fn count(&self, counters: &[(String, u64, u64)]) -> Vec<ClassCounter> {
+    pub(super) fn count(&self, counted: &Counted) -> Vec<ClassCounter> {
         let lists = self.classes.lists.iter().map(|list| {
             let name = Some(list.name.clone());
             (list_counter(list), name, None)
@@ -373,12 +369,12 @@ impl Border {
         lists
             .chain(countries)
             .filter_map(|(counter, list, country)| {
-                let (_, packets, bytes) = counters.iter().find(|(name, ..)| *name == counter)?;
-                (*packets > 0).then_some(ClassCounter {
+                let (packets, bytes) = *counted.get(&counter)?;
+                (packets > 0).then_some(ClassCounter {
                     list,
                     country,
-                    packets: *packets,
-                    bytes: *bytes,
+                    packets,
+                    bytes,
                 })
             })
             .collect()
@@ -412,22 +408,15 @@ fn asked_chain(chain: &str, at: usize) -> String {
 
 /// Sends packets that a list or rule covers on to their end; true if those are
 /// all packets.
-fn ask(
-    to: &mut Batch,
-    table: &Table,
-    rules: &Ruleset,
-    chain: &str,
-    at: usize,
-    cover: &Cover,
-    end: &str,
-) -> bool {
+fn ask(to: &mut Batch, ends: &Ends, chain: &str, at: usize, cover: &Cover, end: &str) -> bool {
+    let table = &ends.table;
     if cover.scope.is_all() {
         table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(end)));
         return true;
     }
     let asked = asked_chain(chain, at);
     table.chain(to, &asked);
-    rules.ports(to, &asked, &cover.scope, end, "");
+    ends.ports(to, &asked, &cover.scope, end, "");
     table.rule(to, chain, |rule| rule.verdict(Verdict::Jump(&asked)));
     false
 }

@@ -36,10 +36,13 @@ impl Register {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Meta {
+    InIndex = 4,
     InName = 6,
     OutName = 7,
     Family = 15,
     Protocol = 16,
+    /// 0: to this host, by its frame.
+    PacketType = 19,
 }
 
 /// From where on an offset counts.
@@ -48,6 +51,15 @@ pub(super) enum Meta {
 pub(super) enum From {
     Network = 1,
     Transport = 2,
+}
+
+/// What a rejected packet is answered with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// TCP's reset.
+    Reset,
+    /// ICMP or ICMPv6: administratively prohibited.
+    Prohibited,
 }
 
 /// What becomes of a packet.
@@ -225,6 +237,31 @@ impl<'a> Rule<'a> {
             to.number(1, 1);
             to.text(2, counter);
         })
+    }
+
+    /// Goes on with what is above this many packets a second.
+    pub(super) fn above(self, a_second: u64, at_once: u32) -> Self {
+        self.expression("limit", |to| {
+            to.long(1, a_second);
+            to.long(2, 1);
+            to.number(3, at_once);
+            to.number(4, 0);
+            to.number(5, 1);
+        })
+    }
+
+    /// Drops the packet and says so to its sender.
+    pub(super) fn reject(self, answer: Answer) {
+        let (kind, code) = match answer {
+            Answer::Reset => (1, None),
+            Answer::Prohibited => (2, Some(3)),
+        };
+        self.expression("reject", |to| {
+            to.number(1, kind);
+            if let Some(code) = code {
+                to.bytes(2, &[code]);
+            }
+        });
     }
 
     /// Ends the rule.

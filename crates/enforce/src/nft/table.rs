@@ -22,6 +22,7 @@ const COLLECT_MS: u32 = 10_000;
 const TYPE_ADDRESS: [u32; 2] = [7, 8];
 const TYPE_PROTOCOL: u32 = 12;
 const TYPE_PORT: u32 = 13;
+const TYPE_INDEX: u32 = 40;
 const TYPE_NAME: u32 = 41;
 const VERDICTS: u32 = 0xffff_ff00;
 
@@ -37,6 +38,8 @@ pub(super) const ADDRESS: [u32; 2] = [4, 16];
 pub(super) enum Shape {
     /// Names of interfaces.
     Names,
+    /// Their numbers.
+    Indexes,
     /// Numbers of protocols.
     Protocols,
     /// Ranges of addresses of this family.
@@ -47,6 +50,15 @@ pub(super) enum Shape {
     Bans(usize),
     /// Flows with an address of this family: so many at most, for so long.
     Flows(usize, u32, u64),
+}
+
+/// Where packets enter a chain: `enum nf_inet_hooks`, with the priority there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Hook<'a> {
+    Prerouting(i32),
+    Postrouting(i32),
+    /// Of the device with this name.
+    Ingress(&'a str, i32),
 }
 
 /// A table of ours by its name.
@@ -110,6 +122,7 @@ impl Table {
     pub(super) fn set(&self, to: &mut Batch, name: &str, id: u32, shape: Shape) {
         let (flags, kind, length) = match shape {
             Shape::Names => (0, TYPE_NAME, 16),
+            Shape::Indexes => (0, TYPE_INDEX, 4),
             Shape::Protocols => (0, TYPE_PROTOCOL, 1),
             Shape::Ranges(family) => (INTERVAL, TYPE_ADDRESS[family], ADDRESS[family]),
             Shape::RangeVerdicts(family) => (INTERVAL | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
@@ -150,7 +163,7 @@ impl Table {
                 to.number(12, COLLECT_MS);
             }
             let order = match shape {
-                Shape::Names => HOST,
+                Shape::Names | Shape::Indexes => HOST,
                 _ => NETWORK,
             };
             to.bytes(13, &[&[0, 4][..], &order.to_ne_bytes()].concat());
@@ -196,14 +209,22 @@ impl Table {
         });
     }
 
-    /// A chain that the kernel enters at a hook of the IP stack.
-    pub(super) fn base_chain(&self, to: &mut Batch, name: &str, hook: u32, priority: i32) {
+    /// A chain that the kernel enters at a hook of the IP stack, or of a device.
+    pub(super) fn base_chain(&self, to: &mut Batch, name: &str, hook: Hook<'_>) {
         to.add(Kind::NewChain, |to| {
             to.text(1, &self.0);
             to.text(3, name);
             to.nest(4, |to| {
-                to.number(1, hook);
+                let (number, priority) = match hook {
+                    Hook::Prerouting(priority) => (0, priority),
+                    Hook::Postrouting(priority) => (4, priority),
+                    Hook::Ingress(_, priority) => (5, priority),
+                };
+                to.number(1, number);
                 to.number(2, priority as u32);
+                if let Hook::Ingress(device, _) = hook {
+                    to.text(3, device);
+                }
             });
             to.number(5, 1);
             to.text(7, "filter");

@@ -1,0 +1,290 @@
+//! Backends that are rules of the system's firewall, `nft` and `ipset`: the
+//! desired state is in memory, and told to the kernel from there. What these
+//! two do alike is here; [`Firewall`] is what each does its own way.
+//!
+//! Locks: `desired`, never held while the kernel is asked, and the backend's
+//! own, which serialises whoever asks the kernel. That one is taken first.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_kernel::device::Device;
+
+use crate::{
+    Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
+    Error, Inserted, Limit, PacketEvent, Settings, Usage,
+    book::{Book, Pending},
+    choice::without_decoys,
+    span::Covered,
+};
+
+/// Packets and bytes by the names of counters; those of reasons have their
+/// names.
+pub(crate) type Counted = HashMap<String, (u64, u64)>;
+
+/// What shall be enforced.
+pub(crate) struct Desired {
+    pub(crate) book: Book,
+    /// Subjects whose bans the kernel has not been told of.
+    pub(crate) pending: Pending,
+    pub(crate) allow: Arc<Covered>,
+    pub(crate) classes: Arc<Classes>,
+    pub(crate) settings: Settings,
+    /// Are there geofence or lists, perhaps of an earlier daemon?
+    pub(crate) had_classes: bool,
+}
+
+impl Desired {
+    /// What an earlier daemon left.
+    pub(crate) fn taken_over(
+        entries: Vec<Entry>,
+        had_classes: bool,
+        ipv4_length: Option<u8>,
+        settings: &Settings,
+    ) -> Mutex<Self> {
+        let mut book = Book::new(settings.max_bans, ipv4_length);
+        for entry in entries {
+            if let Err(error) = book.insert(&entry) {
+                tracing::warn!("taking over {}: {error}", entry.subject);
+            }
+        }
+        Mutex::new(Self {
+            book,
+            pending: Pending::new(),
+            allow: Arc::default(),
+            classes: Arc::default(),
+            settings: settings.clone(),
+            had_classes,
+        })
+    }
+
+    /// Bans that begin or cease to touch an allowed address are pending then:
+    /// both backends ask them elsewhere.
+    fn replace_allow(&mut self, allow: &PrefixSet) {
+        let allow = Arc::new(Covered::new(allow.iter()));
+        let before = std::mem::replace(&mut self.allow, allow);
+        for (subject, _) in self.book.all() {
+            let prefix = subject.prefix();
+            if before.touches(prefix) != self.allow.touches(prefix) {
+                self.pending.insert(subject, true);
+            }
+        }
+    }
+}
+
+/// Adds what was counted elsewhere.
+pub(crate) fn add(to: &mut Counted, counter: &str, packets: u64, bytes: u64) {
+    let known = to.entry(counter.to_owned()).or_default();
+    known.0 += packets;
+    known.1 += bytes;
+}
+
+/// One of the two. Each `put_…` tells the kernel what is desired now, unless
+/// nothing is attached yet.
+pub(crate) trait Firewall: Send + Sync {
+    const CHOICE: Choice;
+
+    fn state(&self) -> &Mutex<Desired>;
+
+    fn desired(&self) -> MutexGuard<'_, Desired> {
+        let state = self.state().lock();
+        state.expect("no holder of this lock panics")
+    }
+
+    /// Can these settings be carried out?
+    fn check(&self, _settings: &Settings) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// [`Backend::limits`].
+    fn lacks(&self) -> &'static [Limit] {
+        Self::CHOICE.limits()
+    }
+
+    /// Everything, and the rules that lead there.
+    fn put_all(&self) -> Result<(), Error>;
+
+    /// Bans of the subjects that are pending, those of other threads among them.
+    fn put_pending(&self) -> Result<(), Error>;
+
+    fn put_allow(&self) -> Result<(), Error>;
+
+    fn put_classes(&self) -> Result<(), Error>;
+
+    /// Interfaces, and whether anything is dropped.
+    fn put_settings(&self) -> Result<(), Error>;
+
+    /// Everything that was ever counted.
+    fn counted(&self) -> Result<Counted, Error>;
+
+    /// Of that, what lists and geofence dropped.
+    fn count_classes(&self, counted: &Counted) -> Vec<ClassCounter>;
+
+    /// What there is to say about an interface that is there.
+    fn tell(&self, interface: &str) -> String;
+
+    /// Once a second.
+    fn tend(&self) -> Result<(), Error>;
+
+    /// Kernel memory of the sets, where the kernel tells.
+    fn memory(&self) -> u64 {
+        0
+    }
+}
+
+impl<F: Firewall> Backend for F {
+    fn name(&self) -> &'static str {
+        F::CHOICE.name()
+    }
+
+    fn limits(&self) -> &'static [Limit] {
+        self.lacks()
+    }
+
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+        let (done, outcome) = {
+            let mut desired = self.desired();
+            let Desired { book, pending, .. } = &mut *desired;
+            book.insert_pending(entries, pending)
+        };
+        self.put_pending()?;
+        outcome.map(|()| done)
+    }
+
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error> {
+        let lifted = {
+            let mut desired = self.desired();
+            let Desired { book, pending, .. } = &mut *desired;
+            book.remove_pending(subject, producer, scope, pending)
+        };
+        if !lifted.is_empty() {
+            self.put_pending()?;
+        }
+        Ok(lifted)
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, Error> {
+        Ok(self.desired().book.live())
+    }
+
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
+        Ok(self.desired().book.live_for(addr))
+    }
+
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
+        self.desired().replace_allow(allow);
+        self.put_allow()
+    }
+
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let limit = F::CHOICE.limit(crate::Feature::Geofence);
+        if let (false, Some(limit)) = (classes.fences.is_empty(), limit) {
+            return Err(Error::Unsupported(format!(
+                "backend {:?}: {limit}",
+                F::CHOICE.name()
+            )));
+        }
+        {
+            let mut desired = self.desired();
+            desired.had_classes = !classes.is_empty();
+            desired.classes = classes.clone();
+        }
+        self.put_classes()
+    }
+
+    fn has_classes(&self) -> bool {
+        self.desired().had_classes
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        let counted = self.counted()?;
+        Ok(self.count_classes(&counted))
+    }
+
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+        without_decoys(F::CHOICE, decoys)
+    }
+
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
+        Ok(DecoyCounts::default())
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>, Error> {
+        let counted = self.counted()?;
+        let counter = |reason: Reason| {
+            let (packets, bytes) = counted.get(reason.name()).copied().unwrap_or_default();
+            Counter {
+                reason,
+                packets,
+                bytes,
+            }
+        };
+        Ok(Reason::ALL.map(counter).to_vec())
+    }
+
+    fn attach(&self) -> Result<(), Error> {
+        self.put_all()
+    }
+
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
+        self.check(settings)?;
+        let before = {
+            let mut desired = self.desired();
+            desired.book.set_max_bans(settings.max_bans);
+            std::mem::replace(&mut desired.settings, settings.clone())
+        };
+        if before.interfaces == settings.interfaces && before.observe == settings.observe {
+            return Ok(());
+        }
+        self.put_settings()
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        let interfaces = self.desired().settings.interfaces.clone();
+        let attachment = |interface: String| Attachment {
+            hook: F::CHOICE.name().to_owned(),
+            note: match Device::find(&interface) {
+                Ok(_) => self.tell(&interface),
+                Err(_) => "no such interface now; protected as soon as it is back".to_owned(),
+            },
+            interface,
+        };
+        interfaces.into_iter().map(attachment).collect()
+    }
+
+    fn usage(&self) -> Usage {
+        let usage = {
+            let mut desired = self.desired();
+            desired.book.drop_over(BootNanos::now());
+            desired.book.usage()
+        };
+        Usage {
+            map_bytes: self.memory(),
+            ..usage
+        }
+    }
+
+    fn maintain(&self) -> Result<(), Error> {
+        self.desired().book.drop_over(BootNanos::now());
+        self.tend()
+    }
+
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        _each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error> {
+        std::thread::sleep(timeout);
+        Ok(0)
+    }
+}

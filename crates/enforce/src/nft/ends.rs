@@ -1,0 +1,334 @@
+//! The chains that packets end in: what saves a denied packet, the drops with
+//! their counters, the answers, and which ports a scope means. None of them
+//! changes while the table is there, but for scopes that come.
+
+use weir_core::{Reason, Scope};
+
+use super::{
+    names::{self, ABOUT_SCOPE},
+    rule::{Answer, From, KEY, Meta, Rule, SCRATCH, Verdict},
+    table::{ADDRESS, Table},
+    wire::Batch,
+};
+
+/// NFPROTO_IPV4, NFPROTO_IPV6.
+pub(super) const FAMILY: [u8; 2] = [2, 10];
+/// TCP, UDP, DCCP, SCTP, UDPLITE: as bpf/parse.h.
+pub(super) const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
+/// Where the addresses lie in the IP header: source, destination.
+pub(super) const SOURCE: [u32; 2] = [12, 8];
+pub(super) const DESTINATION: [u32; 2] = [16, 24];
+/// Answers a second, and at once: as bpf/stage_reject.h, but for all CPUs.
+const ANSWERS: u64 = 1000;
+const ANSWERS_AT_ONCE: u32 = 250;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// ICMP and ICMPv6 with what asks for an echo there.
+const ECHO: [(u8, u8); 2] = [(1, 8), (58, 128)];
+const ICMPV6: u8 = 58;
+
+/// Where bans of all ports end whose subject has no allowed address.
+pub(super) const SURE: [&str; 2] = ["banned4", "banned6"];
+/// Where bans that reject end.
+pub(super) const REJECTED: &str = "rejected";
+const ESSENTIAL: &str = "essential-in";
+const SILENT: &str = "rejected-silent";
+
+/// The ends in a table: who only observes drops nothing.
+#[derive(Clone)]
+pub(super) struct Ends {
+    pub(super) table: Table,
+    pub(super) observe: bool,
+    /// Does the kernel have the answers?
+    pub(super) answers: bool,
+}
+
+impl Ends {
+    /// Makes all but those of scopes and classes.
+    pub(super) fn make(&self, to: &mut Batch) {
+        let table = &self.table;
+        table.chain(to, ESSENTIAL);
+        self.essential(to, ESSENTIAL);
+        for (chain, at) in [("saved-in", SOURCE), ("saved-out", DESTINATION)] {
+            table.chain(to, chain);
+            self.saved(to, chain, at);
+        }
+        for (chain, family) in SURE.into_iter().zip([0, 1]) {
+            table.chain(to, chain);
+            self.sure(to, chain, family);
+        }
+        for reason in [Reason::BannedAll, Reason::BannedScope] {
+            table.chain(to, reason.name());
+            self.end(to, reason.name(), "saved-in", &[reason.name()]);
+        }
+        if self.answers {
+            table.chain(to, SILENT);
+            table.rule(to, SILENT, |rule| {
+                rule.count(Reason::RejectedSilent.name())
+                    .verdict(Verdict::Drop);
+            });
+            table.chain(to, REJECTED);
+            self.rejected(to);
+        }
+    }
+
+    /// What the host would lose its network without.
+    fn essential(&self, to: &mut Batch, chain: &str) {
+        let table = &self.table;
+        let udp = |rule: Rule<'_>, from: u16, to: u16| {
+            let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
+            rule.meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[UDP])
+                .load(From::Transport, 0, 4, SCRATCH)
+                .equals(SCRATCH, &ports)
+                .count(Reason::Essential.name())
+                .verdict(Verdict::Accept);
+        };
+        for (from, there) in [(67, 68), (68, 67)] {
+            table.rule(to, chain, |rule| {
+                let whole = rule
+                    .meta(Meta::Family, SCRATCH)
+                    .equals(SCRATCH, &FAMILY[..1])
+                    .load(From::Network, 6, 2, SCRATCH)
+                    .mask(SCRATCH, &[0x3f, 0xff])
+                    .equals(SCRATCH, &[0, 0]);
+                udp(whole, from, there);
+            });
+        }
+        fn whole6(rule: Rule<'_>) -> Rule<'_> {
+            rule.meta(Meta::Family, SCRATCH)
+                .equals(SCRATCH, &FAMILY[1..])
+                .has_fragment_header(SCRATCH)
+                .equals(SCRATCH, &[0])
+        }
+        for (from, there) in [(547, 546), (546, 547)] {
+            table.rule(to, chain, |rule| udp(whole6(rule), from, there));
+        }
+        // RFC 4861 7.1: hop limit 255, code 0.
+        table.rule(to, chain, |rule| {
+            whole6(rule)
+                .meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[ICMPV6])
+                .load(From::Network, 7, 1, SCRATCH)
+                .equals(SCRATCH, &[255])
+                .load(From::Transport, 0, 1, SCRATCH)
+                .within(SCRATCH, &[133], &[137])
+                .load(From::Transport, 1, 1, SCRATCH)
+                .equals(SCRATCH, &[0])
+                .count(Reason::Essential.name())
+                .verdict(Verdict::Accept);
+        });
+    }
+
+    /// What saves a packet that somebody denies: that, and the allow list.
+    fn saved(&self, to: &mut Batch, chain: &str, at: [u32; 2]) {
+        let table = &self.table;
+        table.rule(to, chain, |rule| rule.verdict(Verdict::Jump(ESSENTIAL)));
+        for family in [0, 1] {
+            table.rule(to, chain, |rule| {
+                rule.meta(Meta::Family, SCRATCH)
+                    .equals(SCRATCH, &[FAMILY[family]])
+                    .load(From::Network, at[family], ADDRESS[family], KEY)
+                    .in_set(["allow4", "allow6"][family], KEY)
+                    .count(Reason::Allowed.name())
+                    .verdict(Verdict::Accept);
+            });
+        }
+    }
+
+    /// A drop with as few questions as can be, and only such as the kernel
+    /// answers without a call: two bytes at a time where the ports would be, 64
+    /// to 71 for DHCP, 546 and 547 for DHCPv6, and the hop limit that neighbour
+    /// discovery has.
+    fn sure(&self, to: &mut Batch, chain: &str, family: usize) {
+        let table = &self.table;
+        let (mask, ports) = [
+            ([0xff, 0xf8, 0xff, 0xf8], [0, 64, 0, 64]),
+            ([0xff, 0xfe, 0xff, 0xfe], [2, 34, 2, 34]),
+        ][family];
+        table.rule(to, chain, |rule| {
+            rule.load(From::Transport, 0, 4, SCRATCH)
+                .mask(SCRATCH, &mask)
+                .equals(SCRATCH, &ports)
+                .verdict(Verdict::Jump(ESSENTIAL));
+        });
+        if family == 1 {
+            table.rule(to, chain, |rule| {
+                rule.load(From::Network, 7, 1, SCRATCH)
+                    .equals(SCRATCH, &[255])
+                    .verdict(Verdict::Jump(ESSENTIAL));
+            });
+        }
+        self.drop(to, chain, &[Reason::BannedAll.name()]);
+    }
+
+    /// The end of a packet that is denied, unless something saves it. The first
+    /// of `counters` is the reason's, which nobody counts who only observes.
+    pub(super) fn end(&self, to: &mut Batch, chain: &str, saved: &str, counters: &[&str]) {
+        self.table
+            .rule(to, chain, |rule| rule.verdict(Verdict::Jump(saved)));
+        self.drop(to, chain, counters);
+    }
+
+    fn drop(&self, to: &mut Batch, chain: &str, counters: &[&str]) {
+        self.table.rule(to, chain, |mut rule| {
+            for counter in &counters[1..] {
+                rule = rule.count(counter);
+            }
+            if self.observe {
+                rule.count(Reason::Observed.name()).verdict(Verdict::Accept);
+            } else {
+                rule.count(counters[0]).verdict(Verdict::Drop);
+            }
+        });
+    }
+
+    /// Says no aloud. Never to a reset, of ICMP only to echo requests, not to
+    /// fragments nor to what was sent to many; the kernel's own answers keep
+    /// silent about wrong checksums as well.
+    fn rejected(&self, to: &mut Batch) {
+        let table = &self.table;
+        let mut rule = |fill: &dyn Fn(Rule<'_>)| table.rule(to, REJECTED, fill);
+        rule(&|rule| rule.verdict(Verdict::Jump("saved-in")));
+        if self.observe {
+            return rule(&|rule| {
+                rule.count(Reason::Observed.name()).verdict(Verdict::Accept);
+            });
+        }
+        let silent = Verdict::Goto(SILENT);
+        rule(&|rule| {
+            rule.meta(Meta::PacketType, SCRATCH)
+                .differs(SCRATCH, &[0])
+                .verdict(silent);
+        });
+        for (family, many) in [[0xe0, 0xff], [0xff, 0xff]].into_iter().enumerate() {
+            rule(&|rule| {
+                rule.meta(Meta::Family, SCRATCH)
+                    .equals(SCRATCH, &[FAMILY[family]])
+                    .load(From::Network, DESTINATION[family], 1, SCRATCH)
+                    .within(SCRATCH, &many[..1], &many[1..])
+                    .verdict(silent);
+            });
+        }
+        rule(&|rule| {
+            rule.meta(Meta::Family, SCRATCH)
+                .equals(SCRATCH, &FAMILY[..1])
+                .load(From::Network, 6, 2, SCRATCH)
+                .mask(SCRATCH, &[0x3f, 0xff])
+                .differs(SCRATCH, &[0, 0])
+                .verdict(silent);
+        });
+        rule(&|rule| {
+            rule.meta(Meta::Family, SCRATCH)
+                .equals(SCRATCH, &FAMILY[1..])
+                .has_fragment_header(SCRATCH)
+                .equals(SCRATCH, &[1])
+                .verdict(silent);
+        });
+        rule(&|rule| {
+            rule.meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[TCP])
+                .load(From::Transport, 13, 1, SCRATCH)
+                .mask(SCRATCH, &[0x04])
+                .differs(SCRATCH, &[0])
+                .verdict(silent);
+        });
+        for (protocol, echo) in ECHO {
+            rule(&|rule| {
+                rule.meta(Meta::Protocol, SCRATCH)
+                    .equals(SCRATCH, &[protocol])
+                    .load(From::Transport, 0, 1, SCRATCH)
+                    .differs(SCRATCH, &[echo])
+                    .verdict(silent);
+            });
+        }
+        rule(&|rule| rule.above(ANSWERS, ANSWERS_AT_ONCE).verdict(silent));
+        rule(&|rule| {
+            rule.meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[TCP])
+                .count(Reason::Rejected.name())
+                .reject(Answer::Reset);
+        });
+        rule(&|rule| {
+            rule.count(Reason::Rejected.name())
+                .reject(Answer::Prohibited)
+        });
+    }
+
+    /// The chain of a scope, for bans that drop; its comments tell the scope.
+    pub(super) fn scope(&self, to: &mut Batch, scope: &Scope, number: u32) {
+        let chain = names::scope_chain(number);
+        self.table.chain(to, &chain);
+        let end = Reason::BannedScope.name();
+        self.ports(to, &chain, scope, end, ABOUT_SCOPE);
+    }
+
+    /// The same for bans that reject.
+    pub(super) fn refused(&self, to: &mut Batch, scope: &Scope, number: u32) {
+        let chain = names::refused_chain(number);
+        self.table.chain(to, &chain);
+        self.ports(to, &chain, scope, REJECTED, "");
+    }
+
+    /// Sends packets to these ports on to `target`, and those whose ports cannot
+    /// be known; returns with the others. `about` is in front of each comment.
+    pub(super) fn ports(
+        &self,
+        to: &mut Batch,
+        chain: &str,
+        scope: &Scope,
+        target: &str,
+        about: &str,
+    ) {
+        let table = &self.table;
+        for range in scope.ranges() {
+            let comment = match about {
+                "" => String::new(),
+                about => format!("{about} {range}"),
+            };
+            table.rule_about(to, chain, &comment, |rule| {
+                let rule = rule.meta(Meta::Protocol, KEY);
+                let rule = match range.protocol.number() {
+                    0 => rule.in_set("with-ports", KEY),
+                    number => rule.equals(KEY, &[number]),
+                };
+                let (low, high) = (range.low.to_be_bytes(), range.high.to_be_bytes());
+                let rule = rule.load(From::Transport, 2, 2, SCRATCH);
+                match low == high {
+                    true => rule.equals(SCRATCH, &low),
+                    false => rule.within(SCRATCH, &low, &high),
+                }
+                .verdict(Verdict::Goto(target));
+            });
+        }
+        table.rule(to, chain, |rule| {
+            rule.meta(Meta::Protocol, KEY)
+                .in_set("with-ports", KEY)
+                .load(From::Transport, 0, 2, SCRATCH)
+                .verdict(Verdict::Return);
+        });
+        table.rule(to, chain, |rule| {
+            rule.meta(Meta::Protocol, KEY)
+                .outside("with-ports", KEY)
+                .verdict(Verdict::Return);
+        });
+        for family in [0, 1] {
+            table.rule(to, chain, |rule| {
+                is_later_fragment(rule, family).verdict(Verdict::Return);
+            });
+        }
+        table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(target)));
+    }
+}
+
+/// Goes on with fragments that are not the first of their packet.
+pub(super) fn is_later_fragment(rule: Rule<'_>, family: usize) -> Rule<'_> {
+    let rule = rule
+        .meta(Meta::Family, SCRATCH)
+        .equals(SCRATCH, &[FAMILY[family]]);
+    let (rule, mask) = match family {
+        0 => (rule.load(From::Network, 6, 2, SCRATCH), [0x1f, 0xff]),
+        _ => (rule.fragment(2, 2, SCRATCH), [0xff, 0xf8]),
+    };
+    rule.mask(SCRATCH, &mask).differs(SCRATCH, &[0, 0])
+}
