@@ -184,11 +184,8 @@ const ESSENTIAL: [&[&str]; 2] = [
 
 /// What may be one of those, in fewer questions.
 const PERHAPS_ESSENTIAL: [&[&str]; 2] = [
-    &["-p udp -m udp --sport 67:68 --dport 67:68"],
-    &[
-        "-p udp -m udp --sport 546:547 --dport 546:547",
-        "-p ipv6-icmp",
-    ],
+    &["-p udp -m udp --dport 67:68"],
+    &["-p udp -m udp --dport 546:547", "-p ipv6-icmp"],
 ];
 
 /// Packets to these ports, a match each: `multiport` reads all protocols that

@@ -1,6 +1,7 @@
 //! The chains that packets end in: what saves a denied packet, the drops with
 //! their counters, the answers, and which ports a scope means. None of them
-//! changes while the table is there, but for scopes that come.
+//! changes while the table is there, but for scopes that come: some have counters
+//! in their rules.
 
 use weir_core::{Reason, Scope};
 
@@ -29,6 +30,8 @@ const ICMPV6: u8 = 58;
 
 /// Where bans of all ports end whose subject has no allowed address.
 pub(super) const SURE: [&str; 2] = ["banned4", "banned6"];
+/// Where packets of nobody end.
+pub(super) const PASS: &str = "pass";
 /// Where bans that reject end.
 pub(super) const REJECTED: &str = "rejected";
 const ESSENTIAL: &str = "essential-in";
@@ -53,6 +56,8 @@ impl Ends {
             table.chain(to, chain);
             self.saved(to, chain, at);
         }
+        table.chain(to, PASS);
+        self.count_and(to, PASS, Reason::Pass, Verdict::Accept);
         for (chain, family) in SURE.into_iter().zip([0, 1]) {
             table.chain(to, chain);
             self.sure(to, chain, family);
@@ -159,7 +164,19 @@ impl Ends {
                     .verdict(Verdict::Jump(ESSENTIAL));
             });
         }
-        self.drop(to, chain, &[Reason::BannedAll.name()]);
+        let (reason, verdict) = match self.observe {
+            true => (Reason::Observed, Verdict::Accept),
+            false => (Reason::BannedAll, Verdict::Drop),
+        };
+        self.count_and(to, chain, reason, verdict);
+    }
+
+    /// For what most packets leave by.
+    fn count_and(&self, to: &mut Batch, chain: &str, reason: Reason, verdict: Verdict<'_>) {
+        let comment = names::counts(reason);
+        self.table.rule_about(to, chain, &comment, |rule| {
+            rule.count_here().verdict(verdict);
+        });
     }
 
     /// The end of a packet that is denied, unless something saves it. The first

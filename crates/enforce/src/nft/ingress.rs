@@ -17,10 +17,10 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
 };
-use weir_core::Reason;
 use weir_kernel::device::Device;
 
 use super::{
+    ends::PASS,
     rule::{KEY, Meta, Verdict},
     ruleset::{COVERED, FRONT, PRIORITY_IN, by_family},
     socket::Nftables,
@@ -151,8 +151,7 @@ fn cover(socket: &Nftables, table: &Table, index: u32, name: &str) -> io::Result
     table.rule(&mut to, &chain, |rule| {
         rule.meta(Meta::InIndex, KEY)
             .equals(KEY, &index.to_ne_bytes())
-            .count(Reason::Pass.name())
-            .verdict(Verdict::Accept);
+            .verdict(Verdict::Goto(PASS));
     });
     let key = index.to_ne_bytes();
     table.elements(&mut to, Kind::NewElements, COVERED, &[Element::key(&key)]);

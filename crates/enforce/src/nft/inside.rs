@@ -15,6 +15,7 @@ use super::{
     border::Border,
     ingress::{self, Ingress},
     names,
+    rule::read_counter,
     ruleset::{Able, Ruleset},
     socket::Nftables,
     table::{self, Stored, Table},
@@ -171,8 +172,15 @@ impl Inside {
                     all.push((name, (data.long(2).unwrap_or(0), data.long(1).unwrap_or(0))));
                 }
             })?;
+        let of_rules = |to: &mut Batch| to.text(1, &table.0);
+        let rules = self
+            .socket
+            .dump(Kind::GetRule, of_rules, |rule, all: &mut Vec<_>| {
+                let counted = names::read_counts(rule).map(str::to_owned);
+                all.extend(counted.zip(read_counter(rule)));
+            })?;
         let mut counted = self.counted.clone();
-        for (name, (packets, bytes)) in all {
+        for (name, (packets, bytes)) in all.into_iter().chain(rules) {
             firewall::add(&mut counted, &name, packets, bytes);
         }
         Ok(counted)

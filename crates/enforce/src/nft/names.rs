@@ -1,7 +1,7 @@
 //! What sets are called and what comments in the table say: `nft list` shows
 //! both, and the next daemon reads its bans from them.
 
-use weir_core::{Action, Producer, Scope};
+use weir_core::{Action, Producer, Reason, Scope};
 
 use super::{table::comment_of, wire::Attributes};
 use crate::Policy;
@@ -90,6 +90,16 @@ pub(super) fn read_scope(rule: Attributes<'_>) -> Option<(u32, Scope)> {
     let number = rule.text(2)?.strip_prefix("scope-")?.parse().ok()?;
     let scope = comment_of(rule.get(7)?)?.strip_prefix(ABOUT_SCOPE)?;
     Some((number, scope.trim_start().parse().ok()?))
+}
+
+/// The comment at a rule that counts for a reason by itself.
+pub(super) fn counts(reason: Reason) -> String {
+    format!("counts {reason}")
+}
+
+/// The reason that such a comment names.
+pub(super) fn read_counts(rule: Attributes<'_>) -> Option<&str> {
+    comment_of(rule.get(7)?)?.strip_prefix("counts ")
 }
 
 /// The comment at a ban's element: who bans, and how if it is not by a drop.

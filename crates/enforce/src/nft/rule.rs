@@ -2,7 +2,7 @@
 //! look-ups, each of which may end the rule, then what follows. A load that the
 //! packet is too short for ends the rule as well.
 
-use super::wire::Batch;
+use super::wire::{Attributes, Batch};
 
 /// linux/netfilter/nf_tables.h: attribute numbers.
 const LIST_ELEMENT: u16 = 1;
@@ -231,6 +231,11 @@ impl<'a> Rule<'a> {
         });
     }
 
+    /// Counts the packet in the rule itself: a named counter costs a call more.
+    pub(super) fn count_here(self) -> Self {
+        self.expression("counter", |_| {})
+    }
+
     /// Counts the packet.
     pub(super) fn count(self, counter: &str) -> Self {
         self.expression("objref", |to| {
@@ -271,4 +276,15 @@ impl<'a> Rule<'a> {
             verdict.write(to, 2);
         });
     }
+}
+
+/// Packets and bytes that a rule's own counter has, as the kernel writes it.
+pub(super) fn read_counter(rule: Attributes<'_>) -> Option<(u64, u64)> {
+    let expressions = rule.nested(4);
+    let mut counters = expressions
+        .iter()
+        .map(|(_, expression)| Attributes::of(expression))
+        .filter(|expression| expression.text(EXPRESSION_NAME) == Some("counter"));
+    let counter = counters.next()?.nested(EXPRESSION_DATA);
+    Some((counter.long(2)?, counter.long(1)?))
 }

@@ -28,7 +28,7 @@ use weir_core::{Action, Reason, Scope, Subject};
 
 use super::{
     border::Border,
-    ends::{DESTINATION, Ends, FAMILY, REJECTED, SOURCE, SURE, WITH_PORTS},
+    ends::{DESTINATION, Ends, FAMILY, PASS, REJECTED, SOURCE, SURE, WITH_PORTS},
     names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
     ranges::{put_ranges, range4, range6},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
@@ -383,9 +383,7 @@ impl Ruleset {
             }
         }
         for chain in JUDGED {
-            table.rule(to, chain, |rule| {
-                rule.count(Reason::Pass.name()).verdict(Verdict::Accept);
-            });
+            table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(PASS)));
         }
         table.rule(to, AGAIN, |rule| rule.verdict(Verdict::Accept));
     }
