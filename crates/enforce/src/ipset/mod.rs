@@ -8,26 +8,24 @@
 //! whatever the host calls so; where that is the legacy one, it needs
 //! CAP_NET_RAW, which the daemon gives up.
 
+mod bans;
 mod rules;
 mod sets;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     fmt::Write,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
-use weir_core::{Reason, Scope, Subject};
+use weir_core::{Reason, Scope};
 use weir_kernel::clock;
 
 use crate::{
-    BootNanos, Choice, ClassCounter, Entry, Error, Settings,
-    book::{Book, Held},
-    command,
+    BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
     firewall::{self, Counted, Desired, Firewall},
     nft::iptables,
-    span::Covered,
 };
 use rules::{Asked, IPTABLES, RESTORE, SAVE};
 use sets::Bans;
@@ -181,95 +179,6 @@ fn check_names(interfaces: &[String]) -> Result<(), Error> {
         Some(name) => Err(Error::Unsupported(format!(
             "backend \"ipset\": iptables cannot name the interface {name:?}"
         ))),
-    }
-}
-
-impl Inside {
-    fn scope(&mut self, scope: &Scope) -> u32 {
-        if scope.is_all() {
-            return 0;
-        }
-        let known = self.scopes.iter().position(|other| other == scope);
-        let place = known.unwrap_or_else(|| {
-            self.scopes.push(scope.clone());
-            self.scopes.len() - 1
-        });
-        place as u32 + 1
-    }
-
-    /// The sets that a subject's bans belong to: of those of one scope, the one
-    /// that ends last is in the set that packets ask.
-    fn places<'b>(
-        &mut self,
-        subject: Subject,
-        held: &'b [Held],
-        allow: &Covered,
-    ) -> Vec<(Bans, &'b Held)> {
-        let prefix = subject.prefix();
-        let mut held: Vec<_> = held.iter().collect();
-        held.sort_by_key(|one| std::cmp::Reverse(one.1));
-        let mut places: Vec<(Bans, &Held)> = Vec::with_capacity(held.len());
-        for one in held {
-            let scope = &one.0.scope;
-            let mut place = Bans {
-                generation: self.generation,
-                family: usize::from(prefix.addr().is_ipv6()),
-                hosts: prefix.is_host(),
-                scope: self.scope(scope),
-                touched: scope.is_all() && allow.touches(prefix),
-                rank: 0,
-            };
-            while places.iter().any(|(other, _)| *other == place) {
-                place.rank += 1;
-            }
-            places.push((place, one));
-        }
-        places
-    }
-
-    /// Has the sets hold against these subjects what the book does. Returns the
-    /// lines for it, those that make sets first.
-    fn put_bans(
-        &mut self,
-        base: &str,
-        subjects: impl Iterator<Item = (Subject, bool)>,
-        book: &Book,
-        allow: &Covered,
-    ) -> String {
-        let now = BootNanos::now();
-        let (mut creates, mut lines, mut deletes) = (String::new(), String::new(), String::new());
-        let mut names: HashMap<Bans, String> = HashMap::new();
-        let mut name = move |bans: Bans| -> String {
-            names.entry(bans).or_insert_with(|| bans.name(base)).clone()
-        };
-        let before = self.sets.clone();
-        let mut coming: HashMap<Bans, usize> = HashMap::new();
-        for (subject, known) in subjects {
-            let mut live = Vec::new();
-            for (place, (policy, expiry)) in self.places(subject, book.held(subject), allow) {
-                let Some(seconds) = sets::seconds(*expiry, now) else {
-                    continue;
-                };
-                self.sets.insert(place);
-                *coming.entry(place).or_default() += 1;
-                sets::add(&mut lines, &name(place), subject, seconds, policy);
-                live.push(place);
-            }
-            if !known {
-                continue;
-            }
-            let prefix = subject.prefix();
-            let of_its_kind = before.iter().filter(|set| {
-                set.family == usize::from(prefix.addr().is_ipv6()) && set.hosts == prefix.is_host()
-            });
-            for set in of_its_kind.filter(|set| !live.contains(set)) {
-                sets::delete(&mut deletes, &name(*set), subject);
-            }
-        }
-        for place in self.sets.difference(&before) {
-            place.create(&mut creates, base, coming[place]);
-        }
-        creates + &lines + &deletes
     }
 }
 

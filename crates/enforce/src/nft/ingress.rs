@@ -20,9 +20,9 @@ use rustix::{
 use weir_kernel::device::Device;
 
 use super::{
+    chains::{COVERED, FRONT, PRIORITY_IN, by_family},
     ends::PASS,
     rule::{KEY, Meta, Verdict},
-    ruleset::{COVERED, FRONT, PRIORITY_IN, by_family},
     socket::Nftables,
     table::{Element, Hook, Table},
     wire::{Attributes, Batch, Kind},

@@ -7,6 +7,7 @@
 //! it is made anew as a whole, in one transaction as well.
 
 mod border;
+mod chains;
 mod ends;
 mod ingress;
 mod inside;

@@ -4,8 +4,9 @@
 use std::io;
 
 use super::{
+    chains::PRIORITY_IN,
     rule::{Answer, Meta, SCRATCH},
-    ruleset::{Able, PRIORITY_IN},
+    ruleset::Able,
     socket::Nftables,
     table::{Element, Hook, Shape, Table},
     wire::{Batch, Kind},

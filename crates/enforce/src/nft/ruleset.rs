@@ -28,11 +28,11 @@ use weir_core::{Action, Reason, Scope, Subject};
 
 use super::{
     border::Border,
-    ends::{DESTINATION, Ends, FAMILY, PASS, REJECTED, SOURCE, SURE, WITH_PORTS},
+    chains::COVERED,
+    ends::{Ends, WITH_PORTS},
     names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
     ranges::{put_ranges, range4, range6},
-    rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
-    table::{ADDRESS, Element, Hook, Shape, Table},
+    table::{Element, Shape, Table},
     wire::{Batch, Kind},
 };
 use crate::{
@@ -41,11 +41,6 @@ use crate::{
     span::Covered,
 };
 
-/// linux/netfilter_ipv4.h: before the table `raw`, connection tracking and
-/// reassembly, so that fragments of banned sources take no memory.
-pub(super) const PRIORITY_IN: i32 = -450;
-/// Behind address translation: the addresses that go out on the wire.
-const PRIORITY_OUT: i32 = 300;
 /// Reasons with a counter of their own.
 const COUNTED: [Reason; 13] = [
     Reason::Pass,
@@ -62,15 +57,6 @@ const COUNTED: [Reason; 13] = [
     Reason::Rejected,
     Reason::RejectedSilent,
 ];
-/// The whole judgement of a family's packets, and the one at a device's own
-/// hook: without answers, which the kernel has further up only.
-const JUDGED: [&str; 2] = ["in4", "in6"];
-pub(super) const FRONT: [&str; 2] = ["front4", "front6"];
-/// What is left to ask of packets that the hook of their device has judged.
-const AGAIN: &str = "again";
-/// The devices whose own hook judges, by their numbers.
-pub(super) const COVERED: &str = "covered";
-
 /// 0 for IPv4, 1 for IPv6.
 pub(super) fn family(addr: IpAddr) -> usize {
     usize::from(addr.is_ipv6())
@@ -106,16 +92,16 @@ pub(super) struct Desired<'a> {
 pub(super) struct Ruleset {
     able: Able,
     ends: Ends,
-    sets: BTreeMap<Place, BTreeSet<Use>>,
+    pub(super) sets: BTreeMap<Place, BTreeSet<Use>>,
     scopes: HashMap<Scope, u32>,
     /// Scopes with a chain for bans that reject.
     refused: BTreeSet<u32>,
     /// Numbers given so far, to sets and to classes.
     numbers: u32,
     /// The number of the classes in force; 0: none.
-    classes: u32,
+    pub(super) classes: u32,
     /// The maps of classes, by family: on the way in, on the way out.
-    maps: [[Option<String>; 2]; 2],
+    pub(super) maps: [[Option<String>; 2]; 2],
     allow: Arc<Covered>,
 }
 
@@ -208,9 +194,7 @@ impl Ruleset {
             self.set(to, name, Shape::Ranges(family));
         }
         self.ends.make(to);
-        for chain in FRONT.iter().chain(&JUDGED).chain(&["out4", "out6", AGAIN]) {
-            self.table().chain(to, chain);
-        }
+        self.make_family_chains(to);
     }
 
     fn put<'e>(&self, to: &mut Batch, set: &str, elements: impl Iterator<Item = Element<'e>>) {
@@ -351,149 +335,6 @@ impl Ruleset {
         self.set(to, &names::set(place, what), Shape::Bans(place.0));
     }
 
-    /// What happens to the packets of each family.
-    fn put_family_chains(&self, to: &mut Batch) {
-        let table = self.table();
-        for chain in FRONT.iter().chain(&JUDGED).chain(&["out4", "out6", AGAIN]) {
-            table.empty_chain(to, chain);
-        }
-        // Longest first: of those that match, the first tells the reason.
-        for (place, uses) in self.sets.iter().rev() {
-            self.put_rejects(to, *place, uses);
-        }
-        for (place, uses) in self.sets.iter().rev() {
-            self.put_drops(to, *place, uses);
-        }
-        for (family, maps) in self.maps.iter().enumerate() {
-            let [way_in, way_out] = maps;
-            let out = ["out4", "out6"][family];
-            for (map, at, chains) in [
-                (way_in, SOURCE, &[JUDGED[family], FRONT[family]][..]),
-                (way_out, DESTINATION, &[out]),
-            ] {
-                let Some(map) = map else {
-                    continue;
-                };
-                for chain in chains {
-                    table.rule(to, chain, |rule| {
-                        rule.load(From::Network, at[family], ADDRESS[family], KEY)
-                            .verdict_of(map, KEY);
-                    });
-                }
-            }
-        }
-        for chain in JUDGED {
-            table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(PASS)));
-        }
-        table.rule(to, AGAIN, |rule| rule.verdict(Verdict::Accept));
-    }
-
-    /// Who has a ban that rejects: left alone at the device's hook, judged as a
-    /// whole where there are answers.
-    fn put_rejects(&self, to: &mut Batch, place: Place, uses: &BTreeSet<Use>) {
-        if !uses.contains(&Use::Rejecting) {
-            return;
-        }
-        let (table, set) = (self.table(), names::set(place, Use::Rejecting));
-        let chain = rejecting_chain(place);
-        table.rule(to, FRONT[place.0], |rule| {
-            masked_source(rule, place)
-                .in_set(&set, KEY)
-                .verdict(Verdict::Accept);
-        });
-        table.rule(to, AGAIN, |rule| {
-            let rule = rule
-                .meta(Meta::Family, SCRATCH)
-                .equals(SCRATCH, &[FAMILY[place.0]]);
-            masked_source(rule, place)
-                .in_set(&set, KEY)
-                .verdict(Verdict::Goto(JUDGED[place.0]));
-        });
-        table.rule(to, JUDGED[place.0], |rule| {
-            masked_source(rule, place)
-                .in_set(&set, KEY)
-                .verdict(Verdict::Jump(&chain));
-        });
-        table.empty_chain(to, &chain);
-        for what in uses {
-            let refused;
-            let verdict = match what {
-                Use::Reject(ALL_PORTS) => Verdict::Goto(REJECTED),
-                Use::Reject(scope) => {
-                    refused = names::refused_chain(*scope);
-                    Verdict::Jump(&refused)
-                }
-                _ => continue,
-            };
-            table.rule(to, &chain, |rule| {
-                masked_source(rule, place)
-                    .in_set(&names::set(place, *what), KEY)
-                    .verdict(verdict);
-            });
-        }
-    }
-
-    fn put_drops(&self, to: &mut Batch, place: Place, uses: &BTreeSet<Use>) {
-        let table = self.table();
-        let some = some_chain(place);
-        if uses.contains(&Use::Some) {
-            table.empty_chain(to, &some);
-        }
-        for what in uses {
-            let scope;
-            let ways = [JUDGED[place.0], FRONT[place.0]];
-            let (chains, verdict) = match what {
-                Use::Sure => (&ways[..], Verdict::Goto(SURE[place.0])),
-                Use::All => (&ways[..], Verdict::Goto(Reason::BannedAll.name())),
-                Use::Some => (&ways[..], Verdict::Jump(&some)),
-                Use::Scope(number) => {
-                    scope = names::scope_chain(*number);
-                    (&[some.as_str()][..], Verdict::Jump(&scope))
-                }
-                Use::Rejecting | Use::Reject(_) | Use::Behind(..) => continue,
-            };
-            for chain in chains {
-                table.rule(to, chain, |rule| {
-                    masked_source(rule, place)
-                        .in_set(&names::set(place, *what), KEY)
-                        .verdict(verdict);
-                });
-            }
-        }
-    }
-
-    fn put_base_chains(&self, to: &mut Batch) {
-        self.put_family_chains(to);
-        let table = self.table();
-        table.base_chain(to, "in", Hook::Prerouting(PRIORITY_IN));
-        table.rule(to, "in", |rule| {
-            rule.meta(Meta::InIndex, KEY)
-                .in_set(COVERED, KEY)
-                .verdict(Verdict::Goto(AGAIN));
-        });
-        self.leave_others(to, "in", Meta::InName);
-        by_family(table, to, "in", JUDGED.map(Verdict::Goto));
-        if self.classes > 0 {
-            self.put_way_out(to);
-        }
-    }
-
-    fn put_way_out(&self, to: &mut Batch) {
-        let table = self.table();
-        table.base_chain(to, "out", Hook::Postrouting(PRIORITY_OUT));
-        self.leave_others(to, "out", Meta::OutName);
-        by_family(table, to, "out", ["out4", "out6"].map(Verdict::Goto));
-    }
-
-    /// Other interfaces than ours are nobody's business.
-    fn leave_others(&self, to: &mut Batch, chain: &str, name: Meta) {
-        self.table().rule(to, chain, |rule| {
-            rule.meta(name, KEY)
-                .outside("interfaces", KEY)
-                .verdict(Verdict::Accept);
-        });
-    }
-
     /// The change for bans of these subjects.
     pub(super) fn change(&mut self, subjects: &Pending, book: &Book) -> Batch {
         let mut to = Batch::new();
@@ -586,31 +427,6 @@ impl Ruleset {
 
 /// Key, who bans, milliseconds.
 type Ban = (Vec<u8>, Option<Arc<str>>, Option<u64>);
-
-/// Sends a base chain's packets on, each family to its chain.
-pub(super) fn by_family(table: &Table, to: &mut Batch, chain: &str, next: [Verdict<'_>; 2]) {
-    for (family, next) in FAMILY.into_iter().zip(next) {
-        table.rule(to, chain, |rule| {
-            rule.meta(Meta::Family, SCRATCH)
-                .equals(SCRATCH, &[family])
-                .verdict(next);
-        });
-    }
-}
-
-/// Loads the source address without what is behind the prefix length.
-fn masked_source(rule: Rule<'_>, (family, length): Place) -> Rule<'_> {
-    let address = ADDRESS[family];
-    let rule = rule.load(From::Network, SOURCE[family], address, KEY);
-    if u32::from(length) == address * 8 {
-        return rule;
-    }
-    let mask = u128::MAX
-        .checked_shl(128 - u32::from(length))
-        .unwrap_or(0)
-        .to_be_bytes();
-    rule.mask(KEY, &mask[..address as usize])
-}
 
 #[cfg(test)]
 mod tests {
