@@ -207,18 +207,10 @@ fn packet_path(
         (bans / 2, bans / 2)
     };
     let options = Options {
-        geometry: Geometry::for_bans(short as usize, long as usize),
-        seed: [
-            0x9e37_79b9_7f4a_7c15,
-            0xd6e8_feb8_6659_fd93,
-            0xa076_1d64_78bd_642f,
-        ],
-        v4_length: 0,
         class_lines: border.map_or(0, ClassImage::lines),
-        reject: false,
-        netfilter: false,
         flow_jiffies: 30_000,
         drop_innocent,
+        ..Options::bans(Geometry::for_bans(short as usize, long as usize))
     };
     let generation = Generation::create(1, &options, None)?;
     if let Some(border) = border {

@@ -195,20 +195,7 @@ fn report_memory(report: &mut Report, usage: &weir_enforce::Usage, family: &str,
 
 fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
     let (short, long) = if ipv6 { (0, count) } else { (count, 0) };
-    let options = Options {
-        geometry: Geometry::for_bans(short as usize, long as usize),
-        seed: [
-            0x9e37_79b9_7f4a_7c15,
-            0xd6e8_feb8_6659_fd93,
-            0xa076_1d64_78bd_642f,
-        ],
-        v4_length: 0,
-        class_lines: 0,
-        reject: false,
-        netfilter: false,
-        flow_jiffies: 0,
-        drop_innocent: false,
-    };
+    let options = Options::bans(Geometry::for_bans(short as usize, long as usize));
     let generation = Generation::create(1, &options, None)?;
     let keys = (0..count)
         .map(|n| Key::of(Prefix::host(address(n, ipv6))).context("a key"))

@@ -98,6 +98,27 @@ pub struct Options {
     pub drop_innocent: bool,
 }
 
+impl Options {
+    /// For bans that drop, and with a seed that everybody knows: for
+    /// measurements, where nobody chooses addresses.
+    pub fn bans(geometry: Geometry) -> Self {
+        Self {
+            geometry,
+            seed: [
+                0x9e37_79b9_7f4a_7c15,
+                0xd6e8_feb8_6659_fd93,
+                0xa076_1d64_78bd_642f,
+            ],
+            v4_length: 0,
+            class_lines: 0,
+            reject: false,
+            netfilter: false,
+            flow_jiffies: 0,
+            drop_innocent: false,
+        }
+    }
+}
+
 /// Maps and programs, loaded.
 pub struct Generation {
     /// Counts up.
