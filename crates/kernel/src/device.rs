@@ -22,6 +22,33 @@ struct Request {
     pad: [u64; 2],
 }
 
+/// One ethtool request about an interface.
+///
+/// # Safety
+/// `data` must point to the structure of the command that it begins with, whole,
+/// and nobody else's meanwhile.
+pub(crate) unsafe fn ethtool(name: &str, data: *mut libc::c_void) -> io::Result<()> {
+    let mut request = Request {
+        name: padded(name),
+        data,
+        pad: [0; 2],
+    };
+    let socket = any_socket()?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: SIOCETHTOOL reads an ifreq whose data is as the caller promises;
+    // both outlive the call.
+    if unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Of the calling thread's namespace, for requests about its interfaces.
+fn any_socket() -> io::Result<std::os::fd::OwnedFd> {
+    let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
 /// `struct ethtool_drvinfo` of linux/ethtool.h.
 #[repr(C)]
 struct DriverInfo {
@@ -35,28 +62,15 @@ const _: () = assert!(size_of::<DriverInfo>() == 196);
 impl Device {
     /// Looks an interface up by name in the calling thread's namespace.
     pub fn find(name: &str) -> io::Result<Self> {
-        let socket = socket_with(
-            AddressFamily::INET,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let socket = any_socket()?;
         let index = netdevice::name_to_index(&socket, name)?;
-        let padded = padded(name);
         let mut info = DriverInfo {
             cmd: ETHTOOL_GDRVINFO,
             driver: [0; 32],
             rest: [0; 160],
         };
-        let mut request = Request {
-            name: padded,
-            data: (&raw mut info).cast(),
-            pad: [0; 2],
-        };
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        // SAFETY: SIOCETHTOOL reads an ifreq whose data points to an
-        // ethtool_drvinfo; both are whole and outlive the call.
-        let told = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, &raw mut request) } == 0;
+        // SAFETY: an ethtool_drvinfo, which the command wants.
+        let told = unsafe { ethtool(name, (&raw mut info).cast()) }.is_ok();
         let driver = if told {
             info.driver
                 .iter()
@@ -69,9 +83,10 @@ impl Device {
 
         // SAFETY: an all-zero ifreq is valid.
         let mut hw: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in hw.ifr_name.iter_mut().zip(padded) {
+        for (to, from) in hw.ifr_name.iter_mut().zip(padded(name)) {
             *to = from as libc::c_char;
         }
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         // SAFETY: SIOCGIFHWADDR fills the ifreq, which outlives the call.
         if unsafe { libc::ioctl(fd, libc::SIOCGIFHWADDR as _, &raw mut hw) } != 0 {
             return Err(io::Error::last_os_error());
@@ -123,39 +138,18 @@ const ETHTOOL_SGRO: u32 = 0x2c;
 /// Switches generic receive offload; a veth end with it has NAPI, and takes
 /// redirected frames without an XDP program of its own.
 pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
-    let socket = socket_with(
-        AddressFamily::INET,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
     let mut value = EthtoolValue {
         cmd: ETHTOOL_SGRO,
         data: on.into(),
     };
-    let mut request = Request {
-        name: padded(name),
-        data: (&raw mut value).cast(),
-        pad: [0; 2],
-    };
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: SIOCETHTOOL reads an ifreq whose data points to an
-    // ethtool_value; both are whole and outlive the call.
-    if unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, &raw mut request) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    // SAFETY: an ethtool_value, which the command wants.
+    unsafe { ethtool(name, (&raw mut value).cast()) }
 }
 
 /// The largest packet that an interface of the calling thread's namespace
 /// takes (/sys may show another one's).
 pub fn mtu(name: &str) -> io::Result<u32> {
-    let socket = socket_with(
-        AddressFamily::INET,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = any_socket()?;
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(padded(name)) {

@@ -24,6 +24,7 @@ mod interfaces;
 pub mod link;
 mod memory;
 mod netfilter;
+pub mod offload;
 pub mod pins;
 pub mod power;
 pub mod probe;
