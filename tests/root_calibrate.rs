@@ -38,7 +38,7 @@ fn measured() -> &'static Value {
         assert_eq!(figures, stored, "what is shown is what is stored");
         let mode = fs::metadata(file(&weir)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
-        assert!(answer.err.contains("round 1 of"), "{}", answer.err);
+        assert!(answer.err.contains("round 1, "), "{}", answer.err);
         figures
     })
 }
@@ -88,7 +88,8 @@ fn root_calibrate_measures_each_hook() {
     assert_eq!(figures["kernel"], release.trim());
     assert_eq!(figures["driver"], "veth");
     let without = median(&figures["baseline"], "unwanted_ns");
-    for name in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
+    assert!(figures["run"]["rounds"].as_u64().unwrap() >= 5, "{figures}");
+    for name in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
         let hook = hook(figures, name);
         if hook["refused"].is_string() {
             assert!(!name.starts_with("xdp"), "a veth end carries both: {hook}");
@@ -98,10 +99,12 @@ fn root_calibrate_measures_each_hook() {
         let drop = median(hook, "drop_ns");
         assert!(drop > 0.0 && drop < without, "{name}: {drop} of {without}");
         assert!(median(hook, "drop_ratio") < 1.0, "{hook}");
-        assert!(
-            hook["tcp"]["gbit"]["median"].as_f64().unwrap() > 0.0,
-            "{hook}"
-        );
+        assert!(median(hook, "tcp_gbit") > 0.0, "{hook}");
+        for family in ["ipv4", "ipv6"] {
+            let without = median(&figures["baseline"], &format!("unwanted_ns_{family}"));
+            let drop = median(hook, &format!("drop_ns_{family}"));
+            assert!(drop > 0.0 && drop < without, "{name}: {drop} of {without}");
+        }
     }
     // Compared with, but not chosen by auto.
     for name in ["nft", "ipset"] {
@@ -197,13 +200,15 @@ fn root_auto_follows_other_figures() {
     let site = Site::new();
     let mut weir = Weir::new(&site.host, AUTO);
     let mut figures = measured().clone();
+    let without = median(&figures["baseline"], "unwanted_ns");
+    let exactly = |figure: f64| json!({"median": figure, "low": figure, "high": figure});
     for hook in figures["hooks"].as_array_mut().unwrap() {
         let (nanos, lost) = match hook["hook"].as_str().unwrap() {
             "xdp" => (90.0, 1.0),
             _ => (400.0, 0.0),
         };
-        hook["drop_ns"] = json!({"median": nanos, "min": nanos, "max": nanos});
-        hook["tcp_loss"] = json!({"median": lost, "min": lost, "max": lost});
+        hook["drop_ratio"] = exactly(nanos / without);
+        hook["tcp_loss"] = exactly(lost);
     }
     store(&weir, &figures);
     weir.run();
@@ -310,11 +315,11 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
     let attach = || Link::attach(generator.bare_drop(Hook::Tcx), index, Hook::Tcx);
     let theirs = site.host.enter(attach).unwrap().unwrap();
 
-    weir.ask(&["calibrate", "--quick", "--attach"])
+    weir.ask(&["calibrate", "--seconds", "1", "--attach"])
         .refused(&["--interface"]);
-    weir.ask(&["calibrate", "--quick", "--interface", "nosuch0"])
+    weir.ask(&["calibrate", "--seconds", "1", "--interface", "nosuch0"])
         .refused(&["nosuch0"]);
-    let seen = weir.json(&["calibrate", "--quick", "--interface", "eth0"]);
+    let seen = weir.json(&["calibrate", "--seconds", "1", "--interface", "eth0"]);
     let seen = &seen["interfaces"][0];
     assert_eq!(
         (&seen["name"], &seen["mtu"]),
@@ -329,7 +334,14 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
     );
     assert!(seen["tried"].is_null(), "{seen}");
 
-    let tried = weir.json(&["calibrate", "--quick", "--interface", "eth0", "--attach"]);
+    let tried = weir.json(&[
+        "calibrate",
+        "--seconds",
+        "1",
+        "--interface",
+        "eth0",
+        "--attach",
+    ]);
     let seen = &tried["interfaces"][0];
     for (at, name) in ["xdp", "xdp-generic", "tcx"].into_iter().enumerate() {
         assert_eq!(
@@ -343,11 +355,13 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
     assert_eq!(site.host.enter(|| xdp_program_on(index)).unwrap(), None);
     assert_ne!(theirs.target().unwrap().0, 0);
     let text = weir
-        .ask(&["calibrate", "--quick", "--interface", "eth0"])
+        .ask(&["calibrate", "--seconds", "1", "--interface", "eth0"])
         .done()
         .out;
     assert!(
-        text.contains("eth0: driver veth, ") && text.contains("there is tcx: weir_drop_tcx"),
+        text.contains("eth0: driver veth, ")
+            && text.contains("there is tcx: weir_drop_tcx")
+            && text.contains("  auto: "),
         "{text}"
     );
 }
@@ -380,7 +394,7 @@ fn root_calibrate_interrupted_leaves_nothing() {
     };
     let said = || fs::read_to_string(weir.path("calibrate.err")).unwrap();
     wait_for("the first round", PATIENCE, || {
-        Ok(said().contains("round 0 of").then_some(()))
+        Ok(said().contains("round 1, ").then_some(()))
     })
     .unwrap();
     assert!(!namespaces().is_empty());

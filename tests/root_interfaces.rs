@@ -307,7 +307,7 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
         println!("skipped: no /dev/net/tun");
         return;
     }
-    for backend in ["auto", "xdp", "xdp-generic", "tcx", "cls_bpf"] {
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
         weir.configure(&format!(
             "interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"
         ));

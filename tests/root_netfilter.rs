@@ -10,6 +10,7 @@ use std::{fs, net::SocketAddr};
 use common::{ATTACKER, CUSTOMER, HOST, SILENCE, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     VethOpts,
+    packet::Packet,
     traffic::{self, TcpServer, UdpServer},
 };
 
@@ -160,4 +161,81 @@ fn root_netfilter_enforces_lists_scopes_and_the_allow_list() {
         weir.ask(&["allow", "add", who]).done();
         site.serves(who, at(family));
     }
+}
+
+/// Writes packets, of hexadecimal digits, into a TUN device as its far end.
+const INTO_TUN: &str = "\
+import fcntl, os, struct, sys
+tun = os.open('/dev/net/tun', os.O_RDWR)
+IFF_TUN, IFF_NO_PI, TUNSETIFF = 1, 0x1000, 0x400454ca
+fcntl.ioctl(tun, TUNSETIFF, struct.pack('16sH22x', b'tun0', IFF_TUN | IFF_NO_PI))
+for packet in sys.argv[1].split():
+    os.write(tun, bytes.fromhex(packet))
+";
+
+/// A device without Ethernet frames, as wireguard's and ppp's: `auto` finds the
+/// one hook that is there. What that cannot do is refused by name.
+#[test]
+fn root_auto_protects_a_tun_device_by_netfilter() {
+    if skipped(&["python3"]) {
+        return;
+    }
+    let site = Site::new();
+    let tuntap = ["tuntap", "add", "mode", "tun", "name", "tun0"];
+    if site.host.run("ip", &tuntap).is_err() {
+        println!("skipped: no /dev/net/tun");
+        return;
+    }
+    site.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
+    let auto = "interfaces = [\"eth0\", \"tun0\"]\n";
+    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let mut weir = Weir::start(&site.host, auto);
+    ban(&weir);
+    enforces(&site);
+    assert_eq!(weir.attachment("eth0").0, "tcx");
+    let (hook, note) = weir.attachment("tun0");
+    assert_eq!(hook, "netfilter", "{note}");
+    assert!(note.contains("carries no Ethernet frames"), "{note}");
+    let status = weir.json(&["status"]);
+    let limits = status["limits"].as_array().unwrap();
+    assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
+
+    let packet = |from: [&str; 2], family: usize| -> String {
+        let frame = Packet::eth()
+            .ip(addr(from[family]), addr(HOST[family]))
+            .udp(40022, PORT)
+            .build();
+        frame[14..]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    };
+    let arrive = |weir: &Weir| {
+        let before = (weir.packets("banned-all"), weir.packets("pass"));
+        let packets: Vec<_> = [(ATTACKER, 3), (CUSTOMER, 2)]
+            .into_iter()
+            .flat_map(|(from, times)| (0..2 * times).map(move |n| (from, n % 2)))
+            .map(|(from, family)| packet(from, family))
+            .collect();
+        site.host
+            .run("python3", &["-c", INTO_TUN, &packets.join(" ")])
+            .unwrap();
+        soon("six drops and four passes", || {
+            let now = (weir.packets("banned-all"), weir.packets("pass"));
+            (now.0 == before.0 + 6 && now.1 >= before.1 + 4).then_some(())
+        });
+    };
+    arrive(&weir);
+    weir.kill();
+    weir.run();
+    arrive(&weir);
+
+    let decoys = format!("{auto}[decoy]\nports = [\"23/tcp\"]\n");
+    weir.configure(&decoys);
+    weir.ask(&["reload"]).refused(&["decoy ports"]);
+    weir.configure(&format!("{auto}backend = \"tcx\"\n"));
+    weir.ask(&["reload"])
+        .refused(&["interface tun0 carries no Ethernet frames"]);
+    arrive(&weir);
+    enforces(&site);
 }

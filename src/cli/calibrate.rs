@@ -5,27 +5,31 @@ use std::{
     io::Write,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_daemon::{
-    calibrate::{self, CalibrateError, Figures, Plan, stored::SeenInterface, stored::Spread},
+    calibrate::{self, CalibrateError, Figures, Plan, Spread, stored::SeenInterface},
     config::Config,
 };
+use weir_enforce::calibration::Advice;
 
 use super::{Answer, Common, show};
 
 /// Measure what each hook costs here, for backend = "auto" to choose by
 ///
 /// Between network namespaces that end with it, weir floods each hook with
-/// banned and innocent packets and sends a TCP stream through it, for some 25
-/// seconds. No packet leaves this host. The result goes to calibration.json in
-/// the state directory, with this kernel, processor and day; a running daemon
-/// takes it on at `weir reload`. A busy host measures worse than an idle one.
+/// banned and innocent packets of IPv4 and IPv6 and sends TCP through it, in
+/// rounds until the figures are sure or the time is over. No packet leaves this
+/// host. The result goes to calibration.json in the state directory, with this
+/// kernel, processor and day; a running daemon takes it on at `weir reload`. A
+/// busy host takes longer and is less sure than an idle one.
 ///
-/// Of real interfaces it notes driver, MTU and programs without touching
-/// them: of those in the configuration, or of those named.
+/// Of real interfaces it notes driver, MTU, queues, offloads and programs
+/// without touching them, and advises what stands in the way of native XDP: of
+/// those in the configuration, or of those named.
 #[derive(clap::Args)]
 pub struct Args {
     /// Look at this interface, too; may be given several times
@@ -36,8 +40,11 @@ pub struct Args {
     /// interrupts traffic for up to some seconds
     #[arg(long, requires = "interface")]
     attach: bool,
-    /// Measure for some 7 seconds only, with more noise
-    #[arg(long)]
+    /// Stop after so long, even if the figures have not settled
+    #[arg(long, value_name = "N", default_value_t = 45, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// The same as --seconds 12: more noise
+    #[arg(long, conflicts_with = "seconds")]
     quick: bool,
     /// Print the result as JSON
     #[arg(long)]
@@ -53,6 +60,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let state_dir = config
         .as_ref()
         .map_or_else(|| PathBuf::from("/var/lib/weir"), |c| c.state_dir.clone());
+    let prefer = config.as_ref().map(|c| c.enforcement.advice.prefer);
     let configured = config.map_or_else(Vec::new, |c| c.enforcement.interfaces);
     let kernel = calibrate::Machine::this().kernel;
     let mut interfaces = Vec::new();
@@ -69,7 +77,12 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone()).context("cannot handle signals")?;
     }
-    let plan = if args.quick { Plan::QUICK } else { Plan::FULL };
+    let plan = match args.quick {
+        true => Plan::QUICK,
+        false => Plan {
+            time: Duration::from_secs(args.seconds),
+        },
+    };
     let mut progress = |what: &str| {
         // Nobody is left to tell if this fails.
         let _ = writeln!(std::io::stderr(), "{what}");
@@ -88,7 +101,11 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     if args.json {
         show::json(&serde_json::to_value(&figures)?)?;
     } else {
-        print(&figures)?;
+        let advice = Advice {
+            prefer: prefer.unwrap_or_default(),
+            calibration: Some(figures.advice()),
+        };
+        print(&figures, &advice)?;
         show::line(format!(
             "written to {}; a running daemon takes it on at `weir reload`",
             state_dir.join(calibrate::FILE).display()
@@ -97,24 +114,30 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     Ok(Answer::Done)
 }
 
-fn print(figures: &Figures) -> anyhow::Result<()> {
+fn print(figures: &Figures, advice: &Advice) -> anyhow::Result<()> {
     show::line(format!(
         "kernel {}, {}, between namespaces on {}",
         figures.machine.kernel, figures.machine.cpu, figures.driver
     ))?;
-    let ns = |s: &Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.min, s.max);
+    let run = &figures.run;
+    show::line(format!(
+        "{} rounds in {} s; other programs had {:.0} % of the processors, the hypervisor took {:.0} %",
+        run.rounds, run.seconds, run.company.others, run.company.stolen
+    ))?;
+    let ns = |s: &Spread| format!("{:.0} ({:.0}-{:.0})", s.median, s.low, s.high);
     // Differences: the noise may take them below zero.
-    let more = |s: &Spread| format!("{:+.0} ({:+.0} to {:+.0})", s.median, s.min, s.max);
-    let gbit = |s: &Spread| format!("{:.1} ({:.1}-{:.1})", s.median, s.min, s.max);
-    let cpu = |s: &Spread| format!("{:.3}", s.median);
+    let more = |s: &Spread| format!("{:+.0} ({:+.0} to {:+.0})", s.median, s.low, s.high);
+    let one = |s: &Spread| format!("{:.0}", s.median);
+    let gbit = |s: &Spread| format!("{:.1}", s.median);
     let base = &figures.baseline;
     let mut rows = vec![vec![
         "none".to_owned(),
         ns(&base.unwanted_ns),
+        one(&base.unwanted_ns_ipv4),
+        one(&base.unwanted_ns_ipv6),
         "1.00".to_owned(),
         ns(&base.innocent_ns),
-        gbit(&base.tcp.gbit),
-        cpu(&base.tcp.cpu_per_gb),
+        gbit(&base.tcp_gbit),
         String::new(),
     ]];
     for hook in &figures.hooks {
@@ -124,10 +147,11 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
             Some(why) => row.push(format!("refused: {}", weir_daemon::escape(why))),
             None => row.extend([
                 cell(hook.drop_ns.as_ref().map(ns)),
+                cell(hook.drop_ns_ipv4.as_ref().map(one)),
+                cell(hook.drop_ns_ipv6.as_ref().map(one)),
                 cell(hook.drop_ratio.map(|s| format!("{:.2}", s.median))),
                 cell(hook.innocent_ns.as_ref().map(more)),
-                cell(hook.tcp.map(|tcp| gbit(&tcp.gbit))),
-                cell(hook.tcp.map(|tcp| cpu(&tcp.cpu_per_gb))),
+                cell(hook.tcp_gbit.as_ref().map(gbit)),
                 cell(hook.tcp_loss.as_ref().map(more)),
             ]),
         }
@@ -137,15 +161,28 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
         &[
             "HOOK",
             "DROP ns",
+            "IPv4",
+            "IPv6",
             "OF NONE",
             "INNOCENT ns",
             "TCP Gbit/s",
-            "CPU s/GB",
             "TCP LOST %",
         ],
         &rows,
     )?;
-    figures.interfaces.iter().try_for_each(one_interface)
+    if !run.settled {
+        show::line(
+            "figures have not settled: bounds are wide, and hooks may look alike that are not; \
+             a calmer host or --seconds tells more",
+        )?;
+    }
+    for seen in &figures.interfaces {
+        one_interface(seen)?;
+        if let Some(why) = calibrate::interface::choice(&seen.name, advice) {
+            show::line(format!("  {}", weir_daemon::escape(&why)))?;
+        }
+    }
+    Ok(())
 }
 
 fn one_interface(seen: &SeenInterface) -> anyhow::Result<()> {
@@ -162,13 +199,17 @@ fn one_interface(seen: &SeenInterface) -> anyhow::Result<()> {
     let mtu = seen
         .mtu
         .map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
-    let kind = match seen.ethernet {
-        true => "",
-        false => ", no Ethernet frames: weir cannot protect it yet",
-    };
-    show::line(format!("{}: {driver}, {native}{mtu}{kind}", seen.name))?;
+    show::line(format!("{}: {driver}, {native}{mtu}", seen.name))?;
     for program in &seen.programs {
         show::line(format!("  there is {}", weir_daemon::escape(program)))?;
+    }
+    if !seen.offloads.is_empty() || seen.queues.is_some() {
+        let queues = seen
+            .queues
+            .map(|[now, most]| format!("{now} of {most} receive queues"));
+        let offloads = seen.offloads.iter().map(|name| format!("{name} on"));
+        let facts: Vec<_> = queues.into_iter().chain(offloads).collect();
+        show::line(format!("  {}", facts.join(", ")))?;
     }
     for trial in &seen.tried {
         let outcome = match &trial.refused {
@@ -176,6 +217,9 @@ fn one_interface(seen: &SeenInterface) -> anyhow::Result<()> {
             Some(why) => format!("refused: {}", weir_daemon::escape(why)),
         };
         show::line(format!("  {}: {outcome}", trial.hook))?;
+    }
+    for advice in &seen.advice {
+        show::line(format!("  advice: {}", weir_daemon::escape(advice)))?;
     }
     Ok(())
 }

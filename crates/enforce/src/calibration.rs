@@ -8,15 +8,21 @@ use std::time::Duration;
 use weir_kernel::{device::Device, link::Hook};
 
 /// The share of good TCP throughput, in percent, that a hook may cost and
-/// still be taken for cheaper drops. Two runs differ by less.
+/// still be taken for cheaper drops.
 pub const TRAFFIC_LIMIT: u8 = 10;
-/// Drop costs within this many percent of the least are the same: the order of
-/// [`RANK`] decides, and the choice does not change from run to run.
+/// Drop costs within this many percent of the least are the same, however sure
+/// the figures are: the choice does not change from run to run.
 const SAME_DROP: u32 = 10;
 
-/// Between equals: tcx and the other socket-buffer hooks leave room for other
-/// programs and take frames of any layout; an XDP program has its hook alone.
-const RANK: [Hook; 4] = [Hook::Tcx, Hook::ClsBpf, Hook::XdpGeneric, Hook::Xdp];
+/// Between equals, and why it goes before those behind it. What drops later sees
+/// less, and what is alone at its hook leaves no room.
+const RANK: [(Hook, &str); 5] = [
+    (Hook::Tcx, "it leaves room for other programs"),
+    (Hook::ClsBpf, "it leaves room for other programs"),
+    (Hook::XdpGeneric, "it needs nothing of the driver"),
+    (Hook::Xdp, "it sees every frame and can answer"),
+    (Hook::Netfilter, ""),
+];
 
 /// What the administrator wants cheap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,15 +34,40 @@ pub enum Prefer {
     Drops,
 }
 
+/// A figure, and between which bounds it lies as far as the rounds can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured<T> {
+    /// Half of the rounds were below.
+    pub median: T,
+    /// The lower bound.
+    pub low: T,
+    /// The upper bound.
+    pub high: T,
+}
+
 /// One hook as measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookCost {
     /// Which.
     pub hook: Hook,
     /// Of one core, for one packet of a banned source.
-    pub drop: Option<Duration>,
+    pub drop: Option<Measured<Duration>>,
     /// How much less TCP a core carries with the hook than without, percent.
-    pub traffic: Option<u8>,
+    pub traffic: Option<Measured<u8>>,
+}
+
+impl HookCost {
+    /// Could this one's drops be as cheap as `least`, the cheapest?
+    fn drops_like(&self, least: &Measured<Duration>) -> bool {
+        self.drop.is_some_and(|drop| {
+            drop.low <= least.high || drop.median <= least.median * (100 + SAME_DROP) / 100
+        })
+    }
+
+    fn rank(&self) -> usize {
+        let place = RANK.iter().position(|(hook, _)| *hook == self.hook);
+        place.unwrap_or(RANK.len())
+    }
 }
 
 /// One interface as it was when the hooks were measured.
@@ -72,8 +103,25 @@ pub struct Advice {
     pub calibration: Option<Calibration>,
 }
 
-/// Hooks to try in order on a device, and why in this order.
+/// Hooks to try in order on a device, and why in this order. The last is always
+/// [`Hook::Netfilter`], unless the figures put it before others: it sees only what
+/// the IP stack takes, and cannot answer, but is there on any device.
 pub fn candidates(advice: &Advice, name: &str, device: &Device) -> (Vec<Hook>, String) {
+    if !device.is_ethernet() {
+        let why = format!(
+            "auto: {} carries no Ethernet frames, which all hooks but netfilter want",
+            or_it(&device.driver)
+        );
+        return (vec![Hook::Netfilter], why);
+    }
+    let (mut hooks, why) = of_ethernet(advice, name, device);
+    if !hooks.contains(&Hook::Netfilter) {
+        hooks.push(Hook::Netfilter);
+    }
+    (hooks, why)
+}
+
+fn of_ethernet(advice: &Advice, name: &str, device: &Device) -> (Vec<Hook>, String) {
     let Some(calibration) = &advice.calibration else {
         return by_driver(advice.prefer, device);
     };
@@ -105,7 +153,10 @@ pub fn candidates(advice: &Advice, name: &str, device: &Device) -> (Vec<Hook>, S
         let why = format!("auto: {}, calibrated {day}: {why}", hooks[0].name());
         return (hooks, why);
     }
+    // Behind what was measured, but before netfilter if that is last.
+    let last = hooks.pop_if(|hook| *hook == Hook::Netfilter);
     hooks.push(Hook::XdpGeneric);
+    hooks.extend(last);
     let driver = &device.driver;
     let (first, why) = match (native_is_worth_it(advice.prefer, device), known) {
         (
@@ -177,43 +228,62 @@ fn or_it(driver: &str) -> &str {
 /// `None` when nothing was measured.
 ///
 /// With [`Prefer::Traffic`] those come first that cost good TCP at most
-/// [`TRAFFIC_LIMIT`], then those of unknown cost, then the others, which beat
-/// no enforcement at all. Within each, and with [`Prefer::Drops`] over all, a
-/// cheaper drop comes first.
+/// [`TRAFFIC_LIMIT`], then those of which that is not sure, then the others,
+/// which beat no enforcement at all. Within each, and with [`Prefer::Drops`] over
+/// all, a cheaper drop comes first; of those that the figures do not tell apart,
+/// the first of [`RANK`].
 pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> {
     let class = |cost: &HookCost| match (prefer, cost.traffic) {
         (Prefer::Drops, _) => 0,
-        (Prefer::Traffic, Some(lost)) if lost <= TRAFFIC_LIMIT => 0,
+        (Prefer::Traffic, Some(lost)) if lost.median <= TRAFFIC_LIMIT => 0,
         (Prefer::Traffic, None) => 1,
+        (Prefer::Traffic, Some(lost)) if lost.low <= TRAFFIC_LIMIT => 1,
         // The least harm first, in steps of the noise.
-        (Prefer::Traffic, Some(lost)) => 2 + lost / TRAFFIC_LIMIT,
+        (Prefer::Traffic, Some(lost)) => 2 + lost.median / TRAFFIC_LIMIT,
     };
-    let rank = |cost: &HookCost| RANK.iter().position(|hook| *hook == cost.hook);
     let mut left: Vec<&HookCost> = costs.iter().collect();
     let mut ordered: Vec<&HookCost> = Vec::new();
+    // What the first one's drops are like.
+    let mut equals: Vec<&HookCost> = Vec::new();
     while let Some(best) = left.iter().map(|cost| class(cost)).min() {
         let best: Vec<&HookCost> = left.iter().copied().filter(|c| class(c) == best).collect();
-        let least = best.iter().filter_map(|cost| cost.drop).min();
-        let next = best
+        let least = best
+            .iter()
+            .filter_map(|cost| cost.drop)
+            .min_by_key(|drop| drop.median);
+        let like: Vec<_> = best
             .into_iter()
-            .filter(|cost| match (cost.drop, least) {
-                (Some(drop), Some(least)) => drop <= least * (100 + SAME_DROP) / 100,
-                (None, Some(_)) => false,
-                (_, None) => true,
-            })
-            .min_by_key(|cost| (rank(cost).is_none(), rank(cost)))
+            .filter(|cost| least.is_none_or(|least| cost.drops_like(&least)))
+            .collect();
+        let next = *like
+            .iter()
+            .min_by_key(|cost| cost.rank())
             .expect("the least is among them");
+        if ordered.is_empty() {
+            equals = like;
+        }
         left.retain(|cost| cost.hook != next.hook);
         ordered.push(next);
     }
     let first = *ordered.first()?;
+    let mut why: Vec<String> = vec![format!("{} and {}", drops(first), traffic(first))];
     // What a reader of the first one's figures asks: why not a cheaper drop?
     let cheaper = ordered[1..]
         .iter()
-        .filter(|cost| cost.drop < first.drop && cost.drop.is_some() && class(cost) > class(first))
-        .map(|cost| format!("{} but {}", drops(cost), traffic(cost)));
-    let mut why: Vec<String> = vec![format!("{} and {}", drops(first), traffic(first))];
-    why.extend(cheaper);
+        .filter(|cost| cost.drop.is_some())
+        .filter(|cost| cost.drop.map(|d| d.median) < first.drop.map(|d| d.median));
+    for cost in cheaper {
+        if class(cost) > class(first) {
+            why.push(format!("{} but {}", drops(cost), traffic(cost)));
+        } else if equals.iter().any(|equal| equal.hook == cost.hook) {
+            let rank = RANK.get(first.rank()).map_or("", |(_, rank)| rank);
+            why.push(format!(
+                "{}, no cheaper as far as the rounds can tell, and {} goes first: {rank}",
+                drops(cost),
+                first.hook.name(),
+            ));
+        }
+    }
     if why.len() == 1
         && let Some(second) = ordered.get(1)
     {
@@ -229,19 +299,20 @@ pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> 
 }
 
 fn drops(cost: &HookCost) -> String {
+    let name = cost.hook.name();
     match cost.drop {
-        Some(drop) => format!(
-            "{} drops at {:.2} µs",
-            cost.hook.name(),
-            drop.as_secs_f64() * 1e6
-        ),
-        None => format!("{} drops at an unknown cost", cost.hook.name()),
+        Some(drop) => format!("{name} drops at {:.2} µs", drop.median.as_secs_f64() * 1e6),
+        None => format!("{name} drops at an unknown cost"),
     }
 }
 
 fn traffic(cost: &HookCost) -> String {
     match cost.traffic {
-        Some(percent) => format!("costs TCP {percent} %"),
+        // Above the limit, but not surely so.
+        Some(lost) if lost.median > TRAFFIC_LIMIT && lost.low <= TRAFFIC_LIMIT => {
+            format!("costs TCP {} to {} %", lost.low, lost.high)
+        }
+        Some(lost) => format!("costs TCP {} %", lost.median),
         None => "costs TCP an unknown share".to_owned(),
     }
 }

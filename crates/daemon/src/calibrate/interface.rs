@@ -5,14 +5,16 @@
 
 use std::os::fd::BorrowedFd;
 
+use weir_enforce::calibration::{self, Advice};
 use weir_kernel::{
     device::{self, Device},
     link::{self, Hook, Link},
-    probe,
+    offload, probe,
 };
 
 use super::{
     CalibrateError,
+    remarks::remarks,
     stored::{SeenInterface, Trial},
     subject::empty_path,
 };
@@ -35,16 +37,41 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
                 .map(|(id, name)| format!("tcx: {}", program(id, &name))),
         )
         .collect();
-    Ok(SeenInterface {
+    let mut seen = SeenInterface {
         name: name.to_owned(),
         ethernet: device.is_ethernet(),
         mtu: device::mtu(name).ok(),
         native_xdp: native.map(|native| native.supported),
         native_frags: native.map(|native| native.frags),
+        offloads: offloads(name),
+        queues: offload::channels(name).ok().map(|c| [c.now, c.most]),
         programs,
         tried: Vec::new(),
+        advice: Vec::new(),
         driver: device.driver,
-    })
+    };
+    seen.advice = remarks(&seen, processors());
+    Ok(seen)
+}
+
+/// Those that are on, by ethtool's names.
+fn offloads(name: &str) -> Vec<String> {
+    let on = offload::offloads(name).unwrap_or_default();
+    let known = [("gro", on.gro), ("rx-gro-hw", on.gro_hw), ("lro", on.lro)];
+    let on = known.into_iter().filter(|(_, on)| *on);
+    on.map(|(name, _)| name.to_owned()).collect()
+}
+
+fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Which hook `backend = "auto"` would take there by these figures, and why.
+pub fn choice(name: &str, advice: &Advice) -> Option<String> {
+    let device = Device::find(name).ok()?;
+    let (_, why) = calibration::candidates(advice, name, &device);
+    Some(why)
 }
 
 fn program(id: u32, name: &str) -> String {
@@ -72,6 +99,9 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
     path.table.set_observe(true);
     // Filters of tc need nothing of the driver.
     for hook in [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx] {
+        if !seen.ethernet {
+            break;
+        }
         let program: BorrowedFd<'_> = path.program(hook);
         let refused = match Link::attach(program, device.index, hook) {
             Ok(link) => {
@@ -89,6 +119,7 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
             refused,
         });
     }
+    seen.advice = remarks(seen, processors());
     Ok(())
 }
 

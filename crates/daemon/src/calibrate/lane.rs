@@ -13,14 +13,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weir_core::Prefix;
 use weir_kernel::{
     device::set_gro,
-    generator::{Flood, Generator},
+    generator::{Flood, Generator, Payload},
     link::{Hook, Link},
 };
 use weir_lab::{Namespace, Net, Side, Veth, VethOpts};
 
 use super::{
     CalibrateError,
-    stream::{Ends, Processors},
+    stream::{Ends, spent},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
@@ -37,14 +37,14 @@ const PORT: u16 = 12345;
 const HERE: [&str; 2] = ["10.9.0.2", "2001:db8:9::2"];
 const NOBODY: [&str; 2] = ["10.9.0.77", "2001:db8:9::77"];
 
-/// Of both families, as many packets each.
-type Floods = [Flood; 2];
+/// Of IPv4 and of IPv6.
+pub(super) type Families<T> = [T; 2];
 
 /// One end of a veth pair, where something is attached.
 pub(super) struct Place {
     pub(super) namespace: Namespace,
     pub(super) dev: String,
-    ifindex: u32,
+    pub(super) ifindex: u32,
 }
 
 impl Place {
@@ -97,26 +97,19 @@ impl Drop for AttachedLink {
     }
 }
 
-/// What makes packets, and how many at a time.
+/// What makes packets.
 pub(super) struct Source {
     generator: Generator,
-    cpu: Processors,
-    packets: u32,
 }
 
+/// Of each family in one measurement: some 15 ms of the dearest.
+pub(super) const PACKETS: u32 = 25_000;
+
 impl Source {
-    pub(super) fn new(packets: u32) -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         Ok(Self {
             generator: Generator::load()?,
-            cpu: Processors::new(),
-            packets,
         })
-    }
-
-    /// How many of a flood's packets are too few to have been counted.
-    pub(super) fn too_few(&self, counted: u64) -> Option<String> {
-        (counted * 100 < u64::from(self.packets) * 99)
-            .then(|| format!("only {counted} of {} packets were counted", self.packets))
     }
 
     /// Attached to an idle device, the generator's program makes floods
@@ -136,9 +129,9 @@ pub(super) struct Lane {
     pub(super) target: Place,
     pub(super) served: Place,
     ends: Ends,
-    banned: Floods,
-    innocent: Floods,
-    alone: Floods,
+    banned: Families<Flood>,
+    innocent: Families<Flood>,
+    alone: Families<Flood>,
 }
 
 impl Lane {
@@ -202,43 +195,66 @@ impl Lane {
     }
 
     /// The processor time that the packets themselves take.
-    pub(super) fn alone(&self, source: &Source) -> Result<Duration> {
-        self.send(source, &self.alone)
+    pub(super) fn alone(&self, source: &Source, round: u32) -> Result<Families<Duration>> {
+        self.send(source, &self.alone, round)
     }
 
     /// What a packet of a banned source costs one core beyond making it, ns.
-    pub(super) fn unwanted(&self, source: &Source, alone: Duration) -> Result<f64> {
-        self.nanos(source, &self.banned, alone)
+    pub(super) fn unwanted(
+        &self,
+        source: &Source,
+        round: u32,
+        alone: Families<Duration>,
+    ) -> Result<Families<f64>> {
+        self.nanos(source, &self.banned, round, alone)
     }
 
     /// The same of an innocent one.
-    pub(super) fn innocent(&self, source: &Source, alone: Duration) -> Result<f64> {
-        self.nanos(source, &self.innocent, alone)
+    pub(super) fn innocent(
+        &self,
+        source: &Source,
+        round: u32,
+        alone: Families<Duration>,
+    ) -> Result<Families<f64>> {
+        self.nanos(source, &self.innocent, round, alone)
     }
 
-    /// A stream from client to server.
-    pub(super) fn stream(&self, round: usize, time: Duration) -> Result<super::stream::Flow> {
-        self.ends.run(round, time)
+    /// TCP that a core carries from client to server, Gbit/s.
+    pub(super) fn stream(&self) -> Result<f64> {
+        self.ends.gbit()
     }
 
-    fn nanos(&self, source: &Source, floods: &Floods, alone: Duration) -> Result<f64> {
-        let took = self.send(source, floods)?.as_secs_f64() - alone.as_secs_f64();
-        Ok(took * 1e9 / f64::from(source.packets))
+    fn nanos(
+        &self,
+        source: &Source,
+        floods: &Families<Flood>,
+        round: u32,
+        alone: Families<Duration>,
+    ) -> Result<Families<f64>> {
+        let took = self.send(source, floods, round)?;
+        let beyond = |family: usize| took[family].as_secs_f64() - alone[family].as_secs_f64();
+        Ok([0, 1].map(|family| beyond(family) * 1e9 / f64::from(PACKETS)))
     }
 
-    /// The receiving softirq runs in the context of the thread that sends.
-    fn send(&self, source: &Source, floods: &Floods) -> Result<Duration> {
-        let (spent, sent) = self.sender.enter(|| {
+    /// The receiving softirq runs in the context of the thread that sends. Each
+    /// round goes on with the sources where the last one ended.
+    fn send(
+        &self,
+        source: &Source,
+        floods: &Families<Flood>,
+        round: u32,
+    ) -> Result<Families<Duration>> {
+        let first = round.wrapping_mul(PACKETS);
+        let [v4, v6] = self.sender.enter(|| {
             pin(0);
-            source.cpu.spent(|| {
-                floods.iter().try_for_each(|flood| {
-                    let packets = source.packets / 2;
-                    source.generator.send(flood, packets).map(drop)
-                })
+            floods.each_ref().map(|flood| {
+                let payload = Payload::least(flood.dest);
+                let send = || source.generator.send_sized(flood, payload, first, PACKETS);
+                let (spent, sent) = spent(send);
+                sent.map(|_| spent)
             })
         })?;
-        sent?;
-        Ok(spent)
+        Ok([v4?, v6?])
     }
 }
 

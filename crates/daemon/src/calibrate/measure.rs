@@ -1,10 +1,12 @@
 //! What each hook and backend costs here, measured between network namespaces
-//! that end with the run. Nothing leaves the host. Rounds are interleaved, so
-//! that what else the host does meanwhile falls on all alike.
+//! that end with the run. Nothing leaves the host. Rounds are short, many and
+//! interleaved (none, A, B, C, none, A, B, C …), and each figure is compared
+//! with that of its own round without a hook: what else the host does meanwhile
+//! falls on all alike.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use weir_core::Reason;
@@ -13,47 +15,50 @@ use weir_lab::Net;
 
 use super::{
     CalibrateError,
-    lane::{Lane, Source},
-    stored::{Baseline, Figures, HookFigures, Spread, Tcp},
-    stream::Flow,
+    host::Spent,
+    lane::{Families, Lane, PACKETS, Source},
+    spread::Spread,
+    stored::{Baseline, Figures, HookFigures, Run},
     subject::{HOOKS, PacketPath, RULES, Rules, refusal},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
 
-/// How long to measure.
+/// How long to measure, preparations included.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    quick: bool,
-    rounds: usize,
-    packets: u32,
-    stream: Duration,
+    /// Rounds go on until every hook's figures have settled, but not longer. A
+    /// plan too short for [`Plan::LEAST`] rounds takes the time that they need.
+    pub time: Duration,
 }
 
 impl Plan {
-    /// Some 25 seconds.
+    /// As long as it takes on a host that is busy with other things.
     pub const FULL: Self = Self {
-        quick: false,
-        rounds: 5,
-        packets: 200_000,
-        stream: Duration::from_millis(250),
+        time: Duration::from_secs(45),
     };
-    /// Some 7 seconds, with more noise.
+    /// With more noise.
     pub const QUICK: Self = Self {
-        quick: true,
-        rounds: 3,
-        packets: 60_000,
-        stream: Duration::from_millis(120),
+        time: Duration::from_secs(12),
     };
+    /// Rounds in any case.
+    pub const LEAST: usize = 5;
 }
+
+/// A drop cost has settled once its bounds are no further apart than this share
+/// of it, or than this share of what the packet costs without a hook.
+const DROP_SETTLED: [f64; 2] = [0.10, 0.03];
+/// A cost to TCP has settled once its bounds are no further apart, percent.
+const TCP_SETTLED: f64 = 6.0;
 
 /// Measures every hook, and the other backends beside them. `progress` is told
 /// what is going on; once `stop` is set, the run ends within a second and
 /// leaves nothing behind.
 pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -> Result<Figures> {
+    let (begun, company) = (Instant::now(), Spent::now());
     progress("making namespaces and loading the packet path");
     let net = Net::new()?;
-    let source = Source::new(plan.packets)?;
+    let source = Source::new()?;
     let _ready = source.keep_ready(&net)?;
     let lane = Lane::new(&net, "hooks")?;
     let path = PacketPath::new(&lane)?;
@@ -76,45 +81,47 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
             Err(error) => Row::new(choice.name(), Some(error.to_string()), What::Nothing),
         });
     }
-    let site = Site {
-        plan,
-        source,
-        lane,
-        path,
-    };
+    let site = Site { source, lane, path };
     let mut nothing = Rounds::default();
-    for round in 0..=plan.rounds {
-        let mut watch = |what: &str| {
-            progress(&format!("round {round} of {}: {what}", plan.rounds));
-            match stop.load(Ordering::Relaxed) {
-                true => Err(CalibrateError::Interrupted),
-                false => Ok(()),
-            }
-        };
-        // The first round warms caches and page pools up.
-        let forget = |rounds: &mut Rounds| {
-            if round == 0 {
-                *rounds = Rounds::default();
-            }
-        };
-        watch("no hook")?;
-        let alone = site.lane.alone(&site.source)?;
-        site.measure(&What::Nothing, round, alone, &mut nothing)?;
-        forget(&mut nothing);
-        for row in rows.iter_mut().filter(|row| row.refused.is_none()) {
-            watch(row.name)?;
-            site.measure(&row.what, round, alone, &mut row.rounds)
-                .map_err(|error| error.about(row.name))?;
-            forget(&mut row.rounds);
+    // The first round warms caches and page pools up.
+    site.round(0, &mut rows, &mut nothing, stop)?;
+    nothing = Rounds::default();
+    rows.iter_mut()
+        .for_each(|row| row.rounds = Rounds::default());
+
+    let (mut round, first) = (0, Instant::now());
+    let settled = loop {
+        round += 1;
+        let unsettled = rows.iter().filter(|row| !row.has_settled(&nothing));
+        let names: Vec<_> = unsettled.map(|row| row.name).collect();
+        let enough = round > Plan::LEAST;
+        if enough && names.is_empty() {
+            break true;
         }
-    }
-    let hooks = rows.into_iter().map(|row| row.figures(&nothing)).collect();
-    let baseline = Baseline {
-        unwanted_ns: spread(&nothing.unwanted),
-        innocent_ns: spread(&nothing.innocent),
-        tcp: tcp(&nothing.flow),
+        // A round takes as long as those before it.
+        let another = first.elapsed() / (round as u32).max(2).saturating_sub(1);
+        if enough && begun.elapsed() + another > plan.time {
+            break false;
+        }
+        progress(&match enough {
+            false => format!("round {round}, of {} at least", Plan::LEAST),
+            true => format!(
+                "round {round}, {} of {} s: {} not sure yet",
+                begun.elapsed().as_secs(),
+                plan.time.as_secs(),
+                names.join(", ")
+            ),
+        });
+        site.round(round, &mut rows, &mut nothing, stop)?;
     };
-    Ok(Figures::new(plan.quick, baseline, hooks))
+    let run = Run {
+        rounds: nothing.gbit.len(),
+        seconds: begun.elapsed().as_secs(),
+        settled,
+        company: Spent::now().since(&company),
+    };
+    let hooks = rows.into_iter().map(|row| row.figures(&nothing)).collect();
+    Ok(Figures::new(run, nothing.baseline(), hooks))
 }
 
 /// What stands in the packets' way.
@@ -124,16 +131,44 @@ enum What {
     Rules(Box<Rules>),
 }
 
-struct Site<'p> {
-    plan: &'p Plan,
+struct Site {
     source: Source,
     lane: Lane,
     path: PacketPath,
 }
 
-impl Site<'_> {
+impl Site {
+    fn round(
+        &self,
+        round: usize,
+        rows: &mut [Row],
+        nothing: &mut Rounds,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let number = u32::try_from(round).unwrap_or(0);
+        let watch = || match stop.load(Ordering::Relaxed) {
+            true => Err(CalibrateError::Interrupted),
+            false => Ok(()),
+        };
+        watch()?;
+        let alone = self.lane.alone(&self.source, number)?;
+        self.measure(&What::Nothing, number, alone, nothing)?;
+        for row in rows.iter_mut().filter(|row| row.refused.is_none()) {
+            watch()?;
+            self.measure(&row.what, number, alone, &mut row.rounds)
+                .map_err(|error| error.about(row.name))?;
+        }
+        Ok(())
+    }
+
     /// One round of one row.
-    fn measure(&self, what: &What, round: usize, alone: Duration, into: &mut Rounds) -> Result<()> {
+    fn measure(
+        &self,
+        what: &What,
+        round: u32,
+        alone: Families<Duration>,
+        into: &mut Rounds,
+    ) -> Result<()> {
         let (lane, hook) = match what {
             What::Nothing => (&self.lane, None),
             What::Hook(hook) => (&self.lane, Some(*hook)),
@@ -154,35 +189,76 @@ impl Site<'_> {
         {
             let _attached = attach(&lane.target)?;
             let before = count(Reason::BannedAll)?;
-            into.unwanted.push(lane.unwanted(&self.source, alone)?);
-            self.all_counted(before, count(Reason::BannedAll)?)?;
+            let unwanted = lane.unwanted(&self.source, round, alone)?;
+            into.unwanted.push(unwanted);
+            all_counted(before, count(Reason::BannedAll)?)?;
             let before = count(Reason::Pass)?;
-            into.innocent.push(lane.innocent(&self.source, alone)?);
-            self.all_counted(before, count(Reason::Pass)?)?;
+            let innocent = lane.innocent(&self.source, round, alone)?;
+            into.innocent.push(innocent);
+            all_counted(before, count(Reason::Pass)?)?;
         }
         let _attached = attach(&lane.served)?;
-        into.flow.push(lane.stream(round, self.plan.stream)?);
+        into.gbit.push(lane.stream()?);
         Ok(())
     }
+}
 
-    /// Was the work done that was measured?
-    fn all_counted(&self, before: Option<u64>, after: Option<u64>) -> Result<()> {
-        let (Some(before), Some(after)) = (before, after) else {
-            return Ok(());
-        };
-        match self.source.too_few(after - before) {
-            Some(why) => Err(CalibrateError::Implausible(why)),
-            None => Ok(()),
-        }
+/// Was the work done that was measured?
+fn all_counted(before: Option<u64>, after: Option<u64>) -> Result<()> {
+    let (Some(before), Some(after)) = (before, after) else {
+        return Ok(());
+    };
+    let (counted, sent) = (after - before, u64::from(2 * PACKETS));
+    if counted * 100 < sent * 99 {
+        let why = format!("only {counted} of {sent} packets were counted");
+        return Err(CalibrateError::Implausible(why));
     }
+    Ok(())
 }
 
 /// What was measured in each round.
 #[derive(Default)]
 struct Rounds {
-    unwanted: Vec<f64>,
-    innocent: Vec<f64>,
-    flow: Vec<Flow>,
+    unwanted: Vec<Families<f64>>,
+    innocent: Vec<Families<f64>>,
+    /// TCP that a core carries.
+    gbit: Vec<f64>,
+}
+
+/// Of both families alike.
+fn both(of: &Families<f64>) -> f64 {
+    (of[0] + of[1]) / 2.0
+}
+
+/// A spread over rounds of which there is at least one.
+fn spread<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> Spread {
+    Spread::of(&rounds.iter().map(of).collect::<Vec<_>>()).expect("there was a round")
+}
+
+/// Round by round: what disturbed one disturbed its neighbour, too.
+fn beside<T>(ours: &[T], theirs: &[T], of: impl Fn(&T, &T) -> f64) -> Option<Spread> {
+    let pairs = ours.iter().zip(theirs);
+    Spread::of(&pairs.map(|(a, b)| of(a, b)).collect::<Vec<_>>())
+}
+
+impl Rounds {
+    fn drop_ratio(&self, nothing: &Self) -> Option<Spread> {
+        beside(&self.unwanted, &nothing.unwanted, |a, b| both(a) / both(b))
+    }
+
+    fn tcp_loss(&self, nothing: &Self) -> Option<Spread> {
+        beside(&self.gbit, &nothing.gbit, |a, b| 100.0 * (1.0 - a / b))
+    }
+
+    fn baseline(&self) -> Baseline {
+        Baseline {
+            unwanted_ns: spread(&self.unwanted, both),
+            unwanted_ns_ipv4: spread(&self.unwanted, |ns| ns[0]),
+            unwanted_ns_ipv6: spread(&self.unwanted, |ns| ns[1]),
+            innocent_ns: spread(&self.innocent, both),
+            tcp_gbit: spread(&self.gbit, |gbit| *gbit),
+        }
+    }
 }
 
 struct Row {
@@ -202,35 +278,31 @@ impl Row {
         }
     }
 
+    /// Would more rounds tell anything that matters to the choice?
+    fn has_settled(&self, nothing: &Rounds) -> bool {
+        if self.refused.is_some() || matches!(self.what, What::Rules(_)) {
+            return true;
+        }
+        let [of_it, of_none] = DROP_SETTLED;
+        let drops = self.rounds.drop_ratio(nothing);
+        let loss = self.rounds.tcp_loss(nothing);
+        drops.is_some_and(|ratio| ratio.width() <= of_none.max(of_it * ratio.median))
+            && loss.is_some_and(|loss| loss.width() <= TCP_SETTLED)
+    }
+
     fn figures(self, nothing: &Rounds) -> HookFigures {
-        // Round by round: what disturbed one disturbed its neighbour, too.
-        let beside = |ours: &[f64], theirs: &[f64], f: fn(f64, f64) -> f64| {
-            let pairs = ours.iter().zip(theirs);
-            Spread::of(&pairs.map(|(a, b)| f(*a, *b)).collect::<Vec<_>>())
-        };
-        let (ours, flows) = (&self.rounds, |rounds: &Rounds| -> Vec<f64> {
-            rounds.flow.iter().map(Flow::cpu_per_gb).collect()
-        });
+        let ours = &self.rounds;
+        let measured = !ours.gbit.is_empty();
         HookFigures {
             hook: self.name.to_owned(),
-            drop_ns: Spread::of(&ours.unwanted),
-            drop_ratio: beside(&ours.unwanted, &nothing.unwanted, |a, b| a / b),
-            innocent_ns: beside(&ours.innocent, &nothing.innocent, |a, b| a - b),
-            tcp: (!ours.flow.is_empty()).then(|| tcp(&ours.flow)),
-            tcp_loss: beside(&flows(ours), &flows(nothing), |a, b| 100.0 * (1.0 - b / a)),
+            drop_ns: measured.then(|| spread(&ours.unwanted, both)),
+            drop_ns_ipv4: measured.then(|| spread(&ours.unwanted, |ns| ns[0])),
+            drop_ns_ipv6: measured.then(|| spread(&ours.unwanted, |ns| ns[1])),
+            drop_ratio: ours.drop_ratio(nothing),
+            innocent_ns: beside(&ours.innocent, &nothing.innocent, |a, b| both(a) - both(b)),
+            tcp_gbit: measured.then(|| spread(&ours.gbit, |gbit| *gbit)),
+            tcp_loss: ours.tcp_loss(nothing),
             refused: self.refused,
         }
-    }
-}
-
-fn spread(rounds: &[f64]) -> Spread {
-    Spread::of(rounds).expect("a plan has at least one round")
-}
-
-fn tcp(flows: &[Flow]) -> Tcp {
-    let of = |f: fn(&Flow) -> f64| spread(&flows.iter().map(f).collect::<Vec<_>>());
-    Tcp {
-        gbit: of(Flow::gbit),
-        cpu_per_gb: of(Flow::cpu_per_gb),
     }
 }

@@ -1,18 +1,23 @@
 //! `weir calibrate`: what each hook costs on this host (`measure`, in the
 //! network namespaces of a `lane`, with `stream` for TCP and `subject` for what
-//! stands in the way), what can be seen of its real
-//! interfaces (`interface`), and the file that `backend = "auto"` goes by
-//! (`stored`). Which hook follows from the figures is decided in
-//! `weir_enforce::calibration`.
+//! stands in the way; `host` tells what else went on, `spread` how sure a figure
+//! is), what can be seen of its real interfaces (`interface`) and said of that (`remarks`), and the file that
+//! `backend = "auto"` goes by (`stored`). Which hook follows from the figures is
+//! decided in `weir_enforce::calibration`.
 
+mod host;
 pub mod interface;
 mod lane;
 pub mod measure;
+mod remarks;
+mod spread;
 pub mod stored;
 mod stream;
 mod subject;
 
+pub use host::Company;
 pub use measure::{Plan, measure};
+pub use spread::Spread;
 pub use stored::{FILE, Figures, Machine, load, save};
 
 /// Why nothing was measured.

@@ -5,29 +5,33 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::Path,
     time::Duration,
 };
 
+use rustix::{fs::OFlags, io::Errno, process::geteuid};
 use serde::{Deserialize, Serialize};
 use weir_enforce::{
     calibration::{Calibration, HookCost, KnownInterface},
     kernel::Hook,
 };
 
+use super::{host::Company, spread::Spread};
 use crate::escape;
 
 /// The file in the state directory.
 pub const FILE: &str = "calibration.json";
 /// Of the file; a reader of another refuses it.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A real one has some 3 KiB.
 const MAX_SIZE: u64 = 256 << 10;
 const MAX_HOOKS: usize = 32;
 const MAX_INTERFACES: usize = 1024;
 /// Nobody drops as slowly: one millisecond a packet.
 const MAX_NANOS: f64 = 1e6;
+/// Nothing makes a packet as much dearer.
+const MAX_RATIO: f64 = 1e3;
 
 /// What of the machine the figures hold for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,53 +86,19 @@ impl Machine {
     }
 }
 
-/// The middle of the rounds, and between which they lay.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// Half of the rounds were below.
-    pub median: f64,
-    /// The least.
-    pub min: f64,
-    /// The greatest.
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of these rounds, to four decimal places; `None` of none.
-    pub fn of(rounds: &[f64]) -> Option<Self> {
-        let mut sorted: Vec<f64> = rounds.iter().map(|n| (n * 1e4).round() / 1e4).collect();
-        sorted.sort_by(f64::total_cmp);
-        Some(Self {
-            median: sorted.get(sorted.len() / 2).copied()?,
-            min: *sorted.first()?,
-            max: *sorted.last()?,
-        })
-    }
-
-    fn is_sane(&self, max: f64) -> bool {
-        // A difference of two measurements may come out a little below zero.
-        self.min >= -max && self.min <= self.median && self.median <= self.max && self.max <= max
-    }
-}
-
-/// TCP between two namespaces, one stream.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Tcp {
-    /// Throughput, Gbit/s.
-    pub gbit: Spread,
-    /// Processor time of both ends for a gigabyte, seconds.
-    pub cpu_per_gb: Spread,
-}
-
 /// A packet and TCP without any hook.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
     /// A packet that nobody wants goes through the stack, ns of one core.
     pub unwanted_ns: Spread,
+    /// Of IPv4 alone.
+    pub unwanted_ns_ipv4: Spread,
+    /// Of IPv6 alone.
+    pub unwanted_ns_ipv6: Spread,
     /// A packet to an address that is not here, ns of one core.
     pub innocent_ns: Spread,
-    /// A stream.
-    pub tcp: Tcp,
+    /// TCP that a core carries when it is both ends, Gbit/s.
+    pub tcp_gbit: Spread,
 }
 
 /// One hook.
@@ -142,16 +112,22 @@ pub struct HookFigures {
     /// A packet of a banned source, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ns: Option<Spread>,
+    /// Of IPv4 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop_ns_ipv4: Option<Spread>,
+    /// Of IPv6 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop_ns_ipv6: Option<Spread>,
     /// The same as a share of what it costs without a hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_ratio: Option<Spread>,
     /// What an innocent packet costs more than without a hook, ns of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub innocent_ns: Option<Spread>,
-    /// A stream through it.
+    /// The same through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tcp: Option<Tcp>,
-    /// How much less TCP a core carries, percent; below zero by noise.
+    pub tcp_gbit: Option<Spread>,
+    /// How much less than without a hook, percent; below zero by noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_loss: Option<Spread>,
 }
@@ -171,11 +147,21 @@ pub struct SeenInterface {
     pub native_xdp: Option<bool>,
     /// For jumbo frames as well?
     pub native_frags: Option<bool>,
+    /// What of these puts packets together before the stack sees them, by the
+    /// names that ethtool takes: gro, rx-gro-hw, lro.
+    #[serde(default)]
+    pub offloads: Vec<String>,
+    /// Receive queues in use, and how many the driver could have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<[u32; 2]>,
     /// BPF programs at weir's hooks.
     pub programs: Vec<String>,
     /// Hooks that were attached to it for a moment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Trial>,
+    /// What the administrator should know or change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<String>,
 }
 
 /// Did a hook attach?
@@ -185,6 +171,20 @@ pub struct Trial {
     pub hook: String,
     /// Why not, if it did not.
     pub refused: Option<String>,
+}
+
+/// How it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Rounds that counted.
+    pub rounds: usize,
+    /// How long it took, preparations included.
+    pub seconds: u64,
+    /// Did the hooks' figures settle before the time was over?
+    pub settled: bool,
+    /// What else the machine did.
+    #[serde(flatten)]
+    pub company: Company,
 }
 
 /// What the file holds.
@@ -199,8 +199,8 @@ pub struct Figures {
     /// Where.
     #[serde(flatten)]
     pub machine: Machine,
-    /// Were the rounds short?
-    pub quick: bool,
+    /// How.
+    pub run: Run,
     /// The driver of the devices that the hooks were measured on.
     pub driver: String,
     /// Without a hook.
@@ -213,7 +213,7 @@ pub struct Figures {
 
 impl Figures {
     /// Of now and here.
-    pub fn new(quick: bool, baseline: Baseline, hooks: Vec<HookFigures>) -> Self {
+    pub fn new(run: Run, baseline: Baseline, hooks: Vec<HookFigures>) -> Self {
         Self {
             format: FORMAT,
             weir: env!("CARGO_PKG_VERSION").to_owned(),
@@ -222,7 +222,7 @@ impl Figures {
                 .unwrap_or_default()
                 .to_string(),
             machine: Machine::this(),
-            quick,
+            run,
             driver: "veth".to_owned(),
             baseline,
             hooks,
@@ -232,6 +232,11 @@ impl Figures {
 
     /// What the choice of a hook needs of it.
     pub fn advice(&self) -> Calibration {
+        let nanos = |ns: f64| Duration::from_nanos(ns.round().max(0.0) as u64);
+        let percent = |loss: f64| loss.round().clamp(0.0, 100.0) as u8;
+        // Of their own round's figure without a hook: steadier than the
+        // figures themselves where the processor's speed changes.
+        let without = self.baseline.unwanted_ns.median;
         let cost = |figures: &HookFigures| {
             if figures.refused.is_some() {
                 return None;
@@ -240,11 +245,9 @@ impl Figures {
                 // A hook of a later weir is none of this one's.
                 hook: Hook::from_name(&figures.hook)?,
                 drop: figures
-                    .drop_ns
-                    .map(|ns| Duration::from_nanos(ns.median.max(0.0) as u64)),
-                traffic: figures
-                    .tcp_loss
-                    .map(|loss| loss.median.round().clamp(0.0, 100.0) as u8),
+                    .drop_ratio
+                    .map(|ratio| ratio.map(|share| nanos(share * without))),
+                traffic: figures.tcp_loss.map(|loss| loss.map(percent)),
             })
         };
         Calibration {
@@ -268,7 +271,10 @@ impl Figures {
         let spreads = |max| {
             move |spread: &Option<Spread>| spread.as_ref().is_none_or(|spread| spread.is_sane(max))
         };
-        let (nanos, percent) = (spreads(MAX_NANOS), spreads(100.0));
+        let (nanos, percent, ratio) = (spreads(MAX_NANOS), spreads(1000.0), spreads(MAX_RATIO));
+        if !self.baseline.unwanted_ns.is_sane(MAX_NANOS) {
+            return Some("its figures are out of range");
+        }
         if self.date.parse::<jiff::Timestamp>().is_err() {
             return Some("its date is none");
         }
@@ -284,9 +290,8 @@ impl Figures {
         let sane = |hook: &HookFigures| {
             nanos(&hook.drop_ns)
                 && hook.drop_ns.is_none_or(|ns| ns.median > 0.0)
-                && hook
-                    .tcp_loss
-                    .is_none_or(|loss| loss.median <= 100.0 && percent(&Some(loss)))
+                && ratio(&hook.drop_ratio)
+                && percent(&hook.tcp_loss)
         };
         (!self.hooks.iter().all(sane)).then_some("its figures are out of range")
     }
@@ -335,19 +340,30 @@ fn load_for(state_dir: &Path, now: &Machine) -> Result<Option<Calibration>, Stri
     Ok(Some(figures.advice()))
 }
 
-/// A regular file's content; a pipe in its place must not hold the daemon up.
+/// A regular file's content, if nobody but root and this process's user can have
+/// written it; a pipe in its place must not hold the daemon up.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let opened = OpenOptions::new()
         .read(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
         .open(path);
     let file = match opened {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return Err(io::Error::other("it is a symbolic link"));
+        }
         opened => opened?,
     };
     let about = file.metadata()?;
     if !about.is_file() {
         return Err(io::Error::other("it is no regular file"));
+    }
+    let owner = about.uid();
+    if owner != 0 && owner != geteuid().as_raw() {
+        return Err(io::Error::other(format!("it belongs to user {owner}")));
+    }
+    if about.mode() & 0o022 != 0 {
+        return Err(io::Error::other("others than its owner may write to it"));
     }
     if about.len() > MAX_SIZE {
         return Err(io::Error::other(format!(

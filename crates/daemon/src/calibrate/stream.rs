@@ -1,17 +1,23 @@
 //! A bulk TCP stream between two namespaces, with sockets of our own, and the
-//! processor time that it takes: that of both ends' threads, in whose context
-//! the packets of a veth pair are handled, and of ksoftirqd beside them.
+//! processor time that it takes. One thread is both ends: packets of a veth pair
+//! are handled in the context of who sends them, so all the work is that thread's
+//! (and ksoftirqd's beside it), and does not depend on when a scheduler lets two
+//! ends have their turns.
 
 use std::{
     fs,
     io::{self, Read, Write},
-    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    sync::LazyLock,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    time::{ClockId, clock_gettime},
+};
 use weir_lab::Namespace;
 
 use super::{CalibrateError, lane::pin};
@@ -19,26 +25,8 @@ use super::{CalibrateError, lane::pin};
 /// For a connection that a hook does not let through.
 const PATIENCE: Duration = Duration::from_secs(3);
 const CHUNK: usize = 128 << 10;
-const ENOUGH: usize = 8 << 20;
-
-/// What went through in which time.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Flow {
-    bytes: u64,
-    took: Duration,
-    cpu: Duration,
-}
-
-impl Flow {
-    pub(super) fn gbit(&self) -> f64 {
-        self.bytes as f64 * 8.0 / self.took.as_secs_f64() / 1e9
-    }
-
-    /// Seconds for a gigabyte.
-    pub(super) fn cpu_per_gb(&self) -> f64 {
-        self.cpu.as_secs_f64() / (self.bytes as f64 / 1e9)
-    }
-}
+/// Of each family: a connection's first packets, which are small, weigh little.
+const BYTES: usize = 24 << 20;
 
 /// A client and a server.
 pub(super) struct Ends {
@@ -46,7 +34,6 @@ pub(super) struct Ends {
     server: Namespace,
     /// The server's, one of each family.
     addrs: [IpAddr; 2],
-    cpu: Processors,
 }
 
 impl Ends {
@@ -55,14 +42,31 @@ impl Ends {
             client,
             server,
             addrs,
-            cpu: Processors::new(),
         }
     }
 
-    /// Streams for so long, in turn by one family and the other.
-    pub(super) fn run(&self, round: usize, time: Duration) -> Result<Flow, CalibrateError> {
-        let fail = || CalibrateError::system("stream through a veth pair");
-        let at = SocketAddr::new(self.addrs[round % 2], 0);
+    /// What a core carries when it does all that both ends have to, Gbit/s, half
+    /// of it by each family.
+    pub(super) fn gbit(&self) -> Result<f64, CalibrateError> {
+        let mut took = Duration::ZERO;
+        for addr in self.addrs {
+            let (client, server) = self.connect(addr)?;
+            let (spent, done) = thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    pin(0);
+                    spent(|| carry(client, server))
+                });
+                thread.join().expect("no panic in here")
+            });
+            done.map_err(fail())?;
+            took += spent;
+        }
+        let bits = (self.addrs.len() * BYTES * 8) as f64;
+        Ok(bits / took.as_secs_f64() / 1e9)
+    }
+
+    fn connect(&self, addr: IpAddr) -> Result<(TcpStream, TcpStream), CalibrateError> {
+        let at = SocketAddr::new(addr, 0);
         let listener = self
             .server
             .enter(|| TcpListener::bind(at))?
@@ -74,64 +78,73 @@ impl Ends {
             .map_err(fail())?;
         let (server, _) = listener.accept().map_err(fail())?;
         for stream in [&client, &server] {
-            stream
-                .set_read_timeout(Some(PATIENCE))
-                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-                .map_err(fail())?;
+            stream.set_nonblocking(true).map_err(fail())?;
         }
-        let begun = Instant::now();
-        let (kernel, (sent, received)) = self.cpu.kernel(|| {
-            thread::scope(|scope| {
-                let sender = scope.spawn(|| on_cpu(0, || send(client, time)));
-                let receiver = scope.spawn(|| on_cpu(1, || receive(server)));
-                (sender.join(), receiver.join())
-            })
-        });
-        let took = begun.elapsed();
-        let (sending, sent) = sent.expect("no panic in here");
-        let (receiving, received) = received.expect("no panic in here");
-        sent.map_err(fail())?;
-        let bytes = received.map_err(fail())?;
-        if bytes == 0 {
-            let why = "no byte of a TCP stream came through";
-            return Err(CalibrateError::Implausible(why.to_owned()));
-        }
-        Ok(Flow {
-            bytes,
-            took,
-            cpu: sending + receiving + kernel,
-        })
+        Ok((client, server))
     }
 }
 
-/// A thread's answer, and its processor time for it.
-fn on_cpu<T>(which: usize, work: impl FnOnce() -> T) -> (Duration, T) {
-    pin(which);
-    thread_time(work)
+fn fail() -> impl FnOnce(io::Error) -> CalibrateError {
+    CalibrateError::system("stream through a veth pair")
 }
 
-/// On a busy host the time may be over before this thread had its turn: it
-/// goes on until enough was sent to divide by.
-fn send(mut stream: TcpStream, time: Duration) -> io::Result<()> {
-    let bytes = vec![0x77; CHUNK];
-    let begun = Instant::now();
-    let mut sent = 0;
-    while begun.elapsed() < time || (sent < ENOUGH && begun.elapsed() < PATIENCE) {
-        stream.write_all(&bytes)?;
-        sent += CHUNK;
-    }
-    stream.shutdown(Shutdown::Write)
-}
-
-fn receive(mut stream: TcpStream) -> io::Result<u64> {
-    let mut bytes = vec![0; CHUNK];
-    let mut received = 0;
-    loop {
-        match stream.read(&mut bytes)? {
-            0 => return Ok(received),
-            len => received += len as u64,
+/// Writes as much as the connection takes, reads what came, and so on.
+fn carry(mut client: TcpStream, mut server: TcpStream) -> io::Result<()> {
+    let (bytes, mut buffer) = (vec![0x77; CHUNK], vec![0; CHUNK]);
+    let (mut sent, mut received) = (0, 0);
+    while received < BYTES {
+        let before = sent + received;
+        while sent < BYTES {
+            match unless_blocked(client.write(&bytes[..CHUNK.min(BYTES - sent)]))? {
+                Some(len) => sent += len,
+                None => break,
+            }
+        }
+        while received < BYTES {
+            match unless_blocked(server.read(&mut buffer))? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(len) => received += len,
+                None => break,
+            }
+        }
+        if sent + received == before {
+            wait(&client, &server, sent < BYTES)?;
         }
     }
+    Ok(())
+}
+
+fn unless_blocked(done: io::Result<usize>) -> io::Result<Option<usize>> {
+    match done {
+        Ok(len) => Ok(Some(len)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Until one of the two can go on: ksoftirqd has the packets.
+fn wait(client: &TcpStream, server: &TcpStream, more: bool) -> io::Result<()> {
+    let mut ends = [
+        PollFd::new(server, PollFlags::IN),
+        PollFd::new(client, PollFlags::OUT),
+    ];
+    let ends = if more { &mut ends[..] } else { &mut ends[..1] };
+    let patience = Timespec {
+        tv_sec: PATIENCE.as_secs() as _,
+        tv_nsec: 0,
+    };
+    match poll(ends, Some(&patience))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Processor time, which unlike the clock on the wall does not count what
+/// other programs do meanwhile: of the calling thread, and of ksoftirqd, which
+/// helps out when packets are many.
+pub(super) fn spent<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let (kernel, (own, done)) = of_kernel(|| thread_time(work));
+    (own + kernel, done)
 }
 
 fn thread_time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
@@ -144,42 +157,23 @@ fn thread_time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (now().saturating_sub(before), done)
 }
 
-/// Processor time, which unlike the clock on the wall does not count what
-/// other programs do meanwhile.
-pub(super) struct Processors {
-    /// schedstat of each ksoftirqd, which helps out when packets are many.
-    kernel_threads: Vec<PathBuf>,
+fn of_kernel<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let before = kernel_threads();
+    let done = work();
+    (kernel_threads().saturating_sub(before), done)
 }
 
-impl Processors {
-    pub(super) fn new() -> Self {
-        let kernel_threads = fs::read_dir("/proc")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|dir| {
-                fs::read_to_string(dir.join("comm"))
-                    .is_ok_and(|name| name.starts_with("ksoftirqd/"))
-            })
-            .map(|dir| dir.join("schedstat"))
-            .collect();
-        Self { kernel_threads }
-    }
-
-    /// Of the kernel's own threads while something is done.
-    fn kernel<T>(&self, work: impl FnOnce() -> T) -> (Duration, T) {
-        let now = || -> Duration { self.kernel_threads.iter().map(|file| of_thread(file)).sum() };
-        let before = now();
-        let done = work();
-        (now().saturating_sub(before), done)
-    }
-
-    /// Of the calling thread and of the kernel's.
-    pub(super) fn spent<T>(&self, work: impl FnOnce() -> T) -> (Duration, T) {
-        let (kernel, (own, done)) = self.kernel(|| thread_time(work));
-        (own + kernel, done)
-    }
+/// What every ksoftirqd spent so far.
+pub(super) fn kernel_threads() -> Duration {
+    static SCHEDSTAT: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let is_one = |dir: &PathBuf| {
+            fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
+        };
+        let dirs = processes.map(|entry| entry.path()).filter(is_one);
+        dirs.map(|dir| dir.join("schedstat")).collect()
+    });
+    SCHEDSTAT.iter().map(|file| of_thread(file)).sum()
 }
 
 /// The first number of schedstat: nanoseconds on a processor.

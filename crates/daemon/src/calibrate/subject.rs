@@ -28,19 +28,37 @@ use super::{
 type Result<T> = std::result::Result<T, CalibrateError>;
 
 /// The hooks that are measured, and that `auto` chooses among.
-pub(super) const HOOKS: [Hook; 4] = [Hook::Xdp, Hook::XdpGeneric, Hook::Tcx, Hook::ClsBpf];
+pub(super) const HOOKS: [Hook; 5] = [
+    Hook::Xdp,
+    Hook::XdpGeneric,
+    Hook::Tcx,
+    Hook::ClsBpf,
+    Hook::Netfilter,
+];
 /// The other backends, for comparison.
 pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
 
 /// The packet path on hooks of a lane.
 pub(super) struct PacketPath {
     path: Generation,
+    /// Why there is no program for netfilter.
+    no_netfilter: Option<String>,
     pins: io::Result<Pins>,
 }
 
 impl PacketPath {
     pub(super) fn new(lane: &Lane) -> Result<Self> {
-        let path = empty_path(2 * BANS as usize)?;
+        let options = Options {
+            netfilter: true,
+            ..Options::bans(Geometry::for_bans(2 * BANS as usize, 0))
+        };
+        let (path, no_netfilter) = match Generation::create(1, &options, None) {
+            Ok(path) => (path, None),
+            Err(why) => (empty_path(2 * BANS as usize)?, Some(why.to_string())),
+        };
+        for place in [&lane.target, &lane.served] {
+            path.judge_interface(place.ifindex)?;
+        }
         record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
         for prefix in lane.prefixes() {
             let placed = path.table.insert(Slot {
@@ -54,14 +72,23 @@ impl PacketPath {
             }
         }
         let pins = Pins::new().map_err(|e| io::Error::other(e.to_string()));
-        Ok(Self { path, pins })
+        Ok(Self {
+            path,
+            no_netfilter,
+            pins,
+        })
     }
 
     pub(super) fn attach(&self, place: &Place, hook: Hook) -> io::Result<AttachedLink> {
+        if let (Hook::Netfilter, Some(why)) = (hook, &self.no_netfilter) {
+            return Err(io::Error::other(why.clone()));
+        }
         let pin = match (hook, &self.pins) {
-            // A filter is no link: it is known by what is pinned beside it.
-            (Hook::ClsBpf, Ok(pins)) => Some(pins.directory().join(hook.name())),
-            (Hook::ClsBpf, Err(why)) => return Err(io::Error::other(why.to_string())),
+            // No links of an interface: known by what is pinned beside them.
+            (Hook::ClsBpf | Hook::Netfilter, Ok(pins)) => Some(pins.directory().join(hook.name())),
+            (Hook::ClsBpf | Hook::Netfilter, Err(why)) => {
+                return Err(io::Error::other(why.to_string()));
+            }
             _ => None,
         };
         place.attach(self.path.program(hook), hook, pin.as_deref())
@@ -115,21 +142,7 @@ impl Drop for Pins {
 
 /// The shipped packet path with room for this many bans.
 pub(super) fn empty_path(bans: usize) -> Result<Generation> {
-    let options = Options {
-        geometry: Geometry::for_bans(bans, 0),
-        // Nobody chooses addresses here.
-        seed: [
-            0x9e37_79b9_7f4a_7c15,
-            0xd6e8_feb8_6659_fd93,
-            0xa076_1d64_78bd_642f,
-        ],
-        v4_length: 0,
-        class_lines: 0,
-        flow_jiffies: 0,
-        reject: false,
-        drop_innocent: false,
-        netfilter: false,
-    };
+    let options = Options::bans(Geometry::for_bans(bans, 0));
     Ok(Generation::create(1, &options, None)?)
 }
 
@@ -139,6 +152,7 @@ pub(super) fn refusal(hook: Hook, error: &io::Error) -> String {
         Hook::Tcx if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
             "this kernel has no tcx (6.6 or newer)".to_owned()
         }
+        Hook::Netfilter => format!("{error} (Linux 6.4, CONFIG_NETFILTER_BPF_LINK)"),
         _ => error.to_string(),
     }
 }

@@ -48,7 +48,7 @@ fn candidates(
     }
 }
 
-fn find(name: &str) -> Result<Device, Error> {
+fn find(name: &str, wanted: Option<Hook>) -> Result<Device, Error> {
     let device = Device::find(name).map_err(|e| {
         Error::Unsupported(match e.raw_os_error() {
             Some(errno) if errno == rustix::io::Errno::NODEV.raw_os_error() => {
@@ -57,10 +57,15 @@ fn find(name: &str) -> Result<Device, Error> {
             _ => format!("cannot look at interface {name:?}: {e}"),
         })
     })?;
-    if !device.is_ethernet() {
+    if let Some(hook) = wanted
+        && hook != Hook::Netfilter
+        && !device.is_ethernet()
+    {
         return Err(Error::Unsupported(format!(
-            "interface {name} carries no Ethernet frames (kind {}, driver {:?}): tun, wireguard and ppp are not supported yet",
-            device.kind, device.driver
+            "interface {name} carries no Ethernet frames (kind {}, driver {:?}), and {} judges nothing else: backend = \"auto\", \"netfilter\", \"nft\" or \"ipset\" does",
+            device.kind,
+            device.driver,
+            hook.name()
         )));
     }
     Ok(device)
@@ -78,8 +83,14 @@ impl Interface {
 
     /// Can weir protect an interface of this name? The check before anything
     /// is changed.
-    pub(super) fn check(name: &str) -> Result<(), Error> {
-        find(name).map(|_| ())
+    pub(super) fn check(name: &str, wanted: Option<Hook>) -> Result<(), Error> {
+        find(name, wanted).map(|_| ())
+    }
+
+    /// Would netfilter be tried first?
+    pub(super) fn leads_to_netfilter(name: &str, wanted: Option<Hook>, advice: &Advice) -> bool {
+        find(name, wanted)
+            .is_ok_and(|device| candidates(wanted, advice, name, &device).0[0] == Hook::Netfilter)
     }
 
     /// Attaches, or takes over what an earlier daemon attached.
@@ -90,7 +101,7 @@ impl Interface {
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<(), Error> {
-        let device = find(&self.name)?;
+        let device = find(&self.name, wanted)?;
         let (hooks, why) = candidates(wanted, advice, &self.name, &device);
         self.note = why;
         self.attach_egress(hooks[0], &device, generation, links)?;
@@ -156,6 +167,14 @@ impl Interface {
                 remove_pin(&ours.pin)?;
             }
             if hook == Hook::Netfilter {
+                if generation.has_decoys {
+                    refusals.push("netfilter: it has no decoy ports".to_owned());
+                    continue;
+                }
+                if !generation.has_netfilter() {
+                    refusals.push("netfilter: its program is not loaded".to_owned());
+                    continue;
+                }
                 generation.judge_interface(device.index)?;
             }
             let pin = pin_of(links, &self.name, hook);
@@ -233,6 +252,12 @@ impl Interface {
                     pin,
                 });
             }
+        }
+        if !device.is_ethernet() {
+            return Err(Error::Unsupported(format!(
+                "what goes out of {} cannot be judged, as geofence and lists want: it carries no Ethernet frames",
+                self.name
+            )));
         }
         let mut hooks = vec![ingress.egress(), Hook::EgressClsBpf];
         hooks.dedup();
@@ -334,7 +359,7 @@ impl Interface {
             Err(e) if gone(&e) => return Ok(()),
             done => done?,
         }
-        let Ok(device) = find(&self.name) else {
+        let Ok(device) = find(&self.name, Some(attached.hook)) else {
             return Ok(());
         };
         match self.attach_egress(attached.hook, &device, generation, links) {

@@ -18,7 +18,7 @@ impl Kernel {
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
             }
-            without_decoys(self.settings().backend, decoys)?;
+            without_decoys(self.effective(), decoys)?;
             // The maps are those of all generations.
             current.decoys.write_own(&decoys.own)?;
             current.decoys.write_ports(&decoys.ports);

@@ -13,6 +13,7 @@ mod decoy;
 mod eviction;
 mod growth;
 mod insertion;
+mod netfilter;
 mod policies;
 pub(crate) mod watch;
 mod wide;
@@ -126,7 +127,7 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
 /// exist; pins that are not whole.
 pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
-        Interface::check(name)?;
+        Interface::check(name, config.settings.backend.hook())?;
     }
     // First, for it fails without permission before anything is made.
     let clock = JiffyClock::probe()?;
@@ -331,25 +332,67 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sees to a generation with the netfilter program where that hook is wanted.
-    fn prepare_netfilter(&self, settings: &Settings) -> Result<(), Error> {
-        let wanted = settings.backend.hook() == Some(Hook::Netfilter);
-        self.netfilter.store(wanted, Ordering::Relaxed);
-        if !wanted || self.tables().current.has_netfilter() {
-            return Ok(());
+    fn attach_all(&self) -> Result<(), Error> {
+        let (hook, advice) = self.wanted();
+        let tables = self.tables();
+        let links = self.instance.links();
+        let mut interfaces = self.interfaces();
+        for interface in interfaces.iter_mut() {
+            interface.attach(hook, &advice, &tables.current, &links)?;
+            fault::point("attach-between-interfaces");
         }
-        let mut shape = self.shape();
-        let geometry = self.tables().current.table.geometry();
-        self.next_generation(&mut shape, geometry)
+        for (name, _, pin) in attach::all_pinned(&links) {
+            if !interfaces.iter().any(|i| i.name == name) {
+                attach::remove_link(&pin)?;
+            }
+        }
+        self.name_interfaces(&tables, &interfaces);
+        self.attached.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Has netfilter judge those that are attached there, and no others.
-    fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) {
-        let judged: Vec<_> = interfaces
-            .iter()
-            .filter_map(Interface::judged_by_netfilter)
-            .collect();
-        tables.current.judge_only(&judged);
+    fn attach_as(&self, settings: &Settings) -> Result<(), Error> {
+        let tables = self.tables();
+        let links = self.instance.links();
+        let mut interfaces = self.interfaces();
+        let mut added = Vec::new();
+        for name in &settings.interfaces {
+            match interfaces.iter_mut().find(|i| i.name == *name) {
+                Some(known) => known.attach(
+                    settings.backend.hook(),
+                    &settings.advice,
+                    &tables.current,
+                    &links,
+                )?,
+                None => {
+                    let mut new = Interface::new(name);
+                    new.attach(
+                        settings.backend.hook(),
+                        &settings.advice,
+                        &tables.current,
+                        &links,
+                    )?;
+                    added.push(new);
+                }
+            }
+        }
+        for gone in interfaces
+            .iter_mut()
+            .filter(|i| !settings.interfaces.contains(&i.name))
+        {
+            gone.detach(&links)?;
+        }
+        interfaces.retain(|i| settings.interfaces.contains(&i.name));
+        interfaces.append(&mut added);
+        self.name_interfaces(&tables, &interfaces);
+        for generation in std::iter::once(&tables.current).chain(&tables.next) {
+            generation.table.set_observe(settings.observe);
+        }
+        *self
+            .settings
+            .write()
+            .expect("no holder of this lock panics") = settings.clone();
+        Ok(())
     }
 
     /// Attaches interfaces that came back under their name. Called on every
@@ -398,7 +441,7 @@ impl Backend for Kernel {
     }
 
     fn limits(&self) -> &'static [Limit] {
-        self.settings().backend.limits()
+        self.effective().limits()
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
@@ -532,72 +575,15 @@ impl Backend for Kernel {
     }
 
     fn attach(&self) -> Result<(), Error> {
-        let (hook, advice) = self.wanted();
         let settings = self.settings().clone();
-        self.prepare_netfilter(&settings)?;
-        let tables = self.tables();
-        let links = self.instance.links();
-        let mut interfaces = self.interfaces();
-        for interface in interfaces.iter_mut() {
-            interface.attach(hook, &advice, &tables.current, &links)?;
-            fault::point("attach-between-interfaces");
-        }
-        for (name, _, pin) in attach::all_pinned(&links) {
-            if !interfaces.iter().any(|i| i.name == name) {
-                attach::remove_link(&pin)?;
-            }
-        }
-        self.name_interfaces(&tables, &interfaces);
-        self.attached.store(true, Ordering::Relaxed);
-        Ok(())
+        self.or_with_netfilter(&settings, || self.attach_all())
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
         for name in &settings.interfaces {
-            Interface::check(name)?;
+            Interface::check(name, settings.backend.hook())?;
         }
-        self.prepare_netfilter(settings)?;
-        let tables = self.tables();
-        let links = self.instance.links();
-        let mut interfaces = self.interfaces();
-        let mut added = Vec::new();
-        for name in &settings.interfaces {
-            match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => known.attach(
-                    settings.backend.hook(),
-                    &settings.advice,
-                    &tables.current,
-                    &links,
-                )?,
-                None => {
-                    let mut new = Interface::new(name);
-                    new.attach(
-                        settings.backend.hook(),
-                        &settings.advice,
-                        &tables.current,
-                        &links,
-                    )?;
-                    added.push(new);
-                }
-            }
-        }
-        for gone in interfaces
-            .iter_mut()
-            .filter(|i| !settings.interfaces.contains(&i.name))
-        {
-            gone.detach(&links)?;
-        }
-        interfaces.retain(|i| settings.interfaces.contains(&i.name));
-        interfaces.append(&mut added);
-        self.name_interfaces(&tables, &interfaces);
-        for generation in std::iter::once(&tables.current).chain(&tables.next) {
-            generation.table.set_observe(settings.observe);
-        }
-        *self
-            .settings
-            .write()
-            .expect("no holder of this lock panics") = settings.clone();
-        Ok(())
+        self.or_with_netfilter(settings, || self.attach_as(settings))
     }
 
     fn attachments(&self) -> Vec<Attachment> {

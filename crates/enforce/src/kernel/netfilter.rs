@@ -1,0 +1,67 @@
+//! When the netfilter program is loaded, and whom it judges. It costs time and
+//! memory to load, and an old kernel refuses it: so it is there only where it is
+//! wanted by name, or where `auto` has nothing better.
+
+use std::sync::atomic::Ordering;
+
+use weir_kernel::link::Hook;
+
+use super::{Kernel, Tables, attach::Interface};
+use crate::{Choice, Error, Settings};
+
+impl Kernel {
+    /// Attaches with the netfilter program where that hook is named, or `auto`
+    /// tries it first or finds no other: it is loaded for nobody else.
+    pub(super) fn or_with_netfilter(
+        &self,
+        settings: &Settings,
+        attach: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let wanted = settings.backend.hook();
+        let leads_there =
+            |name: &String| Interface::leads_to_netfilter(name, wanted, &settings.advice);
+        let first = wanted == Some(Hook::Netfilter) || settings.interfaces.iter().any(leads_there);
+        self.netfilter.store(first, Ordering::Relaxed);
+        let load = || {
+            self.netfilter.store(true, Ordering::Relaxed);
+            let mut shape = self.shape();
+            let geometry = self.tables().current.table.geometry();
+            self.next_generation(&mut shape, geometry)
+        };
+        let has_it = || self.tables().current.has_netfilter();
+        if first && !has_it() {
+            load()?;
+        }
+        match attach() {
+            Err(Error::Unsupported(why)) if wanted.is_none() && !has_it() => {
+                load().map_err(|e| Error::Unsupported(format!("{why}; netfilter: {e}")))?;
+                attach()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The backend as far as its limits go.
+    pub(super) fn effective(&self) -> Choice {
+        // By the order of locks, not held while interfaces are.
+        let backend = self.settings().backend;
+        match backend {
+            Choice::Auto if self.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
+            backend => backend,
+        }
+    }
+
+    fn any_on_netfilter(&self) -> bool {
+        let interfaces = self.interfaces();
+        interfaces.iter().any(|i| i.judged_by_netfilter().is_some())
+    }
+
+    /// Has netfilter judge those that are attached there, and no others.
+    pub(super) fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) {
+        let judged: Vec<_> = interfaces
+            .iter()
+            .filter_map(Interface::judged_by_netfilter)
+            .collect();
+        tables.current.judge_only(&judged);
+    }
+}
