@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, CalibrateError>;
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Rounds go on until every hook's figures have settled, but not longer. A
-    /// plan too short for [`Plan::LEAST`] rounds takes the time that they need.
+    /// plan too short for [`Plan::LEAST_LATE`] rounds takes what they need.
     pub time: Duration,
 }
 
@@ -41,8 +41,10 @@ impl Plan {
     pub const QUICK: Self = Self {
         time: Duration::from_secs(12),
     };
-    /// Rounds in any case.
-    pub const LEAST: usize = 5;
+    /// Rounds before figures may have settled.
+    const LEAST: usize = 5;
+    /// Rounds in any case, on a host that gives hardly any processor time.
+    const LEAST_LATE: usize = 3;
 }
 
 /// A drop cost has settled once its bounds are no further apart than this share
@@ -89,30 +91,30 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
     rows.iter_mut()
         .for_each(|row| row.rounds = Rounds::default());
 
-    let (mut round, first) = (0, Instant::now());
+    let first = Instant::now();
     let settled = loop {
-        round += 1;
+        let rounds = nothing.gbit.len();
         let unsettled = rows.iter().filter(|row| !row.has_settled(&nothing));
         let names: Vec<_> = unsettled.map(|row| row.name).collect();
-        let enough = round > Plan::LEAST;
-        if enough && names.is_empty() {
+        if rounds >= Plan::LEAST && names.is_empty() {
             break true;
         }
         // A round takes as long as those before it.
-        let another = first.elapsed() / (round as u32).max(2).saturating_sub(1);
-        if enough && begun.elapsed() + another > plan.time {
+        let another = first.elapsed().div_f64(rounds.max(1) as f64);
+        if rounds >= Plan::LEAST_LATE && begun.elapsed() + another > plan.time {
             break false;
         }
-        progress(&match enough {
-            false => format!("round {round}, of {} at least", Plan::LEAST),
-            true => format!(
-                "round {round}, {} of {} s: {} not sure yet",
-                begun.elapsed().as_secs(),
-                plan.time.as_secs(),
-                names.join(", ")
-            ),
-        });
-        site.round(round, &mut rows, &mut nothing, stop)?;
+        let mut what = format!(
+            "round {}, {} of {} s",
+            rounds + 1,
+            begun.elapsed().as_secs(),
+            plan.time.as_secs()
+        );
+        if rounds >= Plan::LEAST {
+            what += &format!(": {} not sure yet", names.join(", "));
+        }
+        progress(&what);
+        site.round(rounds + 1, &mut rows, &mut nothing, stop)?;
     };
     let run = Run {
         rounds: nothing.gbit.len(),
