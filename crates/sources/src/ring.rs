@@ -467,10 +467,11 @@ mod tests {
         let begun = Instant::now();
         std::thread::scope(|scope| {
             for index in 0..3 {
-                let (ring, seen) = (&ring, &seen);
+                let seen = &seen;
+                // Here, not in the thread: writers wait only for who reads.
+                let mut source = ring.source(index).unwrap();
+                assert_eq!(source.statistics().is_some(), index == 0);
                 scope.spawn(move || {
-                    let mut source = ring.source(index).unwrap();
-                    assert_eq!(source.statistics().is_some(), index == 0);
                     while seen.lock().unwrap().len() < 4 * RECORDS {
                         assert!(begun.elapsed() < SOON);
                         let each = &mut |line: &[u8], origin: Origin<'_>| {
