@@ -47,35 +47,7 @@ mod tests {
     use weir_enforce::calibration::Calibration;
 
     use super::*;
-    use crate::config::Config;
-
-    /// A host with a calibration, good or not.
-    struct Calibrated(Result<Option<Calibration>, String>);
-
-    impl HostFacts for Calibrated {
-        fn interfaces(&self) -> Vec<String> {
-            vec!["eth0".into()]
-        }
-        fn default_route_interfaces(&self) -> Vec<String> {
-            self.interfaces()
-        }
-        fn has_journal(&self) -> bool {
-            true
-        }
-        fn has_file(&self, _: &str) -> bool {
-            true
-        }
-        fn user(&self, _: &str) -> Option<u32> {
-            None
-        }
-        fn processors(&self) -> usize {
-            1
-        }
-        fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
-            assert_eq!(state_dir, Path::new("/var/lib/weir"));
-            self.0.clone()
-        }
-    }
+    use crate::config::{Config, tests::Lab};
 
     #[test]
     fn auto_goes_by_a_calibration_and_a_preference() {
@@ -86,7 +58,10 @@ mod tests {
             interfaces: Vec::new(),
         };
         let load = |found: &Result<Option<Calibration>, String>, text: &str| {
-            let host = Calibrated(found.clone());
+            let host = Lab {
+                calibration: found.clone(),
+                ..Lab::default()
+            };
             Config::check(Path::new("weir.toml"), text, &host).unwrap()
         };
         let good = Ok(Some(calibration.clone()));

@@ -204,47 +204,27 @@ fn joined(ranges: &[PortRange], before: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
+    use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, ConfigErrors};
+    use crate::config::{Config, ConfigErrors, tests::Lab};
 
-    struct Lab;
-
-    impl HostFacts for Lab {
-        fn interfaces(&self) -> Vec<String> {
-            vec!["eth0".into()]
-        }
-        fn default_route_interfaces(&self) -> Vec<String> {
-            self.interfaces()
-        }
-        fn has_journal(&self) -> bool {
-            true
-        }
-        fn has_file(&self, _: &str) -> bool {
-            false
-        }
-        fn user(&self, _: &str) -> Option<u32> {
-            None
-        }
-        fn processors(&self) -> usize {
-            2
-        }
-        fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
-            [
+    fn lab() -> Lab {
+        Lab {
+            has_file: |_| false,
+            listeners: [
                 (Protocol::Tcp, 22),
                 (Protocol::Tcp, 443),
                 (Protocol::Udp, 53),
             ]
-            .into()
-        }
-        fn ephemeral_ports(&self) -> RangeInclusive<u16> {
-            40_000..=50_000
+            .into(),
+            ephemeral: 40_000..=50_000,
+            ..Lab::default()
         }
     }
 
     fn check(text: &str) -> Result<Config, ConfigErrors> {
-        Config::check(Path::new("weir.toml"), text, &Lab)
+        Config::check(Path::new("weir.toml"), text, &lab())
     }
 
     fn decoy(text: &str) -> DecoyConfig {

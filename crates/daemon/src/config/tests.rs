@@ -2,8 +2,26 @@
 
 use super::*;
 
-struct Lab {
-    journal: bool,
+/// A host of which a test says what matters to it.
+pub(super) struct Lab {
+    pub(super) journal: bool,
+    pub(super) has_file: fn(&str) -> bool,
+    pub(super) listeners: BTreeSet<(Protocol, u16)>,
+    pub(super) ephemeral: RangeInclusive<u16>,
+    /// In the default state directory.
+    pub(super) calibration: Result<Option<Calibration>, String>,
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self {
+            journal: true,
+            has_file: |path| path == "/var/log/auth.log",
+            listeners: BTreeSet::new(),
+            ephemeral: 32_768..=60_999,
+            calibration: Ok(None),
+        }
+    }
 }
 
 impl HostFacts for Lab {
@@ -17,7 +35,7 @@ impl HostFacts for Lab {
         self.journal
     }
     fn has_file(&self, path: &str) -> bool {
-        path == "/var/log/auth.log"
+        (self.has_file)(path)
     }
     fn user(&self, name: &str) -> Option<u32> {
         (name == "www-data").then_some(33)
@@ -25,10 +43,22 @@ impl HostFacts for Lab {
     fn processors(&self) -> usize {
         4
     }
+    fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+        self.listeners.clone()
+    }
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        self.ephemeral.clone()
+    }
+    fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+        match state_dir == Path::new("/var/lib/weir") {
+            true => self.calibration.clone(),
+            false => Ok(None),
+        }
+    }
 }
 
 fn check(text: &str) -> Result<Config, ConfigErrors> {
-    Config::check(Path::new("weir.toml"), text, &Lab { journal: true })
+    Config::check(Path::new("weir.toml"), text, &Lab::default())
 }
 
 fn errors(text: &str) -> String {
@@ -381,7 +411,10 @@ fn without_a_journal_sshd_is_read_from_auth_log() {
     let config = Config::check(
         Path::new("weir.toml"),
         "[jail.sshd]",
-        &Lab { journal: false },
+        &Lab {
+            journal: false,
+            ..Lab::default()
+        },
     )
     .unwrap();
     assert_eq!(

@@ -2,35 +2,16 @@
 
 use std::path::Path;
 
-use crate::config::{Config, HostFacts};
+use crate::config::{Config, tests::Lab};
 
 use super::*;
 
-struct Lab;
-
-impl HostFacts for Lab {
-    fn interfaces(&self) -> Vec<String> {
-        vec!["eth0".into()]
-    }
-    fn default_route_interfaces(&self) -> Vec<String> {
-        self.interfaces()
-    }
-    fn has_journal(&self) -> bool {
-        true
-    }
-    fn has_file(&self, path: &str) -> bool {
-        path.starts_with("/var/lib/GeoIP")
-    }
-    fn user(&self, _: &str) -> Option<u32> {
-        None
-    }
-    fn processors(&self) -> usize {
-        1
-    }
-}
-
 fn check(text: &str) -> Result<Config, String> {
-    Config::check(Path::new("weir.toml"), text, &Lab).map_err(|e| e.to_string())
+    let host = Lab {
+        has_file: |path| path.starts_with("/var/lib/GeoIP"),
+        ..Lab::default()
+    };
+    Config::check(Path::new("weir.toml"), text, &host).map_err(|e| e.to_string())
 }
 
 fn geofence(text: &str) -> GeofenceConfig {
