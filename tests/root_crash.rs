@@ -5,6 +5,7 @@
 mod common;
 
 use std::{
+    fs,
     net::{IpAddr, SocketAddr, UdpSocket},
     os::unix::process::ExitStatusExt,
     sync::{
@@ -17,7 +18,7 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use common::{CUSTOMER, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     Side, VethOpts,
     traffic::{UdpServer, udp_request},
@@ -361,6 +362,70 @@ mod fault {
             println!("{point}: {sent} packets sent, {dropped} dropped");
             assert_eq!((received(&servers), dropped), (2, sent), "{point}");
         }
+    }
+
+    /// The class table is written aside: half of the next one is in nobody's
+    /// way, and the one before stays in force, whole.
+    #[test]
+    fn root_sigkill_inside_a_rebuild_of_the_class_table() {
+        if skipped(&[]) {
+            return;
+        }
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, "");
+        let list = weir.path("list.txt");
+        let attackers = "198.51.100.0/24\n2001:db8:bad::/48\n";
+        let everybody = attackers.to_owned() + &CUSTOMER.map(|who| format!("{who}\n")).concat();
+        fs::write(&list, attackers).unwrap();
+        weir.configure(&format!(
+            "interfaces = [\"eth0\"]\n[list.bad]\nfile = {list:?}\n"
+        ));
+        weir.run();
+        let servers = servers(&site);
+        let shop = SocketAddr::new(addr("::"), PORT + 1);
+        let _shop = UdpServer::start(&site.host, shop).unwrap();
+        let is_served = |family: usize, time| {
+            let to = SocketAddr::new(addr(HOST[family]), PORT + 1);
+            let from = Some(addr(CUSTOMER[family]));
+            udp_request(&site.internet, from, to, b"order", time).is_ok()
+        };
+        let dropped = weir.packets("listed");
+        let mut attack = Attack::start(&site);
+        for point in ["classes-half-written", "classes-before-swap"] {
+            // Twice: either of the two copies is the one in force.
+            for turn in 0..2 {
+                attack.more(200);
+                weir.stop();
+                fs::write(&list, &everybody).unwrap();
+                weir.launch(Some(point));
+                dies(&mut weir, point);
+                attack.more(500);
+                for family in [0, 1] {
+                    assert!(is_served(family, SOON), "{point}, turn {turn}");
+                }
+                weir.run();
+                for family in [0, 1] {
+                    soon("the new list", || {
+                        (!is_served(family, SILENCE)).then_some(())
+                    });
+                }
+                fs::write(&list, attackers).unwrap();
+                weir.ask(&["list", "refresh"]).done();
+                for family in [0, 1] {
+                    soon("the old list", || is_served(family, SILENCE).then_some(()));
+                }
+                assert_eq!(
+                    received(&servers),
+                    0,
+                    "{point}, turn {turn}: a listed packet got in"
+                );
+            }
+        }
+        let sent = attack.end();
+        let dropped = weir.packets("listed") - dropped;
+        println!("{sent} packets sent, {dropped} dropped, the customers' among them");
+        assert_eq!(received(&servers), 0);
+        assert!(dropped >= sent);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use weir_core::{class::MAX_LISTS, geo::Country};
 
 use crate::{
     error::{Context, Result},
+    fault,
     memory::Words,
     skeleton::ingress::types::{class_counter, control},
 };
@@ -110,10 +111,14 @@ impl ClassTable {
             first
         };
         for (at, word) in image.words64().enumerate() {
+            if at == image.lines() as usize * 4 {
+                fault::point("classes-half-written");
+            }
             words
                 .at(base as usize * 8 + at)
                 .store(word, Ordering::Relaxed);
         }
+        fault::point("classes-before-swap");
         self.control.store(CONTROL, base);
     }
 
