@@ -21,6 +21,8 @@ use weir_lab::{
 };
 
 const PORT: u16 = 8080;
+/// What the backends `nft` and `ipset` are driven by.
+const RULES: [&str; 3] = ["nft", "ipset", "iptables-restore"];
 
 fn config(backend: &str) -> String {
     format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n")
@@ -178,6 +180,40 @@ fn root_an_interface_that_comes_back_is_protected_again() {
     }
 }
 
+/// Rules name an interface: one that is made again is protected from its first
+/// packet on, also where nobody is told of it.
+#[test]
+fn root_rules_protect_an_interface_made_again_without_a_gap() {
+    if skipped(&RULES) {
+        return;
+    }
+    for backend in ["nft", "ipset"] {
+        let mut site = Site::new();
+        let mut weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let _server = server(&site);
+        enforces(&site, &weir);
+        for daemon in [true, false] {
+            if !daemon {
+                weir.kill();
+            }
+            site.veth.delete().unwrap();
+            if daemon {
+                let (hook, note) = weir.attachment("eth0");
+                assert_eq!(hook, backend);
+                assert!(note.contains("no such interface now"), "{note}");
+            }
+            site.veth.create().unwrap();
+            for family in [0, 1] {
+                assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
+                site.serves(CUSTOMER[family], at(family));
+            }
+        }
+        weir.run();
+        enforces(&site, &weir);
+    }
+}
+
 #[test]
 fn root_an_interface_made_again_while_no_daemon_runs() {
     if skipped(&[]) {
@@ -197,6 +233,88 @@ fn root_an_interface_made_again_while_no_daemon_runs() {
         enforces(&site, &weir);
         assert_eq!(weir.attachment("eth0").0, backend);
         assert_eq!(weir.banned().len(), 2);
+    }
+}
+
+/// Has a tun device receive packets, read in hexadecimal, one a line.
+const RECEIVE_ON_TUN: &str = "
+import fcntl, struct, sys
+tun = open('/dev/net/tun', 'r+b', buffering=0)
+fcntl.ioctl(tun, 0x400454ca, struct.pack('16sH', b'tun0', 0x1001))
+for line in sys.argv[1].split():
+    tun.write(bytes.fromhex(line))
+";
+
+fn make_tun(site: &Site) -> Result<(), String> {
+    let add = ["tuntap", "add", "mode", "tun", "name", "tun0"];
+    site.host
+        .run("ip", &add)
+        .and_then(|_| site.host.run("ip", &["link", "set", "tun0", "up"]))
+        .map(|_| ())
+        .map_err(|error| error.to_string())
+}
+
+/// Packets without an Ethernet header, as from a VPN: the kernel receives one
+/// after the other, so what was sent before the last one has come or was dropped.
+#[test]
+fn root_rules_protect_an_interface_without_ethernet() {
+    if skipped(&[&RULES[..], &["python3"]].concat()) {
+        return;
+    }
+    for backend in ["nft", "ipset"] {
+        let site = Site::new();
+        if let Err(error) = make_tun(&site) {
+            println!("skipped: no tun device: {error}");
+            return;
+        }
+        let server = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+        let mut weir = Weir::start(
+            &site.host,
+            &format!("interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"),
+        );
+        let receive = |sources: &[&str]| {
+            let packet = |from: &&str| {
+                let to = addr(HOST[usize::from(addr(from).is_ipv6())]);
+                let frame = Packet::eth().ip(addr(from), to).udp(40022, PORT).build();
+                let bytes = frame[14..].iter().map(|byte| format!("{byte:02x}"));
+                bytes.collect::<String>()
+            };
+            let packets: Vec<_> = sources.iter().map(packet).collect();
+            site.host
+                .run("python3", &["-c", RECEIVE_ON_TUN, &packets.join(" ")])
+                .unwrap();
+        };
+        let mut expected = 0;
+        let mut let_in = |sources: &[&str], passing: u64| {
+            receive(sources);
+            expected += passing;
+            soon("those who are not banned", || {
+                (server.received() >= expected).then_some(())
+            });
+            assert_eq!(server.received(), expected, "{backend}: {sources:?}");
+        };
+        let all = [ATTACKER, CUSTOMER].concat();
+        let_in(&all, 4);
+        ban(&weir);
+        let before = weir.packets("banned-all");
+        let_in(&all, 2);
+        assert_eq!(weir.packets("banned-all") - before, 2);
+        assert_eq!(weir.attachment("tun0").0, backend);
+        // As a VPN that connects anew; then with nobody there to see it.
+        for daemon in [true, false] {
+            if !daemon {
+                weir.kill();
+            }
+            site.host.run("ip", &["link", "del", "tun0"]).unwrap();
+            make_tun(&site).unwrap();
+            let_in(&all, 2);
+        }
+        weir.run();
+        let_in(&all, 2);
+        for who in ATTACKER {
+            weir.ask(&["unban", who]).done();
+        }
+        let_in(&all, 4);
     }
 }
 
@@ -299,21 +417,26 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
     weir.ask(&["check"]).says_no(&words);
     assert!(!weir.pins().exists());
 
-    if site
+    let wireguard = site
         .host
-        .run("ip", &["tuntap", "add", "mode", "tun", "name", "tun0"])
-        .is_err()
-    {
-        println!("skipped: no /dev/net/tun");
+        .run("ip", &["link", "add", "wg0", "type", "wireguard"]);
+    if let Err(error) = &wireguard {
+        println!("skipped: no wireguard device: {error}");
+    }
+    if let Err(error) = make_tun(&site) {
+        println!("skipped: no tun device: {error}");
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
-        weir.configure(&format!(
-            "interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"
-        ));
-        weir.fails()
-            .refused(&["interface tun0 carries no Ethernet frames"]);
-        assert!(!weir.pins().join("current").exists());
+    let devices = ["tun0", "wg0"].into_iter();
+    for device in devices.filter(|name| *name == "tun0" || wireguard.is_ok()) {
+        for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
+            weir.configure(&format!(
+                "interfaces = [\"{device}\"]\nbackend = \"{backend}\"\n"
+            ));
+            weir.fails()
+                .refused(&[&format!("interface {device} carries no Ethernet frames")]);
+            assert!(!weir.pins().join("current").exists());
+        }
     }
     // A reload to it is refused as well, and what is enforced stays.
     weir.configure(&config("tcx"));
