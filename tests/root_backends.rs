@@ -14,10 +14,10 @@ use common::{
     ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
 };
 use weir_core::{
-    Action, Prefix, PrefixSet, Scope,
+    Action, Prefix, PrefixSet, Reason, Scope,
     class::{ListLayer, Plan},
-    fence::Direction,
-    geo::Atlas,
+    fence::{Direction, Fate, Fence},
+    geo::{Atlas, Continent, Country, Place, Survey},
     verdict::{Asked, decide},
 };
 use weir_lab::{
@@ -630,10 +630,18 @@ impl Dice {
     /// Somebody outside; few, so that prefixes hold many of them.
     fn source(&mut self) -> IpAddr {
         let n = self.roll(48) as u16;
-        match self.roll(2) {
-            0 => IpAddr::from([198, 18, (n >> 4) as u8, (n & 15) as u8 * 16 + 1]),
-            _ => IpAddr::from([0x2001, 0xdb8, 0xbad, n >> 3, 0, 0, 0, (n & 7) + 1]),
-        }
+        Self::sources_of(n)[self.roll(2)]
+    }
+
+    fn sources_of(n: u16) -> [IpAddr; 2] {
+        [
+            IpAddr::from([198, 18, (n >> 4) as u8, (n & 15) as u8 * 16 + 1]),
+            IpAddr::from([0x2001, 0xdb8, 0xbad, n >> 3, 0, 0, 0, (n & 7) + 1]),
+        ]
+    }
+
+    fn sources() -> impl Iterator<Item = IpAddr> {
+        (0..48).flat_map(Self::sources_of)
     }
 
     fn prefix(&mut self) -> Prefix {
@@ -646,8 +654,62 @@ impl Dice {
     }
 }
 
-/// Random bans, allow list and lists; random packets. Who gets through is whom
-/// the reference decision lets through, with every backend.
+/// Every source somewhere or nowhere, and a geofence of two rules: for one port
+/// by whom it lets in, for the others by whom it does not. Adds it to the
+/// configuration; returns it as the reference has it.
+fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (Atlas, Vec<Fence>) {
+    let mut database = Mmdb::new("Test-Country");
+    let mut survey = Survey::default();
+    for source in Dice::sources() {
+        let code = *dice.pick(&[&"RU", &"NL", &"NA", &""]);
+        if code.is_empty() {
+            continue;
+        }
+        let continent = if code == "NA" { "AF" } else { "EU" };
+        let host = Prefix::host(source);
+        let network = format!("{source}/{}", host.bits());
+        database = database.with(&network, country(code, continent));
+        let place = Place {
+            country: Country::from_letters(code.as_bytes().try_into().unwrap()),
+            continent: Continent::from_code(continent),
+            asn: None,
+        };
+        let place = survey.number(place).unwrap();
+        survey.add(host, place);
+    }
+    let file = weir.path("places.mmdb");
+    fs::write(&file, database.build()).unwrap();
+    *config += &format!(
+        "[geofence]\ndatabase = {file:?}\ndeny = [\"country:RU\"]\n\
+         [geofence.rules.some]\nports = [\"2222/udp\"]\ndefault = \"drop\"\n\
+         unknown = \"drop\"\nallow = [\"continent:EU\"]\n"
+    );
+    let selectors = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
+    let rest = Fence {
+        name: "geofence".to_owned(),
+        scope: Scope::all(),
+        direction: Direction::In,
+        default: Fate::Pass,
+        allow: Vec::new(),
+        deny: selectors(&["country:RU"]),
+        unknown: Fate::Pass,
+        except: PrefixSet::default(),
+    };
+    let some = Fence {
+        name: "some".to_owned(),
+        scope: "2222/udp".parse().unwrap(),
+        default: Fate::Drop,
+        allow: selectors(&["continent:EU"]),
+        deny: Vec::new(),
+        unknown: Fate::Drop,
+        ..rest.clone()
+    };
+    (survey.finish(), vec![some, rest])
+}
+
+/// Random bans, allow list, lists and, where there is one, geofence; random
+/// packets. Who gets through is whom the reference decision lets through, with
+/// every backend.
 #[test]
 fn root_every_backend_agrees_with_the_reference() {
     if skipped(&PROGRAMS) {
@@ -674,6 +736,10 @@ fn root_every_backend_agrees_with_the_reference() {
         let exempt: PrefixSet = allow.iter().copied().collect();
         let scopes: [Scope; 2] = ["all", "2222/udp"].map(|scope| scope.parse().unwrap());
         let mut more = format!("allow = {:?}\n", texts(&allow));
+        let (atlas, fences) = match case.geofence {
+            true => places(&mut dice, &weir, &mut more),
+            false => Default::default(),
+        };
         for (number, list) in lists.iter().enumerate() {
             let file = weir.path(&format!("list{number}.txt"));
             fs::write(&file, texts(list).join("\n") + "\n").unwrap();
@@ -717,8 +783,8 @@ fn root_every_backend_agrees_with_the_reference() {
             })
             .collect();
         let classes = Plan {
-            atlas: &Atlas::default(),
-            fences: &[],
+            atlas: &atlas,
+            fences: &fences,
             lists: &layers,
         };
         let classes = classes.join().unwrap();
@@ -737,7 +803,7 @@ fn root_every_backend_agrees_with_the_reference() {
             .host
             .enter(|| PORTS.map(|port| UdpSocket::bind(any(port)).unwrap()));
         let sockets = sockets.unwrap();
-        let (mut dropped, mut passed) = (0, 0);
+        let (mut dropped, mut passed, mut fenced) = (0, 0, 0);
         for round in 0..16u32 {
             let packets: Vec<(IpAddr, usize)> = (0..60)
                 .map(|_| (dice.source(), dice.roll(PORTS.len())))
@@ -770,9 +836,11 @@ fn root_every_backend_agrees_with_the_reference() {
                 assert_eq!(
                     arrived,
                     !reason.is_drop(),
-                    "{case:?}, seed {seed}, round {round}: {source} to {}: {reason}\n{bans:?}\n{lists:?}\n{allow:?}",
+                    "{case:?}, seed {seed}, round {round}: {source} ({:?}) to {}: {reason}\n{bans:?}\n{lists:?}\n{allow:?}",
+                    atlas.place(*source),
                     PORTS[*port]
                 );
+                fenced += usize::from(reason == Reason::Fenced);
                 match arrived {
                     true => passed += 1,
                     false => dropped += 1,
@@ -780,10 +848,11 @@ fn root_every_backend_agrees_with_the_reference() {
             }
         }
         println!(
-            "{} seed {seed}: {dropped} dropped, {passed} passed",
+            "{} seed {seed}: {dropped} dropped, {fenced} for their place, {passed} passed",
             case.backend
         );
         assert!(dropped > 100 && passed > 100);
+        assert_eq!(fenced > 50, case.geofence);
     }
 }
 
