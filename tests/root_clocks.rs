@@ -18,6 +18,8 @@ use weir_lab::{View, traffic::TcpServer};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n";
 const PORT: u16 = 8080;
+/// What the backends `nft` and `ipset` are driven by.
+const SETS: [&str; 3] = ["nft", "ipset", "iptables-restore"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// A test that takes longer than this has other troubles.
 const SLACK: u64 = 60;
@@ -112,14 +114,13 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
     assert_eq!(weir.why(CUSTOMER[0])["verdict"], "banned-all");
 }
 
+/// The machine sleeps twice while the daemon runs; with sets and tables whose
+/// ends the kernel keeps, and with our own.
 #[cfg(feature = "fault-points")]
-#[test]
-fn root_bans_go_on_ending_while_the_machine_sleeps_under_the_daemon() {
-    if skipped(&[]) {
-        return;
-    }
+#[track_caller]
+fn sleeps_under_the_daemon(backend: &str) {
     let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut weir = Weir::new(&site.host, &format!("{CONFIG}backend = \"{backend}\"\n"));
     let slept = weir.path("slept");
     weir.env = vec![("WEIR_FAULT_SLEPT", slept.display().to_string())];
     weir.run();
@@ -145,6 +146,97 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_under_the_daemon() {
     weir.run();
     banned_for(&site, &weir, CUSTOMER, 600);
     banned_for(&site, &weir, ATTACKER, 1800);
+}
+
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_bans_go_on_ending_while_the_machine_sleeps_under_the_daemon() {
+    if skipped(&[]) {
+        return;
+    }
+    sleeps_under_the_daemon("auto");
+}
+
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_bans_in_sets_go_on_ending_while_the_machine_sleeps() {
+    if skipped(&SETS) {
+        return;
+    }
+    sleeps_under_the_daemon("nft");
+    sleeps_under_the_daemon("ipset");
+}
+
+/// What ipset says of somebody's element: the seconds that are left.
+fn left_in_set(site: &Site, who: &str) -> (String, u64) {
+    let saved = site.host.output("ipset", &["save"]).unwrap();
+    let saved = String::from_utf8(saved.stdout).unwrap();
+    let line = saved
+        .lines()
+        .find(|line| line.contains(&format!(" {who} ")))
+        .unwrap_or_else(|| panic!("no {who} in {saved}"));
+    let mut words = line.split(' ');
+    let set = words.nth(1).unwrap().to_owned();
+    let left = words.skip_while(|word| *word != "timeout").nth(1).unwrap();
+    (set, left.parse().unwrap())
+}
+
+/// ipset counts 24 days at most: a longer ban is prolonged until it ends, one
+/// that is not is left alone, and none is cut short by a restart or a sleep.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_bans_longer_than_ipset_counts_are_prolonged() {
+    const DAY: u64 = 86_400;
+    const LONGEST: u64 = 2_147_483;
+    if skipped(&SETS) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, &format!("{CONFIG}backend = \"ipset\"\n"));
+    let slept = weir.path("slept");
+    weir.env = vec![
+        ("WEIR_FAULT_SLEPT", slept.display().to_string()),
+        ("WEIR_FAULT_PROLONG", "1".to_owned()),
+    ];
+    weir.run();
+    let _server = server(&site);
+    ban(&weir, ATTACKER, "40d");
+    ban(&weir, OTHER, "1h");
+    for turn in 0..2 {
+        banned_for(&site, &weir, ATTACKER, 40 * DAY);
+        // As if its time had almost run out: weeks pass.
+        for who in ATTACKER {
+            let (set, left) = left_in_set(&site, who);
+            assert!((LONGEST - SLACK..=LONGEST).contains(&left), "{left}");
+            let short = ["-exist", "add", &set, who, "timeout", "60"];
+            site.host.run("ipset", &short).unwrap();
+        }
+        for who in ATTACKER {
+            soon("it to be prolonged", || {
+                (left_in_set(&site, who).1 >= LONGEST - SLACK).then_some(())
+            });
+        }
+        for who in OTHER {
+            let (_, left) = left_in_set(&site, who);
+            assert!((3600 - SLACK..=3600).contains(&left), "{left}");
+        }
+        // The next daemon reads a set that says 24 days.
+        if turn == 0 {
+            weir.kill();
+            weir.run();
+        }
+    }
+    // Asleep for so long that the rest is less than ipset counts.
+    fs::write(weir.path("slept.new"), (30 * DAY).to_string()).unwrap();
+    fs::rename(weir.path("slept.new"), &slept).unwrap();
+    for family in [0, 1] {
+        site.serves_soon(OTHER[family], at(family));
+    }
+    banned_for(&site, &weir, ATTACKER, 10 * DAY);
+    for who in ATTACKER {
+        let (_, left) = left_in_set(&site, who);
+        assert!((10 * DAY - SLACK..=10 * DAY).contains(&left), "{left}");
+    }
 }
 
 #[test]

@@ -33,3 +33,20 @@ pub fn slept() -> u64 {
 pub fn slept() -> u64 {
     0
 }
+
+/// How often something is done that takes hours: the seconds that
+/// `WEIR_FAULT_PROLONG` says, if it does.
+#[cfg(feature = "fault-points")]
+pub fn sooner(usual: std::time::Duration) -> std::time::Duration {
+    let seconds = std::env::var("WEIR_FAULT_PROLONG").ok();
+    seconds
+        .and_then(|seconds| seconds.parse().ok())
+        .map_or(usual, std::time::Duration::from_secs)
+}
+
+/// As often as usual, in a program that is not under test.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn sooner(usual: std::time::Duration) -> std::time::Duration {
+    usual
+}

@@ -20,7 +20,7 @@ use std::{
 };
 
 use weir_core::{Reason, Scope};
-use weir_kernel::clock;
+use weir_kernel::{clock, fault};
 
 use crate::{
     BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
@@ -457,7 +457,7 @@ impl Firewall for Ipset {
             return Ok(());
         }
         let slept = clock::suspended().abs_diff(kernel.suspended) > clock::SECOND / 10;
-        let due = kernel.prolonged.elapsed() > PROLONG;
+        let due = kernel.prolonged.elapsed() > fault::sooner(PROLONG);
         let disturbed = self.is_disturbed(kernel)?;
         if disturbed {
             tracing::warn!(

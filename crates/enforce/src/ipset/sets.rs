@@ -10,6 +10,8 @@ use crate::{BootNanos, Entry, Expiry, Policy};
 /// The longest time that ipset takes, seconds: 24 days. A longer ban is
 /// prolonged while the daemon runs.
 pub(super) const LONGEST: u64 = 2_147_483;
+/// Before the seconds that such a ban had when it was written.
+const FOR: &str = " for ";
 /// Only a limit, the sets grow as they are filled.
 const MOST: usize = 16_777_216;
 /// The longest comment of an element.
@@ -82,20 +84,24 @@ pub(super) fn create_prefixes(to: &mut String, name: &str, family: usize) {
     let _ = writeln!(to, "create {name} hash:net family {family} maxelem {MOST}");
 }
 
-/// The seconds that ipset is told; `None` when it is over.
+/// The seconds until then; `None` when it is over.
 pub(super) fn seconds(expiry: Expiry, now: BootNanos) -> Option<u64> {
     match expiry {
         Expiry::Never => Some(0),
         Expiry::At(end) => match end.0.saturating_sub(now.0).div_ceil(1_000_000_000) {
             0 => None,
-            seconds => Some(seconds.min(LONGEST)),
+            seconds => Some(seconds),
         },
     }
 }
 
-/// Who bans, how and which ports, as the comment of an element.
-fn comment(policy: &Policy) -> String {
-    let text = format!("{} {} {}", policy.producer, policy.action, policy.scope);
+/// Who bans, how and which ports, as the comment of an element; and how long,
+/// when ipset cannot count so far.
+fn comment(policy: &Policy, seconds: u64) -> String {
+    let mut text = format!("{} {} {}", policy.producer, policy.action, policy.scope);
+    if seconds > LONGEST {
+        let _ = write!(text, "{FOR}{seconds}");
+    }
     if text.len() > MAX_COMMENT {
         return String::new();
     }
@@ -104,10 +110,10 @@ fn comment(policy: &Policy) -> String {
 
 /// The line that puts a ban in, or gives it another end.
 pub(super) fn add(to: &mut String, set: &str, subject: Subject, seconds: u64, policy: &Policy) {
-    let comment = comment(policy);
+    let (timeout, comment) = (seconds.min(LONGEST), comment(policy, seconds));
     let _ = writeln!(
         to,
-        "add {set} {subject} timeout {seconds} comment \"{comment}\""
+        "add {set} {subject} timeout {timeout} comment \"{comment}\""
     );
 }
 
@@ -131,7 +137,15 @@ pub(super) fn read(line: &str, base: &str, now: BootNanos) -> Option<Entry> {
     let (seconds, rest) = rest.split_once(" comment \"")?;
     let (producer, rest) = rest.trim_end().strip_suffix('"')?.split_once(' ')?;
     let (action, scope) = rest.split_once(' ')?;
-    let seconds: u64 = seconds.parse().ok()?;
+    let mut seconds: u64 = seconds.parse().ok()?;
+    let scope = match scope.split_once(FOR) {
+        Some((scope, all)) => {
+            let counted = LONGEST.checked_sub(seconds)?;
+            seconds = all.parse::<u64>().ok()?.saturating_sub(counted);
+            scope
+        }
+        None => scope,
+    };
     Some(Entry {
         subject: Subject::new(subject.parse().ok()?).ok()?,
         policy: Arc::new(Policy {
@@ -238,6 +252,18 @@ mod tests {
         assert_eq!(entry.subject, subject);
         assert_eq!(*entry.policy, policy);
         assert_eq!(entry.expiry, Expiry::At(BootNanos(61_000_000_000)));
+        // Longer than ipset counts; then a minute later.
+        line.clear();
+        add(&mut line, &set.name(&base), subject, 40 * 86_400, &policy);
+        assert!(line.contains(" timeout 2147483 "), "{line}");
+        let line = line.replace("2147483", "2147423");
+        let entry = read(&line, &base, now).unwrap();
+        assert_eq!(*entry.policy, policy);
+        let left = 40 * 86_400 - 60;
+        assert_eq!(
+            entry.expiry,
+            Expiry::At(BootNanos((left + 1) * 1_000_000_000))
+        );
         for other in [
             "add weir_other.04h0-0 192.0.2.7 timeout 3 comment \"manual drop all ports\"",
             "add weir_default.04h0-0 192.0.2.7 timeout 3",
@@ -250,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_rounded_up_and_capped() {
+    fn ends_are_rounded_up() {
         let now = BootNanos(0);
         let at = |nanos| seconds(Expiry::At(BootNanos(nanos)), now);
         assert_eq!(at(0), None);
         assert_eq!(at(1), Some(1));
         assert_eq!(at(1_000_000_001), Some(2));
-        assert_eq!(at(u64::MAX), Some(LONGEST));
+        assert_eq!(at(40 * 86_400_000_000_000), Some(40 * 86_400));
         assert_eq!(seconds(Expiry::Never, now), Some(0));
     }
 
