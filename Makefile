@@ -49,7 +49,7 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 		echo "$$cc $$c"; \
 		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
-	shellcheck dist/*.sh .ci/run
+	shellcheck dist/*.sh .ci/run fuzz/run
 	@# It wants the units' program in place: one that exists stands in for it.
 	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \
 	dir=$$(mktemp -d); for unit in weir.service weir-ring-syslog@.service; do \
@@ -70,11 +70,7 @@ sanitize: deps ## the ring's tests under AddressSanitizer
 
 FUZZ_SECONDS ?= 60
 fuzz: deps ## fuzz everything that reads others' text, a minute each
-	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	@for target in log_line config api address ring watch_line list; do \
-		RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Clink-arg=-Wl,--warn-unresolved-symbols \
-		$(CARGO) fuzz run -s none $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=0 || exit 1; \
-	done
+	CARGO="$(CARGO)" JOBS="$(JOBS)" FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
 
 geo-update: deps ## refresh the built-in country database (npm), then make build
 	dist/geo-update.sh
