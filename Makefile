@@ -36,7 +36,7 @@ demo: build ## a real sshd under attack, in a virtual network (root, about a min
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir
 
 test: deps ## every test, those that need root included
-	$(CARGO) test --workspace --locked $(JOBS) --features weir/fault-points
+	CARGO="$(CARGO)" tests/run.py --workspace --locked $(JOBS) --features weir/fault-points
 
 bench: build ## the packet path against its limits (root, some minutes)
 	$(TARGET)/release/weir-bench packet

@@ -1,5 +1,6 @@
 //! `weir calibrate` in the real kernel, and what `backend = "auto"` makes of
 //! its result: measured here, edited as another host's, damaged.
+//! Runs alone: it measures.
 
 mod common;
 

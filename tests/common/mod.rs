@@ -14,7 +14,7 @@ pub use site::Site;
 pub use weir::{Answer, WEIR, Weir};
 
 /// For what should happen.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 /// For what should not: a packet on a veth pair takes microseconds.
 pub const SILENCE: Duration = Duration::from_millis(300);
 

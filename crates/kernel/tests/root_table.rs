@@ -116,13 +116,14 @@ enum Op {
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
-        12 => (0..3u8, 0..12u32, 1..13u16, prop::bool::weighted(0.2))
+        24 => (0..3u8, 0..12u32, 1..13u16, prop::bool::weighted(0.2))
             .prop_map(|(kind, n, policy, over)| Op::Insert { kind, n, policy, over }),
-        5 => (0..3u8, 0..12u32, prop::option::of(1..13u16))
+        10 => (0..3u8, 0..12u32, prop::option::of(1..13u16))
             .prop_map(|(kind, n, policy)| Op::Remove { kind, n, policy }),
-        3 => Just(Op::Sweep),
-        2 => Just(Op::Rebuild),
-        1 => Just(Op::Shift),
+        6 => Just(Op::Sweep),
+        4 => Just(Op::Rebuild),
+        2 => Just(Op::Shift),
+        // Loads the programs anew, which takes as long as all else.
         1 => Just(Op::Grow),
     ];
     prop::collection::vec(op, 1..600)

@@ -22,7 +22,7 @@ use crate::{
 
 /// Begins every name that we give: `wl<pid>-<net>-<name>`.
 const PREFIX: &str = "wl";
-const READY_IN: Duration = Duration::from_secs(5);
+const READY_IN: Duration = Duration::from_secs(30);
 
 static NETS: AtomicU32 = AtomicU32::new(0);
 static MACS: AtomicU32 = AtomicU32::new(1);
