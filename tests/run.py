@@ -138,13 +138,15 @@ def main():
     built = [path for path in libraries if path.startswith(target + os.sep)]
     paths = [*built, deps, target, os.environ.get("LD_LIBRARY_PATH", "")]
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(path for path in paths if path))
-    environment.setdefault("RUST_TEST_THREADS", str(PROCESSORS + 1))
+    crowded = {"RUST_TEST_THREADS": str(PROCESSORS + 1), **environment}
     begun = time.monotonic()
-    failed = run([p for p in programs if not p.alone], JOBS, environment)
+    failed = run([p for p in programs if not p.alone], JOBS, crowded)
     failed += run([p for p in programs if p.alone], 1, environment)
-    docs = subprocess.run([*CARGO, "test", "--doc", "--quiet", *arguments], check=False)
-    if docs.returncode != 0:
-        failed.append("doc tests")
+    # Of all or of packages; where programs are named, they are meant.
+    if not any(argument.startswith(("--test", "--lib", "--bin")) for argument in arguments):
+        docs = subprocess.run([*CARGO, "test", "--doc", "--quiet", *arguments], check=False)
+        if docs.returncode != 0:
+            failed.append("doc tests")
     print(f"{len(programs)} programs in {time.monotonic() - begun:.0f} s")
     if failed:
         sys.exit("failed: " + ", ".join(failed))

@@ -1,5 +1,6 @@
 //! `weir-bench flood`, small: that its figures are made of real packets, that
 //! its counters add up, and that it leaves nothing behind.
+//! Runs alone: it sends at a rate.
 
 use std::{
     path::{Path, PathBuf},
