@@ -8,29 +8,19 @@ mod common;
 
 use std::{
     fs,
-    net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_lab::{View, traffic::TcpServer};
+use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, skipped, soon};
+use weir_lab::View;
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n";
-const PORT: u16 = 8080;
 /// What the backends `nft` and `ipset` are driven by.
 const SETS: [&str; 3] = ["nft", "ipset", "iptables-restore"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// A test that takes longer than this has other troubles.
 const SLACK: u64 = 60;
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
-
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
-}
 
 fn ban(weir: &Weir, who: [&str; 2], time: &str) {
     for who in who {
@@ -87,7 +77,7 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
     }
     let site = Site::new();
     let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let _server = site.server();
     ban(&weir, ATTACKER, "1h");
     ban(&weir, OTHER, "10m");
     weir.ask(&["ban", CUSTOMER[0]]).done();
@@ -124,7 +114,7 @@ fn sleeps_under_the_daemon(backend: &str) {
     let slept = weir.path("slept");
     weir.env = vec![("WEIR_FAULT_SLEPT", slept.display().to_string())];
     weir.run();
-    let _server = server(&site);
+    let _server = site.server();
     ban(&weir, ATTACKER, "1h");
     for round in 1..=2 {
         ban(&weir, OTHER, "10m");
@@ -199,7 +189,7 @@ fn root_bans_longer_than_ipset_counts_are_prolonged() {
         ("WEIR_FAULT_PROLONG", "1".to_owned()),
     ];
     weir.run();
-    let _server = server(&site);
+    let _server = site.server();
     ban(&weir, ATTACKER, "40d");
     ban(&weir, OTHER, "1h");
     for turn in 0..2 {
@@ -250,7 +240,7 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     // clock every ban of it would be far from over.
     weir.view = other_boot(&weir, 1).suspended_for(Duration::from_secs(86_400));
     weir.run();
-    let _server = server(&site);
+    let _server = site.server();
     ban(&weir, ATTACKER, "1h");
     weir.ask(&["ban", CUSTOMER[1]]).done();
     for who in OTHER {
@@ -329,7 +319,7 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
         (7200 - SLACK as i64..=7200).contains(&ahead(&weir)),
         "libfaketime does nothing"
     );
-    let _server = server(&site);
+    let _server = site.server();
     ban(&weir, ATTACKER, "1h");
     banned_for(&site, &weir, ATTACKER, 3600);
 

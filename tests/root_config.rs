@@ -4,25 +4,11 @@
 
 mod common;
 
-use std::{
-    fs,
-    net::{IpAddr, SocketAddr},
-    os::unix::fs::PermissionsExt,
-};
+use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt};
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_lab::traffic::TcpServer;
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, at, skipped, soon};
 
-const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
-
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
-}
 
 #[test]
 fn root_nobody_bans_the_host_or_its_gateway() {
@@ -67,7 +53,7 @@ fn root_nobody_bans_the_host_or_its_gateway() {
     soon("the attackers' bans", || {
         (weir.banned().len() == 2).then_some(())
     });
-    let _server = server(&site);
+    let _server = site.server();
     for family in [0, 1] {
         site.serves(GATEWAY[family], at(family));
         assert!(!site.connects(ATTACKER[family], at(family)));
@@ -89,7 +75,7 @@ fn root_addresses_change() {
         weir.ask(&["ban", who]).done();
         assert_eq!(weir.why(who)["verdict"], "banned-all");
     }
-    let _server = server(&site);
+    let _server = site.server();
     for family in [0, 1] {
         assert!(!site.connects(later[family], at(family)));
     }
@@ -143,7 +129,7 @@ fn root_a_reload_is_all_or_nothing() {
     soon("five findings", || {
         (weir.json(&["status", "sshd"])["findings"] == 5).then_some(())
     });
-    let _server = server(&site);
+    let _server = site.server();
     for (wrong, words) in [
         (
             "max_retyr = 1\n",
@@ -209,7 +195,7 @@ fn root_a_second_daemon_is_refused() {
         .fails()
         .refused(&["another weir daemon holds this instance"]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
-    let _server = server(&site);
+    let _server = site.server();
     assert!(!site.connects(ATTACKER[0], at(0)));
     // An instance of its own is welcome, and both are obeyed.
     let third = Weir::start(&site.host, CONFIG);
@@ -265,7 +251,7 @@ fn root_the_cap_evicts_within_the_producer() {
     weir.ask(&["ban", "203.0.113.200"])
         .refused(&["the ban table is full", "max_bans"]);
     assert_eq!(weir.banned().len(), 64);
-    let _server = server(&site);
+    let _server = site.server();
     assert!(!site.connects("203.0.113.101", at(0)));
     assert!(!site.connects("198.51.100.60", at(0)));
     site.serves(CUSTOMER[0], at(0));
@@ -374,7 +360,7 @@ fn root_everything_works_with_four_capabilities() {
         }
     };
     exactly_four(weir.pid());
-    let _server = server(&site);
+    let _server = site.server();
     weir.log_failures(ATTACKER.map(addr), 3);
     soon("two bans", || (weir.banned().len() == 2).then_some(()));
     for family in [0, 1] {

@@ -6,15 +6,10 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{ATTACKER, CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, PORT, SOON, Site, Weir, addr, at, skipped, soon};
 use weir_lab::traffic::{self, TcpServer, UdpServer};
 
-const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\nbackend = \"cls_bpf\"\n";
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
 
 fn tc(site: &Site, words: &str) -> String {
     let words: Vec<_> = words.split(' ').collect();
@@ -66,7 +61,7 @@ fn root_filters_of_others_stay_and_ours_go() {
         return;
     }
     let site = Site::new();
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     let bare = tc_state(&site);
     assert!(!bare[0].contains("clsact"), "{bare:?}");
 
@@ -124,7 +119,7 @@ fn root_a_filter_that_somebody_removed_comes_back() {
         return;
     }
     let site = Site::new();
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     let mut weir = Weir::start(&site.host, CONFIG);
     ban(&weir);
     for removal in ["qdisc del dev eth0 clsact", "filter del dev eth0 ingress"] {

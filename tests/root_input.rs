@@ -7,33 +7,15 @@ mod common;
 use std::{
     fs::{self, File},
     io::Write,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::Command,
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, WEIR, Weir, addr, skipped, soon};
-use weir_lab::traffic::TcpServer;
+use common::{ATTACKER, CUSTOMER, OTHER, Site, WEIR, Weir, addr, at, skipped, soon};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
-const PORT: u16 = 8080;
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
-
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
-}
-
-#[track_caller]
-fn dropped_soon(site: &Site, who: &str) {
-    let family = usize::from(who.contains(':'));
-    soon(&format!("{who} to be dropped"), || {
-        (!site.connects(who, at(family))).then_some(())
-    });
-}
 
 #[test]
 fn root_a_hostile_log_does_no_harm() {
@@ -42,7 +24,7 @@ fn root_a_hostile_log_does_no_harm() {
     }
     let site = Site::new();
     let weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let _server = site.server();
     weir.log_failures([addr(ATTACKER[0])], 2);
     let before = weir.resident();
     let mut log = File::options().append(true).open(weir.log()).unwrap();
@@ -63,7 +45,7 @@ fn root_a_hostile_log_does_no_harm() {
     log.write_all(&bytes).unwrap();
     // The third failure still counts.
     weir.log_failures([addr(ATTACKER[0])], 1);
-    dropped_soon(&site, ATTACKER[0]);
+    site.drops_soon(ATTACKER[0]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
     site.serves(CUSTOMER[0], at(0));
     let grown = weir.resident().saturating_sub(before);
@@ -78,7 +60,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     }
     let site = Site::new();
     let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let _server = site.server();
     let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
     let line = |who: &str| {
         format!("{stamp} host sshd[7]: Failed password for root from {who} port 1 ssh2\n")
@@ -95,7 +77,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     drop(old);
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
-    dropped_soon(&site, who);
+    site.drops_soon(who);
 
     // Copied and truncated.
     let who = "198.51.100.22";
@@ -111,7 +93,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
         .set_len(0)
         .unwrap();
     weir.log_failures([addr(who)], 1);
-    dropped_soon(&site, who);
+    site.drops_soon(who);
 
     // Deleted, and made again later.
     let who = "198.51.100.23";
@@ -122,7 +104,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     });
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
-    dropped_soon(&site, who);
+    site.drops_soon(who);
 
     // While no daemon runs, and rotated meanwhile.
     let who = "198.51.100.24";
@@ -136,7 +118,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
     weir.run();
-    dropped_soon(&site, who);
+    site.drops_soon(who);
     assert_eq!(weir.banned().len(), 4);
 }
 
@@ -176,7 +158,7 @@ fn root_a_broken_database_leaves_the_kernels_bans() {
     }
     let site = Site::new();
     let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let _server = site.server();
     weir.log_failures(ATTACKER.map(addr), 3);
     soon("two bans", || (weir.banned().len() == 2).then_some(()));
     weir.stop();
@@ -255,7 +237,7 @@ fn root_bans_go_on_when_the_disk_is_full() {
     let mut weir = Weir::new(&site.host, CONFIG);
     let small = Small::mount(weir.path("state"), "2m");
     weir.run();
-    let _server = server(&site);
+    let _server = site.server();
     assert_eq!(
         weir.ask(&["ban", ATTACKER[0], "--json"]).done().json()["saved"],
         true
@@ -285,7 +267,7 @@ fn root_bans_go_on_when_the_disk_is_full() {
     assert!(status["unsaved"].as_u64() > Some(0));
     assert!(!site.connects(&unsaved, at(0)));
     weir.log_failures([addr(OTHER[0])], 3);
-    dropped_soon(&site, OTHER[0]);
+    site.drops_soon(OTHER[0]);
     site.serves(CUSTOMER[0], at(0));
     // Room again: it is caught up on.
     fs::remove_file(&fill).unwrap();

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, PORT, SOON, Site, Weir, addr, at, skipped, soon};
 use weir_kernel::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
@@ -17,23 +17,14 @@ use weir_kernel::{
 use weir_lab::{
     Side,
     packet::Packet,
-    traffic::{TcpServer, UdpServer, udp_request, udp_send},
+    traffic::{UdpServer, udp_request, udp_send},
 };
 
-const PORT: u16 = 8080;
 /// What the backends `nft` and `ipset` are driven by.
 const RULES: [&str; 3] = ["nft", "ipset", "iptables-restore"];
 
 fn config(backend: &str) -> String {
     format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n")
-}
-
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
-}
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
 }
 
 fn ban(weir: &Weir) {
@@ -68,7 +59,7 @@ fn root_each_backend_drops_and_passes() {
     ] {
         let site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
-        let _server = server(&site);
+        let _server = site.server();
         for family in [0, 1] {
             site.serves(ATTACKER[family], at(family));
         }
@@ -125,7 +116,7 @@ fn root_another_xdp_program_is_named_and_left_alone() {
             .unwrap()
             .unwrap();
         let (_, id) = link.target().unwrap();
-        let _server = server(&site);
+        let _server = site.server();
         let weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
         enforces(&site, &weir);
@@ -150,7 +141,7 @@ fn root_an_interface_that_comes_back_is_protected_again() {
         let mut site = Site::new();
         let weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
-        let _server = server(&site);
+        let _server = site.server();
         enforces(&site, &weir);
         let dropped = weir.packets("banned-all");
         for _ in 0..2 {
@@ -191,7 +182,7 @@ fn root_rules_protect_an_interface_made_again_without_a_gap() {
         let mut site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
-        let _server = server(&site);
+        let _server = site.server();
         enforces(&site, &weir);
         for daemon in [true, false] {
             if !daemon {
@@ -223,7 +214,7 @@ fn root_an_interface_made_again_while_no_daemon_runs() {
         let mut site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
-        let _server = server(&site);
+        let _server = site.server();
         weir.kill();
         site.veth.delete().unwrap();
         site.veth.create().unwrap();
@@ -442,7 +433,7 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
     weir.configure(&config("tcx"));
     weir.run();
     ban(&weir);
-    let _server = server(&site);
+    let _server = site.server();
     weir.configure("interfaces = [\"eth0\", \"tun0\"]\nbackend = \"tcx\"\n");
     weir.ask(&["reload"])
         .refused(&["interface tun0 carries no Ethernet frames"]);

@@ -8,22 +8,17 @@ mod common;
 use std::{
     fs,
     io::Write,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_lab::{View, traffic::TcpServer};
+use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, addr, at, skipped, soon};
+use weir_lab::View;
 
 const REMOTE: &str = "/lib/systemd/systemd-journal-remote";
-const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n";
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
 
 /// The host's journal, as journald lays it out under /run.
 struct Journal(PathBuf);
@@ -114,14 +109,6 @@ fn ready() -> bool {
 }
 
 #[track_caller]
-fn dropped_soon(site: &Site, who: &str) {
-    let family = usize::from(who.contains(':'));
-    soon(&format!("{who} to be dropped"), || {
-        (!site.connects(who, at(family))).then_some(())
-    });
-}
-
-#[track_caller]
 fn findings(weir: &Weir, number: u64) {
     soon(&format!("{number} findings"), || {
         let jail = weir.json(&["status", "sshd"]);
@@ -144,7 +131,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     let status = weir.json(&["status"]);
     assert_eq!(status["alerts"].as_array().unwrap().len(), 0, "{status}");
     assert_eq!(weir.json(&["status", "sshd"])["source"], "journal");
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
 
     // It grows.
     for (family, who) in ATTACKER.into_iter().enumerate() {
@@ -152,7 +139,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
         findings(&weir, family as u64 * 3 + 2);
         site.serves(who, at(family));
         journal.failures(who, 1);
-        dropped_soon(&site, who);
+        site.drops_soon(who);
         site.serves(CUSTOMER[family], at(family));
         let why = weir.why(who);
         assert_eq!(why["bans"][0]["producer"], "jail:sshd", "{why}");
@@ -173,7 +160,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
         findings(&weir, 6 + family as u64 * 3 + 2);
         journal.rotate(family as u32 + 1);
         journal.failures(who, 1);
-        dropped_soon(&site, who);
+        site.drops_soon(who);
     }
     findings(&weir, 12);
 
@@ -192,7 +179,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     // The first is complete, the second is not.
     journal.failures(who[0], 1);
     weir.run();
-    dropped_soon(&site, who[0]);
+    site.drops_soon(who[0]);
     findings(&weir, 3);
     site.serves(who[1], at(1));
     assert_eq!(weir.why(who[1])["tracked"][0]["findings"], 2);
@@ -203,7 +190,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     weir.kill();
     journal.failures(who[1], 1);
     weir.run();
-    dropped_soon(&site, who[1]);
+    site.drops_soon(who[1]);
     site.serves(CUSTOMER[0], at(0));
     assert_eq!(weir.banned().len(), 6);
     assert_eq!(
@@ -232,7 +219,7 @@ fn root_a_journal_without_entries_is_read_from_the_first_start_on() {
     }
     weir.run();
     soon("both bans", || (weir.banned().len() == 2).then_some(()));
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     for family in [0, 1] {
         assert!(!site.connects(ATTACKER[family], at(family)));
     }

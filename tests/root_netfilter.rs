@@ -7,19 +7,14 @@ mod common;
 
 use std::{fs, net::SocketAddr};
 
-use common::{ATTACKER, CUSTOMER, HOST, SILENCE, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, PORT, SILENCE, Site, Weir, addr, at, skipped, soon};
 use weir_lab::{
     VethOpts,
     packet::Packet,
     traffic::{self, TcpServer, UdpServer},
 };
 
-const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\nbackend = \"netfilter\"\n";
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
 
 fn ban(weir: &Weir) {
     for who in ATTACKER {
@@ -47,7 +42,7 @@ fn root_netfilter_judges_the_interfaces_that_are_named() {
         .net
         .veth(&site.host, "eth1", &aside, "eth0", addresses)
         .unwrap();
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     let inside = SocketAddr::new(addr("10.9.0.1"), PORT);
     let connects = || traffic::tcp_connect(&aside, None, inside, SILENCE).is_ok();
     let mut weir = Weir::start(&site.host, CONFIG);
@@ -125,7 +120,7 @@ fn root_netfilter_enforces_lists_scopes_and_the_allow_list() {
         return;
     }
     let site = Site::new();
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     let weir = Weir::new(&site.host, CONFIG);
     let file = weir.path("deny");
     fs::write(&file, "198.51.100.0/24\n2001:db8:bad::/48\n").unwrap();

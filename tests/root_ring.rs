@@ -7,21 +7,17 @@ mod common;
 use std::{
     fs::File,
     io::Write,
-    net::SocketAddr,
     os::unix::fs::{FileExt, chown},
     path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, WEIR, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, OTHER, Site, WEIR, Weir, at, skipped, soon};
 use tempfile::TempDir;
 use weir_core::Prefix;
 use weir_kernel::{Generation, Key};
-use weir_lab::traffic::TcpServer;
 use weir_ring::{Options, Writer};
-
-const PORT: u16 = 8080;
 
 /// A ring's directory in shared memory, which goes with this value.
 struct Ring(TempDir);
@@ -55,22 +51,6 @@ impl Ring {
 
 fn line(who: &str) -> String {
     format!("denied {who} /wp-login.php")
-}
-
-fn at(family: usize) -> SocketAddr {
-    SocketAddr::new(addr(HOST[family]), PORT)
-}
-
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
-}
-
-#[track_caller]
-fn dropped_soon(site: &Site, who: &str) {
-    let family = usize::from(who.contains(':'));
-    soon(&format!("{who} to be dropped"), || {
-        (!site.connects(who, at(family))).then_some(())
-    });
 }
 
 fn write(writer: &mut Writer, who: &str, times: usize) {
@@ -110,7 +90,7 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
         return;
     }
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     let weir = Weir::start(&site.host, &ring.config(""));
     let mut pipe = Command::new(WEIR)
@@ -125,7 +105,7 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
         for _ in 0..3 {
             writeln!(stdin, "{}", line(who)).unwrap();
         }
-        dropped_soon(&site, who);
+        site.drops_soon(who);
     }
     // Twice is not enough.
     writeln!(stdin, "{0}\n{0}", line(OTHER[0])).unwrap();
@@ -156,7 +136,7 @@ fn root_an_attacker_spread_over_segments_counts_once() {
         return;
     }
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     let weir = Weir::start(&site.host, &ring.config("workers = 4\n"));
     let mut writers: Vec<_> = (0..4).map(|i| ring.writer(&i.to_string())).collect();
@@ -167,7 +147,7 @@ fn root_an_attacker_spread_over_segments_counts_once() {
                 scope.spawn(move || writer.write(line(who).as_bytes()).unwrap());
             }
         });
-        dropped_soon(&site, who);
+        site.drops_soon(who);
         writers[3].write(line(who).as_bytes()).unwrap();
     }
     soon("all records to be read", || {
@@ -186,7 +166,7 @@ fn root_a_killed_daemon_goes_on_where_it_read() {
         return;
     }
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     let mut weir = Weir::start(&site.host, &ring.config("workers = 2\n"));
     let (mut a, mut b) = (ring.writer("a"), ring.writer("b"));
@@ -202,13 +182,13 @@ fn root_a_killed_daemon_goes_on_where_it_read() {
     }
     weir.run();
     for who in OTHER {
-        dropped_soon(&site, who);
+        site.drops_soon(who);
     }
     // Read again, their lines would make four.
     for who in ATTACKER {
         assert!(counted(&weir, who) <= 2);
         write(&mut b, who, 3);
-        dropped_soon(&site, who);
+        site.drops_soon(who);
     }
 }
 
@@ -218,7 +198,7 @@ fn root_a_reload_loses_no_failure() {
         return;
     }
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     let weir = Weir::start(&site.host, &ring.config("workers = 1\n"));
     let mut writer = ring.writer("a");
@@ -230,7 +210,7 @@ fn root_a_reload_loses_no_failure() {
     weir.ask(&["reload"]).done();
     assert_eq!(counted(&weir, ATTACKER[0]), 2);
     write(&mut writer, ATTACKER[0], 1);
-    dropped_soon(&site, ATTACKER[0]);
+    site.drops_soon(ATTACKER[0]);
     soon("three workers", || {
         (weir.json(&["status"])["rings"][0]["workers"] == 3).then_some(())
     });
@@ -242,7 +222,7 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
         return;
     }
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     let weir = Weir::start(&site.host, &ring.config(""));
     let (mut good, mut bad) = (ring.writer("good"), ring.writer("bad"));
@@ -257,7 +237,7 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
     segment.write_all_at(&[0xff; 8], 4096).unwrap();
     alert(&weir, &file, "until it is removed");
     write(&mut good, ATTACKER[0], 2);
-    dropped_soon(&site, ATTACKER[0]);
+    site.drops_soon(ATTACKER[0]);
     soon("the counters", || {
         let seen = &weir.json(&["status"])["rings"][0];
         (seen["bad"] == 1 && seen["segments"] == 1).then_some(())
@@ -267,7 +247,7 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
     std::fs::remove_file(&file).unwrap();
     let mut bad = ring.writer("bad");
     write(&mut bad, ATTACKER[1], 3);
-    dropped_soon(&site, ATTACKER[1]);
+    site.drops_soon(ATTACKER[1]);
     soon("the alert to be over", || {
         let status = weir.json(&["status"]);
         status["alerts"]
@@ -285,7 +265,7 @@ fn root_a_strangers_segment_is_read_only_if_allowed() {
     }
     const STRANGER: u32 = 54321;
     let site = Site::new();
-    let _server = server(&site);
+    let _server = site.server();
     let ring = Ring::new();
     // The daemon may not open what only its owner may: a group lets it.
     let options = Options::new().mode(0o660);
@@ -302,11 +282,11 @@ fn root_a_strangers_segment_is_read_only_if_allowed() {
     alert(&weir, &file, &STRANGER.to_string());
     alert(&weir, &private, "Permission denied");
     write(&mut ours, OTHER[0], 3);
-    dropped_soon(&site, OTHER[0]);
+    site.drops_soon(OTHER[0]);
     assert_eq!(counted(&weir, ATTACKER[0]), 0);
     weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
     weir.ask(&["reload"]).done();
-    dropped_soon(&site, ATTACKER[0]);
+    site.drops_soon(ATTACKER[0]);
 }
 
 /// Printed, not asserted: a busy machine says nothing about weir.

@@ -10,7 +10,7 @@ use std::{net::IpAddr, time::Duration};
 
 use weir_lab::wait_for;
 
-pub use site::Site;
+pub use site::{PORT, Site, at};
 pub use weir::{Answer, WEIR, Weir};
 
 /// For what should happen.

@@ -6,9 +6,20 @@ use weir_kernel::{
     generator::Generator,
     link::{Hook, Link},
 };
-use weir_lab::{Namespace, Net, Side, Veth, VethOpts, traffic};
+use weir_lab::{
+    Namespace, Net, Side, Veth, VethOpts,
+    traffic::{self, TcpServer},
+};
 
-use super::{GATEWAY, SILENCE, SOON, addr, soon};
+use super::{GATEWAY, HOST, SILENCE, SOON, addr, soon};
+
+/// Where the host serves, unless a test says otherwise.
+pub const PORT: u16 = 8080;
+
+/// The host's [`PORT`], by family.
+pub fn at(family: usize) -> SocketAddr {
+    SocketAddr::new(addr(HOST[family]), PORT)
+}
 
 /// A host and everybody else, on one wire named `eth0` at both ends.
 pub struct Site {
@@ -63,6 +74,20 @@ impl Site {
                 .unwrap()
                 .unwrap()
         })
+    }
+
+    /// A server of the host's at [`PORT`], in both families.
+    pub fn server(&self) -> TcpServer {
+        TcpServer::start(&self.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
+    }
+
+    /// Waits until somebody is dropped at [`PORT`].
+    #[track_caller]
+    pub fn drops_soon(&self, who: &str) {
+        let to = at(usize::from(who.contains(':')));
+        soon(&format!("{who} to be dropped"), || {
+            (!self.connects(who, to)).then_some(())
+        });
     }
 
     /// Does a TCP connection from outside come about?
