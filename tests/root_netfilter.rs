@@ -183,7 +183,7 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
     }
     site.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
     let auto = "interfaces = [\"eth0\", \"tun0\"]\n";
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _server = site.server();
     let mut weir = Weir::start(&site.host, auto);
     ban(&weir);
     enforces(&site);
@@ -197,7 +197,7 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
 
     let packet = |from: [&str; 2], family: usize| -> String {
         let frame = Packet::eth()
-            .ip(addr(from[family]), addr(HOST[family]))
+            .ip(addr(from[family]), at(family).ip())
             .udp(40022, PORT)
             .build();
         frame[14..]

@@ -259,7 +259,7 @@ fn from_database(dir: &Path, bans: usize) -> anyhow::Result<Vec<f64>> {
                 kernel::open(&instance.0)
             });
         let backend = backend?;
-        let plan = restore::plan(loaded, Vec::new(), &Now::read());
+        let plan = restore::plan(loaded, Vec::new(), false, &Now::read());
         backend.insert(&plan.insert)?;
         seconds.push(start.elapsed().as_secs_f64());
         ensure!(
