@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every test, several test programs at a time: most of them wait for clocks,
 daemons and packets that must not come, and `cargo test` runs one program after
-another. What a program prints is kept whole and shown when it fails; at the end
-stands who failed. Doc tests come last.
+another. What a program prints is kept whole and shown when it fails, of others
+what they skipped; at the end stands who failed. Doc tests come last.
 
 A program whose source has a line `//! Runs alone: ...` measures or loads the
 machine as a whole: it gets it for itself, after all the others.
@@ -46,7 +46,7 @@ class Program:
         self.output = tempfile.TemporaryFile()
         self.begun = time.monotonic()
         self.process = subprocess.Popen(
-            [self.path],
+            [self.path, "--show-output"],
             cwd=self.directory,
             env=dict(environment, CARGO_MANIFEST_DIR=self.directory),
             stdin=subprocess.DEVNULL,
