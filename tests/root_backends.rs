@@ -890,6 +890,10 @@ fn root_limits_are_told() {
         assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
         let said = weir.ask(&["status"]).done().out;
         assert!(said.contains("no decoy ports"), "{said}");
+        // ipset tells what its sets take, nftables does not.
+        let memory = &status["usage"]["map_bytes"];
+        assert_eq!(memory.as_u64().is_some(), backend == "ipset", "{memory}");
+        assert_eq!(said.contains("kernel memory"), backend == "ipset", "{said}");
         // Nobody is told that he is answered where nobody is.
         for subject in ATTACKER {
             weir.ask(&["ban", subject, "--for", "1h", "--reject"])

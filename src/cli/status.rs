@@ -56,15 +56,18 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         Some(true) => ", observing only: nothing is dropped",
         _ => "",
     };
+    let memory = match status["usage"]["map_bytes"].as_u64() {
+        Some(bytes) => format!(", {} KiB of kernel memory", bytes / 1024),
+        None => String::new(),
+    };
     show::line(format!(
-        "backend {}{observe}: {} of {} bans, {} of {} of wide prefixes, {} evicted, {} KiB of kernel memory; {}",
+        "backend {}{observe}: {} of {} bans, {} of {} of wide prefixes, {} evicted{memory}; {}",
         show::text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
         status["usage"]["wide"],
         status["usage"]["max_wide"],
         status["usage"]["evicted"],
-        status["usage"]["map_bytes"].as_u64().unwrap_or(0) / 1024,
         show::text(&status["restored"])
     ))?;
     for attachment in status["attachments"].as_array().into_iter().flatten() {

@@ -131,7 +131,7 @@ pub(crate) trait Firewall: Send + Sync {
     /// Once a second.
     fn tend(&self) -> Result<(), Error>;
 
-    /// Kernel memory of the sets, where the kernel tells.
+    /// Kernel memory of the sets; nftables tells none.
     fn memory(&self) -> u64 {
         0
     }

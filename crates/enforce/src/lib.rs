@@ -168,8 +168,14 @@ pub struct Usage {
     pub overflow: usize,
     /// Generation number of the tables.
     pub generation: u64,
-    /// Kernel memory of the tables, bytes.
+    /// Kernel memory of the tables, bytes; 0 where the kernel does not tell.
+    #[serde(skip_serializing_if = "is_zero")]
     pub map_bytes: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A packet that the kernel thought worth telling; rate-limited per reason.

@@ -450,6 +450,11 @@ impl Firewall for Ipset {
         self.program.clone()
     }
 
+    fn memory(&self) -> u64 {
+        let listed = command::run("ipset", &["list", "-terse"], "").unwrap_or_default();
+        sets::memory(&listed, &self.base)
+    }
+
     fn tend(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
         let kernel = &mut *kernel;

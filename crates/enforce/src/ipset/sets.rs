@@ -129,6 +129,20 @@ pub(super) fn ours<'a>(listed: &'a str, base: &str) -> Vec<&'a str> {
     names.collect()
 }
 
+/// The memory of our sets in what `ipset list -terse` says.
+pub(super) fn memory(listed: &str, base: &str) -> u64 {
+    let begin = format!("{base}.");
+    let (mut ours, mut bytes) = (false, 0);
+    for line in listed.lines() {
+        if let Some(name) = line.strip_prefix("Name: ") {
+            ours = name.starts_with(&begin);
+        } else if let (true, Some(size)) = (ours, line.strip_prefix("Size in memory: ")) {
+            bytes += size.parse().unwrap_or(0);
+        }
+    }
+    bytes
+}
+
 /// Reads a line of `ipset save`.
 pub(super) fn read(line: &str, base: &str, now: BootNanos) -> Option<Entry> {
     let (set, rest) = line.strip_prefix("add ")?.split_once(' ')?;
@@ -273,6 +287,21 @@ mod tests {
         ] {
             assert!(read(other, &base, now).is_none(), "{other}");
         }
+    }
+
+    #[test]
+    fn only_our_sets_take_memory() {
+        let set = |name, size| format!("Name: {name}\nType: hash:ip\nSize in memory: {size}\n");
+        let listed = [
+            set("weir_a.04h0-0", 216),
+            set("weir_ab.04h0-0", 5),
+            set("weir_a.allow4", 8),
+        ];
+        assert_eq!(memory(&listed.join("\n"), "weir_a"), 224);
+        assert_eq!(
+            memory("Name: weir_a.x\nSize in memory: much\n", "weir_a"),
+            0
+        );
     }
 
     #[test]
