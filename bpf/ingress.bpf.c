@@ -28,6 +28,8 @@ const volatile struct {
 	__u32 flow_jiffies; /* how long an answer is expected */
 	__u32 decoy;	    /* 1: there are decoy ports (stage_decoy.h) */
 	__u32 reject;	    /* 1: there are bans that answer (stage_reject.h) */
+	__u32 walk_apart;   /* 1: for verifiers that prune little, see l4_of_xdp */
+	__u32 frags;	    /* 1: XDP frames may have more than a page (Linux 5.18) */
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
 
 /* What this generation was built with; read by whoever takes its pins over. */
@@ -58,7 +60,8 @@ struct control control;
 
 /* The transport header by functions of their own: the verifier follows each
  * chain of headers once, and not from every state in which a caller asks. Used
- * with the class stage and on tc; else the states are few and the call is saved.
+ * with the class stage and on tc; else the states are few and the call is saved
+ * (to Linux 6.1 that way is 830,000 instructions long, to 6.18 92,000).
  * `l3`: offset of the IP header. */
 __noinline __u64 l4_of_xdp(struct xdp_md *ctx, __u32 l3, __u32 total, int v6)
 {
@@ -120,7 +123,7 @@ static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 t
 {
 	__u32 l3 = f->l3 - f->data;
 
-	if (cfg.class_lines || tc) {
+	if (cfg.class_lines || cfg.walk_apart || tc) {
 		unpack_l4(tc == IN_NETFILTER ? l4_of_head(f->end - f->data, total, v6)
 			  : tc		     ? l4_of_skb(ctx, l3, total, v6)
 					     : l4_of_xdp(ctx, l3, total, v6),
@@ -363,7 +366,8 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 	return leave(&exit, reason, ifindex, frame_len);
 }
 
-SEC("xdp.frags")
+/* Whether it is for frames of many pages says whoever loads it. */
+SEC("xdp")
 int weir_xdp(struct xdp_md *ctx)
 {
 	struct frame f = {.data = (void *)(long)ctx->data,
@@ -372,7 +376,7 @@ int weir_xdp(struct xdp_md *ctx)
 	int drop;
 
 	/* Only a frame with a full first page can have more: no call otherwise. */
-	if (unlikely(len >= 2048))
+	if (cfg.frags && unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
 	drop = decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex);
 	if (cfg.reject && drop >= REFUSE)

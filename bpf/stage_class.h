@@ -229,7 +229,7 @@ static __always_inline __u64 flow_of(const struct l4 *l4)
 	return FLOW_SET | (__u32)l4->protocol << 16 | l4->dest | (__u64)l4->source << 32;
 }
 
-__noinline __u32 is_covered(__u32 base, __u32 number, __u32 flow, __u32 how)
+static __always_inline __u32 is_covered(__u32 base, __u32 number, __u32 flow, __u32 how)
 {
 	__u32 cover = class_word(base + CLASS_COVER_LINES, number);
 	__u32 policy = cover & 0xffff;

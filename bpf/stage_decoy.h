@@ -87,6 +87,7 @@ struct bait {
 	} segment;
 	struct in6_addr source;
 	struct in6_addr own;
+	struct exit exit; /* here, for there is no room for it on the stack */
 };
 _Static_assert(sizeof(((struct bait *)0)->segment) == 60, "a TCP header at its longest");
 
@@ -280,13 +281,12 @@ static __always_inline int send_reply(void *ctx, int tc, struct bait *b, __u32 l
 static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 frame_len,
 				__u32 ifindex, enum reason otherwise)
 {
-	struct exit exit = {.ifindex = ifindex, .bytes = frame_len};
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
 	int v4 = f->proto == bpf_htons(ETH_P_IP);
 	__u32 l3 = (f->l3 - f->data) & 31; /* 22 at most, which the verifier forgets */
-	__u32 zero = 0, total, len, tag, *slot, is_tcp;
+	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
 	__u64 now = bpf_jiffies64();
 	struct decoy_counter *c;
 	struct bait *b;
@@ -295,7 +295,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
 	if (!b)
 		goto none;
-	*b = (struct bait){};
+	*b = (struct bait){.exit = {.ifindex = ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
 	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
 		goto none;
@@ -306,7 +306,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		b->source.s6_addr32[3] = b->ip.v4.saddr;
 		b->own.s6_addr32[3] = b->ip.v4.daddr;
 		total = bpf_ntohs(b->ip.v4.tot_len) - sizeof(b->ip.v4);
-		exit.protocol = b->ip.v4.protocol;
+		b->exit.protocol = b->ip.v4.protocol;
 		len = l3 + sizeof(b->ip.v4);
 	} else {
 		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
@@ -314,16 +314,16 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		b->source = b->ip.v6.saddr;
 		b->own = b->ip.v6.daddr;
 		total = bpf_ntohs(b->ip.v6.payload_len);
-		exit.protocol = b->ip.v6.nexthdr;
+		b->exit.protocol = b->ip.v6.nexthdr;
 		len = l3 + sizeof(b->ip.v6);
 	}
 	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
 	    (v4 ? is_nobody4(b->ip.v4.saddr) : is_nobody6(&b->ip.v6.saddr)))
 		goto none;
-	is_tcp = exit.protocol == IPPROTO_TCP;
+	is_tcp = b->exit.protocol == IPPROTO_TCP;
 	if (reply_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
 		goto none;
-	exit.port = bpf_ntohs(tcp->dest);
+	b->exit.port = bpf_ntohs(tcp->dest);
 	if (is_tcp && (tcp->rst || tcp->syn == tcp->ack || (tcp->syn && tcp->fin)))
 		goto none;
 
@@ -332,7 +332,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		slot = asked_slot(b, &tag);
 		if (!slot || (tcp->ack && (*slot | ASKED) != tag))
 			goto none;
-	} else if (is_dhcp(bpf_ntohs(tcp->source), exit.port, v4)) {
+	} else if (is_dhcp(bpf_ntohs(tcp->source), b->exit.port, v4)) {
 		otherwise = R_ESSENTIAL;
 		goto none;
 	}
@@ -340,15 +340,15 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		otherwise = R_ALLOWED;
 		goto none;
 	}
-	__builtin_memcpy(exit.source, &b->source, sizeof(exit.source));
+	__builtin_memcpy(b->exit.source, &b->source, sizeof(b->exit.source));
 	if (control.observe) {
-		exit.reason = R_OBSERVED;
-		count_and_tell(&exit, now);
+		b->exit.reason = R_OBSERVED;
+		count_and_tell(&b->exit, now);
 		return pass;
 	}
-	exit.reason = R_DECOY;
+	b->exit.reason = R_DECOY;
 	if (!slot) { /* UDP */
-		count_and_tell(&exit, now);
+		count_and_tell(&b->exit, now);
 		return drop;
 	}
 
@@ -373,13 +373,13 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			goto none;
 		}
 		*slot = tag ^ ASKED;
-		exit.reason = R_PROVEN;
-		count_and_tell(&exit, now);
+		b->exit.reason = R_PROVEN;
+		count_and_tell(&b->exit, now);
 		return drop;
 	}
 
-	exit.scanner = scanner_of(tcp);
-	count_and_tell(&exit, now);
+	b->exit.scanner = scanner_of(tcp);
+	count_and_tell(&b->exit, now);
 	if (c->answers >= DECOY_ANSWERS) {
 		c->silent++;
 		return drop;
@@ -387,14 +387,19 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	/* With data (Fast Open) there is nothing to prove that is worth it. */
 	if (tcp->doff < 5 || total != tcp->doff * 4)
 		return drop;
+	/* Bounds that clang knows, for the verifier, each of one register. Less one:
+	 * of "other than 0" verifiers before Linux 6.8 conclude nothing. */
 	total = tcp->doff * 4 - sizeof(*tcp);
-	if (total > 0 && total <= sizeof(b->segment.options) &&
-	    reply_load(ctx, tc, len + sizeof(*tcp), b->segment.options, total))
+	barrier_var(total);
+	if (total > sizeof(b->segment.options))
 		return drop;
-	total += sizeof(*tcp);
-	if (total > sizeof(b->segment))
+	barrier_var(total);
+	more = total - 1;
+	barrier_var(more);
+	if (more < sizeof(b->segment.options) &&
+	    reply_load(ctx, tc, len + sizeof(*tcp), b->segment.options, more + 1))
 		return drop;
-	total = write_reply(b, v4, tc, total);
+	total = write_reply(b, v4, tc, total + sizeof(*tcp));
 	if (!total)
 		return drop;
 	*slot = tag;
@@ -416,7 +421,7 @@ static __noinline int meet_xdp(struct xdp_md *ctx, __u32 otherwise)
 
 	if (parse_l2(&f, 0) != R_PASS)
 		return XDP_DROP;
-	if (len >= 2048)
+	if (cfg.frags && len >= 2048)
 		len = bpf_xdp_get_buff_len(ctx);
 	return meet(ctx, 0, &f, len, ctx->ingress_ifindex, otherwise);
 }

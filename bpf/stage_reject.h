@@ -119,19 +119,22 @@ static __always_inline int may_answer(int take)
 static __always_inline __u32 sum_frame(void *ctx, int tc, __u32 at, __u32 len)
 {
 	struct refusal *r = refusal();
-	__u64 rest = len % REJECT_CHUNK;
+	__u64 rest = (len - 1) % REJECT_CHUNK;
 	__u32 sum = 0, i;
 
-	if (!r)
+	/* Before Linux 6.8 the verifier reads global functions that nobody calls. */
+	if (!cfg.reject || !r || !len)
 		return REJECT_NOT_READ;
-	for (i = 0; i < len / REJECT_CHUNK; i++) {
+	for (i = 0; i < (len - 1) / REJECT_CHUNK; i++) {
 		if (i >= REJECT_CHUNKS || reply_load(ctx, tc, at, r->chunk, REJECT_CHUNK))
 			return REJECT_NOT_READ;
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)r->chunk, REJECT_CHUNK, sum);
 		at += REJECT_CHUNK;
 	}
-	if (!rest)
-		return fold(sum);
+	/* 1 to REJECT_CHUNK, and not "other than 0", of which verifiers before
+	 * Linux 6.8 conclude nothing. */
+	barrier_var(rest);
+	rest++;
 	/* Behind the last byte the checksum has zeros. */
 	*(__u32 *)(r->chunk + (rest & ~3ULL)) = 0;
 	if (reply_load(ctx, tc, at, r->chunk, rest))
@@ -159,7 +162,7 @@ static __always_inline __u32 transport6(void *ctx, int tc, __u32 l3)
 	__u32 off = sizeof(struct ipv6hdr), i;
 	__u8 next;
 
-	if (!r)
+	if (!cfg.reject || !r)
 		return 0;
 	next = r->ip.v6.nexthdr;
 	for (i = 0; i < REJECT_HEADERS; i++) {
@@ -426,9 +429,11 @@ static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, 
 	return send_back(ctx, tc, r->mac);
 }
 
-/* Reads who it is; 1 when a ban of those that cover the packet rejects. */
+/* Reads who it is; 1 when a ban of those that cover the packet rejects. On the
+ * stack as little as can be: verifiers before Linux 6.8 round each frame up to
+ * 32 bytes, and up to scope_covers there is nothing left then. */
 static __always_inline int look(void *ctx, int tc, struct frame *f, int tags_seen,
-				struct exit exit)
+				__u32 reason, __u32 ifindex, __u32 bytes)
 {
 	struct refusal *r = refusal();
 	__u64 now = bpf_jiffies64(), packed;
@@ -437,7 +442,8 @@ static __always_inline int look(void *ctx, int tc, struct frame *f, int tags_see
 
 	if (!r)
 		return 0;
-	r->exit = exit; /* counted, whatever comes */
+	/* Counted, whatever comes. */
+	r->exit = (struct exit){.reason = reason, .ifindex = ifindex, .bytes = bytes};
 	if (parse_l2(f, tags_seen) != R_PASS)
 		return 0;
 	v4 = f->proto == bpf_htons(ETH_P_IP);
@@ -447,17 +453,16 @@ static __always_inline int look(void *ctx, int tc, struct frame *f, int tags_see
 	r->v4 = v4;
 	r->l3 = l3;
 	if (v4) {
-		exit.source[10] = exit.source[11] = 0xff;
-		__builtin_memcpy(&exit.source[12], &r->ip.v4.saddr, 4);
+		r->exit.source[10] = r->exit.source[11] = 0xff;
+		__builtin_memcpy(&r->exit.source[12], &r->ip.v4.saddr, 4);
 		total = bpf_ntohs(r->ip.v4.tot_len);
 	} else {
-		__builtin_memcpy(exit.source, &r->ip.v6.saddr, 16);
+		__builtin_memcpy(r->exit.source, &r->ip.v6.saddr, 16);
 		total = bpf_ntohs(r->ip.v6.payload_len) + sizeof(r->ip.v6);
 	}
 	packed = tc ? l4_of_skb(ctx, l3, total, !v4) : l4_of_xdp(ctx, l3, total, !v4);
-	exit.protocol = packed >> 8;
-	exit.port = packed >> 32;
-	r->exit = exit;
+	r->exit.protocol = packed >> 8;
+	r->exit.port = packed >> 32;
 	return rejects(r, v4, now, packed);
 }
 
@@ -485,23 +490,20 @@ static __noinline int look_xdp(struct xdp_md *ctx, __u32 reason)
 {
 	struct frame f = {.data = (void *)(long)ctx->data,
 			  .end = (void *)(long)ctx->data_end};
-	struct exit exit = {.ifindex = ctx->ingress_ifindex,
-			    .bytes = f.end - f.data,
-			    .reason = reason};
+	__u32 bytes = f.end - f.data;
 
-	if (exit.bytes >= 2048)
-		exit.bytes = bpf_xdp_get_buff_len(ctx);
-	return look(ctx, 0, &f, 0, exit);
+	if (cfg.frags && bytes >= 2048)
+		bytes = bpf_xdp_get_buff_len(ctx);
+	return look(ctx, 0, &f, 0, reason, ctx->ingress_ifindex, bytes);
 }
 
 static __noinline int look_skb(struct __sk_buff *skb, __u32 reason)
 {
 	struct frame f = {.data = (void *)(long)skb->data,
 			  .end = (void *)(long)skb->data_end};
-	struct exit exit = {
-		.ifindex = skb->ingress_ifindex, .bytes = skb->len, .reason = reason};
 
-	return look(skb, 1, &f, skb->vlan_present ? 1 : 0, exit);
+	return look(skb, 1, &f, skb->vlan_present ? 1 : 0, reason, skb->ingress_ifindex,
+		    skb->len);
 }
 
 static __noinline int refuse_xdp(struct xdp_md *ctx, int loud)

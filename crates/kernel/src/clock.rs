@@ -55,11 +55,10 @@ impl JiffyClock {
             .and_then(|open| open.load())
             .context(|| "load the clock program (needs CAP_BPF and CAP_PERFMON)".into())?;
         let sample = || -> Result<clock_sample> {
-            let mut bytes = [0u8; size_of::<clock_sample>()];
-            run::syscall(skel.progs.weir_clock.as_fd(), &mut bytes)?;
+            let bytes = run::packet(skel.progs.weir_clock.as_fd(), &[0; 64], 1)?.packet;
             Ok(clock_sample {
                 jiffies: u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")),
-                mono_ns: u64::from_ne_bytes(bytes[8..].try_into().expect("8 bytes")),
+                mono_ns: u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes")),
             })
         };
         let next_edge = |mut last: clock_sample| -> Result<clock_sample> {

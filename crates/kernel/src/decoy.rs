@@ -5,12 +5,13 @@
 
 use std::net::IpAddr;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 use weir_core::decoy::DecoyPorts;
 
 use crate::{
     error::{Context, Error, Result},
     memory::Words,
+    probe,
     skeleton::ingress::types::decoy_counter,
 };
 
@@ -124,18 +125,7 @@ fn mapped(addr: IpAddr) -> [u8; 16] {
 /// Can this kernel answer with its cookies (Linux 6.0)? The packet path of a
 /// generation with decoy ports does not load otherwise.
 pub fn supported() -> bool {
-    use libbpf_rs::libbpf_sys as sys;
     [sys::BPF_PROG_TYPE_XDP, sys::BPF_PROG_TYPE_SCHED_CLS]
         .into_iter()
-        .all(|program| {
-            // SAFETY: takes two numbers; options may be null.
-            let answer = unsafe {
-                sys::libbpf_probe_bpf_helper(
-                    program,
-                    sys::BPF_FUNC_tcp_raw_check_syncookie_ipv6,
-                    std::ptr::null(),
-                )
-            };
-            answer == 1
-        })
+        .all(|program| probe::has_helper(program, sys::BPF_FUNC_tcp_raw_check_syncookie_ipv6))
 }

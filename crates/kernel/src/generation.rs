@@ -13,7 +13,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, MapMut,
+    MapCore, MapFlags, MapHandle, MapMut, libbpf_sys as sys,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -23,7 +23,7 @@ use crate::{
     decoy::Decoys,
     error::{Context, Error, Result},
     interfaces::Interfaces,
-    link,
+    link, probe,
     skeleton::{
         clock::types::event,
         ingress::{
@@ -171,16 +171,21 @@ pub fn build_id() -> u64 {
 /// Can this kernel answer for bans that reject (Linux 5.18)? The packet path of
 /// a generation with such bans does not load otherwise.
 pub fn rejects_supported() -> bool {
-    use libbpf_rs::libbpf_sys as sys;
-    // SAFETY: takes two numbers; options may be null.
-    let answer = unsafe {
-        sys::libbpf_probe_bpf_helper(
-            sys::BPF_PROG_TYPE_XDP,
-            sys::BPF_FUNC_xdp_load_bytes,
-            std::ptr::null(),
-        )
-    };
-    answer == 1
+    probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
+}
+
+/// Are there BPF programs of type netfilter, and what they read packets with
+/// (Linux 6.4)? A generation with the netfilter program does not load otherwise;
+/// and verifiers before that one are spared what they find hard.
+pub fn netfilter_supported() -> bool {
+    probe::has_program_type(sys::BPF_PROG_TYPE_NETFILTER)
+}
+
+/// Does XDP take frames of more than a page here (Linux 5.18)? Without it native
+/// XDP attaches to an interface with jumbo frames only where the driver has
+/// pages that large.
+fn frags_supported() -> bool {
+    probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_get_buff_len)
 }
 
 fn open_pinned(dir: &Path, name: &str) -> Result<MapHandle> {
@@ -233,6 +238,9 @@ impl Generation {
         if !options.netfilter {
             open.progs.weir_netfilter.set_autoload(false);
         }
+        if frags_supported() {
+            open.progs.weir_xdp.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
+        }
         let rodata = open
             .maps
             .rodata_data
@@ -250,8 +258,10 @@ impl Generation {
         let has_decoys = previous.is_some_and(|old| old.decoys.are_there());
         rodata.cfg.decoy = has_decoys.into();
         rodata.cfg.reject = options.reject.into();
+        rodata.cfg.walk_apart = (!netfilter_supported()).into();
+        rodata.cfg.frags = frags_supported().into();
         if options.drop_innocent {
-            rodata.cfg.final_pass = libbpf_rs::libbpf_sys::XDP_DROP;
+            rodata.cfg.final_pass = sys::XDP_DROP;
         }
         if let Some(old) = previous {
             let [allow4, allow6, allow_hint] = old.allow.maps();

@@ -1,5 +1,5 @@
-//! What an interface and its driver say of themselves, without attaching
-//! anything to them.
+//! What the kernel has, and what an interface and its driver say of themselves,
+//! without attaching anything to them.
 
 use libbpf_rs::libbpf_sys as sys;
 
@@ -9,6 +9,19 @@ use crate::link::program_name;
 const BASIC: u64 = 1;
 /// `NETDEV_XDP_ACT_RX_SG`: frames of more than one buffer.
 const RX_SG: u64 = 32;
+
+/// Does this kernel have a BPF helper for programs of this type? Asked by
+/// loading a program of two instructions.
+pub(crate) fn has_helper(program: sys::bpf_prog_type, helper: sys::bpf_func_id) -> bool {
+    // SAFETY: takes two numbers; options may be null.
+    unsafe { sys::libbpf_probe_bpf_helper(program, helper, std::ptr::null()) == 1 }
+}
+
+/// Does this kernel have BPF programs of this type?
+pub(crate) fn has_program_type(program: sys::bpf_prog_type) -> bool {
+    // SAFETY: takes a number; options may be null.
+    unsafe { sys::libbpf_probe_bpf_prog_type(program, std::ptr::null()) == 1 }
+}
 
 /// What a driver says that it can do with native XDP (kernel 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

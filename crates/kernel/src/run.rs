@@ -1,4 +1,4 @@
-//! BPF_PROG_RUN: one packet, or one context, through a loaded program.
+//! BPF_PROG_RUN: one packet through a loaded program.
 
 use std::{
     io,
@@ -88,15 +88,4 @@ pub fn netfilter(prog: BorrowedFd<'_>, packet: &[u8]) -> Result<Answer> {
         nanos: opts.duration,
         packet: out,
     })
-}
-
-/// Runs a `SEC("syscall")` program with `context`, which it may change.
-pub(crate) fn syscall(prog: BorrowedFd<'_>, context: &mut [u8]) -> Result<u32> {
-    let mut opts = sys::bpf_test_run_opts {
-        ctx_in: context.as_ptr().cast(),
-        ctx_size_in: context.len() as u32,
-        ..Default::default()
-    };
-    run(prog, &mut opts)?;
-    Ok(opts.retval)
 }

@@ -15,6 +15,9 @@ use crate::{
     calibration::{self, Advice},
 };
 
+/// The interface that every network namespace has.
+const LOOPBACK: u32 = 1;
+
 /// One configured interface.
 pub(super) struct Interface {
     pub(super) name: String,
@@ -31,6 +34,14 @@ struct Attached {
     pin: PathBuf,
 }
 
+/// What stands behind XDP: tcx, or a filter on a kernel without it.
+fn tc() -> Hook {
+    match weir_kernel::probe::tcx_programs(LOOPBACK) {
+        Some(_) => Hook::Tcx,
+        None => Hook::ClsBpf,
+    }
+}
+
 /// Hooks to try in order, and why where `auto` chose.
 fn candidates(
     wanted: Option<Hook>,
@@ -39,8 +50,8 @@ fn candidates(
     device: &Device,
 ) -> (Vec<Hook>, String) {
     match wanted {
-        Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx], String::new()),
-        Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, Hook::Tcx], String::new()),
+        Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, tc()], String::new()),
+        Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, tc()], String::new()),
         Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx, Hook::ClsBpf], String::new()),
         Some(Hook::Netfilter) => (vec![Hook::Netfilter], String::new()),
         Some(Hook::ClsBpf | Hook::EgressClsBpf) => (vec![Hook::ClsBpf], String::new()),

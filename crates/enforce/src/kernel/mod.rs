@@ -33,7 +33,8 @@ use weir_core::{
 };
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
-    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
+    fault, generation::netfilter_supported, pins::InstanceDir, record, table::NEVER,
+    wide::MAX_WIDE,
 };
 
 pub use weir_kernel::link::Hook;
@@ -129,6 +130,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         Interface::check(name, config.settings.backend.hook())?;
     }
+    let netfilter = wants_netfilter(&config.settings)?;
     // First, for it fails without permission before anything is made.
     let clock = JiffyClock::probe()?;
     let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
@@ -141,7 +143,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let (current, adopted) = match pinned {
         Some(number) if !other_layout => (Generation::adopt(&instance.generation(number))?, true),
         _ => (
-            first_generation(config, &instance, pinned.unwrap_or(0) + 1)?,
+            first_generation(config, &instance, pinned.unwrap_or(0) + 1, netfilter)?,
             false,
         ),
     };
@@ -183,7 +185,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         crowded: AtomicBool::new(false),
         attached: AtomicBool::new(false),
         classes: Mutex::default(),
-        netfilter: (config.settings.backend.hook() == Some(Hook::Netfilter)).into(),
+        netfilter: netfilter.into(),
     };
     kernel.follow_suspend(&kernel.shape())?;
     kernel.tidy_wide()?;
@@ -211,6 +213,7 @@ fn first_generation(
     config: &KernelConfig,
     instance: &InstanceDir,
     number: u64,
+    netfilter: bool,
 ) -> Result<Generation, Error> {
     for leftover in instance.generations() {
         if Some(leftover) != instance.current() {
@@ -227,7 +230,7 @@ fn first_generation(
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,
         reject: false,
-        netfilter: config.settings.backend.hook() == Some(Hook::Netfilter),
+        netfilter,
         flow_jiffies: 0,
         drop_innocent: false,
     };
@@ -236,6 +239,17 @@ fn first_generation(
     fault::point("take-over-before-current");
     instance.set_current(number)?;
     Ok(first)
+}
+
+/// Is the netfilter program asked for? Refused where the kernel has none.
+fn wants_netfilter(settings: &Settings) -> Result<bool, Error> {
+    let wanted = settings.backend.hook() == Some(Hook::Netfilter);
+    if wanted && !netfilter_supported() {
+        return Err(Error::Unsupported(
+            "this kernel has no netfilter hook for BPF (probe: a BPF program of type netfilter; Linux 6.4, CONFIG_NETFILTER_BPF_LINK)".into(),
+        ));
+    }
+    Ok(wanted)
 }
 
 /// Are there pins of this instance?

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_kernel::link::Hook;
+use weir_kernel::{generation::netfilter_supported, link::Hook};
 
-use super::{Kernel, Tables, attach::Interface};
+use super::{Kernel, Tables, attach::Interface, wants_netfilter};
 use crate::{Choice, Error, Settings};
 
 impl Kernel {
@@ -20,7 +20,7 @@ impl Kernel {
         let wanted = settings.backend.hook();
         let leads_there =
             |name: &String| Interface::leads_to_netfilter(name, wanted, &settings.advice);
-        let first = wanted == Some(Hook::Netfilter) || settings.interfaces.iter().any(leads_there);
+        let first = wants_netfilter(settings)? || settings.interfaces.iter().any(leads_there);
         self.netfilter.store(first, Ordering::Relaxed);
         let load = || {
             self.netfilter.store(true, Ordering::Relaxed);
@@ -33,7 +33,9 @@ impl Kernel {
             load()?;
         }
         match attach() {
-            Err(Error::Unsupported(why)) if wanted.is_none() && !has_it() => {
+            Err(Error::Unsupported(why))
+                if wanted.is_none() && !has_it() && netfilter_supported() =>
+            {
                 load().map_err(|e| Error::Unsupported(format!("{why}; netfilter: {e}")))?;
                 attach()
             }

@@ -1,0 +1,89 @@
+//! Every generation that weir can ask for passes the verifier of this kernel,
+//! with room: the packet path with and without classes, answers, decoy ports
+//! and netfilter. Older kernels prune less and know less (tests/kernels/ boots
+//! them). What a kernel lacks is left out by its probe, named. Root: loads BPF.
+
+use weir_core::decoy::DecoyPorts;
+use weir_kernel::{
+    Generation, Geometry, Options, decoy,
+    generation::{netfilter_supported, rejects_supported},
+    link::Hook,
+};
+
+/// Where the kernel gives up.
+const VERIFIER_LIMIT: u64 = 1_000_000;
+
+fn verified(generation: &Generation, hook: Hook) -> u64 {
+    use std::os::fd::AsRawFd;
+    let fd = generation.program(hook).as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    let line = info.lines().find_map(|l| l.strip_prefix("verified_insns:"));
+    // Told since Linux 5.16.
+    line.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+#[test]
+fn root_every_generation_loads() {
+    let possible = |has: bool, probe: &str| {
+        if !has {
+            eprintln!("left out, for this kernel lacks it: {probe}");
+        }
+        [false, true]
+            .into_iter()
+            .filter(move |wanted| has || !wanted)
+    };
+    let rejects = possible(rejects_supported(), "helper bpf_xdp_load_bytes");
+    let decoys = possible(
+        decoy::supported(),
+        "helper bpf_tcp_raw_check_syncookie_ipv6",
+    );
+    let netfilters = possible(netfilter_supported(), "program type netfilter");
+    let mut kinds = Vec::new();
+    for reject in rejects {
+        for decoy in decoys.clone() {
+            for netfilter in netfilters.clone() {
+                kinds.extend([0, 4096].map(|lines| (reject, decoy, netfilter, lines)));
+            }
+        }
+    }
+    let mut options = Options {
+        geometry: Geometry::for_bans(200, 100),
+        seed: [11, 22, 33],
+        v4_length: 24,
+        class_lines: 0,
+        reject: false,
+        netfilter: false,
+        flow_jiffies: 250,
+        drop_innocent: false,
+    };
+    let first = Generation::create(1, &options, None).expect("the plain packet path loads");
+    for (reject, decoy, netfilter, class_lines) in kinds {
+        let ports: &[&str] = if decoy { &["23/tcp", "5060/udp"] } else { &[] };
+        let ports: Vec<_> = ports.iter().map(|port| port.parse().unwrap()).collect();
+        first.decoys.write_ports(&DecoyPorts::new(&ports));
+        options = Options {
+            reject,
+            netfilter,
+            class_lines,
+            ..options
+        };
+        let kind = format!(
+            "reject {reject}, decoys {decoy}, netfilter {netfilter}, {class_lines} class lines"
+        );
+        let made = Generation::create(2, &options, Some(&first))
+            .unwrap_or_else(|e| panic!("{kind}: {e:?}"));
+        assert_eq!(made.has_decoys, decoy);
+        let mut hooks = vec![Hook::Xdp, Hook::Tcx];
+        hooks.extend(netfilter.then_some(Hook::Netfilter));
+        hooks.extend((class_lines != 0).then_some(Hook::Egress));
+        for hook in hooks {
+            let insns = verified(&made, hook);
+            println!("{kind}: {} {insns}", hook.name());
+            assert!(
+                insns < VERIFIER_LIMIT / 2,
+                "{kind}: {} {insns}",
+                hook.name()
+            );
+        }
+    }
+}
