@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
+use weir_enforce::calibration::Measured;
 
 use super::*;
 
