@@ -108,27 +108,17 @@ impl Nftables {
     }
 
     /// Asks for all objects of a kind; none when their table is not there.
-    /// Asked again when the ruleset changed meanwhile. A set that grows into a
-    /// larger table, which it does behind whoever filled it, shows some of its
-    /// elements twice (on 6.18 `nft list set` has shown 100,440 of 100,000) or not
-    /// at all, and says nothing of it: elements are asked for until there are as
-    /// many as before.
+    /// Asked again when the ruleset changed meanwhile.
     pub(super) fn dump<T>(
         &self,
         kind: Kind,
         fill: impl Fn(&mut Batch),
         read: impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Vec<T>> {
-        let mut before = None;
         for _ in 0..DUMPS {
-            let Some(all) = self.dump_once(kind, &fill, &read)? else {
-                continue;
-            };
-            let many = Some(all.len());
-            if kind != Kind::GetElements || before == many {
+            if let Some(all) = self.dump_once(kind, &fill, &read)? {
                 return Ok(all);
             }
-            before = many;
         }
         Err(io::Error::other(
             "the ruleset changes faster than it can be read",
