@@ -227,7 +227,13 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
 
     let decoys = format!("{auto}[decoy]\nports = [\"23/tcp\"]\n");
     weir.configure(&decoys);
-    weir.ask(&["reload"]).refused(&["decoy ports"]);
+    weir.ask(&["reload"]).done();
+    soon("the decoy ports to be refused by name", || {
+        let status = weir.ask(&["status"]).done().out;
+        status
+            .contains("has no decoy ports: netfilter")
+            .then_some(())
+    });
     weir.configure(&format!("{auto}backend = \"tcx\"\n"));
     weir.ask(&["reload"])
         .refused(&["interface tun0 carries no Ethernet frames"]);

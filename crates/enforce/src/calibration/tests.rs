@@ -301,7 +301,8 @@ fn a_device_takes_what_was_measured_of_it() {
         ),
     ] {
         let (found, said) = candidates(&advice, "eth0", &device(driver));
-        assert_eq!(found, hooks, "{name}: {said}");
+        // Where all others are refused.
+        assert_eq!(found, [hooks, &[Netfilter]].concat(), "{name}: {said}");
         assert!(said.starts_with(why), "{name}: {said}");
     }
 }
@@ -317,5 +318,27 @@ fn an_empty_calibration_leaves_the_rule_of_the_driver() {
         .hooks
         .clear();
     let (hooks, _) = candidates(&empty, "eth0", &device("veth"));
-    assert_eq!(hooks, [Tcx, ClsBpf, XdpGeneric]);
+    assert_eq!(hooks, [Tcx, ClsBpf, XdpGeneric, Netfilter]);
+}
+
+/// Whatever was measured.
+#[test]
+fn a_device_without_ethernet_frames_has_netfilter_alone() {
+    let wireguard = Device {
+        index: 8,
+        kind: 0xfffe,
+        driver: "wireguard".to_owned(),
+    };
+    for advice in [
+        advice(Traffic, vec![]),
+        advice(Drops, vec![]),
+        Advice::default(),
+    ] {
+        let (hooks, why) = candidates(&advice, "wg0", &wireguard);
+        assert_eq!(hooks, [Netfilter], "{why}");
+        assert!(
+            why.contains("wireguard carries no Ethernet frames"),
+            "{why}"
+        );
+    }
 }

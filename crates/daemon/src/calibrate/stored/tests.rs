@@ -197,7 +197,7 @@ fn a_bad_file_is_a_message() {
         ("empty", String::new(), "damaged"),
         ("not JSON", "\u{1b}[2J".to_owned(), "damaged"),
         ("another document", "{}".to_owned(), "damaged"),
-        ("a list", "[1]".to_owned(), "damaged"),
+        ("a list", "[2]".to_owned(), "damaged"),
         (
             "of an earlier weir",
             edited("\"format\": 2", "\"format\": 1"),
