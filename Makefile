@@ -20,7 +20,7 @@ PROGRAM ?= $(TARGET)/release/weir
 LIBRARIES ?= $(dir $(PROGRAM))
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: geo-update help deps build demo test bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
+.PHONY: geo-update help deps build demo test kernels bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ demo: build ## a real sshd under attack, in a virtual network (root, about a min
 test: deps ## every test, those that need root included
 	CARGO="$(CARGO)" tests/run.py --workspace --locked $(JOBS) --features weir/fault-points
 
+kernels: deps ## the same on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour at most)
+	tests/kernels/run.sh $(TARGET)
+
 bench: build ## the packet path against its limits (root, some minutes)
 	$(TARGET)/release/weir-bench packet
 
@@ -49,7 +52,7 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 		echo "$$cc $$c"; \
 		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
-	shellcheck dist/*.sh .ci/run fuzz/run
+	shellcheck dist/*.sh .ci/run fuzz/run tests/kernels/*.sh
 	@# It wants the units' program in place: one that exists stands in for it.
 	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \
 	dir=$$(mktemp -d); for unit in weir.service weir-ring-syslog@.service; do \
