@@ -6,7 +6,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped};
 use weir_kernel::{decoy, generation, probe};
 use weir_lab::traffic::TcpServer;
 
@@ -72,18 +72,20 @@ fn root_without_a_netfilter_hook_it_is_refused_by_name() {
 }
 
 #[test]
-fn root_without_cookies_decoy_ports_are_an_alert() {
+fn root_without_cookies_decoy_ports_are_refused_by_name() {
     if !lacks(decoy::supported(), "SYN cookies for BPF") {
         return;
     }
     let site = Site::new();
-    let config = "interfaces = [\"eth0\"]\nbackend = \"cls_bpf\"\n[decoy]\nports = [\"23/tcp\"]\n";
-    let weir = Weir::start(&site.host, config);
-    soon("an alert that names the probe", || {
-        let said = weir.ask(&["status"]).done().out;
-        (said.contains("bpf_tcp_raw_check_syncookie_ipv6") && said.contains("Linux 6.0"))
-            .then_some(())
-    });
+    let plain = "interfaces = [\"eth0\"]\nbackend = \"cls_bpf\"\n";
+    let mut weir = Weir::new(
+        &site.host,
+        &format!("{plain}[decoy]\nports = [\"23/tcp\"]\n"),
+    );
+    weir.fails()
+        .refused(&["bpf_tcp_raw_check_syncookie_ipv6", "Linux 6.0"]);
+    weir.configure(plain);
+    weir.run();
     protects(&site, &weir);
 }
 
