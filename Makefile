@@ -38,7 +38,7 @@ demo: build ## a real sshd under attack, in a virtual network (root, about a min
 test: deps ## every test, those that need root included
 	CARGO="$(CARGO)" tests/run.py --workspace --locked $(JOBS) --features weir/fault-points
 
-kernels: deps ## the same on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour at most)
+kernels: deps ## the same on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour a kernel at most)
 	tests/kernels/run.sh $(TARGET)
 
 bench: build ## the packet path against its limits (root, some minutes)

@@ -1,6 +1,7 @@
 //! `weir-bench delay`, small: that every path has its rows, that all of them
 //! were given the same work and every packet of it is somewhere, and that
 //! nothing is left behind.
+//! Runs alone: what a path adds to 0.1 ms is lost in the noise of others.
 
 use std::{
     path::{Path, PathBuf},

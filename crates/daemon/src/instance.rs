@@ -113,6 +113,13 @@ pub fn may_run_iptables() -> bool {
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
 pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
+    // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
+    // is allowed must do, and loading them says that it does not.
+    let all = rustix::process::Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, all);
     let more = iptables.then_some(FOR_IPTABLES);
     let keep: CapsHashSet = KEPT.into_iter().chain(more).collect();
     let permitted = caps::read(None, CapSet::Permitted)?;

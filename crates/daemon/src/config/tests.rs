@@ -459,7 +459,7 @@ fn what_a_backend_cannot_do_is_refused_or_told() {
     check(&with("nft", geofence)).unwrap();
 
     let rejects = "[jail.sshd]\naction = \"reject\"";
-    for (backend, told) in [("tcx", false), ("nft", true), ("ipset", true)] {
+    for (backend, told) in [("tcx", false), ("nft", false), ("ipset", true)] {
         let warnings = check(&with(backend, rejects)).unwrap().warnings;
         let about = warnings
             .iter()
