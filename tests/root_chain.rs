@@ -46,14 +46,8 @@ impl Other {
 
     fn attach_to(site: &Site, interface: &str, hook: Hook, seed: u64) -> Self {
         let options = Options {
-            geometry: Geometry::for_bans(100, 100),
             seed: [seed, seed + 1, seed + 2],
-            v4_length: 0,
-            class_lines: 0,
-            reject: false,
-            netfilter: false,
-            flow_jiffies: 0,
-            drop_innocent: false,
+            ..Options::bans(Geometry::for_bans(100, 100))
         };
         let generation = Generation::create(1, &options, None).unwrap();
         let index = site.host.ifindex(interface).unwrap();

@@ -38,14 +38,8 @@ struct Trap {
 impl Trap {
     fn new() -> Self {
         let options = Options {
-            geometry: Geometry::for_bans(200, 100),
             seed: [11, 22, 33],
-            v4_length: 0,
-            class_lines: 0,
-            reject: false,
-            netfilter: false,
-            flow_jiffies: 0,
-            drop_innocent: false,
+            ..Options::bans(Geometry::for_bans(200, 100))
         };
         let without = Generation::create(1, &options, None).expect("the packet path loads");
         assert!(!without.has_decoys);

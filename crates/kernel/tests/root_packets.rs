@@ -32,14 +32,10 @@ struct Path {
 impl Path {
     fn new() -> Self {
         let options = Options {
-            geometry: Geometry::for_bans(200, 100),
             seed: [11, 22, 33],
             v4_length: 24,
-            class_lines: 0,
-            reject: false,
             netfilter: netfilter_supported(),
-            flow_jiffies: 0,
-            drop_innocent: false,
+            ..Options::bans(Geometry::for_bans(200, 100))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
         // Where BPF_PROG_RUN has its packets come in.

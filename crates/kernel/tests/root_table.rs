@@ -26,14 +26,8 @@ const XDP_PASS: u32 = 2;
 fn generation(geometry: Geometry) -> Generation {
     let seed = [0x5eed_0001, 0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
     let options = Options {
-        geometry,
         seed,
-        v4_length: 0,
-        class_lines: 0,
-        reject: false,
-        netfilter: false,
-        flow_jiffies: 0,
-        drop_innocent: false,
+        ..Options::bans(geometry)
     };
     Generation::create(1, &options, None).expect("the packet path loads")
 }
