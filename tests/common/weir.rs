@@ -336,7 +336,13 @@ impl Weir {
             );
             stream.write_all(request.as_bytes()).unwrap();
             let answer = read_answer(&mut stream);
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            let process = self.daemon.as_ref().map(|daemon| {
+                fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap_or_default()
+            });
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{subject}: {answer:?} from {process:?}"
+            );
         }
     }
 
@@ -399,6 +405,8 @@ fn read_answer(stream: &mut UnixStream) -> String {
     while begun.elapsed() < SOON {
         let mut piece = [0; 4096];
         match stream.read(&mut piece) {
+            // With a timeout the kernel does not go on by itself.
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => break,
             Ok(len) => bytes.extend_from_slice(&piece[..len]),
         }
