@@ -8,6 +8,8 @@ mount -t tmpfs shm /dev/shm
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
+# Devices whose modules nothing else asks for.
+modprobe -q tun || true
 set --
 while IFS= read -r word; do
 	set -- "$@" "$word"
