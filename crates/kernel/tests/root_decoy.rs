@@ -4,7 +4,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::AsRawFd,
     time::Duration,
 };
 
@@ -455,20 +454,5 @@ fn root_decoy_cut_at_every_byte() {
             }
             trap.answered(hook, "whole", &syn(peer, 23));
         }
-    }
-}
-
-/// The kernel gives up at a million; older ones prune less. (Of these programs
-/// alone: others may be loaded on this machine.)
-#[test]
-fn root_decoy_verifier_has_room() {
-    let trap = Trap::new();
-    for hook in HOOKS {
-        let program = trap.generation.program(hook).as_raw_fd();
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{program}")).unwrap();
-        let line = info.lines().find_map(|l| l.strip_prefix("verified_insns:"));
-        let verified: u64 = line.expect("Linux 5.16").trim().parse().unwrap();
-        println!("{}: {verified} instructions verified", hook.name());
-        assert!((1..150_000).contains(&verified), "{verified} instructions");
     }
 }

@@ -10,9 +10,12 @@ use weir_kernel::{
     link::Hook,
 };
 
-/// Where the kernel gives up.
-const VERIFIER_LIMIT: u64 = 1_000_000;
+/// A quarter of what the kernel takes.
+const MOST: u64 = 250_000;
+/// Without and with the class stage, where the verifier prunes as today's do.
+const MOST_TODAY: [u64; 2] = [120_000, 200_000];
 
+/// Of this program: others may be loaded on this machine.
 fn verified(generation: &Generation, hook: Hook) -> u64 {
     use std::os::fd::AsRawFd;
     let fd = generation.program(hook).as_raw_fd();
@@ -47,14 +50,9 @@ fn root_every_generation_loads() {
         }
     }
     let mut options = Options {
-        geometry: Geometry::for_bans(200, 100),
-        seed: [11, 22, 33],
         v4_length: 24,
-        class_lines: 0,
-        reject: false,
-        netfilter: false,
         flow_jiffies: 250,
-        drop_innocent: false,
+        ..Options::bans(Geometry::for_bans(200, 100))
     };
     let first = Generation::create(1, &options, None).expect("the plain packet path loads");
     for (reject, decoy, netfilter, class_lines) in kinds {
@@ -73,17 +71,17 @@ fn root_every_generation_loads() {
         let made = Generation::create(2, &options, Some(&first))
             .unwrap_or_else(|e| panic!("{kind}: {e:?}"));
         assert_eq!(made.has_decoys, decoy);
+        let most = match netfilter_supported() {
+            true => MOST_TODAY[usize::from(class_lines != 0)],
+            false => MOST,
+        };
         let mut hooks = vec![Hook::Xdp, Hook::Tcx];
         hooks.extend(netfilter.then_some(Hook::Netfilter));
         hooks.extend((class_lines != 0).then_some(Hook::Egress));
         for hook in hooks {
             let insns = verified(&made, hook);
             println!("{kind}: {} {insns}", hook.name());
-            assert!(
-                insns < VERIFIER_LIMIT / 2,
-                "{kind}: {} {insns}",
-                hook.name()
-            );
+            assert!(insns < most, "{kind}: {} {insns}", hook.name());
         }
     }
 }

@@ -897,23 +897,3 @@ fn generated_part(hook: Hook, seed: u64, packets: u64) -> ([u64; Reason::ALL.len
     }
     (reasons, past_ip, listed)
 }
-
-#[test]
-fn root_the_verifier_has_room() {
-    let path = Path::new();
-    let mut seen = 0;
-    for info in libbpf_rs::query::ProgInfoIter::default() {
-        let name = info.name.to_string_lossy().into_owned();
-        if matches!(name.as_str(), "weir_xdp" | "weir_tcx" | "weir_netfilter") {
-            // The kernel gives up at a million; older ones prune less.
-            assert!(
-                info.verified_insns < 150_000,
-                "{name}: {} instructions",
-                info.verified_insns
-            );
-            seen += 1;
-        }
-    }
-    assert!(seen >= 2, "the programs of this test are loaded");
-    drop(path);
-}

@@ -169,13 +169,7 @@ proptest! {
                     model.values_mut().for_each(|e| *e += 5);
                 }
                 Op::Grow => {
-                    let options = Options {
-                        geometry: tiny, seed: [3, 5, 7], v4_length: 0, class_lines: 0,
-            reject: false,
-            netfilter: false,
-            flow_jiffies: 0,
-            drop_innocent: false,
-                    };
+                    let options = Options { seed: [3, 5, 7], ..Options::bans(tiny) };
                     let next = Generation::create(2, &options, Some(&generation)).unwrap();
                     let mut lost = Vec::new();
                     generation.table.for_each(0, |slot| {

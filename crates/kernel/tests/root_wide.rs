@@ -30,14 +30,9 @@ fn prefix(text: &str) -> Prefix {
 
 fn generation(number: u64, previous: Option<&Generation>) -> Generation {
     let options = Options {
-        geometry: Geometry::for_bans(200, 100),
         seed: [11, 22, number],
         v4_length: 24,
-        class_lines: 0,
-        reject: false,
-        netfilter: false,
-        flow_jiffies: 0,
-        drop_innocent: false,
+        ..Options::bans(Geometry::for_bans(200, 100))
     };
     let generation = Generation::create(number, &options, previous).expect("the packet path loads");
     for (policy, scope) in [(ALL, "all"), (SSH, "22/tcp"), (WEB, "80/tcp")] {
