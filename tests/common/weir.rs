@@ -323,12 +323,14 @@ impl Weir {
         (text("hook"), text("note"))
     }
 
-    /// Bans many addresses by the API, in one connection; each is answered.
+    /// Bans many addresses by the API; each is answered. A connection each: the
+    /// daemon closes one that waits too long for its next request, as it does on
+    /// a machine that stands still for some seconds.
     #[track_caller]
     pub fn ban_all(&self, subjects: impl IntoIterator<Item = IpAddr>) {
-        let mut stream = UnixStream::connect(self.path("weir.sock")).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
         for subject in subjects {
+            let mut stream = UnixStream::connect(self.path("weir.sock")).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
             let body = format!("{{\"subject\":\"{subject}\",\"for\":\"1h\"}}");
             let request = format!(
                 "POST /v1/bans HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}",
