@@ -84,6 +84,8 @@ fn places(ifindex: u32) -> impl Iterator<Item = usize> {
 mod tests {
     use std::collections::HashSet;
 
+    use libbpf_rs::{MapType, libbpf_sys as sys};
+
     use super::*;
 
     #[test]
@@ -97,5 +99,40 @@ mod tests {
                 );
             }
         }
+    }
+    /// Root: makes a map as bpf/netfilter.h does.
+    #[test]
+    fn root_a_ninth_interface_of_one_place_is_refused() {
+        let options = sys::bpf_map_create_opts {
+            sz: size_of::<sys::bpf_map_create_opts>() as _,
+            map_flags: sys::BPF_F_MMAPABLE,
+            ..Default::default()
+        };
+        let map = MapHandle::create(
+            MapType::Array,
+            Some("nf_test"),
+            4,
+            8,
+            PLACES as u32,
+            &options,
+        );
+        let interfaces = Interfaces::map(map.unwrap()).unwrap();
+        let place = places(1).next();
+        let crowd: Vec<u32> = (1..)
+            .filter(|index| places(*index).next() == place)
+            .take(9)
+            .collect();
+        let (ninth, eight) = crowd.split_last().unwrap();
+        for index in eight.iter().chain(eight) {
+            interfaces.add(*index).unwrap();
+        }
+        let refused = interfaces.add(*ninth).unwrap_err().to_string();
+        assert!(refused.contains(&format!("index {ninth}")), "{refused}");
+
+        interfaces.keep_only(&eight[1..]);
+        interfaces.add(*ninth).unwrap();
+        interfaces.add(eight[0]).unwrap_err();
+        interfaces.keep_only(&[]);
+        assert!((0..PLACES).all(|place| interfaces.words.load(place) == 0));
     }
 }
