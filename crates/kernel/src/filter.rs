@@ -7,15 +7,17 @@
 //! that others use by now.
 
 use std::{
+    collections::BTreeSet,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
 };
 
 use crate::{
@@ -310,7 +312,7 @@ fn make_qdisc(ifindex: u32) -> io::Result<bool> {
     request.extend(b"clsact\0\0");
     let size = request.len() as u32;
     request[..4].copy_from_slice(&size.to_ne_bytes());
-    match ask(&request) {
+    match ask(&request, |_, _| None::<()>) {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(e),
@@ -329,6 +331,7 @@ fn remove_unused_qdisc(ifindex: u32) {
 
 /// linux/rtnetlink.h, linux/netlink.h, linux/pkt_sched.h
 const RTM_NEWQDISC: u16 = 36;
+const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
 const NLM_F_REQUEST: u16 = 0x1;
@@ -349,7 +352,40 @@ const TCMSG: usize = 20;
 /// chain is empty the handle is 0.
 fn filters(ifindex: u32, way: Way) -> io::Result<Vec<(u32, u32)>> {
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
-    ask(&request(RTM_GETTFILTER, flags, ifindex, 0, way.parent()))
+    let request = request(RTM_GETTFILTER, flags, ifindex, 0, way.parent());
+    ask(&request, |kind, message| {
+        let (handle, info) = (word(message, 8)?, word(message, 16)?);
+        (kind == RTM_NEWTFILTER).then_some((info >> 16, handle))
+    })
+}
+
+/// The numbers of the devices with a qdisc of the kind `ingress` or `clsact`.
+pub fn with_ingress_qdisc() -> io::Result<BTreeSet<u32>> {
+    let request = request(RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, 0, 0, 0);
+    Ok(ask(&request, read_ingress_qdisc)?.into_iter().collect())
+}
+
+fn read_ingress_qdisc(kind: u16, message: &[u8]) -> Option<u32> {
+    let (tcmsg, mut attributes) = message.split_at_checked(TCMSG)?;
+    if kind != RTM_NEWQDISC {
+        return None;
+    }
+    while let Some(head) = word(attributes, 0) {
+        // Length, and type.
+        let [length, name] = [head as u16, (head >> 16) as u16].map(usize::from);
+        let value = attributes.get(4..length)?;
+        if name == usize::from(TCA_KIND) {
+            let is_ingress = matches!(value, b"ingress\0" | b"clsact\0");
+            return word(tcmsg, 4).filter(|_| is_ingress);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(word.try_into().expect("4 bytes")))
 }
 
 fn request(kind: u16, flags: u16, ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
@@ -366,8 +402,9 @@ fn request(kind: u16, flags: u16, ifindex: u32, handle: u32, parent: u32) -> Vec
     request
 }
 
-/// Sends a request, and reads its answer to the end.
-fn ask(request: &[u8]) -> io::Result<Vec<(u32, u32)>> {
+/// Sends a request, and reads its answer to the end: what `read` makes of the
+/// type of each message, and of what is behind its head.
+fn ask<T>(request: &[u8], read: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -377,22 +414,24 @@ fn ask(request: &[u8]) -> io::Result<Vec<(u32, u32)>> {
     send(&socket, request, SendFlags::empty())?;
     let mut found = Vec::new();
     let mut buffer = vec![0u8; 64 * 1024];
-    while read_answer(&socket, &mut buffer, &mut found)? {}
-    Ok(found)
+    loop {
+        let len = match recv(socket.as_fd(), &mut *buffer, RecvFlags::empty()) {
+            Err(Errno::INTR) => continue,
+            received => received?.0,
+        };
+        if !read_answer(&buffer[..len], &read, &mut found)? {
+            return Ok(found);
+        }
+    }
 }
 
 /// One datagram of the answer; false: it was the last.
-fn read_answer(
-    socket: &OwnedFd,
-    buffer: &mut [u8],
-    found: &mut Vec<(u32, u32)>,
+fn read_answer<T>(
+    answer: &[u8],
+    read: impl Fn(u16, &[u8]) -> Option<T>,
+    found: &mut Vec<T>,
 ) -> io::Result<bool> {
-    let (len, _) = recv(socket.as_fd(), &mut *buffer, RecvFlags::empty())?;
-    let mut rest = &buffer[..len];
-    let word = |bytes: &[u8], at: usize| {
-        let word = bytes.get(at..at + 4)?;
-        Some(u32::from_ne_bytes(word.try_into().expect("4 bytes")))
-    };
+    let mut rest = answer;
     while let Some(size) = word(rest, 0) {
         let size = size as usize;
         if size < NLMSG_HEAD || size > rest.len() {
@@ -405,17 +444,47 @@ fn read_answer(
                 let errno = word(message, NLMSG_HEAD).unwrap_or(0) as i32;
                 return check(errno).map(|()| false);
             }
-            RTM_NEWTFILTER => {
-                if let (Some(handle), Some(info)) = (
-                    word(message, NLMSG_HEAD + 8),
-                    word(message, NLMSG_HEAD + 16),
-                ) {
-                    found.push((info >> 16, handle));
-                }
-            }
-            _ => {}
+            kind => found.extend(read(kind, &message[NLMSG_HEAD..])),
         }
         rest = &rest[size.next_multiple_of(4).min(rest.len())..];
     }
-    Ok(len > 0)
+    Ok(!answer.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, device: u32, name: &[u8]) -> Vec<u8> {
+        let mut bytes = request(kind, 0, device, 0, 0);
+        bytes.extend((4 + name.len() as u16).to_ne_bytes());
+        bytes.extend(TCA_KIND.to_ne_bytes());
+        bytes.extend(name);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn devices_with_an_ingress_qdisc_are_found() {
+        let told = [
+            message(RTM_NEWQDISC, 1, b"noqueue\0"),
+            message(RTM_NEWQDISC, 2, b"ingress\0"),
+            message(RTM_NEWQDISC, 3, b"clsact\0"),
+        ]
+        .concat();
+        let mut found = vec![];
+        assert!(read_answer(&told, read_ingress_qdisc, &mut found).unwrap());
+        assert_eq!(found, [2, 3]);
+        let done = message(NLMSG_DONE, 0, b"");
+        assert!(!read_answer(&done, read_ingress_qdisc, &mut found).unwrap());
+        let refused = message(NLMSG_ERROR, 0, b"");
+        assert!(!read_answer(&refused, read_ingress_qdisc, &mut found).unwrap());
+        for cut in 0..told.len() {
+            let mut some = vec![];
+            read_answer(&told[..cut], read_ingress_qdisc, &mut some).unwrap();
+            assert!(found.starts_with(&some), "cut at {cut}");
+        }
+    }
 }

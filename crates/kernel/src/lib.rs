@@ -17,7 +17,7 @@ pub mod device;
 mod error;
 pub mod events;
 pub mod fault;
-mod filter;
+pub mod filter;
 pub mod generation;
 pub mod generator;
 mod interfaces;

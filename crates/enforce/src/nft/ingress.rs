@@ -9,15 +9,11 @@
 //! send packets through another device (`ifb`) and back, behind this hook.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     io,
 };
 
-use rustix::{
-    io::Errno,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with},
-};
-use weir_kernel::device::Device;
+use weir_kernel::{device::Device, filter::with_ingress_qdisc};
 
 use super::{
     chains::{COVERED, FRONT, PRIORITY_IN, by_family},
@@ -25,7 +21,7 @@ use super::{
     rule::{KEY, Meta, Verdict},
     socket::Nftables,
     table::{Element, Hook, Table},
-    wire::{Attributes, Batch, Kind},
+    wire::{Batch, Kind},
 };
 
 /// Which devices have their chain.
@@ -180,101 +176,4 @@ fn uncover(socket: &Nftables, table: &Table, indexes: &[u32]) -> io::Result<()> 
         }
     }
     socket.commit(to)
-}
-
-/// linux/rtnetlink.h, linux/pkt_sched.h
-const RTM_NEWQDISC: u16 = 36;
-const RTM_GETQDISC: u16 = 38;
-const TCA_KIND: u16 = 1;
-const HEADER: usize = 16;
-/// `struct tcmsg`: family, number of the device, three more words.
-const TCMSG: usize = 20;
-const REQUEST_DUMP: u16 = 0x301;
-const DONE: u16 = 3;
-const ERROR: u16 = 2;
-
-/// The numbers of the devices with a qdisc of the kind `ingress` or `clsact`.
-fn with_ingress_qdisc() -> io::Result<BTreeSet<u32>> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None, // NETLINK_ROUTE is 0, the default
-    )?;
-    let mut question = vec![0u8; HEADER + TCMSG];
-    question[..4].copy_from_slice(&((HEADER + TCMSG) as u32).to_ne_bytes());
-    question[4..6].copy_from_slice(&RTM_GETQDISC.to_ne_bytes());
-    question[6..8].copy_from_slice(&REQUEST_DUMP.to_ne_bytes());
-    send(&socket, &question, SendFlags::empty())?;
-    let mut found = BTreeSet::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let length = match recv(&socket, &mut buffer[..], RecvFlags::empty()) {
-            Ok((_, length)) => length.min(buffer.len()),
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(errno.into()),
-        };
-        if read_qdiscs(&buffer[..length], &mut found) {
-            return Ok(found);
-        }
-    }
-}
-
-/// Reads one datagram of that dump; is it the last?
-fn read_qdiscs(mut bytes: &[u8], found: &mut BTreeSet<u32>) -> bool {
-    while let Some(head) = bytes.get(..HEADER) {
-        let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let kind = u16::from_ne_bytes([head[4], head[5]]);
-        if kind == DONE || kind == ERROR {
-            return true;
-        }
-        let message = bytes.get(HEADER..length).unwrap_or(&[]);
-        if let (RTM_NEWQDISC, Some((tcmsg, attributes))) = (kind, message.split_at_checked(TCMSG)) {
-            let kind = Attributes::of(attributes).text(TCA_KIND);
-            if matches!(kind, Some("ingress" | "clsact")) {
-                found.insert(u32::from_ne_bytes([tcmsg[4], tcmsg[5], tcmsg[6], tcmsg[7]]));
-            }
-        }
-        bytes = bytes
-            .get(length.max(HEADER).next_multiple_of(4)..)
-            .unwrap_or(&[]);
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn message(kind: u16, device: u32, name: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER + TCMSG];
-        bytes[HEADER + 4..HEADER + 8].copy_from_slice(&device.to_ne_bytes());
-        bytes.extend((4 + name.len() as u16).to_ne_bytes());
-        bytes.extend(TCA_KIND.to_ne_bytes());
-        bytes.extend(name);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        let length = bytes.len() as u32;
-        bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes
-    }
-
-    #[test]
-    fn devices_with_an_ingress_qdisc_are_found() {
-        let told = [
-            message(RTM_NEWQDISC, 1, b"noqueue\0"),
-            message(RTM_NEWQDISC, 2, b"ingress\0"),
-            message(RTM_NEWQDISC, 3, b"clsact\0"),
-        ]
-        .concat();
-        let mut found = BTreeSet::new();
-        assert!(!read_qdiscs(&told, &mut found));
-        assert_eq!(found, BTreeSet::from([2, 3]));
-        assert!(read_qdiscs(&message(DONE, 0, b""), &mut found));
-        for cut in 0..told.len() {
-            let mut some = BTreeSet::new();
-            read_qdiscs(&told[..cut], &mut some);
-            assert!(some.is_subset(&found), "cut at {cut}");
-        }
-    }
 }
