@@ -114,7 +114,7 @@ pub fn run(report: &mut Report, _weir: &Path) -> anyhow::Result<()> {
                 done.new,
                 many.len()
             );
-            report_memory(report, &backend.usage(), family, rates.len());
+            report_memory(report, backend.memory(), family, rates.len());
             drop(backend);
             let start = Instant::now();
             let backend = kernel::open(&instance.0)?;
@@ -186,9 +186,9 @@ fn through_others(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report_memory(report: &mut Report, usage: &weir_enforce::Usage, family: &str, round: usize) {
-    if round == 1 {
-        let mib = usage.map_bytes as f64 / f64::from(1 << 20);
+fn report_memory(report: &mut Report, bytes: Option<u64>, family: &str, round: usize) {
+    if let (1, Some(bytes)) = (round, bytes) {
+        let mib = bytes as f64 / f64::from(1 << 20);
         report.add(&format!("memory of the tables {family} 1M"), "MiB", &[mib]);
     }
 }

@@ -24,7 +24,7 @@ use weir_enforce::{Backend, Entry, Policy};
 use weir_sources::RingStatistics;
 
 pub use answers::{
-    Allowed, BanList, Done, JailStatus, Lifted, ListedBan, RingStatus, Status, Tracked, Why,
+    Allowed, BanList, Done, Filled, JailStatus, Lifted, ListedBan, RingStatus, Status, Tracked, Why,
 };
 
 use crate::{

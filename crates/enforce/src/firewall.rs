@@ -131,9 +131,9 @@ pub(crate) trait Firewall: Send + Sync {
     /// Once a second.
     fn tend(&self) -> Result<(), Error>;
 
-    /// Kernel memory of the sets; nftables tells none.
-    fn memory(&self) -> u64 {
-        0
+    /// [`Backend::memory`]: nftables tells none.
+    fn memory_of_sets(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -263,15 +263,13 @@ impl<F: Firewall> Backend for F {
     }
 
     fn usage(&self) -> Usage {
-        let usage = {
-            let mut desired = self.desired();
-            desired.book.drop_over(BootNanos::now());
-            desired.book.usage()
-        };
-        Usage {
-            map_bytes: self.memory(),
-            ..usage
-        }
+        let mut desired = self.desired();
+        desired.book.drop_over(BootNanos::now());
+        desired.book.usage()
+    }
+
+    fn memory(&self) -> Option<u64> {
+        self.memory_of_sets()
     }
 
     fn maintain(&self) -> Result<(), Error> {

@@ -168,14 +168,6 @@ pub struct Usage {
     pub overflow: usize,
     /// Generation number of the tables.
     pub generation: u64,
-    /// Kernel memory of the tables, bytes; 0 where the kernel does not tell.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub map_bytes: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// A packet that the kernel thought worth telling; rate-limited per reason.
@@ -281,6 +273,12 @@ pub trait Backend: Send + Sync {
 
     /// How full it is.
     fn usage(&self) -> Usage;
+
+    /// Kernel memory of the tables, bytes; `None` where the kernel does not tell.
+    /// For those who ask: `ipset` is run for it.
+    fn memory(&self) -> Option<u64> {
+        None
+    }
 
     /// Housekeeping, called every second or so by one thread: clears expired
     /// entries, rebuilds filters, grows, re-attaches interfaces that came

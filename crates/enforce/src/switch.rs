@@ -422,6 +422,10 @@ impl Backend for Switch {
         self.backend().usage()
     }
 
+    fn memory(&self) -> Option<u64> {
+        self.backend().memory()
+    }
+
     fn maintain(&self) -> Result<(), Error> {
         self.backend().maintain()
     }

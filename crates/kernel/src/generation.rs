@@ -174,6 +174,9 @@ pub fn rejects_supported() -> bool {
     probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
 }
 
+/// Why a generation has no netfilter program.
+pub const NO_NETFILTER: &str = "this kernel has no netfilter hook for BPF (probe: a BPF program of type netfilter; Linux 6.4, CONFIG_NETFILTER_BPF_LINK)";
+
 /// Are there BPF programs of type netfilter, and what they read packets with
 /// (Linux 6.4)? A generation with the netfilter program does not load otherwise;
 /// and verifiers before that one are spared what they find hard.
@@ -238,7 +241,8 @@ impl Generation {
         if !options.netfilter {
             open.progs.weir_netfilter.set_autoload(false);
         }
-        if frags_supported() {
+        let frags = frags_supported();
+        if frags {
             open.progs.weir_xdp.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
         }
         let rodata = open
@@ -259,7 +263,7 @@ impl Generation {
         rodata.cfg.decoy = has_decoys.into();
         rodata.cfg.reject = options.reject.into();
         rodata.cfg.walk_apart = (!netfilter_supported()).into();
-        rodata.cfg.frags = frags_supported().into();
+        rodata.cfg.frags = frags.into();
         if options.drop_innocent {
             rodata.cfg.final_pass = sys::XDP_DROP;
         }

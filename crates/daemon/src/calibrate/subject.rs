@@ -15,7 +15,11 @@ use weir_enforce::{
     switch::{self, Place as State},
 };
 use weir_kernel::{
-    Generation, Geometry, Key, Options, Placed, Slot, link::Hook, pins::InstanceDir, record,
+    Generation, Geometry, Key, Options, Placed, Slot,
+    generation::{NO_NETFILTER, netfilter_supported},
+    link::Hook,
+    pins::InstanceDir,
+    record,
     table::NEVER,
 };
 use weir_lab::Net;
@@ -52,9 +56,13 @@ impl PacketPath {
             netfilter: true,
             ..Options::bans(Geometry::for_bans(2 * BANS as usize, 0))
         };
-        let (path, no_netfilter) = match Generation::create(1, &options, None) {
+        let whole = match netfilter_supported() {
+            true => Generation::create(1, &options, None).map_err(|why| why.to_string()),
+            false => Err(NO_NETFILTER.to_owned()),
+        };
+        let (path, no_netfilter) = match whole {
             Ok(path) => (path, None),
-            Err(why) => (empty_path(2 * BANS as usize)?, Some(why.to_string())),
+            Err(why) => (empty_path(2 * BANS as usize)?, Some(why)),
         };
         for place in [&lane.target, &lane.served] {
             path.judge_interface(place.ifindex)?;

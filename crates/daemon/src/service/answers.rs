@@ -194,6 +194,17 @@ pub struct RingStatus {
     pub lost_bytes: u64,
 }
 
+/// How full the table is, and what it takes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Filled {
+    /// Entries.
+    #[serde(flatten)]
+    pub entries: Usage,
+    /// Kernel memory, where the kernel tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map_bytes: Option<u64>,
+}
+
 /// The whole picture.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
@@ -220,7 +231,7 @@ pub struct Status {
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
     /// How full the table is.
-    pub usage: Usage,
+    pub usage: Filled,
     /// Packets by exit.
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.

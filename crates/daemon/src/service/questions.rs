@@ -14,7 +14,9 @@ use weir_core::{
 };
 use weir_enforce::{Entry, Feature};
 
-use super::{BanList, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why};
+use super::{
+    BanList, Filled, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why,
+};
 use crate::{
     config::duration_text,
     exempt::Exemption,
@@ -204,7 +206,10 @@ impl Service {
             observe: config.enforcement.observe,
             decoy: self.decoy.status(self)?,
             attachments: self.backend.attachments(),
-            usage: self.backend.usage(),
+            usage: Filled {
+                entries: self.backend.usage(),
+                map_bytes: self.backend.memory(),
+            },
             counters: self.backend.counters()?,
             border: self.border.status(self),
             dropped: self.backend.class_counts()?,

@@ -450,9 +450,9 @@ impl Firewall for Ipset {
         self.program.clone()
     }
 
-    fn memory(&self) -> u64 {
-        let listed = command::run("ipset", &["list", "-terse"], "").unwrap_or_default();
-        sets::memory(&listed, &self.base)
+    fn memory_of_sets(&self) -> Option<u64> {
+        let listed = command::run("ipset", &["list", "-terse"], "").ok()?;
+        Some(sets::memory(&listed, &self.base))
     }
 
     fn tend(&self) -> Result<(), Error> {

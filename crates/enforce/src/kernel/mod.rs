@@ -33,8 +33,7 @@ use weir_core::{
 };
 use weir_kernel::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
-    fault, generation::netfilter_supported, pins::InstanceDir, record, table::NEVER,
-    wide::MAX_WIDE,
+    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 
 pub use weir_kernel::link::Hook;
@@ -130,7 +129,10 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         Interface::check(name, config.settings.backend.hook())?;
     }
-    let netfilter = wants_netfilter(&config.settings)?;
+    let netfilter = config.settings.backend.hook() == Some(Hook::Netfilter);
+    if netfilter {
+        netfilter::require()?;
+    }
     // First, for it fails without permission before anything is made.
     let clock = JiffyClock::probe()?;
     let instance = InstanceDir::open(&config.pin_root, &config.instance)?;
@@ -215,11 +217,8 @@ fn first_generation(
     number: u64,
     netfilter: bool,
 ) -> Result<Generation, Error> {
-    for leftover in instance.generations() {
-        if Some(leftover) != instance.current() {
-            instance.remove_generation(leftover)?;
-        }
-    }
+    // Of a daemon that died before it was current.
+    instance.remove_generation(number)?;
     let most = config.settings.max_bans;
     let options = Options {
         geometry: Geometry::for_bans(
@@ -239,17 +238,6 @@ fn first_generation(
     fault::point("take-over-before-current");
     instance.set_current(number)?;
     Ok(first)
-}
-
-/// Is the netfilter program asked for? Refused where the kernel has none.
-fn wants_netfilter(settings: &Settings) -> Result<bool, Error> {
-    let wanted = settings.backend.hook() == Some(Hook::Netfilter);
-    if wanted && !netfilter_supported() {
-        return Err(Error::Unsupported(
-            "this kernel has no netfilter hook for BPF (probe: a BPF program of type netfilter; Linux 6.4, CONFIG_NETFILTER_BPF_LINK)".into(),
-        ));
-    }
-    Ok(wanted)
 }
 
 /// Are there pins of this instance?
@@ -371,24 +359,15 @@ impl Kernel {
         let mut interfaces = self.interfaces();
         let mut added = Vec::new();
         for name in &settings.interfaces {
-            match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => known.attach(
-                    settings.backend.hook(),
-                    &settings.advice,
-                    &tables.current,
-                    &links,
-                )?,
+            let interface = match interfaces.iter_mut().find(|i| i.name == *name) {
+                Some(known) => known,
                 None => {
-                    let mut new = Interface::new(name);
-                    new.attach(
-                        settings.backend.hook(),
-                        &settings.advice,
-                        &tables.current,
-                        &links,
-                    )?;
-                    added.push(new);
+                    added.push(Interface::new(name));
+                    added.last_mut().expect("just pushed")
                 }
-            }
+            };
+            let (hook, advice) = (settings.backend.hook(), &settings.advice);
+            interface.attach(hook, advice, &tables.current, &links)?;
         }
         for gone in interfaces
             .iter_mut()
@@ -615,8 +594,11 @@ impl Backend for Kernel {
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
             generation: tables.current.number,
-            map_bytes: tables.current.table.geometry().bytes(),
         }
+    }
+
+    fn memory(&self) -> Option<u64> {
+        Some(self.tables().current.table.geometry().bytes())
     }
 
     fn maintain(&self) -> Result<(), Error> {

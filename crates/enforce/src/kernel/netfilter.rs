@@ -4,10 +4,22 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_kernel::{generation::netfilter_supported, link::Hook};
+use weir_kernel::{
+    generation::{NO_NETFILTER, netfilter_supported},
+    link::Hook,
+};
 
-use super::{Kernel, Tables, attach::Interface, wants_netfilter};
+use super::{Kernel, Tables, attach::Interface};
 use crate::{Choice, Error, Settings};
+
+/// # Errors
+/// The kernel has no such programs.
+pub(super) fn require() -> Result<(), Error> {
+    match netfilter_supported() {
+        true => Ok(()),
+        false => Err(Error::Unsupported(NO_NETFILTER.to_owned())),
+    }
+}
 
 impl Kernel {
     /// Attaches with the netfilter program where that hook is named, or `auto`
@@ -20,7 +32,11 @@ impl Kernel {
         let wanted = settings.backend.hook();
         let leads_there =
             |name: &String| Interface::leads_to_netfilter(name, wanted, &settings.advice);
-        let first = wants_netfilter(settings)? || settings.interfaces.iter().any(leads_there);
+        let first = wanted == Some(Hook::Netfilter) || settings.interfaces.iter().any(leads_there);
+        let has_it = || self.tables().current.has_netfilter();
+        if first && !has_it() {
+            require()?;
+        }
         self.netfilter.store(first, Ordering::Relaxed);
         let load = || {
             self.netfilter.store(true, Ordering::Relaxed);
@@ -28,7 +44,6 @@ impl Kernel {
             let geometry = self.tables().current.table.geometry();
             self.next_generation(&mut shape, geometry)
         };
-        let has_it = || self.tables().current.has_netfilter();
         if first && !has_it() {
             load()?;
         }
