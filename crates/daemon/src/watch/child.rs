@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// A supervisor and its group. Dropped, the group is dead.
 pub(super) struct Group {
     supervisor: Child,
+    /// Once it is reaped its group's number may be somebody else's.
+    reaped: Option<ExitStatus>,
 }
 
 impl Group {
@@ -58,7 +60,10 @@ impl Group {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let group = Self { supervisor };
+        let group = Self {
+            supervisor,
+            reaped: None,
+        };
         for fd in group.pipes() {
             rustix::io::ioctl_fionbio(fd, true)?;
         }
@@ -109,6 +114,9 @@ impl Group {
 
     /// Ends the group, asking first, and says how the command ended.
     pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.reaped {
+            return Ok(status);
+        }
         self.supervisor.stdin = None;
         let pid = pid_of(&self.supervisor);
         // It ends within its own grace.
@@ -118,7 +126,9 @@ impl Group {
         }
         // Those whom the command left behind, and a supervisor that hangs.
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-        self.supervisor.wait()
+        let status = self.supervisor.wait()?;
+        self.reaped = Some(status);
+        Ok(status)
     }
 }
 
