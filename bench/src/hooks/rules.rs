@@ -161,14 +161,26 @@ pub fn raw(task: &Task) -> anyhow::Result<Box<dyn Running>> {
     Ok(Box::new(rules))
 }
 
+/// Do the elements of a set end by themselves, as bans do? The kernel then keeps
+/// another table, which costs more to ask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    Never,
+    InADay,
+}
+
 /// A set of all banned sources, asked in table raw.
-pub fn ipset(task: &Task) -> anyhow::Result<Box<dyn Running>> {
+pub fn ipset(task: &Task, ends: Ends) -> anyhow::Result<Box<dyn Running>> {
     let program = iptables_for(task);
     let family = if task.ipv4() { "inet" } else { "inet6" };
     let name = format!("weir-bench-{}", std::process::id());
     let banned = task.banned();
+    let timeout = match ends {
+        Ends::Never => "",
+        Ends::InADay => " timeout 86400",
+    };
     let mut text = format!(
-        "create {name} hash:ip family {family} hashsize {0} maxelem {0}\n",
+        "create {name} hash:ip family {family} hashsize {0} maxelem {0}{timeout}\n",
         banned.len().next_power_of_two()
     );
     for addr in banned {
@@ -247,15 +259,19 @@ pub fn nft_prerouting(task: &Task) -> anyhow::Result<Box<dyn Running>> {
 }
 
 /// nft, netdev ingress, a hash set of all banned sources.
-pub fn nft_set(task: &Task) -> anyhow::Result<Box<dyn Running>> {
+pub fn nft_set(task: &Task, ends: Ends) -> anyhow::Result<Box<dyn Running>> {
     let (kind, word) = if task.ipv4() {
         ("ipv4_addr", "ip")
     } else {
         ("ipv6_addr", "ip6")
     };
     let banned = task.banned();
+    let timeout = match ends {
+        Ends::Never => "",
+        Ends::InADay => "timeout 1d; ",
+    };
     let mut set = format!(
-        " set banned {{ type {kind}; size {}; elements = {{\n",
+        " set banned {{ type {kind}; size {}; {timeout}elements = {{\n",
         banned.len()
     );
     for addr in banned {

@@ -196,7 +196,13 @@ fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
             hook => hook,
         };
         let peers: &[&str] = match hook.sources {
-            Sources::Banned => &[bare, "ipset-131k", "nft-set-131k"],
+            Sources::Banned => &[
+                bare,
+                "ipset-131k",
+                "ipset-timeout-131k",
+                "nft-set-131k",
+                "nft-set-timeout-131k",
+            ],
             _ => &[bare],
         };
         let cells: Vec<String> = peers

@@ -8,7 +8,8 @@ use weir_enforce::Choice;
 use weir_kernel::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
 
 use super::{
-    programs, rules,
+    programs,
+    rules::{self, Ends},
     site::{PORT, Place},
     sockets, weir,
 };
@@ -168,8 +169,14 @@ pub const HOOKS: &[Hook] = &[
         programs::attach(t, BareHook::XdpGeneric)
     }),
     any("xdp", None, MAP, |t| programs::attach(t, BareHook::Xdp)),
-    banned("ipset-131k", RULE, rules::ipset),
-    banned("nft-set-131k", RULE, rules::nft_set),
+    banned("ipset-131k", RULE, |t| rules::ipset(t, Ends::Never)),
+    banned("ipset-timeout-131k", RULE, |t| {
+        rules::ipset(t, Ends::InADay)
+    }),
+    banned("nft-set-131k", RULE, |t| rules::nft_set(t, Ends::Never)),
+    banned("nft-set-timeout-131k", RULE, |t| {
+        rules::nft_set(t, Ends::InADay)
+    }),
     banned("weir-ipset-131k", REASONS, |t| {
         weir::start(t, Choice::Ipset)
     }),

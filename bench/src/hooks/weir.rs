@@ -6,12 +6,13 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_enforce::{
-    Backend, Choice, Entry, Expiry, Policy, Settings, kernel::DEFAULT_ROOT, switch,
+    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings, kernel::DEFAULT_ROOT, switch,
 };
 
 use super::{
@@ -57,6 +58,8 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         scope: Scope::all(),
         action: Action::Drop,
     });
+    // Bans end.
+    let end = BootNanos(BootNanos::now().0 + Duration::from_secs(86_400).as_nanos() as u64);
     let entries: Vec<Entry> = task
         .banned()
         .into_iter()
@@ -64,7 +67,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
             Ok(Entry {
                 subject: Subject::new(Prefix::host(addr))?,
                 policy: policy.clone(),
-                expiry: Expiry::Never,
+                expiry: Expiry::At(end),
             })
         })
         .collect::<anyhow::Result<_>>()?;
