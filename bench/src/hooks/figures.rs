@@ -186,24 +186,25 @@ pub fn main_size(run: &Run, family: &str) -> Option<u16> {
         .copied()
 }
 
-/// One row's drop rate by another's: each point by that of the other which was
-/// measured next to it, for parts of a run may have been joined.
-pub fn ratio(run: &Run, hook: &str, peer: &str, family: &str, size: u16) -> Option<Figure> {
-    let [own, other] = [hook, peer].map(|name| Group::of(run, name, family, size));
-    let (own, other) = (own?, other?);
+/// One row's drop rate by another's, over some sizes: each point by that of the
+/// other which was measured next to it, for parts of a run may have been joined.
+pub fn ratio(run: &Run, hook: &str, peer: &str, family: &str, sizes: &[u16]) -> Option<Figure> {
     let rate = |p: &Point| p.dropped as f64 / p.seconds;
-    let ratios: Vec<f64> = own
-        .points
-        .iter()
-        .filter_map(|own| {
+    let mut ratios = Vec::new();
+    for size in sizes {
+        let [own, other] = [hook, peer].map(|name| Group::of(run, name, family, *size));
+        let (Some(own), Some(other)) = (own, other) else {
+            continue;
+        };
+        ratios.extend(own.points.iter().filter_map(|own| {
             let apart = |p: &&&Point| (p.from - own.from).abs();
             let next = other
                 .points
                 .iter()
                 .min_by(|a, b| apart(a).total_cmp(&apart(b)))?;
             Some(rate(own) / rate(next))
-        })
-        .collect();
+        }));
+    }
     Figure::of(&ratios)
 }
 

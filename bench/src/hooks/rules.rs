@@ -82,15 +82,19 @@ impl Rules {
     }
 }
 
-/// The paper's; where distributions have but the other one, that.
+/// The paper's; where distributions have but the other one, the host's.
 fn iptables_for(task: &Task) -> &'static str {
     let has = |name: &str| weir_lab::missing(&[name]).is_none();
     match (task.ipv4(), has("iptables-legacy")) {
         (true, true) => "iptables-legacy",
-        (true, false) => "iptables",
         (false, true) => "ip6tables-legacy",
-        (false, false) => "ip6tables",
+        (_, false) => host_iptables(task),
     }
+}
+
+/// What weir runs as well.
+fn host_iptables(task: &Task) -> &'static str {
+    if task.ipv4() { "iptables" } else { "ip6tables" }
 }
 
 /// Packets that rules of a chain with this in their text have dropped.
@@ -169,9 +173,13 @@ pub enum Ends {
     InADay,
 }
 
-/// A set of all banned sources, asked in table raw.
+/// A set of all banned sources, asked in table raw: as the paper would have it,
+/// or with bans that end and by the host's iptables, as weir's.
 pub fn ipset(task: &Task, ends: Ends) -> anyhow::Result<Box<dyn Running>> {
-    let program = iptables_for(task);
+    let program = match ends {
+        Ends::Never => iptables_for(task),
+        Ends::InADay => host_iptables(task),
+    };
     let family = if task.ipv4() { "inet" } else { "inet6" };
     let name = format!("weir-bench-{}", std::process::id());
     let banned = task.banned();

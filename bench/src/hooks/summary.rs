@@ -182,6 +182,7 @@ fn by_size(out: &mut String, run: &Run, family: &str) {
 /// weir's rates beside those of the bare hook, and of other programs' tables.
 fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
     let mut rows = String::new();
+    let all = sizes(run, family);
     for hook in HOOKS {
         let Some(name) = hook.name.strip_prefix("weir-") else {
             continue;
@@ -205,22 +206,27 @@ fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
             ],
             _ => &[bare],
         };
-        let cells: Vec<String> = peers
-            .iter()
-            .filter_map(|peer| {
-                let ratio = ratio(run, hook.name, peer, family, size)?;
-                Some(format!("{:.2} of {peer}", ratio.median))
-            })
-            .collect();
-        if !cells.is_empty() {
-            let _ = writeln!(rows, "| {} | {} |", hook.name, cells.join(", "));
+        for peer in peers {
+            let over = |sizes: &[u16]| ratio(run, hook.name, peer, family, sizes);
+            let Some(at) = over(&[size]) else {
+                continue;
+            };
+            let _ = write!(rows, "| {} | {peer} | {} |", hook.name, at.show(2));
+            if all.len() > 1 {
+                let _ = write!(rows, " {} |", cell(over(&all), 2));
+            }
+            rows.push('\n');
         }
     }
     if !rows.is_empty() {
+        let (all, line) = match all.len() {
+            1 => ("", ""),
+            _ => (" all sizes |", "---|"),
+        };
         let _ = write!(
             out,
             "\n{family}, weir's drop rate beside others', median of the rounds' ratios\n\n\
-             | weir | ratio |\n|---|---|\n{rows}"
+             | weir | of | {size} bytes |{all}\n|---|---|---|{line}\n{rows}"
         );
     }
 }
@@ -312,8 +318,26 @@ mod tests {
             run.points.push(point);
         }
         let text = tables(&run);
+        assert!(text.contains("| weir | of | 32 bytes |\n"), "{text}");
         assert!(
-            text.contains("| weir-xdp-131k | 0.50 of xdp, 2.00 of nft-set-131k |"),
+            text.contains("| weir-xdp-131k | xdp | 0.50 ± 0.00 |\n"),
+            "{text}"
+        );
+        let beside = "| weir-xdp-131k | nft-set-131k | 2.00 ± 0.00 |";
+        assert!(text.contains(&format!("{beside}\n")), "{text}");
+        // Of another size, as fast as that set.
+        for hook in ["weir-xdp-131k", "nft-set-131k"] {
+            let mut point = point(hook, 0, 1_000_000, 1_000_000, 1.0);
+            (point.payload, point.from) = (64, 90.0);
+            run.points.push(point);
+        }
+        let text = tables(&run);
+        assert!(
+            text.contains("| weir | of | 32 bytes | all sizes |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("{beside} 2.00 ± 0.71 |\n")),
             "{text}"
         );
     }
