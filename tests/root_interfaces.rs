@@ -137,6 +137,7 @@ fn root_an_interface_that_comes_back_is_protected_again() {
     if skipped(&[]) {
         return;
     }
+    let mut all_took = vec![];
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
         let mut site = Site::new();
         let weir = Weir::start(&site.host, &config(backend));
@@ -156,8 +157,7 @@ fn root_an_interface_that_comes_back_is_protected_again() {
             });
             let took = begun.elapsed();
             println!("{backend}: protected {took:?} after the veth pair was ready");
-            // 4 to 11 ms here, `weir status` included; the promise is 100 ms.
-            assert!(took < Duration::from_millis(500), "{took:?}");
+            all_took.push(took);
             enforces(&site, &weir);
         }
         assert!(weir.packets("banned-all") > dropped, "counters began anew");
@@ -169,6 +169,11 @@ fn root_an_interface_that_comes_back_is_protected_again() {
         });
         enforces(&site, &weir);
     }
+    // 4 to 11 ms here, `weir status` included; the promise is 100 ms. Who finds it
+    // by looking once a second takes 500; and one may meet a machine that stands.
+    all_took.sort();
+    let median = all_took[all_took.len() / 2];
+    assert!(median < Duration::from_millis(200), "{all_took:?}");
 }
 
 /// Rules name an interface: one that is made again is protected from its first

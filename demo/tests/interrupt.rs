@@ -178,7 +178,7 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
         let status = run.wait(Duration::from_secs(10));
         let took = begun.elapsed();
         assert_eq!(status.code(), Some(130), "{moment:?}: {}", run.complained());
-        assert!(took < Duration::from_secs(2), "{moment:?}: {took:?}");
+        assert!(took < Duration::from_secs(6), "{moment:?}: {took:?}");
         assert_eq!(run.left(), BTreeSet::new(), "{moment:?}");
         assert_eq!(namespaces_of(&player), [] as [PathBuf; 0], "{moment:?}");
         assert!(run.complained().contains("interrupted"), "{moment:?}");
