@@ -228,14 +228,25 @@ fn or_it(driver: &str) -> &str {
 /// `None` when nothing was measured.
 ///
 /// With [`Prefer::Traffic`] those come first that cost good TCP at most
-/// [`TRAFFIC_LIMIT`], then those of which that is not sure, then the others,
-/// which beat no enforcement at all. Within each, and with [`Prefer::Drops`] over
+/// [`TRAFFIC_LIMIT`], or perhaps, and then no more than the least of them as far
+/// as the rounds can tell; then the others of which that is not sure; then those
+/// above it, which beat no enforcement at all. Within each, and with [`Prefer::Drops`] over
 /// all, a cheaper drop comes first; of those that the figures do not tell apart,
 /// the first of [`RANK`].
 pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> {
+    let harmless = costs
+        .iter()
+        .filter_map(|cost| cost.traffic)
+        .min_by_key(|lost| lost.median)
+        .filter(|least| least.median <= TRAFFIC_LIMIT);
+    let is_harmless = |lost: Measured<u8>| {
+        let perhaps = lost.low <= TRAFFIC_LIMIT;
+        lost.median <= TRAFFIC_LIMIT
+            || perhaps && harmless.is_some_and(|least| lost.low <= least.high)
+    };
     let class = |cost: &HookCost| match (prefer, cost.traffic) {
         (Prefer::Drops, _) => 0,
-        (Prefer::Traffic, Some(lost)) if lost.median <= TRAFFIC_LIMIT => 0,
+        (Prefer::Traffic, Some(lost)) if is_harmless(lost) => 0,
         (Prefer::Traffic, None) => 1,
         (Prefer::Traffic, Some(lost)) if lost.low <= TRAFFIC_LIMIT => 1,
         // The least harm first, in steps of the noise.
