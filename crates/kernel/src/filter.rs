@@ -362,7 +362,15 @@ fn filters(ifindex: u32, way: Way) -> io::Result<Vec<(u32, u32)>> {
 /// The numbers of the devices with a qdisc of the kind `ingress` or `clsact`.
 pub fn with_ingress_qdisc() -> io::Result<BTreeSet<u32>> {
     let request = request(RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, 0, 0, 0);
-    Ok(ask(&request, read_ingress_qdisc)?.into_iter().collect())
+    none_without_tc(ask(&request, read_ingress_qdisc))
+}
+
+/// A kernel without traffic control has no qdisc, either.
+fn none_without_tc(found: io::Result<Vec<u32>>) -> io::Result<BTreeSet<u32>> {
+    match found {
+        Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(BTreeSet::new()),
+        found => Ok(found?.into_iter().collect()),
+    }
 }
 
 fn read_ingress_qdisc(kind: u16, message: &[u8]) -> Option<u32> {
@@ -481,6 +489,14 @@ mod tests {
         assert!(!read_answer(&done, read_ingress_qdisc, &mut found).unwrap());
         let refused = message(NLMSG_ERROR, 0, b"");
         assert!(!read_answer(&refused, read_ingress_qdisc, &mut found).unwrap());
+        // `-EOPNOTSUPP`, and another one, as the kernel tells them.
+        for (errno, is_none) in [(Errno::OPNOTSUPP, true), (Errno::PERM, false)] {
+            let mut refused = message(NLMSG_ERROR, 0, b"");
+            let errno = (-errno.raw_os_error()).to_ne_bytes();
+            refused[NLMSG_HEAD..NLMSG_HEAD + 4].copy_from_slice(&errno);
+            let read = read_answer(&refused, read_ingress_qdisc, &mut vec![]);
+            assert_eq!(none_without_tc(read.map(|_| vec![])).is_ok(), is_none);
+        }
         for cut in 0..told.len() {
             let mut some = vec![];
             read_answer(&told[..cut], read_ingress_qdisc, &mut some).unwrap();
