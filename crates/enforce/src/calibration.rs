@@ -230,9 +230,9 @@ fn or_it(driver: &str) -> &str {
 /// With [`Prefer::Traffic`] those come first that cost good TCP at most
 /// [`TRAFFIC_LIMIT`], or perhaps, and then no more than the least of them as far
 /// as the rounds can tell; then the others of which that is not sure; then those
-/// above it, which beat no enforcement at all. Within each, and with [`Prefer::Drops`] over
-/// all, a cheaper drop comes first; of those that the figures do not tell apart,
-/// the first of [`RANK`].
+/// above it, which beat no enforcement at all. Within each, and with
+/// [`Prefer::Drops`] over all, a cheaper drop comes first; of those that the
+/// figures do not tell apart, the first of [`RANK`].
 pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> {
     let harmless = costs
         .iter()
