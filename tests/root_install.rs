@@ -1,8 +1,9 @@
 //! `make install` and `make uninstall`: what they put where, that an upgrade
 //! replaces the program in one step, and that nothing stays behind, neither in
 //! the file system nor in the kernel. The "host" is a mount namespace with its
-//! own /etc, /run, /var/lib, unit directory and BPF file system, in which a
-//! script stands in for systemctl. What systemd does with the unit is not
+//! own /etc, /run, /var/lib and unit directory, in which nothing of weir was
+//! ever run and nobody has mounted the BPF file system, and a script stands in
+//! for systemctl. What systemd does with the unit is not
 //! tested here; `make lint` has it verify the file.
 
 mod common;
@@ -16,7 +17,7 @@ use std::{
     process::{self, Command, Stdio},
 };
 
-use common::{Answer, Site, WEIR, skipped, soon};
+use common::{ATTACKER, Answer, Site, WEIR, at, skipped, soon};
 use tempfile::TempDir;
 use weir_lab::Child;
 
@@ -25,7 +26,7 @@ const PLACES: &str = r#"
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /lib/systemd/system
-mount -t bpf bpf /sys/fs/bpf
+while umount /sys/fs/bpf 2>/dev/null; do :; done
 mkdir /run/etc /run/systemd /run/systemd/system
 cp -a /etc/. /run/etc
 mount --bind /run/etc /etc
@@ -256,6 +257,55 @@ fn root_uninstall_refuses_while_something_is_in_force() {
     fs::remove_dir(&other).unwrap();
     host.make(&["uninstall", "PURGE=1"]).done();
     assert!(files(&host.path("usr")).is_empty());
+}
+
+/// Without systemd nobody mounts it: the daemon does, before it gives up the
+/// right to.
+#[test]
+fn root_the_first_start_mounts_the_bpf_file_system() {
+    if skipped(&["make", "unshare", "nsenter", "setpriv"]) {
+        return;
+    }
+    let (host, site) = (Host::new(), Site::new());
+    host.make(&["install"]).done();
+    fs::write(host.inside("/etc/weir/weir.toml"), CONFIG).unwrap();
+    fs::write(host.inside("/run/auth.log"), "").unwrap();
+    let mounted = || {
+        let mounts = fs::read_to_string(format!("/proc/{}/mounts", host.keeper.id())).unwrap();
+        mounts
+            .lines()
+            .any(|line| line.contains(" /sys/fs/bpf bpf "))
+    };
+    assert!(!mounted());
+    let said = host.weir(&["detach"]).done().out;
+    assert!(said.contains("nothing was attached"), "{said}");
+
+    // As in a container that may not mount.
+    let mut weak = host.command("setpriv");
+    weak.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
+        .arg(host.installed())
+        .arg("daemon");
+    let answer = site.host.enter(move || weak.output()).unwrap().unwrap();
+    Answer::of(answer).refused(&[
+        "cannot mount the BPF file system at /sys/fs/bpf",
+        "as root: mount -t bpf bpf /sys/fs/bpf",
+    ]);
+    assert!(!mounted());
+
+    let daemon = host.start(&site);
+    assert!(mounted());
+    let _server = site.server();
+    for (family, who) in ATTACKER.into_iter().enumerate() {
+        site.serves(who, at(family));
+        host.weir(&["ban", who]).done();
+        assert!(!site.connects(who, at(family)));
+    }
+    // What is pinned there outlives the daemon, and goes by `weir detach`.
+    drop(daemon);
+    assert!(!site.connects(ATTACKER[0], at(0)));
+    let said = host.weir(&["detach"]).done().out;
+    assert!(said.contains("detached from eth0"), "{said}");
+    site.serves(ATTACKER[0], at(0));
 }
 
 #[test]

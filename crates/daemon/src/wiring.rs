@@ -89,6 +89,22 @@ pub fn open_backend(
     })
 }
 
+/// While this process may still mount: without systemd nobody has. A backend
+/// that pins nothing lives without it; a later reload may name one that does.
+fn mount_bpffs(enforcement: &Enforcement) -> Result<(), weir_enforce::Error> {
+    match weir_enforce::kernel::mount_bpffs(&enforcement.pin_root) {
+        Err(error) if enforcement.backend.is_bpf() => Err(error.into()),
+        Err(error) => {
+            tracing::debug!(
+                "{error}; backend {:?} pins nothing",
+                enforcement.backend.name()
+            );
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
 /// How often the maintenance thread looks after things.
 const TICK: Duration = Duration::from_secs(1);
 /// How long the packet-event thread waits before it looks whether to stop.
@@ -113,6 +129,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         "cannot listen on {}",
         config.socket.display()
     )))?;
+    mount_bpffs(&config.enforcement)?;
     // Also to take away what an earlier daemon left there.
     let iptables = config.enforcement.backend == Choice::Ipset
         || weir_enforce::ipset::is_there(&config.enforcement.instance);

@@ -18,8 +18,10 @@ use rustix::{
 
 use crate::error::{Context, Error, Result};
 
-/// Where Linux mounts the BPF file system.
+/// Where all instances are, unless the configuration says otherwise.
 pub const DEFAULT_ROOT: &str = "/sys/fs/bpf/weir";
+/// Where it is mounted when nobody has.
+const USUAL_BPFFS: &str = "/sys/fs/bpf";
 
 /// An instance's directory, locked.
 pub struct InstanceDir {
@@ -143,29 +145,51 @@ impl InstanceDir {
 /// `statfs` type of the BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// Where systemd does not run nobody mounts the BPF file system: do it, at its
-/// usual place only.
+/// Mounts the BPF file system that `root` is to lie in, where that is the usual
+/// place and nobody has: without systemd nobody does. For those who give
+/// CAP_SYS_ADMIN up before they open an [`InstanceDir`].
+///
+/// # Errors
+/// It is not mounted, and cannot be.
+pub fn mount_bpffs(root: &Path) -> Result<()> {
+    require_bpffs(root.parent().unwrap_or(root))
+}
+
+fn is_bpffs(at: &Path) -> Result<bool> {
+    rustix::fs::statfs(at)
+        .map(|fs| fs.f_type as u64 == BPF_FS_MAGIC)
+        .context(|| format!("look at {}", at.display()))
+}
+
 fn require_bpffs(at: &Path) -> Result<()> {
-    let is_bpffs = || {
-        rustix::fs::statfs(at)
-            .map(|fs| fs.f_type as u64 == BPF_FS_MAGIC)
-            .context(|| format!("look at {}", at.display()))
-    };
-    if is_bpffs()? {
+    if is_bpffs(at)? {
         return Ok(());
     }
-    if at == Path::new("/sys/fs/bpf") {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        rustix::mount::mount("bpf", at, "bpf", flags, Some(c"mode=0700"))
-            .context(|| format!("mount the BPF file system at {}", at.display()))?;
-        if is_bpffs()? {
-            return Ok(());
-        }
+    let shown = at.display();
+    if at != Path::new(USUAL_BPFFS) {
+        return Err(Error::refused(
+            format!("keep pins below {shown}"),
+            format!("it is no BPF file system: mount -t bpf bpf {shown}"),
+        ));
     }
-    Err(Error::refused(
-        format!("keep pins below {}", at.display()),
-        "it is no BPF file system: mount -t bpf bpf /sys/fs/bpf",
-    ))
+    // Of two that begin at once the second would hide what the first one pins.
+    let below = rustix::fs::open(
+        at,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .context(|| format!("open {shown}"))?;
+    rustix::fs::flock(&below, FlockOperation::LockExclusive).context(|| format!("lock {shown}"))?;
+    if is_bpffs(at)? {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("bpf", at, "bpf", flags, Some(c"mode=0700")).map_err(|why| {
+        Error::refused(
+            format!("mount the BPF file system at {shown}"),
+            format!("{why}; as root: mount -t bpf bpf {shown}"),
+        )
+    })
 }
 
 /// Makes a directory that only we can write to. A BPF file system may be

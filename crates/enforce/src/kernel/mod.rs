@@ -37,7 +37,7 @@ use weir_kernel::{
 };
 
 pub use weir_kernel::link::Hook;
-pub use weir_kernel::pins::DEFAULT_ROOT;
+pub use weir_kernel::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
