@@ -1,6 +1,6 @@
 # weir: what to type. `make` alone prints this list.
-# Everything that a fresh Debian machine lacks is installed by `make deps`
-# (as root; services are neither started nor enabled by it).
+# Each target installs the Debian packages that it needs and this machine lacks
+# (as root; services are neither started nor enabled by it), no others.
 
 PREFIX  ?= /usr
 DESTDIR ?=
@@ -18,6 +18,9 @@ INCLUDE := $(DESTDIR)$(PREFIX)/include
 PYTHON  := $(LIB)/python3/dist-packages
 PROGRAM ?= $(TARGET)/release/weir
 LIBRARIES ?= $(dir $(PROGRAM))
+DEBUG   := $(LIB)/debug$(PREFIX)/sbin
+DEPS    := dist/install-deps.sh
+OBJCOPY ?= objcopy
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
 .PHONY: geo-update help deps build demo test kernels bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
@@ -25,14 +28,16 @@ SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-deps: ## install what building, tests and the demo need (root)
-	@dist/install-deps.sh
+deps: ## install what building, tests, fuzzing, benchmarks and the demo need (root)
+	@$(DEPS) build demo bench test fuzz
 
-build: deps ## build the release binaries
-	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-bench -p weir-ring -p weir-ring-preload
+build: ## build what is installed, in release
+	@$(DEPS) build
+	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-ring -p weir-ring-preload
 
-demo: build ## a real sshd under attack, in a virtual network (root, about a minute)
-	$(CARGO) build --release --locked $(JOBS) -p weir-demo
+demo: ## a real sshd under attack, in a virtual network (root, about a minute)
+	@$(DEPS) build demo
+	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir
 
 test: deps ## every test, those that need root included
@@ -41,7 +46,9 @@ test: deps ## every test, those that need root included
 kernels: deps ## the same on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour a kernel at most)
 	tests/kernels/run.sh $(TARGET)
 
-bench: build ## the packet path against its limits (root, some minutes)
+bench: ## the packet path against its limits (root, some minutes)
+	@$(DEPS) build bench
+	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-bench
 	$(TARGET)/release/weir-bench packet
 
 lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
@@ -66,24 +73,33 @@ fmt: ## format Rust and BPF
 	clang-format -i bpf/*.c bpf/*.h
 
 # The unsafe parts of the ring. An own directory: other flags, other files.
-sanitize: deps ## the ring's tests under AddressSanitizer
+sanitize: ## the ring's tests under AddressSanitizer
+	@$(DEPS) build
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test --locked $(JOBS) -p weir-ring \
 		--target $$(uname -m)-unknown-linux-gnu --target-dir $(TARGET)/sanitize \
 		--test basics --test hostile --test properties
 
 FUZZ_SECONDS ?= 60
-fuzz: deps ## fuzz everything that reads others' text, a minute each
+fuzz: ## fuzz everything that reads others' text, a minute each
+	@$(DEPS) build fuzz
 	CARGO="$(CARGO)" JOBS="$(JOBS)" FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
 
-geo-update: deps ## refresh the built-in country database (npm), then make build
+geo-update: ## refresh the built-in country database (npm), then make build
+	@$(DEPS) build
 	dist/geo-update.sh
 	$(CARGO) test --locked $(JOBS) -p weir-sources --lib -- geo
 
+# The symbols go where gdb and a backtrace look for them, beside a program of a
+# sixth of the size.
 install: ## install binary, unit, default configuration, man pages, completions, ring library
 	@test -x $(PROGRAM) || { echo "make build first"; exit 1; }
 	@# A name of its own, then one rename: a daemon that starts meanwhile finds
 	@# the old program or the new one, whole.
 	install -D -m 0755 $(PROGRAM) $(SBIN)/.weir.new
+	install -d $(DEBUG)
+	$(OBJCOPY) --only-keep-debug $(PROGRAM) $(DEBUG)/weir.debug
+	chmod 0644 $(DEBUG)/weir.debug
+	$(OBJCOPY) --strip-all --add-gnu-debuglink=$(DEBUG)/weir.debug $(SBIN)/.weir.new
 	mv -f $(SBIN)/.weir.new $(SBIN)/weir
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir.service | install -D -m 0644 /dev/stdin $(UNIT)/weir.service
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir-ring-syslog@.service | install -D -m 0644 /dev/stdin $(UNIT)/weir-ring-syslog@.service
@@ -122,7 +138,7 @@ uninstall-ring:
 uninstall: ## take all of it away; PURGE=1: configuration and database, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
 	@$(MAKE) --no-print-directory uninstall-ring
-	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
+	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
 	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
 	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir

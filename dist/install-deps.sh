@@ -1,17 +1,21 @@
 #!/bin/sh
-# Installs the Debian packages that building, testing and the demo need and
-# this machine lacks. Services that come with them are neither started nor
-# enabled, and what keeps them from starting is undone however this ends.
-# Prints nothing when all is there.
+# install-deps.sh build|demo|bench|fuzz|test...: installs the Debian packages that
+# the purposes named need and this machine lacks. Each purpose has a list of
+# its own, so that a host that only builds weir gets no servers. Services that
+# come with packages are neither started nor enabled, and what keeps them from
+# starting is undone however this ends. Prints nothing when all is there.
 set -eu
 
-packages="gcc make pkg-config clang clang-14 clang-19 clang-format llvm libelf-dev zlib1g-dev
-libsystemd-dev iproute2 openssh-server openssh-client dropbear-bin rsyslog systemd-journal-remote faketime procps
-nginx-light bind9 python3 libzmq3-dev ca-certificates nmap masscan curl"
-# What checks the scripts and the man pages.
-packages="$packages shellcheck mandoc"
-# What the benchmarks compare with.
-packages="$packages iptables nftables ipset"
+build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev libzmq3-dev ca-certificates"
+# A real sshd with its log, in a network of its own.
+demo="iproute2 openssh-server openssh-client rsyslog procps"
+# What the benchmarks compare with, beside real servers.
+bench="iproute2 iptables nftables ipset"
+# libFuzzer is C++.
+fuzz="g++"
+# Real clients and servers, and what checks sources, scripts and man pages.
+test="$fuzz clang-14 clang-19 clang-format shellcheck mandoc $demo $bench dropbear-bin
+systemd-journal-remote faketime nginx-light bind9 python3 nmap masscan curl"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2
@@ -47,8 +51,21 @@ deny_services() {
 	chmod 755 $policy
 }
 
+packages=
+for purpose in "${@:-}"; do
+	case $purpose in
+	build) packages="$packages $build" ;;
+	demo) packages="$packages $demo" ;;
+	bench) packages="$packages $bench" ;;
+	fuzz) packages="$packages $fuzz" ;;
+	test) packages="$packages $test" ;;
+	*) fail "what for? install-deps.sh build|demo|bench|fuzz|test..., not '$purpose'" ;;
+	esac
+done
+
 missing=
 for package in $packages; do
+	case " $missing " in *" $package "*) continue ;; esac
 	# shellcheck disable=SC2016 # dpkg-query expands it, not the shell
 	dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
 		missing="$missing $package"

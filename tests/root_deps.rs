@@ -23,7 +23,7 @@ const FRAME: &str = r#"
 mount -t tmpfs tmpfs /usr/sbin
 eval "$1"
 code=0
-"$2" || code=$?
+"$2" ${WHAT-build demo bench fuzz test} || code=$?
 for file in /usr/sbin/*; do [ ! -e "$file" ] || { echo "left: $file"; cat "$file"; }; done
 exit $code
 "#;
@@ -139,6 +139,58 @@ fn root_what_is_missing_is_named() {
     assert!(answer.err.contains(" openssh-server"), "{answer:?}");
 }
 
+/// What each purpose would install: a host that is to be protected gets no
+/// servers, clients or scanners with a build.
+#[test]
+fn root_each_purpose_has_its_own_packages() {
+    if skipped(&["unshare", "bash"]) {
+        return;
+    }
+    let machine = Machine::new();
+    machine.program("id", "echo 1000");
+    let wanted = |what: &str| {
+        let answer = machine.runs(&format!("export WHAT={what:?}"));
+        assert_eq!(answer.code, Some(1), "{answer:?}");
+        let line = answer
+            .err
+            .lines()
+            .find_map(|line| line.split_once("--no-install-recommends "))
+            .map(|(_, packages)| packages.to_owned());
+        let line = line.unwrap_or_else(|| panic!("{answer:?}"));
+        line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let servers = [
+        "openssh-server",
+        "rsyslog",
+        "nginx-light",
+        "bind9",
+        "dropbear-bin",
+        "nmap",
+        "masscan",
+        "systemd-journal-remote",
+    ];
+    let build = wanted("build");
+    assert!(build.iter().any(|package| package == "clang"), "{build:?}");
+    for server in servers {
+        assert!(!build.iter().any(|package| package == server), "{build:?}");
+    }
+    let demo = wanted("demo");
+    for server in servers {
+        let plays = ["openssh-server", "rsyslog"].contains(&server);
+        assert_eq!(demo.contains(&server.to_owned()), plays, "{demo:?}");
+    }
+    let test = wanted("build demo bench fuzz test");
+    for package in build.iter().chain(&demo) {
+        // Each once.
+        assert_eq!(test.iter().filter(|p| *p == package).count(), 1, "{test:?}");
+    }
+    for what in ["", "tests"] {
+        let answer = machine.runs(&format!("export WHAT={what:?}"));
+        assert_eq!(answer.code, Some(1), "{answer:?}");
+        assert!(answer.err.contains("build|demo|bench"), "{answer:?}");
+    }
+}
+
 #[test]
 fn an_old_cargo_is_told_what_is_needed() {
     let machine = Machine::new();
@@ -146,7 +198,8 @@ fn an_old_cargo_is_told_what_is_needed() {
     let wanted = env!("CARGO_PKG_RUST_VERSION");
     let runs = || {
         let path = format!("{}:/usr/bin:/bin", machine.0.path().display());
-        Answer::of(Command::new(SCRIPT).env("PATH", path).output().unwrap())
+        let mut script = Command::new(SCRIPT);
+        Answer::of(script.arg("build").env("PATH", path).output().unwrap())
     };
     for (version, good) in [
         ("1.9.0", false),

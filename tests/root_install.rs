@@ -333,6 +333,7 @@ fn a_staged_tree_is_filled_and_emptied() {
         "usr/share/bash-completion/completions/weir",
         "usr/share/zsh/vendor-completions/_weir",
         "usr/share/fish/vendor_completions.d/weir.fish",
+        "usr/lib/debug/usr/sbin/weir.debug",
     ] {
         let path = stage.path().join(name);
         assert!(names.contains(&path), "{name}");
@@ -340,6 +341,18 @@ fn a_staged_tree_is_filled_and_emptied() {
         let program = name.ends_with("sbin/weir");
         assert_eq!(mode, if program { 0o755 } else { 0o644 }, "{name}");
         assert!(fs::metadata(&path).unwrap().len() > 0, "{name}");
+    }
+    // The program without its symbols, and where a debugger finds them.
+    let sections = |name: &str| {
+        let path = stage.path().join(name);
+        let said = Command::new("readelf").args(["-SW"]).arg(path).output();
+        Answer::of(said.unwrap()).done().out
+    };
+    let program = sections("usr/sbin/weir");
+    assert!(program.contains(" .gnu_debuglink "), "{program}");
+    for section in [" .debug_line ", " .symtab "] {
+        assert!(!program.contains(section), "{program}");
+        assert!(sections("usr/lib/debug/usr/sbin/weir.debug").contains(section));
     }
     let config = stage.path().join("etc/weir/weir.toml");
     let said = make(&["uninstall"]);
