@@ -22,7 +22,7 @@ use weir_lab::{
 };
 
 /// For what must happen.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(60);
 /// For one guess: the ban may cut the connection before the client has its
 /// answer, and it should not wait long for what will not come.
 const GUESS: Duration = Duration::from_secs(2);

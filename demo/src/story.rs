@@ -151,7 +151,7 @@ fn attack(
             break ban;
         }
         ensure!(
-            guesses < 2 * MAX_RETRY,
+            guesses < 4 * MAX_RETRY,
             "{party} was not banned after {guesses} failures"
         );
     };
