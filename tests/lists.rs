@@ -522,5 +522,5 @@ fn a_server_that_hangs_holds_nobody_up() {
     // It also ends at once.
     let begun = Instant::now();
     host.0.end("TERM");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(30));
 }

@@ -268,7 +268,6 @@ fn root_a_million_lines_at_once() {
     );
     let seconds = begun.elapsed().as_secs() + 1;
     assert!(answers > 3, "nothing was asked while it read");
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     assert!(most < before + (32 << 10), "{before} to {most} KiB");
     // Behind the fifth, those of who is banned already.
     let ignored = u64::from(SOURCES) * (EACH as u64 - 5);

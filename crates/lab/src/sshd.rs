@@ -44,7 +44,7 @@ const CUSTOMER_HASH: &str = "$6$weirlab$dnjP.U/hn4orWwZaiuicYw9DbXI3Lm1v3F61ZaB4
 const CUSTOMER_ID: u32 = 60990;
 
 /// sshd's listeners, rsyslogd's socket.
-const READY_IN: Duration = Duration::from_secs(10);
+const READY_IN: Duration = Duration::from_secs(60);
 /// A client beyond its own time limits by this much is killed.
 const CLIENT_GRACE: Duration = Duration::from_secs(5);
 
@@ -518,7 +518,7 @@ pub fn session(
     user: &str,
     key: &Path,
 ) -> Result<Child> {
-    let mut ssh = with_key(from, to, user, key, CLIENT_GRACE);
+    let mut ssh = with_key(from, to, user, key, READY_IN);
     ssh.args(["-tt", "exec sleep 600"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -15,7 +15,7 @@ use weir_lab::{
     wait_for,
 };
 
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn skipped(programs: &[&str]) -> bool {

@@ -8,7 +8,7 @@ use std::{
 };
 
 const NOW: Duration = Duration::ZERO;
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn source(patterns: &[&Path], from: Start) -> FileSource {
     let patterns = patterns
