@@ -7,15 +7,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use weir_core::{Action, Prefix, Producer, Scope, Subject};
+use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Entry, Error, Expiry, Policy, Settings,
+    Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Policy, Settings,
     kernel::{self, Hook, Kernel, KernelConfig},
 };
-use weir_kernel::{Generation, pins};
+use weir_kernel::{Generation, Geometry, pins};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -202,6 +202,133 @@ fn root_the_cap_is_kept_within_a_producer() {
             .replaced,
         1
     );
+}
+
+/// Evictions at the cap beside changes of generation. Each of them wants the
+/// other's lock, so threads that took them in two orders waited for ever.
+#[test]
+fn root_evictions_go_on_beside_new_generations() {
+    if !weir_kernel::decoy::supported() {
+        eprintln!("skipped: decoy ports (probe: helper bpf_tcp_raw_check_syncookie_ipv6)");
+        return;
+    }
+    const GENERATIONS: u64 = 40;
+    let instance = Instance::new("order", 2000);
+    let backend = instance.open();
+    let (inserted, generations) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    // Not scoped: a thread that hangs must not keep the test from failing.
+    for w in 0..2u32 {
+        let (backend, inserted) = (backend.clone(), inserted.clone());
+        let generations = generations.clone();
+        std::thread::spawn(move || {
+            let mut n = w << 20;
+            while generations.load(Ordering::Relaxed) < GENERATIONS {
+                backend.insert(&[entry(n, jail("a"), 3600)]).unwrap();
+                inserted.fetch_add(1, Ordering::Relaxed);
+                n += 1;
+            }
+        });
+    }
+    {
+        let (backend, generations) = (backend.clone(), generations.clone());
+        std::thread::spawn(move || {
+            for n in 0..GENERATIONS {
+                let mut decoys = Decoys::default();
+                if n % 2 == 0 {
+                    decoys.ports = DecoyPorts::new(&["23/tcp".parse().unwrap()]);
+                }
+                backend.set_decoys(&decoys).unwrap();
+                backend.maintain().unwrap();
+                generations.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let progress = || {
+        (
+            generations.load(Ordering::Relaxed),
+            inserted.load(Ordering::Relaxed),
+        )
+    };
+    let mut last = (progress(), Instant::now());
+    while progress().0 < GENERATIONS {
+        std::thread::sleep(Duration::from_millis(20));
+        if progress() != last.0 {
+            last = (progress(), Instant::now());
+        }
+        assert!(
+            last.1.elapsed() < Duration::from_secs(20),
+            "nothing moves any more after {} generations and {} insertions",
+            last.0.0,
+            last.0.1
+        );
+    }
+    assert!(
+        inserted.load(Ordering::Relaxed) > 2000,
+        "the cap was never reached"
+    );
+    assert!(backend.usage().evicted > 0);
+}
+
+/// One address that is banned for more port sets than its places hold.
+#[test]
+fn root_refused_bans_leave_the_tables_as_they_are() {
+    for (addr, places) in [("192.0.2.7", 24), ("2001:db8::7", 12)] {
+        let instance = Instance::new("refused", 100_000);
+        let backend = instance.open();
+        let size = || (backend.usage().generation, backend.memory());
+        let before = size();
+        let mut ban = entry(0, Producer::Manual, 3600);
+        ban.subject = addr.parse().unwrap();
+        let (mut placed, mut refused) = (0, 0);
+        for port in 1..=300 {
+            Arc::make_mut(&mut ban.policy).scope = format!("{port}/tcp").parse().unwrap();
+            match backend.insert(std::slice::from_ref(&ban)) {
+                Ok(done) => placed += done.new,
+                Err(Error::Crowded(subject)) if subject == ban.subject => refused += 1,
+                Err(error) => panic!("{addr}, port {port}: {error}"),
+            }
+        }
+        assert!(
+            placed > places / 2 && placed <= places,
+            "{placed} of {addr}"
+        );
+        assert_eq!(placed + refused, 300);
+        assert_eq!(size(), before, "{addr}: no table grew for what it refused");
+        assert_eq!(
+            backend.entries_for(addr.parse().unwrap()).unwrap().len(),
+            placed
+        );
+        let neighbour = entry(8, Producer::Manual, 3600);
+        assert_eq!(backend.insert(&[neighbour]).unwrap().new, 1);
+
+        // What comes and goes leaves its place to what comes next.
+        backend.remove(ban.subject, None, None).unwrap();
+        for _ in 0..200 {
+            let done = backend.insert(std::slice::from_ref(&ban)).unwrap();
+            assert_eq!(done.new, 1);
+            assert_eq!(backend.remove(ban.subject, None, None).unwrap().len(), 1);
+        }
+        assert_eq!(size(), before, "{addr}: nor for what came and went");
+    }
+}
+
+#[test]
+fn root_tables_grow_to_the_cap_and_not_beyond() {
+    // A little more than tables have room for at first: doubled is too much.
+    const MOST: usize = 9_000;
+    let instance = Instance::new("bound", MOST);
+    let backend = instance.open();
+    for n in 0..MOST as u32 + 1_000 {
+        backend.insert(&[entry(2 * n, jail("a"), 3600)]).unwrap();
+        if n.is_multiple_of(500) {
+            backend.maintain().unwrap();
+        }
+    }
+    assert_eq!(backend.usage().bans, MOST);
+    assert!(backend.usage().generation > 1, "it began smaller");
+    let memory = backend.memory().unwrap();
+    let bound = Geometry::for_bans(MOST, MOST).bytes();
+    assert!(memory <= bound, "{memory} bytes, where {bound} hold all");
 }
 
 #[test]

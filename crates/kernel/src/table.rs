@@ -6,7 +6,9 @@
 //! = 0, by [`BanTable::remove`] or [`BanTable::sweep`]) → DEAD → TOMB →
 //! claimed again. Each arrow of a sweep is one sweep apart, so a reader that
 //! still holds a slot's old words is long done, and a claimer that was
-//! stopped before it could publish finds DEAD and takes another slot.
+//! stopped before it could publish finds DEAD and takes another slot. Until a
+//! lifted slot is DEAD it may be published again, for the same key only: bans
+//! that come and go do not use up their key's places.
 //!
 //! Any thread may insert. `remove`, `sweep` and `rebuild_bloom` belong to the
 //! maintenance thread, or to callers under one lock.
@@ -28,6 +30,8 @@ use crate::{
 const KEY_EMPTY: u64 = 0;
 const KEY_TOMB: u64 = 1;
 const CLAIM_TAKEN: u64 = 2;
+/// Of a long key's slot: published before and lifted, so the key in it stays.
+const CLAIM_LIFTED: u64 = 3;
 const DEAD: u64 = 1;
 const POLICY_BITS: u32 = 16;
 const POLICY_MASK: u64 = 0xffff;
@@ -38,6 +42,9 @@ const BLOOM_IN_CACHE: usize = 1 << 16;
 pub(crate) const BUCKETS_PER_PAGE: u32 = 64;
 const SLOTS_64: usize = 4;
 const SLOTS_128: usize = 2;
+/// Buckets in which a key may have entries: two and its part of the overflow
+/// area.
+const BUCKETS_OF_A_KEY: usize = 2 + OVERFLOW_PROBES as usize;
 
 /// Expiry of a ban without end, jiffies.
 pub const NEVER: u64 = 0xffff_ffff_ffff;
@@ -294,14 +301,14 @@ impl BanTable {
     }
 
     /// Bucket numbers of a key: two, then the overflow chain.
-    fn buckets(&self, key: Key) -> [usize; 2 + OVERFLOW_PROBES as usize] {
+    fn buckets(&self, key: Key) -> [usize; BUCKETS_OF_A_KEY] {
         let hash = self.hash(key);
         let (main, over) = match key {
             Key::Short(_) => (self.geometry.buckets64, self.geometry.overflow64),
             Key::Long(..) => (self.geometry.buckets128, self.geometry.overflow128),
         };
         let (main, over) = (u64::from(main), u64::from(over));
-        let mut buckets = [0; 2 + OVERFLOW_PROBES as usize];
+        let mut buckets = [0; BUCKETS_OF_A_KEY];
         // Both in one page: one TLB miss a packet, not two.
         let per_page = u64::from(BUCKETS_PER_PAGE);
         let page = ((hash >> 12 & 0xffff_ffff) * (main / per_page)) >> 32;
@@ -377,6 +384,7 @@ impl BanTable {
         // Is it there? And where would it go: the emptier of the two buckets,
         // else the first free slot of the overflow chain.
         let (mut choice, mut room) = (None, 0);
+        let mut lifted = None;
         let mut has_empty = false;
         for (i, bucket) in self.buckets(slot.key).into_iter().enumerate() {
             let seen = area.look(bucket, slot.key);
@@ -387,6 +395,9 @@ impl BanTable {
                         .words
                         .replace(area.word_at(at), old, word)
                         .then_some(Placed::Replaced);
+                }
+                if old == 0 && lifted.is_none() && area.keeps_its_key(at) {
+                    lifted = Some(at);
                 }
             }
             let free = seen.free.count_ones();
@@ -401,10 +412,17 @@ impl BanTable {
                 break;
             }
         }
-        let Some(at) = choice else {
-            return Some(Placed::NoRoom);
+        let at = match (lifted, choice) {
+            (Some(at), _) => {
+                area.take_again(at, slot.key).then_some(())?;
+                at
+            }
+            (None, Some(at)) => {
+                area.take(at, slot.key).then_some(())?;
+                at
+            }
+            (None, None) => return Some(Placed::NoRoom),
         };
-        area.take(at, slot.key).then_some(())?;
         area.words
             .replace(area.word_at(at), 0, word)
             .then_some(Placed::New)
@@ -462,6 +480,17 @@ impl BanTable {
         }
     }
 
+    /// Do this key's own entries have more than half of its places? Then it is
+    /// they that leave no room, and a larger table would have as little.
+    pub fn is_crowded_by_itself(&self, key: Key) -> bool {
+        let area = self.area(key);
+        let own = self.buckets(key).into_iter().flat_map(|bucket| {
+            let seen = area.look(bucket, key);
+            seen.slots(&area, bucket, seen.same)
+        });
+        own.filter(|at| area.claim(*at) > KEY_TOMB).count() * 2 > BUCKETS_OF_A_KEY * area.slots
+    }
+
     /// Lifts the entries of a key whose policy satisfies `which`; returns them.
     /// A packet that comes after the return passes.
     pub fn remove(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
@@ -474,6 +503,7 @@ impl BanTable {
             let word = area.word_at(at);
             let old = area.words.at(word).swap(0, Ordering::SeqCst);
             if old != 0 && old != DEAD {
+                area.set_lifted(at);
                 lifted.push(slot);
             }
         });
@@ -785,6 +815,39 @@ impl Area<'_> {
                 true
             }
         }
+    }
+
+    /// Is the key in this slot there to stay until a sweep ends it, whoever
+    /// publishes in it?
+    fn keeps_its_key(&self, at: usize) -> bool {
+        !self.long || self.claim(at) == CLAIM_LIFTED
+    }
+
+    /// Says of a slot that maintenance has just lifted that it keeps its key.
+    fn set_lifted(&self, at: usize) {
+        if self.long {
+            self.words
+                .replace(self.claim_at(at), CLAIM_TAKEN, CLAIM_LIFTED);
+        }
+    }
+
+    /// Claims a lifted slot that held `key`; false when somebody else did, or
+    /// it holds another one by now.
+    fn take_again(&self, at: usize, key: Key) -> bool {
+        if !self.long {
+            return true; // the key is the claim
+        }
+        if !self
+            .words
+            .replace(self.claim_at(at), CLAIM_LIFTED, CLAIM_TAKEN)
+        {
+            return false;
+        }
+        let still = self.holds(at, key);
+        if !still {
+            self.set_lifted(at);
+        }
+        still
     }
 
     /// The published entry in a slot, if there is one.

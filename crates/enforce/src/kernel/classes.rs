@@ -40,7 +40,7 @@ impl Kernel {
     }
 
     pub(super) fn put_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        let mut shape = self.shape();
+        let mut maintenance = self.maintenance.lock();
         let lists = classes
             .lists
             .iter()
@@ -68,7 +68,7 @@ impl Kernel {
             if room > 0 {
                 // Without class stage and egress program: what is not there
                 // costs nothing.
-                self.next_generation_with(&mut shape, geometry, 0, None)?;
+                self.next_generation_with(&mut maintenance, geometry, 0, None)?;
             }
         } else {
             let image = ClassImage::build(classes, &policies, random_seed()?);
@@ -77,7 +77,7 @@ impl Kernel {
             } else {
                 // A quarter more, so that tomorrow's lists have room.
                 let lines = image.lines() + image.lines() / 4 + 64;
-                self.next_generation_with(&mut shape, geometry, lines, Some(&image))?;
+                self.next_generation_with(&mut maintenance, geometry, lines, Some(&image))?;
             }
         }
         *self.classes() = Some(classes.clone());

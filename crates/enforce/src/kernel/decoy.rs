@@ -9,7 +9,7 @@ use crate::{DecoyCounts, Decoys, Error, choice::without_decoys};
 impl Kernel {
     /// See [`crate::Backend::set_decoys`].
     pub(super) fn put_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        let mut shape = self.shape();
+        let mut maintenance = self.maintenance.lock();
         let geometry = {
             let tables = self.tables();
             let (current, wanted) = (&tables.current, !decoys.ports.is_empty());
@@ -27,7 +27,7 @@ impl Kernel {
             }
             current.table.geometry()
         };
-        self.next_generation(&mut shape, geometry)
+        self.next_generation(&mut maintenance, geometry)
     }
 
     /// See [`crate::Backend::decoy_counts`].

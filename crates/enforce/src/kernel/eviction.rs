@@ -47,9 +47,4 @@ impl Eviction {
             }
         }
     }
-
-    /// The table is another one.
-    pub(super) fn forget(&mut self) {
-        self.victims.clear();
-    }
 }

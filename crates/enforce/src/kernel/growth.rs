@@ -1,18 +1,26 @@
 //! The next generation of tables: growth, and what only new programs can do.
 //! When it is due, the caller decides.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use weir_core::Action;
 use weir_kernel::{
     ClassImage, Generation, Geometry, Key, Options, Placed, fault, generation::rejects_supported,
 };
 
-use super::{Kernel, Shape, classes::ANSWER_WITHIN, random_seed};
+use super::{Kernel, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};
 
+/// Room that tables have at least, short and long keys: 0.7 MiB.
+pub(super) const LEAST: (usize, usize) = (8192, 1024);
+/// Tables that cannot grow are made anew, with other seeds, at most this often.
+const RESEED_AFTER: Duration = Duration::from_secs(10);
 /// Buckets copied to a new generation while insertions wait: some 50 µs.
 const COPY_CHUNK: usize = 1024;
+
+fn is_larger(wanted: Geometry, now: Geometry) -> bool {
+    wanted.buckets64 > now.buckets64 || wanted.buckets128 > now.buckets128
+}
 
 impl Kernel {
     /// Sees to a generation that answers, before the first ban that asks for it.
@@ -22,7 +30,7 @@ impl Kernel {
         let Some(first) = entries.iter().find(rejects) else {
             return Ok(());
         };
-        let mut shape = self.shape();
+        let mut maintenance = self.maintenance.lock();
         let geometry = {
             let tables = self.tables();
             if tables.current.has_reject || !rejects_supported() {
@@ -32,12 +40,25 @@ impl Kernel {
             self.policies.number(&first.policy, &tables.current)?;
             tables.current.table.geometry()
         };
-        self.next_generation(&mut shape, geometry)
+        self.next_generation(&mut maintenance, geometry)
     }
 
-    /// Doubles what is full, unless somebody did since `seen`.
+    /// The least geometry for this many bans of each kind that shrinks nothing.
+    /// `max_bans` bounds it, for so many there can be: not what finds no room
+    /// in it.
+    fn room_for(&self, now: Geometry, short: usize, long: usize) -> Geometry {
+        let max_bans = self.settings().max_bans;
+        let (least_short, least_long) = LEAST;
+        Geometry::for_bans(
+            short.min(max_bans.max(least_short)).max(now.comfort64()),
+            long.min(max_bans.max(least_long)).max(now.comfort128()),
+        )
+    }
+
+    /// Doubles what is full, unless somebody did since `seen`. Where `max_bans`
+    /// bans have their room already, other seeds may help, but not often.
     pub(super) fn grow_from(&self, seen: Geometry) -> Result<(), Error> {
-        let mut shape = self.shape();
+        let mut maintenance = self.maintenance.lock();
         let (now, (short, long)) = {
             let tables = self.tables();
             (
@@ -48,17 +69,22 @@ impl Kernel {
         if now != seen {
             return Ok(());
         }
-        self.next_generation(
-            &mut shape,
-            Geometry::for_bans(
-                (short + 1).max(now.comfort64()) * 2,
-                (long + 1).max(now.comfort128()) * 2,
-            ),
-        )
+        let wanted = self.room_for(
+            now,
+            (short + 1).max(now.comfort64()) * 2,
+            (long + 1).max(now.comfort128()) * 2,
+        );
+        if !is_larger(wanted, now)
+            && let Some(made) = maintenance.made
+            && made.elapsed() < RESEED_AFTER
+        {
+            return Err(Error::Full(self.settings().max_bans));
+        }
+        self.next_generation(&mut maintenance, wanted)
     }
 
     /// Doubles what insertions found fuller than it is made for.
-    pub(super) fn grow_if_crowded(&self, shape: &mut Shape) -> Result<(), Error> {
+    pub(super) fn grow_if_crowded(&self, maintenance: &mut Maintenance<'_>) -> Result<(), Error> {
         if !self.crowded.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -69,21 +95,18 @@ impl Kernel {
                 tables.current.table.filled(),
             )
         };
-        self.next_generation(
-            shape,
-            Geometry::for_bans(
-                if short > geometry.comfort64() {
-                    short * 2
-                } else {
-                    geometry.comfort64()
-                },
-                if long > geometry.comfort128() {
-                    long * 2
-                } else {
-                    geometry.comfort128()
-                },
-            ),
-        )
+        let twice = |filled: usize, comfort| if filled > comfort { filled * 2 } else { 0 };
+        let wanted = self.room_for(
+            geometry,
+            twice(short, geometry.comfort64()),
+            twice(long, geometry.comfort128()),
+        );
+        if !is_larger(wanted, geometry) {
+            // Over its cap, which was lowered: it takes no more.
+            self.crowded.store(false, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.next_generation(maintenance, wanted)
     }
 
     /// Makes room for a bulk insertion at once instead of by doubling.
@@ -96,7 +119,7 @@ impl Kernel {
                 None => {}
             }
         }
-        let mut shape = self.shape();
+        let mut maintenance = self.maintenance.lock();
         let (geometry, filled) = {
             let tables = self.tables();
             (
@@ -104,37 +127,29 @@ impl Kernel {
                 tables.current.table.filled(),
             )
         };
-        let max_bans = self.settings().max_bans;
-        let short = (filled.0 + short).min(max_bans);
-        let long = (filled.1 + long).min(max_bans);
-        if short <= geometry.comfort64() && long <= geometry.comfort128() {
+        let wanted = self.room_for(geometry, filled.0 + short, filled.1 + long);
+        if !is_larger(wanted, geometry) {
             return Ok(());
         }
-        self.next_generation(
-            &mut shape,
-            Geometry::for_bans(
-                short.max(geometry.comfort64()),
-                long.max(geometry.comfort128()),
-            ),
-        )
+        self.next_generation(&mut maintenance, wanted)
     }
 
     /// New maps, seed and program, filled while every write goes to both;
     /// then each link is switched, and the old generation dropped.
     pub(super) fn next_generation(
         &self,
-        shape: &mut Shape,
+        maintenance: &mut Maintenance<'_>,
         geometry: Geometry,
     ) -> Result<(), Error> {
         let lines = self.tables().current.classes.lines();
-        self.next_generation_with(shape, geometry, lines, None)
+        self.next_generation_with(maintenance, geometry, lines, None)
     }
 
     /// The same with another size of the class table, whose content is given
     /// then.
     pub(super) fn next_generation_with(
         &self,
-        shape: &mut Shape,
+        maintenance: &mut Maintenance<'_>,
         geometry: Geometry,
         class_lines: u32,
         image: Option<&ClassImage>,
@@ -187,11 +202,7 @@ impl Kernel {
         };
         fault::point("growth-before-unpin");
         self.instance.remove_generation(old.number)?;
-        *shape = Shape::default();
-        self.eviction
-            .lock()
-            .expect("no holder of this lock panics")
-            .forget();
+        maintenance.begin_anew();
         self.crowded.store(false, Ordering::Relaxed);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, atomic::Ordering};
 use weir_core::Producer;
 use weir_kernel::{Geometry, Key, Placed, Slot, WideBan, WidePlaced, fault};
 
-use super::Kernel;
+use super::{Kernel, maintenance::Maintenance};
 use crate::{Entry, Error, Inserted, Policy};
 
 /// Entries inserted under one read lock: a switch of generations waits at most
@@ -124,7 +124,10 @@ impl Kernel {
                     }
                     Stop::NoRoom(geometry) => {
                         let subject = rest[0].subject;
-                        if grown.replace(subject) == Some(subject) {
+                        let crowded = self.key(subject).is_some_and(|key| {
+                            self.tables().current.table.is_crowded_by_itself(key)
+                        });
+                        if crowded || grown.replace(subject) == Some(subject) {
                             return Err(Error::Crowded(subject));
                         }
                         self.grow_from(geometry)?;
@@ -143,7 +146,10 @@ impl Kernel {
             };
             for entry in same {
                 let replaced = match self.key(entry.subject) {
-                    Some(key) => self.lift(key, |policy| policy == twin).len(),
+                    Some(key) => {
+                        let maintenance = self.maintenance.lock();
+                        self.lift(&maintenance, key, |policy| policy == twin).len()
+                    }
                     None => {
                         let prefix = entry.subject.prefix();
                         self.lift_wide(prefix, |policy| policy == twin)?.len()
@@ -160,7 +166,7 @@ impl Kernel {
 
     /// Lifts what is over in all tables; how many in the current one.
     fn expire(&self) -> usize {
-        let _shape = self.shape();
+        let _alone = self.maintenance.lock();
         let tables = self.tables();
         if let Some(next) = &tables.next {
             next.table.expire(self.clock.now());
@@ -172,17 +178,24 @@ impl Kernel {
         if *producer == Producer::Manual {
             return Err(Error::Full(max_bans));
         }
-        let mut eviction = self.eviction.lock().expect("no holder of this lock panics");
+        let mut maintenance = self.maintenance.lock();
         let numbers = self.policies.numbers(|p| p.producer == *producer);
-        let victim = eviction.next(producer, &numbers, max_bans, &self.tables().current.table);
+        let victim =
+            maintenance
+                .eviction
+                .next(producer, &numbers, max_bans, &self.tables().current.table);
         let slot = victim.ok_or(Error::Full(max_bans))?;
-        self.lift(slot.key, |policy| policy == slot.policy);
+        self.lift(&maintenance, slot.key, |policy| policy == slot.policy);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         self.entry(slot).ok_or(Error::Full(max_bans))
     }
 
-    pub(super) fn lift(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
-        let _shape = self.shape();
+    pub(super) fn lift(
+        &self,
+        _: &Maintenance<'_>,
+        key: Key,
+        which: impl Fn(u16) -> bool,
+    ) -> Vec<Slot> {
         let tables = self.tables();
         if let Some(next) = &tables.next {
             next.table.remove(key, &which);

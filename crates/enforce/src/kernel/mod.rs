@@ -4,8 +4,9 @@
 //!
 //! Locks: `tables` is read-locked by every insertion (several at once) and
 //! write-locked only for the instants in which a generation's copy advances or
-//! is switched. `shape` serialises whoever removes, sweeps or grows. Taken in
-//! the order `shape`, `tables`, `interfaces`, `settings`, `wide`.
+//! is switched. `maintenance` serialises whoever removes, evicts, sweeps or
+//! grows. Taken in the order `maintenance`, `tables`, `interfaces`, `settings`,
+//! `wide`, `policies`.
 
 mod attach;
 mod classes;
@@ -13,6 +14,7 @@ mod decoy;
 mod eviction;
 mod growth;
 mod insertion;
+mod maintenance;
 mod netfilter;
 mod policies;
 pub(crate) mod watch;
@@ -45,7 +47,7 @@ use crate::{
 };
 use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
-use eviction::Eviction;
+use maintenance::{Maintenance, MaintenanceLock};
 use policies::Policies;
 
 /// Where and how to enforce.
@@ -81,10 +83,8 @@ pub struct Kernel {
     policies: Policies,
     wide: Mutex<WideBans>,
     interfaces: Mutex<Vec<Interface>>,
-    /// Serialises removal, sweep, growth.
-    shape: Mutex<Shape>,
+    maintenance: MaintenanceLock,
     events: Mutex<EventReader>,
-    eviction: Mutex<Eviction>,
     evicted: AtomicU64,
     overflow: AtomicU64,
     crowded: AtomicBool,
@@ -98,15 +98,6 @@ struct Tables {
     current: Generation,
     /// Being filled; every write goes to both.
     next: Option<Generation>,
-}
-
-#[derive(Default)]
-struct Shape {
-    /// The next bucket to sweep.
-    cursor: usize,
-    /// Overflow entries seen in the round so far.
-    overflow: usize,
-    last_rebuild: Option<std::time::Instant>,
 }
 
 /// Random words, which an attacker who chooses addresses does not know.
@@ -180,8 +171,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
                 .collect(),
         ),
         settings: RwLock::new(config.settings.clone()),
-        shape: Mutex::default(),
-        eviction: Mutex::default(),
+        maintenance: MaintenanceLock::default(),
         evicted: AtomicU64::new(0),
         overflow: AtomicU64::new(0),
         crowded: AtomicBool::new(false),
@@ -189,14 +179,14 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         classes: Mutex::default(),
         netfilter: netfilter.into(),
     };
-    kernel.follow_suspend(&kernel.shape())?;
+    kernel.follow_suspend(&kernel.maintenance.lock())?;
     kernel.tidy_wide()?;
     if rebuild {
         kernel.widen_other_lengths()?;
         // Links of the earlier daemon must be known before they are switched.
         kernel.attach()?;
         let geometry = kernel.tables().current.table.geometry();
-        kernel.next_generation(&mut kernel.shape(), geometry)?;
+        kernel.next_generation(&mut kernel.maintenance.lock(), geometry)?;
     }
     kernel.narrow_own_length()?;
     kernel
@@ -222,8 +212,8 @@ fn first_generation(
     let most = config.settings.max_bans;
     let options = Options {
         geometry: Geometry::for_bans(
-            config.room.0.min(most).max(8192),
-            config.room.1.min(most).max(1024),
+            config.room.0.min(most).max(growth::LEAST.0),
+            config.room.1.min(most).max(growth::LEAST.1),
         ),
         seed: random_seed()?,
         v4_length: config.ipv4_length.unwrap_or(0),
@@ -271,10 +261,6 @@ impl Kernel {
         self.tables.write().expect("no holder of this lock panics")
     }
 
-    fn shape(&self) -> MutexGuard<'_, Shape> {
-        self.shape.lock().expect("no holder of this lock panics")
-    }
-
     fn interfaces(&self) -> MutexGuard<'_, Vec<Interface>> {
         self.interfaces
             .lock()
@@ -315,7 +301,7 @@ impl Kernel {
     }
 
     /// jiffies stand still while the machine is suspended, ban times do not.
-    fn follow_suspend(&self, _shape: &Shape) -> Result<(), Error> {
+    fn follow_suspend(&self, _: &Maintenance<'_>) -> Result<(), Error> {
         let suspended = clock::suspended();
         let counted = self.tables().current.suspended();
         let delta = i128::from(suspended) - i128::from(counted);
@@ -418,7 +404,7 @@ impl Kernel {
 
     /// Rebuilds the bloom filter now; `maintain` does it when it is due.
     pub fn rebuild_bloom(&self) {
-        let _shape = self.shape();
+        let _alone = self.maintenance.lock();
         self.tables().current.table.rebuild_bloom();
     }
 }
@@ -483,7 +469,7 @@ impl Backend for Kernel {
                 .filter_map(|ban| self.wide_entry(ban))
                 .collect());
         };
-        let lifted = self.lift(key, which);
+        let lifted = self.lift(&self.maintenance.lock(), key, which);
         Ok(lifted
             .into_iter()
             .filter(|s| s.expiry > now)
@@ -602,33 +588,33 @@ impl Backend for Kernel {
     }
 
     fn maintain(&self) -> Result<(), Error> {
-        let mut shape = self.shape();
-        self.follow_suspend(&shape)?;
+        let mut maintenance = self.maintenance.lock();
+        self.follow_suspend(&maintenance)?;
         self.tidy_wide()?;
-        self.grow_if_crowded(&mut shape)?;
+        self.grow_if_crowded(&mut maintenance)?;
         let tables = self.tables();
         let table = &tables.current.table;
-        let (start, all) = (shape.cursor, table.buckets_in_all());
+        let (start, all) = (maintenance.cursor, table.buckets_in_all());
         let end = (start + SWEEP_CHUNK).min(all);
         let swept = table.sweep(start..end, self.clock.now());
-        shape.overflow += swept.overflow;
-        shape.cursor = end;
+        maintenance.overflow += swept.overflow;
+        maintenance.cursor = end;
         if end == all {
             self.overflow
-                .store(shape.overflow as u64, Ordering::Relaxed);
-            (shape.cursor, shape.overflow) = (0, 0);
+                .store(maintenance.overflow as u64, Ordering::Relaxed);
+            (maintenance.cursor, maintenance.overflow) = (0, 0);
         }
         // Stale bits cost innocents a table look-up; a rebuild reads all of
         // the table. Every 10 s is a fair price.
-        let due = shape
+        let due = maintenance
             .last_rebuild
             .is_none_or(|t| t.elapsed() > Duration::from_secs(10));
         if due && table.bloom_is_stale() {
             table.rebuild_bloom();
-            shape.last_rebuild = Some(std::time::Instant::now());
+            maintenance.last_rebuild = Some(std::time::Instant::now());
         }
         drop(tables);
-        drop(shape);
+        drop(maintenance);
         self.follow_interfaces()
     }
 

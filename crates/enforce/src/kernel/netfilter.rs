@@ -40,9 +40,9 @@ impl Kernel {
         self.netfilter.store(first, Ordering::Relaxed);
         let load = || {
             self.netfilter.store(true, Ordering::Relaxed);
-            let mut shape = self.shape();
+            let mut maintenance = self.maintenance.lock();
             let geometry = self.tables().current.table.geometry();
-            self.next_generation(&mut shape, geometry)
+            self.next_generation(&mut maintenance, geometry)
         };
         if first && !has_it() {
             load()?;
