@@ -57,8 +57,10 @@ pub enum Error {
         max = WIDE_WORDS
     )]
     TooDeep(Subject),
-    /// More policies (producer and scope) than the kernel's table has numbers.
-    #[error("too many different ban policies: at most {0} pairs of producer and ports")]
+    /// More policies in use than the kernel's table has numbers.
+    #[error(
+        "too many different ban policies in force: at most {0} sets of source, ports and action; lift the bans of some"
+    )]
     Policies(usize),
     /// One subject has more bans at once than its places in the table.
     #[error("{0} has too many different bans at once: lift some, or ban all ports")]

@@ -15,8 +15,10 @@ use weir_enforce::{
     Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Policy, Settings,
     kernel::{self, Hook, Kernel, KernelConfig},
 };
-use weir_kernel::{Generation, Geometry, pins};
+use weir_kernel::{Generation, Geometry, generation::MAX_POLICIES, pins, run};
 
+/// `XDP_DROP` of linux/bpf.h.
+const XDP_DROP: u32 = 1;
 const HOUR: u64 = 3_600_000_000_000;
 
 /// An instance of its own, gone with its pins at the end.
@@ -310,6 +312,109 @@ fn root_refused_bans_leave_the_tables_as_they_are() {
         }
         assert_eq!(size(), before, "{addr}: nor for what came and went");
     }
+}
+
+/// A TCP segment to this port.
+fn segment(source: IpAddr, port: u16) -> Vec<u8> {
+    let mut p = vec![0u8; 74];
+    match source {
+        IpAddr::V4(a) => {
+            p[12..14].copy_from_slice(&[0x08, 0x00]);
+            (p[14], p[17], p[22], p[23]) = (0x45, 40, 64, 6);
+            p[26..30].copy_from_slice(&a.octets());
+            p[36..38].copy_from_slice(&port.to_be_bytes());
+        }
+        IpAddr::V6(a) => {
+            p[12..14].copy_from_slice(&[0x86, 0xdd]);
+            (p[14], p[19], p[20], p[21]) = (0x60, 20, 6, 64);
+            p[22..38].copy_from_slice(&a.octets());
+            p[56..58].copy_from_slice(&port.to_be_bytes());
+        }
+    }
+    p
+}
+
+/// Is a segment from there to this port dropped?
+fn is_dropped(generation: &Generation, source: IpAddr, port: u16) -> bool {
+    let program = generation.program(Hook::Xdp);
+    run::packet(program, &segment(source, port), 1)
+        .expect("the program runs")
+        .verdict
+        == XDP_DROP
+}
+
+/// More port sets in turn than there are numbers for them. Those in use stay
+/// whose they are, for the packet path and after a restart.
+#[test]
+fn root_policy_numbers_are_given_out_again() {
+    const IN_USE: u16 = 40;
+    let instance = Instance::new("numbers", 100_000);
+    let backend = instance.open();
+    let banned = |n: u32, port: u16| {
+        let mut ban = entry(n, jail("a"), 3600);
+        Arc::make_mut(&mut ban.policy).scope = format!("{port}/tcp").parse().unwrap();
+        ban
+    };
+    let mut wide = banned(0, 9999);
+    wide.subject = "11.200.0.0/14".parse().unwrap();
+    backend.insert(std::slice::from_ref(&wide)).unwrap();
+    for port in 1..=IN_USE {
+        backend.insert(&[banned(port.into(), port)]).unwrap();
+    }
+    let passing = |port: u16| {
+        let ban = banned(1000 + u32::from(port) % 2, port);
+        backend
+            .insert(std::slice::from_ref(&ban))
+            .unwrap_or_else(|e| panic!("port {port}: {e}"));
+        ban
+    };
+    for port in 1000..1000 + 2 * MAX_POLICIES as u16 {
+        let ban = passing(port);
+        backend.remove(ban.subject, None, None).unwrap();
+    }
+    let held: Vec<_> = (20_000..20_000 + 4)
+        .map(|port| (port, passing(port)))
+        .collect();
+    let check = |backend: &Kernel| {
+        let pinned = instance.pinned();
+        let of = |ban: &Entry| ban.subject.prefix().addr();
+        let in_use = (1..=IN_USE).map(|port| (port, banned(port.into(), port)));
+        for (port, ban) in in_use.chain(held.clone()) {
+            let found = backend.entries_for(of(&ban)).unwrap();
+            assert!(found.iter().any(|e| e.policy == ban.policy), "{port}");
+            assert!(is_dropped(&pinned, of(&ban), port), "{port}");
+            assert!(!is_dropped(&pinned, of(&ban), port + 500), "{port} only");
+        }
+        assert!(is_dropped(&pinned, "11.201.0.1".parse().unwrap(), 9999));
+        assert!(!is_dropped(&pinned, "11.201.0.1".parse().unwrap(), 9998));
+    };
+    check(&backend);
+    drop(backend);
+    let backend = instance.open();
+    check(&backend);
+
+    // All of them in use: refused, until one is not.
+    let mut refused = None;
+    for n in 0..MAX_POLICIES {
+        let ban = banned(2000 + n * 2, 30_000 + n as u16);
+        match backend.insert(std::slice::from_ref(&ban)) {
+            Ok(_) => {}
+            Err(Error::Policies(most)) => {
+                assert_eq!(most, MAX_POLICIES as usize - 1);
+                refused = Some(ban);
+                break;
+            }
+            Err(error) => panic!("{n}: {error}"),
+        }
+    }
+    let refused = refused.expect("there are no more numbers than that");
+    backend.remove(subject(2000), None, None).unwrap();
+    backend.insert(std::slice::from_ref(&refused)).unwrap();
+    check(&backend);
+    assert_eq!(
+        backend.remove(wide.subject, None, None).unwrap()[0].policy,
+        wide.policy
+    );
 }
 
 #[test]

@@ -8,7 +8,10 @@ mod image;
 use std::sync::{Mutex, atomic::Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::{class::MAX_LISTS, geo::Country};
+use weir_core::{
+    class::{MAX_FENCES, MAX_LISTS},
+    geo::Country,
+};
 
 use crate::{
     error::{Context, Result},
@@ -21,6 +24,8 @@ pub use image::ClassImage;
 
 /// `CLASS_COUNTERS` of bpf/abi.h.
 const COUNTERS: u32 = MAX_LISTS as u32 + 1 + 26 * 26;
+/// `CLASS_COVER_LINES` of bpf/abi.h.
+const COVER_LINES: usize = 1;
 /// The word of `struct control` (as 64-bit words) that names the copy in use.
 const CONTROL: usize = 2;
 
@@ -89,6 +94,24 @@ impl ClassTable {
 
     pub(crate) fn counters_map(&self) -> &MapHandle {
         &self.counters
+    }
+
+    /// The numbers of the policies that the copy in use refers to, with 0 for
+    /// all ports.
+    pub fn policies(&self) -> Vec<u16> {
+        let base = (self.control.load(CONTROL) & 0xffff_ffff) as usize;
+        let Some(words) = self.words.as_ref().filter(|_| base != 0) else {
+            return Vec::new();
+        };
+        let covers = MAX_LISTS + MAX_FENCES;
+        let first = (base + COVER_LINES) * 8;
+        (first..first + covers / 2)
+            .flat_map(|index| {
+                // Two words of a line, each with a policy in its lower half.
+                let [a, b, c, d, e, f, g, h] = words.load(index).to_ne_bytes();
+                [[a, b, c, d], [e, f, g, h]].map(|word| u32::from_ne_bytes(word) as u16)
+            })
+            .collect()
     }
 
     /// Reads the copy that another generation reads, of the same map.

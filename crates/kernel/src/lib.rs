@@ -28,6 +28,7 @@ pub mod offload;
 pub mod pins;
 pub mod power;
 pub mod probe;
+pub mod rcu;
 pub mod record;
 pub mod run;
 pub mod table;

@@ -142,6 +142,12 @@ impl WideBans {
         self.len() == 0
     }
 
+    /// Does the kernel have what is in force, and nothing else? Not while it
+    /// refuses to take a lifted entry out.
+    pub fn is_written(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
     /// Which families the packet path must look for, as `control.wide` says it.
     pub fn families(&self) -> u32 {
         let is_v6 = |prefix: &Prefix| prefix.addr().is_ipv6();

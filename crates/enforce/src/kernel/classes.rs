@@ -39,8 +39,7 @@ impl Kernel {
         self.policies.number(&policy, &self.tables().current)
     }
 
-    pub(super) fn put_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        let mut maintenance = self.maintenance.lock();
+    fn cover_policies(&self, classes: &Classes) -> Result<Vec<u16>, Error> {
         let lists = classes
             .lists
             .iter()
@@ -49,7 +48,17 @@ impl Kernel {
             .fences
             .iter()
             .map(|fence| self.cover_policy(fence, Producer::Geofence));
-        let policies = lists.chain(fences).collect::<Result<Vec<_>, _>>()?;
+        lists.chain(fences).collect()
+    }
+
+    pub(super) fn put_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let mut maintenance = self.maintenance.lock();
+        let policies = match self.cover_policies(classes) {
+            Err(Error::Policies(_)) if self.free_policies(&mut maintenance) > 0 => {
+                self.cover_policies(classes)
+            }
+            outcome => outcome,
+        }?;
         let before = self.classes().clone();
         let names = |classes: &Classes| -> Vec<String> {
             classes.lists.iter().map(|l| l.name.clone()).collect()

@@ -165,7 +165,9 @@ impl Kernel {
                     .interfaces()
                     .iter()
                     .any(|i| i.judged_by_netfilter().is_some()),
-            reject: self.policies.any_rejects() && rejects_supported(),
+            // Not less than now: a ban that rejects may be about to be inserted.
+            reject: (self.policies.any_rejects() || self.tables().current.has_reject)
+                && rejects_supported(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
         };

@@ -4,7 +4,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use weir_core::Producer;
-use weir_kernel::{Geometry, Key, Placed, Slot, WideBan, WidePlaced, fault};
+use weir_kernel::{
+    Geometry, Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES,
+};
 
 use super::{Kernel, maintenance::Maintenance};
 use crate::{Entry, Error, Inserted, Policy};
@@ -24,6 +26,8 @@ enum Stop {
     AtWideCap,
     /// The next entry's places are taken.
     NoRoom(Geometry),
+    /// The next entry's policy has no number, and none is left.
+    NoNumber,
 }
 
 impl Kernel {
@@ -51,10 +55,11 @@ impl Kernel {
             }
             let (policy, twin) = match known {
                 Some((policy, number, twin)) if *policy == entry.policy => (number, twin),
-                _ => (
-                    self.policies.number(&entry.policy, &tables.current)?,
-                    self.policies.twin(&entry.policy),
-                ),
+                _ => match self.policies.number(&entry.policy, &tables.current) {
+                    Ok(number) => (number, self.policies.twin(&entry.policy)),
+                    Err(Error::Policies(_)) => return Ok((n, Stop::NoNumber)),
+                    Err(error) => return Err(error),
+                },
             };
             known = Some((&entry.policy, policy, twin));
             let expiry = self.jiffies(entry.expiry, suspended);
@@ -132,6 +137,11 @@ impl Kernel {
                         }
                         self.grow_from(geometry)?;
                     }
+                    Stop::NoNumber => {
+                        if self.free_policies(&mut self.maintenance.lock()) == 0 {
+                            return Err(Error::Policies(MAX_POLICIES as usize - 1));
+                        }
+                    }
                 }
             }
         }
@@ -141,15 +151,17 @@ impl Kernel {
     /// Lifts what these entries replace under their policies' other action.
     fn lift_twins(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
         for same in entries.chunk_by(|a, b| a.policy == b.policy) {
+            if self.policies.twin(&same[0].policy).is_none() {
+                continue;
+            }
+            // Again under the lock, under which a number keeps its meaning.
+            let maintenance = self.maintenance.lock();
             let Some(twin) = self.policies.twin(&same[0].policy) else {
                 continue;
             };
             for entry in same {
                 let replaced = match self.key(entry.subject) {
-                    Some(key) => {
-                        let maintenance = self.maintenance.lock();
-                        self.lift(&maintenance, key, |policy| policy == twin).len()
-                    }
+                    Some(key) => self.lift(&maintenance, key, |policy| policy == twin).len(),
                     None => {
                         let prefix = entry.subject.prefix();
                         self.lift_wide(prefix, |policy| policy == twin)?.len()

@@ -455,6 +455,8 @@ impl Backend for Kernel {
         producer: Option<&Producer>,
         scope: Option<&Scope>,
     ) -> Result<Vec<Entry>, Error> {
+        // Under this lock a number keeps its meaning.
+        let maintenance = self.maintenance.lock();
         let numbers = self.policies.numbers(|p| {
             producer.is_none_or(|wanted| *wanted == p.producer)
                 && scope.is_none_or(|wanted| *wanted == p.scope)
@@ -469,7 +471,7 @@ impl Backend for Kernel {
                 .filter_map(|ban| self.wide_entry(ban))
                 .collect());
         };
-        let lifted = self.lift(&self.maintenance.lock(), key, which);
+        let lifted = self.lift(&maintenance, key, which);
         Ok(lifted
             .into_iter()
             .filter(|s| s.expiry > now)

@@ -1,17 +1,19 @@
-//! Numbers for policies: the kernel's entries have 16 bits for one.
+//! Numbers for policies: the kernel's entries have 14 bits for one. When all
+//! are given out, those that nothing refers to any more are given out anew.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, RwLock, RwLockReadGuard},
+    collections::{HashMap, HashSet},
+    sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use weir_core::Action;
+use weir_core::{Action, Producer};
 use weir_kernel::{
     Generation,
     generation::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
-    record,
+    rcu, record,
 };
 
+use super::{Kernel, maintenance::Maintenance};
 use crate::{Error, Policy};
 
 /// Both directions of the table that the kernel holds.
@@ -23,8 +25,11 @@ pub(super) struct Policies {
 #[derive(Default)]
 struct Known {
     numbers: HashMap<Arc<Policy>, u16>,
-    /// By number − 1.
-    policies: Vec<Arc<Policy>>,
+    /// By number − 1; with those of free numbers, which the kernel's table
+    /// still has.
+    policies: Vec<Option<Arc<Policy>>>,
+    /// Numbers that nothing refers to, and no packet on its way does.
+    free: Vec<u16>,
 }
 
 impl Policies {
@@ -32,17 +37,16 @@ impl Policies {
     pub(super) fn read(generation: &Generation) -> Result<Self, Error> {
         let mut known = Known::default();
         for (number, scope, action, producer) in record::read_policies(&generation.policies)? {
-            let producer = producer.parse().unwrap_or(weir_core::Producer::Manual);
             let policy = Arc::new(Policy {
-                producer,
+                producer: producer.parse().unwrap_or(Producer::Manual),
                 scope,
                 action,
             });
-            debug_assert_eq!(number as usize, known.policies.len() + 1);
-            known
-                .numbers
-                .insert(policy.clone(), entry_number(number as u16, &policy));
-            known.policies.push(policy);
+            let index = number as usize - 1;
+            known.policies.resize(index + 1, None);
+            let stored = entry_number(number as u16, &policy);
+            known.numbers.insert(policy.clone(), stored);
+            known.policies[index] = Some(policy);
         }
         Ok(Self {
             known: RwLock::new(known),
@@ -53,7 +57,16 @@ impl Policies {
         self.known.read().expect("no holder of this lock panics")
     }
 
-    /// The number to store in an entry; the kernel knows it before this returns.
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().expect("no holder of this lock panics")
+    }
+
+    /// The number to store in an entry; the kernel knows it before this
+    /// returns. Whoever asks holds `tables`, or the maintenance lock, until the
+    /// number is stored: else it may be given to another policy meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Policies`] when none is left; see [`Kernel::free_policies`].
     pub(super) fn number(
         &self,
         policy: &Arc<Policy>,
@@ -62,29 +75,33 @@ impl Policies {
         if let Some(number) = self.known().numbers.get(policy) {
             return Ok(*number);
         }
-        let mut known = self.known.write().expect("no holder of this lock panics");
+        let mut known = self.write();
         if let Some(number) = known.numbers.get(policy) {
             return Ok(*number);
         }
-        let number = known.policies.len() as u32 + 1;
-        if number >= MAX_POLICIES {
-            return Err(Error::Policies(MAX_POLICIES as usize - 1));
-        }
+        let number = known
+            .free_number(policy)
+            .ok_or(Error::Policies(MAX_POLICIES as usize - 1))?;
         record::write_policy(
             &generation.policies,
-            number,
+            number.into(),
             &policy.scope,
             policy.action,
             &policy.producer.to_string(),
         )?;
-        let stored = entry_number(number as u16, policy);
-        known.policies.push(policy.clone());
+        known.free.retain(|free| *free != number);
+        let index = usize::from(number) - 1;
+        if known.policies.len() <= index {
+            known.policies.resize(index + 1, None);
+        }
+        let stored = entry_number(number, policy);
+        known.policies[index] = Some(policy.clone());
         known.numbers.insert(policy.clone(), stored);
         Ok(stored)
     }
 
     /// The number under which entries that these replace are stored, if any
-    /// ever were.
+    /// are.
     pub(super) fn twin(&self, policy: &Policy) -> Option<u16> {
         self.known().numbers.get(&policy.twin()).copied()
     }
@@ -92,13 +109,13 @@ impl Policies {
     /// Does any of them ask for an answer?
     pub(super) fn any_rejects(&self) -> bool {
         let known = self.known();
-        known.policies.iter().any(|p| p.action == Action::Reject)
+        known.numbers.keys().any(|p| p.action == Action::Reject)
     }
 
     /// The policy behind an entry's number.
     pub(super) fn policy(&self, stored: u16) -> Option<Arc<Policy>> {
         let index = usize::from(stored & POLICY_NUMBER).checked_sub(1)?;
-        self.known().policies.get(index).cloned()
+        self.known().policies.get(index).cloned().flatten()
     }
 
     /// Numbers whose policy satisfies `which`.
@@ -109,6 +126,76 @@ impl Policies {
             .filter(|(p, _)| which(p))
             .map(|(_, n)| *n)
             .collect()
+    }
+}
+
+impl Known {
+    /// A number for a policy that has none: the one it had if that is free, so
+    /// that the kernel's table never has a policy twice.
+    fn free_number(&self, policy: &Policy) -> Option<u16> {
+        let had = |number: &&u16| {
+            let there = &self.policies[usize::from(**number) - 1];
+            there.as_deref() == Some(policy)
+        };
+        let next = self.policies.len() + 1;
+        self.free
+            .iter()
+            .find(had)
+            .copied()
+            .or_else(|| (next < MAX_POLICIES as usize).then_some(next as u16))
+            .or_else(|| self.free.last().copied())
+    }
+}
+
+impl Kernel {
+    /// Makes numbers that nothing refers to available again, when there are no
+    /// others; how many are. Nobody inserts between the look and the decision,
+    /// and no packet is on its way with one of them once this returns.
+    pub(super) fn free_policies(&self, maintenance: &mut Maintenance<'_>) -> usize {
+        let known = self.policies.known();
+        if !known.free.is_empty() {
+            return known.free.len();
+        }
+        drop(known);
+        let freed = {
+            // Alone: who inserts holds its number under this lock.
+            let tables = self.tables_alone();
+            let mut used: HashSet<u16> = HashSet::new();
+            for generation in std::iter::once(&tables.current).chain(&tables.next) {
+                generation.table.for_each(0, |slot| {
+                    used.insert(slot.policy & POLICY_NUMBER);
+                });
+                used.extend(generation.classes.policies());
+            }
+            {
+                let wide = self.wide();
+                if !wide.is_written() {
+                    // The kernel has words of bans that are lifted.
+                    return 0;
+                }
+                used.extend(wide.iter().map(|ban| ban.policy & POLICY_NUMBER));
+            }
+            let mut known = self.policies.write();
+            let mut freed = Vec::new();
+            known.numbers.retain(|_, stored| {
+                let number = *stored & POLICY_NUMBER;
+                let keep = used.contains(&number);
+                if !keep {
+                    freed.push(number);
+                }
+                keep
+            });
+            freed
+        };
+        // Victims are known by their numbers.
+        maintenance.eviction = Default::default();
+        if freed.is_empty() {
+            return 0;
+        }
+        rcu::wait_for_packets();
+        let count = freed.len();
+        self.policies.write().free.extend(freed);
+        count
     }
 }
 
