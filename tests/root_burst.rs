@@ -5,10 +5,13 @@
 mod common;
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::Write,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
+    ops::Range,
     path::Path,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -228,6 +231,89 @@ fn told(said: &str) -> (u64, u64) {
         })
         .sum();
     (one_by_one as u64, counted)
+}
+
+/// Appends sshd's words about one failure of each of these.
+fn log_each(log: &Path, sources: Range<u32>) {
+    let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+    let lines: String = sources
+        .map(|n| {
+            format!(
+                "{stamp} host sshd[77]: Failed password for root from {} port 40022 ssh2\n",
+                source(n)
+            )
+        })
+        .collect();
+    let mut file = File::options().create(true).append(true).open(log).unwrap();
+    file.write_all(lines.as_bytes()).unwrap();
+}
+
+/// A log that is written without a pause while the daemon reloads again and
+/// again, with other settings each time: no line is lost, so that who failed
+/// three times is banned, and none counts twice, so that who failed twice is
+/// not.
+#[test]
+fn root_reloads_under_a_flood_of_lines_count_each_once() {
+    if skipped(&[]) {
+        return;
+    }
+    const RELOADS: u32 = 50;
+    // Of each batch of sources half fail a third time.
+    const BATCH: u32 = 100;
+    let site = Site::new();
+    let jail = |minutes: u32| {
+        config(&format!(
+            "[jail.sshd]\npaths = [\"{{log}}\"]\nmax_retry = 3\nfind_time = \"{minutes}m\"\n"
+        ))
+    };
+    let weir = Weir::start(&site.host, &jail(60));
+    let (stop, batches) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let first = batches.load(Ordering::Relaxed) * BATCH;
+                for last in [BATCH, BATCH, BATCH / 2] {
+                    log_each(&weir.log(), first..first + last);
+                    thread::sleep(Duration::from_millis(2));
+                }
+                batches.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for n in 1..=RELOADS {
+            let before = batches.load(Ordering::Relaxed);
+            soon("the flood to go on", || {
+                (batches.load(Ordering::Relaxed) > before).then_some(())
+            });
+            weir.configure(&jail(60 + n % 2));
+            weir.ask(&["reload"]).done();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let batches = batches.into_inner();
+    let expected: BTreeSet<String> = (0..batches)
+        .flat_map(|batch| batch * BATCH..batch * BATCH + BATCH / 2)
+        .map(|n| subject(source(n)).to_string())
+        .collect();
+    let banned = || BTreeSet::from_iter(weir.banned());
+    soon("the last ban", || {
+        (banned().len() >= expected.len()).then_some(())
+    });
+    // One that fails a last time comes behind all lines that may count twice.
+    let last = batches * BATCH;
+    for _ in 0..3 {
+        log_each(&weir.log(), last..last + 1);
+    }
+    let last = subject(source(last)).to_string();
+    soon("the last line to count", || {
+        banned().contains(&last).then_some(())
+    });
+    let mut seen = banned();
+    seen.remove(&last);
+    assert_eq!(seen, expected);
+    println!(
+        "{RELOADS} reloads, {} lines, each counted once",
+        batches * BATCH / 2 * 5
+    );
 }
 
 #[test]

@@ -194,6 +194,45 @@ fn root_sigkill_at_twenty_moments_lets_nothing_through() {
     );
 }
 
+/// The same through every backend, its start included: what it left in the
+/// kernel enforces while there is no daemon.
+#[test]
+fn root_sigkill_lets_nothing_through_by_any_backend() {
+    if skipped(&["ipset", "iptables"]) {
+        return;
+    }
+    const BACKENDS: [&str; 6] = ["xdp", "xdp-generic", "cls_bpf", "netfilter", "nft", "ipset"];
+    for backend in BACKENDS {
+        let site = Site::new();
+        let mut weir = Weir::start(&site.host, &format!("backend = {backend:?}\n{CONFIG}"));
+        weir.ban_all(sources());
+        let servers = servers(&site);
+        let (mut attack, mut served) = (Attack::start(&site), 0);
+        for moment in 0..6_u64 {
+            attack.more(300);
+            if moment % 2 == 0 {
+                weir.kill();
+            } else {
+                weir.stop();
+                weir.launch(None);
+                thread::sleep(Duration::from_millis(moment * 15));
+                weir.kill();
+            }
+            attack.more(300);
+            customer_is_served(&site);
+            served += 2;
+            assert_eq!(received(&servers), served, "{backend}, moment {moment}");
+            weir.run();
+            all_in_force(&weir, usize::from(SOURCES) * 2);
+        }
+        println!(
+            "{backend}: {} packets of banned sources, none passed",
+            attack.end()
+        );
+        assert_eq!(received(&servers), served, "{backend}");
+    }
+}
+
 /// An upgrade: what the earlier weir left cannot be read, and enforces until all
 /// is in tables that can.
 #[test]
