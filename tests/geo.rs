@@ -189,6 +189,97 @@ fn geo_reads_the_databases_of_the_configuration() {
     assert!(out(&said).contains("country:US"));
 }
 
+/// Whoever names a database asks it, and no other.
+#[test]
+fn a_database_that_is_named_answers_or_nothing_does() {
+    let site = Site::new("");
+    site.country("NL");
+    let asks = |flag: &str, file: &str| {
+        let file = site.path(file);
+        site.weir(&["geo", flag, file.to_str().unwrap(), "192.0.2.7"])
+    };
+    let said = asks("--database", "c.mmdb");
+    assert!(out(&said).contains("192.0.2.7: country:NL"), "{said:?}");
+    fs::write(site.path("damaged.mmdb"), "x").unwrap();
+    for flag in ["--database", "--asn-database"] {
+        for (file, why) in [
+            ("missing.mmdb", "cannot read it"),
+            ("damaged.mmdb", "not a whole database"),
+        ] {
+            let said = asks(flag, file);
+            assert_eq!(said.status.code(), Some(2), "{flag} {file}: {said:?}");
+            assert_eq!(out(&said), "", "{flag} {file}");
+            let told = err(&said);
+            assert!(told.contains(file) && told.contains(why), "{told}");
+        }
+    }
+}
+
+/// One broken record hides no other address's answer.
+#[test]
+fn a_broken_record_is_an_error_for_its_addresses_only() {
+    let site = Site::new("");
+    let bytes = Mmdb::v4("GeoLite2-Country")
+        .with("192.0.2.0/24", mmdb::country("NL", "EU"))
+        .with("198.51.100.0/24", mmdb::broken())
+        .build();
+    fs::write(site.path("c.mmdb"), bytes).unwrap();
+    let file = site.path("c.mmdb").display().to_string();
+    let ask = ["geo", "--database", &file, "198.51.100.7", "192.0.2.7"];
+    let said = site.weir(&ask);
+    assert_eq!(said.status.code(), Some(2), "{said:?}");
+    assert!(out(&said).starts_with("192.0.2.7: country:NL"), "{said:?}");
+    assert!(err(&said).contains("198.51.100.7: "), "{said:?}");
+    assert!(err(&said).contains("1 of 2 addresses"), "{said:?}");
+    let said = site.weir(&[&ask[..], &["--json"]].concat());
+    let json: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(json["places"][0]["address"], "198.51.100.7", "{json}");
+    assert!(json["places"][0]["error"].is_string(), "{json}");
+    assert_eq!(json["places"][1]["country"], "NL", "{json}");
+}
+
+/// A geofence whose database is broken, or of another kind, is told of.
+#[test]
+fn check_reads_the_databases_of_the_geofence() {
+    let site = Site::new(
+        "[geofence]\ndeny = [\"country:RU\", \"asn:64496\"]\n\
+         database = \"DIR/c.mmdb\"\nasn_database = \"DIR/a.mmdb\"",
+    );
+    let check = || {
+        let said = site.weir(&["check", "--json"]);
+        let json: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let warnings = json["warnings"].as_array().unwrap().iter();
+        warnings
+            .map(|warning| warning.as_str().unwrap().to_owned())
+            .filter(|warning| warning.contains("[geofence]"))
+            .collect::<Vec<_>>()
+    };
+    let record = mmdb::map([("autonomous_system_number", mmdb::Value::Number(64496))]);
+    let systems = Mmdb::v4("GeoLite2-ASN").with("192.0.2.0/25", record);
+    fs::write(site.path("a.mmdb"), systems.build()).unwrap();
+    site.country("NL");
+    assert_eq!(check(), [""; 0]);
+    // Each in the other's place, then cut.
+    fs::copy(site.path("a.mmdb"), site.path("c.mmdb")).unwrap();
+    let said = check();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("names no countries"), "{said:?}");
+    assert!(said[0].contains("the built-in one is used"), "{said:?}");
+    site.country("NL");
+    fs::copy(site.path("c.mmdb"), site.path("a.mmdb")).unwrap();
+    let said = check();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("names no autonomous systems"), "{said:?}");
+    for file in ["c.mmdb", "a.mmdb"] {
+        fs::write(site.path(file), "x").unwrap();
+    }
+    let said = check();
+    assert_eq!(said.len(), 2, "{said:?}");
+    for warning in said {
+        assert!(warning.contains("not a whole database"), "{warning}");
+    }
+}
+
 #[test]
 fn the_daemon_follows_its_database_and_names_countries_in_events() {
     let mut site = Site::new("[geofence]\ndeny = [\"country:RU\"]\ndatabase = \"DIR/c.mmdb\"");

@@ -22,7 +22,12 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         Ok(config) => (Some(config), Vec::new()),
         Err(errors) => (None, errors.0),
     };
-    let warnings = config.as_ref().map_or(&[][..], |c| &c.warnings);
+    let mut warnings = config
+        .as_ref()
+        .map_or(Vec::new(), |config| config.warnings.clone());
+    if let Some(geofence) = config.as_ref().and_then(|c| c.geofence.as_ref()) {
+        warnings.extend(weir_daemon::geo::complaints(geofence));
+    }
     if args.json {
         show::json(&json!({
             "file": common.config.display().to_string(),
@@ -49,7 +54,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         for error in &errors {
             show::line(weir_daemon::escape(&error.to_string()))?;
         }
-        for warning in warnings {
+        for warning in &warnings {
             show::line(format!("warning: {}", weir_daemon::escape(warning)))?;
         }
         if let Some(config) = &config {

@@ -2,16 +2,16 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use anyhow::Context;
 use serde_json::json;
-use weir_daemon::geo::{Answer as Place, Databases, named_in};
+use weir_daemon::geo::{Answer as Place, DatabaseError, DatabaseFile, Databases, named_in};
 
 use super::{Answer, Common, complain, show};
 
 /// Say where addresses are said to be; exit code 1 if one is unknown
 ///
 /// Reads the databases that the configuration's [geofence] names, else the one
-/// that is built in; the daemon is not asked. Databases are guesses: registries
+/// that is built in; the daemon is not asked. One that is named here must answer:
+/// exit code 2 if it cannot. Databases are guesses: registries
 /// know who an address was given to, not where it is used.
 #[derive(clap::Args)]
 pub struct Args {
@@ -31,22 +31,31 @@ pub struct Args {
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let (countries, systems) = named_in(&common.config);
-    let countries = args.database.clone().or(countries);
-    let systems = args.asn_database.clone().or(systems);
-    let databases = Databases::open(countries.as_deref(), systems.as_deref())?;
+    let required = |file: &Option<PathBuf>| file.clone().map(DatabaseFile::Required);
+    let countries = required(&args.database).or(countries);
+    let systems = required(&args.asn_database).or(systems);
+    let databases = Databases::open(countries.as_ref(), systems.as_ref())?;
     for warning in &databases.warnings {
         complain(&anyhow::anyhow!("warning: {warning}"));
     }
-    let places: Vec<Place> = args
+    // A record that is broken says nothing about the other addresses.
+    let places: Vec<(IpAddr, Result<Place, DatabaseError>)> = args
         .addresses
         .iter()
-        .map(|addr| databases.ask(*addr).with_context(|| addr.to_string()))
-        .collect::<anyhow::Result<_>>()?;
+        .map(|addr| (*addr, databases.ask(*addr)))
+        .collect();
+    let shown = |(address, place): &(IpAddr, Result<Place, DatabaseError>)| match place {
+        Ok(place) => json!(place),
+        Err(error) => json!({ "address": address, "error": error.to_string() }),
+    };
     if args.json {
+        let places: Vec<_> = places.iter().map(shown).collect();
         show::json(&json!({ "places": places, "databases": databases.list() }))?;
     } else {
-        for place in &places {
-            show::line(line(place))?;
+        for (_, place) in &places {
+            if let Ok(place) = place {
+                show::line(line(place))?;
+            }
         }
         for database in databases.list() {
             show::line(format!(
@@ -57,7 +66,19 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
             ))?;
         }
     }
-    Ok(match places.iter().all(Place::is_known) {
+    let broken = places.iter().filter(|(_, place)| place.is_err()).count();
+    for (address, place) in &places {
+        if let Err(error) = place {
+            complain(&anyhow::anyhow!("{address}: {error}"));
+        }
+    }
+    if broken > 0 {
+        anyhow::bail!("{broken} of {} addresses have no answer", places.len());
+    }
+    let known = |(_, place): &(IpAddr, Result<Place, DatabaseError>)| {
+        place.as_ref().is_ok_and(Place::is_known)
+    };
+    Ok(match places.iter().all(known) {
         true => Answer::Done,
         false => Answer::No,
     })

@@ -5,7 +5,7 @@
 
 mod databases;
 
-pub use databases::{Answer, DatabaseInfo, Databases, named_in};
+pub use databases::{Answer, DatabaseError, DatabaseFile, DatabaseInfo, Databases, named_in};
 
 use std::{
     collections::BTreeSet,
@@ -180,6 +180,29 @@ fn read_systems(wanted: &Wanted) -> Result<Good, String> {
     read(wanted.systems.as_deref(), |opened| {
         opened.systems(&wanted.asns)
     })
+}
+
+/// What is wrong with the databases that a configuration names, and what the
+/// daemon does meanwhile. They are read as it does it, which takes up to a
+/// second for a large one.
+pub fn complaints(config: &GeofenceConfig) -> Vec<String> {
+    let wanted = Wanted::new(config);
+    let mut complaints = Vec::new();
+    if wanted.countries.is_some()
+        && let Err(error) = read_countries(&wanted)
+    {
+        complaints.push(format!(
+            "[geofence]: database = {error}; the built-in one is used until it can be"
+        ));
+    }
+    if wanted.systems.is_some()
+        && let Err(error) = read_systems(&wanted)
+    {
+        complaints.push(format!(
+            "[geofence]: asn_database = {error}; until it can be used no asn: selector matches"
+        ));
+    }
+    complaints
 }
 
 impl Geography {

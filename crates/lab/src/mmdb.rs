@@ -19,6 +19,8 @@ pub enum Value {
     Map(Vec<(String, Value)>),
     /// Values.
     Array(Vec<Value>),
+    /// Text that is not UTF-8, which the format forbids.
+    NotUtf8,
 }
 
 impl From<&str> for Value {
@@ -38,6 +40,11 @@ pub fn country(code: &str, continent: &str) -> Value {
         ("continent", map([("code", continent.into())])),
         ("country", map([("iso_code", code.into())])),
     ])
+}
+
+/// A country's record that no reader can decode.
+pub fn broken() -> Value {
+    map([("country", map([("iso_code", Value::NotUtf8)]))])
 }
 
 /// A database in the making.
@@ -203,6 +210,10 @@ fn encode(value: &Value, out: &mut Vec<u8>) {
         Value::Text(text) => {
             control(2, text.len(), out);
             out.extend(text.as_bytes());
+        }
+        Value::NotUtf8 => {
+            control(2, 2, out);
+            out.extend([0xff, 0xfe]);
         }
         Value::U16(number) => unsigned(5, &number.to_be_bytes(), out),
         Value::Number(number) => unsigned(6, &number.to_be_bytes(), out),

@@ -13,7 +13,7 @@ use weir_core::{
     Prefix,
     geo::{Atlas, Continent, Country},
 };
-use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError};
+use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError, Located};
 
 /// Which database, in messages and answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +60,13 @@ impl Opened {
         })
     }
 
+    fn locate(&self, addr: IpAddr) -> Result<Option<Located>, DatabaseError> {
+        self.database.locate(addr).map_err(|source| DatabaseError {
+            name: self.about.name.clone(),
+            source,
+        })
+    }
+
     pub fn countries(&self) -> Result<Atlas, GeoError> {
         self.database.countries()
     }
@@ -67,6 +74,50 @@ impl Opened {
     pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<Atlas, GeoError> {
         self.database.systems(wanted)
     }
+}
+
+/// A database file, and who named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DatabaseFile {
+    /// The configuration: one that cannot be used is replaced, as the daemon
+    /// does it, with a warning.
+    Configured(PathBuf),
+    /// Whoever asks: it answers, or nothing does.
+    Required(PathBuf),
+}
+
+impl DatabaseFile {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Configured(path) | Self::Required(path) => path,
+        }
+    }
+
+    /// The database, or a warning why it is to be done without.
+    ///
+    /// # Errors
+    /// A required file cannot be used.
+    fn open(&self) -> Result<Result<Opened, String>, DatabaseError> {
+        let path = self.path();
+        match (Opened::open(Some(path)), self) {
+            (Ok(opened), _) => Ok(Ok(opened)),
+            (Err(error), Self::Configured(_)) => Ok(Err(format!("{}: {error}", path.display()))),
+            (Err(source), Self::Required(_)) => Err(DatabaseError {
+                name: path.display().to_string(),
+                source,
+            }),
+        }
+    }
+}
+
+/// A database cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {source}")]
+pub struct DatabaseError {
+    /// Its file, or `built-in`.
+    pub name: String,
+    /// Why.
+    source: GeoError,
 }
 
 /// What is asked about single addresses, without an atlas.
@@ -105,27 +156,38 @@ impl Answer {
 
 impl Databases {
     /// Opens these; `None` is the built-in one of countries, and none of
-    /// systems. A file that cannot be opened is replaced as the daemon does it.
+    /// systems.
     ///
     /// # Errors
-    /// Nothing at all can be opened.
-    pub fn open(countries: Option<&Path>, systems: Option<&Path>) -> Result<Self, GeoError> {
+    /// A required file cannot be used, or nothing at all.
+    pub fn open(
+        countries: Option<&DatabaseFile>,
+        systems: Option<&DatabaseFile>,
+    ) -> Result<Self, DatabaseError> {
         let mut warnings = Vec::new();
-        let countries = match Opened::open(countries) {
-            Err(error) if countries.is_some() => {
-                let path = countries.unwrap_or(Path::new("")).display();
-                warnings.push(format!("{path}: {error}; the built-in database answers"));
-                Opened::open(None)?
-            }
-            opened => opened?,
-        };
-        let systems = systems.and_then(|path| match Opened::open(Some(path)) {
-            Ok(opened) => Some(opened),
-            Err(error) => {
-                warnings.push(format!("{}: {error}", path.display()));
+        let named = match countries.map(DatabaseFile::open).transpose()? {
+            Some(Ok(opened)) => Some(opened),
+            Some(Err(warning)) => {
+                warnings.push(format!("{warning}; the built-in database answers"));
                 None
             }
-        });
+            None => None,
+        };
+        let countries = match named {
+            Some(opened) => opened,
+            None => Opened::open(None).map_err(|source| DatabaseError {
+                name: BUILT_IN_NAME.to_owned(),
+                source,
+            })?,
+        };
+        let systems = match systems.map(DatabaseFile::open).transpose()? {
+            Some(Ok(opened)) => Some(opened),
+            Some(Err(warning)) => {
+                warnings.push(warning);
+                None
+            }
+            None => None,
+        };
         Ok(Self {
             countries,
             systems,
@@ -145,10 +207,10 @@ impl Databases {
     /// What they say about this address.
     ///
     /// # Errors
-    /// A file is broken there.
-    pub fn ask(&self, addr: IpAddr) -> Result<Answer, GeoError> {
+    /// A file is broken there; it may know other addresses.
+    pub fn ask(&self, addr: IpAddr) -> Result<Answer, DatabaseError> {
         let addr = addr.to_canonical();
-        let found = self.countries.database.locate(addr)?;
+        let found = self.countries.locate(addr)?;
         let place = found.map(|found| found.place).unwrap_or_default();
         let mut answer = Answer {
             address: addr,
@@ -160,7 +222,7 @@ impl Databases {
             asn_network: found.filter(|f| f.place.asn.is_some()).map(|f| f.network),
         };
         if let Some(systems) = &self.systems
-            && let Some(found) = systems.database.locate(addr)?
+            && let Some(found) = systems.locate(addr)?
             && found.place.asn.is_some()
         {
             answer.asn = found.place.asn;
@@ -172,12 +234,15 @@ impl Databases {
 
 /// The databases that a configuration names, as far as it can be read: a
 /// mistake elsewhere in the file must not keep a question from its answer.
-pub fn named_in(config: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
+pub fn named_in(config: &Path) -> (Option<DatabaseFile>, Option<DatabaseFile>) {
     let named = || {
         let text = std::fs::read_to_string(config).ok()?;
         let table: toml::Table = text.parse().ok()?;
         let geofence = table.get("geofence")?.clone();
-        Some(move |key| Some(PathBuf::from(geofence.get(key)?.as_str()?)))
+        Some(move |key| {
+            let path = geofence.get(key)?.as_str()?;
+            Some(DatabaseFile::Configured(path.into()))
+        })
     };
     named().map_or((None, None), |path| {
         (path("database"), path("asn_database"))
