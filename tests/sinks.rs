@@ -584,6 +584,56 @@ fn dead_and_slow_receivers_slow_nobody() {
     );
 }
 
+/// Each reload gives the dead sinks new queues, which overflow at once.
+#[test]
+fn dead_sinks_are_mended_by_a_reload_while_they_overflow() {
+    let mut host = Plain::new();
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("http://{}", dead.local_addr().unwrap());
+    drop(dead);
+    let configure = |host: &Plain, url: &str| {
+        let sink = |name: &str| {
+            format!(
+                "[sink.{name}]\nkind = \"webhook\"\nurl = \"{url}\"\nqueue = 1\nevents = [\"found\", \"error\"]\nrate = 100000\n"
+            )
+        };
+        host.configure(&format!(
+            "[jail.sshd]\npaths = [\"{{dir}}/auth.log\"]\nmax_retry = 1000\n{}{}",
+            sink("one"),
+            sink("two")
+        ));
+    };
+    host.write("auth.log", "");
+    configure(&host, &nobody);
+    host.start();
+    let findings = |host: &Plain| {
+        let mut log = fs::File::options()
+            .append(true)
+            .open(host.path("auth.log"))
+            .unwrap();
+        let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S");
+        let line = |n| {
+            format!(
+                "{stamp} host sshd[77]: Failed password for root from 198.18.0.{n} port 22 ssh2\n"
+            )
+        };
+        let lines: String = (0..200).map(line).collect();
+        log.write_all(lines.as_bytes()).unwrap();
+    };
+    findings(&host);
+    host.until("an overflow", |h| h.alerts().contains("sink:one:queue"));
+    for turn in 0..20 {
+        configure(&host, &format!("{nobody}/{turn}"));
+        findings(&host);
+        host.done_in_time(&["reload"]);
+    }
+    let server = Server::start(&[]);
+    configure(&host, &server.url());
+    host.done_in_time(&["reload"]);
+    findings(&host);
+    host.until("the mended sinks to be told", |_| !server.seen().is_empty());
+}
+
 #[test]
 fn a_rate_holds_events_back_and_sums_them_up() {
     let server = Server::start(&[]);

@@ -114,6 +114,23 @@ impl Plain {
         text
     }
 
+    /// A verb that is done before the deadline, where it might wait for ever.
+    #[track_caller]
+    pub fn done_in_time(&self, args: &[&str]) {
+        let mut verb = self.command(args).stdin(Stdio::null()).spawn().unwrap();
+        let mut ended = None;
+        let deadline = Instant::now() + DEADLINE;
+        while ended.is_none() && Instant::now() < deadline {
+            ended = verb.try_wait().unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if ended.is_none() {
+            let _ = verb.kill();
+        }
+        let code = ended.and_then(|status| status.code());
+        assert_eq!(code, Some(0), "{args:?}: {}", self.said());
+    }
+
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         let text = self.ask(&[args, &["--json"]].concat()).1;

@@ -19,7 +19,6 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use weir_core::{Action, Ban, Prefix, Producer, Reason, Scope, Subject, Until};
 
-use crate::sinks::Inlet;
 use calm::{Budget, Calm};
 
 /// What kind of event.
@@ -194,15 +193,39 @@ const BACKLOG: usize = 1024;
 /// Lines of evidence that a sink's queue keeps of one event, the last ones.
 const QUEUED_EVIDENCE: usize = 10;
 
+/// Who is told events besides the log and the API's readers.
+///
+/// Alerts are events and are raised from everywhere: whoever handles an event
+/// takes no lock that is held where an alert is raised, and no lock is held
+/// while he handles it.
+pub trait Listener: Send + Sync {
+    /// What his own alerts are about, behind `sink:`: he is not told of those.
+    fn name(&self) -> &str;
+
+    /// The kinds of events that he wants, as bits.
+    fn kinds(&self) -> u32;
+
+    /// Takes an event of one of these kinds. Nobody waits for him.
+    fn offer(&self, event: &Arc<Event>);
+}
+
+/// Those who are told, exchanged as a whole.
+type Listeners = Arc<[Arc<dyn Listener>]>;
+
 /// Who listens: the API's readers and the sinks.
 pub struct Outlets {
     sender: broadcast::Sender<Arc<str>>,
-    sinks: RwLock<Vec<Arc<Inlet>>>,
+    listeners: RwLock<Listeners>,
     /// The kinds that some sink wants.
     wanted: AtomicU32,
 }
 
 impl Outlets {
+    fn listeners(&self) -> Listeners {
+        let listeners = self.listeners.read();
+        listeners.expect("no holder of this lock panics").clone()
+    }
+
     /// Tells it to all who listen, but not to the sink of this name.
     fn pass_on(&self, event: &Event, except: Option<&str>) {
         if self.wanted.load(Ordering::Relaxed) & event.kind.bit() != 0 {
@@ -210,10 +233,12 @@ impl Outlets {
             let surplus = event.evidence.len().saturating_sub(QUEUED_EVIDENCE);
             event.evidence.drain(..surplus);
             let event = Arc::new(event);
-            let sinks = self.sinks.read().expect("no holder of this lock panics");
-            let sinks: Vec<_> = sinks.iter().filter(|s| except != Some(s.name())).collect();
-            for sink in sinks {
-                sink.offer(&event);
+            // Not under the lock: a queue that overflows raises an alert, which
+            // is told from here again.
+            for listener in self.listeners().iter() {
+                if except != Some(listener.name()) {
+                    listener.offer(&event);
+                }
             }
         }
         if self.sender.receiver_count() == 0 {
@@ -245,7 +270,7 @@ impl Default for Events {
         Self {
             outlets: Arc::new(Outlets {
                 sender: broadcast::Sender::new(BACKLOG),
-                sinks: RwLock::default(),
+                listeners: RwLock::new(Arc::new([])),
                 wanted: AtomicU32::new(0),
             }),
             calm: Mutex::default(),
@@ -265,21 +290,13 @@ impl Events {
         self.outlets.clone()
     }
 
-    /// These sinks are told from now on, and no others.
-    pub fn set_sinks(&self, sinks: Vec<Arc<Inlet>>) {
-        let wanted = sinks.iter().fold(0, |all, sink| all | sink.kinds());
-        *self
-            .outlets
-            .sinks
-            .write()
-            .expect("no holder of this lock panics") = sinks;
+    /// These are told from now on, and nobody else.
+    pub fn set_listeners(&self, listeners: Listeners) {
+        let wanted = listeners.iter().fold(0, |all, one| all | one.kinds());
+        let mut told = self.outlets.listeners.write();
+        **told.as_mut().expect("no holder of this lock panics") = listeners;
+        drop(told);
         self.outlets.wanted.store(wanted, Ordering::Relaxed);
-    }
-
-    /// The sinks that are told now.
-    pub fn sinks(&self) -> Vec<Arc<Inlet>> {
-        let sinks = self.outlets.sinks.read();
-        sinks.expect("no holder of this lock panics").clone()
     }
 
     fn log(&self, event: &Event) {

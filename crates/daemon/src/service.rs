@@ -36,6 +36,7 @@ use crate::{
     exempt::{Exempt, Gatherer},
     geo::Geography,
     lists::Lists,
+    sinks::Inlet,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
     watch::Board,
 };
@@ -118,6 +119,7 @@ pub struct Service {
     /// What the watches have done.
     pub watches: Board,
     started: (Timestamp, Instant),
+    sinks: Mutex<Vec<Arc<Inlet>>>,
     restored: String,
     /// Set when the daemon is to end.
     pub stopping: AtomicBool,
@@ -158,6 +160,7 @@ impl Service {
             started: (Timestamp::now(), Instant::now()),
             restored,
             stopping: AtomicBool::new(false),
+            sinks: Mutex::default(),
         }
     }
 
@@ -189,6 +192,15 @@ impl Service {
 
     fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
         self.rings.lock().expect("no holder of this lock panics")
+    }
+
+    /// The sinks that run from now on.
+    pub fn set_sinks(&self, sinks: Vec<Arc<Inlet>>) {
+        *self.lock_sinks() = sinks;
+    }
+
+    fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<Inlet>>> {
+        self.sinks.lock().expect("no holder of this lock panics")
     }
 
     /// What a worker knows of its ring now.

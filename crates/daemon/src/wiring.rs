@@ -599,4 +599,5 @@ impl Reloader {
             .expect("no holder of this lock panics")
             .stop();
     }
+        service.set_sinks(sinks.inlets().collect());
 }

@@ -216,7 +216,7 @@ impl Service {
             jails: self.jails()?,
             rings: self.rings(),
             watches: self.watches.status(&config),
-            sinks: self.events.sinks().iter().map(|s| s.status()).collect(),
+            sinks: self.lock_sinks().iter().map(|s| s.status()).collect(),
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),
             unsaved: self.store.pending(),

@@ -12,7 +12,11 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{alerts::Alerts, config::SinkConfig, events::Event};
+use crate::{
+    alerts::Alerts,
+    config::SinkConfig,
+    events::{Event, Listener},
+};
 
 /// A sink as shown.
 #[derive(Debug, Clone, Serialize)]
@@ -82,45 +86,8 @@ impl Inlet {
         }
     }
 
-    /// The configuration's name for the sink.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The kinds of events it wants, as bits.
-    pub(crate) fn kinds(&self) -> u32 {
-        self.kinds
-    }
-
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("no holder of this lock panics")
-    }
-
-    /// Puts an event in, if the sink wants its kind and there is room.
-    pub(crate) fn offer(&self, event: &Arc<Event>) {
-        if self.kinds & event.kind.bit() == 0 {
-            return;
-        }
-        let first = {
-            let mut queue = self.queue();
-            if queue.events.len() < self.cap {
-                queue.events.push_back(event.clone());
-                self.filled.notify_one();
-                return;
-            }
-            queue.lost += 1;
-            queue.lost == 1
-        };
-        self.lost.fetch_add(1, Relaxed);
-        if first {
-            self.alerts.raise(
-                &format!("{}:queue", self.about),
-                format!(
-                    "{} events wait for {}, as many as may: further ones are lost, `weir status` says how many",
-                    self.cap, self.target
-                ),
-            );
-        }
     }
 
     /// The next event, if one comes in time.
@@ -166,5 +133,118 @@ impl Inlet {
             refused: self.refused.load(Relaxed),
             failing: failing.expect("no holder of this lock panics").clone(),
         }
+    }
+}
+
+impl Listener for Inlet {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kinds(&self) -> u32 {
+        self.kinds
+    }
+
+    /// Puts an event in, if the sink wants its kind and there is room.
+    fn offer(&self, event: &Arc<Event>) {
+        if self.kinds & event.kind.bit() == 0 {
+            return;
+        }
+        let first = {
+            let mut queue = self.queue();
+            if queue.events.len() < self.cap {
+                queue.events.push_back(event.clone());
+                self.filled.notify_one();
+                return;
+            }
+            queue.lost += 1;
+            queue.lost == 1
+        };
+        self.lost.fetch_add(1, Relaxed);
+        if first {
+            self.alerts.raise(
+                &format!("{}:queue", self.about),
+                format!(
+                    "{} events wait for {}, as many as may: further ones are lost, `weir status` says how many",
+                    self.cap, self.target
+                ),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::mpsc, thread};
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::{
+        config::{Config, Host},
+        events::{Events, Kind},
+    };
+
+    /// Two sinks of one place each; the alert about one goes to the other.
+    fn inlets(alerts: &Arc<Alerts>) -> Vec<Arc<Inlet>> {
+        let sink = |name: &str| {
+            format!(
+                "[sink.{name}]\nkind = \"file\"\npath = \"/tmp/{name}\"\nqueue = 1\nevents = [\"ban\", \"error\"]\n"
+            )
+        };
+        let text = "backend = \"dry-run\"\n".to_owned() + &sink("a") + &sink("b");
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        let inlet = |config| Arc::new(Inlet::new(config, alerts.clone()));
+        config.sinks.iter().map(inlet).collect()
+    }
+
+    /// A reload that mends a dead sink while its queue overflows: the alert
+    /// about it is told by the thread that told the event.
+    #[test]
+    fn an_overflow_and_a_reload_do_not_wait_for_each_other() {
+        let (alerts, events) = (Arc::new(Alerts::default()), Arc::new(Events::default()));
+        alerts.tell(events.outlets());
+        let sinks = inlets(&alerts);
+        let listeners = || {
+            sinks
+                .iter()
+                .map(|s| s.clone() as Arc<dyn Listener>)
+                .collect()
+        };
+        events.set_listeners(listeners());
+        let (done, all_done) = mpsc::channel();
+        let (teller, told_by) = (events.clone(), sinks.clone());
+        let overflowing = thread::spawn({
+            let (alerts, done) = (alerts.clone(), done.clone());
+            move || {
+                for n in 0..20_000 {
+                    teller.tell(&Event::new(Kind::Ban, Timestamp::now(), ""));
+                    if n % 4 == 3 {
+                        for sink in &told_by {
+                            sink.take(Duration::ZERO);
+                            sink.take_lost();
+                            alerts.clear(&format!("{}:queue", sink.about));
+                        }
+                    }
+                }
+                done.send("told").unwrap();
+            }
+        });
+        let reloading = thread::spawn({
+            let listeners: Arc<[Arc<dyn Listener>]> = listeners();
+            move || {
+                for _ in 0..200_000 {
+                    events.set_listeners(listeners.clone());
+                }
+                done.send("reloaded").unwrap();
+            }
+        });
+        for _ in 0..2 {
+            let done = all_done.recv_timeout(Duration::from_secs(60));
+            done.expect("neither waits for the other");
+        }
+        overflowing.join().unwrap();
+        reloading.join().unwrap();
+        assert!(sinks[0].status().lost > 0);
     }
 }

@@ -198,7 +198,16 @@ impl Sinks {
         }
         let position = |running: &Running| config.sinks.iter().position(|s| *s == running.config);
         self.running.sort_by_key(position);
-        events.set_sinks(self.running.iter().map(|r| r.inlet.clone()).collect());
+        events.set_listeners(
+            self.inlets()
+                .map(|inlet| inlet as Arc<dyn Listener>)
+                .collect(),
+        );
+    }
+
+    /// Their ends, in the order of the configuration.
+    pub fn inlets(&self) -> impl Iterator<Item = Arc<Inlet>> {
+        self.running.iter().map(|running| running.inlet.clone())
     }
 
     /// Ends all of them. What waits has some seconds to be delivered in.
