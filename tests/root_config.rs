@@ -4,9 +4,11 @@
 
 mod common;
 
-use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt};
+use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt, process::Command};
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, at, skipped, soon};
+use common::{
+    ATTACKER, Answer, CUSTOMER, GATEWAY, HOST, OTHER, Site, WEIR, Weir, addr, at, skipped, soon,
+};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
 
@@ -207,6 +209,105 @@ fn root_a_second_daemon_is_refused() {
     site.serves(OTHER[0], at(0));
     weir.stop();
     drop(second);
+}
+
+/// With files of its own, and the other one's socket.
+#[test]
+fn root_a_second_daemon_takes_no_socket_away() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::start(&site.host, CONFIG);
+    let mut second = Weir::new(&site.host, CONFIG);
+    let config = fs::read_to_string(second.path("weir.toml")).unwrap();
+    let (own, others) = (second.path("weir.sock"), weir.path("weir.sock"));
+    let config = config.replace(own.to_str().unwrap(), others.to_str().unwrap());
+    fs::write(second.path("weir.toml"), config).unwrap();
+    let pid = format!("another process (pid {})", weir.pid());
+    second.fails().refused(&[others.to_str().unwrap(), &pid]);
+    assert!(!second.pins().exists());
+    assert_eq!(weir.json(&["status"])["pid"], weir.pid());
+    // What a dead daemon left is in nobody's way.
+    weir.kill();
+    assert!(others.exists());
+    second.run();
+    assert_eq!(weir.json(&["status"])["pid"], second.pid());
+}
+
+/// Whoever is told that nothing is attached, while something is, is misled.
+#[test]
+fn root_detach_says_what_it_did_not_do() {
+    if skipped(&["setpriv"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::start(&site.host, CONFIG);
+    weir.ask(&["ban", ATTACKER[0]]).done();
+    weir.stop();
+    let _server = site.server();
+    let enforced = || assert!(!site.connects(ATTACKER[0], at(0)));
+
+    // Root by its number alone.
+    let mut powerless = Command::new("setpriv");
+    powerless
+        .args(["--bounding-set=-all", "--inh-caps=-all", WEIR, "--config"])
+        .arg(weir.path("weir.toml"))
+        .arg("detach");
+    let answer = site.host.enter(move || powerless.output()).unwrap();
+    Answer::of(answer.unwrap()).refused(&["cannot detach: it needs root"]);
+    enforced();
+    // What is no configuration names no instance.
+    fs::write(weir.path("weir.toml"), "interfaces = [\n").unwrap();
+    weir.ask(&["detach"])
+        .refused(&["weir.toml", "weir detach --instance NAME"]);
+    enforced();
+    fs::remove_file(weir.path("weir.toml")).unwrap();
+    weir.ask(&["detach"])
+        .refused(&["weir.toml: cannot read", "weir detach --instance NAME"]);
+    enforced();
+    // Another one is not this one.
+    let answer = weir.ask(&["detach", "--instance", "nosuch"]);
+    answer.says_no(&["\"nosuch\": nothing was attached", &weir.instance]);
+    enforced();
+    // A mistake elsewhere does not hide whose it is.
+    weir.configure(&format!("max_bnas = 7\n{CONFIG}"));
+    let said = weir.ask(&["detach"]).done().out;
+    assert!(said.contains("detached from eth0"), "{said}");
+    assert!(site.connects(ATTACKER[0], at(0)));
+}
+
+/// It would put everything back within a second.
+#[test]
+fn root_detach_is_refused_beside_a_daemon() {
+    if skipped(&["nft", "ipset", "iptables-restore"]) {
+        return;
+    }
+    for backend in ["tcx", "nft", "ipset"] {
+        let site = Site::new();
+        let config = format!("backend = \"{backend}\"\n{CONFIG}");
+        let mut weir = Weir::start(&site.host, &config);
+        weir.ask(&["ban", ATTACKER[0]]).done();
+        let pid = format!("pid {}", weir.pid());
+        for args in [&["detach"][..], &["detach", "--instance", &weir.instance]] {
+            weir.ask(args)
+                .refused(&["another weir daemon holds this instance", &pid]);
+        }
+        // Nor does another daemon begin beside it.
+        let mut second = Weir::new(&site.host, &config);
+        let own = std::mem::replace(&mut second.instance, weir.instance.clone());
+        second.configure(&config);
+        second
+            .fails()
+            .refused(&["another weir daemon holds this instance", &pid]);
+        second.instance = own;
+        let _server = site.server();
+        assert!(!site.connects(ATTACKER[0], at(0)), "{backend}");
+        weir.stop();
+        let said = weir.detach().done().out;
+        assert!(!said.contains("nothing"), "{backend}: {said}");
+        assert!(site.connects(ATTACKER[0], at(0)), "{backend}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use serde_json::json;
 use weir_daemon::config;
 use weir_enforce::{kernel, switch};
@@ -12,7 +13,8 @@ use super::{Answer, Common, show};
 ///
 /// Programs, tables and pins of one instance go; nothing is dropped any more.
 /// The daemon must be stopped before. Its database stays, so that a later
-/// start restores the bans.
+/// start restores the bans. Exit code 1: there was nothing of this instance,
+/// but there are others.
 #[derive(clap::Args)]
 pub struct Args {
     /// The instance [default: the configuration's]
@@ -27,19 +29,53 @@ pub struct Args {
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
-    // Works with a broken configuration as well: this is the way out.
-    let configured = config::Config::load(&common.config)
-        .map(|c| (c.enforcement.pin_root, c.enforcement.instance))
-        .unwrap_or_else(|_| (kernel::DEFAULT_ROOT.into(), "default".to_owned()));
-    let pin_root = args.pin_root.clone().unwrap_or(configured.0);
-    let instance = args.instance.clone().unwrap_or(configured.1);
-    let detached = switch::detach(&pin_root, &instance)?;
+    anyhow::ensure!(
+        weir_daemon::instance::may_detach(),
+        "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
+    );
+    let (pin_root, instance) = place(common, args)?;
+    let detached = switch::detach(&pin_root, &instance)
+        .with_context(|| format!("cannot detach the instance {instance:?}"))?;
+    let others = match detached.is_empty() {
+        true => switch::instances(&pin_root),
+        false => Vec::new(),
+    };
     if args.json {
-        show::json(&json!({ "instance": instance, "detached": detached }))?;
-    } else if detached.is_empty() {
-        show::line(format!("instance {instance:?}: nothing was attached"))?;
-    } else {
+        show::json(&json!({ "instance": instance, "detached": detached, "others": others }))?;
+    } else if !detached.is_empty() {
         show::line(format!("detached from {}", detached.join(", ")))?;
+    } else {
+        show::line(format!("instance {instance:?}: nothing was attached"))?;
     }
-    Ok(Answer::Done)
+    if others.is_empty() {
+        return Ok(Answer::Done);
+    }
+    if !args.json {
+        show::line(format!(
+            "in the kernel are other instances: {} (weir detach --instance NAME)",
+            others.join(", ")
+        ))?;
+    }
+    Ok(Answer::No)
+}
+
+/// Works with a mistake in the configuration as well, for this is the way out;
+/// but what cannot be read names no instance, and none is guessed.
+fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String)> {
+    let configured = match config::place_of(&common.config) {
+        Ok(place) => place,
+        Err(error) => {
+            let nowhere = || PathBuf::from(kernel::DEFAULT_ROOT);
+            let Some(instance) = args.instance.clone() else {
+                anyhow::bail!(
+                    "{error}: it does not say which instance; weir detach --instance NAME does"
+                );
+            };
+            return Ok((args.pin_root.clone().unwrap_or_else(nowhere), instance));
+        }
+    };
+    Ok((
+        args.pin_root.clone().unwrap_or(configured.0),
+        args.instance.clone().unwrap_or(configured.1),
+    ))
 }

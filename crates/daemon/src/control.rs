@@ -30,6 +30,10 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -55,10 +59,18 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 const DEFAULT_LIMIT: usize = 1000;
 
 /// Binds the socket: mode 0660 from its first moment, replacing one that a
-/// dead daemon left. The caller holds the instance lock.
+/// dead daemon left, and none that somebody listens at.
 pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(found) if found.file_type().is_socket() => {
+            if let Some(who) = listens(path)? {
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    format!("{who} listens there; give this daemon a socket of its own"),
+                ));
+            }
+            std::fs::remove_file(path)?;
+        }
         Ok(_) => {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
@@ -74,6 +86,26 @@ pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let listener = bound?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Whoever listens at a socket; `None` where its process has died.
+fn listens(path: &Path) -> io::Result<Option<String>> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &address) {
+        Ok(()) => {
+            let peer = sockopt::socket_peercred(&probe)?;
+            Ok(Some(format!(
+                "another process (pid {})",
+                peer.pid.as_raw_nonzero()
+            )))
+        }
+        // More wait there already than may.
+        Err(Errno::AGAIN) => Ok(Some("another process, a busy one,".to_owned())),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What the handlers need.

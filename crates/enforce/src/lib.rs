@@ -7,6 +7,7 @@
 mod book;
 pub mod calibration;
 mod choice;
+mod claim;
 mod command;
 mod dry_run;
 mod entry;

@@ -15,7 +15,9 @@ use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, Inserted, Limit, PacketEvent, Settings, Usage, ipset,
+    Expiry, Inserted, Limit, PacketEvent, Settings, Usage,
+    claim::Claim,
+    ipset,
     kernel::{self, KernelConfig},
     nft,
 };
@@ -116,6 +118,15 @@ impl Kind {
         }
     }
 
+    /// The right to be the only one of this instance; nobody needs it who leaves
+    /// nothing in the kernel.
+    fn claim(self, instance: &str) -> Result<Option<Claim>, Error> {
+        match self {
+            Self::DryRun => Ok(None),
+            _ => Claim::take(instance).map(Some),
+        }
+    }
+
     fn detach(self, pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
         match self {
             Self::Bpf => kernel::detach(pin_root, instance),
@@ -127,11 +138,13 @@ impl Kind {
 }
 
 /// Takes all of an instance out of the kernel, whichever backend left it;
-/// returns what there was. No daemon may hold the instance.
+/// returns what there was.
 ///
 /// # Errors
-/// The first that something could not be taken away with; the rest is.
+/// A daemon holds the instance; or the first that something could not be taken
+/// away with: the rest is.
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
+    let _alone = Claim::take(instance)?;
     let mut gone = Vec::new();
     let mut outcome = Ok(());
     for kind in Kind::LASTING {
@@ -143,6 +156,16 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     outcome.map(|()| gone)
 }
 
+/// The instances that have something in the kernel, as far as its names tell:
+/// those of ipset are shortened.
+pub fn instances(pin_root: &Path) -> Vec<String> {
+    let mut all = kernel::instances(pin_root);
+    all.extend(nft::instances());
+    all.sort();
+    all.dedup();
+    all
+}
+
 /// Opens the backend that the settings name; see [`Backend::attach`]. What
 /// other backends of an earlier daemon enforce stays in force until this one is
 /// attached, and is in it.
@@ -151,6 +174,7 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
 /// It cannot be opened.
 pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
     let kind = Kind::of(place.settings.backend);
+    let claim = kind.claim(&place.instance)?;
     let present = kind.open(place, place.room)?;
     let mut left = Vec::new();
     for other in Kind::LASTING {
@@ -176,6 +200,7 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
         coming: RwLock::new(None),
         told: Mutex::default(),
         left: Mutex::new(left),
+        claim: Mutex::new(claim),
     }))
 }
 
@@ -189,6 +214,7 @@ struct Switch {
     told: Mutex<Told>,
     /// What earlier daemons left by other backends, until this one is attached.
     left: Mutex<Vec<Kind>>,
+    claim: Mutex<Option<Claim>>,
 }
 
 #[derive(Clone)]
@@ -224,6 +250,10 @@ impl Switch {
         self.told.lock().expect("no holder of this lock panics")
     }
 
+    fn claim(&self) -> MutexGuard<'_, Option<Claim>> {
+        self.claim.lock().expect("no holder of this lock panics")
+    }
+
     fn set_coming(&self, next: Option<Arc<dyn Backend>>) {
         *self.coming.write().expect("no holder of this lock panics") = next;
     }
@@ -236,6 +266,9 @@ impl Switch {
         let mut place = self.place.clone();
         place.settings = settings.clone();
         let usage = before.backend.usage();
+        if self.claim().is_none() {
+            *self.claim() = kind.claim(&place.instance)?;
+        }
         let next = kind.open(&place, (usage.bans, usage.bans))?;
         let filled = self
             .fill(&before, &next, &told)
@@ -427,6 +460,9 @@ impl Backend for Switch {
     }
 
     fn maintain(&self) -> Result<(), Error> {
+        if let Some(claim) = &*self.claim() {
+            claim.drain();
+        }
         self.backend().maintain()
     }
 

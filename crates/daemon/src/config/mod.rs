@@ -276,6 +276,34 @@ impl HostFacts for Host {
     }
 }
 
+/// The pin directory and instance of a configuration, mistakes elsewhere in it
+/// or not. Without a file at the usual place they are the usual ones.
+///
+/// # Errors
+/// It cannot be read, or is no TOML, or does not say.
+pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
+    let text = match std::fs::read_to_string(file) {
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound && file == Path::new(DEFAULT_PATH) =>
+        {
+            String::new()
+        }
+        text => text.map_err(|e| whole(file, format!("cannot read: {e}")))?,
+    };
+    let table: toml::Table = text
+        .parse()
+        .map_err(|e: toml::de::Error| whole(file, e.message().to_owned()))?;
+    let text = |key: &str, usual: &str| match table.get(key) {
+        None => Ok(usual.to_owned()),
+        Some(toml::Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(whole(file, format!("{key} is no text"))),
+    };
+    Ok((
+        text("pin_root", weir_enforce::kernel::DEFAULT_ROOT)?.into(),
+        text("instance", "default")?,
+    ))
+}
+
 /// The socket that a configuration names, as far as it can be read.
 pub fn socket_of(file: &Path) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();

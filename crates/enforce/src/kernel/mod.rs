@@ -236,11 +236,25 @@ pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
     pins.join("current").exists()
 }
 
+/// The instances that have pins here.
+pub(crate) fn instances(pin_root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(pin_root).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| weir_kernel::pins::unescape(entry.file_name().to_str()?))
+        .collect()
+}
+
 /// Takes everything of an instance out of the kernel; returns the interfaces
 /// that were attached. No daemon may hold the instance.
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
-    if !pin_root.join(weir_kernel::pins::escape(instance)).exists() {
-        return Ok(Vec::new());
+    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    match std::fs::symlink_metadata(&pins) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // Not allowed to look is not: there is nothing.
+        Err(error) => {
+            return Err(weir_kernel::Error::new(format!("look at {}", pins.display()), error).into());
+        }
     }
     let instance = InstanceDir::open(pin_root, instance)?;
     let mut interfaces = Vec::new();

@@ -38,7 +38,7 @@ use inside::Inside;
 use ruleset::Ruleset;
 use socket::Nftables;
 use table::Table;
-use wire::{Batch, Kind};
+use wire::{Attributes, Batch, Kind};
 
 /// After this many new scopes the table is made anew, without those that no ban
 /// has any more.
@@ -53,8 +53,11 @@ pub struct Nft {
     answers: bool,
 }
 
+/// Begins the names of our tables.
+const TABLE: &str = "weir_";
+
 fn table_of(instance: &str) -> Table {
-    Table(format!("weir_{instance}"))
+    Table(format!("{TABLE}{instance}"))
 }
 
 fn failed(what: &str, table: &Table) -> impl FnOnce(io::Error) -> Error {
@@ -114,6 +117,18 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
         .then(|| format!("table inet {} (nft)", table.0))
         .into_iter()
         .collect())
+}
+
+/// The instances that have a table.
+pub(crate) fn instances() -> Vec<String> {
+    let tables = |socket: Nftables| {
+        let ours = |table: Attributes<'_>, all: &mut Vec<String>| {
+            let name = table.text(1).and_then(|name| name.strip_prefix(TABLE));
+            all.extend(name.map(str::to_owned));
+        };
+        socket.dump(Kind::GetTable, |_| {}, ours)
+    };
+    Nftables::open().and_then(tables).unwrap_or_default()
 }
 
 /// Is there a table of this instance?

@@ -1,0 +1,101 @@
+//! The name of an instance, held by the process that enforces it: a socket in
+//! the abstract namespace, which ends with its process and tells its number.
+//! Like nftables and ipset it is of one network namespace. (Pins have a lock of
+//! their own, which holds over all of them.)
+
+use std::{
+    io,
+    os::{
+        fd::OwnedFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    },
+};
+
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+};
+
+use crate::Error;
+
+/// Held while this process is the instance's only one.
+pub(crate) struct Claim(Option<UnixListener>);
+
+fn name(instance: &str) -> String {
+    format!("weir/{instance}")
+}
+
+impl Claim {
+    /// # Errors
+    /// A process of root, or of ours, holds it: [`Error::Busy`] names it.
+    pub(crate) fn take(instance: &str) -> Result<Self, Error> {
+        let address = SocketAddr::from_abstract_name(name(instance));
+        match address.and_then(|address| UnixListener::bind_addr(&address)) {
+            Ok(listener) => {
+                // For `drain`; it cannot fail on a socket of ours.
+                let _ = listener.set_nonblocking(true);
+                Ok(Self(Some(listener)))
+            }
+            Err(error) => match holder(instance) {
+                Ok(pid) => Err(Error::Busy(format!(
+                    "another weir daemon holds this instance ({instance:?}, pid {pid}): stop it first"
+                ))),
+                // Whoever may not enforce must not keep from it either.
+                Err(why) => {
+                    tracing::warn!(
+                        "the name of the instance {instance:?} cannot be held ({error}; {why})"
+                    );
+                    Ok(Self(None))
+                }
+            },
+        }
+    }
+
+    /// Lets go of those who asked who holds it.
+    pub(crate) fn drain(&self) {
+        if let Some(listener) = &self.0 {
+            while listener.accept().is_ok() {}
+        }
+    }
+}
+
+/// The process that holds an instance, if it is one of root's or our own user's.
+fn holder(instance: &str) -> io::Result<i32> {
+    let socket: OwnedFd = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let address = SocketAddrUnix::new_abstract_name(name(instance).as_bytes())?;
+    connect(&socket, &address)?;
+    let peer = sockopt::socket_peercred(&socket)?;
+    let us = rustix::process::geteuid();
+    if peer.uid.is_root() || peer.uid == us {
+        return Ok(peer.pid.as_raw_nonzero().get());
+    }
+    Err(io::Error::other(format!(
+        "pid {} of uid {} holds it",
+        peer.pid.as_raw_nonzero(),
+        peer.uid.as_raw()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_holds_an_instance_and_is_named() {
+        let instance = format!("claim-{}", std::process::id());
+        let first = Claim::take(&instance).unwrap();
+        for _ in 0..3 {
+            let error = Claim::take(&instance).map(|_| ()).unwrap_err().to_string();
+            let us = format!("(\"{instance}\", pid {})", std::process::id());
+            assert!(error.contains(&us), "{error}");
+        }
+        first.drain();
+        drop(first);
+        Claim::take(&instance).unwrap();
+    }
+}
