@@ -467,6 +467,88 @@ mod fault {
         assert!(dropped >= sent);
     }
 
+    /// What is banned is pinned: half a daemon is worse than a new one.
+    #[test]
+    fn root_a_thread_that_panics_ends_the_daemon_and_no_ban() {
+        if skipped(&[]) {
+            return;
+        }
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, CONFIG);
+        weir.env = vec![("WEIR_FAULT", "panic:worker".to_owned())];
+        weir.run();
+        weir.ban_all(sources());
+        weir.log_failures([addr("198.18.0.1")], 1);
+        let status = weir.ended();
+        assert_eq!(status.signal(), Some(6), "{status}");
+        let said = weir.said();
+        assert!(said.contains("the fault point worker"), "{said}");
+        assert!(said.contains("what is banned stays banned"), "{said}");
+        let servers = servers(&site);
+        let mut attack = Attack::start(&site);
+        attack.more(500);
+        customer_is_served(&site);
+        assert_eq!(received(&servers), 2, "a banned packet got in");
+        // As systemd does; what the worker had read is read again.
+        weir.env.clear();
+        weir.run();
+        soon("the ban by the line", || {
+            weir.banned()
+                .contains(&"198.18.0.1".to_owned())
+                .then_some(())
+        });
+        all_in_force(&weir, usize::from(SOURCES) * 2 + 1);
+        attack.end();
+        assert_eq!(received(&servers), 2);
+    }
+
+    /// systemd's side of the watchdog: a socket that is told.
+    #[test]
+    fn root_a_thread_that_stands_still_is_told_to_the_watchdog() {
+        if skipped(&[]) {
+            return;
+        }
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, CONFIG);
+        let place = weir.path("notify.sock");
+        let systemd = std::os::unix::net::UnixDatagram::bind(&place).unwrap();
+        systemd.set_read_timeout(Some(SOON)).unwrap();
+        let told = |wanted: &str| {
+            let mut bytes = [0; 4096];
+            loop {
+                let length = systemd.recv(&mut bytes).expect(wanted);
+                let message = String::from_utf8_lossy(&bytes[..length]);
+                if message.lines().any(|line| line == wanted) {
+                    return;
+                }
+                assert_ne!(message.trim(), "WATCHDOG=trigger");
+            }
+        };
+        weir.env = vec![
+            ("WEIR_FAULT", "stall:worker".to_owned()),
+            ("NOTIFY_SOCKET", place.display().to_string()),
+            ("WATCHDOG_USEC", "60000000".to_owned()),
+        ];
+        weir.run();
+        told("READY=1");
+        told("WATCHDOG=1");
+        weir.log_failures([addr("198.18.0.1")], 1);
+        // Nobody asks for the alert: it is told where it counts.
+        let mut bytes = [0; 4096];
+        loop {
+            let length = systemd.recv(&mut bytes).unwrap();
+            match &bytes[..length] {
+                b"WATCHDOG=trigger" | b"WATCHDOG=trigger\n" => break,
+                other => assert!(other.starts_with(b"WATCHDOG=1"), "{other:?}"),
+            }
+        }
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        for word in ["threads", "weir-worker-0 does not go on", "systemd"] {
+            assert!(alerts.contains(word), "no {word:?} in {alerts}");
+        }
+        weir.kill();
+    }
+
     #[test]
     fn root_sigkill_before_the_first_tables_are_whole() {
         if skipped(&[]) {

@@ -19,6 +19,7 @@ use weir_core::{
 use crate::{
     lists::{CurrentList, ListAction},
     service::Service,
+    threads::Pulse,
 };
 
 /// How long news of a list may wait for the next look at the other inputs.
@@ -174,9 +175,10 @@ impl Border {
 
     /// Follows until the daemon stops; for a thread of its own: a rebuild of
     /// everything takes a good part of a second.
-    pub fn keep(&self, service: &Service) {
+    pub fn keep(&self, service: &Service, pulse: &Pulse) {
         let mut seen = service.lists.changes();
         while !service.stopping.load(Ordering::Relaxed) {
+            pulse.beat();
             match self.follow(service) {
                 Ok(()) => service.alerts.clear("classes"),
                 Err(error) => service.alerts.raise("classes", error.to_string()),

@@ -16,13 +16,12 @@ use std::{
         Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
 };
 
 use weir_core::geo::{Atlas, Country, Place, Selector};
 use weir_sources::geo::unheard_of;
 
-use crate::{alerts::Alerts, config::GeofenceConfig, events::Event};
+use crate::{alerts::Alerts, config::GeofenceConfig, events::Event, threads};
 use databases::Opened;
 
 /// What the daemon knows about places. No atlas is held while no geofence is
@@ -337,7 +336,7 @@ impl Geography {
             let systems = due.1.then(|| read_systems(&wanted));
             this.take(&wanted, countries, systems);
         };
-        match thread::Builder::new().name("weir-geo".into()).spawn(work) {
+        match threads::spawn("weir-geo", work) {
             Ok(_) => state.loading = true,
             Err(error) => self.alerts.raise(
                 COUNTRIES,

@@ -23,6 +23,7 @@ pub mod lists;
 pub mod service;
 pub mod sinks;
 pub mod store;
+pub mod threads;
 pub mod watch;
 pub mod wiring;
 pub mod worker;

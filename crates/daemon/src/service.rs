@@ -38,6 +38,7 @@ use crate::{
     lists::Lists,
     sinks::Inlet,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
+    threads::Pulses,
     watch::Board,
 };
 
@@ -118,9 +119,11 @@ pub struct Service {
     rings: Mutex<BTreeMap<String, RingStatistics>>,
     /// What the watches have done.
     pub watches: Board,
-    started: (Timestamp, Instant),
     sinks: Mutex<Vec<Arc<Inlet>>>,
+    started: (Timestamp, Instant),
     restored: String,
+    /// The threads that must go on.
+    pub pulses: Pulses,
     /// Set when the daemon is to end.
     pub stopping: AtomicBool,
 }
@@ -157,10 +160,11 @@ impl Service {
             ledger: RwLock::default(),
             rings: Mutex::default(),
             watches: Board::default(),
+            sinks: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
+            pulses: Pulses::default(),
             stopping: AtomicBool::new(false),
-            sinks: Mutex::default(),
         }
     }
 
@@ -190,10 +194,6 @@ impl Service {
         Some(denied)
     }
 
-    fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
-        self.rings.lock().expect("no holder of this lock panics")
-    }
-
     /// The sinks that run from now on.
     pub fn set_sinks(&self, sinks: Vec<Arc<Inlet>>) {
         *self.lock_sinks() = sinks;
@@ -201,6 +201,10 @@ impl Service {
 
     fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<Inlet>>> {
         self.sinks.lock().expect("no holder of this lock panics")
+    }
+
+    fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
+        self.rings.lock().expect("no holder of this lock panics")
     }
 
     /// What a worker knows of its ring now.

@@ -29,6 +29,7 @@ use crate::{
     service::{Refusal, Service},
     sinks::Sinks,
     store::{Change, Store, clock::Now, restore},
+    threads::{self, Pulse},
     watch::Watches,
     worker::{WorkerError, Workers},
 };
@@ -115,6 +116,7 @@ const REWRITE: usize = 20_000;
 /// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
 /// behind in the kernel.
 pub fn run(config_file: &Path) -> Result<(), StartError> {
+    threads::abort_on_panic();
     let config = Config::load(config_file)?;
     let system = |what: String| move |source| StartError::System { what, source };
     let mut signals = signal_hook::iterator::Signals::new([
@@ -147,30 +149,31 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     reloader.run_sinks();
     reloader.run_watches();
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-        thread::Builder::new()
-            .name(name.into())
-            .spawn(work)
-            .map_err(system(format!("cannot start the thread {name}")))
+        threads::spawn(name, work).map_err(system(format!("cannot start the thread {name}")))
     };
     let maintenance = {
         let service = service.clone();
         spawn("weir-maintain", Box::new(move || maintain(&service)))?
     };
     let packets = {
-        let service = service.clone();
-        spawn("weir-packets", Box::new(move || tell_packets(&service)))?
+        let (service, pulse) = (service.clone(), service.pulses.of("weir-packets"));
+        spawn(
+            "weir-packets",
+            Box::new(move || tell_packets(&service, &pulse)),
+        )?
     };
     let border = {
-        let service = service.clone();
+        let (service, pulse) = (service.clone(), service.pulses.of("weir-classes"));
         spawn(
             "weir-classes",
-            Box::new(move || service.border.keep(&service)),
+            Box::new(move || service.border.keep(&service, &pulse)),
         )?
     };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
         let (service, reloader) = (service.clone(), reloader.clone());
         let socket = service.config().socket.clone();
+        let pulse = service.pulses.of("weir-control");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(4)
@@ -179,6 +182,12 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         spawn(
             "weir-control",
             Box::new(move || {
+                runtime.spawn(async move {
+                    loop {
+                        pulse.beat();
+                        tokio::time::sleep(TICK).await;
+                    }
+                });
                 let served =
                     runtime.block_on(control::serve(listener, socket, service, reloader, stopped));
                 if let Err(error) = served {
@@ -216,9 +225,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     reloader.stop();
     remember_tracked(&service, u64::MAX, u64::MAX);
     for thread in [maintenance, packets, border, control] {
-        if thread.join().is_err() {
-            tracing::error!("a thread of the daemon had panicked");
-        }
+        thread.join().expect("a panic ends the daemon");
     }
     service.events.settle(true);
     service.store.close();
@@ -400,6 +407,7 @@ fn maintain(service: &Service) {
         }
         counted = remember_tracked(service, counted, MAX_TRACKED_SAVED);
         service.events.settle(false);
+        service.pulses.tend(&service.alerts);
         thread::park_timeout(TICK);
     }
 }
@@ -453,8 +461,9 @@ fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Err
     }
 }
 
-fn tell_packets(service: &Service) {
+fn tell_packets(service: &Service, pulse: &Pulse) {
     while !service.stopping.load(Ordering::Relaxed) {
+        pulse.beat();
         let polled = service.backend.poll_events(EVENT_WAIT, &mut |packet| {
             service.decoy.packet(service, &packet);
             let dropped = packet.reason.is_drop() || packet.reason == Reason::Observed;
@@ -590,6 +599,7 @@ impl Reloader {
     fn run_sinks(&self) {
         let (service, mut sinks) = (&self.service, self.sinks());
         sinks.run(&service.events, &service.alerts, &service.config());
+        service.set_sinks(sinks.inlets().collect());
     }
 
     fn stop(&self) {
@@ -599,5 +609,4 @@ impl Reloader {
             .expect("no holder of this lock panics")
             .stop();
     }
-        service.set_sinks(sinks.inlets().collect());
 }

@@ -21,6 +21,7 @@ use weir_core::{
     detect::{Context, DefinitionError, Filter, FilterState, Finding, Record},
     policy::{Jail, Ledger, Outcome},
 };
+use weir_kernel::fault;
 use weir_sources::{
     BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin,
     Position, Ring, RingConfig, Source, SourceError, Start,
@@ -31,6 +32,7 @@ use crate::{
     events::{Event, Kind},
     service::{JailCounters, Service},
     store::Change,
+    threads::{self, Pulse},
 };
 
 /// A worker looks this often whether it is to stop.
@@ -230,7 +232,9 @@ impl Workers {
         for (group, jails) in groups {
             let key = group.key();
             for open in group.parts(instance) {
+                let name = format!("weir-worker-{}", self.threads.len());
                 let worker = Worker {
+                    pulse: service.pulses.of(name.as_str()),
                     service: service.clone(),
                     key: key.clone(),
                     open,
@@ -241,10 +245,8 @@ impl Workers {
                     zone: TimeZone::system(),
                     opened: Some(opened.clone()),
                 };
-                let thread = thread::Builder::new()
-                    .name(format!("weir-worker-{}", self.threads.len()))
-                    .spawn(move || worker.run())
-                    .map_err(WorkerError::Thread)?;
+                let thread =
+                    threads::spawn(name, move || worker.run()).map_err(WorkerError::Thread)?;
                 self.threads.push(thread);
             }
         }
@@ -259,9 +261,7 @@ impl Workers {
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a worker had panicked");
-            }
+            thread.join().expect("a panic ends the daemon");
         }
     }
 }
@@ -312,6 +312,7 @@ fn running(
 
 /// One thread.
 struct Worker {
+    pulse: Pulse,
     service: Arc<Service>,
     /// The name of its group in the database.
     key: String,
@@ -352,6 +353,7 @@ impl Worker {
             self.opened = None;
             let again = Instant::now() + REOPEN;
             while !self.stopping() && Instant::now() < again {
+                self.pulse.beat();
                 thread::sleep(WAIT);
             }
         }
@@ -364,6 +366,7 @@ impl Worker {
         self.save(source);
         self.opened = None;
         while !self.stopping() {
+            self.pulse.beat();
             let now = Cell::new(None);
             let info = source.read_batch(WAIT, &mut |line, origin| {
                 // The clock is read when a line has come, not when waiting began.
@@ -374,6 +377,9 @@ impl Worker {
                 });
                 self.one_line(line, &origin, now, &mut bans);
             })?;
+            if now.get().is_some() {
+                fault::trip("worker");
+            }
             self.service.enforce(std::mem::take(&mut bans));
             self.tell_problems(&info);
             if saved.elapsed() >= SAVE {

@@ -16,6 +16,25 @@ pub fn point(name: &str) {
 #[inline(always)]
 pub fn point(_name: &str) {}
 
+/// Panics when `WEIR_FAULT` is `panic:` and this name, and never comes back
+/// when it is `stall:` and this name.
+#[cfg(feature = "fault-points")]
+pub fn trip(name: &str) {
+    let wanted = std::env::var("WEIR_FAULT").unwrap_or_default();
+    match wanted.split_once(':') {
+        Some(("panic", there)) if there == name => panic!("the fault point {name}"),
+        Some(("stall", there)) if there == name => loop {
+            std::thread::park();
+        },
+        _ => {}
+    }
+}
+
+/// Does nothing in a program that is not under test.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn trip(_name: &str) {}
+
 /// For how long, in nanoseconds, the machine is to have been suspended more
 /// than it was: the file that `WEIR_FAULT_SLEPT` names holds the seconds.
 #[cfg(feature = "fault-points")]

@@ -77,7 +77,7 @@ impl Site {
         while !holds() {
             assert!(Instant::now() < deadline, "never: {what}; {}", self.alert());
             self.geography.look();
-            thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -6,7 +6,6 @@ use std::{
     os::unix::fs::MetadataExt,
     path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard},
-    thread,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -22,6 +21,7 @@ use super::{CurrentList, ListAction, ListStatus, Shared, chance, status::LeftOut
 use crate::{
     config::{ListConfig, ListSource},
     exempt::Exemptions,
+    threads,
 };
 
 /// A file is looked at this often; a change is read when it has stopped
@@ -139,9 +139,7 @@ pub(super) fn start(shared: &Arc<Shared>, keeper: Arc<Keeper>) {
     let about = keeper.about();
     let thread = {
         let shared = shared.clone();
-        thread::Builder::new()
-            .name(format!("list-{}", keeper.name()))
-            .spawn(move || keeper.run(&shared))
+        threads::spawn(format!("list-{}", keeper.name()), move || keeper.run(&shared))
     };
     if let Err(error) = thread {
         let message = format!("cannot start its thread, so it is not refreshed: {error}");

@@ -32,7 +32,8 @@ pub use inlet::{Inlet, SinkStatus};
 use crate::{
     alerts::Alerts,
     config::{Config, SinkConfig, SinkKind},
-    events::{Event, Events, Kind},
+    events::{Event, Events, Kind, Listener},
+    threads,
 };
 use rate::Rate;
 use record::Records;
@@ -182,9 +183,7 @@ impl Sinks {
                 rate: sink.rate.map(Rate::new),
                 config: sink.clone(),
             };
-            let started = thread::Builder::new()
-                .name("weir-sink".into())
-                .spawn(move || outlet.run());
+            let started = threads::spawn("weir-sink", move || outlet.run());
             match started {
                 Ok(thread) => self.running.push(Running {
                     config: sink.clone(),
@@ -227,8 +226,6 @@ impl Sinks {
                     "sink {}: {waiting} events were not delivered",
                     running.config.name
                 );
-            } else if running.thread.join().is_err() {
-                tracing::error!("sink {}: its thread had panicked", running.config.name);
             }
         }
     }

@@ -29,7 +29,7 @@ use weir_enforce::{Entry, Expiry, Policy};
 
 pub use database::{DatabaseError, allow_set};
 
-use crate::alerts::Alerts;
+use crate::{alerts::Alerts, threads};
 use clock::Now;
 use restore::Loaded;
 
@@ -229,13 +229,11 @@ impl Store {
             done: Condvar::new(),
             alerts,
         });
-        let writer = thread::Builder::new()
-            .name("weir-store".into())
-            .spawn({
-                let shared = shared.clone();
-                move || write_until_stopped(&shared, connection)
-            })
-            .expect("a thread can be started");
+        let writer = threads::spawn("weir-store", {
+            let shared = shared.clone();
+            move || write_until_stopped(&shared, connection)
+        })
+        .expect("a thread can be started");
         let store = Self {
             shared,
             reader: Mutex::new(None),

@@ -26,6 +26,7 @@ use crate::{
     config::{Config, OnlyIf, WatchConfig},
     events::{Event, Kind},
     service::Service,
+    threads,
 };
 use child::Group;
 use line::{Lines, Rejected, Sighting};
@@ -160,9 +161,7 @@ impl Watches {
                 config: watch.clone(),
                 stop: stop.clone(),
             };
-            let started = thread::Builder::new()
-                .name("weir-watch".into())
-                .spawn(move || watcher.run());
+            let started = threads::spawn("weir-watch", move || watcher.run());
             match started {
                 Ok(thread) => self.running.push(Running {
                     config: watch.clone(),
@@ -183,9 +182,7 @@ impl Watches {
             running.stop.store(true, Relaxed);
         }
         for running in self.running.drain(..) {
-            if running.thread.join().is_err() {
-                tracing::error!("watch {}: its thread had panicked", running.config.name);
-            }
+            running.thread.join().expect("a panic ends the daemon");
         }
     }
 }
