@@ -118,16 +118,13 @@ impl Plain {
     #[track_caller]
     pub fn done_in_time(&self, args: &[&str]) {
         let mut verb = self.command(args).stdin(Stdio::null()).spawn().unwrap();
-        let mut ended = None;
         let deadline = Instant::now() + DEADLINE;
-        while ended.is_none() && Instant::now() < deadline {
-            ended = verb.try_wait().unwrap();
+        while verb.try_wait().unwrap().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        if ended.is_none() {
-            let _ = verb.kill();
-        }
-        let code = ended.and_then(|status| status.code());
+        // Nothing to one that has ended.
+        let _ = verb.kill();
+        let code = verb.wait().unwrap().code();
         assert_eq!(code, Some(0), "{args:?}: {}", self.said());
     }
 
