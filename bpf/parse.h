@@ -34,6 +34,7 @@
 #define TCP_SYN		   0x02
 #define TCP_ACK		   0x10
 #define ICMP_ERRORS	   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
+#define TCP_LATER	   2 /* times 8: fragments from here on overwrite no flags */
 #define ICMPV6_ERRORS	   (BIT(1) | BIT(2) | BIT(3) | BIT(4))
 #define ND_TYPE_FIRST	   133
 #define ND_TYPE_LAST	   137
@@ -165,9 +166,10 @@ static __always_inline void read_ports(struct frame *f, void *pos, __u32 room,
 }
 
 /* Can this packet begin a flow? Asked about packets of a class only. What cannot
- * be read may. ICMP errors answer a packet of ours: dropping them breaks path
- * MTU discovery (RFC 4890 4.3.1). Without a branch on the protocol, as each
- * outcome would be a path. */
+ * be read may. Later fragments of TCP cannot: whether a flow begins says the first
+ * one, without which they come to nothing. ICMP errors answer a packet of ours:
+ * dropping them breaks path MTU discovery (RFC 4890 4.3.1). Without a branch on the
+ * protocol, as each outcome would be a path. */
 static __always_inline void read_beginning(struct frame *f, void *pos, __u32 room,
 					   struct l4 *l4)
 {
@@ -242,6 +244,8 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		next = ext->next;
 		off += len;
 	}
+		l4->goes_on = l4->protocol == IPPROTO_TCP &&
+			      (bpf_ntohs(ip->frag_off) & IP_OFFSET) >= TCP_LATER;
 	/* One path from here on, whatever the chain was; it is at most 12 KiB. */
 	FORGET(off);
 	off &= 0x3fff;
@@ -280,6 +284,9 @@ static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
 	f->cut |= l4->kind == P_UNKNOWN;
 	FORGET(f->cut);
 }
+				l4->protocol = ext->next;
+				l4->goes_on = ext->next == IPPROTO_TCP &&
+					      bpf_ntohs(ext->fragment) >> 3 >= TCP_LATER;
 
 /* What is known of the transport header as one scalar. */
 static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)

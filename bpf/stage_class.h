@@ -296,7 +296,9 @@ __noinline __u32 classify(__u32 base, __u32 number, __u64 remote, __u64 flow, __
 	__u16 there = 0, here = 0;
 	__u8 protocol = flow >> 16;
 
-	if (protocol == IPPROTO_TCP || (said & 0xff) == R_LISTED)
+	/* What cannot begin a flow leaves no stamp: the ICMP error by which this host
+	 * answers would let an echo request in. */
+	if (protocol == IPPROTO_TCP || how & HOW_GOES_ON || (said & 0xff) == R_LISTED)
 		return said;
 	if (how & HOW(P_PORTS)) {
 		there = way == COVER_IN ? flow >> 32 : flow;

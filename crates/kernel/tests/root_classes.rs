@@ -251,6 +251,78 @@ fn root_answers_to_our_own_flows_pass() {
     path.inbound(&from("10.1.2.4").udp(53, 4000), Reason::Fenced);
 }
 
+/// A fragment behind the first has no flags to tell whether it begins anything:
+/// the first one decides, without which it comes to nothing.
+#[test]
+fn root_later_fragments_of_own_connections_pass() {
+    let path = Path::new(&[fence("all", Direction::In, &["country:RU"])], &[]);
+    for denied in ["10.1.2.3", "2001:db8:1::3"] {
+        let later = |offset, protocol| {
+            let packet = from(denied).fragment(offset, false).protocol(protocol);
+            packet.payload_len(40)
+        };
+        let first = |flags| {
+            from(denied)
+                .fragment(0, true)
+                .tcp(80, 4000)
+                .tcp_flags(flags)
+        };
+        path.inbound(&first(ACK), Reason::Pass);
+        path.inbound(&first(SYN_ACK), Reason::Pass);
+        path.inbound(&later(185, 6), Reason::Pass);
+        path.inbound(&later(2, 6), Reason::Pass);
+        // A beginning is none the less denied, however it is cut.
+        path.inbound(&first(SYN), Reason::Fenced);
+        let short = from(denied).fragment(0, true).protocol(6).payload_len(8);
+        path.inbound(&short, Reason::Fenced);
+        // It could write a SYN over the first one's flags.
+        path.inbound(&later(1, 6), Reason::Fenced);
+        // Without flags there is the flow's own stamp.
+        path.inbound(&later(185, 17), Reason::Fenced);
+        path.outbound(&to(denied).udp(4000, 53), None);
+        path.inbound(&later(185, 17), Reason::Reply);
+    }
+    let path = Path::new(
+        &[],
+        &[(
+            "bad",
+            "all",
+            Direction::In,
+            &["10.1.0.0/16", "2001:db8:1::/48"],
+        )],
+    );
+    for listed in ["10.1.2.3", "2001:db8:1::3"] {
+        let later = from(listed).fragment(185, false).protocol(6);
+        path.inbound(&later.payload_len(40), Reason::Listed);
+    }
+}
+
+/// This host answers a datagram that it must let in (DHCP) by an ICMP error when
+/// nobody listens: that begins nothing, so it lets no echo request in.
+#[test]
+fn root_an_icmp_error_opens_nothing() {
+    let path = Path::new(&[fence("all", Direction::In, &["country:RU"])], &[]);
+    for (denied, from_port, port, (kind, code)) in [
+        ("10.1.2.3", 67, 68, (3, 3)),
+        ("2001:db8:1::3", 547, 546, (1, 4)),
+    ] {
+        path.inbound(&from(denied).udp(from_port, port), Reason::Essential);
+        path.outbound(&icmp(to(denied), denied, kind, code), None);
+        for wanted in [true, false] {
+            let (echo, _) = echo(denied, wanted);
+            path.inbound(&icmp(from(denied), denied, echo, 0), Reason::Fenced);
+        }
+    }
+    // Nor does one that comes in open a way out.
+    let path = Path::new(&[fence("all", Direction::Out, &["country:RU"])], &[]);
+    for (denied, (kind, code)) in [("10.1.2.3", (3, 3)), ("2001:db8:1::3", (1, 4))] {
+        path.inbound(&icmp(from(denied), denied, kind, code), Reason::Pass);
+        let (request, _) = echo(denied, true);
+        let request = icmp(to(denied), denied, request, 0);
+        path.outbound(&request, Some(Reason::FencedOut));
+    }
+}
+
 #[test]
 fn root_the_first_rule_that_covers_the_port_decides() {
     let mut strict = fence("22/tcp", Direction::In, &[]);

@@ -421,9 +421,19 @@ fn ask(to: &mut Batch, ends: &Ends, chain: &str, at: usize, cover: &Cover, end: 
     false
 }
 
-/// Returns with packets that cannot begin a flow: TCP but a bare SYN, and ICMP
-/// errors, without which path MTU discovery breaks.
+/// Returns with packets that cannot begin a flow: TCP but a bare SYN, its later
+/// fragments (but those that may overwrite the first one's flags), and ICMP errors,
+/// without which path MTU discovery breaks.
 fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
+    for (family, second) in [[0, 1], [0, 1 << 3]].into_iter().enumerate() {
+        table.rule(to, chain, |rule| {
+            is_later_fragment(rule, family)
+                .differs(SCRATCH, &second)
+                .meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[6])
+                .verdict(Verdict::Return);
+        });
+    }
     table.rule(to, chain, |rule| {
         rule.meta(Meta::Protocol, SCRATCH)
             .equals(SCRATCH, &[6])
