@@ -366,9 +366,7 @@ static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
 	return leave(&exit, reason, ifindex, frame_len);
 }
 
-/* Whether it is for frames of many pages says whoever loads it. */
-SEC("xdp")
-int weir_xdp(struct xdp_md *ctx)
+static __always_inline int judge_xdp(struct xdp_md *ctx)
 {
 	struct frame f = {.data = (void *)(long)ctx->data,
 			  .end = (void *)(long)ctx->data_end};
@@ -426,6 +424,22 @@ int weir_tcx(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
+/* Whether it is for frames of many pages says whoever loads it. */
+SEC("xdp")
+int weir_xdp(struct xdp_md *ctx)
+{
+	return judge_xdp(ctx);
+}
+
+/* The same in generic mode, where no program may be for frames of many pages:
+ * of those that are, the kernel copies frames, and whatever comes behind XDP gets
+ * the copies without their Ethernet header (docs/kernel.md). */
+SEC("xdp")
+int weir_xdp_generic(struct xdp_md *ctx)
+{
+	return judge_xdp(ctx);
+}
+
 
 #include "egress.h"
 #include "netfilter.h"

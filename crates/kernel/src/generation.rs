@@ -155,6 +155,8 @@ pub struct Generation {
     meta: MapHandle,
     flows: MapHandle,
     xdp: OwnedFd,
+    /// Where `xdp` is for frames of many pages: the same, and not.
+    xdp_generic: Option<OwnedFd>,
     tcx: OwnedFd,
     out: Option<OwnedFd>,
     netfilter: Option<OwnedFd>,
@@ -244,6 +246,9 @@ impl Generation {
         let frags = frags_supported();
         if frags {
             open.progs.weir_xdp.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
+        } else {
+            // The two would be the same.
+            open.progs.weir_xdp_generic.set_autoload(false);
         }
         let rodata = open
             .maps
@@ -361,6 +366,9 @@ impl Generation {
             meta: keep(&skel.maps.meta)?,
             flows: keep(&skel.maps.flows)?,
             xdp: program(skel.progs.weir_xdp.as_fd())?,
+            xdp_generic: frags
+                .then(|| program(skel.progs.weir_xdp_generic.as_fd()))
+                .transpose()?,
             tcx: program(skel.progs.weir_tcx.as_fd())?,
             out: (options.class_lines != 0)
                 .then(|| program(skel.progs.weir_out.as_fd()))
@@ -377,7 +385,8 @@ impl Generation {
     /// class stage (`classes.lines() == 0`), or for netfilter and there is none.
     pub fn program(&self, hook: link::Hook) -> BorrowedFd<'_> {
         match hook {
-            link::Hook::Xdp | link::Hook::XdpGeneric => self.xdp.as_fd(),
+            link::Hook::Xdp => self.xdp.as_fd(),
+            link::Hook::XdpGeneric => self.xdp_generic.as_ref().unwrap_or(&self.xdp).as_fd(),
             link::Hook::Tcx | link::Hook::ClsBpf => self.tcx.as_fd(),
             link::Hook::Netfilter => self
                 .netfilter
@@ -446,6 +455,9 @@ impl Generation {
             link::pin(map.as_fd(), &dir.join(name))?;
         }
         link::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
+        if let Some(generic) = &self.xdp_generic {
+            link::pin(generic.as_fd(), &dir.join("xdp_generic"))?;
+        }
         link::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
         if let Some(out) = &self.out {
             link::pin(out.as_fd(), &dir.join("out"))?;
@@ -593,6 +605,7 @@ impl Generation {
             meta: meta_map,
             flows: open("flows")?,
             xdp: link::open_pin(&dir.join("xdp"))?,
+            xdp_generic: link::open_pin(&dir.join("xdp_generic")).ok(),
             tcx: link::open_pin(&dir.join("tcx"))?,
             out,
             netfilter: link::open_pin(&dir.join("netfilter")).ok(),

@@ -79,7 +79,7 @@ fn root_every_generation_loads() {
             true => MOST_TODAY[1 + usize::from(reject || decoy)],
             false => MOST,
         };
-        let mut hooks = vec![Hook::Xdp, Hook::Tcx];
+        let mut hooks = vec![Hook::Xdp, Hook::XdpGeneric, Hook::Tcx];
         hooks.extend(netfilter.then_some(Hook::Netfilter));
         hooks.extend((class_lines != 0).then_some(Hook::Egress));
         for hook in hooks {

@@ -2,7 +2,10 @@
 //! cases, each cut at every byte, and ten million generated ones, all against
 //! the reference decoder of `weir-lab`, which shares no code. Root: loads BPF.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use weir_core::{Action, Prefix, Reason, Scope};
 use weir_kernel::{
@@ -13,8 +16,10 @@ use weir_kernel::{
     table::NEVER,
 };
 use weir_lab::{
+    Side, VethOpts,
     decode::{self, Allow, Decoded, L3, Table, Verdict, decode, reference_verdict},
     packet::{Packet, proto},
+    traffic, wait_for,
 };
 
 const HOST4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
@@ -721,6 +726,61 @@ fn generated(r: &mut Random) -> Vec<u8> {
                 1 => p.routing(),
                 2 => p.auth(),
                 3 => p.fragment(0, r.one_in(2)),
+/// What passes XDP's generic mode comes to whatever is behind it as it was: of a
+/// program for frames of many pages the kernel would copy them and leave the
+/// Ethernet header out (docs/kernel.md). The one behind it is weir's own, by tcx.
+#[test]
+fn root_generic_xdp_leaves_frames_whole() {
+    let net = weir_lab::Net::new().unwrap();
+    let (host, peer) = (net.namespace("h").unwrap(), net.namespace("p").unwrap());
+    let opts = VethOpts::new(&["203.0.113.1/24"], &["203.0.113.2/24"]).unwrap();
+    let veth = net.veth(&host, "e0", &peer, "e0", opts.mtu(9000)).unwrap();
+    let index = host.ifindex("e0").unwrap();
+    let options = Options::bans(Geometry::for_bans(200, 100));
+    let first = Generation::create(1, &options, None).unwrap();
+    let behind = Path::new();
+    let hook = Hook::XdpGeneric;
+    let attach = |program, hook| host.enter(|| Link::attach(program, index, hook)).unwrap();
+    let _generic = attach(first.program(hook), hook).expect("generic mode takes any device");
+    let _tcx = match attach(behind.generation.program(Hook::Tcx), Hook::Tcx) {
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+            println!("skipped: no tcx (Linux 6.6)");
+            return;
+        }
+        attached => attached.expect("tcx attaches behind it"),
+    };
+    let wire = || Packet::eth_between(veth.mac(Side::B), veth.mac(Side::A));
+    let frames: Vec<_> = [0, 40, 300, 1400, 3000, 4000, 8900]
+        .into_iter()
+        .flat_map(|len| ["192.0.2.7", "2001:db8:1::1"].map(|source| (len, source)))
+        .map(|(len, source)| {
+            let source: IpAddr = source.parse().unwrap();
+            let own = match source {
+                IpAddr::V4(_) => IpAddr::from(HOST4),
+                IpAddr::V6(_) => HOST6.into(),
+            };
+            wire().ip(source, own).udp(9, 22).payload_len(len).build()
+        })
+        .collect();
+    const TIMES: usize = 20;
+    let all = frames.iter().cycle().take(frames.len() * TIMES);
+    let sent = traffic::send_frames(&peer, "e0", all.map(Vec::as_slice)).unwrap();
+    assert_eq!(sent as usize, frames.len() * TIMES);
+    let what = "all of them behind generic XDP, their headers whole";
+    wait_for(what, Duration::from_secs(60), || {
+        let seen = behind.counters();
+        let others: u64 = seen.iter().map(|(packets, _)| packets).sum();
+        let banned = seen[Reason::BannedAll as usize].0;
+        assert!(
+            others - banned < 50,
+            "{banned} whole, {} not",
+            others - banned
+        );
+        Ok((banned == sent).then_some(()))
+    })
+    .unwrap();
+}
+
                 4 if r.one_in(4) => p.fragment(1 + r.below(100) as u16, r.one_in(2)),
                 5 => p.extension(
                     r.pick(&[proto::MOBILITY, proto::HIP, proto::SHIM6]),
