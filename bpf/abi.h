@@ -6,16 +6,16 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 5
+#define WEIR_ABI 6
 
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
- * R_OBSERVED on they are told as events, from R_BANNED_ALL on they drop.
+ * R_BANNED_ALL on they drop; from R_OBSERVED on they are told as events, but
+ * those from R_INVALID_SOURCE on are only counted: no source is known of them.
  * crates/core/src/reason.rs has the same numbers (asserted by crates/kernel). */
 enum reason {
 	R_PASS,
 	R_NOT_IP,
 	R_MALFORMED,
-	R_TOO_MANY_TAGS,
 	R_ALLOWED,
 	R_OTHER_PORT,
 	R_ESSENTIAL,
@@ -31,6 +31,8 @@ enum reason {
 	R_PROVEN,
 	R_REJECTED,
 	R_REJECTED_SILENT,
+	R_INVALID_SOURCE,
+	R_TOO_MANY_TAGS,
 	R_MAX,
 };
 

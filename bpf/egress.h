@@ -85,7 +85,7 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return AGAIN;
-	reason = parse_l2(&f, skb->vlan_present ? 1 : 0);
+	reason = parse_l2(skb, 1, &f);
 	if (reason == R_PASS) {
 		if (f.proto == bpf_htons(ETH_P_IP))
 			reason = decide_out_v4(skb, &f, exit.bytes, &exit);
@@ -94,7 +94,7 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 	}
 	if (!pulled && (f.cut || reason == R_MALFORMED))
 		return AGAIN;
-	if (reason < R_OBSERVED) {
+	if (reason < R_OBSERVED || reason == R_TOO_MANY_TAGS) {
 		if (reason == R_ALLOWED || reason == R_ESSENTIAL || reason == R_REPLY)
 			count(reason, exit.bytes);
 		return 0;

@@ -5,9 +5,9 @@
  * and, of what would pass, -> decoy ports; of what is banned, -> reject.
  * Both programs are the same stages around another context; the twin on egress
  * (egress.h) has parse, class, essential and allow of them. Malformed packets
- * and more than two VLAN tags pass on both hooks: the host's own stack drops
- * the first, and a banned source gains nothing by the second unless the host
- * terminates three tags (counted, so it shows). */
+ * pass, for the host's own stack drops them. More VLAN tags than the parser
+ * follows are dropped: the stack takes any number of priority tags (VLAN 0) off
+ * a frame, so whoever may add tags would pass otherwise. */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
@@ -55,8 +55,6 @@ struct control control;
 #include "stage_wide.h"
 #include "reply.h"
 #include "stage_decoy.h"
-
-#define L3_MOST 0x3f /* above Ethernet and two tags */
 
 /* The transport header by functions of their own: the verifier follows each
  * chain of headers once, and not from every state in which a caller asks. Used
@@ -118,16 +116,22 @@ __noinline __u64 l4_of_head(__u32 have, __u32 total, int v6)
 }
 
 /* `ctx`: an skb when `tc`; none IN_NETFILTER. */
-static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 total,
-				     int v6, struct l4 *l4)
+static __always_inline void parse_l4_apart(void *ctx, int tc, struct frame *f,
+					   __u32 total, int v6, struct l4 *l4)
 {
 	__u32 l3 = f->l3 - f->data;
 
+	unpack_l4(tc == IN_NETFILTER ? l4_of_head(f->end - f->data, total, v6)
+		  : tc		     ? l4_of_skb(ctx, l3, total, v6)
+				     : l4_of_xdp(ctx, l3, total, v6),
+		  f, l4);
+}
+
+static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 total,
+				     int v6, struct l4 *l4)
+{
 	if (cfg.class_lines || cfg.walk_apart || tc) {
-		unpack_l4(tc == IN_NETFILTER ? l4_of_head(f->end - f->data, total, v6)
-			  : tc		     ? l4_of_skb(ctx, l3, total, v6)
-					     : l4_of_xdp(ctx, l3, total, v6),
-			  f, l4);
+		parse_l4_apart(ctx, tc, f, total, v6, l4);
 		return;
 	}
 	if (v6)
@@ -149,6 +153,22 @@ static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 t
 static __always_inline __u64 remote6(__u64 hi, __u64 lo)
 {
 	return hash64(hi) ^ lo;
+}
+
+/* Addresses that nobody has: 0.0.0.0/8 (RFC 1122 3.2.1.3) and ::/24 (RFC 4291
+ * 2.5.3, 2.5.5: unspecified, IPv4-compatible and -mapped; the rest is reserved),
+ * whose keys in the ban table are IPv4's. No ban, list or place holds them, and
+ * some of them reach sockets: so they are dropped, but for what a host sends to
+ * get an address, and for ::1, which the stack takes from loopback only. Before
+ * anything else saves a packet: the allow list may. */
+static __always_inline enum reason settle_invalid(const struct l4 *l4, int unspecified,
+						  int allowed)
+{
+	if (unspecified && l4->no_address)
+		return R_PASS;
+	if (allowed)
+		return R_ALLOWED;
+	return R_INVALID_SOURCE;
 }
 
 /* What follows for a packet that is banned, listed or fenced by `why`: what may
@@ -200,6 +220,10 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 		return R_MALFORMED;
 
 	key = bpf_ntohl(ip->saddr);
+	if (unlikely(!(key >> 24))) {
+		parse_l4_apart(ctx, tc, f, total, 0, &l4);
+		return settle_invalid(&l4, !key, allowed4(ip->saddr));
+	}
 	if (cfg.class_lines) {
 		base = control.class_base;
 		class = class4(base, key);
@@ -251,11 +275,23 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	return settle(why, &l4, allowed4(ip->saddr));
 }
 
+/* Bytes of an IPv6 packet by its own account: 0 in a jumbogram (RFC 2675), or
+ * merged by GRO above 64 KiB; then the frame is the measure. */
+static __always_inline __u32 length6(const struct ipv6hdr *ip, __u32 frame_len, int tc)
+{
+	__u32 total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+
+	if (total == sizeof(*ip) &&
+	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
+		total = ~0U;
+	return total;
+}
+
 static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 frame_len,
 					     int tc, struct exit *exit)
 {
 	struct ipv6hdr *ip = f->l3;
-	__u32 total, short_policy = 0, long_policy = 0, base = 0, class = 0, said = 0;
+	__u32 short_policy = 0, long_policy = 0, base = 0, class = 0, said = 0;
 	__u64 hi, lo, hash, bits, now, found = 0, covered = 0;
 	int short_hit, long_hit, wide_hit;
 	enum reason why;
@@ -265,10 +301,14 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 		return R_MALFORMED;
 	hi = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[0]) << 32) |
 	     bpf_ntohl(ip->saddr.s6_addr32[1]);
-	if (unlikely(!(hi >> 40))) /* ::/24: never bannable, and its keys are IPv4's */
-		return R_PASS;
 	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
 	     bpf_ntohl(ip->saddr.s6_addr32[3]);
+	if (unlikely(!(hi >> 40))) {
+		if (!hi && lo == 1)
+			return R_PASS;
+		parse_l4_apart(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+		return settle_invalid(&l4, !(hi | lo), allowed6(&ip->saddr));
+	}
 	if (cfg.class_lines) {
 		base = control.class_base;
 		class = class6(base, hi, lo);
@@ -298,13 +338,7 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
 	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0) +                     \
 	 (wide_hit ? find_wide(hi, lo, now, flow) : 0))
-	/* 0 in a jumbogram (RFC 2675), or merged by GRO above 64 KiB: then the
-	 * frame is the measure. */
-	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	if (total == sizeof(*ip) &&
-	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
-		total = ~0U;
-	parse_l4(ctx, tc, f, total, 1, &l4);
+	parse_l4(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
 	if (found && !FOUND_ALL(found))
 		covered = SCOPE_HITS(&l4, AGAIN_V6);
 	if (class && !FOUND_ALL(found) && !covered)
@@ -323,10 +357,14 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 
 #define AGAIN -1 /* more of the headers must be made readable first */
 
-/* Counts and tells; 1: drop, 0: pass. `exit` is set from R_OBSERVED on. */
+/* Counts and tells; 1: drop, 0: pass. `exit` is set where it is told. */
 static __always_inline int leave(struct exit *exit, enum reason reason, __u32 ifindex,
 				 __u32 bytes)
 {
+	if (unlikely(reason >= R_INVALID_SOURCE)) {
+		count(control.observe ? R_OBSERVED : reason, bytes);
+		return !control.observe;
+	}
 	if (unlikely(reason >= R_OBSERVED)) {
 		if (exit->said)
 			count_class(exit->said, bytes);
@@ -342,11 +380,11 @@ static __always_inline int leave(struct exit *exit, enum reason reason, __u32 if
 
 /* 1: drop, 0: pass, from BAIT on: for a decoy port, from REFUSE on: banned.
  * `whole`: f->end is as far as this hook can see. */
-static __always_inline int decide(void *ctx, struct frame *f, int tags_seen,
-				  __u32 frame_len, int tc, int whole, __u32 ifindex)
+static __always_inline int decide(void *ctx, struct frame *f, __u32 frame_len, int tc,
+				  int whole, __u32 ifindex)
 {
 	struct exit exit; /* set on the way to an event only */
-	enum reason reason = parse_l2(f, tags_seen);
+	enum reason reason = parse_l2(ctx, tc, f);
 
 	if (reason == R_PASS) {
 		if (likely(f->proto == bpf_htons(ETH_P_IP)))
@@ -376,7 +414,7 @@ static __always_inline int judge_xdp(struct xdp_md *ctx)
 	/* Only a frame with a full first page can have more: no call otherwise. */
 	if (cfg.frags && unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
-	drop = decide(ctx, &f, 0, len, 0, 1, ctx->ingress_ifindex);
+	drop = decide(ctx, &f, len, 0, 1, ctx->ingress_ifindex);
 	if (cfg.reject && drop >= REFUSE)
 		return refuse_xdp(ctx, look_xdp(ctx, drop - REFUSE));
 	if (cfg.decoy && drop >= BAIT)
@@ -384,6 +422,22 @@ static __always_inline int judge_xdp(struct xdp_md *ctx)
 	if (drop)
 		return XDP_DROP;
 	return cfg.final_pass;
+}
+
+/* Whether it is for frames of many pages says whoever loads it. */
+SEC("xdp")
+int weir_xdp(struct xdp_md *ctx)
+{
+	return judge_xdp(ctx);
+}
+
+/* The same in generic mode, where no program may be for frames of many pages:
+ * of those that are, the kernel copies frames, and whatever comes behind XDP gets
+ * the copies without their Ethernet header (docs/kernel.md). */
+SEC("xdp")
+int weir_xdp_generic(struct xdp_md *ctx)
+{
+	return judge_xdp(ctx);
 }
 
 /* A TAP with NAPI_FRAGS shows 34 bytes, a packet merged by GRO its headers:
@@ -402,8 +456,7 @@ __noinline int judge_skb(struct __sk_buff *skb, int pulled)
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return AGAIN;
-	return decide(skb, &f, skb->vlan_present ? 1 : 0, len, 1, pulled,
-		      skb->ingress_ifindex);
+	return decide(skb, &f, len, 1, pulled, skb->ingress_ifindex);
 }
 
 SEC("tcx/ingress")
@@ -424,22 +477,6 @@ int weir_tcx(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
-/* Whether it is for frames of many pages says whoever loads it. */
-SEC("xdp")
-int weir_xdp(struct xdp_md *ctx)
-{
-	return judge_xdp(ctx);
-}
-
-/* The same in generic mode, where no program may be for frames of many pages:
- * of those that are, the kernel copies frames, and whatever comes behind XDP gets
- * the copies without their Ethernet header (docs/kernel.md). */
-SEC("xdp")
-int weir_xdp_generic(struct xdp_md *ctx)
-{
-	return judge_xdp(ctx);
-}
-
 
 #include "egress.h"
 #include "netfilter.h"

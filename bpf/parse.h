@@ -4,7 +4,8 @@
  * never has its transport header touched.
  *
  * Decided here, and in the reference decoder of the tests:
- *  - at most two VLAN tags, counting the one in skb metadata;
+ *  - at most eight VLAN tags, counting the one in skb metadata; more are dropped,
+ *    for Linux takes any number of priority tags (VLAN 0) off a frame;
  *  - IPv4 needs ihl >= 5, its options inside the frame, total length >= ihl*4;
  *  - transport bytes behind the total length (Ethernet padding) do not exist;
  *  - at most six IPv6 extension headers; a longer or cut chain is P_UNKNOWN.
@@ -24,7 +25,7 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #endif
 
-#define VLAN_MAX_TAGS	   2
+#define VLAN_MAX_TAGS	   8
 #define IPV6_EXT_MAX_CHAIN 6
 #define IP_MF_OFFSET	   0x3fff /* more-fragments bit and offset */
 #define IP_OFFSET	   0x1fff
@@ -33,11 +34,15 @@
 #define TCP_FLAGS	   13 /* offset of the byte with SYN and ACK */
 #define TCP_SYN		   0x02
 #define TCP_ACK		   0x10
-#define ICMP_ERRORS	   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
 #define TCP_LATER	   2 /* times 8: fragments from here on overwrite no flags */
+#define ICMP_ERRORS	   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
 #define ICMPV6_ERRORS	   (BIT(1) | BIT(2) | BIT(3) | BIT(4))
 #define ND_TYPE_FIRST	   133
 #define ND_TYPE_LAST	   137
+/* Router and neighbour solicitation: asked before there is an address. */
+#define ND_ASKS (BIT(133) | BIT(135))
+/* Multicast listener query, reports and done (RFC 2710, RFC 3810). */
+#define MLD_TYPES (BIT(130) | BIT(131) | BIT(132) | BIT(143))
 
 struct vlan_tag {
 	__be16 tci;
@@ -72,37 +77,79 @@ enum transport {
 struct l4 {
 	enum transport kind;
 	__u8 protocol;
-	__u8 essential; /* neighbour discovery or DHCP */
-	__u8 goes_on;	/* cannot begin a flow: TCP but a bare SYN, an ICMP error */
+	__u8 essential;	 /* neighbour discovery or DHCP */
+	__u8 goes_on;	 /* cannot begin a flow: see read_beginning */
+	__u8 no_address; /* sent by a host that has no address yet, see settle_invalid */
 	__u16 source;
 	__u16 dest;
 };
 
-/* R_PASS when f->l3 is set. */
-static __always_inline enum reason parse_l2(struct frame *f, int tags_seen)
+/* What stands behind the VLAN tags of a frame that has some, as one scalar for
+ * functions that the verifier checks once: offset | type << 16, and a reason in
+ * the upper half when it is not R_PASS. */
+#define L2_REASON(l2) ((enum reason)((l2) >> 32))
+#define L2_OFFSET(l2) ((l2)&L3_MOST)
+#define L2_TYPE(l2)   ((__be16)((l2) >> 16))
+#define L3_MOST	      0x3f /* above Ethernet and eight tags: 46 */
+
+static __always_inline __u64 pass_tags(struct frame *f, int tags_seen)
+{
+	struct vlan_tag *tag = f->data + sizeof(struct ethhdr) - sizeof(__be16) * 2;
+	int i;
+
+	/* A tag's type is what stands behind the one before it. */
+	if ((void *)(tag + 1) > f->end)
+		return (__u64)R_MALFORMED << 32;
+#pragma unroll
+	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
+		if (tag->proto != bpf_htons(ETH_P_8021Q) &&
+		    tag->proto != bpf_htons(ETH_P_8021AD))
+			return ((void *)(tag + 1) - f->data) | (__u32)tag->proto << 16;
+		if (tags_seen + i >= VLAN_MAX_TAGS)
+			break;
+		tag++;
+		if ((void *)(tag + 1) > f->end)
+			return (__u64)R_MALFORMED << 32;
+	}
+	return (__u64)R_TOO_MANY_TAGS << 32;
+}
+
+/* Global, so that the verifier follows the tags once and not once a caller. */
+__noinline __u64 tags_of_xdp(struct xdp_md *ctx)
+{
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
+
+	return pass_tags(&f, 0);
+}
+
+__noinline __u64 tags_of_skb(struct __sk_buff *ctx)
+{
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
+
+	return pass_tags(&f, ctx->vlan_present ? 1 : 0);
+}
+
+/* R_PASS when f->l3 is set. `ctx`: an skb when `tc`. */
+static __always_inline enum reason parse_l2(void *ctx, int tc, struct frame *f)
 {
 	struct ethhdr *eth = f->data;
-	struct vlan_tag *tag;
-	int i;
+	__u64 l2;
 
 	if (unlikely((void *)(eth + 1) > f->end))
 		return R_MALFORMED;
 	f->proto = *(__be16 *)(f->data + offsetof(struct ethhdr, h_proto));
 	f->l3 = eth + 1;
-#pragma unroll
-	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
-		if (likely(f->proto != bpf_htons(ETH_P_8021Q) &&
-			   f->proto != bpf_htons(ETH_P_8021AD)))
-			return R_PASS;
-		if (tags_seen + i >= VLAN_MAX_TAGS)
-			return R_TOO_MANY_TAGS;
-		tag = f->l3;
-		if ((void *)(tag + 1) > f->end)
-			return R_MALFORMED;
-		f->proto = tag->proto;
-		f->l3 = tag + 1;
-	}
-	return R_TOO_MANY_TAGS;
+	if (likely(f->proto != bpf_htons(ETH_P_8021Q) &&
+		   f->proto != bpf_htons(ETH_P_8021AD)))
+		return R_PASS;
+	l2 = tc ? tags_of_skb(ctx) : tags_of_xdp(ctx);
+	if (L2_REASON(l2))
+		return L2_REASON(l2);
+	f->proto = L2_TYPE(l2);
+	f->l3 = f->data + L2_OFFSET(l2);
+	return R_PASS;
 }
 
 /* Sign bit: x is not 0. The barrier keeps clang from making it a branch. */
@@ -197,15 +244,20 @@ static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 
 	l4->protocol = ip->protocol;
 	if (ip->frag_off & bpf_htons(IP_OFFSET)) {
 		l4->kind = P_LATER;
+		l4->goes_on = l4->protocol == IPPROTO_TCP &&
+			      (bpf_ntohs(ip->frag_off) & IP_OFFSET) >= TCP_LATER;
 		return;
 	}
 	read_ports(f, f->l3 + head, total - head, l4);
 	if (cfg.class_lines)
 		read_beginning(f, f->l3 + head, total - head, l4);
+	if (ip->frag_off & bpf_htons(IP_MF_OFFSET))
+		return;
 	l4->essential = l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP &&
-			!(ip->frag_off & bpf_htons(IP_MF_OFFSET)) &&
 			((l4->source == 67 && l4->dest == 68) ||
 			 (l4->source == 68 && l4->dest == 67));
+	l4->no_address =
+		(l4->essential && l4->dest == 67) || l4->protocol == IPPROTO_IGMP;
 }
 
 /* `total`: bytes of the packet by its own account, from the IPv6 header on. */
@@ -232,6 +284,9 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		if (next == IPPROTO_FRAGMENT) {
 			if (ext->fragment & bpf_htons(0xfff8)) {
 				l4->kind = P_LATER;
+				l4->protocol = ext->next;
+				l4->goes_on = ext->next == IPPROTO_TCP &&
+					      bpf_ntohs(ext->fragment) >> 3 >= TCP_LATER;
 				return;
 			}
 			fragmented = 1;
@@ -244,8 +299,6 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		next = ext->next;
 		off += len;
 	}
-		l4->goes_on = l4->protocol == IPPROTO_TCP &&
-			      (bpf_ntohs(ip->frag_off) & IP_OFFSET) >= TCP_LATER;
 	/* One path from here on, whatever the chain was; it is at most 12 KiB. */
 	FORGET(off);
 	off &= 0x3fff;
@@ -262,14 +315,21 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 	if (l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP)
 		l4->essential = (l4->source == 547 && l4->dest == 546) ||
 				(l4->source == 546 && l4->dest == 547);
-	/* RFC 4861 7.1: hop limit 255, code 0; then the sender is on this link. */
-	if (next == IPPROTO_ICMPV6 && ip->hop_limit == 255 && total - off >= 2) {
-		nd = f->l3 + off;
-		if ((void *)(nd + 2) > f->end)
-			f->cut = 1;
-		else if (nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST && nd[1] == 0)
-			l4->essential = 1;
+	if (next != IPPROTO_ICMPV6 || total - off < 2)
+		return;
+	nd = f->l3 + off;
+	if ((void *)(nd + 2) > f->end) {
+		f->cut = 1;
+		return;
 	}
+	/* RFC 4861 7.1: hop limit 255, code 0; then the sender is on this link. */
+	if (ip->hop_limit == 255 && nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST &&
+	    nd[1] == 0) {
+		l4->essential = 1;
+		l4->no_address = is_one_of(nd[0], 0, ND_ASKS);
+	}
+	if (ip->hop_limit == 1)
+		l4->no_address = is_one_of(nd[0], 0, MLD_TYPES);
 }
 
 /* However the headers lie, the verifier goes on with one path. */
@@ -279,14 +339,12 @@ static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
 	FORGET(l4->protocol);
 	FORGET(l4->essential);
 	FORGET(l4->goes_on);
+	FORGET(l4->no_address);
 	FORGET(l4->source);
 	FORGET(l4->dest);
 	f->cut |= l4->kind == P_UNKNOWN;
 	FORGET(f->cut);
 }
-				l4->protocol = ext->next;
-				l4->goes_on = ext->next == IPPROTO_TCP &&
-					      bpf_ntohs(ext->fragment) >> 3 >= TCP_LATER;
 
 /* What is known of the transport header as one scalar. */
 static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)
@@ -301,8 +359,8 @@ static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)
 		walk_l4_v4(f, ip, total, &l4);
 	f->cut |= l4.kind == P_UNKNOWN;
 	return (__u64)l4.kind | (__u64)l4.essential << 2 | (__u64)l4.goes_on << 3 |
-	       (__u64)f->cut << 4 | (__u64)l4.protocol << 8 | (__u64)l4.source << 16 |
-	       (__u64)l4.dest << 32;
+	       (__u64)f->cut << 4 | (__u64)l4.no_address << 5 | (__u64)l4.protocol << 8 |
+	       (__u64)l4.source << 16 | (__u64)l4.dest << 32;
 }
 
 static __always_inline void unpack_l4(__u64 packed, struct frame *f, struct l4 *l4)
@@ -311,6 +369,7 @@ static __always_inline void unpack_l4(__u64 packed, struct frame *f, struct l4 *
 	l4->essential = packed >> 2 & 1;
 	l4->goes_on = packed >> 3 & 1;
 	f->cut = packed >> 4 & 1;
+	l4->no_address = packed >> 5 & 1;
 	l4->protocol = packed >> 8;
 	l4->source = packed >> 16;
 	l4->dest = packed >> 32;

@@ -285,7 +285,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
 	int v4 = f->proto == bpf_htons(ETH_P_IP);
-	__u32 l3 = (f->l3 - f->data) & 31; /* 22 at most, which the verifier forgets */
+	__u32 l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
 	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
 	__u64 now = bpf_jiffies64();
 	struct decoy_counter *c;
@@ -419,7 +419,7 @@ static __noinline int meet_xdp(struct xdp_md *ctx, __u32 otherwise)
 			  .end = (void *)(long)ctx->data_end};
 	__u32 len = f.end - f.data;
 
-	if (parse_l2(&f, 0) != R_PASS)
+	if (parse_l2(ctx, 0, &f) != R_PASS)
 		return XDP_DROP;
 	if (cfg.frags && len >= 2048)
 		len = bpf_xdp_get_buff_len(ctx);
@@ -431,7 +431,7 @@ static __noinline int meet_skb(struct __sk_buff *skb, __u32 otherwise)
 	struct frame f = {.data = (void *)(long)skb->data,
 			  .end = (void *)(long)skb->data_end};
 
-	if (parse_l2(&f, skb->vlan_present ? 1 : 0) != R_PASS)
+	if (parse_l2(skb, 1, &f) != R_PASS)
 		return TC_ACT_SHOT;
 	return meet(skb, 1, &f, skb->len, skb->ingress_ifindex, otherwise);
 }

@@ -171,7 +171,8 @@ static __always_inline __u32 transport6(void *ctx, int tc, __u32 l3)
 		if (!is_extension(next))
 			return off | (__u32)next << 16;
 		if (next == IPPROTO_FRAGMENT ||
-		    reply_load(ctx, tc, (l3 & 31) + (off & 0x3fff), ext, sizeof(*ext)))
+		    reply_load(ctx, tc, (l3 & L3_MOST) + (off & 0x3fff), ext,
+			       sizeof(*ext)))
 			return 0;
 		off += next == IPPROTO_AH ? (ext->len + 2) * 4 : (ext->len + 1) * 8;
 		next = ext->next;
@@ -432,8 +433,8 @@ static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, 
 /* Reads who it is; 1 when a ban of those that cover the packet rejects. On the
  * stack as little as can be: verifiers before Linux 6.8 round each frame up to
  * 32 bytes, and up to scope_covers there is nothing left then. */
-static __always_inline int look(void *ctx, int tc, struct frame *f, int tags_seen,
-				__u32 reason, __u32 ifindex, __u32 bytes)
+static __always_inline int look(void *ctx, int tc, struct frame *f, __u32 reason,
+				__u32 ifindex, __u32 bytes)
 {
 	struct refusal *r = refusal();
 	__u64 now = bpf_jiffies64(), packed;
@@ -444,10 +445,10 @@ static __always_inline int look(void *ctx, int tc, struct frame *f, int tags_see
 		return 0;
 	/* Counted, whatever comes. */
 	r->exit = (struct exit){.reason = reason, .ifindex = ifindex, .bytes = bytes};
-	if (parse_l2(f, tags_seen) != R_PASS)
+	if (parse_l2(ctx, tc, f) != R_PASS)
 		return 0;
 	v4 = f->proto == bpf_htons(ETH_P_IP);
-	l3 = (f->l3 - f->data) & 31; /* 22 at most, which the verifier forgets */
+	l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
 	if (reply_load(ctx, tc, l3, &r->ip, v4 ? sizeof(r->ip.v4) : sizeof(r->ip.v6)))
 		return 0;
 	r->v4 = v4;
@@ -476,7 +477,7 @@ static __always_inline int refuse(void *ctx, int tc, int loud)
 	if (!r)
 		return drop;
 	if (loud) {
-		verdict = answer(ctx, tc, r, r->v4 != 0, r->l3 & 31, r->exit.bytes);
+		verdict = answer(ctx, tc, r, r->v4 != 0, r->l3 & L3_MOST, r->exit.bytes);
 		r->exit.reason = verdict < 0 ? R_REJECTED_SILENT : R_REJECTED;
 	}
 	count_and_tell(&r->exit, bpf_jiffies64());
@@ -494,7 +495,7 @@ static __noinline int look_xdp(struct xdp_md *ctx, __u32 reason)
 
 	if (cfg.frags && bytes >= 2048)
 		bytes = bpf_xdp_get_buff_len(ctx);
-	return look(ctx, 0, &f, 0, reason, ctx->ingress_ifindex, bytes);
+	return look(ctx, 0, &f, reason, ctx->ingress_ifindex, bytes);
 }
 
 static __noinline int look_skb(struct __sk_buff *skb, __u32 reason)
@@ -502,8 +503,7 @@ static __noinline int look_skb(struct __sk_buff *skb, __u32 reason)
 	struct frame f = {.data = (void *)(long)skb->data,
 			  .end = (void *)(long)skb->data_end};
 
-	return look(skb, 1, &f, skb->vlan_present ? 1 : 0, reason, skb->ingress_ifindex,
-		    skb->len);
+	return look(skb, 1, &f, reason, skb->ingress_ifindex, skb->len);
 }
 
 static __noinline int refuse_xdp(struct xdp_md *ctx, int loud)

@@ -16,8 +16,10 @@ use common::{
     ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
 };
 use weir_lab::{
+    Side,
     mmdb::{Mmdb, country},
-    traffic::{TcpServer, UdpServer, ping, tcp_connect, udp_request, udp_send},
+    packet::{Packet, flag},
+    traffic::{TcpServer, UdpServer, ping, send_frames, tcp_connect, udp_request, udp_send},
 };
 
 const PORT: u16 = 8080;
@@ -104,6 +106,135 @@ fn root_denied_countries_do_not_get_in() {
         assert_eq!(status["dropped"][0]["country"], "RU", "{status}");
         assert!(weir.ask(&["status"]).done().out.contains("country RU"));
     }
+}
+
+/// Addresses that no host has are in no database and no ban: their packets are
+/// dropped and counted all the same, but for what a host sends to get an address.
+#[test]
+fn root_sources_that_nobody_has_do_not_get_in() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
+        let site = Site::new();
+        let weir = start(
+            &site,
+            &format!("backend = \"{backend}\"\n"),
+            "default = \"drop\"\nunknown = \"drop\"\nallow = [\"country:NL\"]\n",
+        );
+        let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let dhcp = UdpServer::start(&site.host, any(67)).unwrap();
+        // The host would answer, which takes a route.
+        let routes = ["route add 0.1.2.0/24 via 192.0.2.2 dev eth0".to_owned()];
+        site.host.ip(&routes).unwrap();
+        let mut expected = 0;
+        let mut send = |packet: Packet, comes: u64| {
+            let last = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A))
+                .ip(addr(CUSTOMER[0]), addr(HOST[0]))
+                .udp(40022, PORT)
+                .build();
+            let frame = packet.build();
+            let frames = [&frame[..], &last[..]];
+            send_frames(&site.internet, "eth0", frames.into_iter()).unwrap();
+            expected += 1 + comes;
+            soon("the customer's datagram", || {
+                (server.received() >= expected).then_some(())
+            });
+            assert_eq!(server.received(), expected, "{backend}: {frame:02x?}");
+        };
+        let wire = || Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+        let many = || Packet::eth_between(site.veth.mac(Side::B), [0xff; 6]);
+        let sources = [
+            "0.1.2.3",
+            "::5",
+            "::198.51.100.7",
+            "::ffff:203.0.113.5",
+            "::",
+        ];
+        for source in sources {
+            let to = addr(HOST[usize::from(source.contains(':'))]);
+            send(wire().ip(addr(source), to).udp(40022, PORT), 0);
+        }
+        let everybody = addr("255.255.255.255");
+        for source in ["0.1.2.3", "0.0.0.0"] {
+            send(many().ip(addr(source), everybody).udp(40022, PORT), 0);
+        }
+        let dropped = weir.packets("invalid-source");
+        assert!(dropped >= 6, "{backend}: {dropped}");
+        // What a host without an address asks for.
+        assert_eq!(dhcp.received(), 0);
+        send(many().ip(addr("0.0.0.0"), everybody).udp(68, 67), 0);
+        soon("the DHCP request", || (dhcp.received() == 1).then_some(()));
+        let why = weir.json(&["why", "::5"]);
+        assert_eq!(why["verdict"], "invalid-source", "{why}");
+        // The allow list wins.
+        weir.ask(&["allow", "add", "0.1.2.3"]).done();
+        send(many().ip(addr("0.1.2.3"), everybody).udp(40022, PORT), 1);
+        assert_eq!(weir.packets("invalid-source"), dropped);
+    }
+}
+
+/// What is sent back to this host in fragments comes together again; what would
+/// begin a connection does not, in however many parts.
+#[test]
+fn root_fragments_of_own_connections_come_together() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter", "nft"] {
+        let site = Site::new();
+        let _weir = start(
+            &site,
+            &format!("backend = \"{backend}\"\n"),
+            "deny = [\"country:RU\"]\n",
+        );
+        let wire = || Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+        let send = |family: usize, from: &str, flags: u8, id: u16| {
+            let ends = (addr(from), addr(HOST[family]));
+            let whole = wire().ip(ends.0, ends.1).tcp(443, 40022).tcp_flags(flags);
+            let whole = whole.payload_len(80).build();
+            let segment = &whole[14 + [20, 40][family]..];
+            let part = |offset: usize, bytes: &[u8], more| {
+                let part = wire().ip(ends.0, ends.1).id(id);
+                let part = part.fragment(offset as u16 / 8, more);
+                part.protocol(6).payload(bytes).build()
+            };
+            let (head, tail) = segment.split_at(48);
+            let frames = [part(0, head, true), part(48, tail, false)];
+            let frames = frames.iter().map(Vec::as_slice);
+            send_frames(&site.internet, "eth0", frames).unwrap();
+        };
+        for family in [0, 1] {
+            let together = || reassembled(&site, family);
+            let mut expected = 0;
+            for (round, (flags, passes)) in [(flag::ACK, 1), (flag::SYN, 0)].into_iter().enumerate()
+            {
+                send(family, ATTACKER[family], flags, 1 + round as u16);
+                send(family, CUSTOMER[family], flags, 9 + round as u16);
+                expected += 1 + passes;
+                soon(&format!("{backend}: {expected} packets"), || {
+                    (together() >= expected).then_some(())
+                });
+                assert_eq!(together(), expected, "{backend}: flags {flags:#x}");
+            }
+        }
+    }
+}
+
+/// How many packets the host's stack has put together from fragments.
+fn reassembled(site: &Site, family: usize) -> u64 {
+    let file = ["/proc/net/snmp", "/proc/net/snmp6"][family];
+    let text = site.host.run("cat", &[file]).unwrap().stdout;
+    let text = String::from_utf8(text).unwrap();
+    let number = |text: &str| text.trim().parse().unwrap();
+    if family == 1 {
+        let line = text.lines().find_map(|l| l.strip_prefix("Ip6ReasmOKs"));
+        return number(line.unwrap());
+    }
+    let mut ip = text.lines().filter_map(|l| l.strip_prefix("Ip: "));
+    let names = ip.next().unwrap().split(' ');
+    let place = names.take_while(|name| *name != "ReasmOKs").count();
+    number(ip.next().unwrap().split(' ').nth(place).unwrap())
 }
 
 /// G3, G4, and rules for ports: country NA is not continent NA, `unknown` is

@@ -17,7 +17,7 @@ use weir_kernel::{
 use weir_lab::{
     Side,
     packet::Packet,
-    traffic::{UdpServer, udp_request, udp_send},
+    traffic::{UdpServer, send_frames, udp_request, udp_send},
 };
 
 /// What the backends `nft` and `ipset` are driven by.
@@ -368,6 +368,53 @@ fn root_tagged_frames_of_a_banned_source_are_dropped() {
             }
         }
         assert_eq!(weir.attachment("eth0").0, backend);
+    }
+}
+
+/// Linux takes any number of priority tags (VLAN 0) off a frame: behind as many as
+/// a sender likes, weir judges what is inside, or drops it.
+#[test]
+fn root_stacked_priority_tags_hide_nobody() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
+        let site = Site::new();
+        let weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let servers = [0, 1].map(|family| UdpServer::start(&site.host, at(family)).unwrap());
+        let send = |tags: usize, from: &str| {
+            let wire = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+            let to = addr(HOST[usize::from(addr(from).is_ipv6())]);
+            let frame = (0..tags)
+                .fold(wire, |frame, _| frame.vlan(0))
+                .ip(addr(from), to)
+                .udp(40022, PORT)
+                .build();
+            send_frames(&site.internet, "eth0", [&frame[..]].into_iter()).unwrap();
+        };
+        let most = [1, 2, 3, 4, 8, 9, 12, 40];
+        for (family, server) in servers.iter().enumerate() {
+            let mut expected = 0;
+            for tags in most {
+                send(tags, ATTACKER[family]);
+                send(tags, CUSTOMER[family]);
+                // More than eight are dropped unjudged, where they are seen.
+                expected += u64::from(tags <= 8 || backend == "netfilter");
+                // One wire: what was sent before has come, or does not.
+                send(0, CUSTOMER[family]);
+                expected += 1;
+                soon(
+                    &format!("{backend}: who is not banned, {tags} tags"),
+                    || (server.received() >= expected).then_some(()),
+                );
+                assert_eq!(server.received(), expected, "{backend}: {tags} tags");
+            }
+        }
+        let too_many = if backend == "netfilter" { 0 } else { 2 * 2 * 3 };
+        assert_eq!(weir.packets("too-many-tags"), too_many, "{backend}");
+        let banned = if backend == "netfilter" { 8 } else { 5 };
+        assert_eq!(weir.packets("banned-all"), 2 * banned, "{backend}");
     }
 }
 

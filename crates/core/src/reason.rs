@@ -14,48 +14,50 @@ pub enum Reason {
     NotIp = 1,
     /// Passed: a header is cut or contradicts itself; the host's stack drops it.
     Malformed = 2,
-    /// Passed: more than two VLAN tags.
-    TooManyTags = 3,
     /// Passed: banned, but the allow list holds the source.
-    Allowed = 4,
+    Allowed = 3,
     /// Passed: the source's bans cover other ports only.
-    OtherPort = 5,
+    OtherPort = 4,
     /// Passed: neighbour discovery or DHCP, which keep the host reachable.
-    Essential = 6,
+    Essential = 5,
     /// Passed: its place is denied, but it answers a flow that began here.
-    Reply = 7,
+    Reply = 6,
     /// Passed, would be dropped: the daemon runs with `observe = true`.
-    Observed = 8,
+    Observed = 7,
     /// Dropped: a ban of all ports.
-    BannedAll = 9,
+    BannedAll = 8,
     /// Dropped: a ban of this port.
-    BannedScope = 10,
+    BannedScope = 9,
     /// Dropped: a list holds its source.
-    Listed = 11,
+    Listed = 10,
     /// Dropped: the geofence denies its source.
-    Fenced = 12,
+    Fenced = 11,
     /// Dropped on the way out: a list holds its destination.
-    ListedOut = 13,
+    ListedOut = 12,
     /// Dropped on the way out: the geofence denies its destination.
-    FencedOut = 14,
+    FencedOut = 13,
     /// Dropped: it is for a decoy port, its source unproven.
-    Decoy = 15,
+    Decoy = 14,
     /// Dropped: it completes a handshake with a decoy port, so its source is real.
-    Proven = 16,
+    Proven = 15,
     /// Dropped and answered: a ban that rejects.
-    Rejected = 17,
+    Rejected = 16,
     /// Dropped: a ban that rejects, of a packet that may not be answered, or above
     /// the limit of answers.
-    RejectedSilent = 18,
+    RejectedSilent = 17,
+    /// Dropped: its source is an address that nobody has, such as `0.1.2.3` or
+    /// `::ffff:192.0.2.7`.
+    InvalidSource = 18,
+    /// Dropped: more than eight VLAN tags.
+    TooManyTags = 19,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 19] = [
+    pub const ALL: [Reason; 20] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
-        Self::TooManyTags,
         Self::Allowed,
         Self::OtherPort,
         Self::Essential,
@@ -71,6 +73,8 @@ impl Reason {
         Self::Proven,
         Self::Rejected,
         Self::RejectedSilent,
+        Self::InvalidSource,
+        Self::TooManyTags,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -89,7 +93,6 @@ impl Reason {
             Self::Pass => "pass",
             Self::NotIp => "not-ip",
             Self::Malformed => "malformed",
-            Self::TooManyTags => "too-many-tags",
             Self::Allowed => "allowed",
             Self::OtherPort => "other-port",
             Self::Essential => "essential",
@@ -105,6 +108,8 @@ impl Reason {
             Self::Proven => "proven",
             Self::Rejected => "rejected",
             Self::RejectedSilent => "rejected-silent",
+            Self::InvalidSource => "invalid-source",
+            Self::TooManyTags => "too-many-tags",
         }
     }
 }

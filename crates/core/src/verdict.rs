@@ -2,11 +2,15 @@
 //! as a function: what `weir why` answers by, and what tests hold backends
 //! against.
 
+use std::net::IpAddr;
+
 use crate::{Action, Reason, Scope, class::Said};
 
 /// What is known about a packet's source when it is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked<'a> {
+    /// The source itself.
+    pub source: IpAddr,
     /// Protocol number and destination port, or several that it may be; none:
     /// any of them.
     pub ports: &'a [(u8, u16)],
@@ -16,6 +20,18 @@ pub struct Asked<'a> {
     pub allowed: bool,
     /// Is nothing to be dropped?
     pub observe: bool,
+}
+
+/// Can no host have this address, so that no packet comes from it: `0.0.0.0/8`
+/// (RFC 1122), and `::/24` (RFC 4291: unspecified, IPv4-compatible and -mapped,
+/// reserved) without `::1`? What a host sends to get an address has such a source
+/// and passes: DHCP and IGMP from `0.0.0.0`; router and neighbour solicitations and
+/// multicast listener reports from `::`.
+pub fn is_invalid_source(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(source) => source.octets()[0] == 0,
+        IpAddr::V6(source) => source.to_bits() >> 104 == 0 && !source.is_loopback(),
+    }
 }
 
 /// The exit by which it leaves; `bans`: scopes and actions of all bans in force
@@ -40,7 +56,8 @@ pub fn decide<'s>(bans: impl Iterator<Item = (&'s Scope, Action)>, asked: &Asked
             };
         }
     }
-    match hit.or(asked.denied) {
+    let invalid = is_invalid_source(asked.source).then_some(Reason::InvalidSource);
+    match invalid.or(hit).or(asked.denied) {
         None if any => Reason::OtherPort,
         None => Reason::Pass,
         Some(_) if asked.allowed => Reason::Allowed,
@@ -68,6 +85,7 @@ mod tests {
     fn the_reason_is_the_first_that_drops() {
         let (all, ssh): (Scope, Scope) = ("all".parse().unwrap(), "22/tcp".parse().unwrap());
         let plain = Asked {
+            source: "192.0.2.7".parse().unwrap(),
             ports: &[(6, 22)],
             denied: None,
             allowed: false,
@@ -141,6 +159,46 @@ mod tests {
             assert_eq!(decided, Reason::Rejected, "{bans:?}");
             let decided = decide(bans.into_iter(), &other);
             assert_eq!(decided, Reason::BannedAll, "{bans:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_has_the_addresses_that_begin_with_zeros() {
+        let asked = |source: &str, allowed, observe| Asked {
+            source: source.parse().unwrap(),
+            ports: &[],
+            denied: Said::Fenced(0).reason(),
+            allowed,
+            observe,
+        };
+        for (source, invalid) in [
+            ("0.0.0.0", true),
+            ("0.1.2.3", true),
+            ("0.255.255.255", true),
+            ("1.0.0.0", false),
+            ("127.0.0.1", false),
+            ("::", true),
+            ("::1", false),
+            ("::5", true),
+            ("::1.2.3.4", true),
+            ("::ffff:198.51.100.7", true),
+            ("0:ff:ffff::1", true),
+            ("64:ff9b::1.2.3.4", false),
+            ("100::1", false),
+            ("2001:db8::1", false),
+        ] {
+            let denied = match invalid {
+                true => Reason::InvalidSource,
+                false => Reason::Fenced,
+            };
+            for (allowed, observe, reason) in [
+                (false, false, denied),
+                (false, true, Reason::Observed),
+                (true, false, Reason::Allowed),
+            ] {
+                let decided = decide([].into_iter(), &asked(source, allowed, observe));
+                assert_eq!(decided, reason, "{source}");
+            }
         }
     }
 }

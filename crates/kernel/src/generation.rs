@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 5;
+pub const ABI: u32 = 6;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
@@ -48,7 +48,7 @@ pub const POLICY_NUMBER: u16 = 0x3fff;
 /// `FLOW_CELLS` of bpf/abi.h.
 const FLOW_CELLS: u32 = 65_536;
 /// `R_MAX` of bpf/abi.h.
-pub const REASONS: u32 = 19;
+pub const REASONS: u32 = 20;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
 const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);

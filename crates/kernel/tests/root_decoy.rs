@@ -236,6 +236,7 @@ fn root_decoy_answers_are_right_for_every_header_size() {
                 ("no tag", Packet::eth()),
                 ("a tag", Packet::eth().vlan(5)),
                 ("two tags", Packet::eth().qinq(6).vlan(5)),
+                ("eight tags", (0..8).fold(Packet::eth(), |p, _| p.vlan(0))),
             ] {
                 for words in 0..=10 {
                     let mut options = [1; 40];
@@ -361,7 +362,10 @@ fn root_decoy_leaves_the_rest_alone() {
             trap.dropped(hook, "a SYN with data", &data, Reason::Decoy);
         }
         let from = |source: &str| syn(source, 23);
-        for nobody in ["127.0.0.1", "0.0.0.1", "224.0.0.1", "255.255.255.255"] {
+        for nobody in ["0.0.0.1", "::5", "::ffff:198.51.100.7"] {
+            trap.dropped(hook, nobody, &from(nobody), Reason::InvalidSource);
+        }
+        for nobody in ["127.0.0.1", "224.0.0.1", "255.255.255.255"] {
             trap.passes(hook, nobody, &from(nobody), Reason::Pass);
         }
         for nobody in ["fe80::1", "ff02::1", "::1"] {

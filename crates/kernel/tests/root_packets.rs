@@ -81,6 +81,8 @@ impl Path {
             "192.0.2.10",
             "2001:db8:1:0:8::/80",
             "2001:db8:2::a",
+            "0.1.2.10",
+            "::a",
         ]);
         path.ban("192.0.2.10", "all", 1);
         path.ban("2001:db8:2::a", "22", 5);
@@ -153,6 +155,8 @@ impl Path {
             R::Pass => Reason::Pass,
             R::NotIp => Reason::NotIp,
             R::Malformed => Reason::Malformed,
+            R::InvalidSource | R::TooManyTags if self.observe => Reason::Observed,
+            R::InvalidSource => Reason::InvalidSource,
             R::TooManyTags => Reason::TooManyTags,
             R::Allowed => Reason::Allowed,
             R::BannedAll => Reason::BannedAll,
@@ -206,6 +210,11 @@ fn from(source: &str) -> Packet {
             HOST4.into()
         },
     )
+}
+
+/// Priority tags, which name no VLAN.
+fn tagged(count: usize) -> Packet {
+    (0..count).fold(Packet::eth(), |p, _| p.vlan(0))
 }
 
 fn cases() -> Vec<(&'static str, Packet, Reason)> {
@@ -436,8 +445,111 @@ fn cases() -> Vec<(&'static str, Packet, Reason)> {
                 .vlan(7)
                 .ip4([192, 0, 2, 7], HOST4)
                 .tcp(1, 22),
+            BannedAll,
+        ),
+        (
+            "eight priority tags",
+            tagged(8).ip4([192, 0, 2, 7], HOST4).tcp(1, 22),
+            BannedAll,
+        ),
+        (
+            "eight priority tags, innocent",
+            tagged(8).ip4([192, 0, 2, 1], HOST4).tcp(1, 22),
+            Pass,
+        ),
+        (
+            "nine priority tags",
+            tagged(9).ip4([192, 0, 2, 1], HOST4).tcp(1, 22),
             TooManyTags,
         ),
+        (
+            "from this network",
+            from("0.1.2.3").udp(1, 22),
+            InvalidSource,
+        ),
+        (
+            "from this network, as DHCP",
+            from("0.1.2.3").udp(68, 67),
+            InvalidSource,
+        ),
+        (
+            "without an address",
+            from("0.0.0.0").udp(1, 22),
+            InvalidSource,
+        ),
+        ("DHCP without an address", from("0.0.0.0").udp(68, 67), Pass),
+        (
+            "DHCP reply without an address",
+            from("0.0.0.0").udp(67, 68),
+            InvalidSource,
+        ),
+        (
+            "IGMP without an address",
+            from("0.0.0.0")
+                .options(&[148, 4, 0, 0])
+                .protocol(2)
+                .payload_len(8),
+            Pass,
+        ),
+        (
+            "IPv4-mapped",
+            from("::ffff:192.0.2.1").tcp(1, 22),
+            InvalidSource,
+        ),
+        (
+            "IPv4-compatible",
+            from("::192.0.2.1").icmp6(128, 0),
+            InvalidSource,
+        ),
+        ("from ::/24", from("::5").udp(1, 22), InvalidSource),
+        (
+            "from ::/24 as a neighbour",
+            from("::5").solicitation(HOST6),
+            InvalidSource,
+        ),
+        ("loopback", from("::1").tcp(1, 22), Pass),
+        ("behind ::/24", from("64:ff9b::c000:201").tcp(1, 22), Pass),
+        (
+            "without an IPv6 address",
+            from("::").udp(546, 547),
+            InvalidSource,
+        ),
+        (
+            "duplicate address detection",
+            from("::").solicitation(HOST6),
+            Pass,
+        ),
+        (
+            "router solicitation",
+            from("::").ttl(255).icmp6(133, 0),
+            Pass,
+        ),
+        (
+            "neighbour advertisement from nobody",
+            from("::").advertisement(HOST6),
+            InvalidSource,
+        ),
+        (
+            "listener report",
+            from("::").ttl(1).hop_by_hop().icmp6(143, 0),
+            Pass,
+        ),
+        (
+            "listener report from afar",
+            from("::").ttl(2).hop_by_hop().icmp6(143, 0),
+            InvalidSource,
+        ),
+        (
+            "first fragment of a listener report",
+            from("::").ttl(1).fragment(0, true).icmp6(143, 0),
+            InvalidSource,
+        ),
+        (
+            "allowed, of this network",
+            from("0.1.2.10").tcp(1, 22),
+            Allowed,
+        ),
+        ("allowed, of ::/24", from("::a").tcp(1, 22), Allowed),
         (
             "extension headers",
             from("2001:db8:2::8")
@@ -614,6 +726,61 @@ fn root_packets_with_short_heads() {
     .unwrap();
 }
 
+/// What passes XDP's generic mode comes to whatever is behind it as it was: of a
+/// program for frames of many pages the kernel would copy them and leave the
+/// Ethernet header out (docs/kernel.md). The one behind it is weir's own, by tcx.
+#[test]
+fn root_generic_xdp_leaves_frames_whole() {
+    let net = weir_lab::Net::new().unwrap();
+    let (host, peer) = (net.namespace("h").unwrap(), net.namespace("p").unwrap());
+    let opts = VethOpts::new(&["203.0.113.1/24"], &["203.0.113.2/24"]).unwrap();
+    let veth = net.veth(&host, "e0", &peer, "e0", opts.mtu(9000)).unwrap();
+    let index = host.ifindex("e0").unwrap();
+    let options = Options::bans(Geometry::for_bans(200, 100));
+    let first = Generation::create(1, &options, None).unwrap();
+    let behind = Path::new();
+    let hook = Hook::XdpGeneric;
+    let attach = |program, hook| host.enter(|| Link::attach(program, index, hook)).unwrap();
+    let _generic = attach(first.program(hook), hook).expect("generic mode takes any device");
+    let _tcx = match attach(behind.generation.program(Hook::Tcx), Hook::Tcx) {
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+            println!("skipped: no tcx (Linux 6.6)");
+            return;
+        }
+        attached => attached.expect("tcx attaches behind it"),
+    };
+    let wire = || Packet::eth_between(veth.mac(Side::B), veth.mac(Side::A));
+    let frames: Vec<_> = [0, 40, 300, 1400, 3000, 4000, 8900]
+        .into_iter()
+        .flat_map(|len| ["192.0.2.7", "2001:db8:1::1"].map(|source| (len, source)))
+        .map(|(len, source)| {
+            let source: IpAddr = source.parse().unwrap();
+            let own = match source {
+                IpAddr::V4(_) => IpAddr::from(HOST4),
+                IpAddr::V6(_) => HOST6.into(),
+            };
+            wire().ip(source, own).udp(9, 22).payload_len(len).build()
+        })
+        .collect();
+    const TIMES: usize = 20;
+    let all = frames.iter().cycle().take(frames.len() * TIMES);
+    let sent = traffic::send_frames(&peer, "e0", all.map(Vec::as_slice)).unwrap();
+    assert_eq!(sent as usize, frames.len() * TIMES);
+    let what = "all of them behind generic XDP, their headers whole";
+    wait_for(what, Duration::from_secs(60), || {
+        let seen = behind.counters();
+        let others: u64 = seen.iter().map(|(packets, _)| packets).sum();
+        let banned = seen[Reason::BannedAll as usize].0;
+        assert!(
+            others - banned < 50,
+            "{banned} whole, {} not",
+            others - banned
+        );
+        Ok((banned == sent).then_some(()))
+    })
+    .unwrap();
+}
+
 mod tap {
     #![allow(unsafe_code, reason = "no safe crate makes a TAP with NAPI_FRAGS")]
 
@@ -672,7 +839,7 @@ impl Random {
     }
 }
 
-const SOURCES4: [[u8; 4]; 16] = [
+const SOURCES4: [[u8; 4]; 18] = [
     [192, 0, 2, 7],
     [192, 0, 2, 8],
     [192, 0, 2, 8],
@@ -687,10 +854,12 @@ const SOURCES4: [[u8; 4]; 16] = [
     [198, 51, 99, 255],
     [8, 8, 8, 8],
     [0, 0, 0, 0],
+    [0, 1, 2, 3],
+    [0, 1, 2, 10],
     [224, 0, 0, 1],
     [10, 0, 0, 1],
 ];
-const SOURCES6: [&str; 14] = [
+const SOURCES6: [&str; 17] = [
     "2001:db8:1::1",
     "2001:db8:1::2",
     "2001:db8:1:0:8::5",
@@ -704,6 +873,9 @@ const SOURCES6: [&str; 14] = [
     "fe80::1",
     "::",
     "::ffff:192.0.2.7",
+    "::5",
+    "::a",
+    "::1",
     "2620::1",
 ];
 
@@ -712,11 +884,12 @@ fn generated(r: &mut Random) -> Vec<u8> {
     for _ in 0..r.pick(&[0, 0, 0, 0, 0, 0, 1, 1, 2, 2]) {
         p = if r.one_in(2) { p.vlan(7) } else { p.qinq(8) };
     }
-    if r.one_in(60) {
-        p = p.vlan(9);
+    if r.one_in(30) {
+        let tags = 1 + r.below(10);
+        p = (0..tags).fold(p, |p, _| p.vlan(0));
     }
     let v6 = r.one_in(2);
-    let protocol = r.pick(&[6, 6, 6, 17, 17, 17, 132, 136, 33, 1, 58, 50, 59, 0xfd]);
+    let protocol = r.pick(&[6, 6, 6, 17, 17, 17, 132, 136, 33, 1, 58, 50, 59, 0xfd, 2]);
     if v6 {
         let source: Ipv6Addr = r.pick(&SOURCES6).parse().expect("constants parse");
         p = p.ip6(source, HOST6);
@@ -726,61 +899,6 @@ fn generated(r: &mut Random) -> Vec<u8> {
                 1 => p.routing(),
                 2 => p.auth(),
                 3 => p.fragment(0, r.one_in(2)),
-/// What passes XDP's generic mode comes to whatever is behind it as it was: of a
-/// program for frames of many pages the kernel would copy them and leave the
-/// Ethernet header out (docs/kernel.md). The one behind it is weir's own, by tcx.
-#[test]
-fn root_generic_xdp_leaves_frames_whole() {
-    let net = weir_lab::Net::new().unwrap();
-    let (host, peer) = (net.namespace("h").unwrap(), net.namespace("p").unwrap());
-    let opts = VethOpts::new(&["203.0.113.1/24"], &["203.0.113.2/24"]).unwrap();
-    let veth = net.veth(&host, "e0", &peer, "e0", opts.mtu(9000)).unwrap();
-    let index = host.ifindex("e0").unwrap();
-    let options = Options::bans(Geometry::for_bans(200, 100));
-    let first = Generation::create(1, &options, None).unwrap();
-    let behind = Path::new();
-    let hook = Hook::XdpGeneric;
-    let attach = |program, hook| host.enter(|| Link::attach(program, index, hook)).unwrap();
-    let _generic = attach(first.program(hook), hook).expect("generic mode takes any device");
-    let _tcx = match attach(behind.generation.program(Hook::Tcx), Hook::Tcx) {
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
-            println!("skipped: no tcx (Linux 6.6)");
-            return;
-        }
-        attached => attached.expect("tcx attaches behind it"),
-    };
-    let wire = || Packet::eth_between(veth.mac(Side::B), veth.mac(Side::A));
-    let frames: Vec<_> = [0, 40, 300, 1400, 3000, 4000, 8900]
-        .into_iter()
-        .flat_map(|len| ["192.0.2.7", "2001:db8:1::1"].map(|source| (len, source)))
-        .map(|(len, source)| {
-            let source: IpAddr = source.parse().unwrap();
-            let own = match source {
-                IpAddr::V4(_) => IpAddr::from(HOST4),
-                IpAddr::V6(_) => HOST6.into(),
-            };
-            wire().ip(source, own).udp(9, 22).payload_len(len).build()
-        })
-        .collect();
-    const TIMES: usize = 20;
-    let all = frames.iter().cycle().take(frames.len() * TIMES);
-    let sent = traffic::send_frames(&peer, "e0", all.map(Vec::as_slice)).unwrap();
-    assert_eq!(sent as usize, frames.len() * TIMES);
-    let what = "all of them behind generic XDP, their headers whole";
-    wait_for(what, Duration::from_secs(60), || {
-        let seen = behind.counters();
-        let others: u64 = seen.iter().map(|(packets, _)| packets).sum();
-        let banned = seen[Reason::BannedAll as usize].0;
-        assert!(
-            others - banned < 50,
-            "{banned} whole, {} not",
-            others - banned
-        );
-        Ok((banned == sent).then_some(()))
-    })
-    .unwrap();
-}
-
                 4 if r.one_in(4) => p.fragment(1 + r.below(100) as u16, r.one_in(2)),
                 5 => p.extension(
                     r.pick(&[proto::MOBILITY, proto::HIP, proto::SHIM6]),
@@ -818,10 +936,12 @@ fn root_generic_xdp_leaves_frames_whole() {
         136 => p.udplite(from, to),
         33 => p.dccp(from, to),
         1 => p.icmp(8, 0),
-        58 => p.icmp6(130 + r.below(10) as u8, r.pick(&[0, 0, 0, 1])),
+        58 => p.icmp6(129 + r.below(15) as u8, r.pick(&[0, 0, 0, 1])),
         other => p.protocol(other).payload_len(20),
     };
-    p = p.payload_len(r.below(30) as usize).ttl(r.pick(&[64, 255]));
+    p = p
+        .payload_len(r.below(30) as usize)
+        .ttl(r.pick(&[64, 255, 255, 1]));
     if r.one_in(100) {
         p = p.ethertype(r.pick(&[0x0806, 0x88cc, 0x0800, 0x86dd, 0x8847]));
     }
@@ -867,7 +987,10 @@ fn root_packets_agree_with_the_reference() {
         "{listed} from banned or scoped sources"
     );
     // The others need tables that this path has not.
-    let judged = |reason: &Reason| *reason <= Reason::BannedScope && *reason != Reason::Reply;
+    let judged = |reason: &Reason| {
+        (*reason <= Reason::BannedScope && *reason != Reason::Reply)
+            || *reason >= Reason::InvalidSource
+    };
     for reason in Reason::ALL.into_iter().filter(judged) {
         assert!(
             reasons[reason as usize] >= 10_000,
@@ -895,6 +1018,7 @@ fn root_packets_agree_with_the_reference_on_netfilter() {
         Reason::Observed,
         Reason::BannedAll,
         Reason::BannedScope,
+        Reason::InvalidSource,
     ] {
         let seen = reasons[reason as usize];
         assert!(seen >= 1000, "{reason}: {seen}");

@@ -250,12 +250,12 @@ fn root_wide_bans_drop_what_they_cover_and_nothing_else() {
         let seen = path.reason(&packet);
         assert_eq!(seen, reason, "{name}");
     }
-    // An IPv6 packet that says it is from an IPv4 address is no such packet.
+    // An IPv6 packet that says it is from an IPv4 address is from nobody.
     let mapped = Packet::eth().ip6(
         Ipv4Addr::new(10, 9, 2, 3).to_ipv6_mapped(),
         "2001:db8:ffff::1".parse::<Ipv6Addr>().unwrap(),
     );
-    assert_eq!(path.reason(&mapped.tcp(1, 22)), Pass);
+    assert_eq!(path.reason(&mapped.tcp(1, 22)), InvalidSource);
 
     path.generation.table.set_observe(true);
     assert_eq!(path.reason_of("10.9.2.3"), Observed);

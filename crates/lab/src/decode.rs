@@ -3,8 +3,8 @@
 //! the packet path with. It shares no code with it and no one may make it fast.
 //!
 //! Where the standards leave a choice, the rules are:
-//! * At most two VLAN tags (0x8100, 0x88a8), those held beside the frame
-//!   included; a third makes `TooManyTags`. A cut link header is `Malformed`.
+//! * At most eight VLAN tags (0x8100, 0x88a8), those held beside the frame
+//!   included; a ninth makes `TooManyTags`. A cut link header is `Malformed`.
 //! * IPv4 needs 20 bytes, version 4, ihl ≥ 5, ihl × 4 bytes in the frame and a
 //!   total length of at least that, else `Malformed`.
 //! * The packet ends where the frame ends or where the IP length says,
@@ -13,13 +13,17 @@
 //! * An IPv6 chain has at most six extension headers, each of them whole;
 //!   longer or cut is `Unknown`. A fragment header counts like any other.
 //! * IPv4 knows no chain: AH there is a protocol without ports.
+//! * From 0.0.0.0/8 and ::/24 nobody sends; but a host without an address sends
+//!   DHCP requests and IGMP from 0.0.0.0, and from :: router and neighbour
+//!   solicitations and multicast listener messages with the hop limits that their
+//!   RFCs demand. ::1 is for the stack to refuse.
 
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-const MAX_TAGS: usize = 2;
+const MAX_TAGS: usize = 8;
 const MAX_EXTENSIONS: usize = 6;
 
 /// What a frame carries.
@@ -31,6 +35,8 @@ pub struct Decoded {
     pub transport: Transport,
     /// Neighbour discovery or DHCP, never dropped.
     pub essential: bool,
+    /// What a host sends that has no address yet.
+    pub without_address: bool,
 }
 
 /// The network layer of a frame.
@@ -40,7 +46,7 @@ pub enum L3 {
     NotIp,
     /// A header that is cut or contradicts itself.
     Malformed,
-    /// A third VLAN tag.
+    /// A ninth VLAN tag.
     TooManyTags,
     /// IPv4 from this source.
     V4(Ipv4Addr),
@@ -77,6 +83,7 @@ impl Decoded {
             l3,
             transport: Transport::Unknown,
             essential: false,
+            without_address: false,
         }
     }
 }
@@ -142,10 +149,12 @@ fn ip4(bytes: &[u8]) -> Decoded {
             dst: 67
         }
     );
+    let request = matches!(transport, Transport::Ports { dst: 67, .. });
     Decoded {
         l3: L3::V4(src),
         transport,
         essential: dhcp && !fragment,
+        without_address: !fragment && ((dhcp && request) || bytes[9] == 2),
     }
 }
 
@@ -178,10 +187,18 @@ fn ip6(bytes: &[u8]) -> Decoded {
                     dst: 546
                 }
             ));
+    let icmp = chain.transport == Transport::NoPorts { proto: 58 } && !chain.fragment;
+    let without_address = icmp
+        && match chain.upper {
+            [133 | 135, 0, ..] => hop_limit == 255,
+            [130..=132 | 143, _, ..] => hop_limit == 1,
+            _ => false,
+        };
     Decoded {
         l3: L3::V6(src.into()),
         transport: chain.transport,
         essential,
+        without_address,
     }
 }
 
@@ -387,8 +404,6 @@ pub enum Reason {
     NotIp,
     /// A header cut or contradicting itself.
     Malformed,
-    /// More than two VLAN tags.
-    TooManyTags,
     /// A ban applies, the allow list wins.
     Allowed,
     /// A ban of all ports.
@@ -399,6 +414,10 @@ pub enum Reason {
     OtherPort,
     /// A ban applies, but the network would break.
     Essential,
+    /// Nobody has the source.
+    InvalidSource,
+    /// More than eight VLAN tags.
+    TooManyTags,
 }
 
 /// The verdict that every hook has to reach.
@@ -407,10 +426,18 @@ pub fn reference_verdict(packet: &Decoded, table: &Table, allow: &Allow) -> (Ver
         L3::NotIp => return (Verdict::Pass, Reason::NotIp),
         L3::Malformed if table.drop_malformed => return (Verdict::Drop, Reason::Malformed),
         L3::Malformed => return (Verdict::Pass, Reason::Malformed),
-        L3::TooManyTags => return (Verdict::Pass, Reason::TooManyTags),
+        L3::TooManyTags => return (Verdict::Drop, Reason::TooManyTags),
         L3::V4(src) => IpAddr::V4(src),
         L3::V6(src) => IpAddr::V6(src),
     };
+    if nobody(src) {
+        let unspecified = src.is_unspecified();
+        return match allow.prefixes.iter().any(|prefix| prefix.contains(src)) {
+            _ if unspecified && packet.without_address => (Verdict::Pass, Reason::Pass),
+            true => (Verdict::Pass, Reason::Allowed),
+            false => (Verdict::Drop, Reason::InvalidSource),
+        };
+    }
     if unbannable(src) {
         return (Verdict::Pass, Reason::Pass);
     }
@@ -444,11 +471,19 @@ fn covers(scope: &Scope, transport: Transport) -> bool {
     }
 }
 
+/// Is this an address that no host has?
+fn nobody(src: IpAddr) -> bool {
+    match src {
+        IpAddr::V4(src) => src.octets()[0] == 0,
+        IpAddr::V6(src) => src.octets()[..3] == [0, 0, 0] && src != Ipv6Addr::LOCALHOST,
+    }
+}
+
 fn unbannable(src: IpAddr) -> bool {
     match src {
-        IpAddr::V4(src) => src.is_unspecified() || src.is_multicast() || src.is_broadcast(),
+        IpAddr::V4(src) => src.is_multicast() || src.is_broadcast(),
         IpAddr::V6(src) => {
-            src.is_unspecified() || src.is_multicast() || src.segments()[0] & 0xffc0 == 0xfe80
+            src.is_loopback() || src.is_multicast() || src.segments()[0] & 0xffc0 == 0xfe80
         }
     }
 }
@@ -489,10 +524,12 @@ mod tests {
             (0, 0, L3::V4(A4)),
             (1, 0, L3::V4(A4)),
             (2, 0, L3::V4(A4)),
-            (3, 0, L3::TooManyTags),
+            (8, 0, L3::V4(A4)),
+            (9, 0, L3::TooManyTags),
             (1, 1, L3::V4(A4)),
-            (2, 1, L3::TooManyTags),
-            (0, 3, L3::TooManyTags),
+            (7, 1, L3::V4(A4)),
+            (8, 1, L3::TooManyTags),
+            (0, 9, L3::TooManyTags),
         ] {
             assert_eq!(
                 decode(&ssh(tagged(tags)), beside).l3,
@@ -725,6 +762,9 @@ mod tests {
             ],
         };
         let none = Allow::default();
+        let this_network = Allow {
+            prefixes: vec![Prefix::new([0, 0, 0, 0], 8)],
+        };
         let p4 = |src: [u8; 4]| Packet::eth().ip4(src, B4);
         let part = [10, 0, 0, 2];
         let later = p4(part).fragment(9, false).protocol(6).payload_len(20);
@@ -827,7 +867,30 @@ mod tests {
                 &none,
                 (Drop, R::BannedAll),
             ),
-            ("this host", p4([0; 4]).tcp(1, 22), &none, (Pass, R::Pass)),
+            (
+                "this host",
+                p4([0; 4]).tcp(1, 22),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "this host's dhcp",
+                p4([0; 4]).udp(68, 67),
+                &none,
+                (Pass, R::Pass),
+            ),
+            (
+                "this network's",
+                p4([0, 1, 2, 3]).udp(68, 67),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "this network's, allowed",
+                p4([0, 1, 2, 3]).tcp(1, 22),
+                &this_network,
+                (Pass, R::Allowed),
+            ),
             (
                 "multicast",
                 p4([224, 0, 0, 1]).tcp(1, 22),
@@ -838,6 +901,51 @@ mod tests {
             (
                 "::",
                 Packet::eth().ip6([0; 8], B6).tcp(1, 22),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "is the address free?",
+                Packet::eth().ip6([0; 8], B6).ttl(255).icmp6(135, 0),
+                &none,
+                (Pass, R::Pass),
+            ),
+            (
+                "it is mine, says ::",
+                Packet::eth().ip6([0; 8], B6).ttl(255).icmp6(136, 0),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "the same from ::5",
+                Packet::eth()
+                    .ip6([0, 0, 0, 0, 0, 0, 0, 5], B6)
+                    .ttl(255)
+                    .icmp6(135, 0),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "a listener's report",
+                Packet::eth()
+                    .ip6([0; 8], B6)
+                    .ttl(1)
+                    .hop_by_hop()
+                    .icmp6(143, 0),
+                &none,
+                (Pass, R::Pass),
+            ),
+            (
+                "IPv4-mapped",
+                Packet::eth()
+                    .ip6(Ipv4Addr::from(all).to_ipv6_mapped(), B6)
+                    .tcp(1, 22),
+                &none,
+                (Drop, R::InvalidSource),
+            ),
+            (
+                "loopback",
+                Packet::eth().ip6(Ipv6Addr::LOCALHOST, B6).tcp(1, 22),
                 &none,
                 (Pass, R::Pass),
             ),
@@ -850,9 +958,9 @@ mod tests {
             ("malformed", p4(all).ihl(2), &none, (Pass, R::Malformed)),
             (
                 "tags",
-                Packet::eth().vlan(1).vlan(2).vlan(3).ip4(all, B4),
+                (0..9).fold(Packet::eth(), |p, _| p.vlan(0)).ip4(all, B4),
                 &none,
-                (Pass, R::TooManyTags),
+                (Drop, R::TooManyTags),
             ),
         ] {
             assert_eq!(

@@ -65,6 +65,7 @@ impl Service {
         };
         let said = self.border.judge(self, addr, port);
         let asked = Asked {
+            source: addr,
             ports: &ports,
             denied: said.as_ref().map(|(reason, _)| *reason),
             allowed: exempt.is_some(),
