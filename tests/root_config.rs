@@ -356,6 +356,18 @@ fn root_the_cap_evicts_within_the_producer() {
     assert!(!site.connects("203.0.113.101", at(0)));
     assert!(!site.connects("198.51.100.60", at(0)));
     site.serves(CUSTOMER[0], at(0));
+    // With room again the alert is over.
+    for n in 45..=48 {
+        weir.ask(&["unban", &format!("198.51.100.{n}")]).done();
+    }
+    soon("no alert", || {
+        let status = weir.json(&["status"]);
+        status["alerts"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+            .then_some(())
+    });
 }
 
 #[test]

@@ -105,8 +105,7 @@ pub const KEPT: [Capability; 4] = [
 pub fn may_detach() -> bool {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     // Before Linux 5.8, and on it, CAP_SYS_ADMIN stands for the other.
-    has(Capability::CAP_NET_ADMIN)
-        && (has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN))
+    has(Capability::CAP_NET_ADMIN) && (has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN))
 }
 
 /// Kept as well when the backend is `ipset`: libxt_set of iptables asks for the

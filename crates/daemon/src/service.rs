@@ -289,8 +289,9 @@ impl Service {
                 self.alerts.clear("insert");
                 self.evicted(&inserted.evicted);
             }
-            Err(error) => {
-                tracing::debug!("bulk insert: {error}");
+            Err(ended) => {
+                tracing::debug!("bulk insert: {ended}");
+                self.evicted(&ended.done.evicted);
                 self.insert_one_by_one(&mut decided);
             }
         }
@@ -314,9 +315,10 @@ impl Service {
                     self.evicted(&inserted.evicted);
                     true
                 }
-                Err(error) => {
+                Err(ended) => {
+                    self.evicted(&ended.done.evicted);
                     failed += 1;
-                    first.get_or_insert((entry.subject, error));
+                    first.get_or_insert((entry.subject, ended.error));
                     false
                 }
             },
@@ -332,7 +334,18 @@ impl Service {
             .raise("insert", format!("cannot ban {subject}{more}: {error}"));
     }
 
-    fn evicted(&self, evicted: &[Entry]) {
+    /// The alert that a table is full is over once a twentieth of it is free:
+    /// not with the first place, which the next ban takes.
+    pub(crate) fn follow_usage(&self) {
+        let usage = self.backend.usage();
+        let has_room = |used, most| used + most / 20 < most;
+        if has_room(usage.bans, usage.max_bans) && has_room(usage.wide, usage.max_wide) {
+            self.alerts.clear("table-full");
+        }
+    }
+
+    /// Says and remembers who had to go at a table's cap.
+    pub(crate) fn evicted(&self, evicted: &[Entry]) {
         if evicted.is_empty() {
             return;
         }
@@ -415,12 +428,13 @@ impl Service {
         }]);
         match self.backend.insert(std::slice::from_ref(&entry)) {
             Ok(inserted) => self.evicted(&inserted.evicted),
-            Err(error) => {
+            Err(ended) => {
+                self.evicted(&ended.done.evicted);
                 self.store.remember([Change::Unban {
                     subject,
                     policy: entry.policy,
                 }]);
-                return Err(error.into());
+                return Err(ended.error.into());
             }
         }
         self.events.tell(&self.geography.placed(Event::ban(&ban)));

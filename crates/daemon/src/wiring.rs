@@ -284,7 +284,7 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
     if !plan.insert.is_empty() {
         marked(&alerts, filling.begin());
     }
-    let restored = insert_restored(&*backend, &plan.insert, &alerts);
+    let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
     marked(&alerts, filling.end());
     let restored = if taken_over > 0 && !partly {
         format!("{taken_over} bans taken over from the kernel")
@@ -327,28 +327,44 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
             break; // Its rows still have the wall clock; there is an alert.
         }
     }
+    service.evicted(&evicted);
     Ok(service)
 }
 
-fn insert_restored(backend: &dyn Backend, entries: &[Entry], alerts: &Alerts) -> usize {
+/// How many are in force again, and who had to go for them at the cap.
+fn insert_restored(
+    backend: &dyn Backend,
+    entries: &[Entry],
+    alerts: &Alerts,
+) -> (usize, Vec<Entry>) {
     if entries.is_empty() {
-        return 0;
+        return (0, Vec::new());
     }
-    let Err(error) = backend.insert(entries) else {
-        return entries.len();
+    let ended = match backend.insert(entries) {
+        Ok(done) => return (entries.len(), done.evicted),
+        Err(ended) => ended,
     };
-    tracing::warn!("restoring bans in bulk: {error}; one by one");
-    let mut restored = 0;
+    tracing::warn!("restoring bans in bulk: {ended}; one by one");
+    let (mut restored, mut evicted) = (0, ended.done.evicted);
     for entry in entries {
         match backend.insert(std::slice::from_ref(entry)) {
-            Ok(_) => restored += 1,
-            Err(error) => alerts.raise(
-                "restore",
-                format!("cannot restore the ban of {}: {error}", entry.subject),
-            ),
+            Ok(done) => {
+                restored += 1;
+                evicted.extend(done.evicted);
+            }
+            Err(ended) => {
+                evicted.extend(ended.done.evicted);
+                alerts.raise(
+                    "restore",
+                    format!(
+                        "cannot restore the ban of {}: {}",
+                        entry.subject, ended.error
+                    ),
+                );
+            }
         }
     }
-    restored
+    (restored, evicted)
 }
 
 /// Without the mark, bans that a daemon had no time to restore count as lifted.
@@ -387,6 +403,7 @@ fn maintain(service: &Service) {
     let mut routed = Vec::new();
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
+        service.follow_usage();
         follow_default_routes(service, &mut routed);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());

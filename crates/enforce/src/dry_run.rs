@@ -11,7 +11,7 @@ use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Inserted, PacketEvent, Settings, Usage, book::Book,
+    InsertError, Inserted, PacketEvent, Settings, Usage, book::Book,
 };
 
 /// The backend `dry-run`.
@@ -38,13 +38,13 @@ impl Backend for DryRun {
         "dry-run"
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let mut book = self.book();
         let mut done = Inserted::default();
-        for entry in entries {
-            done.count(book.insert(entry)?);
-        }
-        Ok(done)
+        let outcome = entries
+            .iter()
+            .try_for_each(|entry| book.insert(entry).map(|put| done.count(put)));
+        done.with(outcome)
     }
 
     fn remove(
@@ -174,7 +174,7 @@ mod tests {
             let evicted = done.evicted[0].subject.to_string();
             assert!(evicted.ends_with(evicts), "{evicted} for {subject}");
             let manual = entry(subject.replace("12", "13"), Producer::Manual);
-            let error = backend.insert(&[manual]).expect_err("it is full");
+            let error = Error::from(backend.insert(&[manual]).expect_err("it is full"));
             assert_eq!(
                 matches!(error, Error::WideFull(MAX_WIDE)),
                 evicts == "/25",

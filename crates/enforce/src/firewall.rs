@@ -17,7 +17,7 @@ use weir_kernel::device::Device;
 
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
-    Error, Inserted, Limit, PacketEvent, Settings, Usage,
+    Error, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
     book::{Book, Pending},
     choice::without_decoys,
     span::Covered,
@@ -146,14 +146,13 @@ impl<F: Firewall> Backend for F {
         self.lacks()
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let (done, outcome) = {
             let mut desired = self.desired();
             let Desired { book, pending, .. } = &mut *desired;
             book.insert_pending(entries, pending)
         };
-        self.put_pending()?;
-        outcome.map(|()| done)
+        done.with(self.put_pending().and(outcome))
     }
 
     fn remove(

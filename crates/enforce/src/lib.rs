@@ -106,7 +106,32 @@ pub struct Inserted {
     pub evicted: Vec<Entry>,
 }
 
+/// An insertion that ended early, and what it had done until then: bans that
+/// were evicted are gone whatever came after.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct InsertError {
+    /// As if it had ended there.
+    pub done: Inserted,
+    /// Why it ended.
+    pub error: Error,
+}
+
+impl From<InsertError> for Error {
+    fn from(ended: InsertError) -> Self {
+        ended.error
+    }
+}
+
 impl Inserted {
+    /// The outcome of an insertion that did this.
+    fn with(self, outcome: Result<(), Error>) -> Result<Self, InsertError> {
+        match outcome {
+            Ok(()) => Ok(self),
+            Err(error) => Err(InsertError { done: self, error }),
+        }
+    }
+
     fn count(&mut self, put: book::Put) {
         match put.replaced {
             true => self.replaced += 1,
@@ -218,7 +243,7 @@ pub trait Backend: Send + Sync {
     /// Puts entries into force; the same (subject, policy) again replaces the
     /// expiry, and the policy's twin goes. On an error those before the named one are in force, and of a
     /// large number perhaps others: they are inserted by several threads.
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error>;
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError>;
 
     /// Lifts the bans of exactly this subject (of one producer and scope when
     /// named); returns what was lifted.

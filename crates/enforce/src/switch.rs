@@ -15,7 +15,7 @@ use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, Inserted, Limit, PacketEvent, Settings, Usage,
+    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
     claim::Claim,
     ipset,
     kernel::{self, KernelConfig},
@@ -185,7 +185,7 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
         there.settings.backend = other.choice();
         let taken = other
             .open(&there, (0, 0))
-            .and_then(|before| present.insert(&before.entries()?));
+            .and_then(|before| Ok(present.insert(&before.entries()?)?));
         if let Err(error) = taken {
             tracing::warn!("bans of the earlier backend are not taken over: {error}");
         }
@@ -360,13 +360,14 @@ impl Backend for Switch {
         self.backend().limits()
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let coming = self.coming();
         let done = self.backend().insert(entries)?;
-        if let Some(next) = &*coming {
-            next.insert(entries)?;
-        }
-        Ok(done)
+        let outcome = match &*coming {
+            Some(next) => next.insert(entries).map(drop).map_err(Error::from),
+            None => Ok(()),
+        };
+        done.with(outcome)
     }
 
     fn remove(

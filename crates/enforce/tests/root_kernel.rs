@@ -193,9 +193,15 @@ fn root_the_cap_is_kept_within_a_producer() {
     );
     // Nothing of its own to give up, and manual bans give up nothing.
     for producer in [jail("new"), Producer::Manual] {
-        let error = backend.insert(&[entry(999, producer, 60)]).unwrap_err();
+        let error = Error::from(backend.insert(&[entry(999, producer, 60)]).unwrap_err());
         assert!(matches!(error, Error::Full(100)), "{error}");
     }
+    // Who had to go before an insertion ended early is told all the same.
+    let (loud, refused) = (entry(200, jail("loud"), 5000), entry(998, jail("new"), 60));
+    let ended = backend.insert(&[loud, refused]).unwrap_err();
+    assert!(matches!(ended.error, Error::Full(100)), "{ended}");
+    let gone: Vec<_> = ended.done.evicted.iter().map(|e| e.subject).collect();
+    assert_eq!((ended.done.new, gone), (1, vec![subject(90)]));
     // The same ban again needs no place.
     assert_eq!(
         backend
@@ -284,7 +290,10 @@ fn root_refused_bans_leave_the_tables_as_they_are() {
         let (mut placed, mut refused) = (0, 0);
         for port in 1..=300 {
             Arc::make_mut(&mut ban.policy).scope = format!("{port}/tcp").parse().unwrap();
-            match backend.insert(std::slice::from_ref(&ban)) {
+            match backend
+                .insert(std::slice::from_ref(&ban))
+                .map_err(Error::from)
+            {
                 Ok(done) => placed += done.new,
                 Err(Error::Crowded(subject)) if subject == ban.subject => refused += 1,
                 Err(error) => panic!("{addr}, port {port}: {error}"),
@@ -397,7 +406,10 @@ fn root_policy_numbers_are_given_out_again() {
     let mut refused = None;
     for n in 0..MAX_POLICIES {
         let ban = banned(2000 + n * 2, 30_000 + n as u16);
-        match backend.insert(std::slice::from_ref(&ban)) {
+        match backend
+            .insert(std::slice::from_ref(&ban))
+            .map_err(Error::from)
+        {
             Ok(_) => {}
             Err(Error::Policies(most)) => {
                 assert_eq!(most, MAX_POLICIES as usize - 1);

@@ -139,7 +139,9 @@ pub(super) fn start(shared: &Arc<Shared>, keeper: Arc<Keeper>) {
     let about = keeper.about();
     let thread = {
         let shared = shared.clone();
-        threads::spawn(format!("list-{}", keeper.name()), move || keeper.run(&shared))
+        threads::spawn(format!("list-{}", keeper.name()), move || {
+            keeper.run(&shared)
+        })
     };
     if let Err(error) = thread {
         let message = format!("cannot start its thread, so it is not refreshed: {error}");

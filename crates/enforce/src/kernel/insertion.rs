@@ -14,6 +14,10 @@ use crate::{Entry, Error, Inserted, Policy};
 /// Entries inserted under one read lock: a switch of generations waits at most
 /// some 100 µs for it.
 const LOCK_CHUNK: usize = 1024;
+/// From this many entries on, room is made for all of them at once.
+const BULK: usize = 4096;
+/// Entries that are worth a thread of their own: some 10 ms.
+const SHARE: usize = 1 << 15;
 /// Entries whose places are read ahead together.
 const WARM: usize = 16;
 
@@ -106,14 +110,51 @@ impl Kernel {
         Ok((entries.len(), Stop::Done))
     }
 
-    pub(super) fn insert_in_turn(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        let mut done = Inserted::default();
+    /// Inserts them, by several threads when there are many; `done` is what was
+    /// done in any case.
+    pub(super) fn insert_all(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
+        self.prepare_answers(entries)?;
+        if entries.len() > BULK {
+            self.reserve(entries)?;
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let writers = (entries.len() / SHARE).min(cores);
+        if writers < 2 {
+            return self.insert_in_turn(entries, done);
+        }
+        std::thread::scope(|scope| {
+            let insert = |share| {
+                let mut done = Inserted::default();
+                let outcome = self.insert_in_turn(share, &mut done);
+                (done, outcome)
+            };
+            let writers: Vec<_> = entries
+                .chunks(entries.len().div_ceil(writers))
+                .map(|share| scope.spawn(move || insert(share)))
+                .collect();
+            let mut outcome = Ok(());
+            for writer in writers {
+                let (inserted, ended) = writer.join().expect("inserting does not panic");
+                done.new += inserted.new;
+                done.replaced += inserted.replaced;
+                done.evicted.extend(inserted.evicted);
+                outcome = outcome.and(ended);
+            }
+            outcome
+        })
+    }
+
+    pub(super) fn insert_in_turn(
+        &self,
+        entries: &[Entry],
+        done: &mut Inserted,
+    ) -> Result<(), Error> {
         for entries in entries.chunks(LOCK_CHUNK) {
             let mut rest = entries;
             let mut grown = None;
             while !rest.is_empty() {
-                let (inserted, stop) = self.insert_run(rest, &mut done)?;
-                self.lift_twins(&rest[..inserted], &mut done)?;
+                let (inserted, stop) = self.insert_run(rest, done)?;
+                self.lift_twins(&rest[..inserted], done)?;
                 rest = &rest[inserted..];
                 match stop {
                     Stop::Done => {}
@@ -124,8 +165,7 @@ impl Kernel {
                         }
                     }
                     Stop::AtWideCap => {
-                        done.evicted
-                            .extend(self.make_room_wide(&rest[0].policy.producer)?);
+                        self.make_room_wide(&rest[0].policy.producer, done)?;
                     }
                     Stop::NoRoom(geometry) => {
                         let subject = rest[0].subject;
@@ -145,7 +185,7 @@ impl Kernel {
                 }
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Lifts what these entries replace under their policies' other action.

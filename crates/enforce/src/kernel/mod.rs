@@ -43,7 +43,7 @@ pub use weir_kernel::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
+    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
 };
 use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
@@ -66,10 +66,6 @@ pub struct KernelConfig {
     pub settings: Settings,
 }
 
-/// From this many entries on, room is made for all of them at once.
-const BULK: usize = 4096;
-/// Entries that are worth a thread of their own: some 10 ms.
-const SHARE: usize = 1 << 15;
 /// Buckets swept a second at most: 16 MiB, some 5 ms.
 const SWEEP_CHUNK: usize = 1 << 18;
 
@@ -253,7 +249,9 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         // Not allowed to look is not: there is nothing.
         Err(error) => {
-            return Err(weir_kernel::Error::new(format!("look at {}", pins.display()), error).into());
+            return Err(
+                weir_kernel::Error::new(format!("look at {}", pins.display()), error).into(),
+            );
         }
     }
     let instance = InstanceDir::open(pin_root, instance)?;
@@ -437,30 +435,10 @@ impl Backend for Kernel {
         self.effective().limits()
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, Error> {
-        self.prepare_answers(entries)?;
-        if entries.len() > BULK {
-            self.reserve(entries)?;
-        }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let writers = (entries.len() / SHARE).min(cores);
-        if writers < 2 {
-            return self.insert_in_turn(entries);
-        }
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let mut done = Inserted::default();
-        std::thread::scope(|scope| {
-            let writers: Vec<_> = entries
-                .chunks(entries.len().div_ceil(writers))
-                .map(|share| scope.spawn(|| self.insert_in_turn(share)))
-                .collect();
-            for writer in writers {
-                let inserted = writer.join().expect("inserting does not panic")?;
-                done.new += inserted.new;
-                done.replaced += inserted.replaced;
-                done.evicted.extend(inserted.evicted);
-            }
-            Ok(done)
-        })
+        let outcome = self.insert_all(entries, &mut done);
+        done.with(outcome)
     }
 
     fn remove(

@@ -9,7 +9,7 @@ use weir_core::{Prefix, Producer, Subject};
 use weir_kernel::{Key, WideBan, WideBans, WidePlaced, wide::MAX_WIDE};
 
 use super::{Kernel, Tables};
-use crate::{Entry, Error};
+use crate::{Entry, Error, Inserted};
 
 impl Kernel {
     pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
@@ -35,14 +35,18 @@ impl Kernel {
         Ok(placed)
     }
 
-    /// Makes room for an entry of this producer; returns who had to go, unless
-    /// it is enough that what was over is gone.
-    pub(super) fn make_room_wide(&self, producer: &Producer) -> Result<Option<Entry>, Error> {
+    /// Makes room for an entry of this producer; somebody has to go for it,
+    /// unless it is enough that what was over is gone.
+    pub(super) fn make_room_wide(
+        &self,
+        producer: &Producer,
+        done: &mut Inserted,
+    ) -> Result<(), Error> {
         let full = Error::WideFull(MAX_WIDE);
         let tables = self.tables();
         let mut wide = self.wide();
         if wide.expire(self.clock.now())? > 0 {
-            return Ok(None);
+            return Ok(());
         }
         if *producer == Producer::Manual {
             return Err(full);
@@ -55,10 +59,11 @@ impl Kernel {
         let Some(victim) = victim else {
             return Err(full);
         };
-        wide.remove(victim.prefix, |policy| policy == victim.policy)?;
+        let removed = wide.remove(victim.prefix, |policy| policy == victim.policy);
         tables.tell(&wide);
         self.evicted.fetch_add(1, Ordering::Relaxed);
-        self.wide_entry(victim).map(Some).ok_or(full)
+        done.evicted.extend(self.wide_entry(victim));
+        removed.map(drop).map_err(Error::from)
     }
 
     pub(super) fn lift_wide(
@@ -133,7 +138,7 @@ impl Kernel {
             .filter(|ban| Subject::new(ban.prefix).is_ok_and(|s| self.key(s).is_some()))
             .collect();
         let entries: Vec<_> = bans.iter().filter_map(|b| self.wide_entry(*b)).collect();
-        self.insert_in_turn(&entries)?;
+        self.insert_in_turn(&entries, &mut Inserted::default())?;
         for ban in bans {
             self.lift_wide(ban.prefix, |policy| policy == ban.policy)?;
         }
