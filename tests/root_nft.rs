@@ -4,13 +4,17 @@
 mod common;
 
 use std::{
+    fs,
     net::SocketAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     Side,
+    mmdb::{Mmdb, country},
     packet::Packet,
     traffic::{TcpServer, UdpServer, send_frames, udp_send},
 };
@@ -180,6 +184,33 @@ fn root_nft_sees_what_prerouting_does_not() {
     }
 }
 
+/// nftables drops them at ingress before any rule, as the IP stack would have
+/// done, and it is the kernel that counts them.
+#[test]
+fn root_nft_leaves_malformed_packets_to_the_kernels_counter() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    const SENT: u64 = 5;
+    let site = Site::new();
+    let (weir, _server) = start(&site);
+    judges(&weir, AT_INGRESS);
+    let errors = |family| stack_counted(&site, &[["Ip:InHdrErrors", "Ip6InHdrErrors"][family]]);
+    for family in [0, 1] {
+        let (before, banned) = (errors(family), weir.packets("banned-all"));
+        let packet = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A))
+            .ip(addr(ATTACKER[family]), addr(HOST[family]))
+            .udp(40022, PORT);
+        let frame = packet.version(7).pad().build();
+        let frames = (0..SENT).map(|_| frame.as_slice());
+        assert_eq!(send_frames(&site.internet, "eth0", frames).unwrap(), SENT);
+        soon("them to be counted", || {
+            (errors(family) == before + SENT).then_some(())
+        });
+        assert_eq!(weir.packets("banned-all"), banned);
+    }
+}
+
 /// Those whose ban rejects leave ingress for prerouting, which has the answers:
 /// a thousand a second and no more, and none to resets.
 #[test]
@@ -225,5 +256,348 @@ fn root_nft_rejects_so_many_and_counts_once() {
         assert!(!site.connects(who, at(family)));
         assert!(weir.packets("banned-all") > after[2]);
         site.serves(CUSTOMER[family], at(family));
+    }
+}
+
+/// Fixed attackers and some more ranges each time: lists and places that change.
+struct Lists {
+    list: PathBuf,
+    turn: u32,
+}
+
+impl Lists {
+    const RANGES: u32 = 4000;
+
+    fn new(weir: &Weir) -> Self {
+        let mut new = Self {
+            list: weir.path("bad.txt"),
+            turn: 0,
+        };
+        new.change();
+        new
+    }
+
+    fn change(&mut self) {
+        self.turn += 1;
+        let listed = [ATTACKER, CUSTOMER].concat();
+        let mut text: String = listed.iter().map(|who| format!("{who}\n")).collect();
+        // Of documentation's and tests' networks, none of them a sender.
+        for n in 0..Self::RANGES {
+            let (a, b) = (n >> 8, n & 255);
+            let turn = self.turn & 63;
+            text += &format!(
+                "198.19.{}.{b}\n2001:db8:f00:{n:x}::{turn:x}\n",
+                (a + turn) & 255
+            );
+        }
+        let new = self.list.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &self.list).unwrap();
+    }
+}
+
+/// Senders that never stop: one packet each, again and again.
+struct Stream<'a> {
+    stop: &'a AtomicBool,
+    sent: &'a AtomicU64,
+}
+
+impl Stream<'_> {
+    fn run(&self, site: &Site, from: &[&str], port: u16) {
+        let from: Vec<_> = from.iter().map(|who| addr(who)).collect();
+        while !self.stop.load(Ordering::Relaxed) {
+            for who in &from {
+                let to = SocketAddr::new(addr(HOST[usize::from(who.is_ipv6())]), port);
+                let some = udp_send(&site.internet, Some(*who), to, b"x", 20).unwrap();
+                self.sent.fetch_add(some, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Ends the stream, whatever becomes of the test.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The sum of these counters of the host's IP stack: `Ip:InHdrErrors`, or in
+/// IPv6 `Ip6InHdrErrors`.
+fn stack_counted(site: &Site, wanted: &[&str]) -> u64 {
+    let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+    let [v4, v6] = site.host.enter(|| ["snmp", "snmp6"].map(read)).unwrap();
+    let lines: Vec<Vec<&str>> = v4.lines().map(|line| line.split(' ').collect()).collect();
+    // Names, and their values in the line below.
+    let v4 = lines.chunks_exact(2).flat_map(|pair| {
+        let pairs = pair[0].iter().zip(&pair[1]).skip(1);
+        pairs.map(|(name, value)| (format!("{}{name}", pair[0][0]), *value))
+    });
+    let v6 = v6.lines().filter_map(|line| {
+        let (name, value) = line.split_once(char::is_whitespace)?;
+        Some((name.to_owned(), value.trim()))
+    });
+    v4.chain(v6)
+        .filter(|(name, _)| wanted.contains(&name.as_str()))
+        .map(|(_, value)| value.parse::<u64>().unwrap())
+        .sum()
+}
+
+/// UDP datagrams that reached its sockets, whether there was room or not.
+fn udp_arrived(site: &Site) -> u64 {
+    let v4 = ["Udp:InDatagrams", "Udp:InErrors"];
+    stack_counted(
+        site,
+        &[&v4[..], &["Udp6InDatagrams", "Udp6InErrors"]].concat(),
+    )
+}
+
+/// A list changes, the geofence changes, the daemon dies and starts again: not
+/// one packet of whom both versions deny comes through.
+#[test]
+fn root_nft_lists_hold_while_they_change() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    const CHANGES: u32 = 25;
+    const KILLS: u32 = 15;
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "");
+    let mut lists = Lists::new(&weir);
+    let places = Mmdb::new("Test-Country")
+        .with("198.51.100.0/24", country("RU", "EU"))
+        .with("2001:db8:bad::/48", country("RU", "EU"))
+        .build();
+    fs::write(weir.path("places.mmdb"), places).unwrap();
+    let config = |fence: &str| {
+        format!(
+            "{CONFIG}allow = {CUSTOMER:?}\n[geofence]\ndatabase = {:?}\ndeny = [{fence}]\n[list.bad]\nfile = {:?}\n",
+            weir.path("places.mmdb"),
+            weir.path("bad.txt")
+        )
+    };
+    let fences = ["\"country:RU\"", "\"country:RU\", \"country:NA\""].map(config);
+    weir.configure(&fences[0]);
+    weir.run();
+    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let _shop = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT + 1)).unwrap();
+    let (stop, sent, bought) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let denied = [ATTACKER[0], ATTACKER[1], OTHER[0], OTHER[1]];
+        let (site, stop) = (&site, &stop);
+        let stream = Stream { stop, sent: &sent };
+        scope.spawn(move || stream.run(site, &denied, PORT));
+        let customers = Stream {
+            stop,
+            sent: &bought,
+        };
+        scope.spawn(move || customers.run(site, &CUSTOMER, PORT + 1));
+        let more = || {
+            let before = sent.load(Ordering::Relaxed);
+            soon("more packets", || {
+                (sent.load(Ordering::Relaxed) > before + 200).then_some(())
+            });
+        };
+        let in_force = |weir: &Weir, turn: u32| {
+            let mark = format!("2001:db8:f00::{:x}", turn & 63);
+            soon("the new list", || {
+                (weir.why(&mark)["verdict"] == "listed").then_some(())
+            });
+        };
+        for turn in 0..CHANGES {
+            lists.change();
+            in_force(&weir, lists.turn);
+            if turn % 5 == 0 {
+                weir.configure(&fences[(turn / 5 % 2) as usize]);
+                weir.ask(&["reload"]).done();
+            }
+            more();
+            assert_eq!(udp.received(), 0, "change {turn}: a denied packet passed");
+        }
+        for turn in 0..KILLS {
+            weir.kill();
+            if turn % 3 == 0 {
+                lists.change();
+            }
+            more();
+            weir.run();
+            more();
+            assert_eq!(udp.received(), 0, "kill {turn}: a denied packet passed");
+        }
+    });
+    println!("{} denied packets, none passed", sent.into_inner());
+    // The allow list wins all the time: of the customers, who are on the list,
+    // every packet came, though perhaps when the server had no room.
+    let bought = bought.into_inner();
+    let mut came = 0;
+    for _ in 0..100 {
+        came = udp_arrived(&site);
+        if came == bought {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("{came} of {bought} allowed packets came");
+    assert_eq!(came, bought);
+    weir.stop();
+    weir.detach().done();
+    let left = site.host.output("nft", &["list", "tables"]).unwrap();
+    assert!(left.stdout.is_empty(), "{left:?}");
+}
+
+/// Killed between its transactions it leaves the denied denied, and the next
+/// start takes away what lies about.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_sigkill_between_the_transactions_of_nft() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "");
+    let mut lists = Lists::new(&weir);
+    weir.configure(&format!("{CONFIG}[list.bad]\nfile = {:?}\n", lists.list));
+    weir.run();
+    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let tables = |weir: &Weir| {
+        let said = site.host.output(
+            "nft",
+            &["list", "table", "inet", &format!("weir_{}", weir.instance)],
+        );
+        let maps = String::from_utf8(said.unwrap().stdout).unwrap();
+        let maps = maps.matches("map ranges-").count();
+        let said = site.host.output("nft", &["list", "tables"]).unwrap();
+        (
+            String::from_utf8(said.stdout).unwrap().lines().count(),
+            maps,
+        )
+    };
+    assert_eq!(tables(&weir), (1, 2));
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let (site, stop) = (&site, &stop);
+        let stream = Stream { stop, sent: &sent };
+        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+        for point in [
+            "nft-standing-by",
+            "nft-before-standing-down",
+            "nft-after-transaction-1",
+            "nft-after-transaction-2",
+        ] {
+            weir.stop();
+            let before = tables(&weir);
+            weir.launch(Some(point));
+            if point.contains("transaction") {
+                soon("the daemon", || {
+                    (weir.ask(&["status"]).code == Some(0)).then_some(())
+                });
+                lists.change();
+            }
+            let status = weir.ended();
+            assert_eq!(status.code(), None, "{point}: {status}");
+            assert_ne!(tables(&weir), before, "{point}: nothing was begun");
+            let seen = sent.load(Ordering::Relaxed);
+            soon("more packets", || {
+                (sent.load(Ordering::Relaxed) > seen + 200).then_some(())
+            });
+            weir.run();
+            assert_eq!(tables(&weir), (1, 2), "{point}: something is left");
+            assert_eq!(udp.received(), 0, "{point}: a listed packet passed");
+        }
+        // Without lists it is taken away as well, and by `weir detach`.
+        for again in [true, false] {
+            weir.stop();
+            weir.launch(Some("nft-standing-by"));
+            weir.ended();
+            assert_eq!(tables(&weir).0, 2);
+            if again {
+                weir.configure(CONFIG);
+                weir.run();
+                assert_eq!(tables(&weir), (1, 0));
+                weir.configure(&format!("{CONFIG}[list.bad]\nfile = {:?}\n", lists.list));
+                weir.ask(&["reload"]).done();
+            }
+        }
+        weir.detach().done();
+        assert_eq!(tables(&weir), (0, 0));
+    });
+}
+
+/// Debian's `nft` lists all of the table, as text and as JSON, and finds every
+/// type that it names.
+#[test]
+fn root_nft_lists_our_table_itself() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "");
+    let lists = Lists::new(&weir);
+    let places = Mmdb::new("Test-Country")
+        .with("198.51.100.0/24", country("RU", "EU"))
+        .with("2001:db8:bad::/48", country("RU", "EU"))
+        .build();
+    fs::write(weir.path("places.mmdb"), places).unwrap();
+    weir.configure(&format!(
+        "{CONFIG}allow = {CUSTOMER:?}\n[geofence]\ndatabase = {:?}\ndeny = [\"country:RU\"]\n\
+         direction = \"both\"\n[list.bad]\nfile = {:?}\nports = [\"22/tcp\", \"5353\"]\n",
+        weir.path("places.mmdb"),
+        lists.list
+    ));
+    weir.run();
+    for family in [0, 1] {
+        let wide = ["198.18.0.0/20", "2001:db8:c::/64"][family];
+        for subject in [ATTACKER[family], wide] {
+            weir.ask(&["ban", subject, "--for", "1h"]).done();
+            weir.ask(&["ban", subject, "--port", "25/tcp", "--reject"])
+                .done();
+        }
+        // A flow that is remembered.
+        let to = SocketAddr::new(addr(OTHER[family]), 53);
+        udp_send(&site.host, None, to, b"?", 1).unwrap();
+    }
+    judges(&weir, AT_INGRESS);
+    for args in [
+        &["list", "ruleset"][..],
+        &["-s", "list", "ruleset"],
+        &["-n", "list", "ruleset"],
+        &["-j", "list", "ruleset"],
+        &["list", "sets"],
+        &["list", "maps"],
+    ] {
+        let said = site.host.output("nft", args).unwrap();
+        let [out, err] = [said.stdout, said.stderr].map(|b| String::from_utf8(b).unwrap());
+        assert!(
+            said.status.success() && err.is_empty(),
+            "nft {args:?}: {err}"
+        );
+        for name in [
+            "covered",
+            "interfaces",
+            "with-ports",
+            "allow4",
+            "bans4-32-sure",
+            "bans6-",
+            "begun-out4",
+        ] {
+            let of_maps = args[1..] == ["maps"];
+            assert!(of_maps || out.contains(name), "nft {args:?}: no {name}");
+        }
+        assert!(
+            args[1..] == ["sets"] || out.contains("ranges-in6"),
+            "nft {args:?}"
+        );
+        assert!(!out.contains("unknown"), "nft {args:?}: {out}");
+        if args[0] == "-j" {
+            let all: serde_json::Value = serde_json::from_str(&out).unwrap();
+            let all = all["nftables"].as_array().unwrap();
+            let covered = all.iter().find(|o| o["set"]["name"] == "covered").unwrap();
+            assert_eq!(covered["set"]["type"], "iface_index", "{covered}");
+            assert_eq!(covered["set"]["elem"], serde_json::json!(["eth0"]));
+        }
     }
 }

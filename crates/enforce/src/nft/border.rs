@@ -2,7 +2,7 @@
 //! addresses to a chain for what is said about them, which asks the lists and
 //! then the rules of the geofence as
 //! [`weir_core::class::Classes::judge`] does. New ones are made beside the old
-//! ones and take over in one transaction.
+//! ones and take over when they are whole ([`Ruleset::change_border`]).
 //!
 //! A flow without handshake is known by whoever spoke first: sets with a
 //! timeout, stamped on the way of the first packet, read before an answer

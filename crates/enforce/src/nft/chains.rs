@@ -157,7 +157,7 @@ impl Ruleset {
     pub(super) fn put_base_chains(&self, to: &mut Batch) {
         self.put_family_chains(to);
         let table = self.table();
-        table.base_chain(to, "in", Hook::Prerouting(PRIORITY_IN));
+        table.base_chain(to, "in", Hook::Prerouting(PRIORITY_IN + self.behind));
         table.rule(to, "in", |rule| {
             rule.meta(Meta::InIndex, KEY)
                 .in_set(COVERED, KEY)
@@ -172,7 +172,7 @@ impl Ruleset {
 
     pub(super) fn put_way_out(&self, to: &mut Batch) {
         let table = self.table();
-        table.base_chain(to, "out", Hook::Postrouting(PRIORITY_OUT));
+        table.base_chain(to, "out", Hook::Postrouting(PRIORITY_OUT + self.behind));
         self.leave_others(to, "out", Meta::OutName);
         by_family(table, to, "out", ["out4", "out6"].map(Verdict::Goto));
     }

@@ -29,6 +29,9 @@ use crate::{
 /// Smaller sets are read before they can be rearranged twice.
 const REARRANGED: usize = 1000;
 
+/// A counter's name, its packets and bytes.
+pub(super) type Count = (String, (u64, u64));
+
 /// See the module.
 pub(super) struct Inside {
     pub(super) socket: Nftables,
@@ -157,13 +160,23 @@ impl Inside {
         }
     }
 
-    /// Packets and bytes by the names of our counters.
+    /// Packets and bytes by the names of our counters, with what was counted
+    /// before the table was made anew.
     pub(super) fn counters(&self, table: &Table) -> io::Result<Counted> {
+        let mut counted = self.counted.clone();
+        for (name, (packets, bytes)) in self.read_counters(table)? {
+            firewall::add(&mut counted, &name, packets, bytes);
+        }
+        Ok(counted)
+    }
+
+    /// Those of a table alone.
+    pub(super) fn read_counters(&self, table: &Table) -> io::Result<Vec<Count>> {
         let of_table = |to: &mut Batch| {
             to.text(1, &table.0);
             to.number(3, 1);
         };
-        let all = self
+        let mut all = self
             .socket
             .dump(Kind::GetObject, of_table, |object, all: &mut Vec<_>| {
                 let data = object.nested(4);
@@ -179,11 +192,8 @@ impl Inside {
                 let counted = names::read_counts(rule).map(str::to_owned);
                 all.extend(counted.zip(read_counter(rule)));
             })?;
-        let mut counted = self.counted.clone();
-        for (name, (packets, bytes)) in all.into_iter().chain(rules) {
-            firewall::add(&mut counted, &name, packets, bytes);
-        }
-        Ok(counted)
+        all.extend(rules);
+        Ok(all)
     }
 
     pub(super) fn generation(&self) -> io::Result<u32> {

@@ -4,7 +4,9 @@
 //!
 //! A change of bans is one transaction that takes along all that came
 //! meanwhile; whatever goes wrong, and whenever somebody has flushed the table,
-//! it is made anew as a whole, in one transaction as well.
+//! it is made anew as a whole, in one transaction as well. Maps of ranges, which
+//! lists and geofence have, are filled before a rule asks them: see
+//! [`ruleset::Ruleset::change_border`] and `standby`.
 
 mod border;
 mod chains;
@@ -18,6 +20,7 @@ mod ranges;
 mod rule;
 mod ruleset;
 mod socket;
+mod standby;
 mod table;
 mod wire;
 
@@ -26,7 +29,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_kernel::clock;
+use weir_kernel::{clock, fault};
 
 use crate::{
     Choice, ClassCounter, Error, Feature, Limit, Settings,
@@ -104,13 +107,15 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
             // Without nf_tables there is no table.
             Err(_) => return Ok(false),
         };
-        if !exists(&socket, &table)? {
-            return Ok(false);
-        }
         let mut batch = Batch::new();
-        table.delete(&mut batch);
+        for table in [&standby::of(&table), &table] {
+            if exists(&socket, table)? {
+                table.delete(&mut batch);
+            }
+        }
+        let any = !batch.is_empty();
         socket.commit(batch)?;
-        Ok(true)
+        Ok(any)
     };
     let gone = gone().map_err(failed("delete", &table))?;
     Ok(gone
@@ -133,7 +138,12 @@ pub(crate) fn instances() -> Vec<String> {
 
 /// Is there a table of this instance?
 pub fn is_there(instance: &str) -> bool {
-    Nftables::open().is_ok_and(|socket| exists(&socket, &table_of(instance)).unwrap_or(false))
+    let table = table_of(instance);
+    let tables = [standby::of(&table), table];
+    Nftables::open().is_ok_and(|socket| {
+        let mut tables = tables.iter();
+        tables.any(|table| exists(&socket, table).unwrap_or(false))
+    })
 }
 
 fn exists(socket: &Nftables, table: &Table) -> io::Result<bool> {
@@ -146,15 +156,19 @@ impl Nft {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 
-    /// Makes the table anew, in one transaction; then, one after the other,
-    /// devices get their chains, which prerouting has stood in for.
+    /// Makes the table anew, in one transaction, while another one stands by;
+    /// then, one after the other, devices get their chains, which prerouting has
+    /// stood in for.
     fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
-        let is_there = exists(&kernel.socket, &self.table).map_err(failed("read", &self.table))?;
+        let is_there =
+            |table: &Table| exists(&kernel.socket, table).map_err(failed("read", &self.table));
+        let other = standby::of(&self.table);
+        let (is_there, other_is_there) = (is_there(&self.table)?, is_there(&other)?);
         let counted = kernel
             .counters(&self.table)
             .map_err(failed("read", &self.table))?;
-        let (ruleset, batch, interfaces) = {
+        let (ruleset, batch, standby, interfaces) = {
             let mut desired = self.desired();
             desired.pending.clear();
             let all = ruleset::Desired {
@@ -165,37 +179,52 @@ impl Nft {
                 observe: desired.settings.observe,
             };
             let (ruleset, batch) = Ruleset::build(&self.table, kernel.able, is_there, &all);
-            (ruleset, batch, desired.settings.interfaces.clone())
+            // Only what has been enforced so far can come through.
+            let standby = (is_there && !kernel.border.is_empty() && !all.observe)
+                .then(|| Ruleset::build_standby(&other, kernel.able, other_is_there, &all));
+            let interfaces = desired.settings.interfaces.clone();
+            (ruleset, batch, standby, interfaces)
         };
-        kernel
-            .socket
-            .commit(batch)
-            .and_then(|()| {
-                kernel.scopes = ruleset.scopes();
-                kernel.ruleset = Some(ruleset);
-                kernel.counted = counted;
-                kernel.suspended = clock::suspended();
-                kernel.ingress.forget();
-                kernel
-                    .ingress
-                    .follow(&kernel.socket, &self.table, &interfaces)?;
-                kernel.look(&self.table)
-            })
-            .map_err(failed("write", &self.table))?;
+        if let Some(Err(error)) = standby.map(|standby| kernel.socket.commit(standby)) {
+            tracing::warn!(
+                "cannot make the table inet {} of nftables ({error}); listed packets may pass while inet {} is made anew",
+                other.0,
+                self.table.0
+            );
+        }
+        fault::point("nft-standing-by");
+        let put = kernel.socket.commit(batch);
+        fault::point("nft-before-standing-down");
+        put.and_then(|()| {
+            kernel.scopes = ruleset.scopes();
+            kernel.ruleset = Some(ruleset);
+            kernel.counted = counted;
+            kernel.suspended = clock::suspended();
+            kernel.ingress.forget();
+            kernel
+                .ingress
+                .follow(&kernel.socket, &self.table, &interfaces)
+        })
+        .and(kernel.stand_down(&self.table))
+        .and_then(|()| kernel.look(&self.table))
+        .map_err(failed("write", &self.table))?;
         kernel.broken = false;
         Ok(())
     }
 
-    /// Carries out a change of the ruleset.
-    fn put(&self, change: impl FnOnce(&mut Ruleset, &mut Desired) -> Batch) -> Result<(), Error> {
+    /// Carries out a change of the ruleset, one transaction after the other.
+    fn put<const N: usize>(
+        &self,
+        change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
+    ) -> Result<(), Error> {
         let mut kernel = self.kernel();
         self.put_into(&mut kernel, change)
     }
 
-    fn put_into(
+    fn put_into<const N: usize>(
         &self,
         kernel: &mut Inside,
-        change: impl FnOnce(&mut Ruleset, &mut Desired) -> Batch,
+        change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
     ) -> Result<(), Error> {
         if kernel.broken {
             return self.rebuild(kernel);
@@ -204,9 +233,16 @@ impl Nft {
             return Ok(()); // not attached yet
         };
         let before = ruleset.chains();
-        let batch = change(ruleset, &mut self.desired());
+        let batches = change(ruleset, &mut self.desired());
         let changed = ruleset.chains() != before;
-        match kernel.socket.commit(batch) {
+        let put: io::Result<()> = (1..).zip(batches).try_for_each(|(number, batch)| {
+            kernel.socket.commit(batch)?;
+            if number < N {
+                fault::point(&format!("nft-after-transaction-{number}"));
+            }
+            Ok(())
+        });
+        match put {
             Ok(()) if !changed => Ok(()),
             Ok(()) => kernel
                 .look(&self.table)
@@ -269,14 +305,14 @@ impl Firewall for Nft {
     fn put_pending(&self) -> Result<(), Error> {
         self.put(|ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
-            ruleset.change(&pending, &desired.book)
+            [ruleset.change(&pending, &desired.book)]
         })
     }
 
     fn put_allow(&self) -> Result<(), Error> {
         self.put(|ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
-            ruleset.change_allow(&desired.allow, &pending, &desired.book)
+            [ruleset.change_allow(&desired.allow, &pending, &desired.book)]
         })
     }
 

@@ -15,7 +15,7 @@ use super::{
 /// # Errors
 /// The kernel takes no table at all.
 pub(super) fn able(socket: &Nftables, table: &Table) -> io::Result<Able> {
-    let probe = Table(format!("{}-probe", table.0));
+    let probe = table.beside("probe");
     let takes = |fill: &dyn Fn(&mut Batch)| {
         let mut to = Batch::new();
         probe.create(&mut to);

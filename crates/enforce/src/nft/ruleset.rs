@@ -103,6 +103,8 @@ pub(super) struct Ruleset {
     /// The maps of classes, by family: on the way in, on the way out.
     pub(super) maps: [[Option<String>; 2]; 2],
     allow: Arc<Covered>,
+    /// Its chains stand this far behind their usual priority.
+    pub(super) behind: i32,
 }
 
 /// The rest of a ban's time in milliseconds; `None` when there is none.
@@ -124,6 +126,32 @@ impl Ruleset {
         is_there: bool,
         desired: &Desired<'_>,
     ) -> (Self, Batch) {
+        let (mut new, mut to) = Self::begin(table, able, is_there, desired);
+        let all = desired.book.all().map(|(subject, _)| (subject, false));
+        new.put_bans(&mut to, all, desired.book);
+        new.put_allow(&mut to);
+        new.put_border(&mut to, desired.border);
+        new.put_base_chains(&mut to);
+        (new, to)
+    }
+
+    /// A table with lists and geofence alone, right behind the one that it
+    /// stands by for.
+    pub(super) fn build_standby(
+        table: &Table,
+        able: Able,
+        is_there: bool,
+        desired: &Desired<'_>,
+    ) -> Batch {
+        let (mut new, mut to) = Self::begin(table, able, is_there, desired);
+        new.behind = 1;
+        new.put_allow(&mut to);
+        new.put_border(&mut to, desired.border);
+        new.put_base_chains(&mut to);
+        to
+    }
+
+    fn begin(table: &Table, able: Able, is_there: bool, desired: &Desired<'_>) -> (Self, Batch) {
         let mut to = Batch::new();
         if is_there {
             table.delete(&mut to);
@@ -143,13 +171,9 @@ impl Ruleset {
             classes: 0,
             maps: Default::default(),
             allow: desired.allow.clone(),
+            behind: 0,
         };
         new.skeleton(&mut to, desired);
-        let all = desired.book.all().map(|(subject, _)| (subject, false));
-        new.put_bans(&mut to, all, desired.book);
-        new.put_allow(&mut to);
-        new.put_border(&mut to, desired.border);
-        new.put_base_chains(&mut to);
         (new, to)
     }
 
@@ -375,23 +399,26 @@ impl Ruleset {
         put_ranges(self.table(), to, "allow6", &v6);
     }
 
-    /// The change to other lists and another geofence.
-    pub(super) fn change_border(&mut self, border: &Border, before: &Border) -> Batch {
-        let mut to = Batch::new();
+    /// The change to other lists and another geofence, in three transactions:
+    /// the new maps are filled, the rules change over to them, the old maps go.
+    /// In one transaction packets would meet rules whose map is not filled yet,
+    /// or is empty already.
+    pub(super) fn change_border(&mut self, border: &Border, before: &Border) -> [Batch; 3] {
+        let [mut fill, mut switch, mut remove] = [(); 3].map(|()| Batch::new());
         let old = self.classes;
-        self.put_border(&mut to, border);
+        self.put_border(&mut fill, border);
         if old > 0 && self.classes == 0 {
-            self.table().empty_chain(&mut to, "out");
-            self.table().delete_chain(&mut to, "out");
+            self.table().empty_chain(&mut switch, "out");
+            self.table().delete_chain(&mut switch, "out");
         }
-        self.put_family_chains(&mut to);
+        self.put_family_chains(&mut switch);
         if old == 0 && self.classes > 0 {
-            self.put_way_out(&mut to);
+            self.put_way_out(&mut switch);
         }
         if old > 0 {
-            before.remove(&mut to, self.table(), old);
+            before.remove(&mut remove, self.table(), old);
         }
-        to
+        [fill, switch, remove]
     }
 
     fn put_border(&mut self, to: &mut Batch, border: &Border) {

@@ -22,7 +22,7 @@ const COLLECT_MS: u32 = 10_000;
 const TYPE_ADDRESS: [u32; 2] = [7, 8];
 const TYPE_PROTOCOL: u32 = 12;
 const TYPE_PORT: u32 = 13;
-const TYPE_INDEX: u32 = 40;
+const TYPE_INDEX: u32 = 20;
 const TYPE_NAME: u32 = 41;
 const VERDICTS: u32 = 0xffff_ff00;
 
@@ -92,6 +92,11 @@ impl<'a> Element<'a> {
 }
 
 impl Table {
+    /// Another table of the same instance. No instance has a dot in its name.
+    pub(super) fn beside(&self, what: &str) -> Self {
+        Self(format!("{}.{what}", self.0))
+    }
+
     /// Makes the table, if it is not there.
     pub(super) fn create(&self, to: &mut Batch) {
         to.add(Kind::NewTable, |to| {
