@@ -570,6 +570,74 @@ fn root_what_others_flush_comes_back() {
     }
 }
 
+/// While somebody takes the rules away, so that all of it is written again, the
+/// allow list changes all the time: neither is in the other's way.
+#[test]
+fn root_ipset_allow_list_changes_while_all_is_written_again() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    const CHANGES: usize = 25;
+    let site = Site::new();
+    let case = Case {
+        backend: "ipset",
+        geofence: false,
+    };
+    let weir = Weir::new(&site.host, "");
+    let office: String = (0..20_000u32)
+        .map(|n| {
+            let v4 = IpAddr::from((0x0b00_0000 + 2 * n).to_be_bytes());
+            format!("{v4}\n2001:db8:a:{n:x}::1\n")
+        })
+        .collect();
+    fs::write(weir.path("office.txt"), office).unwrap();
+    let list = format!(
+        "[list.office]\nfile = {:?}\naction = \"allow\"\n",
+        weir.path("office.txt")
+    );
+    weir.configure(&config(case, &list));
+    let mut weir = weir;
+    weir.run();
+    weir.ask(&["ban", "198.18.0.0/16", "--for", "1h"]).done();
+    let stop = AtomicBool::new(false);
+    let times = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let (site, stop, times) = (&site, &stop, &times);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                site.host.run("iptables", &["-t", "raw", "-F"]).unwrap();
+                soon("all of it to be written again", || {
+                    let saved = site.host.output("iptables-save", &["-t", "raw"]).unwrap();
+                    let saved = String::from_utf8(saved.stdout).unwrap();
+                    saved.contains("-A PREROUTING -j weir_").then_some(())
+                });
+                times.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for n in 0..CHANGES {
+            let who = format!("198.18.0.{n}");
+            weir.ask(&["allow", "add", &who]).done();
+            weir.ask(&["allow", "del", &who]).done();
+        }
+    });
+    println!("all was written {times:?} times");
+    assert!(!weir.said().contains("ERROR"), "{}", weir.said());
+    weir.ask(&["allow", "add", "198.18.0.7"]).done();
+    let saved = site.host.output("ipset", &["save"]).unwrap();
+    let saved = String::from_utf8(saved.stdout).unwrap();
+    assert!(!saved.contains(".new"), "a set that was filled is left");
+    for (family, host) in [(4, "198.18.0.7"), (6, "2001:db8:a:4e1f::1")] {
+        let elements = saved
+            .lines()
+            .filter(|line| line.starts_with("add ") && line.contains(&format!(".allow{family} ")));
+        let (count, found) = elements.fold((0, false), |(count, found), line| {
+            (count + 1, found || line.ends_with(&format!(" {host}")))
+        });
+        assert!(count >= 20_000 && found, "allow{family}: {count} entries");
+    }
+}
+
 /// A hundred thousand at once by a jail, then over a restart and away again.
 #[test]
 fn root_a_hundred_thousand_bans_hold_everywhere() {

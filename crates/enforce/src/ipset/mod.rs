@@ -346,26 +346,9 @@ impl Ipset {
         }
         Ok(false)
     }
-}
 
-impl Firewall for Ipset {
-    const CHOICE: Choice = Choice::Ipset;
-
-    fn state(&self) -> &Mutex<Desired> {
-        &self.desired
-    }
-
-    fn check(&self, settings: &Settings) -> Result<(), Error> {
-        check_names(&settings.interfaces)
-    }
-
-    fn put_all(&self) -> Result<(), Error> {
-        self.rebuild(&mut self.kernel())
-    }
-
-    fn put_pending(&self) -> Result<(), Error> {
-        let mut kernel = self.kernel();
-        let kernel = &mut *kernel;
+    /// Tells the kernel about the bans that are pending.
+    fn put_pending_into(&self, kernel: &mut Inside) -> Result<(), Error> {
         if kernel.broken {
             return self.rebuild(kernel);
         }
@@ -390,13 +373,38 @@ impl Firewall for Ipset {
             self.rebuild(kernel)
         })
     }
+}
+
+impl Firewall for Ipset {
+    const CHOICE: Choice = Choice::Ipset;
+
+    fn state(&self) -> &Mutex<Desired> {
+        &self.desired
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        check_names(&settings.interfaces)
+    }
+
+    fn put_all(&self) -> Result<(), Error> {
+        self.rebuild(&mut self.kernel())
+    }
+
+    fn put_pending(&self) -> Result<(), Error> {
+        self.put_pending_into(&mut self.kernel())
+    }
 
     fn put_allow(&self) -> Result<(), Error> {
-        if !self.kernel().attached {
-            return Ok(());
+        // The sets are filled aside under one name: nobody else may meanwhile.
+        let mut kernel = self.kernel();
+        if !kernel.attached || kernel.broken {
+            return self.put_pending_into(&mut kernel);
         }
-        self.put_allow_sets()?;
-        self.put_pending()
+        if let Err(error) = self.put_allow_sets() {
+            tracing::debug!("{error}; writing everything again");
+            return self.rebuild(&mut kernel);
+        }
+        self.put_pending_into(&mut kernel)
     }
 
     fn put_classes(&self) -> Result<(), Error> {
