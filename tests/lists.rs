@@ -10,6 +10,7 @@ mod web;
 use std::{
     fs,
     path::PathBuf,
+    process::Command,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -353,6 +354,81 @@ fn a_file_is_followed_while_it_is_edited() {
     assert_eq!(host.alert("list:bad"), None);
 }
 
+/// Whoever opens a FIFO waits for its writer: a list of one's own would hang for
+/// good, without a word.
+#[test]
+fn a_fifo_in_place_of_a_list_is_an_alert() {
+    let mut host = Host::new("[list.bad]\nfile = \"{dir}/bad.txt\"\n");
+    fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
+    host.start();
+    fs::remove_file(host.path("bad.txt")).unwrap();
+    let made = Command::new("mkfifo").arg(host.path("bad.txt")).status();
+    assert!(made.unwrap().success());
+    let alert = host.soon("an alert", || host.alert("list:bad"));
+    assert!(
+        alert.contains("not a regular file") && alert.contains("1 prefixes"),
+        "{alert}"
+    );
+    assert_eq!(host.weir(&["list", "refresh", "bad"]).code, 1);
+    // Nor does it keep the daemon from starting.
+    host.kill();
+    host.start();
+    assert_eq!(host.list("bad")["prefixes"], 1);
+    fs::write(host.path("new.txt"), "198.51.100.7\n203.0.113.7\n").unwrap();
+    fs::rename(host.path("new.txt"), host.path("bad.txt")).unwrap();
+    host.holds("bad", 2);
+    host.soon("no alert", || {
+        host.alert("list:bad").is_none().then_some(())
+    });
+}
+
+/// However it is written: a list from elsewhere holds a sixteenth of IPv4 in one
+/// piece and no more, and it is said how much that leaves out.
+#[test]
+fn what_is_too_wide_for_a_published_list_is_an_alert_with_its_share() {
+    const WIDE: &str = "16.0.0.0/4\n32.0.0.0/8\n48.0.0.0/4\n2600::/7\n198.51.100.7\n";
+    let page = Page::new(WIDE);
+    let server = page.serve(0);
+    let mut host = Host::new(&format!(
+        "[list.pub]\nurl = \"{}\"\n[list.own]\nfile = \"{{dir}}/own.txt\"\nports = [\"22/tcp\"]\n",
+        server.url("/list")
+    ));
+    fs::write(host.path("own.txt"), WIDE).unwrap();
+    host.start();
+    let list = host.holds("pub", 2);
+    assert_eq!(list["refused"]["count"], 3, "{list}");
+    assert_eq!(list["left_out_percent_ipv4"], 51.5, "{list}");
+    assert_eq!(list["left_out_percent_ipv6"], 100.0, "{list}");
+    let alert = host.soon("an alert", || host.alert("list-entries:pub"));
+    for words in [
+        "list pub",
+        "3 of its entries",
+        "51.5 % of its IPv4 addresses and 100.0 % of its IPv6 addresses",
+        "16.0.0.0-32.255.255.255",
+        "2600::/7",
+        "a list of your own",
+    ] {
+        assert!(alert.contains(words), "{words}: {alert}");
+    }
+    // It is kept over a restart from the copy, and goes with its cause.
+    host.kill();
+    host.start();
+    assert!(host.alert("list-entries:pub").is_some());
+    page.set("200 OK", "16.0.0.0/4\n48.0.0.0/4\n2600::/8\n198.51.100.7\n");
+    assert_eq!(host.weir(&["list", "refresh", "pub"]).code, 0);
+    assert_eq!(host.list("pub")["refused"]["count"], 0);
+    assert_eq!(host.alert("list-entries:pub"), None);
+    // One's own list holds all of it.
+    let own = host.list("own");
+    assert_eq!(own["refused"]["count"], 0, "{own}");
+    assert_eq!(host.alert("list-entries:own"), None);
+    for held in ["17.1.1.1", "32.7.7.7", "2700::1"] {
+        let why = host.json(&["why", held]);
+        let lists = why["lists"].as_array().unwrap();
+        assert!(lists.iter().any(|list| list["list"] == "own"), "{why}");
+    }
+}
+
 #[test]
 fn a_reload_adds_changes_and_removes() {
     let mut host = Host::new("[list.one]\nfile = \"{dir}/one.txt\"\n");
@@ -504,6 +580,102 @@ fn crowdsec_is_followed_and_its_decisions_end() {
     let list = host.list("crowd");
     assert_eq!(list["from_cache"], true, "{list}");
     assert!(list["prefixes"].as_u64().unwrap() >= 1, "{list}");
+}
+
+/// What a start without CrowdSec enforces is what was in force, also when it has
+/// just changed; what cannot be read is left out, said, and stays counted.
+#[test]
+fn crowdsec_is_kept_as_it_is_and_a_malformed_decision_is_left_out() {
+    let key = TempDir::with_prefix("weir-key-").unwrap();
+    let key_file = key.path().join("key");
+    fs::write(&key_file, "secret\n").unwrap();
+    let ban = |value: &str, length: &str| {
+        format!("{{\"type\":\"ban\",\"scope\":\"Ip\",\"value\":\"{value}\",\"duration\":{length}}}")
+    };
+    let captcha = ban("198.51.100.70", "\"1h\"").replace("ban", "captcha");
+    let answer = |new: &[String], gone: &[String]| {
+        format!(
+            "{{\"new\":[{}],\"deleted\":[{}]}}",
+            new.join(","),
+            gone.join(",")
+        )
+    };
+    const NOTHING: &str = "{\"new\":null,\"deleted\":null}";
+    let first = answer(
+        &[
+            ban("198.51.100.7", "\"1h\""),
+            ban("198.51.100.9", "3600"),
+            captcha,
+            ban("127.0.0.1", "\"1h\""),
+            ban("2001:db8::7", "\"1h\""),
+        ],
+        &[],
+    );
+    let then = Arc::new(Mutex::new(NOTHING.to_owned()));
+    let server = {
+        let then = then.clone();
+        Web::start(move |asked, stream| {
+            let body = match asked.line.contains("startup=true") {
+                true => first.clone(),
+                // A change is said once.
+                false => std::mem::replace(&mut *then.lock().unwrap(), NOTHING.to_owned()),
+            };
+            reply(stream, "200 OK", &[], body.as_bytes())
+        })
+    };
+    let mut host = Host::new(&format!(
+        "[list.crowd]\ncrowdsec = \"{}\"\nkey_file = \"{}\"\nrefresh = \"1s\"\n",
+        server.url(""),
+        key_file.display()
+    ));
+    host.start();
+    host.holds("crowd", 2);
+    let alert = host.soon("an alert", || host.alert("list-entries:crowd"));
+    assert!(
+        alert.contains("1 of CrowdSec's decisions") && alert.contains("198.51.100.9"),
+        "{alert}"
+    );
+    // Counts outlive polls that say nothing new.
+    let asked = server.asked().len();
+    host.soon("more polls", || {
+        (server.asked().len() > asked + 2).then_some(())
+    });
+    let left_out =
+        |list: &Value| ["skipped", "refused", "malformed"].map(|k| list[k]["count"].clone());
+    assert_eq!(left_out(&host.list("crowd")), [1, 1, 1]);
+    assert!(host.alert("list-entries:crowd").is_some());
+
+    let change = |new: &str, gone: &str| {
+        *then.lock().unwrap() = answer(&[ban(new, "\"1h\"")], &[ban(gone, "\"-1s\"")]);
+        host.soon("the change", || {
+            (host.json(&["why", new])["dropped"] == true).then_some(())
+        });
+    };
+    // On disk within seconds: few decisions.
+    change("203.0.113.1", "198.51.100.7");
+    change("203.0.113.2", "203.0.113.1");
+    let copy = host.path("state/lists/crowd.list");
+    host.soon("the copy to be as it is", || {
+        let copy = fs::read_to_string(&copy).unwrap_or_default();
+        (copy.contains("203.0.113.2 ") && !copy.contains("203.0.113.1 ")).then_some(())
+    });
+    // At once when the daemon stops.
+    change("203.0.113.3", "203.0.113.2");
+    change("203.0.113.4", "203.0.113.3");
+    host.0.end("TERM");
+    drop(server);
+    host.start();
+    let list = host.list("crowd");
+    assert_eq!(list["from_cache"], true, "{list}");
+    for (who, dropped) in [
+        ("203.0.113.4", true),
+        ("2001:db8::7", true),
+        ("203.0.113.3", false),
+        ("203.0.113.2", false),
+        ("198.51.100.7", false),
+    ] {
+        assert_eq!(host.json(&["why", who])["dropped"], dropped, "{who}");
+    }
 }
 
 #[test]

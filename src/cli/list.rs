@@ -113,12 +113,12 @@ fn one(list: &Value) -> anyhow::Result<()> {
         if value.is_object() {
             show::line(format!("{key:14} {}", value["count"]))?;
             for line in value["first"].as_array().into_iter().flatten() {
-                show::line(format!(
-                    "{:14} line {}: {}",
-                    "",
-                    line["line"],
-                    show::text(&line["text"])
-                ))?;
+                // What several lines make has no number, nor what has no lines.
+                let number = match line["line"].as_u64() {
+                    Some(number @ 1..) => format!("line {number}: "),
+                    _ => String::new(),
+                };
+                show::line(format!("{:14} {number}{}", "", show::text(&line["text"])))?;
             }
         } else if !value.is_null() {
             show::line(format!("{key:14} {}", show::text(value)))?;

@@ -5,6 +5,7 @@
 //! exemptions (`exempt`); neither is done here.
 
 mod keeper;
+mod left_out;
 mod status;
 
 use std::{
@@ -18,7 +19,8 @@ use weir_core::{Prefix, Scope, fence::Direction};
 use weir_sources::list::Cache;
 
 pub use crate::config::ListAction;
-pub use status::{LeftOut, ListStatus};
+pub use left_out::{LeftOut, LeftOutLine};
+pub use status::ListStatus;
 
 use crate::{alerts::Alerts, config::ListConfig, exempt::Exemptions};
 use keeper::Keeper;
@@ -198,6 +200,7 @@ impl Lists {
                 gone.stop();
                 self.0.alerts.clear(&gone.about());
                 self.0.alerts.clear(&format!("list-copy:{}", gone.name()));
+                self.0.alerts.clear(&left_out::about(&gone.name()));
             }
         }
         self.0.state().keepers = keepers;
@@ -272,10 +275,15 @@ impl Lists {
         keepers.iter().map(|keeper| keeper.status(exempt)).collect()
     }
 
-    /// No more refreshes; a download that runs ends with the process.
+    /// No more refreshes; a download that runs ends with the process. What the
+    /// copies on disk do not say yet is written.
     pub fn stop(&self) {
-        for keeper in &self.0.state().keepers {
+        let keepers = self.0.state().keepers.clone();
+        for keeper in &keepers {
             keeper.stop();
+        }
+        for keeper in &keepers {
+            keeper.keep_decisions(&self.0);
         }
     }
 }

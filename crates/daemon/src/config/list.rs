@@ -6,7 +6,7 @@ use std::{
 };
 
 use weir_core::{Scope, ban::MAX_NAME, class::MAX_LISTS, fence::Direction};
-use weir_sources::list::{Format, Limits, fetch::is_url, grammar::FORMATS};
+use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
 use super::{
     HostFacts,
@@ -90,6 +90,10 @@ pub enum ListAction {
     Allow,
 }
 
+/// [`Limits::widest`] of a deny list of one's own: what a ban may hold.
+const WHATEVER: [u8; 2] = [0; 2];
+/// Of an allow list of one's own, whose addresses nobody can ban.
+const QUARTER: [u8; 2] = [2; 2];
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// CrowdSec's decisions are about attacks of this minute.
@@ -232,6 +236,11 @@ fn one(
         limits: Limits {
             max_bytes: max_bytes.map_or(64 << 20, |at| at.value as usize),
             max_entries: max_entries.map_or(2_000_000, |at| at.value as usize),
+            widest: match (is_file, action) {
+                (false, _) => WIDEST,
+                (true, ListAction::Deny) => WHATEVER,
+                (true, ListAction::Allow) => QUARTER,
+            },
         },
         max_shrink: max_shrink.map_or(90, |at| at.value as u8),
         ca_file: ca_file.map(|at| at.value.into()),

@@ -1,6 +1,8 @@
 //! Keeps one list current: what it holds, when it is asked for again, and what
 //! is done when that fails (the list stays as it was, an alert says why).
 
+mod decisions;
+
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -12,12 +14,15 @@ use std::{
 use jiff::Timestamp;
 use weir_core::Prefix;
 use weir_sources::list::{
-    Admit, Decisions, Fetched, Format, ListError, Parsed, Patience, Request, Validators, crowdsec,
+    Admit, Decisions, Fetched, Format, ListError, Parsed, Patience, Request, Validators,
     fetch::{read_file, unpacked},
     get, parse,
 };
 
-use super::{CurrentList, ListAction, ListStatus, Shared, chance, status::LeftOut};
+use super::{
+    CurrentList, ListAction, ListStatus, Shared, chance,
+    left_out::{self, LeftOut},
+};
 use crate::{
     config::{ListConfig, ListSource},
     exempt::Exemptions,
@@ -39,13 +44,6 @@ const SMALL: usize = 10;
 /// One allow list holds this many prefixes of a family at most: the kernel's
 /// allow list has room for 65,536, and others need some of it.
 const MAX_ALLOWED: usize = 60_000;
-/// CrowdSec is asked for everything this often, in case a change got lost.
-const EVERYTHING: Duration = Duration::from_secs(3600);
-/// CrowdSec's decisions are kept on disk at most this often: after a restart
-/// all of them are asked for anyway.
-const KEEP: Duration = Duration::from_secs(300);
-/// A key of CrowdSec's is not longer.
-const MAX_KEY: usize = 4096;
 
 /// Why a list stays as it was.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +68,8 @@ pub(super) struct Keeper {
     held: Mutex<Held>,
     orders: Mutex<Orders>,
     ordered: Condvar,
+    /// Held while the copy on disk is written.
+    keeping: Mutex<()>,
 }
 
 /// What it holds, and how it came by it.
@@ -81,6 +81,9 @@ struct Held {
     format: Option<Format>,
     skipped: LeftOut,
     refused: LeftOut,
+    malformed: LeftOut,
+    /// Of its addresses, IPv4 and IPv6, those that are too wide.
+    left_out_percent: [f64; 2],
     /// Of the version that is held.
     validators: Option<Validators>,
     from_cache: bool,
@@ -91,6 +94,8 @@ struct Held {
     stamp: Option<Stamp>,
     /// What CrowdSec has decided.
     decisions: Decisions,
+    /// The copy on disk says something else.
+    unkept: bool,
 }
 
 #[derive(Default)]
@@ -112,8 +117,8 @@ struct Pace {
     seen: Option<Stamp>,
     /// CrowdSec: when everything was asked for; `None`: something may be lost.
     whole: Option<Instant>,
-    /// When it was kept on disk.
-    kept: Option<Instant>,
+    /// When it may be kept on disk again.
+    keep: Instant,
 }
 
 /// Whether a file is still the same.
@@ -156,6 +161,7 @@ impl Keeper {
             held: Mutex::default(),
             orders: Mutex::default(),
             ordered: Condvar::new(),
+            keeping: Mutex::default(),
             config: Mutex::new(config),
         };
         let config = keeper.config();
@@ -191,7 +197,8 @@ impl Keeper {
         };
         if matches!(config.source, ListSource::Crowdsec { .. }) {
             let decisions = Decisions::read(&kept.bytes, SystemTime::now());
-            self.take_decisions(decisions, kept.bytes.len());
+            self.take_decisions(decisions);
+            self.held().bytes = kept.bytes.len();
         } else {
             let parsed = match parse(&kept.bytes, config.format, admit(config), &config.limits) {
                 Ok(parsed) => parsed,
@@ -204,7 +211,13 @@ impl Keeper {
                 tracing::warn!("list {}: its copy on disk: {error}", config.name);
                 return;
             }
-            self.hold(parsed, kept.bytes.len(), Some(kept.validators));
+            self.hold(
+                shared,
+                config,
+                parsed,
+                kept.bytes.len(),
+                Some(kept.validators),
+            );
         }
         let mut held = self.held();
         held.from_cache = true;
@@ -322,6 +335,9 @@ impl Keeper {
             entries: held.entries,
             skipped: held.skipped.clone(),
             refused: held.refused.clone(),
+            malformed: held.malformed.clone(),
+            left_out_percent_ipv4: held.left_out_percent[0],
+            left_out_percent_ipv6: held.left_out_percent[1],
             exempt,
             bytes: held.bytes,
             from_cache: held.from_cache,
@@ -358,6 +374,7 @@ impl Keeper {
                 )
             };
             self.expire(shared);
+            self.keep_in_time(shared, &mut pace);
             if !ordered && !self.is_due(&mut pace) {
                 continue;
             }
@@ -378,7 +395,7 @@ impl Keeper {
             due: self.due(),
             seen: None,
             whole: None,
-            kept: None,
+            keep: Instant::now(),
         }
     }
 
@@ -406,8 +423,12 @@ impl Keeper {
         if matches!(self.config().source, ListSource::File(_)) {
             return LOOK;
         }
-        let until = pace.due.saturating_duration_since(Instant::now());
-        let end = self.held().decisions.next_end();
+        let mut until = pace.due.saturating_duration_since(Instant::now());
+        let held = self.held();
+        if held.unkept {
+            until = until.min(pace.keep.saturating_duration_since(Instant::now()));
+        }
+        let end = held.decisions.next_end();
         match end.map(|end| end.duration_since(SystemTime::now()).unwrap_or_default()) {
             Some(end) => until.min(end.max(Duration::from_secs(1))),
             None => until,
@@ -494,27 +515,45 @@ impl Keeper {
         }
         let kept = validators.clone().unwrap_or_default();
         self.keep(shared, config, &bytes, &kept);
-        self.hold(parsed, bytes.len(), validators);
+        self.hold(shared, config, parsed, bytes.len(), validators);
         Ok(())
     }
 
-    /// On disk. A failure has an alert of its own: the list itself is fine.
-    fn keep(&self, shared: &Shared, config: &ListConfig, bytes: &[u8], validators: &Validators) {
+    /// On disk; true when it is there. A failure has an alert of its own: the list
+    /// itself is fine.
+    fn keep(
+        &self,
+        shared: &Shared,
+        config: &ListConfig,
+        bytes: &[u8],
+        validators: &Validators,
+    ) -> bool {
         let about = format!("list-copy:{}", config.name);
         let source = config.source.key();
-        match shared
-            .cache
-            .keep(&config.name, &source, bytes, validators)
-        {
-            Ok(()) => shared.alerts.clear(&about),
-            Err(error) => shared.alerts.raise(
-                &about,
-                format!("list {}: {error}; it is in force, but a restart without its source would not have it", config.name),
-            ),
+        match shared.cache.keep(&config.name, &source, bytes, validators) {
+            Ok(()) => {
+                shared.alerts.clear(&about);
+                true
+            }
+            Err(error) => {
+                shared.alerts.raise(
+                    &about,
+                    format!("list {}: {error}; it is in force, but a restart without its source would not have it", config.name),
+                );
+                false
+            }
         }
     }
 
-    fn hold(&self, parsed: Parsed, bytes: usize, validators: Option<Validators>) {
+    fn hold(
+        &self,
+        shared: &Shared,
+        config: &ListConfig,
+        parsed: Parsed,
+        bytes: usize,
+        validators: Option<Validators>,
+    ) {
+        left_out::tell(shared, config, left_out::too_wide(&parsed.wide));
         let mut held = self.held();
         if *held.prefixes != *parsed.prefixes {
             held.prefixes = parsed.prefixes.into();
@@ -523,92 +562,10 @@ impl Keeper {
         held.format = Some(parsed.format);
         held.skipped = parsed.skipped.into();
         held.refused = parsed.refused.into();
+        held.left_out_percent = parsed.wide.share.map(|share| f64::from(share) / 10.0);
         held.bytes = bytes;
         held.validators = validators;
         held.from_cache = false;
-    }
-
-    fn follow_crowdsec(
-        &self,
-        shared: &Shared,
-        config: &ListConfig,
-        (url, key_file): (&str, &Path),
-        pace: &mut Pace,
-        force: bool,
-    ) -> Result<(), Failure> {
-        let key = read_file(key_file, MAX_KEY)?;
-        let key = String::from_utf8_lossy(&key);
-        let everything = force || pace.whole.is_none_or(|when| when.elapsed() >= EVERYTHING);
-        // If its answer gets lost, so has what it said.
-        let whole = pace.whole.take();
-        let answer = crowdsec::ask(
-            url,
-            key.trim(),
-            everything,
-            config.limits.max_bytes,
-            config.ca_file.as_deref(),
-            Patience::default(),
-        )?;
-        let mut decisions = self.held().decisions.clone();
-        decisions.apply(
-            &answer,
-            everything,
-            SystemTime::now(),
-            config.limits.max_entries,
-        )?;
-        pace.whole = if everything {
-            Some(Instant::now())
-        } else {
-            whole
-        };
-        if self.orders().stop {
-            return Ok(());
-        }
-        let text = decisions.print();
-        let changed = self.take_decisions(decisions, text.len());
-        if changed && pace.kept.is_none_or(|when| when.elapsed() >= KEEP) {
-            self.keep(shared, config, text.as_bytes(), &Validators::default());
-            pace.kept = Some(Instant::now());
-        }
-        Ok(())
-    }
-
-    /// True when its prefixes are others now.
-    fn take_decisions(&self, decisions: Decisions, bytes: usize) -> bool {
-        let prefixes = decisions.prefixes();
-        let mut held = self.held();
-        let changed = *held.prefixes != *prefixes;
-        if changed {
-            held.prefixes = prefixes.into();
-        }
-        held.entries = decisions.len();
-        held.skipped = LeftOut {
-            count: decisions.others,
-            first: Vec::new(),
-        };
-        held.refused = LeftOut {
-            count: decisions.refused,
-            first: Vec::new(),
-        };
-        held.bytes = bytes;
-        held.decisions = decisions;
-        changed
-    }
-
-    /// Decisions end on time, whether CrowdSec answers or not.
-    fn expire(&self, shared: &Shared) {
-        let now = SystemTime::now();
-        let end = self.held().decisions.next_end();
-        if end.is_none_or(|end| end > now) {
-            return;
-        }
-        let mut decisions = self.held().decisions.clone();
-        if decisions.expire(now) {
-            let bytes = self.held().bytes;
-            if self.take_decisions(decisions, bytes) {
-                shared.publish();
-            }
-        }
     }
 
     /// What follows from a refresh: alert or none, and when the next one is.

@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::Scope;
-use weir_sources::list::Skipped;
 
-use super::ListAction;
+use super::{LeftOut, ListAction};
 
 /// A list's state.
 #[derive(Debug, Clone, Serialize)]
@@ -30,10 +29,18 @@ pub struct ListStatus {
     pub ipv6: usize,
     /// Entries as they were written.
     pub entries: usize,
-    /// Lines that are neither entry nor comment.
+    /// Lines that are neither entry nor comment; of CrowdSec decisions of other
+    /// kinds.
     pub skipped: LeftOut,
     /// Entries that no list may hold: too wide, private, nobody's.
     pub refused: LeftOut,
+    /// Decisions of CrowdSec's that cannot be read.
+    pub malformed: LeftOut,
+    /// How much of the addresses that it names is left out because a list must
+    /// not hold so many in one piece.
+    pub left_out_percent_ipv4: f64,
+    /// The same of IPv6.
+    pub left_out_percent_ipv6: f64,
     /// How many of the exempt (own addresses, gateways, what is allowed) are
     /// on a deny list: they pass all the same.
     pub exempt: usize,
@@ -49,34 +56,4 @@ pub struct ListStatus {
     pub error: Option<String>,
     /// When it is refreshed next; a file is followed.
     pub next_refresh: Option<Timestamp>,
-}
-
-/// Lines that were left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// How many.
-    pub count: usize,
-    /// The first of them.
-    pub first: Vec<LeftOutLine>,
-}
-
-/// One of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOutLine {
-    /// Its number.
-    pub line: usize,
-    /// What is there.
-    pub text: String,
-}
-
-impl From<Skipped> for LeftOut {
-    fn from(skipped: Skipped) -> Self {
-        let lines = skipped.first.into_iter();
-        Self {
-            count: skipped.count,
-            first: lines
-                .map(|(line, text)| LeftOutLine { line, text })
-                .collect(),
-        }
-    }
 }

@@ -3,7 +3,8 @@
 //! ends after its duration, whether CrowdSec still answers or not.
 //!
 //! Only bans of addresses and ranges are taken: a captcha is nothing that a
-//! packet filter can show.
+//! packet filter can show. A decision that cannot be read is left out and
+//! counted; the others of its answer hold.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +14,15 @@ use std::{
 use serde::Deserialize;
 use weir_core::Prefix;
 
-use super::{Admit, Fetched, Format, Limits, ListError, Patience, Request, get, parse, print};
+use super::{
+    Admit, Fetched, Format, Limits, ListError, Patience, Request, Skipped, WIDEST, get, parse,
+    print,
+};
 
 /// The header that carries the key.
 const KEY_HEADER: &str = "X-Api-Key";
+/// A value or a duration is not longer.
+const MAX_TEXT: usize = 100;
 /// No decision is believed for longer.
 const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -25,19 +31,43 @@ const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub struct Decisions {
     /// Until when, in seconds of the wall clock.
     until: BTreeMap<Prefix, u64>,
-    /// Decisions of other kinds in the last answer: captchas, users, countries.
+    /// Decisions of other kinds, captchas or of users, since everything was asked
+    /// for.
     pub others: usize,
-    /// Decisions about addresses that nobody can ban.
-    pub refused: usize,
+    /// Decisions about what nobody can ban, or no list from elsewhere may hold.
+    pub refused: Skipped,
+    /// Decisions that cannot be read.
+    pub malformed: Skipped,
 }
 
 #[derive(Deserialize)]
 struct Answer<'a> {
     /// May be null, but not missing: some other answer would lift all bans.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
-    new: Option<Vec<Decision<'a>>>,
+    new: Option<Vec<Read<'a>>>,
     #[serde(borrow, default)]
-    deleted: Option<Vec<Decision<'a>>>,
+    deleted: Option<Vec<Read<'a>>>,
+}
+
+/// A decision as it came.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Read<'a> {
+    Whole(#[serde(borrow)] Decision<'a>),
+    /// With a number for a text, or no object at all.
+    Malformed(serde_json::Value),
+}
+
+/// What a decision asks for.
+enum Asked {
+    /// A ban of the prefix.
+    Ban(Prefix),
+    /// Something else than a ban.
+    Other,
+    /// A ban of what no list may hold: why.
+    Refused(String),
+    /// What cannot be read: what is there.
+    Malformed(String),
 }
 
 #[derive(Deserialize)]
@@ -54,6 +84,29 @@ struct Decision<'a> {
     simulated: bool,
 }
 
+impl Read<'_> {
+    fn asked(&self) -> Asked {
+        match self {
+            Self::Whole(decision) => decision.asked(),
+            Self::Malformed(other) => {
+                let text: String = other.to_string().chars().take(MAX_TEXT).collect();
+                Asked::Malformed(format!("{text} is no decision"))
+            }
+        }
+    }
+
+    /// For how long.
+    fn length(&self) -> Result<Duration, String> {
+        let text = match self {
+            Self::Whole(decision) => &decision.duration,
+            Self::Malformed(_) => "",
+        };
+        let clipped = || text.chars().take(MAX_TEXT).collect::<String>();
+        let length = duration(text).ok_or_else(|| format!("{:?} is no duration", clipped()))?;
+        Ok(length.min(YEARS))
+    }
+}
+
 impl Decision<'_> {
     fn is_ban(&self) -> bool {
         let scope = self.scope.to_ascii_lowercase();
@@ -62,20 +115,26 @@ impl Decision<'_> {
             && !self.simulated
     }
 
-    /// With host bits cleared: CrowdSec keeps ranges as they were typed.
-    fn prefix(&self) -> Option<Prefix> {
+    fn asked(&self) -> Asked {
+        let clipped = |text: &str| -> String { text.chars().take(MAX_TEXT).collect() };
+        if self.kind.is_empty() || self.scope.is_empty() {
+            return Asked::Malformed(format!("{}: no type or scope", clipped(&self.value)));
+        }
+        if !self.is_ban() {
+            return Asked::Other;
+        }
+        // With host bits cleared: CrowdSec keeps ranges as they were typed.
         let limits = Limits {
-            max_bytes: 64,
+            max_bytes: MAX_TEXT,
             max_entries: 1,
+            widest: WIDEST,
         };
-        let read = parse(
-            self.value.as_bytes(),
-            Format::Plain,
-            Admit::Bannable,
-            &limits,
-        )
-        .ok()?;
-        read.prefixes.first().copied()
+        let value = self.value.as_bytes();
+        match parse(value, Format::Plain, Admit::Bannable, &limits) {
+            Ok(read) if read.prefixes.len() == 1 => Asked::Ban(read.prefixes[0]),
+            Err(ListError::AllRefused { text, .. }) => Asked::Refused(text),
+            _ => Asked::Malformed(format!("{:?} is no address", clipped(&self.value))),
+        }
     }
 }
 
@@ -134,39 +193,53 @@ impl Decisions {
         let answer: Answer<'_> = serde_json::from_slice(answer)
             .map_err(|error| ListError::Decisions(error.to_string()))?;
         let mut next = if everything {
-            BTreeMap::new()
+            Self::default()
         } else {
-            self.until.clone()
+            self.clone()
         };
-        let (mut others, mut refused) = (0, 0);
         // A decision that was lifted and made again is in both.
-        for gone in answer.deleted.iter().flatten().filter(|d| d.is_ban()) {
-            if let Some(prefix) = gone.prefix() {
-                next.remove(&prefix);
+        for gone in answer.deleted.iter().flatten() {
+            match gone.asked() {
+                Asked::Ban(prefix) => {
+                    next.until.remove(&prefix);
+                }
+                Asked::Other => next.others = next.others.saturating_sub(1),
+                Asked::Refused(text) => next.refused.forget(&text),
+                Asked::Malformed(text) => next.malformed.note(0, || text),
             }
         }
-        for made in answer.new.iter().flatten() {
-            if !made.is_ban() {
-                others += 1;
-                continue;
+        let new = answer.new.unwrap_or_default();
+        let before = next.malformed.count;
+        for made in &new {
+            match (made.asked(), made.length()) {
+                (Asked::Ban(prefix), Ok(length)) => {
+                    let end = seconds(now).saturating_add(length.as_secs());
+                    // The longer of two decisions counts.
+                    let until = next.until.entry(prefix).or_default();
+                    *until = end.max(*until);
+                }
+                (Asked::Ban(prefix), Err(why)) => {
+                    next.malformed.note(0, || format!("{prefix}: {why}"));
+                }
+                (Asked::Other, _) => next.others += 1,
+                (Asked::Refused(text), _) => next.refused.note(0, || text),
+                (Asked::Malformed(text), _) => next.malformed.note(0, || text),
             }
-            let Some(prefix) = made.prefix() else {
-                refused += 1;
-                continue;
-            };
-            let length = duration(&made.duration).ok_or_else(|| {
-                let text: String = made.duration.chars().take(32).collect();
-                ListError::Decisions(format!("{text:?} is not a duration"))
-            })?;
-            let end = seconds(now).saturating_add(length.min(YEARS).as_secs());
-            // The longer of two decisions counts.
-            let until = next.entry(prefix).or_default();
-            *until = end.max(*until);
-            if next.len() > max_entries {
+            if next.until.len() > max_entries {
                 return Err(ListError::TooMany(max_entries));
             }
         }
-        (self.until, self.others, self.refused) = (next, others, refused);
+        // One of another make would lift everything.
+        let unreadable = next.malformed.count - before;
+        if everything && !new.is_empty() && unreadable == new.len() {
+            let first = next.malformed.first.first();
+            return Err(ListError::Decisions(format!(
+                "none of its {} decisions can be read: {}",
+                new.len(),
+                first.map_or("", |(_, text)| text)
+            )));
+        }
+        *self = next;
         self.expire(now);
         Ok(())
     }
@@ -190,6 +263,7 @@ impl Decisions {
         let limits = Limits {
             max_bytes: usize::MAX,
             max_entries: usize::MAX,
+            widest: [0; 2],
         };
         // Each has been admitted before, so joining them cannot fail.
         parse(
@@ -326,7 +400,8 @@ mod tests {
             shown(&decisions),
             ["198.51.100.7", "203.0.113.0/24", "2001:db8::7"]
         );
-        assert_eq!((decisions.others, decisions.refused), (3, 1));
+        let left_out = |d: &Decisions| (d.others, d.refused.count, d.malformed.count);
+        assert_eq!(left_out(&decisions), (3, 1, 0));
 
         // What is kept reads as the same, less what has ended meanwhile.
         let kept = decisions.print();
@@ -354,6 +429,14 @@ mod tests {
         let nothing = br#"{"new":null,"deleted":null}"#;
         decisions.apply(nothing, false, at(61), 100).unwrap();
         assert_eq!(shown(&decisions), ["198.51.100.7"]);
+        // What is left out stays so, until it is lifted.
+        assert_eq!(left_out(&decisions), (3, 1, 0));
+        let lifted = br#"{"new":[{"type":"ban","scope":"Ip","value":"::1","duration":"3h"}],
+            "deleted":[{"type":"captcha","scope":"Ip","value":"198.51.100.8","duration":"-1s"},
+                       {"type":"ban","scope":"Ip","value":"127.0.0.1","duration":"-1s"}]}"#;
+        decisions.apply(lifted, false, at(61), 100).unwrap();
+        assert_eq!(left_out(&decisions), (2, 1, 0));
+        assert!(decisions.refused.first[0].1.starts_with("::1: "));
         decisions.apply(nothing, true, at(62), 100).unwrap();
         assert!(decisions.is_empty());
     }
@@ -372,12 +455,71 @@ mod tests {
             "{}",
             r#"{"message":"not today"}"#,
             r#"{"new":7}"#,
-            r#"{"new":[{"type":"ban","scope":"Ip","value":"198.51.100.9","duration":"soon"}]}"#,
             r#"{"new":[{"type":"ban","scope":"Ip","value":"198.51.100.9","duration":"1h"}]}"#,
         ] {
             let taken = decisions.apply(answer.as_bytes(), false, at(0), 1);
             assert!(taken.is_err(), "{answer}");
             assert_eq!(decisions, before, "{answer}");
         }
+        // Decisions of another make are all there are: they lift nothing.
+        let strange = br#"{"new":[{"Type":"ban","target":"198.51.100.9"},7]}"#;
+        let error = decisions.apply(strange, true, at(0), 1).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("none of its 2 decisions can be read")
+        );
+        assert_eq!(decisions, before);
+    }
+
+    /// The others of the same answer hold, in both directions.
+    #[test]
+    fn a_malformed_decision_is_left_out_and_counted() {
+        const MALFORMED: [&str; 9] = [
+            r#"{"type":"ban","scope":"Ip","value":"198.51.100.9","duration":"soon"}"#,
+            r#"{"type":"ban","scope":"Ip","value":"198.51.100.9"}"#,
+            r#"{"type":"ban","scope":"Ip","value":"198.51.100.9","duration":null}"#,
+            r#"{"type":"ban","scope":"Ip","value":"198.51.100.9","duration":3600}"#,
+            r#"{"type":"ban","scope":"Ip","value":"nobody","duration":"1h"}"#,
+            r#"{"type":"ban","scope":"Ip","value":["198.51.100.9"],"duration":"1h"}"#,
+            r#"{"value":"198.51.100.9","duration":"1h"}"#,
+            "null",
+            "[[]]",
+        ];
+        const HELD: &str = r#"{"type":"ban","scope":"Ip","value":"198.51.100.7","duration":"1h"}"#;
+        const NEXT: &str = r#"{"type":"ban","scope":"Ip","value":"2001:db8::7","duration":"1h"}"#;
+        for malformed in MALFORMED {
+            let mut decisions = Decisions::default();
+            let all = format!(r#"{{"new":[{malformed},{HELD}],"deleted":null}}"#);
+            decisions.apply(all.as_bytes(), true, at(0), 10).unwrap();
+            assert_eq!(shown(&decisions), ["198.51.100.7"], "{malformed}");
+            assert_eq!(decisions.malformed.count, 1, "{malformed}");
+            assert_eq!(decisions.malformed.first.len(), 1, "{malformed}");
+            let change = format!(r#"{{"new":[{malformed},{NEXT}],"deleted":[{HELD},7]}}"#);
+            decisions
+                .apply(change.as_bytes(), false, at(1), 10)
+                .unwrap();
+            assert_eq!(shown(&decisions), ["2001:db8::7"], "{malformed}");
+            assert_eq!(decisions.malformed.count, 3, "{malformed}");
+            let alone = format!(r#"{{"new":[{malformed}],"deleted":[{NEXT}]}}"#);
+            decisions.apply(alone.as_bytes(), false, at(1), 10).unwrap();
+            assert!(decisions.is_empty(), "{malformed}");
+            let well = format!(r#"{{"new":[{HELD}]}}"#);
+            decisions.apply(well.as_bytes(), true, at(1), 10).unwrap();
+            assert_eq!(decisions.malformed.count, 0, "{malformed}");
+        }
+        // One whose length cannot be read is lifted all the same.
+        let mut decisions = Decisions::default();
+        let all = format!(r#"{{"new":[{HELD}]}}"#);
+        decisions.apply(all.as_bytes(), true, at(0), 10).unwrap();
+        let gone =
+            br#"{"new":null,"deleted":[{"type":"ban","scope":"Ip","value":"198.51.100.7"}]}"#;
+        decisions.apply(gone, false, at(1), 10).unwrap();
+        assert!(decisions.is_empty());
+        // Too wide for a list from elsewhere: neither malformed nor silent.
+        let wide =
+            br#"{"new":[{"type":"ban","scope":"Range","value":"128.0.0.0/3","duration":"1h"}]}"#;
+        decisions.apply(wide, false, at(1), 10).unwrap();
+        assert_eq!((decisions.len(), decisions.refused.count), (0, 1));
     }
 }

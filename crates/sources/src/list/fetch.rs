@@ -4,12 +4,14 @@
 
 use std::{
     io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::OnceLock,
     time::Duration,
 };
 
 use flate2::read::MultiGzDecoder;
+use rustix::fs::OFlags;
 use rustls::{CertificateError, Error as TlsError};
 use serde::{Deserialize, Serialize};
 use ureq::{
@@ -203,10 +205,18 @@ fn system_roots() -> &'static RootCerts {
     })
 }
 
-/// Reads a file of the administrator's, bounded.
+/// Reads a file of the administrator's, bounded. Not a FIFO or a device: the
+/// reader would wait for a writer, for good.
 pub fn read_file(path: &Path, max_bytes: usize) -> Result<Vec<u8>, ListError> {
     let failed = |error: io::Error| ListError::file("read", path, &error);
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = std::fs::File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)
+        .map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is not a regular file")));
+    }
     let mut bytes = Vec::new();
     let most = (max_bytes as u64).saturating_add(1);
     file.take(most).read_to_end(&mut bytes).map_err(failed)?;

@@ -12,11 +12,11 @@ use std::{
     sync::LazyLock,
 };
 
-use weir_core::{Prefix, Subject};
+use weir_core::{Prefix, Subject, geo::Number};
 
 use super::{
     ListError,
-    join::{Span, joined, prefixes, without},
+    join::{Span, joined, joined_in_order, prefixes, shown, without},
 };
 
 /// How the entries of a list are written.
@@ -82,20 +82,23 @@ const TOLD: usize = 5;
 const CLIP: usize = 60;
 /// Longer words are no entry: two IPv6 addresses and a dash.
 const MAX_WORD: usize = 2 * 45 + 1;
+/// Why an entry is refused for its size.
+const TOO_WIDE: &str = "it is wider than a list from elsewhere may hold in one piece";
 /// `auto` takes no text in which more lines than these, and than entries, are
 /// something else.
 const OTHER_LINES: usize = 16;
 
-/// Which entries may be in a list.
+/// Which entries may be in a list, beside those that are too wide
+/// ([`Limits::widest`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {
-    /// What a ban may hold; the list is the administrator's own.
+    /// What a ban may hold.
     Bannable,
     /// Nor networks that hosts use among themselves (private, shared,
     /// link-local): published lists name them as bogons, and whoever bans them
     /// has banned his own network.
     Public,
-    /// For an allow list: anything that is not half the Internet.
+    /// For an allow list.
     Allow,
 }
 
@@ -115,14 +118,6 @@ static PRIVATE: LazyLock<[Prefix; 6]> = LazyLock::new(|| {
 impl Admit {
     /// Why this prefix may not be an entry.
     fn refusal(self, prefix: Prefix) -> Option<&'static str> {
-        // No registry hands out more at once; only mistakes and jokes do.
-        let too_wide = match prefix.addr() {
-            IpAddr::V4(_) => prefix.bits() < 8,
-            IpAddr::V6(_) => prefix.bits() < 12 && !PRIVATE[5].covers(prefix),
-        };
-        if too_wide {
-            return Some("it is too wide for a list");
-        }
         if self == Self::Allow {
             let reserved = matches!(prefix.addr(), IpAddr::V6(a) if a.to_bits() >> 104 == 0);
             return reserved.then_some("it is reserved (RFC 4291)");
@@ -143,7 +138,14 @@ pub struct Limits {
     pub max_bytes: usize,
     /// Entries, and prefixes that they make.
     pub max_entries: usize,
+    /// Addresses without a gap, IPv4 and IPv6: no more than a prefix of this
+    /// length has, however they are written.
+    pub widest: [u8; 2],
 }
+
+/// [`Limits::widest`] of what others publish: a sixteenth of IPv4, and in IPv6
+/// what sixteen regional registries have at once. More is a mistake, or a joke.
+pub const WIDEST: [u8; 2] = [4, 8];
 
 /// Lines or entries that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -155,10 +157,18 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    fn note(&mut self, line: usize, text: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, line: usize, text: impl FnOnce() -> String) {
         self.count += 1;
         if self.first.len() < TOLD {
             self.first.push((line, text()));
+        }
+    }
+
+    /// One of them is not there any more.
+    pub(super) fn forget(&mut self, text: &str) {
+        self.count = self.count.saturating_sub(1);
+        if let Some(at) = self.first.iter().position(|(_, told)| told == text) {
+            self.first.remove(at);
         }
     }
 }
@@ -176,6 +186,19 @@ pub struct Parsed {
     pub skipped: Skipped,
     /// Entries that no list may hold.
     pub refused: Skipped,
+    /// Those of them that are too wide.
+    pub wide: Wide,
+}
+
+/// What was left out because it is wider than [`Limits::widest`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wide {
+    /// Entries.
+    pub entries: usize,
+    /// The first of them: prefixes, or ranges that several make.
+    pub first: Vec<String>,
+    /// Of all addresses that the list names, in tenths of a percent: IPv4, IPv6.
+    pub share: [u16; 2],
 }
 
 /// Writes prefixes as a plain list.
@@ -215,7 +238,7 @@ pub fn parse(
     };
     let mut reader = Reader {
         admit,
-        max_entries: limits.max_entries,
+        limits: *limits,
         entries: 0,
         names: 0,
         comments: 0,
@@ -223,6 +246,7 @@ pub fn parse(
         v6: Spans::default(),
         skipped: Skipped::default(),
         refused: Skipped::default(),
+        wide: Wide::default(),
     };
     if detected == Format::Json {
         reader.json(bytes)?;
@@ -495,10 +519,11 @@ fn ipset_command(line: &[u8]) -> Option<Option<&[u8]>> {
     }
 }
 
-/// Spans taken, and spans taken out again.
+/// Spans taken, spans taken out again, and spans that are too wide.
 struct Spans<A> {
     taken: Vec<Span<A>>,
     except: Vec<Span<A>>,
+    wide: Vec<Span<A>>,
 }
 
 impl<A> Default for Spans<A> {
@@ -506,14 +531,77 @@ impl<A> Default for Spans<A> {
         Self {
             taken: Vec::new(),
             except: Vec::new(),
+            wide: Vec::new(),
         }
+    }
+}
+
+/// Has it more addresses than a prefix of length `widest`, of `width` bits?
+fn is_wide<A: Number + Into<u128>>((first, last): Span<A>, widest: u8, width: u32) -> bool {
+    let most = u128::MAX
+        .checked_shr(128 - width + u32::from(widest))
+        .unwrap_or(0);
+    last.into() - first.into() > most
+}
+
+impl<A: Number + Into<u128>> Spans<A> {
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.taken.len() + self.except.len() + self.wide.len()
+    }
+
+    /// What is left of them, in order, without what is too wide; that is told.
+    fn finish(
+        self,
+        widest: u8,
+        width: u32,
+        wide: &mut Wide,
+        refused: &mut Skipped,
+    ) -> Vec<Span<A>> {
+        let Self {
+            mut taken,
+            except,
+            wide: mut left,
+        } = self;
+        taken.sort_unstable();
+        let all = without(joined_in_order(&taken), &joined(except));
+        let (runs, kept): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|run| is_wide(*run, widest, width));
+        for run in &runs {
+            let text = shown(*run, width);
+            let within = taken
+                .iter()
+                .filter(|(first, last)| *first >= run.0 && *last <= run.1);
+            for _ in within {
+                refused.note(0, || format!("{text}, of neighbours: {TOO_WIDE}"));
+                wide.entries += 1;
+            }
+            if wide.first.len() < TOLD {
+                wide.first.push(text);
+            }
+        }
+        left.extend(runs);
+        if !left.is_empty() {
+            let size = |spans: &[Span<A>]| -> f64 {
+                let sizes = spans.iter().map(|(first, last)| {
+                    let (first, last): Span<u128> = ((*first).into(), (*last).into());
+                    (last - first) as f64 + 1.0
+                });
+                sizes.sum()
+            };
+            left.extend(&kept);
+            let share = 1.0 - size(&kept) / size(&joined(left));
+            wide.share[usize::from(width > 32)] = (share * 1000.0).round() as u16;
+        }
+        kept
     }
 }
 
 /// What has been read so far.
 struct Reader {
     admit: Admit,
-    max_entries: usize,
+    limits: Limits,
     entries: usize,
     names: usize,
     comments: usize,
@@ -521,6 +609,7 @@ struct Reader {
     v6: Spans<u128>,
     skipped: Skipped,
     refused: Skipped,
+    wide: Wide,
 }
 
 fn clipped(line: &[u8]) -> String {
@@ -634,11 +723,9 @@ impl Reader {
     }
 
     fn room(&self) -> Result<(), ListError> {
-        let used = self.v4.taken.len() + self.v4.except.len();
-        let used = used + self.v6.taken.len() + self.v6.except.len();
-        match used < self.max_entries {
+        match self.v4.len() + self.v6.len() < self.limits.max_entries {
             true => Ok(()),
-            false => Err(ListError::TooMany(self.max_entries)),
+            false => Err(ListError::TooMany(self.limits.max_entries)),
         }
     }
 
@@ -648,12 +735,30 @@ impl Reader {
         entry: Entry,
         text: impl Fn() -> String,
     ) -> Result<(), ListError> {
-        let admit = self.admit;
+        let (admit, [widest4, widest6]) = (self.admit, self.limits.widest);
+        self.entries += 1;
+        let too_wide = match entry {
+            Entry::V4(span) => is_wide(span, widest4, 32).then(|| shown(span, 32)),
+            Entry::V6(span) => is_wide(span, widest6, 128).then(|| shown(span, 128)),
+        };
+        if let Some(shown) = too_wide {
+            self.room()?;
+            match entry {
+                Entry::V4(span) => self.v4.wide.push(span),
+                Entry::V6(span) => self.v6.wide.push(span),
+            }
+            self.refused
+                .note(line, || format!("{}: {TOO_WIDE}", text()));
+            self.wide.entries += 1;
+            if self.wide.first.len() < TOLD {
+                self.wide.first.push(shown);
+            }
+            return Ok(());
+        }
         let refusal = match entry {
             Entry::V4(span) => prefixes(span, 32).find_map(|p| admit.refusal(p)),
             Entry::V6(span) => prefixes(span, 128).find_map(|p| admit.refusal(p)),
         };
-        self.entries += 1;
         if let Some(why) = refusal {
             self.refused.note(line, || format!("{}: {why}", text()));
             return Ok(());
@@ -674,8 +779,14 @@ impl Reader {
             v4,
             v6,
             skipped,
-            refused,
-            max_entries,
+            mut refused,
+            mut wide,
+            limits:
+                Limits {
+                    max_entries,
+                    widest: [widest4, widest6],
+                    ..
+                },
             ..
         } = self;
         if entries == 0 {
@@ -695,6 +806,7 @@ impl Reader {
                 entries,
                 skipped: Skipped::default(),
                 refused,
+                wide,
             });
         }
         if guessed && skipped.count > OTHER_LINES && skipped.count > entries {
@@ -706,6 +818,8 @@ impl Reader {
                 text,
             });
         }
+        let v4 = v4.finish(widest4, 32, &mut wide, &mut refused);
+        let v6 = v6.finish(widest6, 128, &mut wide, &mut refused);
         if refused.count == entries {
             let (line, text) = refused.first.into_iter().next().unwrap_or_default();
             return Err(ListError::AllRefused {
@@ -714,8 +828,6 @@ impl Reader {
                 text,
             });
         }
-        let v4 = without(joined(v4.taken), &joined(v4.except));
-        let v6 = without(joined(v6.taken), &joined(v6.except));
         let mut list: Vec<Prefix> = Vec::with_capacity(v4.len() + v6.len());
         let all = v4.into_iter().flat_map(|span| prefixes(span, 32));
         for prefix in all.chain(v6.into_iter().flat_map(|span| prefixes(span, 128))) {
@@ -731,6 +843,7 @@ impl Reader {
             entries,
             skipped,
             refused,
+            wide,
         })
     }
 }

@@ -11,8 +11,13 @@ pub(super) type Span<A> = (A, A);
 /// Overlapping and neighbouring spans joined, in order.
 pub(super) fn joined<A: Number>(mut spans: Vec<Span<A>>) -> Vec<Span<A>> {
     spans.sort_unstable();
+    joined_in_order(&spans)
+}
+
+/// The same of spans in order.
+pub(super) fn joined_in_order<A: Number>(spans: &[Span<A>]) -> Vec<Span<A>> {
     let mut out: Vec<Span<A>> = Vec::with_capacity(spans.len());
-    for (first, last) in spans {
+    for &(first, last) in spans {
         match out.last_mut() {
             Some(before) if before.1.next().is_none_or(|next| first <= next) => {
                 before.1 = before.1.max(last);
@@ -83,6 +88,18 @@ pub(super) fn prefixes<A: Number + Into<u128>>(
     })
 }
 
+/// A span as text: a prefix if it is one.
+pub(super) fn shown<A: Number + Into<u128>>(span: Span<A>, width: u32) -> String {
+    let mut all = prefixes(span, width);
+    match (all.next(), all.next()) {
+        (Some(only), None) => only.to_string(),
+        _ => {
+            let [first, last] = [span.0, span.1].map(|end| address(end.into(), width));
+            format!("{first}-{last}")
+        }
+    }
+}
+
 fn address(number: u128, width: u32) -> IpAddr {
     match u32::try_from(number) {
         Ok(number) if width == 32 => Ipv4Addr::from_bits(number).into(),
@@ -94,7 +111,7 @@ fn address(number: u128, width: u32) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn shown(first: u128, last: u128, width: u32) -> Vec<String> {
+    fn parts(first: u128, last: u128, width: u32) -> Vec<String> {
         prefixes((first, last), width)
             .map(|p| p.to_string())
             .collect()
@@ -102,11 +119,11 @@ mod tests {
 
     #[test]
     fn a_span_is_the_fewest_prefixes() {
-        assert_eq!(shown(0, u32::MAX.into(), 32), ["0.0.0.0/0"]);
-        assert_eq!(shown(0, u128::MAX, 128), ["::/0"]);
-        assert_eq!(shown(5, 5, 32), ["0.0.0.5"]);
+        assert_eq!(parts(0, u32::MAX.into(), 32), ["0.0.0.0/0"]);
+        assert_eq!(parts(0, u128::MAX, 128), ["::/0"]);
+        assert_eq!(parts(5, 5, 32), ["0.0.0.5"]);
         assert_eq!(
-            shown(1, 10, 32),
+            parts(1, 10, 32),
             [
                 "0.0.0.1",
                 "0.0.0.2/31",
@@ -116,13 +133,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(u128::MAX - 2, u128::MAX, 128),
+            parts(u128::MAX - 2, u128::MAX, 128),
             [
                 "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd",
                 "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127"
             ]
         );
-        assert_eq!(shown(1, u128::MAX, 128).len(), 128);
+        assert_eq!(parts(1, u128::MAX, 128).len(), 128);
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod join;
 pub use cache::{Cache, Kept};
 pub use crowdsec::Decisions;
 pub use fetch::{Fetched, Patience, Request, Validators, get};
-pub use grammar::{Admit, Format, Limits, Parsed, Skipped, parse, print};
+pub use grammar::{Admit, Format, Limits, Parsed, Skipped, WIDEST, Wide, parse, print};
 
 /// Why a list is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

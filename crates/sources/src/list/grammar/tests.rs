@@ -8,6 +8,7 @@ use super::*;
 const LIMITS: Limits = Limits {
     max_bytes: 1 << 26,
     max_entries: 2_000_000,
+    widest: WIDEST,
 };
 
 fn read(text: &str) -> Result<Parsed, ListError> {
@@ -201,7 +202,7 @@ fn what_is_no_list_is_refused_in_words() {
             "127.0.0.1 localhost\n0.0.0.0 a.example b.example\n0.0.0.0 c.example\n",
             "hosts file: 4 names and no address",
         ),
-        ("0.0.0.0/0\n", "it is too wide"),
+        ("0.0.0.0/0\n", "it is wider than"),
         (
             "# own\n127.0.0.0/8\n::1\n",
             "none of its 2 entries can be taken: line 2: 127.0.0.0/8: nobody can ban it",
@@ -234,8 +235,11 @@ fn entries_that_nobody_may_hold_are_left_out_and_counted() {
     assert_eq!(public.refused.count, 19);
     assert_eq!(
         public.refused.first[0],
-        (2, "0.0.0.0/0: it is too wide for a list".to_owned())
+        (2, format!("0.0.0.0/0: {TOO_WIDE}"))
     );
+    let wide: Vec<_> = public.wide.first.iter().map(String::as_str).collect();
+    assert_eq!(wide, ["0.0.0.0/0", "::/0", "2000::/3"]);
+    assert_eq!((public.wide.entries, public.wide.share), (3, [1000, 1000]));
 
     // A list of one's own may name one's own network.
     let own = parse(text.as_bytes(), Format::Auto, Admit::Bannable, &LIMITS).unwrap();
@@ -249,6 +253,90 @@ fn entries_that_nobody_may_hold_are_left_out_and_counted() {
     let allow = parse(text.as_bytes(), Format::Auto, Admit::Allow, &LIMITS).unwrap();
     assert!(shown(&allow).contains(&"fd00::/8".to_owned()));
     assert_eq!(allow.refused.count, 4, "{:?}", allow.refused);
+}
+
+/// One rule, however they are written: a prefix, a range, neighbours, halves.
+#[test]
+fn what_is_too_wide_is_left_out_whole_with_its_share() {
+    let all = |parts: &[String]| parts.concat();
+    let neighbours = |from: u8, to: u8| -> Vec<String> {
+        (from..=to).map(|n| format!("{n}.0.0.0/8\n")).collect()
+    };
+    for text in [
+        "20.0.0.0/7\n",
+        "16.0.0.0/4\n",
+        "16.0.0.0-31.255.255.255\n",
+        &all(&neighbours(16, 31)),
+        "16.0.0.0/5\n24.0.0.0/5\n",
+        "2600::/8\n",
+        "2600::/9\n2680::/9\n",
+    ] {
+        let parsed = read(&("198.51.100.7\n".to_owned() + text)).unwrap();
+        assert_eq!(
+            (&parsed.wide, parsed.refused.count),
+            (&Wide::default(), 0),
+            "{text}"
+        );
+        assert!(parsed.prefixes.len() >= 2, "{text}");
+    }
+    for (text, entries, shown_as, share) in [
+        ("16.0.0.0/3\n".to_owned(), 1, "0.0.0.0/3", [1000, 0]),
+        (
+            "16.0.0.0-32.0.0.0\n".to_owned(),
+            1,
+            "16.0.0.0-32.0.0.0",
+            [1000, 0],
+        ),
+        (
+            all(&neighbours(16, 32)),
+            17,
+            "16.0.0.0-32.255.255.255",
+            [1000, 0],
+        ),
+        (
+            "16.0.0.0/4\n32.0.0.0\n".to_owned(),
+            2,
+            "16.0.0.0-32.0.0.0",
+            [1000, 0],
+        ),
+        ("2600::/7\n".to_owned(), 1, "2600::/7", [0, 1000]),
+        (
+            "2600::/8\n2700::\n".to_owned(),
+            2,
+            "2600::-2700::",
+            [0, 1000],
+        ),
+    ] {
+        let text = "198.51.100.7\n2001:db8::7\n".to_owned() + &text;
+        let parsed = read(&text).unwrap();
+        assert_eq!(shown(&parsed), ["198.51.100.7", "2001:db8::7"], "{text}");
+        assert_eq!(parsed.wide.entries, entries, "{text}");
+        assert_eq!(parsed.refused.count, entries, "{text}");
+        assert_eq!(parsed.wide.share, share, "{text}");
+        assert_eq!(parsed.wide.first[0], shown_as, "{text}");
+    }
+    // A sixth of what it names.
+    let text =
+        "16.0.0.0/4\n32.0.0.0\n48.0.0.0/4\n80.0.0.0/4\n128.0.0.0/4\n176.0.0.0/4\n208.0.0.0/4\n";
+    let parsed = read(text).unwrap();
+    assert_eq!(parsed.wide.share, [167, 0]);
+    assert_eq!(
+        (parsed.entries, parsed.refused.count, parsed.prefixes.len()),
+        (7, 2, 5)
+    );
+
+    // A list of one's own.
+    let own = Limits {
+        widest: [0; 2],
+        ..LIMITS
+    };
+    let text = "128.0.0.0/2\n2000::/3\n1.0.0.0-126.255.255.255\n";
+    let parsed = parse(text.as_bytes(), Format::Auto, Admit::Bannable, &own).unwrap();
+    assert_eq!((parsed.refused.count, &parsed.wide), (0, &Wide::default()));
+    assert!(shown(&parsed).contains(&"128.0.0.0/2".to_owned()));
+    // Nobody bans his own network, though.
+    let error = parse(b"0.0.0.0/1\n", Format::Auto, Admit::Bannable, &own).unwrap_err();
+    assert!(error.to_string().contains("nobody can ban it"), "{error}");
 }
 
 #[test]
@@ -270,6 +358,7 @@ fn caps_are_kept() {
     let few = Limits {
         max_bytes: 40,
         max_entries: 2,
+        widest: WIDEST,
     };
     let read = |text: &str| parse(text.as_bytes(), Format::Auto, Admit::Public, &few);
     assert_eq!(
@@ -326,8 +415,8 @@ proptest! {
             prop_assert!(prefixes.iter().all(|p| Admit::Public.refusal(*p).is_some()));
             return Ok(());
         };
-        // Two neighbouring /8 are joined to what is too wide for an entry.
-        prop_assume!(parsed.prefixes.iter().all(|p| Admit::Public.refusal(*p).is_none()));
+        // Sixteen neighbours and one more are another test's.
+        prop_assume!(parsed.wide.entries == 0);
         let again = read(&print(&parsed.prefixes));
         prop_assert_eq!(&again.unwrap().prefixes, &parsed.prefixes);
         for prefix in &prefixes {
@@ -359,7 +448,7 @@ proptest! {
         for admit in [Admit::Public, Admit::Allow] {
             if let Ok(parsed) = parse(text.as_bytes(), Format::Auto, admit, &LIMITS) {
                 prop_assert!(parsed.refused.count <= parsed.entries);
-                prop_assert!(parsed.prefixes.iter().all(|p| admit.refusal(*p).is_none() || p.bits() < 12));
+                prop_assert!(parsed.prefixes.iter().all(|p| admit.refusal(*p).is_none()));
             }
         }
     }
