@@ -153,11 +153,18 @@ enum scanner {
 
 /* Per CPU: what decoy ports answered. */
 struct decoy_counter {
-	__u64 window;	/* jiffies >> EVENT_WINDOW_SHIFT of the two that follow */
-	__u32 answers;	/* SYN-ACKs in that window */
-	__u32 refused;	/* wrong cookies in that window */
+	__u64 window;  /* jiffies >> EVENT_WINDOW_SHIFT of what follows */
+	__u32 answers; /* SYN-ACKs in that window */
+	__u32 pad;
 	__u64 answered; /* SYN-ACKs */
 	__u64 silent;	/* SYNs above the limit, not answered */
+};
+
+/* Of all CPUs: cookies that came back wrong. */
+struct decoy_guesses {
+	__u32 second; /* of CLOCK_BOOTTIME, of what follows */
+	__u32 wrong;  /* in that second */
+	__u64 total;
 };
 
 /* The class table: which lists and which rules of the geofence are about an
@@ -307,5 +314,6 @@ _Static_assert(sizeof(struct class_node) == 64 && sizeof(struct class) == 16, "a
 _Static_assert(sizeof(struct cover) == 4, "abi");
 _Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 128, "abi");
 _Static_assert(sizeof(struct decoy_counter) == 32, "abi");
+_Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
 
 #endif

@@ -60,13 +60,23 @@ struct {
 	__type(value, struct decoy_counter);
 } decoy_counters SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct decoy_guesses);
+} decoy_guesses SEC(".maps");
+
 /* In one EVENT_WINDOW and CPU. A scan of all ports goes on for seconds, so it
- * cannot outrun the first; a flood in other people's names is not passed on to
- * them any faster than that. The second bounds how often cookies may be
- * guessed: 1 guess in 2^29 is right (8 bits of time with 2 of 256 accepted, 24
- * of data with 4 accepted), which takes months at this rate. */
+ * cannot outrun this; a flood in other people's names is not passed on to them
+ * any faster than that. */
 #define DECOY_ANSWERS 4096
-#define DECOY_REFUSED 64
+/* Cookies that come back wrong, of the whole host in a second (and one more a CPU
+ * at most); above that none is looked at until the next. Who sends SYN and guess in
+ * a victim's name has it banned by 1 guess in 2^29 (8 bits of time with 2 of 256
+ * accepted, 24 of data with 4 accepted): at this rate after two years in the mean,
+ * and within a day with a probability of 0.13 %. */
+#define DECOY_GUESSES 8
 
 #define DECOY_WINDOW 512
 
@@ -172,9 +182,24 @@ static __always_inline struct decoy_counter *decoy_counter(__u64 now)
 	if (c && c->window != now >> EVENT_WINDOW_SHIFT) {
 		c->window = now >> EVENT_WINDOW_SHIFT;
 		c->answers = 0;
-		c->refused = 0;
 	}
 	return c;
+}
+
+/* May one more cookie be looked at? Asked by few: conversations that were sent
+ * one. */
+static __always_inline struct decoy_guesses *guesses_left(void)
+{
+	__u32 zero = 0, second = bpf_ktime_get_boot_ns() / 1000000000;
+	struct decoy_guesses *g = bpf_map_lookup_elem(&decoy_guesses, &zero);
+
+	if (!g)
+		return NULL;
+	if (g->second != second) {
+		g->second = second;
+		g->wrong = 0;
+	}
+	return g->wrong < DECOY_GUESSES ? g : NULL;
 }
 
 /* The slot of a conversation, and its tag there. */
@@ -288,6 +313,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	__u32 l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
 	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
 	__u64 now = bpf_jiffies64();
+	struct decoy_guesses *guesses;
 	struct decoy_counter *c;
 	struct bait *b;
 	struct tcphdr *tcp;
@@ -361,7 +387,8 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			count(R_DECOY, frame_len);
 			return drop;
 		}
-		if (c->refused >= DECOY_REFUSED)
+		guesses = guesses_left();
+		if (!guesses)
 			goto none;
 		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
 		       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp)) {
@@ -369,7 +396,8 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			 * our own, for which somebody forged that SYN, the next
 			 * segment is past all this. */
 			*slot = 0;
-			c->refused++;
+			__sync_fetch_and_add(&guesses->wrong, 1);
+			__sync_fetch_and_add(&guesses->total, 1);
 			goto none;
 		}
 		*slot = tag ^ ASKED;

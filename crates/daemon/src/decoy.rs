@@ -79,6 +79,8 @@ pub struct DecoyStatus {
     pub answered: u64,
     /// SYNs above the limit, dropped without an answer.
     pub unanswered: u64,
+    /// Cookies that came back wrong: guesses, most likely.
+    pub wrong_cookies: u64,
     /// Handshakes completed since the daemon's start.
     pub proofs: u64,
     /// Bans made since then.
@@ -231,6 +233,7 @@ impl Decoy {
             proof: active.config.proof.name(),
             answered: counts.answered,
             unanswered: counts.silent,
+            wrong_cookies: counts.wrong,
             proofs: read(&self.proofs),
             bans: read(&self.bans),
             bans_in_force: entries

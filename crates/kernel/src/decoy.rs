@@ -12,10 +12,10 @@ use crate::{
     error::{Context, Error, Result},
     memory::Words,
     probe,
-    skeleton::ingress::types::decoy_counter,
+    skeleton::ingress::types::{decoy_counter, decoy_guesses},
 };
 
-const _: () = assert!(size_of::<decoy_counter>() == 32);
+const _: () = assert!(size_of::<decoy_counter>() == 32 && size_of::<decoy_guesses>() == 16);
 
 /// Words of both bitmaps.
 const PORT_WORDS: usize = 2 * 65_536 / 64;
@@ -29,28 +29,36 @@ pub struct DecoyCounts {
     pub answered: u64,
     /// SYNs above the limit, not answered.
     pub silent: u64,
+    /// Cookies that came back and were wrong. Above eight in a second none is
+    /// looked at, and none is counted.
+    pub wrong: u64,
 }
 
 /// The maps of decoy ports.
 pub struct Decoys {
-    /// Ports, own addresses, conversations, counters.
-    maps: [MapHandle; 4],
+    /// Ports, own addresses, conversations, counters, guesses.
+    maps: [MapHandle; 5],
     ports: Words,
 }
 
 impl Decoys {
     /// Their names as pinned.
-    pub(crate) const NAMES: [&str; 4] =
-        ["decoy_ports", "decoy_own", "decoy_asked", "decoy_counters"];
+    pub(crate) const NAMES: [&str; 5] = [
+        "decoy_ports",
+        "decoy_own",
+        "decoy_asked",
+        "decoy_counters",
+        "decoy_guesses",
+    ];
 
     /// Over the maps of a generation, in the order of [`Self::NAMES`].
-    pub(crate) fn map(maps: [MapHandle; 4]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 5]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the decoy ports")?;
         Ok(Self { maps, ports })
     }
 
     /// The maps, to pin and to hand on.
-    pub(crate) fn maps(&self) -> [&MapHandle; 4] {
+    pub(crate) fn maps(&self) -> [&MapHandle; 5] {
         self.maps.each_ref()
     }
 
@@ -104,12 +112,26 @@ impl Decoys {
         let whole = cpus
             .iter()
             .filter(|b| b.len() >= size_of::<decoy_counter>());
-        Ok(whole.fold(DecoyCounts::default(), |sum, bytes| {
+        let guesses = self.maps[4]
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "read the guesses at cookies".into())?
+            .filter(|bytes| bytes.len() >= size_of::<decoy_guesses>());
+        let wrong = guesses.map_or(0, |bytes| {
+            // SAFETY: long enough, and every bit pattern is a `decoy_guesses`.
+            let guesses: decoy_guesses = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            guesses.total
+        });
+        let none = DecoyCounts {
+            wrong,
+            ..DecoyCounts::default()
+        };
+        Ok(whole.fold(none, |sum, bytes| {
             // SAFETY: long enough, and every bit pattern is a `decoy_counter`.
             let c: decoy_counter = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
             DecoyCounts {
                 answered: sum.answered + c.answered,
                 silent: sum.silent + c.silent,
+                ..sum
             }
         }))
     }

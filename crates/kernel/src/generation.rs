@@ -274,7 +274,13 @@ impl Generation {
         }
         if let Some(old) = previous {
             let [allow4, allow6, allow_hint] = old.allow.maps();
-            let [decoy_ports, decoy_own, decoy_asked, decoy_counters] = old.decoys.maps();
+            let [
+                decoy_ports,
+                decoy_own,
+                decoy_asked,
+                decoy_counters,
+                decoy_guesses,
+            ] = old.decoys.maps();
             for (map, from) in [
                 (&mut open.maps.policies, &old.policies),
                 (&mut open.maps.counters, &old.counters),
@@ -288,6 +294,7 @@ impl Generation {
                 (&mut open.maps.decoy_own, decoy_own),
                 (&mut open.maps.decoy_asked, decoy_asked),
                 (&mut open.maps.decoy_counters, decoy_counters),
+                (&mut open.maps.decoy_guesses, decoy_guesses),
                 (&mut open.maps.nf_interfaces, old.interfaces.as_map()),
             ] {
                 map.reuse_fd(from.as_fd())
@@ -351,6 +358,7 @@ impl Generation {
                 keep(&skel.maps.decoy_own)?,
                 keep(&skel.maps.decoy_asked)?,
                 keep(&skel.maps.decoy_counters)?,
+                keep(&skel.maps.decoy_guesses)?,
             ])?,
             has_decoys,
             has_reject: options.reject,
@@ -590,8 +598,8 @@ impl Generation {
                 hint: open("wide_hint")?,
             },
             decoys: {
-                let [ports, own, asked, counters] = Decoys::NAMES.map(open);
-                Decoys::map([ports?, own?, asked?, counters?])?
+                let [ports, own, asked, counters, guesses] = Decoys::NAMES.map(open);
+                Decoys::map([ports?, own?, asked?, counters?, guesses?])?
             },
             has_decoys: about.decoy != 0,
             has_reject: about.reject != 0,

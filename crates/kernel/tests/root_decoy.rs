@@ -444,6 +444,52 @@ fn root_decoy_answers_are_limited() {
     }
 }
 
+/// Who sends SYNs and guesses in a victim's name has so many guesses a second, of
+/// however many processors they come through.
+#[test]
+fn root_decoy_guesses_are_limited_for_the_whole_host() {
+    const EACH: u32 = 20_000;
+    for hook in HOOKS {
+        let trap = Trap::new();
+        let generation = &trap.generation;
+        let run = |packet: &Packet| run::packet(generation.program(hook), &packet.build(), 1);
+        let begin = std::time::Instant::now();
+        let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+        std::thread::scope(|scope| {
+            for thread in 0..cpus.max(2) {
+                let run = &run;
+                scope.spawn(move || {
+                    let peer = PEERS[thread as usize % 2];
+                    for guess in 0..EACH {
+                        run(&syn(peer, 23)).unwrap();
+                        let answer = run(&ack(peer, 23, guess << 8)).unwrap();
+                        assert_eq!(answer.verdict, pass(hook));
+                    }
+                });
+            }
+        });
+        let wrong = generation.decoys.counts().unwrap().wrong;
+        let seconds = 2 + begin.elapsed().as_secs();
+        println!("{}: {wrong} looked at within {seconds} s", hook.name());
+        // As many at once as there are processors may pass the last check.
+        assert!(wrong <= (8 + cpus) * seconds, "{wrong} in {seconds} s");
+        assert!(wrong >= 8, "{wrong}");
+        // A proof is looked at again in the next second.
+        let proof = (0..100).find(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            let frame = syn(PEERS[0], 23).build();
+            let answer = trap.run(hook, &frame);
+            if answer.verdict != sent(hook) {
+                return false; // above the limit of answers
+            }
+            let reply = Reply::read(&answer.packet, &frame);
+            let proof = run(&ack(PEERS[0], 23, reply.seq)).unwrap();
+            proof.verdict == drop_word(hook)
+        });
+        assert!(proof.is_some(), "no proof counts any more");
+    }
+}
+
 /// Cut anywhere, a frame does no harm; and none is answered that is not whole.
 #[test]
 fn root_decoy_cut_at_every_byte() {

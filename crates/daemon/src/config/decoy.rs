@@ -14,6 +14,16 @@ const MINUTE: Duration = Duration::from_secs(60);
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
+/// TCP ports to which browsers make no connection, whatever page asks for it: the
+/// bad ports of the Fetch standard (fetch.spec.whatwg.org/#port-blocking).
+const BROWSERS_REFUSE: [u16; 82] = [
+    1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102,
+    103, 104, 109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465,
+    512, 513, 514, 515, 526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993,
+    995, 1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668,
+    6669, 6679, 6697, 10080,
+];
+
 /// A checked `[decoy]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoyConfig {
@@ -98,9 +108,12 @@ pub(super) fn read(
         });
         increment.finish();
     }
-    let proof = section
-        .choice("proof", &Proof::WORDS)
-        .map_or(Proof::Handshake, |at| at.value);
+    let typed_proof = section.choice("proof", &Proof::WORDS).map(|at| at.value);
+    let proof = typed_proof.unwrap_or(Proof::Handshake);
+    // Who names the proof has read what it is worth.
+    if typed_proof.is_none() {
+        warnings.extend(framed_by_pages(&ports));
+    }
     if proof == Proof::None {
         warnings.push(
             "[decoy]: proof = \"none\" bans on a single packet, which anybody can send in a customer's name".to_owned(),
@@ -112,6 +125,23 @@ pub(super) fn read(
         typed: typed.into_iter().flatten().map(|at| at.value).collect(),
         limits,
         proof,
+    })
+}
+
+/// A page may have its readers' browsers complete a handshake with nearly any TCP
+/// port: says with which of these.
+fn framed_by_pages(ports: &DecoyPorts) -> Option<String> {
+    let mut reached = ports.clone();
+    for port in BROWSERS_REFUSE {
+        reached.remove(Protocol::Tcp, port);
+    }
+    let mut reached = reached.ranges();
+    reached.retain(|range| range.protocol == Protocol::Tcp);
+    (!reached.is_empty()).then(|| {
+        format!(
+            "[decoy]: a web page can make its readers' browsers connect to {}, which bans them: prefer ports that browsers refuse (23/tcp, 25/tcp, 110/tcp, 143/tcp, 1723/tcp, 5060/tcp, 6667/tcp), or write proof = \"handshake\" to accept it",
+            joined(&reached, "")
+        )
     })
 }
 
@@ -256,6 +286,28 @@ mod tests {
         assert!(warnings.contains("in a customer's name"), "{warnings}");
         // Nothing but bans by hand? No: decoys ban as well.
         assert!(!warnings.contains("only bans made by hand"), "{warnings}");
+    }
+
+    /// `<img src="http://host:3389/">` has everybody who reads the page complete a
+    /// handshake there.
+    #[test]
+    fn ports_that_a_page_can_make_its_readers_visit_are_warned_of() {
+        let about = |words: &str| {
+            let config = check(&format!("[decoy]\n{words}")).unwrap();
+            let told = config.warnings.into_iter();
+            told.filter(|w| w.contains("browsers")).collect::<String>()
+        };
+        let told = about("ports = [\"22-25/tcp\", \"!22/tcp\", \"3389/tcp\", \"5900-5910/tcp\"]");
+        let words = "connect to 24/tcp, 3389/tcp, 5900-5910/tcp, which bans them";
+        assert!(told.contains(words), "{told}");
+        for quiet in [
+            "ports = [\"23/tcp\", \"5060-5061/tcp\", \"6665-6669/tcp\", \"161/udp\", \"3389/udp\"]",
+            "ports = [\"3389/tcp\"]\nproof = \"handshake\"",
+        ] {
+            assert_eq!(about(quiet), "");
+        }
+        let refused = BROWSERS_REFUSE;
+        assert!(refused.is_sorted() && refused.contains(&25) && !refused.contains(&80));
     }
 
     #[test]
