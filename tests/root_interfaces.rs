@@ -97,7 +97,7 @@ fn root_each_backend_drops_and_passes() {
         let index = site.host.ifindex("eth0").unwrap();
         let left = site.host.enter(|| xdp_program_on(index)).unwrap();
         assert_eq!(left, None, "{backend}");
-        assert!(weir.detach().done().out.contains("nothing was attached"));
+        weir.detach().says_no(&["nothing was attached"]);
     }
 }
 
