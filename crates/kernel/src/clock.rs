@@ -1,11 +1,13 @@
 //! Jiffies for user space. Ban expiries are compared with jiffies64 in the
 //! kernel; jiffies advance with CLOCK_MONOTONIC, one per tick, so one sample at
-//! a tick's edge gives every later value without a system call into BPF.
+//! a tick's edge gives every later value without a system call into BPF. How long
+//! a tick is the kernel says itself: what could be measured in a tenth of a second
+//! would not tell 1000 a second from 1024.
 
 use std::{io, mem::MaybeUninit, os::fd::AsFd};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 use crate::{
     error::{Context, Error, Result},
@@ -16,14 +18,11 @@ use crate::{
 /// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Tick rates of Linux (`CONFIG_HZ`): 24 and 1200 exist on no architecture
-/// that has the BPF JIT.
-const RATES: [u64; 5] = [100, 250, 300, 1000, 1024];
-
 /// Converts CLOCK_BOOTTIME to jiffies64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JiffyClock {
-    hz: u64,
+    /// Nanoseconds between two ticks.
+    tick: u64,
     /// jiffies64 at `edge`.
     jiffies: u64,
     /// A moment just after a tick, CLOCK_MONOTONIC.
@@ -45,10 +44,25 @@ pub fn suspended() -> u64 {
     boottime().saturating_sub(nanos(ClockId::Monotonic))
 }
 
+/// The length of a tick, which is the resolution of the clocks that advance with
+/// it: 1 / CONFIG_HZ as the kernel rounds it.
+fn tick() -> Result<u64> {
+    let resolution = clock_getres(ClockId::MonotonicCoarse);
+    match resolution.tv_nsec as u64 {
+        // From 10000 ticks a second to 10.
+        tick @ 100_000..=100_000_000 if resolution.tv_sec == 0 => Ok(tick),
+        other => Err(Error::refused(
+            "read the kernel's tick",
+            format!("CLOCK_MONOTONIC_COARSE has a resolution of {other} ns"),
+        )),
+    }
+}
+
 impl JiffyClock {
-    /// Finds the tick rate and the relation to CLOCK_MONOTONIC by watching
-    /// some ticks through a BPF program (20–120 ms).
+    /// Finds the relation to CLOCK_MONOTONIC by watching some ticks through a
+    /// BPF program (20–120 ms).
     pub fn probe() -> Result<Self> {
+        let tick = tick()?;
         let mut storage = MaybeUninit::uninit();
         let skel = ClockSkelBuilder::default()
             .open(&mut storage)
@@ -92,27 +106,20 @@ impl JiffyClock {
             last = next_edge(last)?;
             edges.push((last.jiffies, last.mono_ns));
         }
-        let ticks = last.jiffies - first.jiffies;
-        let span = last.mono_ns - first.mono_ns;
-        let rate = ticks as f64 * SECOND as f64 / span as f64;
-        let hz = RATES
-            .into_iter()
-            .min_by(|a, b| {
-                (*a as f64 - rate)
-                    .abs()
-                    .total_cmp(&(*b as f64 - rate).abs())
-            })
-            .expect("there are rates");
         let (jiffies, edge) = edges
             .into_iter()
-            .min_by_key(|(j, t)| i128::from(*t) - i128::from(*j) * i128::from(SECOND / hz))
+            .min_by_key(|(j, t)| i128::from(*t) - i128::from(*j) * i128::from(tick))
             .expect("there are edges");
-        Ok(Self { hz, jiffies, edge })
+        Ok(Self {
+            tick,
+            jiffies,
+            edge,
+        })
     }
 
     /// Ticks a second.
     pub fn hz(&self) -> u64 {
-        self.hz
+        (SECOND + self.tick / 2) / self.tick
     }
 
     /// jiffies64 now.
@@ -121,14 +128,9 @@ impl JiffyClock {
     }
 
     fn at_monotonic(&self, mono: u64) -> u64 {
-        // Seconds and rest apart: no 128-bit division per ban.
         let since = mono.wrapping_sub(self.edge) as i64;
-        let (seconds, rest) = (
-            since.div_euclid(SECOND as i64),
-            since.rem_euclid(SECOND as i64),
-        );
-        let ticks = seconds * self.hz as i64 + rest * self.hz as i64 / SECOND as i64;
-        self.jiffies.saturating_add_signed(ticks)
+        self.jiffies
+            .saturating_add_signed(since.div_euclid(self.tick as i64))
     }
 
     /// The first jiffy at or after this CLOCK_BOOTTIME moment, if the machine
@@ -146,8 +148,7 @@ impl JiffyClock {
     /// The CLOCK_BOOTTIME moment at which this jiffy begins.
     pub fn boottime_of(&self, jiffy: u64) -> u64 {
         let ticks = i128::from(jiffy) - i128::from(self.jiffies);
-        let mono =
-            i128::from(self.edge) + (ticks * i128::from(SECOND)).div_euclid(i128::from(self.hz));
+        let mono = i128::from(self.edge) + ticks * i128::from(self.tick);
         u64::try_from(mono).unwrap_or(0) + suspended()
     }
 }
@@ -157,9 +158,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tick_is_as_long_as_some_kernel_makes_it() {
+        let hz = JiffyClock {
+            tick: tick().expect("every kernel has coarse clocks"),
+            jiffies: 0,
+            edge: 0,
+        }
+        .hz();
+        let rates = [24, 48, 100, 128, 250, 256, 300, 1000, 1024, 1200];
+        assert!(rates.contains(&hz), "{hz}");
+        // CONFIG_HZ, and the tick as linux/jiffies.h rounds it.
+        for (hz, tick) in [(300, 3_333_333), (1000, 1_000_000), (1024, 976_563)] {
+            let clock = JiffyClock {
+                tick,
+                jiffies: 0,
+                edge: 0,
+            };
+            assert_eq!(clock.hz(), hz);
+            assert_eq!(clock.at_monotonic(tick * 1_000_000), 1_000_000, "{hz}");
+        }
+    }
+
+    #[test]
     fn a_moment_rounds_up_to_its_jiffy_and_back() {
         let clock = JiffyClock {
-            hz: 250,
+            tick: SECOND / 250,
             jiffies: 1 << 32,
             edge: 10 * SECOND,
         };

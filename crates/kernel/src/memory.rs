@@ -99,6 +99,15 @@ impl Words {
         self.at(index).fetch_and(!bits, Ordering::SeqCst);
     }
 
+    /// Gives the bits of `mask` this value, and leaves the others, whoever writes
+    /// those meanwhile.
+    pub(crate) fn set_masked(&self, index: usize, mask: u64, value: u64) {
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        self.at(index)
+            .fetch_update(set, get, |word| Some(word & !mask | value & mask))
+            .expect("it always has a value");
+    }
+
     /// Replaces `old` by `new`, or says that somebody else was there.
     #[inline]
     pub(crate) fn replace(&self, index: usize, old: u64, new: u64) -> bool {
@@ -112,5 +121,33 @@ impl Drop for Words {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours and no reference outlives `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// As `control.bloom_base` and `control.observe` are: one word, two writers.
+    #[test]
+    fn two_writers_of_one_word_lose_nothing() {
+        let file = memfd_create("words", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 4096).expect("a page");
+        let words = Words::map(&file, 1, "a test").expect("it maps");
+        let (low, high) = (0xffff_ffff, !0xffff_ffff);
+        std::thread::scope(|scope| {
+            for (mask, shift) in [(low, 0), (high, 32)] {
+                let words = &words;
+                scope.spawn(move || {
+                    for n in 1..=200_000_u64 {
+                        words.set_masked(0, mask, n << shift);
+                        assert_eq!(words.load(0) & mask, n << shift, "overwritten");
+                    }
+                });
+            }
+        });
+        assert_eq!(words.load(0), 200_000 << 32 | 200_000);
     }
 }

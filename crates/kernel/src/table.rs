@@ -46,6 +46,9 @@ const SLOTS_128: usize = 2;
 /// area.
 const BUCKETS_OF_A_KEY: usize = 2 + OVERFLOW_PROBES as usize;
 
+/// Of the control words' first, in which `observe` is the other half.
+const BLOOM_BASE: u64 = 0xffff_ffff;
+
 /// Expiry of a ban without end, jiffies.
 pub const NEVER: u64 = 0xffff_ffff_ffff;
 
@@ -58,6 +61,7 @@ const _: () = assert!(std::mem::offset_of!(ban128, hi) == 8);
 const _: () = assert!(std::mem::offset_of!(ban128, lo) == 16);
 const _: () = assert!(std::mem::offset_of!(ban128, claim) == 24);
 const _: () = assert!(std::mem::offset_of!(control, bloom_base) == 0);
+const _: () = assert!(std::mem::offset_of!(control, observe) == 4);
 
 /// A subject as the table stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -698,20 +702,17 @@ impl BanTable {
                     .fetch_or(bits, Ordering::SeqCst);
             }
         }
-        let control = self.control.at(0);
-        let rest = control.load(Ordering::SeqCst) & !0xffff_ffff;
-        control.store(rest | aside as u64, Ordering::SeqCst);
+        self.control.set_masked(0, BLOOM_BASE, aside as u64);
     }
 
     fn bloom_base(&self) -> usize {
-        (self.control.load(0) & 0xffff_ffff) as usize
+        (self.control.load(0) & BLOOM_BASE) as usize
     }
 
     /// Count what would be dropped, and pass it?
     pub fn set_observe(&self, observe: bool) {
-        let control = self.control.at(0);
-        let base = control.load(Ordering::SeqCst) & 0xffff_ffff;
-        control.store(u64::from(observe) << 32 | base, Ordering::SeqCst);
+        self.control
+            .set_masked(0, !BLOOM_BASE, u64::from(observe) << 32);
     }
 
     /// Tells the packet path of which families there are wide bans; see
