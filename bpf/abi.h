@@ -6,7 +6,7 @@
 #ifndef WEIR_ABI_H
 #define WEIR_ABI_H
 
-#define WEIR_ABI 6
+#define WEIR_ABI 7
 
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
  * R_BANNED_ALL on they drop; from R_OBSERVED on they are told as events, but
@@ -282,6 +282,7 @@ struct meta {
 	__u32 abi;
 	__u32 decoy; /* 1: built with decoy ports */
 	__u64 seed[3];
+	__u64 lasting_seed[3];
 	__u64 build; /* hash of the BPF object */
 	__u32 buckets64;
 	__u32 overflow64;
@@ -312,7 +313,7 @@ _Static_assert(sizeof(struct class_line) == 64 && sizeof(struct class_header) ==
 _Static_assert(sizeof(struct class_bucket) == 64, "abi");
 _Static_assert(sizeof(struct class_node) == 64 && sizeof(struct class) == 16, "abi");
 _Static_assert(sizeof(struct cover) == 4, "abi");
-_Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 128, "abi");
+_Static_assert(sizeof(struct event) == 48 && sizeof(struct meta) == 152, "abi");
 _Static_assert(sizeof(struct decoy_counter) == 32, "abi");
 _Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
 

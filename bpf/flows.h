@@ -18,8 +18,9 @@ struct {
 static __always_inline __u64 flow_hash(__u64 remote, __u8 protocol, __u16 remote_port,
 				       __u16 local_port, __u32 way)
 {
-	return hash64(hash64(remote) ^ ((__u64)way << 40 | (__u64)protocol << 32 |
-					(__u32)remote_port << 16 | local_port));
+	return lasting_hash64(lasting_hash64(remote) ^
+			      ((__u64)way << 40 | (__u64)protocol << 32 |
+			       (__u32)remote_port << 16 | local_port));
 }
 
 /* An answer comes within this time, or has to be begun anew: what conntrack

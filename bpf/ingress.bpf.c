@@ -16,8 +16,9 @@
 
 const volatile struct {
 	__u64 seed[3];
-	__u32 pages64; /* of buckets */
-	__u32 over64;  /* overflow buckets - 1 */
+	__u64 lasting_seed[3]; /* of what goes from generation to generation */
+	__u32 pages64;	       /* of buckets */
+	__u32 over64;	       /* overflow buckets - 1 */
 	__u32 pages128;
 	__u32 over128;
 	__u32 bloom_mask;   /* words of one copy - 1 */
@@ -152,7 +153,7 @@ static __always_inline void parse_l4(void *ctx, int tc, struct frame *f, __u32 t
 /* An IPv6 address as flow_hash takes it. */
 static __always_inline __u64 remote6(__u64 hi, __u64 lo)
 {
-	return hash64(hi) ^ lo;
+	return lasting_hash64(hi) ^ lo;
 }
 
 /* Addresses that nobody has: 0.0.0.0/8 (RFC 1122 3.2.1.3) and ::/24 (RFC 4291

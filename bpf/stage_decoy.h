@@ -202,13 +202,18 @@ static __always_inline struct decoy_guesses *guesses_left(void)
 	return g->wrong < DECOY_GUESSES ? g : NULL;
 }
 
+static __always_inline __u64 lasting_hash128(__u64 hi, __u64 lo)
+{
+	return lasting_hash64(lasting_hash64(hi) ^ lo);
+}
+
 /* The slot of a conversation, and its tag there. */
 static __always_inline __u32 *asked_slot(const struct bait *b, __u32 *tag)
 {
 	const __u64 *source = (const __u64 *)&b->source, *own = (const __u64 *)&b->own;
 	__u64 ports = *(const __u32 *)&b->segment.tcp;
-	__u64 from = hash128(source[0], source[1]);
-	__u64 hash = hash128(from, hash128(own[0] ^ ports, own[1]));
+	__u64 from = lasting_hash128(source[0], source[1]);
+	__u64 hash = lasting_hash128(from, lasting_hash128(own[0] ^ ports, own[1]));
 	__u32 index = hash & (DECOY_SLOTS - 1);
 
 	*tag = hash >> 32 | ASKED;

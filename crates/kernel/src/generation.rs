@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 6;
+pub const ABI: u32 = 7;
 /// `MAX_POLICIES` of bpf/abi.h.
 pub const MAX_POLICIES: u32 = 4096;
 /// `POLICY_SCOPED` of bpf/abi.h.
@@ -51,7 +51,7 @@ const FLOW_CELLS: u32 = 65_536;
 pub const REASONS: u32 = 20;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
-const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 128);
+const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 152);
 const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
@@ -81,7 +81,8 @@ const META: &str = "meta";
 pub struct Options {
     /// Table sizes.
     pub geometry: Geometry,
-    /// Random, unknown to anybody who chooses addresses.
+    /// Random, unknown to anybody who chooses addresses. That of an instance's
+    /// first generation also keys, for good, the maps that are handed on.
     pub seed: [u64; 3],
     /// The IPv4 length below 32 that the ban table holds; 0 for none.
     pub v4_length: u8,
@@ -146,6 +147,7 @@ pub struct Generation {
     /// Does it answer where a ban rejects?
     pub has_reject: bool,
     seed: [u64; 3],
+    lasting_seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
     bans64: MapHandle,
@@ -255,7 +257,9 @@ impl Generation {
             .rodata_data
             .as_deref_mut()
             .expect("the object has rodata");
+        let lasting_seed = previous.map_or(options.seed, |old| old.lasting_seed);
         rodata.cfg.seed = options.seed;
+        rodata.cfg.lasting_seed = lasting_seed;
         rodata.cfg.pages64 = g.buckets64 / BUCKETS_PER_PAGE;
         rodata.cfg.over64 = g.overflow64 - 1;
         rodata.cfg.pages128 = g.buckets128 / BUCKETS_PER_PAGE;
@@ -300,21 +304,19 @@ impl Generation {
                 map.reuse_fd(from.as_fd())
                     .context(|| "hand a map on to the next generation".into())?;
             }
-            // Of the same size they stay, with what is in them; else the
-            // class table is written anew before any packet sees it.
+            let hand_on = |map: &mut libbpf_rs::OpenMapMut<'_>, from: &MapHandle| {
+                map.reuse_fd(from.as_fd())
+                    .context(|| "hand a map on to the next generation".into())
+            };
+            hand_on(&mut open.maps.class_counters, old.classes.counters_map())?;
+            // Of the same size it stays, with what is in it; else it is
+            // written anew before any packet sees it.
             if options.class_lines == old.classes.lines() {
-                for (map, from) in [
-                    (&mut open.maps.classes, old.classes.table_map()),
-                    (&mut open.maps.flows, &old.flows),
-                ] {
-                    map.reuse_fd(from.as_fd())
-                        .context(|| "hand a map on to the next generation".into())?;
-                }
+                hand_on(&mut open.maps.classes, old.classes.table_map())?;
             }
-            open.maps
-                .class_counters
-                .reuse_fd(old.classes.counters_map().as_fd())
-                .context(|| "hand a map on to the next generation".into())?;
+            if options.class_lines != 0 && old.flows.max_entries() == FLOW_CELLS {
+                hand_on(&mut open.maps.flows, &old.flows)?;
+            }
         }
         let skel = open.load().context(|| {
             "load the packet path (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)".into()
@@ -363,6 +365,7 @@ impl Generation {
             has_decoys,
             has_reject: options.reject,
             seed: options.seed,
+            lasting_seed,
             build: build_id(),
             suspended: AtomicU64::new(
                 previous.map_or_else(crate::clock::suspended, Generation::suspended),
@@ -496,6 +499,7 @@ impl Generation {
             abi: ABI,
             decoy: self.has_decoys.into(),
             seed: self.seed,
+            lasting_seed: self.lasting_seed,
             build: self.build,
             buckets64: g.buckets64,
             overflow64: g.overflow64,
@@ -604,6 +608,7 @@ impl Generation {
             has_decoys: about.decoy != 0,
             has_reject: about.reject != 0,
             seed: about.seed,
+            lasting_seed: about.lasting_seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),
             bans64,

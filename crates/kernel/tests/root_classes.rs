@@ -66,6 +66,7 @@ fn fence(ports: &str, direction: Direction, deny: &[&str]) -> Fence {
 
 struct Path {
     generation: Generation,
+    image: ClassImage,
 }
 
 impl Path {
@@ -133,7 +134,7 @@ impl Path {
             .unwrap();
         }
         generation.classes.write(&image);
-        Self { generation }
+        Self { generation, image }
     }
 
     /// The reason for which a packet leaves, seen by its counter.
@@ -320,6 +321,36 @@ fn root_an_icmp_error_opens_nothing() {
         let (request, _) = echo(denied, true);
         let request = icmp(to(denied), denied, request, 0);
         path.outbound(&request, Some(Reason::FencedOut));
+    }
+}
+
+/// Tables that grow get another seed, and a class table that grows another map:
+/// what was asked before is answered all the same.
+#[test]
+fn root_answers_pass_after_the_tables_have_grown() {
+    let mut path = Path::new(&[fence("all", Direction::In, &["country:RU"])], &[]);
+    let addrs = ["10.1.2.3", "2001:db8:1::3"];
+    for denied in addrs {
+        path.outbound(&to(denied).udp(4000, 53), None);
+    }
+    let lines = path.generation.classes.lines();
+    for (number, class_lines) in [(2, lines), (3, lines + 4096)] {
+        let options = Options {
+            seed: [number, 7_654_321, 555],
+            v4_length: 24,
+            class_lines,
+            flow_jiffies: 120_000,
+            ..Options::bans(Geometry::for_bans(400, 200))
+        };
+        let next = Generation::create(number, &options, Some(&path.generation)).unwrap();
+        if class_lines != lines {
+            next.classes.write(&path.image);
+        }
+        path.generation = next;
+        for denied in addrs {
+            path.inbound(&from(denied).udp(53, 4000), Reason::Reply);
+            path.inbound(&from(denied).udp(53, 4001), Reason::Fenced);
+        }
     }
 }
 

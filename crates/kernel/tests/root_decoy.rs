@@ -315,6 +315,22 @@ fn root_decoy_proof_is_the_cookie_sent_back() {
     }
 }
 
+/// Tables that grow get another seed.
+#[test]
+fn root_decoy_proof_is_taken_after_the_tables_have_grown() {
+    let mut trap = Trap::new();
+    for (n, (hook, peer)) in (4..).zip(HOOKS.into_iter().flat_map(|h| PEERS.map(|p| (h, p)))) {
+        let reply = trap.answered(hook, "SYN", &syn(peer, 23));
+        let options = Options {
+            seed: [n, 7_654_321, 555],
+            ..Options::bans(Geometry::for_bans(400, 200))
+        };
+        trap.generation = Generation::create(n, &options, Some(&trap.generation)).unwrap();
+        let proof = ack(peer, 23, reply.seq);
+        trap.dropped(hook, "the cookie", &proof, Reason::Proven);
+    }
+}
+
 #[test]
 fn root_decoy_leaves_the_rest_alone() {
     let trap = Trap::new();
