@@ -138,6 +138,9 @@ const DEVICES: Limit = Limit {
     says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
 };
 
+/// Of a BPF backend whose kernel does not load what answers.
+pub(crate) static WITHOUT_ANSWERS: [Limit; 1] = [REJECT];
+
 static NETFILTER: [Limit; 4] = [
     DECOYS,
     REJECT,

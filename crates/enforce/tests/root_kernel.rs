@@ -10,9 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Policy, Settings,
+    Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Feature, Policy, Settings,
+    calibration::{Advice, Calibration, HookCost, Measured, Prefer},
     kernel::{self, Hook, Kernel, KernelConfig},
 };
 use weir_kernel::{Generation, Geometry, generation::MAX_POLICIES, pins, run};
@@ -595,6 +597,123 @@ fn root_interfaces_are_checked_first() {
     assert!(error.contains("nosuch0"), "{error}");
     let dir = instance.0.pin_root.join(pins::escape(&instance.0.instance));
     assert!(!dir.exists(), "a refused start leaves nothing");
+}
+
+/// From generic XDP to native XDP, which a bridge has not. What stands in
+/// on tcx meanwhile is in the way of tcx itself: the kernel takes a program once.
+#[test]
+fn root_a_refused_xdp_ends_on_tcx() {
+    let net = weir_lab::Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    let mut instance = Instance::new("stand-in", 1000);
+    instance.0.settings.interfaces = vec!["br0".into()];
+    instance.0.settings.backend = Choice::Kernel(Hook::XdpGeneric);
+    host.enter(|| {
+        let added = std::process::Command::new("ip")
+            .args(["link", "add", "br0", "up", "type", "bridge"])
+            .status();
+        assert!(added.unwrap().success());
+        if weir_kernel::probe::tcx_programs(1).is_none() {
+            eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
+            return;
+        }
+        let backend = instance.open();
+        backend.attach().unwrap();
+        assert_eq!(backend.attachments()[0].hook, "xdp-generic");
+        let driver = weir_kernel::device::Device::find("br0").unwrap().driver;
+        let cost = |hook, nanos| {
+            let nanos = Duration::from_nanos(nanos);
+            let drop = Measured {
+                median: nanos,
+                low: nanos,
+                high: nanos,
+            };
+            HookCost {
+                hook,
+                drop: Some(drop),
+                traffic: None,
+            }
+        };
+        let mut settings = instance.0.settings.clone();
+        settings.backend = Choice::Auto;
+        settings.advice = Advice {
+            prefer: Prefer::Drops,
+            calibration: Some(Calibration {
+                day: "2026-01-01".into(),
+                driver,
+                hooks: vec![cost(Hook::Xdp, 50), cost(Hook::Tcx, 500)],
+                interfaces: Vec::new(),
+            }),
+        };
+        backend.reconfigure(&settings).unwrap();
+        let attached = backend.attachments();
+        assert_eq!(attached[0].hook, "tcx", "{attached:?}");
+        assert!(attached[0].note.contains("xdp: "), "{attached:?}");
+        // A failed attempt would have been made good with netfilter loaded, and
+        // nothing in place until then.
+        assert_eq!(backend.usage().generation, 1);
+        assert_eq!(programs_on("br0"), 1);
+        // It is pinned: the next daemon takes it over.
+        drop(backend);
+        assert_eq!(programs_on("br0"), 1);
+        instance.0.settings = settings;
+        let backend = instance.open();
+        backend.attach().unwrap();
+        assert_eq!(backend.attachments()[0].hook, "tcx");
+        assert_eq!(programs_on("br0"), 1);
+    })
+    .unwrap();
+}
+
+/// On tcx ingress.
+fn programs_on(interface: &str) -> usize {
+    let index = weir_kernel::device::Device::find(interface).unwrap().index;
+    weir_kernel::probe::tcx_programs(index).unwrap().len()
+}
+
+/// The packet path with answers cannot be loaded, here for want of descriptors:
+/// what asks for an answer is dropped, and a limit says so. In a process of its
+/// own, for the limit on descriptors is all of a process's.
+#[test]
+fn root_a_reject_that_cannot_be_loaded_drops() {
+    const NAME: &str = "root_a_reject_that_cannot_be_loaded_drops";
+    if std::env::var_os("WEIR_TEST_ALONE").is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture"])
+            .env("WEIR_TEST_ALONE", "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        return;
+    }
+    let instance = Instance::new("answers", 1000);
+    let backend = instance.open();
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(3),
+        ..before
+    };
+    for n in [2, 3] {
+        let mut ban = entry(n, Producer::Manual, 3600);
+        Arc::make_mut(&mut ban.policy).action = Action::Reject;
+        assert!(!is_limited(&*backend) || n == 3);
+        setrlimit(Resource::Nofile, none).unwrap();
+        let done = backend.insert(&[ban]);
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert_eq!(done.unwrap().new, 1);
+        assert!(
+            is_limited(&*backend),
+            "nothing says that it does not answer"
+        );
+        assert_eq!(backend.usage().generation, 1);
+        let source = subject(n).prefix().addr();
+        assert!(is_dropped(&instance.pinned(), source, 22));
+    }
+}
+
+fn is_limited(backend: &dyn Backend) -> bool {
+    let limits = backend.limits();
+    limits.iter().any(|limit| limit.feature == Feature::Reject)
 }
 
 /// Every change of hook, there and back, on a real device.

@@ -170,6 +170,12 @@ impl Interface {
                 return Ok(());
             }
             let is_xdp = |hook| matches!(hook, Hook::Xdp | Hook::XdpGeneric);
+            if hook == Hook::Tcx
+                && let Some(link) = stand_in.take()
+            {
+                // The kernel takes a program once on a hook.
+                return self.keep_stand_in(link, refusals, device, links);
+            }
             if is_xdp(hook) && self.state.as_ref().is_some_and(|a| is_xdp(a.hook)) {
                 stand_in =
                     Link::attach(generation.program(Hook::Tcx), device.index, Hook::Tcx).ok();
@@ -213,11 +219,36 @@ impl Interface {
                 Err(e) => refusals.push(refusal(hook, device, &e)),
             }
         }
+        if let Some(link) = stand_in {
+            return self.keep_stand_in(link, refusals, device, links);
+        }
         Err(Error::Unsupported(format!(
             "cannot protect {}: {}",
             self.name,
             refusals.join("; ")
         )))
+    }
+
+    /// What stood in on tcx while other hooks were tried is what there is.
+    fn keep_stand_in(
+        &mut self,
+        link: Link,
+        refusals: Vec<String>,
+        device: &Device,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        let pin = pin_of(links, &self.name, Hook::Tcx);
+        // A leftover of an interface with another index.
+        remove_link(&pin)?;
+        link.pin(&pin)?;
+        self.add_note(&refusals);
+        self.state = Some(Attached {
+            link,
+            hook: Hook::Tcx,
+            ifindex: device.index,
+            pin,
+        });
+        Ok(())
     }
 
     /// Behind why this hook was chosen: why those before it were not had.

@@ -1,7 +1,10 @@
 //! The next generation of tables: growth, and what only new programs can do.
 //! When it is due, the caller decides.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{MutexGuard, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use weir_core::Action;
 use weir_kernel::{
@@ -15,6 +18,8 @@ use crate::{Entry, Error};
 pub(super) const LEAST: (usize, usize) = (8192, 1024);
 /// Tables that cannot grow are made anew, with other seeds, at most this often.
 const RESEED_AFTER: Duration = Duration::from_secs(10);
+/// Where the kernel refused to load what answers, it is asked again after this.
+const ANSWERS_AGAIN: Duration = Duration::from_secs(600);
 /// Buckets copied to a new generation while insertions wait: some 50 µs.
 const COPY_CHUNK: usize = 1024;
 
@@ -24,23 +29,49 @@ fn is_larger(wanted: Geometry, now: Geometry) -> bool {
 
 impl Kernel {
     /// Sees to a generation that answers, before the first ban that asks for it.
-    /// Where the kernel cannot answer the ban drops without a word.
-    pub(super) fn prepare_answers(&self, entries: &[Entry]) -> Result<(), Error> {
-        let rejects = |entry: &&Entry| entry.policy.action == Action::Reject;
-        let Some(first) = entries.iter().find(rejects) else {
-            return Ok(());
-        };
+    /// Where the kernel cannot, or will not load it, the ban drops without a
+    /// word: a limit says so.
+    pub(super) fn prepare_answers(&self, entries: &[Entry]) {
+        let rejects = |entry: &Entry| entry.policy.action == Action::Reject;
+        if !entries.iter().any(rejects) || self.tables().current.has_reject {
+            return;
+        }
         let mut maintenance = self.maintenance.lock();
+        self.answers.store(true, Ordering::Relaxed);
         let geometry = {
             let tables = self.tables();
-            if tables.current.has_reject || !rejects_supported() {
-                return Ok(());
+            if tables.current.has_reject || !self.may_answer() {
+                return;
             }
-            // Known to `any_rejects`, by which this and later generations go.
-            self.policies.number(&first.policy, &tables.current)?;
             tables.current.table.geometry()
         };
-        self.next_generation(&mut maintenance, geometry)
+        if let Err(error) = self.next_generation(&mut maintenance, geometry) {
+            self.refuse_answers(&error);
+        }
+    }
+
+    /// Is there a point in asking the kernel for a generation that answers?
+    fn may_answer(&self) -> bool {
+        let refused = *self.answers_refused();
+        refused.is_none_or(|at| at.elapsed() > ANSWERS_AGAIN) && rejects_supported()
+    }
+
+    fn refuse_answers(&self, error: &Error) {
+        *self.answers_refused() = Some(Instant::now());
+        tracing::warn!(
+            "bans that reject drop without an answer, for the packet path with answers cannot be loaded: {error}"
+        );
+    }
+
+    fn answers_refused(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.answers_refused
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+
+    /// Are there bans that reject, and nothing that answers?
+    pub(super) fn lacks_answers(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) && !self.tables().current.has_reject
     }
 
     /// The least geometry for this many bans of each kind that shrinks nothing.
@@ -165,15 +196,14 @@ impl Kernel {
                     .interfaces()
                     .iter()
                     .any(|i| i.judged_by_netfilter().is_some()),
-            // Not less than now: a ban that rejects may be about to be inserted.
-            reject: (self.policies.any_rejects() || self.tables().current.has_reject)
-                && rejects_supported(),
+            // Once wanted, always: a ban that rejects may be about to be inserted.
+            reject: self.answers.load(Ordering::Relaxed) && self.may_answer(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
         };
         let dir = self.instance.generation(number);
         self.instance.remove_generation(number)?;
-        let next = Generation::create(number, &options, Some(&self.tables().current))?;
+        let next = self.create(number, &options)?;
         next.table.set_observe(observe);
         if let Some(image) = image {
             next.classes.write(image);
@@ -207,6 +237,21 @@ impl Kernel {
         maintenance.begin_anew();
         self.crowded.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Loads it, without answers if not with them: tables grow all the same.
+    fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
+        let load = |reject| {
+            let options = Options { reject, ..*options };
+            Generation::create(number, &options, Some(&self.tables().current))
+        };
+        match load(options.reject) {
+            Err(error) if options.reject => {
+                self.refuse_answers(&error.into());
+                Ok(load(false)?)
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     fn fill_and_switch(&self, number: u64) -> Result<(), Error> {

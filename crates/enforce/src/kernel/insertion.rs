@@ -113,7 +113,7 @@ impl Kernel {
     /// Inserts them, by several threads when there are many; `done` is what was
     /// done in any case.
     pub(super) fn insert_all(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
-        self.prepare_answers(entries)?;
+        self.prepare_answers(entries);
         if entries.len() > BULK {
             self.reserve(entries)?;
         }

@@ -27,7 +27,7 @@ use std::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use weir_core::{
@@ -41,6 +41,7 @@ use weir_kernel::{
 pub use weir_kernel::link::Hook;
 pub use weir_kernel::pins::{DEFAULT_ROOT, mount_bpffs};
 
+use crate::choice::WITHOUT_ANSWERS;
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
     Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
@@ -88,6 +89,10 @@ pub struct Kernel {
     classes: Mutex<Option<Arc<Classes>>>,
     /// Should the next generation have its program?
     netfilter: AtomicBool,
+    /// Are there bans that reject, or were there?
+    answers: AtomicBool,
+    /// When the kernel refused to load what answers them.
+    answers_refused: Mutex<Option<Instant>>,
 }
 
 struct Tables {
@@ -147,11 +152,14 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         }
     }
     let rebuild = adopted && (!current.is_of_this_build() || current.v4_length != v4_length);
+    let policies = Policies::read(&current)?;
     let kernel = Kernel {
         instance,
         ipv4_length: config.ipv4_length,
         clock,
-        policies: Policies::read(&current)?,
+        answers: policies.any_rejects().into(),
+        answers_refused: Mutex::default(),
+        policies,
         wide: Mutex::new(WideBans::of(&current)?),
         events: Mutex::new(EventReader::new(&current.events)?),
         tables: RwLock::new(Tables {
@@ -432,7 +440,10 @@ impl Backend for Kernel {
     }
 
     fn limits(&self) -> &'static [Limit] {
-        self.effective().limits()
+        match self.effective().limits() {
+            [] if self.lacks_answers() => &WITHOUT_ANSWERS,
+            limits => limits,
+        }
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
@@ -605,7 +616,7 @@ impl Backend for Kernel {
             .is_none_or(|t| t.elapsed() > Duration::from_secs(10));
         if due && table.bloom_is_stale() {
             table.rebuild_bloom();
-            maintenance.last_rebuild = Some(std::time::Instant::now());
+            maintenance.last_rebuild = Some(Instant::now());
         }
         drop(tables);
         drop(maintenance);
