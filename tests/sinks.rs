@@ -268,8 +268,8 @@ fn telegram_gets_messages_and_its_token_is_nowhere() {
     assert!(text.contains("404"), "{text}");
     let everything = [
         text,
-        host.done(&["status"]),
-        host.done(&["status", "--json"]),
+        host.ask(&["status"]).1,
+        host.ask(&["status", "--json"]).1,
         host.done(&["check"]),
         host.said(),
     ];
@@ -676,6 +676,40 @@ fn what_a_receiver_refuses_is_given_up_and_what_fails_is_tried_again() {
         ["203.0.113.1", "203.0.113.2", "203.0.113.2", "203.0.113.2"]
     );
     host.until("no alert", |h| h.alerts() == "[]");
+}
+
+/// A wrong token or path is the administrator's to mend: the events behind it
+/// do not wait for that.
+#[test]
+fn a_receiver_that_wants_other_settings_holds_up_no_queue() {
+    let answers = [
+        "401 Unauthorized",
+        "403 Forbidden",
+        "404 Not Found",
+        "410 Gone",
+    ]
+    .map(|status| format!("{status}\r\ncontent-length: 0"));
+    let server = Server::start(&answers.each_ref().map(String::as_str));
+    let mut host = Plain::new();
+    host.configure(&format!(
+        "[sink.tower]\nkind = \"webhook\"\nurl = \"{}/\"\nevents = [\"ban\"]\n",
+        server.url()
+    ));
+    host.start();
+    for (n, status) in ["401", "403", "404", "410"].into_iter().enumerate() {
+        host.done(&["ban", &format!("203.0.113.{n}")]);
+        host.until("it is given up", |h| {
+            number(h, "tower", "refused") == n as u64 + 1
+        });
+        host.until("an alert", |h| h.alerts().contains(status));
+        assert!(host.alerts().contains("sink:tower"), "{}", host.alerts());
+        assert_eq!(number(&host, "tower", "queued"), 0);
+    }
+    assert_eq!(host.ask(&["status"]).0, Some(1));
+    host.done(&["ban", "203.0.113.99"]);
+    host.until("it gets through", |h| number(h, "tower", "delivered") == 1);
+    host.until("no alert", |h| h.alerts() == "[]");
+    assert_eq!(server.seen().len(), 5);
 }
 
 #[test]

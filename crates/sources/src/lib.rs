@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod certificates;
 pub mod file;
 pub mod geo;
 #[cfg(feature = "journal")]

@@ -12,15 +12,13 @@ use std::{
 
 use ureq::http::Uri;
 use weir_core::ban::MAX_NAME;
+use weir_sources::certificates;
 
 use super::{
     check::name_byte,
     reader::{At, Section},
 };
-use crate::{
-    events::Kind,
-    sinks::{http, key},
-};
+use crate::{events::Kind, sinks::key};
 
 /// The longest key or token file, and certificate file.
 const MAX_SECRET: u64 = 4096;
@@ -314,7 +312,7 @@ fn webhook(
 ) -> Option<SinkKind> {
     let url = needed(section, "url", WEBHOOK_URL, name);
     let token = secret(section, "token_file", name, true);
-    let ca = certificates(section, name);
+    let ca = ca_file(section, name);
     let url = url?;
     match web(&url.value) {
         // The address may be the secret: it is not repeated.
@@ -342,10 +340,10 @@ fn webhook(
     })
 }
 
-fn certificates(section: &mut Section<'_, '_>, name: &str) -> Option<String> {
+fn ca_file(section: &mut Section<'_, '_>, name: &str) -> Option<String> {
     let path = section.string("ca_file", "the absolute path of certificates in PEM")?;
     let read = read_file(Path::new(&path.value), MAX_CERTIFICATES, false);
-    match read.and_then(|text| http::certificates(&text).map(|_| text)) {
+    match read.and_then(|text| certificates::of(text.as_bytes()).map(|_| text)) {
         Ok(text) => Some(text),
         Err(why) => {
             section.error(

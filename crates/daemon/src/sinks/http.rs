@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ureq::{
     Agent,
-    tls::{Certificate, PemItem, RootCerts, TlsConfig},
+    tls::{RootCerts, TlsConfig},
 };
+use weir_sources::certificates;
 
 use super::Failure;
 
@@ -16,30 +17,15 @@ const WITHIN: Duration = Duration::from_secs(10);
 const MAX_ANSWER: u64 = 64 * 1024;
 /// Longer than this nobody is left alone because a server says so.
 const MAX_AFTER: Duration = Duration::from_secs(3600);
-/// Whom this system trusts; without it, whom Mozilla does, as built in.
-const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// The certificates of a text in PEM; an error if there are none.
-pub fn certificates(pem: &str) -> Result<Vec<Certificate<'static>>, String> {
-    let mut found = Vec::new();
-    for item in ureq::tls::parse_pem(pem.as_bytes()) {
-        if let PemItem::Certificate(certificate) = item.map_err(|e| e.to_string())? {
-            found.push(certificate);
-        }
-    }
-    match found.is_empty() {
-        true => Err("no certificate in it".to_owned()),
-        false => Ok(found),
-    }
-}
-
-/// A client that trusts `ca`, or whom the system trusts.
+/// A client that trusts those who sign in `ca`, or whom the system trusts.
 pub(super) fn agent(ca: Option<&str>) -> Agent {
-    let system = || std::fs::read_to_string(SYSTEM).ok();
-    let pem = ca.map(str::to_owned).or_else(system);
-    let roots = match pem.and_then(|pem| certificates(&pem).ok()) {
-        Some(certificates) => RootCerts::new_with_certs(&certificates),
-        None => RootCerts::WebPki,
+    let roots = match ca {
+        // Checked with the configuration; never more than it names.
+        Some(pem) => {
+            certificates::of(pem.as_bytes()).unwrap_or_else(|_| RootCerts::new_with_certs(&[]))
+        }
+        None => certificates::of_system(),
     };
     Agent::config_builder()
         .timeout_global(Some(WITHIN))
@@ -83,12 +69,15 @@ pub(super) fn post(
     let said = || format!("the server answered {status}");
     match status.as_u16() {
         200..=299 => Ok(body),
-        // It will not take this event, ever.
-        400 | 405 | 413 | 415 | 422 => Err(Failure::Refused(said())),
-        _ => Err(Failure::Later {
+        // Too early, too many, somewhere else for now: it may, later.
+        302 | 303 | 307 | 408 | 425 | 429 | 500.. => Err(Failure::Later {
             why: said(),
             after: after.or_else(|| retry_after(&body)).map(limited),
         }),
+        // It will not take this event, whether for the event's sake or because
+        // address or token are wrong: the events behind it must not wait for
+        // somebody to mend that.
+        _ => Err(Failure::Refused(said())),
     }
 }
 

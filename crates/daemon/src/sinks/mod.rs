@@ -5,7 +5,7 @@
 //! How an event is written is in `record`; each kind has a file.
 
 mod file;
-pub(crate) mod http;
+mod http;
 mod inlet;
 pub(crate) mod key;
 mod rate;

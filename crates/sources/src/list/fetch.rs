@@ -6,7 +6,6 @@ use std::{
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::OnceLock,
     time::Duration,
 };
 
@@ -17,10 +16,11 @@ use serde::{Deserialize, Serialize};
 use ureq::{
     Agent, Error, Timeout,
     http::{HeaderMap, Response, StatusCode, header},
-    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
+    tls::{RootCerts, TlsConfig},
 };
 
 use super::ListError;
+use crate::certificates;
 
 /// How long is waited for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,46 +163,11 @@ fn roots(request: &Request<'_>) -> Result<RootCerts, ListError> {
         return Ok(RootCerts::WebPki);
     }
     let Some(file) = request.ca_file else {
-        return Ok(system_roots().clone());
+        return Ok(certificates::of_system());
     };
     let pem = read_file(file, MAX_CA_FILE)?;
-    let mut own = Vec::new();
-    for item in parse_pem(&pem) {
-        match item {
-            Ok(PemItem::Certificate(certificate)) => own.push(certificate),
-            Ok(_) => {}
-            Err(error) => {
-                return Err(ListError::Certificate(format!(
-                    "{} is not PEM: {error}",
-                    file.display()
-                )));
-            }
-        }
-    }
-    if own.is_empty() {
-        return Err(ListError::Certificate(format!(
-            "{} has no certificate in it",
-            file.display()
-        )));
-    }
-    Ok(RootCerts::new_with_certs(&own))
-}
-
-/// The system's store; the one of Mozilla that is built in where there is none.
-fn system_roots() -> &'static RootCerts {
-    static ROOTS: OnceLock<RootCerts> = OnceLock::new();
-    ROOTS.get_or_init(|| {
-        let found = rustls_native_certs::load_native_certs();
-        if found.certs.is_empty() {
-            return RootCerts::WebPki;
-        }
-        let all: Vec<_> = found
-            .certs
-            .iter()
-            .map(|certificate| Certificate::from_der(certificate).to_owned())
-            .collect();
-        RootCerts::new_with_certs(&all)
-    })
+    certificates::of(&pem)
+        .map_err(|why| ListError::Certificate(format!("{}: {why}", file.display())))
 }
 
 /// Reads a file of the administrator's, bounded. Not a FIFO or a device: the
