@@ -11,6 +11,7 @@ fn main() -> ExitCode {
     match cli::run(cli::Weir::parse()) {
         Ok(cli::Answer::Done) => ExitCode::SUCCESS,
         Ok(cli::Answer::No) => ExitCode::from(1),
+        Ok(cli::Answer::Mistaken) => ExitCode::from(2),
         Err(error) => {
             // A reader that went away (`weir bans | head`) is no failure.
             if cli::is_broken_pipe(&error) {

@@ -14,6 +14,11 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "cli/limits.rs"]
+mod limits;
+#[path = "cli/shown.rs"]
+mod shown;
+
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -100,7 +105,7 @@ impl Host {
             .unwrap();
         self.daemon = Some(self.command(&["daemon"]).stderr(log).spawn().unwrap());
         self.until("the daemon answers", |host| {
-            host.weir(&["status", "--json"]).code == 0
+            host.weir(&["status", "--json"]).code != 2
         });
     }
 
@@ -128,20 +133,18 @@ impl Host {
         self.daemon.take().unwrap().wait().unwrap().code()
     }
 
+    /// A line of sshd's log, of now.
+    fn line(&self, message: &str) -> String {
+        let now = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+        format!("{now} host sshd[123]: {message}\n")
+    }
+
     fn log(&self, message: &str) {
-        let stamp = String::from_utf8(
-            Command::new("date")
-                .arg("+%b %e %H:%M:%S")
-                .output()
-                .unwrap()
-                .stdout,
-        )
-        .unwrap();
         let mut log = fs::File::options()
             .append(true)
             .open(self.path("auth.log"))
             .unwrap();
-        writeln!(log, "{} host sshd[123]: {message}", stamp.trim()).unwrap();
+        log.write_all(self.line(message).as_bytes()).unwrap();
     }
 
     fn fail(&self, addr: &str, times: usize) {
@@ -210,10 +213,17 @@ fn a_log_line_becomes_a_ban_that_is_explained() {
     assert_eq!(bans["bans"][0]["producer"], "jail:sshd");
     let left = bans["bans"][0]["remaining_seconds"].as_u64().unwrap();
     assert!((3500..=3600).contains(&left), "{left}");
-    assert_eq!(
-        host.weir(&["bans", "--jail", "other", "--json"]).json()["total"],
-        0
+    let other = host.weir(&["bans", "--jail", "other", "--json"]);
+    assert_eq!(other.code, 2, "{}", other.out);
+    assert!(
+        other
+            .err
+            .contains("there is no jail \"other\"; enabled are: sshd"),
+        "{}",
+        other.err
     );
+    let of_sshd = host.weir(&["bans", "--jail", "sshd", "--json"]).json();
+    assert_eq!(of_sshd["total"], 1);
 
     // IPv6 counts and is banned by /64.
     for last in 1..=3 {
@@ -745,7 +755,7 @@ fn check_names_every_mistake() {
     assert_eq!(host.weir(&["check"]).code, 0);
     host.configure("max_retyr = 1\nban_time = \"x\"\n[jail.web]\n");
     let check = host.weir(&["check"]);
-    assert_eq!(check.code, 1);
+    assert_eq!(check.code, 2);
     for part in [
         "weir.toml:9: unknown key \"max_retyr\"",
         "weir.toml:10: ban_time",

@@ -248,11 +248,15 @@ fn check_reads_the_databases_of_the_geofence() {
     let check = || {
         let said = site.weir(&["check", "--json"]);
         let json: Value = serde_json::from_slice(&said.stdout).unwrap();
-        let warnings = json["warnings"].as_array().unwrap().iter();
-        warnings
-            .map(|warning| warning.as_str().unwrap().to_owned())
-            .filter(|warning| warning.contains("[geofence]"))
-            .collect::<Vec<_>>()
+        let problems = json["problems"].as_array().unwrap().iter();
+        let problems: Vec<_> = problems
+            .map(|problem| problem.as_str().unwrap().to_owned())
+            .filter(|problem| problem.contains("[geofence]"))
+            .collect();
+        if !problems.is_empty() {
+            assert_eq!(said.status.code(), Some(1), "{problems:?}");
+        }
+        problems
     };
     let record = mmdb::map([("autonomous_system_number", mmdb::Value::Number(64496))]);
     let systems = Mmdb::v4("GeoLite2-ASN").with("192.0.2.0/25", record);

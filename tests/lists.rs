@@ -152,14 +152,14 @@ fn exempt_addresses_on_a_deny_list_pass_and_are_counted() {
     fs::write(host.path("bad.txt"), "203.0.113.0/24\n").unwrap();
     host.start();
     assert_eq!(host.list("bad")["exempt"], 1);
-    assert_eq!(host.json(&["why", "203.0.113.9"])["dropped"], false);
-    assert_eq!(host.json(&["why", "203.0.113.8"])["dropped"], true);
+    assert_eq!(host.json(&["why", "203.0.113.9"])["would_drop"], false);
+    assert_eq!(host.json(&["why", "203.0.113.8"])["would_drop"], true);
     // What a refresh brings holds when the verb returns.
     fs::write(host.path("bad.txt"), "198.51.100.7\n").unwrap();
     assert_eq!(host.weir(&["list", "refresh", "bad"]).code, 0);
-    assert_eq!(host.json(&["why", "203.0.113.8"])["dropped"], false);
+    assert_eq!(host.json(&["why", "203.0.113.8"])["would_drop"], false);
     let why = host.json(&["why", "198.51.100.7"]);
-    assert_eq!(why["dropped"], true);
+    assert_eq!(why["would_drop"], true);
     assert_eq!(why["lists"][0]["list"], "bad");
 }
 
@@ -471,7 +471,7 @@ fn a_reload_adds_changes_and_removes() {
         "{}",
         answer.err
     );
-    assert_eq!(host.weir(&["check"]).code, 1);
+    assert_eq!(host.weir(&["check"]).code, 2);
     assert_eq!(names(&host), ["two"]);
     host.configure("");
     assert_eq!(host.weir(&["reload"]).code, 0);

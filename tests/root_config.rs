@@ -143,7 +143,7 @@ fn root_a_reload_is_all_or_nothing() {
         ("\u{0}", &["weir.toml:9"]),
     ] {
         weir.configure(&format!("allow = [\"{}\"]\n{CONFIG}{wrong}", ATTACKER[0]));
-        weir.ask(&["check"]).says_no(words);
+        weir.ask(&["check"]).is_mistaken(words);
         weir.ask(&["reload"]).refused(words);
         let jail = weir.json(&["status", "sshd"]);
         assert_eq!(jail["max_retry"], 3, "{jail}");

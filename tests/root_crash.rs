@@ -380,7 +380,7 @@ mod fault {
             let mut weir = Weir::new(&site.host, TWO);
             weir.launch(Some(point));
             soon("the daemon", || {
-                (weir.ask(&["status"]).code == Some(0)).then_some(())
+                (weir.ask(&["status"]).code != Some(2)).then_some(())
             });
             weir.ban_all(sources());
             let servers = servers(&site);

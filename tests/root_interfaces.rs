@@ -101,6 +101,55 @@ fn root_each_backend_drops_and_passes() {
     }
 }
 
+/// What `status` says first, with a daemon and without; and where a packet that
+/// was dropped came in.
+#[test]
+fn root_status_says_what_protects_and_an_event_by_which_interface() {
+    if skipped(&RULES) {
+        return;
+    }
+    for (backend, left) in [("tcx", "BPF programs pinned in /"), ("nft", "rules of nft")] {
+        let site = Site::new();
+        let mut weir = Weir::new(&site.host, "");
+        let events = weir.path("events.json");
+        weir.configure(&format!(
+            "{}[sink.log]\nkind = \"file\"\npath = \"{}\"\nevents = [\"drop\"]\n",
+            config(backend),
+            events.display()
+        ));
+        weir.run();
+        let _server = site.server();
+        ban(&weir);
+        let said = weir.ask(&["status"]).out;
+        assert!(
+            said.starts_with(&format!("PROTECTED: {backend} on eth0\n")),
+            "{said}"
+        );
+        enforces(&site, &weir);
+        if backend == "tcx" {
+            soon("an event of a packet that was dropped", || {
+                let text = std::fs::read_to_string(&events).unwrap_or_default();
+                let mut lines = text.lines().filter_map(|line| {
+                    let event: serde_json::Value = serde_json::from_str(line).ok()?;
+                    Some(event["interface"] == "eth0" && event["packet"]["port"] == PORT)
+                });
+                lines.any(|found| found).then_some(())
+            });
+        }
+        weir.kill();
+        let dead = weir.ask(&["status"]);
+        assert_eq!(dead.code, Some(2), "{dead:?}");
+        for words in [
+            "NOT PROTECTED: the daemon does not run; instance \"test-",
+            "goes on dropping what it had banned",
+            left,
+        ] {
+            assert!(dead.out.contains(words), "no {words:?} in {dead:?}");
+        }
+        assert!(!site.connects(ATTACKER[0], at(0)));
+    }
+}
+
 #[test]
 fn root_another_xdp_program_is_named_and_left_alone() {
     if skipped(&[]) {
@@ -196,7 +245,7 @@ fn root_rules_protect_an_interface_made_again_without_a_gap() {
             site.veth.delete().unwrap();
             if daemon {
                 let (hook, note) = weir.attachment("eth0");
-                assert_eq!(hook, backend);
+                assert_eq!(hook, "none");
                 assert!(note.contains("no such interface now"), "{note}");
             }
             site.veth.create().unwrap();
@@ -457,7 +506,7 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
         "eth0, lo",
     ];
     weir.fails().refused(&words);
-    weir.ask(&["check"]).says_no(&words);
+    weir.ask(&["check"]).is_mistaken(&words);
     assert!(!weir.pins().exists());
 
     let wireguard = site

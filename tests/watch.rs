@@ -54,7 +54,7 @@ fn what_a_watch_prints_is_banned_and_explained() {
     host.until("three bans", |h| counted(h, "mail", "bans") == 3);
     let why = host.json(&["why", "192.0.2.7", "--port", "587"]);
     let ban = &why["bans"][0];
-    assert_eq!(why["dropped"], true);
+    assert_eq!(why["would_drop"], true);
     assert_eq!(ban["producer"], "watch:mail");
     assert_eq!(ban["scope"], "25/tcp,587/tcp");
     let left = ban["remaining_seconds"].as_u64().unwrap();

@@ -1,18 +1,22 @@
 //! `weir ban`
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Answer, Common, show};
+use super::{Answer, Common, client, complain, show, targets};
 
-/// Ban an address or prefix
+/// Ban addresses and prefixes
 ///
-/// The ban is on disk and in force when the command returns. Own addresses,
+/// Each ban is on disk and in force when the command returns. Own addresses,
 /// gateways, resolvers, peers of root's logins and the allow list cannot be
-/// banned; inside a wider prefix they pass.
+/// banned; inside a wider prefix they pass. One that cannot be banned does not
+/// keep the others from it; exit code 2 then. Who is banned by hand already on
+/// these ports gets the new end, and the new reason if there is one.
 #[derive(clap::Args)]
 pub struct Args {
-    /// An address or prefix, such as 192.0.2.7 or 2001:db8::/48
-    subject: String,
+    /// Addresses or prefixes, such as 192.0.2.7 or 2001:db8::/48; - reads them
+    /// from standard input, one a line
+    #[arg(required = true, value_name = "SUBJECT")]
+    subjects: Vec<String>,
     /// How long, such as 90s, 10m, 1h, 7d; without it until lifted
     #[arg(long = "for", value_name = "TIME")]
     length: Option<String>,
@@ -26,36 +30,67 @@ pub struct Args {
     /// Why, for those who ask later
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Print the ban as JSON
+    /// Print the ban as JSON; of several targets, a list of bans and one of
+    /// those that were refused
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
-    let answer = common
-        .client()
-        .post(
+impl Args {
+    fn ban(&self, client: &client::Client, subject: &str) -> anyhow::Result<Value> {
+        let answer = client.post(
             "/v1/bans",
             &json!({
-                "subject": args.subject,
-                "for": args.length,
-                "port": args.port,
-                "action": args.reject.then_some("reject"),
-                "reason": args.reason,
+                "subject": subject,
+                "for": self.length,
+                "port": self.port,
+                "action": self.reject.then_some("reject"),
+                "reason": self.reason,
             }),
-        )?
-        .ok()?;
-    show::warning(&answer);
-    if args.json {
-        show::json(&answer)?;
-    } else {
-        show::line(format!(
-            "{} banned{}, {}, {}",
-            show::text(&answer["subject"]),
-            show::rejected(&answer),
-            show::text(&answer["scope"]),
-            show::end(&answer)
-        ))?;
+        )?;
+        let answer = answer.ok()?;
+        show::warning(&answer);
+        if !self.json {
+            show::line(format!(
+                "{} banned{}, {}, {}",
+                show::text(&answer["subject"]),
+                show::rejected(&answer),
+                show::text(&answer["scope"]),
+                show::end(&answer)
+            ))?;
+        }
+        Ok(answer)
     }
-    Ok(Answer::Done)
+}
+
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+    let client = common.client();
+    if let [subject] = args.subjects.as_slice()
+        && subject != "-"
+    {
+        let ban = args.ban(&client, subject)?;
+        if args.json {
+            show::json(&ban)?;
+        }
+        return Ok(Answer::Done);
+    }
+    let (mut bans, mut refused) = (Vec::new(), Vec::new());
+    for subject in targets::read(&args.subjects)? {
+        match args.ban(&client, &subject) {
+            Ok(ban) => bans.push(ban),
+            Err(error) if !client::is_answer(&error) => return Err(error),
+            Err(error) => {
+                complain(&error);
+                refused.push(json!({ "subject": subject, "error": error.to_string() }));
+            }
+        }
+    }
+    let is_done = refused.is_empty();
+    if args.json {
+        show::json(&json!({ "bans": bans, "refused": refused }))?;
+    }
+    Ok(match is_done {
+        true => Answer::Done,
+        false => Answer::Mistaken,
+    })
 }

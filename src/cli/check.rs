@@ -1,15 +1,18 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_daemon::config::Config;
+use weir_daemon::config::{self, Config};
 use weir_enforce::Choice;
 
 use super::{Answer, Common, show};
 
 /// Check the configuration as start and reload do
 ///
-/// Names every mistake with file, line, key and what is allowed there. Exit
-/// code 0 if the file is good, 1 if it is not.
+/// Names every mistake with file, line, key and what is allowed there, and what
+/// of a sound file this host cannot do as it is: a geofence's database without
+/// countries, a state_dir that cannot be written, a pin_root that is no BPF file
+/// system. Exit code 0 if all is well, 1 if the file is sound but not all of it
+/// can be used, 2 if it has mistakes, as `weir reload`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print the result as JSON
@@ -22,13 +25,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         Ok(config) => (Some(config), Vec::new()),
         Err(errors) => (None, errors.0),
     };
-    let mut warnings = config
-        .as_ref()
-        .map_or(Vec::new(), |config| config.warnings.clone());
-    if let Some(geofence) = config.as_ref().and_then(|c| c.geofence.as_ref()) {
-        warnings.extend(weir_daemon::geo::complaints(geofence));
-    }
+    let warnings = config.as_ref().map_or(&[][..], |c| &c.warnings);
+    let problems = config.as_ref().map(config::trial).unwrap_or_default();
     if args.json {
+        let names = |pick: fn(&Config) -> Vec<&str>| config.as_ref().map(pick);
         show::json(&json!({
             "file": common.config.display().to_string(),
             "good": errors.is_empty(),
@@ -40,43 +40,102 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
                     "message": e.message,
                 }))
                 .collect::<Vec<_>>(),
+            "problems": problems,
             "warnings": warnings,
             "interfaces": config.as_ref().map(|c| &c.enforcement.interfaces),
             "backend": config.as_ref().map(|c| c.enforcement.backend.name()),
             "calibrated": config
                 .as_ref()
                 .and_then(|c| Some(&c.enforcement.advice.calibration.as_ref()?.day)),
-            "jails": config
-                .as_ref()
-                .map(|c| c.jails.iter().map(|j| &j.name).collect::<Vec<_>>()),
+            "jails": names(|c| c.jails.iter().map(|j| j.name.as_str()).collect()),
+            "watches": names(|c| c.watches.iter().map(|w| w.name.as_str()).collect()),
+            "lists": names(|c| c.lists.iter().map(|l| l.name.as_str()).collect()),
+            "sinks": names(|c| c.sinks.iter().map(|s| s.name.as_str()).collect()),
+            "geofence": names(|c| {
+                let geofence = c.geofence.iter();
+                geofence.flat_map(|g| &g.fences).map(|fence| fence.name.as_str()).collect()
+            }),
+            "decoy": names(|c| {
+                let decoy = c.decoy.iter();
+                decoy.flat_map(|d| &d.typed).map(String::as_str).collect()
+            }),
         }))?;
     } else {
         for error in &errors {
             show::line(weir_daemon::escape(&error.to_string()))?;
         }
-        for warning in &warnings {
-            show::line(format!("warning: {}", weir_daemon::escape(warning)))?;
+        for problem in &problems {
+            show::wrapped(format!("problem: {}", weir_daemon::escape(problem)))?;
+        }
+        for warning in warnings {
+            show::wrapped(format!("warning: {}", weir_daemon::escape(warning)))?;
         }
         if let Some(config) = &config {
-            let jails: Vec<_> = config
-                .jails
-                .iter()
-                .map(|jail| format!("{} ({})", jail.name, jail.source))
-                .collect();
-            show::line(format!(
-                "{} is good: backend {}{}, interfaces {}, jails: {}",
-                common.config.display(),
-                config.enforcement.backend.name(),
-                auto_goes_by(config),
-                join(&config.enforcement.interfaces),
-                weir_daemon::escape(&join(&jails)),
-            ))?;
+            let verdict = match problems.is_empty() {
+                true => "configuration OK",
+                false => "sound, but not all of it can be used here",
+            };
+            show::line(format!("{}: {verdict}", common.config.display()))?;
+            summary(config)?;
         }
     }
-    Ok(match errors.is_empty() {
-        true => Answer::Done,
-        false => Answer::No,
+    Ok(match (errors.is_empty(), problems.is_empty()) {
+        (true, true) => Answer::Done,
+        (true, false) => Answer::No,
+        (false, _) => Answer::Mistaken,
     })
+}
+
+/// What it makes the daemon do; what it does not mention is left out.
+fn summary(config: &Config) -> std::io::Result<()> {
+    let enforcement = &config.enforcement;
+    let auto = if enforcement.auto { " (auto)" } else { "" };
+    let mut lines = vec![(
+        "backend",
+        vec![format!(
+            "{}{}, interfaces {}{auto}",
+            enforcement.backend.name(),
+            auto_goes_by(config),
+            join(&enforcement.interfaces)
+        )],
+    )];
+    let jail = |jail: &config::JailConfig| format!("{} ({})", jail.name, jail.source);
+    lines.push(("jails", config.jails.iter().map(jail).collect()));
+    let watch =
+        |watch: &config::WatchConfig| format!("{} ({})", watch.name, watch.command.join(" "));
+    lines.push(("watches", config.watches.iter().map(watch).collect()));
+    let list = |list: &config::ListConfig| {
+        let action = match list.action {
+            config::ListAction::Deny => "deny",
+            config::ListAction::Allow => "allow",
+        };
+        format!("{} ({action}, {})", list.name, list.source)
+    };
+    lines.push(("lists", config.lists.iter().map(list).collect()));
+    if let Some(geofence) = &config.geofence {
+        let rules = geofence.fences.iter().map(|fence| fence.name.clone());
+        let database = match &geofence.database {
+            Some(path) => path.display().to_string(),
+            None => "built-in".to_owned(),
+        };
+        let mut parts = vec![format!("database {database}")];
+        if let Some(path) = &geofence.asn_database {
+            parts.push(format!("ASN database {}", path.display()));
+        }
+        parts.push(format!("rules {}", join(&rules.collect::<Vec<_>>())));
+        lines.push(("geofence", parts));
+    }
+    if let Some(decoy) = &config.decoy {
+        lines.push(("decoy ports", decoy.typed.clone()));
+    }
+    let sink = |sink: &config::SinkConfig| format!("{} ({})", sink.name, sink.target());
+    lines.push(("sinks", config.sinks.iter().map(sink).collect()));
+    for (what, parts) in lines {
+        if !parts.is_empty() || what == "jails" {
+            show::wrapped(format!("  {what}: {}", weir_daemon::escape(&join(&parts))))?;
+        }
+    }
+    Ok(())
 }
 
 /// What `auto` chooses by.
@@ -85,7 +144,7 @@ fn auto_goes_by(config: &Config) -> String {
         return String::new();
     }
     match &config.enforcement.advice.calibration {
-        Some(calibration) => format!(" (calibrated {})", weir_daemon::escape(&calibration.day)),
+        Some(calibration) => format!(" (calibrated {})", calibration.day),
         None => " (not calibrated: by the driver)".to_owned(),
     }
 }

@@ -1,7 +1,7 @@
 //! Speaks to the daemon: HTTP/1.1 over its unix socket, one connection per
 //! request.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -16,6 +16,33 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// The daemon behind one socket.
 pub struct Client {
     socket: PathBuf,
+}
+
+/// Nobody listens at the socket: in the chain of an error.
+#[derive(Debug)]
+pub struct Unreachable(String);
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The daemon's own words for why it did not do something.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Did the daemon say so, who can be asked again?
+pub fn is_answer(error: &anyhow::Error) -> bool {
+    error.is::<Refused>()
 }
 
 /// What the daemon answered.
@@ -56,24 +83,9 @@ impl Client {
     fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Reply> {
         runtime()?.block_on(async {
             let response = self.send(method, path, body).await?;
-            let status = response.status();
-            let bytes = response
-                .into_body()
-                .collect()
-                .await
-                .context("reading the daemon's answer")?
-                .to_bytes();
-            let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-            if status.is_success() {
-                return Ok(Reply::Ok(value));
-            }
-            let why = match value["error"].as_str() {
-                Some(why) => why.to_owned(),
-                None => format!("the daemon answered {status}"),
-            };
-            match status {
-                StatusCode::NOT_FOUND => Ok(Reply::NotFound(why)),
-                _ => bail!(why),
+            match response.status().is_success() {
+                true => Ok(Reply::Ok(read(response).await?)),
+                false => refusal(response).await,
             }
         })
     }
@@ -85,7 +97,11 @@ impl Client {
         each: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         runtime()?.block_on(async {
-            let mut body = self.send(Method::GET, path, None).await?.into_body();
+            let response = self.send(Method::GET, path, None).await?;
+            if !response.status().is_success() {
+                return refusal(response).await?.ok().map(drop);
+            }
+            let mut body = response.into_body();
             while let Some(frame) = body.frame().await {
                 if let Some(data) = frame.context("the daemon went away")?.data_ref() {
                     each(data)?;
@@ -102,11 +118,23 @@ impl Client {
         body: Option<&Value>,
     ) -> anyhow::Result<hyper::Response<Incoming>> {
         let socket = self.socket.display();
-        let stream = tokio::net::UnixStream::connect(&self.socket)
-            .await
-            .with_context(|| {
-                format!("cannot reach the daemon at {socket} (is it running? are you root, or in the socket's group?)")
-            })?;
+        let stream = match tokio::net::UnixStream::connect(&self.socket).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let why = format!(
+                    "cannot reach the daemon at {socket} (is it running? are you root, or in the socket's group?)"
+                );
+                let nobody = matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                );
+                let error = anyhow::Error::new(error);
+                return Err(match nobody {
+                    true => error.context(Unreachable(why)),
+                    false => error.context(why),
+                });
+            }
+        };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .with_context(|| format!("speaking to the daemon at {socket}"))?;
@@ -125,6 +153,25 @@ impl Client {
             .with_context(|| {
                 format!("the daemon at {socket} closed the connection (only root and the socket's group may ask)")
             })
+    }
+}
+
+async fn read(response: hyper::Response<Incoming>) -> anyhow::Result<Value> {
+    let body = response.into_body().collect().await;
+    let bytes = body.context("reading the daemon's answer")?.to_bytes();
+    Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+/// Why there is no answer; "not found" may be one.
+async fn refusal(response: hyper::Response<Incoming>) -> anyhow::Result<Reply> {
+    let status = response.status();
+    let why = match read(response).await?["error"].as_str() {
+        Some(why) => why.to_owned(),
+        None => format!("the daemon answered {status}"),
+    };
+    match status {
+        StatusCode::NOT_FOUND => Ok(Reply::NotFound(why)),
+        _ => Err(Refused(why).into()),
     }
 }
 

@@ -37,11 +37,13 @@ pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
     Ok(Answer::Done)
 }
 
-/// A page for a command, and for each of its verbs that is not hidden.
+/// A page for a command, and for each of its verbs that is not hidden; `help`
+/// needs none.
 /// (clap_mangen's own generate_to leaves the date out, and the fields of the
 /// header move up by one.)
 fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
-    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+    let is_shown = |verb: &&clap::Command| !verb.is_hide_set() && verb.get_name() != "help";
+    for verb in command.get_subcommands().filter(is_shown) {
         pages(verb.clone(), dir)?;
     }
     clap_mangen::Man::new(command)
@@ -53,8 +55,19 @@ fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
 }
 
 pub fn completions(args: &CompletionArgs) -> anyhow::Result<Answer> {
-    clap_complete::generate(args.shell, &mut Weir::command(), "weir", &mut io::stdout());
+    clap_complete::generate(args.shell, &mut offered(), "weir", &mut io::stdout());
     Ok(Answer::Done)
+}
+
+/// The verbs for people: completion scripts offer hidden ones as well.
+fn offered() -> clap::Command {
+    let all = Weir::command();
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    clap::Command::new("weir")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .args(all.get_arguments().cloned())
+        .subcommands(verbs.cloned())
 }
 
 #[cfg(test)]

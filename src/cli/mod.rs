@@ -19,6 +19,7 @@ mod ring;
 mod show;
 mod sink;
 mod status;
+mod targets;
 mod unban;
 mod watch_child;
 mod why;
@@ -39,12 +40,7 @@ use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
 ///
 /// Exit codes: 0 done, 1 the answer is no, 2 error.
 #[derive(Parser)]
-#[command(
-    name = "weir",
-    version,
-    propagate_version = true,
-    disable_help_subcommand = true
-)]
+#[command(name = "weir", version, propagate_version = true)]
 pub struct Weir {
     /// The configuration file
     #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_PATH)]
@@ -52,6 +48,9 @@ pub struct Weir {
     /// The daemon's control socket [default: the configuration's, else /run/weir/weir.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Show times in this host's time zone instead of UTC
+    #[arg(long, global = true)]
+    local: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -64,13 +63,13 @@ enum Verb {
     Check(check::Args),
     /// Have the daemon read its configuration again, all of it or nothing
     Reload(reload::Args),
-    /// Show what the daemon does, or one jail
+    /// Show whether this host is protected, and what the daemon does
     Status(status::Args),
     /// List the bans in force
     Bans(bans::Args),
-    /// Ban an address or prefix
+    /// Ban addresses and prefixes
     Ban(ban::Args),
-    /// Lift the bans of an address or prefix
+    /// Lift the bans of addresses and prefixes
     Unban(unban::Args),
     /// Say why an address is dropped; exit code 1 if it is not
     Why(why::Args),
@@ -117,6 +116,8 @@ pub enum Answer {
     Done,
     /// The answer is no.
     No,
+    /// It could not be done, and that is said already.
+    Mistaken,
 }
 
 /// What all verbs share.
@@ -138,6 +139,9 @@ impl Common {
 
 /// Does what was asked.
 pub fn run(weir: Weir) -> anyhow::Result<Answer> {
+    if weir.local {
+        show::local_times();
+    }
     let common = Common {
         config: weir.config,
         socket: weir.socket,
@@ -178,8 +182,60 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// Prints an error on standard error, fit for a terminal.
 pub fn complain(error: &anyhow::Error) {
-    for line in format!("{error:#}").lines() {
+    for line in words(error).lines() {
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "weir: {}", weir_daemon::escape(line));
+    }
+}
+
+/// An error with its causes, each said once: some name theirs themselves.
+fn words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if words.is_empty() {
+            words = cause;
+        } else if !words.contains(&cause) {
+            words.push_str(": ");
+            words.push_str(&cause);
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error, fmt, io};
+
+    use anyhow::Context;
+
+    #[derive(Debug)]
+    struct Unreadable(io::Error);
+
+    impl fmt::Display for Unreadable {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "cannot read it: {}", self.0)
+        }
+    }
+
+    impl Error for Unreadable {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || io::Error::from_raw_os_error(2);
+        let told = Err::<(), _>(Unreadable(missing())).context("/a");
+        assert_eq!(
+            super::words(&told.unwrap_err()),
+            "/a: cannot read it: No such file or directory (os error 2)"
+        );
+        let told = Err::<(), _>(missing()).context("reading /a");
+        assert_eq!(
+            super::words(&told.unwrap_err()),
+            "reading /a: No such file or directory (os error 2)"
+        );
     }
 }

@@ -6,7 +6,8 @@ use super::{Answer, Common, show};
 
 /// Have the daemon read its configuration again, all of it or nothing
 ///
-/// A mistake in the file is named and the old configuration stays in force.
+/// A mistake in the file is named, exit code 2, and the old configuration stays
+/// in force.
 #[derive(clap::Args)]
 pub struct Args {}
 

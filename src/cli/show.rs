@@ -1,15 +1,108 @@
 //! How answers are written: JSON as it came, or lines for a person, with other
 //! people's text escaped. A closed pipe ends the output without a fuss.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
-use jiff::Timestamp;
+use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 use weir_daemon::escape;
+
+/// Lines on a terminal are no longer than this, where words allow it.
+const COLUMNS: usize = 80;
+
+/// Are times shown in this host's time zone?
+static LOCAL: AtomicBool = AtomicBool::new(false);
+
+/// Shows times in this host's time zone from now on, not in UTC.
+pub fn local_times() {
+    LOCAL.store(true, Relaxed);
+}
 
 /// Prints one line.
 pub fn line(text: impl AsRef<str>) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{}", text.as_ref())
+}
+
+/// Prints text; on a terminal in as many lines as it takes, those after the
+/// first one indented by four columns more. A pipe gets one line, for grep.
+pub fn wrapped(text: impl AsRef<str>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if !out.is_terminal() {
+        return writeln!(out, "{}", text.as_ref());
+    }
+    for line in wrap(text.as_ref()) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+fn wrap(text: &str) -> Vec<String> {
+    let indent = text.len() - text.trim_start_matches(' ').len();
+    let mut lines = Vec::new();
+    let mut line = " ".repeat(indent);
+    let mut begun = false;
+    for word in text.split_ascii_whitespace() {
+        let space = usize::from(begun);
+        if begun && width(&line) + space + width(word) > COLUMNS {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent + 4)));
+            begun = false;
+        }
+        if begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        begun = true;
+    }
+    lines.push(line);
+    lines
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// What a word says about the host, in the colour of a traffic light.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As it should be.
+    Good,
+    /// Worth a look.
+    Doubtful,
+    /// To be mended.
+    Bad,
+}
+
+/// A line that begins with a word in colour, where a terminal shows it.
+pub fn headline(tone: Tone, word: &str, rest: &str) -> io::Result<()> {
+    let colour = match tone {
+        _ if !has_colours() => None,
+        Tone::Good => Some("32"),
+        Tone::Doubtful => Some("33"),
+        Tone::Bad => Some("31"),
+    };
+    let Some(colour) = colour else {
+        return wrapped(format!("{word}{rest}"));
+    };
+    // Escape sequences take no columns: they come in once the lines are cut.
+    let mut out = io::stdout().lock();
+    for (n, line) in wrap(&format!("{word}{rest}")).into_iter().enumerate() {
+        match line.strip_prefix(word).filter(|_| n == 0) {
+            Some(rest) => writeln!(out, "\x1b[1;{colour}m{word}\x1b[0m{rest}")?,
+            None => writeln!(out, "{line}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Standard output is a terminal, and nobody asked for it to be plain.
+fn has_colours() -> bool {
+    let asked_not_to = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal()
+        && !asked_not_to("NO_COLOR")
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Prints a value as JSON.
@@ -41,11 +134,15 @@ pub fn end(ban: &Value) -> String {
     }
 }
 
-/// A timestamp to the second.
+/// A timestamp to the second, in UTC unless this host's time was asked for.
 pub fn moment(text: &str) -> String {
-    match text.parse::<Timestamp>() {
-        Ok(time) => Timestamp::from_second(time.as_second())
-            .map_or_else(|_| escape(text), |time| time.to_string()),
+    let seconds = text.parse::<Timestamp>().map(|time| time.as_second());
+    match seconds.and_then(Timestamp::from_second) {
+        Ok(time) if LOCAL.load(Relaxed) => time
+            .to_zoned(TimeZone::system())
+            .strftime("%Y-%m-%dT%H:%M:%S%:z")
+            .to_string(),
+        Ok(time) => time.to_string(),
         Err(_) => escape(text),
     }
 }
@@ -94,5 +191,34 @@ pub fn warning(answer: &Value) {
     if let Some(warning) = answer["warning"].as_str() {
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "weir: warning: {}", escape(warning));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_for_a_person_fit_into_eighty_columns() {
+        let lines = wrap(&format!("  sink a: {}", "delivered, ".repeat(20)));
+        assert!(lines.len() > 2);
+        for line in &lines {
+            assert!(width(line) <= COLUMNS, "{line:?}");
+        }
+        assert!(lines[0].starts_with("  sink a: delivered,"));
+        assert!(lines[1].starts_with("      delivered,"), "{:?}", lines[1]);
+        // A word that is longer stands alone.
+        let long = "x".repeat(100);
+        assert_eq!(
+            wrap(&format!("a {long} b")),
+            ["a".to_owned(), format!("    {long}"), "    b".to_owned()]
+        );
+        assert_eq!(wrap("äöü short"), ["äöü short"]);
+    }
+
+    #[test]
+    fn times_are_in_utc_to_the_second() {
+        assert_eq!(moment("2026-11-22T06:30:01.25Z"), "2026-11-22T06:30:01Z");
+        assert_eq!(moment("so\u{1b}on"), "so\\u{1b}on");
     }
 }

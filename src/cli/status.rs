@@ -2,12 +2,25 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-use weir_daemon::config::duration_text;
+use serde_json::{Value, json};
+use weir_daemon::{
+    config::{self, duration_text},
+    instance,
+};
+use weir_enforce::{kernel::DEFAULT_ROOT, switch};
 
-use super::{Answer, Common, show, why};
+use super::{
+    Answer, Common, client, show,
+    show::{Tone, headline, text, wrapped},
+    why,
+};
 
-/// Show what the daemon does, or one jail
+/// Show whether this host is protected, and what the daemon does
+///
+/// The first line says PROTECTED, OBSERVING (nothing is dropped, as configured)
+/// or NOT PROTECTED, and why; alerts follow. Exit code 1 if there is an alert or
+/// the host is not protected; 2 if the daemon does not answer: what it left in
+/// the kernel goes on dropping, and is named. With a jail: only that jail.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only this jail
@@ -18,11 +31,19 @@ pub struct Args {
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
-    let status = common.client().get("/v1/status")?.ok()?;
+    let status = match common.client().get("/v1/status") {
+        Ok(reply) => reply.ok()?,
+        Err(error) => {
+            if error.downcast_ref::<client::Unreachable>().is_some() {
+                without_daemon(common, args.json)?;
+            }
+            return Err(error);
+        }
+    };
     let jails = status["jails"].as_array().cloned().unwrap_or_default();
     if let Some(name) = &args.jail {
         let Some(jail) = jails.iter().find(|jail| jail["name"] == **name) else {
-            let names: Vec<_> = jails.iter().map(|jail| show::text(&jail["name"])).collect();
+            let names: Vec<_> = jails.iter().map(|jail| text(&jail["name"])).collect();
             anyhow::bail!(
                 "there is no jail {name:?}; enabled are: {}",
                 names.join(", ")
@@ -40,59 +61,103 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else {
         all(&status, &jails)?;
     }
-    Ok(Answer::Done)
+    let is_well = alerts(&status).is_empty() && status["protection"]["state"] != "not-protected";
+    Ok(match is_well {
+        true => Answer::Done,
+        false => Answer::No,
+    })
+}
+
+/// What holds although nobody answers: bans and lists stay in the kernel.
+fn without_daemon(common: &Common, as_json: bool) -> anyhow::Result<()> {
+    // A configuration that says nothing is no reason not to look.
+    let (pin_root, name) = config::place_of(&common.config)
+        .unwrap_or_else(|_| (DEFAULT_ROOT.into(), "default".to_owned()));
+    let left = switch::left_in_kernel(&pin_root, &name);
+    let why = match left.as_slice() {
+        [] if instance::is_root() => {
+            "the daemon does not run, and nothing of weir is in the kernel".to_owned()
+        }
+        [] => "the daemon does not run; what it left in the kernel only root can see".to_owned(),
+        left => format!(
+            "the daemon does not run; instance {name:?} goes on dropping what it had banned ({}), and bans nobody else",
+            left.join(", ")
+        ),
+    };
+    if as_json {
+        show::json(&json!({
+            "protection": { "state": "not-protected", "why": why },
+            "instance": name,
+            "left_in_kernel": left,
+        }))?;
+    } else {
+        let rest = format!(": {}", weir_daemon::escape(&why));
+        headline(Tone::Bad, "NOT PROTECTED", &rest)?;
+    }
+    Ok(())
+}
+
+fn alerts(status: &Value) -> &[Value] {
+    status["alerts"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
 fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
+    protection(status)?;
+    for alert in alerts(status) {
+        let rest = format!(
+            " {} since {}: {}",
+            text(&alert["about"]),
+            show::moment(alert["since"].as_str().unwrap_or_default()),
+            text(&alert["message"])
+        );
+        headline(Tone::Bad, "ALERT", &rest)?;
+    }
     let up = Duration::from_secs(status["uptime_seconds"].as_u64().unwrap_or(0));
-    show::line(format!(
-        "weir {} runs since {} (pid {}), {}",
-        show::text(&status["version"]),
+    wrapped(format!(
+        "weir {}, up {}, pid {}, instance {}, {}",
+        text(&status["version"]),
         duration_text(up),
         status["pid"],
-        show::text(&status["config"])
+        text(&status["instance"]),
+        text(&status["config"])
     ))?;
-    let observe = match status["observe"].as_bool() {
-        Some(true) => ", observing only: nothing is dropped",
-        _ => "",
-    };
     let memory = match status["usage"]["map_bytes"].as_u64() {
         Some(bytes) => format!(", {} KiB of kernel memory", bytes / 1024),
         None => String::new(),
     };
-    show::line(format!(
-        "backend {}{observe}: {} of {} bans, {} of {} of wide prefixes, {} evicted{memory}; {}",
-        show::text(&status["backend"]),
+    wrapped(format!(
+        "backend {}: {} of {} bans, {} of {} of wide prefixes, {} evicted{memory}; {}",
+        text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
         status["usage"]["wide"],
         status["usage"]["max_wide"],
         status["usage"]["evicted"],
-        show::text(&status["restored"])
+        text(&status["restored"])
     ))?;
     for attachment in status["attachments"].as_array().into_iter().flatten() {
         let note = match attachment["note"].as_str() {
             None | Some("") => String::new(),
             Some(note) => format!(" ({})", weir_daemon::escape(note)),
         };
-        show::line(format!(
+        wrapped(format!(
             "  {}: {}{note}",
-            show::text(&attachment["interface"]),
-            show::text(&attachment["hook"])
+            text(&attachment["interface"]),
+            text(&attachment["hook"])
         ))?;
     }
     for limit in status["limits"].as_array().into_iter().flatten() {
-        show::line(format!("  {}", show::text(&limit["says"])))?;
+        wrapped(format!("  {}", text(&limit["says"])))?;
     }
     why::counters(&status["counters"])?;
     border(status)?;
     let decoy = &status["decoy"];
     if let Some(ports) = decoy["ports"].as_array() {
-        let ports: Vec<_> = ports.iter().map(show::text).collect();
-        show::line(format!(
+        let ports: Vec<_> = ports.iter().map(text).collect();
+        wrapped(format!(
             "decoy ports {} (proof {}): {} SYNs answered, {} above the limit, {} proofs, {} bans, {} in force, {} strikes told",
             ports.join(" "),
-            show::text(&decoy["proof"]),
+            text(&decoy["proof"]),
             decoy["answered"],
             decoy["unanswered"],
             decoy["proofs"],
@@ -102,9 +167,9 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ))?;
     }
     for ring in status["rings"].as_array().into_iter().flatten() {
-        show::line(format!(
+        wrapped(format!(
             "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",
-            show::text(&ring["ring"]),
+            text(&ring["ring"]),
             ring["records"],
             ring["segments"],
             ring["workers"],
@@ -114,41 +179,71 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             ring["unreadable"]
         ))?;
     }
-    for alert in status["alerts"].as_array().into_iter().flatten() {
-        show::line(format!(
-            "ALERT since {}: {}",
-            show::moment(alert["since"].as_str().unwrap_or_default()),
-            show::text(&alert["message"])
-        ))?;
-    }
     for warning in status["warnings"].as_array().into_iter().flatten() {
-        show::line(format!("warning: {}", show::text(warning)))?;
+        wrapped(format!("warning: {}", text(warning)))?;
     }
     watches(&status["watches"])?;
     sinks(&status["sinks"])?;
-    let rows: Vec<_> = jails
-        .iter()
-        .map(|jail| {
-            [
-                "name",
-                "lines",
-                "findings",
-                "tracked",
-                "bans",
-                "bans_in_force",
-                "ignored",
-                "source",
-            ]
-            .map(|key| show::text(&jail[key]))
-            .to_vec()
-        })
-        .collect();
+    table(jails)?;
+    Ok(())
+}
+
+/// The first line.
+fn protection(status: &Value) -> std::io::Result<()> {
+    let alerts = alerts(status).len();
+    let (mut tone, word) = match status["protection"]["state"].as_str() {
+        Some("protected") => (Tone::Good, "PROTECTED"),
+        Some("observing") => (Tone::Doubtful, "OBSERVING"),
+        _ => (Tone::Bad, "NOT PROTECTED"),
+    };
+    if alerts > 0 && tone == Tone::Good {
+        tone = Tone::Doubtful;
+    }
+    let with = match alerts {
+        0 => String::new(),
+        1 => ", 1 alert".to_owned(),
+        n => format!(", {n} alerts"),
+    };
+    let rest = format!(": {}{with}", text(&status["protection"]["why"]));
+    headline(tone, word, &rest)
+}
+
+/// Longer names are cut in the table; they stand whole below it.
+const MAX_NAME: usize = 22;
+
+/// The jails with their numbers, and below what each reads.
+fn table(jails: &[Value]) -> std::io::Result<()> {
+    const NUMBERS: [&str; 6] = [
+        "lines",
+        "findings",
+        "tracked",
+        "bans",
+        "bans_in_force",
+        "ignored",
+    ];
+    let row = |jail: &Value| {
+        let name = text(&jail["name"]);
+        let name = match name.chars().count() > MAX_NAME {
+            true => name.chars().take(MAX_NAME - 1).chain(['…']).collect(),
+            false => name,
+        };
+        let numbers = NUMBERS.iter().map(|key| text(&jail[key]));
+        std::iter::once(name).chain(numbers).collect()
+    };
+    let rows: Vec<Vec<String>> = jails.iter().map(row).collect();
     show::table(
         &[
-            "JAIL", "LINES", "FINDINGS", "TRACKED", "BANS", "IN FORCE", "IGNORED", "SOURCE",
+            "JAIL", "LINES", "FINDINGS", "TRACKED", "BANS", "IN FORCE", "IGNORED",
         ],
         &rows,
     )?;
+    for jail in jails {
+        wrapped(format!(
+            "  {} reads {}",
+            text(&jail["name"]),
+            text(&jail["source"])
+        ))?;
+    }
     Ok(())
 }
 
@@ -156,17 +251,17 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
 fn border(status: &Value) -> anyhow::Result<()> {
     let border = &status["border"];
     for rule in border["rules"].as_array().into_iter().flatten() {
-        show::line(show::text(rule))?;
+        wrapped(text(rule))?;
     }
     for database in border["databases"].as_array().into_iter().flatten() {
-        show::line(format!(
+        wrapped(format!(
             "  places by {} of {}",
-            show::text(&database["name"]),
+            text(&database["name"]),
             show::moment(database["built"].as_str().unwrap_or_default())
         ))?;
     }
     if border.is_object() {
-        show::line(format!(
+        wrapped(format!(
             "geofence and lists: {} IPv4 and {} IPv6 ranges in {} classes, rebuilt in {} ms",
             border["ranges"][0], border["ranges"][1], border["classes"], border["rebuilt_in_ms"]
         ))?;
@@ -185,7 +280,7 @@ fn border(status: &Value) -> anyhow::Result<()> {
         })
         .collect();
     if !dropped.is_empty() {
-        show::line(format!("  packets dropped: {}", dropped.join(", ")))?;
+        wrapped(format!("  packets dropped: {}", dropped.join(", ")))?;
     }
     Ok(())
 }
@@ -196,13 +291,13 @@ fn watches(watches: &Value) -> anyhow::Result<()> {
             Some(pid) => format!("runs (pid {pid})"),
             None => "does not run".to_owned(),
         };
-        let last = match show::text(&watch["last_rejected"]) {
+        let last = match text(&watch["last_rejected"]) {
             last if last.is_empty() => String::new(),
             last => format!("; last rejected: {last}"),
         };
-        show::line(format!(
+        wrapped(format!(
             "watch {} {runs}, started {} times: {} lines, {} banned, {} banned already, {} not denied, {} ignored, {} rejected{last}",
-            show::text(&watch["name"]),
+            text(&watch["name"]),
             watch["starts"],
             watch["lines"],
             watch["bans"],
@@ -221,10 +316,10 @@ fn sinks(sinks: &Value) -> anyhow::Result<()> {
             Some(why) => format!("; failing: {}", weir_daemon::escape(why)),
             None => String::new(),
         };
-        show::line(format!(
+        wrapped(format!(
             "sink {} to {}: {} delivered, {} waiting, {} lost, {} held back by its rate, {} refused{failing}",
-            show::text(&sink["name"]),
-            show::text(&sink["target"]),
+            text(&sink["name"]),
+            text(&sink["target"]),
             sink["delivered"],
             sink["queued"],
             sink["lost"],
@@ -240,11 +335,7 @@ fn one_jail(jail: &Value) -> anyhow::Result<()> {
         anyhow::bail!("the daemon's answer is not a jail");
     };
     for (key, value) in fields {
-        show::line(format!(
-            "{:14} {}",
-            key.replace('_', " "),
-            show::text(value)
-        ))?;
+        show::line(format!("{:14} {}", key.replace('_', " "), text(value)))?;
     }
     Ok(())
 }

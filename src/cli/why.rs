@@ -7,7 +7,9 @@ use super::{Answer, Common, client::quote, show};
 /// Say why an address is dropped; exit code 1 if it is not
 ///
 /// Shows its bans with reason, time and the log lines that led to them, what
-/// exempts it, earlier bans, and failures that are still counted.
+/// exempts it, earlier bans, and failures that are still counted. With
+/// backend = "dry-run", which drops nothing, it says what would be dropped, and
+/// so does the exit code.
 #[derive(clap::Args)]
 pub struct Args {
     /// The address
@@ -31,7 +33,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else {
         explain(&answer)?;
     }
-    Ok(match answer["dropped"].as_bool() {
+    Ok(match answer["would_drop"].as_bool() {
         Some(true) => Answer::Done,
         _ => Answer::No,
     })
@@ -40,16 +42,21 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
 fn explain(answer: &Value) -> std::io::Result<()> {
     let address = show::text(&answer["address"]);
     let verdict = answer["verdict"].as_str().unwrap_or_default();
+    let would_only = answer["would_drop"] == true && answer["dropped"] == false;
+    let is = if would_only { "would be" } else { "is" };
     show::line(match verdict {
-        "banned-all" => format!("{address} is dropped: banned on all ports"),
-        "banned-scope" => format!("{address} is dropped on the ports below"),
-        "rejected" => format!("{address} is rejected: answered at once, and dropped"),
-        "listed" | "fenced" => format!("{address} is dropped: see below"),
+        "banned-all" => format!("{address} {is} dropped: banned on all ports"),
+        "banned-scope" => format!("{address} {is} dropped on the ports below"),
+        "rejected" => format!("{address} {is} rejected: answered at once, and dropped"),
+        "listed" | "fenced" => format!("{address} {is} dropped: see below"),
         "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
         "observed" => format!("{address} passes: denied, but observe = true only counts"),
         _ => format!("{address} passes: it is not banned"),
     })?;
+    if would_only {
+        show::line("  nothing is: backend = \"dry-run\" only decides")?;
+    }
     if let Some(reason) = answer["exempt"]["reason"].as_str() {
         show::line(format!(
             "  exempt: {}, {}",

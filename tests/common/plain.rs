@@ -72,7 +72,7 @@ impl Plain {
         command.stdin(Stdio::null()).stderr(said);
         self.daemon = Some(command.spawn().unwrap());
         self.until("the daemon to answer", |host| {
-            host.ask(&["status", "--json"]).0 == Some(0)
+            host.ask(&["status", "--json"]).0 != Some(2)
         });
     }
 

@@ -1,15 +1,19 @@
 //! The control API: HTTP/1.1 with JSON on a unix socket that root and the
-//! socket's group may use. Translates between requests and `service`; every
-//! limit on what a client can send or hold is here.
+//! socket's group may use. Translates between requests and `service`. What a
+//! client can hold, and for how long, is in `connection` and `places`; answers
+//! without a bound on their length are written by `listing`.
 // An error here is the response itself, made once per bad request.
 #![allow(clippy::result_large_err)]
 
+mod connection;
+mod listing;
 mod lists;
+mod places;
 
 use std::{
     io,
     net::IpAddr,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,7 +21,7 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{
         DefaultBodyLimit, Path as UrlPath, Query, State,
         rejection::{PathRejection, QueryRejection},
@@ -26,20 +30,20 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt},
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::{Semaphore, broadcast::error::RecvError, watch},
+    net::UnixListener,
+    sync::{broadcast::error::RecvError, watch},
 };
 use weir_core::{Action, Producer, Scope};
+
+use connection::{Connections, may_connect};
+pub use places::THREADS;
+use places::{Class, Places};
 
 use crate::{
     config::parse_duration,
@@ -49,12 +53,6 @@ use crate::{
 
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
-/// How many clients are served at once; more wait in the socket's backlog.
-const MAX_CONNECTIONS: usize = 64;
-/// A client must send its request's head within this time.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// A body must have come within this time.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Bans in one answer unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 1000;
 
@@ -113,6 +111,47 @@ fn listens(path: &Path) -> io::Result<Option<String>> {
 struct Api {
     service: Arc<Service>,
     reloader: Arc<Reloader>,
+    places: Places,
+}
+
+impl Api {
+    /// Answers a question, where looking at a million bans is no harm.
+    async fn ask<T: Serialize + Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
+    ) -> Response {
+        let service = self.service.clone();
+        self.run(Class::Question, move || work(&service)).await
+    }
+
+    /// Carries out a command, where waiting for the disk is no harm.
+    async fn command<T: Serialize + Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
+    ) -> Response {
+        let service = self.service.clone();
+        self.run(Class::Command, move || work(&service)).await
+    }
+
+    async fn run<T: Serialize + Send + 'static>(
+        &self,
+        class: Class,
+        work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+    ) -> Response {
+        let _running = match self.places.run(class).await {
+            Ok(running) => running,
+            Err(refusal) => return refusal,
+        };
+        let work = move || work().map(|answer| serde_json::to_vec(&answer));
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(Ok(json))) => {
+                ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+            }
+            Ok(Err(refusal)) => refusal.into_response(),
+            Ok(Ok(Err(failure))) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
+            Err(panic) => error(StatusCode::INTERNAL_SERVER_ERROR, panic.to_string()),
+        }
+    }
 }
 
 /// Serves until `stop` says so.
@@ -124,10 +163,14 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
-    let router = router(Api { service, reloader });
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new();
+    let router = router(Api {
+        service,
+        reloader,
+        places: places.clone(),
+    });
+    let mut connections = Connections::new(router, places);
     loop {
-        let permit = connections.clone().acquire_owned().await;
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
@@ -144,52 +187,11 @@ pub async fn serve(
             tracing::warn!("control socket: refused {who}");
             continue;
         }
-        let router = router.clone();
-        tokio::spawn(async move {
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WITHIN)
-                .max_buf_size(MAX_BODY)
-                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-                .await;
-            if let Err(error) = served {
-                tracing::debug!("control socket: {error}");
-            }
-            drop(permit);
-        });
+        tokio::select! {
+            () = connections.serve(stream) => {}
+            _ = stop.changed() => return Ok(()),
+        }
     }
-}
-
-/// Root, the daemon's own user, and members of the socket's group.
-fn may_connect(stream: &UnixStream, socket: &Path) -> Result<(), String> {
-    let peer = stream
-        .peer_cred()
-        .map_err(|e| format!("a peer without credentials: {e}"))?;
-    if peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    let group = std::fs::metadata(socket)
-        .map_err(|e| format!("uid {}: the socket is gone: {e}", peer.uid()))?
-        .gid();
-    if peer.gid() == group || is_member(peer.uid(), group) {
-        return Ok(());
-    }
-    Err(format!(
-        "uid {} gid {}: neither root nor in the socket's group {group}",
-        peer.uid(),
-        peer.gid()
-    ))
-}
-
-fn is_member(uid: u32, group: u32) -> bool {
-    let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else {
-        return false;
-    };
-    let Ok(name) = std::ffi::CString::new(user.name) else {
-        return false;
-    };
-    nix::unistd::getgrouplist(&name, user.gid)
-        .is_ok_and(|groups| groups.iter().any(|g| g.as_raw() == group))
 }
 
 fn router(api: Api) -> Router {
@@ -244,33 +246,10 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Runs a request where waiting for the disk or a million bans is no harm.
-async fn answer<T: Serialize + Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Response {
-    match tokio::task::spawn_blocking(move || work().map(|answer| serde_json::to_vec(&answer)))
-        .await
-    {
-        Ok(Ok(Ok(json))) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
-        Ok(Err(refusal)) => refusal.into_response(),
-        Ok(Ok(Err(failure))) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
-        Err(panic) => error(StatusCode::INTERNAL_SERVER_ERROR, panic.to_string()),
-    }
-}
-
-/// Takes a body, all of it within a time, and reads its JSON.
+/// The JSON of a body.
 async fn json<T: for<'de> Deserialize<'de>>(body: Body) -> Result<T, Response> {
-    let read = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, MAX_BODY)).await;
-    let bytes: Bytes = match read {
-        Err(_) => return Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not come")),
-        Ok(Err(_)) => {
-            return Err(error(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body is cut off or has more than {MAX_BODY} bytes"),
-            ));
-        }
-        Ok(Ok(bytes)) => bytes,
-    };
+    let bytes = axum::body::to_bytes(body, MAX_BODY).await;
+    let bytes = bytes.map_err(|e| error(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()))?;
     serde_json::from_slice(&bytes)
         .map_err(|e| error(StatusCode::BAD_REQUEST, format!("the body: {e}")))
 }
@@ -294,16 +273,16 @@ fn asked<T>(query: Asked<T>) -> Result<T, Response> {
 }
 
 async fn status(State(api): State<Api>) -> Response {
-    answer(move || api.service.status()).await
+    api.ask(Service::status).await
 }
 
 async fn jails(State(api): State<Api>) -> Response {
-    answer(move || api.service.jails()).await
+    api.ask(Service::jails).await
 }
 
 async fn test_sink(State(api): State<Api>, name: Named) -> Response {
     match named(name) {
-        Ok(name) => answer(move || api.service.test_sink(&name)).await,
+        Ok(name) => api.command(move |service| service.test_sink(&name)).await,
         Err(response) => response,
     }
 }
@@ -320,11 +299,7 @@ async fn bans(State(api): State<Api>, query: Asked<BansQuery>) -> Response {
         Ok(query) => query,
         Err(response) => return response,
     };
-    answer(move || {
-        api.service
-            .bans(query.jail.as_deref(), query.limit.unwrap_or(DEFAULT_LIMIT))
-    })
-    .await
+    listing::bans(&api, query.jail, query.limit.unwrap_or(DEFAULT_LIMIT)).await
 }
 
 /// `POST /v1/bans`
@@ -339,6 +314,7 @@ struct BanRequest {
     port: Option<String>,
     /// `"drop"`, which it is when absent, or `"reject"`.
     action: Option<String>,
+    /// Absent: that of the ban which it renews, if there is one.
     reason: Option<String>,
 }
 
@@ -347,7 +323,7 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
         Ok(request) => request,
         Err(response) => return response,
     };
-    answer(move || {
+    api.command(move |service| {
         let malformed = Refusal::Malformed;
         let length = match request.length.as_deref() {
             None | Some("forever") => None,
@@ -366,15 +342,25 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
             None => Action::default(),
             Some(text) => text.parse().map_err(malformed)?,
         };
-        let reason = request.reason.unwrap_or_else(|| "by hand".to_owned());
-        api.service
-            .ban(&request.subject, length, scope, action, reason)
+        service.ban(&request.subject, length, scope, action, request.reason)
     })
     .await
 }
 
-async fn unban_all(State(api): State<Api>) -> Response {
-    answer(move || api.service.unban_all()).await
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnbanAllQuery {
+    producer: Option<Producer>,
+}
+
+async fn unban_all(State(api): State<Api>, query: Asked<UnbanAllQuery>) -> Response {
+    match asked(query) {
+        Ok(query) => {
+            api.command(move |service| service.unban_all(query.producer.as_ref()))
+                .await
+        }
+        Err(response) => response,
+    }
 }
 
 #[derive(Deserialize)]
@@ -389,9 +375,8 @@ async fn unban(State(api): State<Api>, subject: Named, query: Asked<UnbanQuery>)
         (Ok(subject), Ok(query)) => (subject, query),
         (Err(response), _) | (_, Err(response)) => return response,
     };
-    answer(move || {
-        api.service
-            .unban(&subject, query.producer.as_ref(), query.port.as_ref())
+    api.command(move |service| {
+        service.unban(&subject, query.producer.as_ref(), query.port.as_ref())
     })
     .await
 }
@@ -407,7 +392,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
         (Ok(addr), Ok(query)) => (addr, query),
         (Err(response), _) | (_, Err(response)) => return response,
     };
-    answer(move || {
+    api.ask(move |service| {
         let addr: IpAddr = addr.parse().map_err(|_| {
             Refusal::Malformed(format!(
                 "{:?} is not an address",
@@ -430,13 +415,13 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
                 }
             }
         };
-        api.service.why(addr, port)
+        service.why(addr, port)
     })
     .await
 }
 
 async fn allowed(State(api): State<Api>) -> Response {
-    answer(move || Ok(serde_json::json!({ "allow": api.service.exemptions() }))).await
+    listing::allowed(&api).await
 }
 
 /// `POST /v1/allow`
@@ -452,11 +437,8 @@ async fn allow(State(api): State<Api>, body: Body) -> Response {
         Ok(request) => request,
         Err(response) => return response,
     };
-    answer(move || {
-        api.service
-            .allow(&request.prefix, request.note.unwrap_or_default())
-    })
-    .await
+    api.command(move |service| service.allow(&request.prefix, request.note.unwrap_or_default()))
+        .await
 }
 
 async fn disallow(State(api): State<Api>, prefix: Named) -> Response {
@@ -464,12 +446,13 @@ async fn disallow(State(api): State<Api>, prefix: Named) -> Response {
         Ok(prefix) => prefix,
         Err(response) => return response,
     };
-    answer(move || api.service.disallow(&prefix)).await
+    api.command(move |service| service.disallow(&prefix)).await
 }
 
 async fn reload(State(api): State<Api>) -> Response {
-    answer(move || {
-        let warnings = api.reloader.reload()?;
+    let reloader = api.reloader.clone();
+    api.command(move |_| {
+        let warnings = reloader.reload()?;
         Ok(serde_json::json!({ "reloaded": true, "warnings": warnings }))
     })
     .await

@@ -123,6 +123,9 @@ pub struct Event {
     /// The packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<Packet>,
+    /// The interface that it came in by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// The lines that led to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
@@ -144,6 +147,7 @@ impl Event {
             country: None,
             until: None,
             packet: None,
+            interface: None,
             evidence: Vec::new(),
         }
     }

@@ -183,18 +183,20 @@ fn read_systems(wanted: &Wanted) -> Result<Good, String> {
 
 /// What is wrong with the databases that a configuration names, and what the
 /// daemon does meanwhile. They are read as it does it, which takes up to a
-/// second for a large one.
+/// second for a large one. One that is not there yet is the configuration's to
+/// warn of.
 pub fn complaints(config: &GeofenceConfig) -> Vec<String> {
     let wanted = Wanted::new(config);
     let mut complaints = Vec::new();
-    if wanted.countries.is_some()
+    let is_there = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.exists());
+    if is_there(&wanted.countries)
         && let Err(error) = read_countries(&wanted)
     {
         complaints.push(format!(
             "[geofence]: database = {error}; the built-in one is used until it can be"
         ));
     }
-    if wanted.systems.is_some()
+    if is_there(&wanted.systems)
         && let Err(error) = read_systems(&wanted)
     {
         complaints.push(format!(

@@ -81,6 +81,11 @@ pub fn lock(state_dir: &Path) -> Result<InstanceLock, InstanceError> {
     Ok(InstanceLock(file))
 }
 
+/// May this process see everything?
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Makes the directory that a file is to be in (mode 0755), if it is not there.
 pub fn make_parent(file: &Path) -> Result<(), InstanceError> {
     let Some(dir) = file.parent() else {

@@ -24,7 +24,8 @@ use weir_enforce::{Backend, Entry, Policy};
 use weir_sources::RingStatistics;
 
 pub use answers::{
-    Allowed, BanList, Done, Filled, JailStatus, Lifted, ListedBan, RingStatus, Status, Tracked, Why,
+    Allowed, Done, Filled, JailStatus, Lifted, ListedBan, Protection, RingStatus, State, Status,
+    Tracked, Why,
 };
 
 use crate::{
@@ -378,16 +379,23 @@ impl Service {
             }));
     }
 
-    /// A ban by hand: durable, then in force.
+    /// A ban by hand: durable, then in force. Without a reason of its own it has
+    /// that of the ban which it renews.
     pub fn ban(
         &self,
         subject: &str,
         length: Option<Duration>,
         scope: Scope,
         action: Action,
-        reason: String,
+        reason: Option<String>,
     ) -> Result<Done<ListedBan>, Refusal> {
         let subject: Subject = subject.parse()?;
+        let reason = match reason {
+            Some(reason) => reason,
+            None => self
+                .reason_of_manual_ban(subject, &scope)?
+                .unwrap_or_else(|| "by hand".to_owned()),
+        };
         if reason.len() > MAX_REASON {
             return Err(Refusal::Malformed(format!(
                 "the reason has {} bytes: at most {MAX_REASON}",
@@ -446,6 +454,22 @@ impl Service {
         Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
     }
 
+    /// Why this subject is banned by hand on these ports, if it is.
+    fn reason_of_manual_ban(
+        &self,
+        subject: Subject,
+        scope: &Scope,
+    ) -> Result<Option<String>, Refusal> {
+        let mut entries = self.backend.entries_for(subject.prefix().addr())?;
+        entries.retain(|entry| {
+            entry.subject == subject
+                && entry.policy.producer == Producer::Manual
+                && entry.policy.scope == *scope
+        });
+        let mut details = self.store.details(&entries).into_iter().flatten();
+        Ok(details.next().map(|detail| detail.reason))
+    }
+
     /// Lifts the bans of exactly this subject, of one producer and scope if named.
     pub fn unban(
         &self,
@@ -502,21 +526,38 @@ impl Service {
         ))
     }
 
-    /// Lifts every ban.
-    pub fn unban_all(&self) -> Result<Done<Lifted>, Refusal> {
-        let saved = self.store.remember_now(vec![Change::UnbanAll]);
-        let mut lifted = 0;
-        let mut subjects: Vec<_> = self.backend.entries()?.iter().map(|e| e.subject).collect();
+    /// Lifts every ban, or every one of a producer.
+    pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
+        let mut entries = self.backend.entries()?;
+        entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
+        let changes = match producer {
+            None => vec![Change::UnbanAll],
+            Some(_) => entries
+                .iter()
+                .map(|entry| Change::Unban {
+                    subject: entry.subject,
+                    policy: entry.policy.clone(),
+                })
+                .collect(),
+        };
+        let saved = self.store.remember_now(changes);
+        let mut subjects: Vec<_> = entries.iter().map(|e| e.subject).collect();
         subjects.sort_unstable();
         subjects.dedup();
+        let mut lifted = 0;
         for subject in subjects {
-            lifted += self.backend.remove(subject, None, None)?.len();
+            lifted += self.backend.remove(subject, producer, None)?.len();
         }
-        self.events.tell(&Event::new(
+        let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
+        let mut event = Event::new(
             Kind::Unban,
             Timestamp::now(),
-            format!("all {lifted} bans lifted by hand"),
-        ));
+            format!("all {lifted} bans{of} lifted by hand"),
+        );
+        if let Some(producer) = producer {
+            event = event.by(producer);
+        }
+        self.events.tell(&event);
         Ok(Done::new(Lifted { lifted }, saved))
     }
 

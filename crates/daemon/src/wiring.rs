@@ -176,7 +176,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let pulse = service.pulses.of("weir-control");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(4)
+            .max_blocking_threads(control::THREADS)
             .build()
             .map_err(system("cannot start the control socket".into()))?;
         spawn(
@@ -491,14 +491,22 @@ fn tell_packets(service: &Service, pulse: &Pulse) {
                 0 => String::new(),
                 port => format!(" to port {port}"),
             };
+            // It may have gone since.
+            let interface = nix::net::if_::if_indextoname(packet.ifindex).ok();
+            let interface = interface.map(|name| name.to_string_lossy().into_owned());
             let mut event = Event::new(
                 Kind::Drop,
                 Timestamp::now(),
                 format!(
                     "{}: protocol {}{port}, interface {}",
-                    packet.reason, packet.protocol, packet.ifindex
+                    packet.reason,
+                    packet.protocol,
+                    interface
+                        .clone()
+                        .unwrap_or_else(|| packet.ifindex.to_string())
                 ),
             );
+            event.interface = interface;
             event.subject = Some(Prefix::host(packet.source));
             event.packet = Some(Packet {
                 reason: packet.reason,

@@ -250,13 +250,19 @@ impl<F: Firewall> Backend for F {
 
     fn attachments(&self) -> Vec<Attachment> {
         let interfaces = self.desired().settings.interfaces.clone();
-        let attachment = |interface: String| Attachment {
-            hook: F::CHOICE.name().to_owned(),
-            note: match Device::find(&interface) {
-                Ok(_) => self.tell(&interface),
-                Err(_) => "no such interface now; protected as soon as it is back".to_owned(),
-            },
-            interface,
+        let attachment = |interface: String| {
+            let (hook, note) = match Device::find(&interface) {
+                Ok(_) => (F::CHOICE.name(), self.tell(&interface)),
+                Err(_) => (
+                    "none",
+                    "no such interface now; protected as soon as it is back".to_owned(),
+                ),
+            };
+            Attachment {
+                hook: hook.to_owned(),
+                note,
+                interface,
+            }
         };
         interfaces.into_iter().map(attachment).collect()
     }

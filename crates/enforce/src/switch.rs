@@ -166,6 +166,24 @@ pub fn instances(pin_root: &Path) -> Vec<String> {
     all
 }
 
+/// What an instance has in the kernel, in words: it goes on dropping without a
+/// daemon. Empty as well for whoever may not look.
+pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
+    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    let there = [
+        (
+            kernel::is_there(pin_root, instance),
+            format!("BPF programs pinned in {}", pins.display()),
+        ),
+        (nft::is_there(instance), "rules of nft".to_owned()),
+        (ipset::is_there(instance), "sets of ipset".to_owned()),
+    ];
+    there
+        .into_iter()
+        .filter_map(|(is_there, what)| is_there.then_some(what))
+        .collect()
+}
+
 /// Opens the backend that the settings name; see [`Backend::attach`]. What
 /// other backends of an earlier daemon enforce stays in force until this one is
 /// attached, and is in it.

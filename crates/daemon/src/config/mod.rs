@@ -13,6 +13,7 @@ mod listeners;
 mod reader;
 mod ring;
 mod sink;
+mod trial;
 mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
@@ -41,6 +42,7 @@ pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
 pub use sink::{Format, Secret, SinkConfig, SinkKind};
+pub use trial::trial;
 pub use watch::{OnlyIf, WatchConfig};
 
 /// Where the configuration is by default.

@@ -11,7 +11,7 @@ use axum::{
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use super::{Api, Named, answer, json, named};
+use super::{Api, Named, json, named};
 use crate::service::Refusal;
 
 /// A refresh that takes longer goes on by itself; the client waits 30 s.
@@ -20,9 +20,9 @@ const WAIT: Duration = Duration::from_secs(25);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn lists(State(api): State<Api>) -> Response {
-    answer(move || {
-        let exempt = api.service.exempt.current();
-        Ok(serde_json::json!({ "lists": api.service.lists.status(&exempt) }))
+    api.ask(move |service| {
+        let exempt = service.exempt.current();
+        Ok(serde_json::json!({ "lists": service.lists.status(&exempt) }))
     })
     .await
 }
@@ -55,15 +55,16 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
             Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
         };
         if done.is_some() || begun.elapsed() > WAIT {
-            return answer(move || {
-                // So that it holds when the answer says so.
-                api.service.refresh_exemptions()?;
-                if let Err(error) = api.service.border.follow(&api.service) {
-                    api.service.alerts.raise("classes", error.to_string());
-                }
-                Ok(serde_json::json!({ "done": done.is_some(), "list": done }))
-            })
-            .await;
+            return api
+                .command(move |service| {
+                    // So that it holds when the answer says so.
+                    service.refresh_exemptions()?;
+                    if let Err(error) = service.border.follow(service) {
+                        service.alerts.raise("classes", error.to_string());
+                    }
+                    Ok(serde_json::json!({ "done": done.is_some(), "list": done }))
+                })
+                .await;
         }
         sleep(LOOK).await;
     }

@@ -67,15 +67,6 @@ impl ListedBan {
     }
 }
 
-/// A part of the bans in force.
-#[derive(Debug, Clone, Serialize)]
-pub struct BanList {
-    /// How many there are in all that were asked for.
-    pub total: usize,
-    /// As many as asked for.
-    pub bans: Vec<ListedBan>,
-}
-
 /// The answer to a request that changes something.
 #[derive(Debug, Clone, Serialize)]
 pub struct Done<T: Serialize> {
@@ -118,8 +109,10 @@ pub struct Allowed {
 pub struct Why {
     /// The address in question.
     pub address: IpAddr,
-    /// Would its packets be dropped?
+    /// Are its packets dropped?
     pub dropped: bool,
+    /// Would they be, by a backend that drops? With `dry-run` nothing is.
+    pub would_drop: bool,
     /// The exit by which they leave, as counted.
     pub verdict: Reason,
     /// The exemption that holds it.
@@ -205,9 +198,65 @@ pub struct Filled {
     pub map_bytes: Option<u64>,
 }
 
+/// Is this host protected?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// What is denied is dropped.
+    Protected,
+    /// What is denied is counted, or only listed, and passes: as configured.
+    Observing,
+    /// Packets come in where nothing is dropped, which nobody asked for.
+    NotProtected,
+}
+
+/// The same with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Protection {
+    /// In a word.
+    pub state: State,
+    /// Why.
+    pub why: String,
+}
+
+impl Protection {
+    /// What follows from the backend, and from where it is attached.
+    pub(super) fn of(backend: &str, observe: bool, attachments: &[Attachment]) -> Self {
+        let said = |state, why: String| Self { state, why };
+        if backend == "dry-run" {
+            let why = "backend = \"dry-run\" decides, and drops nothing";
+            return said(State::Observing, why.to_owned());
+        }
+        let away = |attachment: &&Attachment| attachment.hook == "none";
+        let (away, on): (Vec<_>, Vec<_>) = attachments.iter().partition(away);
+        let names = |some: &[&Attachment]| {
+            let names: Vec<_> = some.iter().map(|at| at.interface.as_str()).collect();
+            names.join(", ")
+        };
+        if on.is_empty() {
+            let why = match away.as_slice() {
+                [] => "attached to no interface".to_owned(),
+                away => format!("attached to no interface: {} is not there", names(away)),
+            };
+            return said(State::NotProtected, why);
+        }
+        if observe {
+            let why = "observe = true counts, and drops nothing";
+            return said(State::Observing, why.to_owned());
+        }
+        let why = match away.as_slice() {
+            [] => names(&on),
+            away => format!("{}; not there: {}", names(&on), names(away)),
+        };
+        said(State::Protected, format!("{backend} on {why}"))
+    }
+}
+
 /// The whole picture.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
+    /// Is this host protected?
+    pub protection: Protection,
     /// This program.
     pub version: &'static str,
     /// Its process.
@@ -256,4 +305,49 @@ pub struct Status {
     pub unsaved_forgotten: u64,
     /// How many bans were in force at the start, and where they came from.
     pub restored: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_protected_where_something_is_attached_that_drops() {
+        let at = |interface: &str, hook: &str| Attachment {
+            interface: interface.to_owned(),
+            hook: hook.to_owned(),
+            note: String::new(),
+        };
+        let (eth0, wwan0) = (at("eth0", "xdp"), at("wwan0", "none"));
+        for (backend, observe, attachments, state, why) in [
+            (
+                "xdp",
+                false,
+                vec![eth0.clone()],
+                State::Protected,
+                "xdp on eth0",
+            ),
+            (
+                "xdp",
+                false,
+                vec![eth0.clone(), wwan0.clone()],
+                State::Protected,
+                "xdp on eth0; not there: wwan0",
+            ),
+            ("xdp", true, vec![eth0], State::Observing, "observe = true"),
+            ("xdp", false, vec![], State::NotProtected, "no interface"),
+            (
+                "xdp",
+                true,
+                vec![wwan0],
+                State::NotProtected,
+                "wwan0 is not there",
+            ),
+            ("dry-run", false, vec![], State::Observing, "dry-run"),
+        ] {
+            let said = Protection::of(backend, observe, &attachments);
+            assert_eq!(said.state, state, "{}", said.why);
+            assert!(said.why.contains(why), "{}", said.why);
+        }
+    }
 }

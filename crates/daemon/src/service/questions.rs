@@ -15,7 +15,7 @@ use weir_core::{
 use weir_enforce::{Entry, Feature};
 
 use super::{
-    BanList, Filled, JailStatus, ListedBan, Refusal, RingStatus, Service, Status, Tracked, Why,
+    Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, Status, Tracked, Why,
 };
 use crate::{
     config::duration_text,
@@ -25,23 +25,28 @@ use crate::{
 };
 
 impl Service {
-    /// The bans in force, of one jail or all; at most `limit` of them.
-    pub fn bans(&self, jail: Option<&str>, limit: usize) -> Result<BanList, Refusal> {
+    /// The bans in force, of one jail or all, by subject. A jail that is gone
+    /// is known for as long as it has bans.
+    pub fn bans_in_force(&self, jail: Option<&str>) -> Result<Vec<Entry>, Refusal> {
         let mut entries = self.backend.entries()?;
         if let Some(jail) = jail {
             let producer = Producer::Jail(jail.to_owned());
             entries.retain(|e| e.policy.producer == producer);
+            let config = self.config();
+            if entries.is_empty() && !config.jails.iter().any(|known| known.name == jail) {
+                let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
+                return Err(Refusal::NotFound(format!(
+                    "there is no jail {jail:?}; enabled are: {}",
+                    names.join(", ")
+                )));
+            }
         }
         entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
-        let total = entries.len();
-        entries.truncate(limit);
-        Ok(BanList {
-            total,
-            bans: self.explain(entries),
-        })
+        Ok(entries)
     }
 
-    fn explain(&self, entries: Vec<Entry>) -> Vec<ListedBan> {
+    /// Bans with their explanations.
+    pub fn explain(&self, entries: Vec<Entry>) -> Vec<ListedBan> {
         let now = Now::read();
         let details = self.store.details(&entries);
         entries
@@ -80,7 +85,8 @@ impl Service {
         let verdict = decide(bans, &asked);
         Ok(Why {
             address: addr,
-            dropped: verdict.is_drop(),
+            dropped: verdict.is_drop() && self.backend.name() != "dry-run",
+            would_drop: verdict.is_drop(),
             verdict,
             exempt,
             bans: self.explain(entries),
@@ -195,7 +201,13 @@ impl Service {
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
         let config = self.config();
+        let attachments = self.backend.attachments();
         Ok(Status {
+            protection: Protection::of(
+                self.backend.name(),
+                config.enforcement.observe,
+                &attachments,
+            ),
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             since: self.started.0,
@@ -206,7 +218,7 @@ impl Service {
             limits: self.backend.limits().to_vec(),
             observe: config.enforcement.observe,
             decoy: self.decoy.status(self)?,
-            attachments: self.backend.attachments(),
+            attachments,
             usage: Filled {
                 entries: self.backend.usage(),
                 map_bytes: self.backend.memory(),

@@ -6,7 +6,9 @@
 
 use std::{
     collections::HashMap,
+    fs::OpenOptions,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::Arc,
 };
@@ -101,8 +103,16 @@ impl DatabaseError {
     }
 }
 
-/// Opens for writing and makes the tables.
+/// Opens for writing and makes the tables. A new file is its owner's alone,
+/// whatever the umask, and so are the log and the index that SQLite puts beside
+/// it: they take its mode. One that is there keeps the mode that it has.
 pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
+    // Whatever is wrong with the path, SQLite says it below.
+    let _ = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
     let connection = Connection::open(path)?;
     connection.busy_timeout(std::time::Duration::from_secs(2))?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |r| r.get(0))?;

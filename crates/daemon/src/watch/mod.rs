@@ -482,7 +482,8 @@ mod tests {
     }
 
     fn banned(watcher: &Watcher) -> Vec<(String, String)> {
-        let bans = watcher.service.bans(None, 100).unwrap().bans;
+        let entries = watcher.service.bans_in_force(None).unwrap();
+        let bans = watcher.service.explain(entries);
         bans.into_iter()
             .map(|ban| (ban.subject.to_string(), ban.reason))
             .collect()

@@ -1,0 +1,136 @@
+//! What of a sound configuration cannot be used on this host as it is: a
+//! database that names no countries, a directory that cannot be written. The
+//! daemon would refuse to start, or go without; `weir check` says so before.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use caps::{CapSet, Capability};
+
+use super::Config;
+use crate::{geo, instance::is_root};
+
+/// `statfs` type of the BPF file system (linux/magic.h).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// Where the daemon mounts it when nobody has.
+const USUAL_BPFFS: &str = "/sys/fs/bpf";
+
+/// Everything that was found, in words. Makes, writes and mounts nothing.
+pub fn trial(config: &Config) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(geofence) = &config.geofence {
+        found.extend(geo::complaints(geofence));
+    }
+    let state = &config.state_dir;
+    writable("state_dir", state, &mut found);
+    if state.join("weir.db").exists() {
+        writable("state_dir", &state.join("weir.db"), &mut found);
+    }
+    if let Some(dir) = config.socket.parent() {
+        writable("socket", dir, &mut found);
+    }
+    if config.enforcement.backend.is_bpf() {
+        pins(&config.enforcement.pin_root, &mut found);
+    }
+    found
+}
+
+/// The nearest part of a path that is there.
+fn nearest(path: &Path) -> Option<(PathBuf, fs::Metadata)> {
+    path.ancestors()
+        .find_map(|part| Some((part.to_owned(), fs::metadata(part).ok()?)))
+}
+
+/// Can the daemon write there, which gives up root's right to write everywhere?
+/// Whoever asks without being root, and without owning the place, cannot know.
+fn writable(key: &str, path: &Path, found: &mut Vec<String>) {
+    let Some((part, about)) = nearest(path) else {
+        return;
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if !is_root() && about.uid() != own {
+        return;
+    }
+    let mut say = |why: String| found.push(format!("{key}: {}: {why}", part.display()));
+    if part != path && !about.is_dir() {
+        return say("it is no directory".to_owned());
+    }
+    let group = rustix::process::getegid().as_raw();
+    let mode = about.mode();
+    let allowed = match () {
+        () if about.uid() == own => mode & 0o200 != 0,
+        () if about.gid() == group => mode & 0o020 != 0,
+        () => mode & 0o002 != 0,
+    };
+    if !allowed {
+        return say(format!(
+            "the daemon cannot write there (user {}, mode {:o})",
+            about.uid(),
+            mode & 0o7777
+        ));
+    }
+    match rustix::fs::access(&part, rustix::fs::Access::WRITE_OK) {
+        Ok(()) => {}
+        Err(error) => say(format!("the daemon cannot write there: {error}")),
+    }
+}
+
+/// Is there a BPF file system for the pins, or can the daemon mount it?
+fn pins(root: &Path, found: &mut Vec<String>) {
+    if !is_root() {
+        return;
+    }
+    let at = root.parent().unwrap_or(root);
+    let problem = match rustix::fs::statfs(at) {
+        Ok(fs) if fs.f_type as u64 == BPF_FS_MAGIC => return,
+        Ok(_) if at == Path::new(USUAL_BPFFS) => {
+            let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN);
+            if may.unwrap_or(false) {
+                return;
+            }
+            "it is no BPF file system, and mounting it is not allowed here".to_owned()
+        }
+        Ok(_) => "it is no BPF file system".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let at = at.display();
+    found.push(format!(
+        "pin_root: {at}: {problem}; as root: mount -t bpf bpf {at}"
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_judged_by_the_one_it_will_be_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut found = Vec::new();
+        writable("state_dir", &dir.path().join("a/b"), &mut found);
+        assert_eq!(found, Vec::<String>::new());
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        writable("state_dir", &file.join("state"), &mut found);
+        assert!(found.pop().unwrap().contains("it is no directory"));
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        writable("state_dir", &dir.path().join("a"), &mut found);
+        assert!(found.pop().unwrap().contains("cannot write there"));
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn pins_need_a_bpf_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut found = Vec::new();
+        pins(&dir.path().join("weir"), &mut found);
+        if is_root() {
+            assert!(found[0].contains("it is no BPF file system"), "{found:?}");
+        }
+    }
+}

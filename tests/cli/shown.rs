@@ -1,0 +1,338 @@
+//! What people are shown: the first line of `status`, alerts, 80 columns,
+//! colour, times; and what several targets at once, `help` and completions do.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+};
+
+use super::{Answer, Host};
+
+impl Host {
+    /// Runs a verb on a terminal.
+    fn on_terminal(&self, args: &str) -> Answer {
+        let command = format!(
+            "{} --config {} {args}",
+            super::WEIR,
+            self.path("weir.toml").display()
+        );
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        script.env("TERM", "xterm").env_remove("NO_COLOR");
+        script.stdin(Stdio::null()).output().unwrap().into()
+    }
+
+    /// Runs a verb that reads this from standard input.
+    fn fed(&self, args: &[&str], input: &str) -> Answer {
+        let mut command = self.command(args);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        child.wait_with_output().unwrap().into()
+    }
+}
+
+#[test]
+fn the_first_line_of_status_says_whether_the_host_is_protected() {
+    let mut host = Host::started();
+    let status = host.weir(&["status"]);
+    assert_eq!(status.code, 0, "{}", status.out);
+    assert!(
+        status
+            .out
+            .starts_with("OBSERVING: backend = \"dry-run\" decides, and drops nothing\n"),
+        "{}",
+        status.out
+    );
+    assert_eq!(host.status()["protection"]["state"], "observing");
+    // Nothing is dropped, and nobody says so.
+    assert_eq!(host.weir(&["ban", "192.0.2.99"]).code, 0);
+    let why = host.weir(&["why", "192.0.2.99"]);
+    assert!(!why.out.contains("is dropped"), "{}", why.out);
+    assert!(
+        why.out
+            .contains("192.0.2.99 would be dropped: banned on all ports"),
+        "{}",
+        why.out
+    );
+    assert_eq!(why.code, 0);
+    let why = host.weir(&["why", "192.0.2.99", "--json"]).json();
+    assert_eq!(
+        (&why["dropped"], &why["would_drop"]),
+        (&false.into(), &true.into())
+    );
+
+    // An alert: exit code 1, with its subject, in JSON as well.
+    host.configure("[jail.more]\nfilter = \"sshd\"\npaths = [\"/nonexistent/x.log\"]\n");
+    assert_eq!(host.weir(&["reload"]).code, 0);
+    host.until("an alert", |h| h.alerts().contains("x.log"));
+    let status = host.weir(&["status"]);
+    assert_eq!(status.code, 1);
+    let lines: Vec<_> = status.out.lines().collect();
+    assert!(
+        lines[0].starts_with("OBSERVING: ") && lines[0].ends_with(", 1 alert"),
+        "{lines:?}"
+    );
+    let json = host.weir(&["status", "--json"]);
+    assert_eq!(json.code, 1);
+    let about = json.json()["alerts"][0]["about"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        lines[1].starts_with(&format!("ALERT {about} since 20")),
+        "{lines:?}"
+    );
+    assert_eq!(host.weir(&["status", "sshd"]).code, 0);
+
+    // On a terminal: in colour, and in 80 columns.
+    let shown = host.on_terminal("status");
+    assert_eq!(shown.code, 1, "{}", shown.out);
+    assert!(
+        shown.out.starts_with("\u{1b}[1;33mOBSERVING\u{1b}[0m: "),
+        "{:?}",
+        shown.out
+    );
+    assert!(
+        shown.out.contains("\u{1b}[1;31mALERT\u{1b}[0m"),
+        "{:?}",
+        shown.out
+    );
+    let plain = shown
+        .out
+        .replace("\u{1b}[1;33m", "")
+        .replace("\u{1b}[1;31m", "")
+        .replace("\u{1b}[0m", "");
+    for line in plain.lines() {
+        let words = line.trim().split(' ').count();
+        assert!(
+            line.trim_end().chars().count() <= 80 || words == 1,
+            "{line:?}"
+        );
+    }
+    assert!(!host.weir(&["status"]).out.contains('\u{1b}'));
+
+    // Nobody answers: what is left in the kernel is said, here nothing.
+    host.end("KILL");
+    let dead = host.weir(&["status"]);
+    assert_eq!(dead.code, 2);
+    assert!(
+        dead.out
+            .starts_with("NOT PROTECTED: the daemon does not run"),
+        "{}",
+        dead.out
+    );
+    assert!(dead.err.contains("cannot reach the daemon"), "{}", dead.err);
+    let dead = host.weir(&["status", "--json"]);
+    assert_eq!(
+        (dead.code, &dead.json()["protection"]["state"]),
+        (2, &"not-protected".into())
+    );
+}
+
+#[test]
+fn several_targets_are_banned_and_lifted_at_once() {
+    let host = Host::started();
+    let total = |host: &Host| host.weir(&["bans", "--json"]).json()["total"].clone();
+    let ban = host.weir(&["ban", "203.0.113.101", "2001:db8:7::/64", "--for", "1h"]);
+    assert_eq!(ban.code, 0, "{}", ban.err);
+    assert_eq!(ban.out.lines().count(), 2, "{}", ban.out);
+    let input = "# from elsewhere\n203.0.113.102 ssh\n\n203.0.113.103\n";
+    assert_eq!(host.fed(&["ban", "-"], input).code, 0);
+    assert_eq!(total(&host), 4);
+    // One that cannot be banned is named and keeps nobody else from it.
+    let ban = host.weir(&["ban", "198.51.100.1", "203.0.113.104", "x", "--json"]);
+    assert_eq!(ban.code, 2);
+    let json = ban.json();
+    assert_eq!(json["bans"][0]["subject"], "203.0.113.104");
+    assert_eq!(json["refused"][0]["subject"], "198.51.100.1");
+    assert_eq!(json["refused"][1]["subject"], "x");
+    assert!(ban.err.contains("allow list"), "{}", ban.err);
+    assert_eq!(total(&host), 5);
+    assert_eq!(host.fed(&["ban", "-"], "# nobody\n").code, 2);
+
+    let unban = host.fed(
+        &["unban", "203.0.113.101", "-"],
+        "203.0.113.102\n203.0.113.200\n",
+    );
+    assert_eq!(unban.code, 1);
+    assert_eq!(unban.out, "203.0.113.200 is not banned\n2 bans lifted\n");
+    assert_eq!(total(&host), 3);
+
+    let unban = host.weir(&["unban", "x", "203.0.113.104"]);
+    assert_eq!((unban.code, &*unban.out), (2, "1 ban lifted\n"));
+    assert!(
+        unban.err.contains("\"x\" is not an address"),
+        "{}",
+        unban.err
+    );
+    assert_eq!(host.weir(&["ban", "203.0.113.104"]).code, 0);
+
+    // All of one jail.
+    host.fail("203.0.113.7", 3);
+    host.until("the jail bans", |h| h.is_banned("203.0.113.7"));
+    let unban = host.weir(&["unban", "--all", "--jail", "sshd", "--json"]);
+    assert_eq!((unban.code, &unban.json()["lifted"]), (0, &1.into()));
+    assert!(!host.is_banned("203.0.113.7"));
+    assert_eq!(total(&host), 3);
+    let unban = host.weir(&["unban", "--all"]);
+    assert_eq!((unban.code, &*unban.out), (0, "3 bans lifted\n"));
+}
+
+#[test]
+fn a_ban_that_is_renewed_without_a_reason_keeps_its_own() {
+    let mut host = Host::started();
+    let reason = |host: &Host| {
+        let bans = host.weir(&["bans", "--json"]).json();
+        assert_eq!(bans["total"], 1);
+        bans["bans"][0]["reason"].as_str().unwrap().to_owned()
+    };
+    let ban = ["ban", "192.0.2.7", "--for", "1h"];
+    assert_eq!(
+        host.weir(&[&ban[..], &["--reason", "ticket 4711"]].concat())
+            .code,
+        0
+    );
+    assert_eq!(host.weir(&["ban", "192.0.2.7", "--for", "2d"]).code, 0);
+    assert_eq!(reason(&host), "ticket 4711");
+    host.end("KILL");
+    host.start();
+    assert_eq!(host.weir(&ban).code, 0);
+    assert_eq!(reason(&host), "ticket 4711");
+    assert_eq!(
+        host.weir(&[&ban[..], &["--reason", "another"]].concat())
+            .code,
+        0
+    );
+    assert_eq!(reason(&host), "another");
+    assert_eq!(host.weir(&["unban", "192.0.2.7"]).code, 0);
+    assert_eq!(host.weir(&ban).code, 0);
+    assert_eq!(reason(&host), "by hand");
+}
+
+#[test]
+fn times_are_local_where_that_is_asked_for() {
+    let host = Host::started();
+    assert_eq!(host.weir(&["ban", "192.0.2.7", "--for", "1h"]).code, 0);
+    let shown = |args: &[&str]| {
+        let answer = host.command(args).env("TZ", "XYZ-05:30").output().unwrap();
+        Answer::from(answer).out
+    };
+    let why = shown(&["why", "192.0.2.7"]);
+    assert!(why.contains("Z (") && !why.contains("+05:30"), "{why}");
+    for verb in [&["why", "192.0.2.7", "--local"][..], &["--local", "bans"]] {
+        let text = shown(verb);
+        assert!(text.contains("+05:30 ("), "{text}");
+    }
+}
+
+#[test]
+fn help_is_a_verb_and_completion_offers_what_people_use() {
+    let host = Host::new();
+    let help = host.weir(&["help"]);
+    assert!(help.code == 0 && help.out.contains("unban"), "{}", help.err);
+    assert!(!help.out.contains("watch-child"), "{}", help.out);
+    let help = host.weir(&["help", "ban"]);
+    assert!(help.out.contains("--reason"), "{}", help.out);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = host.weir(&["completions", shell]).out;
+        assert!(
+            script.contains("unban") && script.contains("socket"),
+            "{shell}"
+        );
+        assert!(!script.contains("watch-child"), "{shell}");
+        assert!(!script.contains("completions"), "{shell}");
+    }
+}
+
+#[test]
+fn check_shows_all_of_it_and_tries_what_can_be_tried() {
+    let host = Host::new();
+    let dir = host.dir.path().display().to_string();
+    host.configure(&format!(
+        "[decoy]\nports = [\"4711/tcp\"]\n[geofence]\ndeny = [\"country:AQ\"]\n\
+         [list.bad]\nfile = \"{dir}/bad.txt\"\n[watch.mail]\ncommand = [\"/bin/true\"]\n\
+         [sink.log]\nkind = \"file\"\npath = \"{dir}/events.json\"\n"
+    ));
+    let check = host.weir(&["check"]);
+    assert_eq!(check.code, 0, "{}{}", check.out, check.err);
+    for words in [
+        "weir.toml: configuration OK",
+        "  jails: sshd (",
+        "  watches: mail (/bin/true)",
+        "  lists: bad (deny, ",
+        "  geofence: database built-in, rules geofence",
+        "  decoy ports: 4711/tcp",
+        "  sinks: log (",
+    ] {
+        assert!(check.out.contains(words), "no {words:?} in {}", check.out);
+    }
+    let json = host.weir(&["check", "--json"]).json();
+    assert_eq!(json["lists"][0], "bad");
+    assert_eq!(json["decoy"][0], "4711/tcp");
+    assert_eq!(json["problems"].as_array().unwrap().len(), 0);
+
+    // A sound file that this host cannot do: named, exit code 1.
+    fs::write(host.path("state"), "a file").unwrap();
+    fs::write(host.path("c.mmdb"), "x").unwrap();
+    host.configure(&format!(
+        "[geofence]\ndeny = [\"country:AQ\"]\ndatabase = \"{dir}/c.mmdb\"\n"
+    ));
+    let check = host.weir(&["check"]);
+    assert_eq!(check.code, 1, "{}{}", check.out, check.err);
+    assert!(
+        check
+            .out
+            .contains("c.mmdb: not a whole database in MaxMind's format"),
+        "{}",
+        check.out
+    );
+    let text = fs::read_to_string(host.path("weir.toml")).unwrap();
+    let text = text.replace("/state\"", "/state/deeper\"");
+    fs::write(host.path("weir.toml"), text).unwrap();
+    let check = host.weir(&["check"]);
+    assert_eq!(check.code, 1, "{}{}", check.out, check.err);
+    assert!(
+        check.out.contains("problem: state_dir: ") && check.out.contains("it is no directory"),
+        "{}",
+        check.out
+    );
+}
+
+#[test]
+fn the_database_is_its_owners_alone_whatever_the_umask() {
+    let mut host = Host::new();
+    let log = fs::File::create(host.path("daemon.log")).unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "umask 000; exec \"$0\" \"$@\"",
+            super::WEIR,
+            "--config",
+        ])
+        .arg(host.path("weir.toml"))
+        .arg("daemon")
+        .stderr(log);
+    host.daemon = Some(command.spawn().unwrap());
+    host.until("the daemon answers", |h| h.weir(&["status"]).code != 2);
+    assert_eq!(host.weir(&["ban", "192.0.2.7"]).code, 0);
+    for entry in fs::read_dir(host.path("state")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        if name.starts_with("weir.") {
+            assert_eq!(mode & 0o077, 0, "{name}: {mode:o}");
+        }
+    }
+}
