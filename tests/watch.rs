@@ -207,7 +207,10 @@ fn a_command_that_ends_is_started_again_later_each_time() {
     host.configure("[watch.mail]\ncommand = [\"/nonexistent/mail-watch\"]\n");
     let text = host.done(&["reload"]);
     assert!(text.contains("/nonexistent/mail-watch"), "{text}");
-    host.until("an alert", |h| h.alerts().contains("exit status: 2"));
+    host.until("an alert", |h| {
+        h.alerts()
+            .contains("cannot be started: /nonexistent/mail-watch: No such file")
+    });
     assert!(host.said().contains("No such file"));
 }
 
@@ -326,6 +329,78 @@ fn what_it_complains_of_is_escaped_and_bounded() {
     host.until("its end", |h| h.said().contains("said 180 lines more"));
     let said = host.said();
     assert!(said.contains("bad \\u{1b}[2J line") && !said.contains('\u{1b}'));
+}
+
+/// What is missing when the configuration is read may be a stranger's by the
+/// time it is there.
+#[test]
+fn a_program_is_judged_each_time_before_it_runs() {
+    let mut host = Plain::new();
+    let program = host.path("late.sh");
+    let mode = |mode: u32| {
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    host.configure(&format!(
+        "[watch.mail]\ncommand = [\"{}\"]\n",
+        program.display()
+    ));
+    host.start();
+    host.until("it is missed", |h| h.alerts().contains("late.sh"));
+    host.write(
+        "late.sh",
+        "#!/bin/sh\ntouch {dir}/ran\necho 203.0.113.7\nexec sleep 1000\n",
+    );
+    mode(0o757);
+    host.until("it is refused", |h| {
+        h.alerts()
+            .contains("late.sh can be written to by others, and root would run it")
+    });
+    assert!(!host.path("ran").exists(), "a stranger's program has run");
+    mode(0o755);
+    host.until("it runs", |h| h.is_banned("203.0.113.7"));
+    assert!(host.path("ran").exists());
+    // Changed under the daemon's eyes, and ended: not again.
+    mode(0o757);
+    let pid = host.status_of("watches", "mail")["pid"].to_string();
+    fs::remove_file(host.path("ran")).unwrap();
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-s", "KILL", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    host.until("it is refused again", |h| {
+        h.alerts().contains("can be written to by others")
+    });
+    assert!(!host.path("ran").exists());
+}
+
+#[test]
+fn a_script_that_others_can_change_is_refused_as_its_program_is() {
+    let host = Plain::new();
+    let script = host.write("loose.sh", "touch {dir}/ran\n");
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o646)).unwrap();
+    host.configure(&format!(
+        "[watch.mail]\ncommand = [\"/bin/sh\", \"{}\"]\n",
+        script.display()
+    ));
+    let said = host.refuses_to_start();
+    assert!(
+        said.contains("weir.toml:7: command in [watch.mail]: ")
+            && said.contains("loose.sh can be written to by others"),
+        "{said}"
+    );
+    // A log that it is to read may be anybody's.
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let log = host.write("mail.log", "a line\n");
+    fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    host.configure(&format!(
+        "[watch.mail]\ncommand = [\"/bin/sh\", \"{}\", \"{}\"]\n",
+        script.display(),
+        log.display()
+    ));
+    assert_eq!(host.ask(&["check"]).0, Some(0));
 }
 
 #[test]

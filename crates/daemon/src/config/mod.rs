@@ -10,6 +10,7 @@ mod interfaces;
 mod limits;
 mod list;
 mod listeners;
+pub(crate) mod program;
 mod reader;
 mod ring;
 mod sink;

@@ -1,11 +1,6 @@
 //! `[watch.NAME]`: a command that prints addresses, and what happens to them.
 
-use std::{
-    fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::Path,
-    time::Duration,
-};
+use std::time::Duration;
 
 use weir_core::{
     Action, Prefix, PrefixSet, Scope,
@@ -15,7 +10,8 @@ use weir_core::{
 
 use super::{
     check::{action, limits, name_byte, scope},
-    reader::Section,
+    program::{self, Fault},
+    reader::{At, Section},
 };
 
 const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/var/log/mail.log\"]: an absolute path and its arguments, no shell";
@@ -137,61 +133,33 @@ fn command(
                 program.value
             ),
         ),
-        Some(program) => match judge(Path::new(&program.value)) {
+        Some(program) => match program::judge(&values(&words.value)) {
             Ok(()) => {}
             // A package that is not there yet, or no longer, must not keep the
             // daemon from its other work.
             Err(Fault::Missing(why)) if enabled => warnings.push(format!(
-                "[watch.{name}]: {}: {why}; it is tried again and again",
-                program.value
+                "[watch.{name}]: {why}; it is tried again and again"
             )),
             Err(Fault::Missing(_)) => {}
             Err(Fault::Unsafe(why)) => section.error(
                 program.line,
                 format!(
-                    "command in [watch.{name}]: {why}, and root would run it; allowed: a program that only root can change"
+                    "command in [watch.{name}]: {why}, and root would run it; allowed: programs and scripts that only root can change"
                 ),
             ),
         },
     }
-    words.value.into_iter().map(|at| at.value).collect()
+    values(&words.value)
 }
 
-enum Fault {
-    /// It cannot be run now.
-    Missing(String),
-    /// Somebody else than root and the daemon's user can change what is run.
-    Unsafe(String),
-}
-
-/// May this program be run with the daemon's rights? Whoever can write to it,
-/// or to a directory on the way to it, could run anything.
-fn judge(program: &Path) -> Result<(), Fault> {
-    let resolved = fs::canonicalize(program).map_err(|e| Fault::Missing(e.to_string()))?;
-    let own = rustix::process::geteuid().as_raw();
-    for (depth, part) in resolved.ancestors().enumerate() {
-        let found = fs::metadata(part).map_err(|e| Fault::Missing(e.to_string()))?;
-        let mode = found.permissions().mode();
-        if depth == 0 && (!found.is_file() || mode & 0o111 == 0) {
-            return Err(Fault::Missing("not a program that can be run".to_owned()));
-        }
-        if found.uid() != 0 && found.uid() != own {
-            let why = format!("{} belongs to user {}", part.display(), found.uid());
-            return Err(Fault::Unsafe(why));
-        }
-        // In a sticky directory others can add, but not replace.
-        let sticky = depth > 0 && mode & 0o1000 != 0;
-        let group = mode & 0o020 != 0 && found.gid() != 0;
-        if (mode & 0o002 != 0 || group) && !sticky {
-            let why = format!("{} can be written to by others", part.display());
-            return Err(Fault::Unsafe(why));
-        }
-    }
-    Ok(())
+fn values(words: &[At<String>]) -> Vec<String> {
+    words.iter().map(|at| at.value.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::{Config, Host};
 

@@ -25,6 +25,8 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
 };
 
+use crate::config::program;
+
 /// The hidden verb that runs [`supervise`].
 pub const VERB: &str = "watch-child";
 
@@ -39,8 +41,12 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts `command` for the watch `name`, as a group of its own.
+    /// Starts `command` for the watch `name`, as a group of its own. It is judged
+    /// now: what the configuration's check found safe or missing may be another
+    /// file since.
     pub(super) fn start(name: &str, command: &[String]) -> io::Result<Self> {
+        program::judge(command)
+            .map_err(|fault| io::Error::new(io::ErrorKind::PermissionDenied, fault.to_string()))?;
         // By this link even when an upgrade has replaced the file.
         let supervisor = Command::new("/proc/self/exe")
             .arg0("weir")
