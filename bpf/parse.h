@@ -92,6 +92,11 @@ struct l4 {
 #define L2_TYPE(l2)   ((__be16)((l2) >> 16))
 #define L3_MOST	      0x3f /* above Ethernet and eight tags: 46 */
 
+static __always_inline int is_tag(__be16 proto)
+{
+	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline __u64 pass_tags(struct frame *f, int tags_seen)
 {
 	struct vlan_tag *tag = f->data + sizeof(struct ethhdr) - sizeof(__be16) * 2;
@@ -102,8 +107,7 @@ static __always_inline __u64 pass_tags(struct frame *f, int tags_seen)
 		return (__u64)R_MALFORMED << 32;
 #pragma unroll
 	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
-		if (tag->proto != bpf_htons(ETH_P_8021Q) &&
-		    tag->proto != bpf_htons(ETH_P_8021AD))
+		if (!is_tag(tag->proto))
 			return ((void *)(tag + 1) - f->data) | (__u32)tag->proto << 16;
 		if (tags_seen + i >= VLAN_MAX_TAGS)
 			break;
@@ -131,24 +135,36 @@ __noinline __u64 tags_of_skb(struct __sk_buff *ctx)
 	return pass_tags(&f, ctx->vlan_present ? 1 : 0);
 }
 
-/* R_PASS when f->l3 is set. `ctx`: an skb when `tc`. */
+/* R_PASS when f->l3 is set. `ctx`: an skb when `tc`. One tag is read here: a call
+ * costs 9 ns. */
 static __always_inline enum reason parse_l2(void *ctx, int tc, struct frame *f)
 {
 	struct ethhdr *eth = f->data;
-	__u64 l2;
+	struct vlan_tag *tag;
+	__u64 l2, at;
 
 	if (unlikely((void *)(eth + 1) > f->end))
 		return R_MALFORMED;
 	f->proto = *(__be16 *)(f->data + offsetof(struct ethhdr, h_proto));
 	f->l3 = eth + 1;
-	if (likely(f->proto != bpf_htons(ETH_P_8021Q) &&
-		   f->proto != bpf_htons(ETH_P_8021AD)))
+	if (likely(!is_tag(f->proto)))
 		return R_PASS;
-	l2 = tc ? tags_of_skb(ctx) : tags_of_xdp(ctx);
-	if (L2_REASON(l2))
-		return L2_REASON(l2);
-	f->proto = L2_TYPE(l2);
-	f->l3 = f->data + L2_OFFSET(l2);
+	tag = f->l3;
+	if ((void *)(tag + 1) > f->end)
+		return R_MALFORMED;
+	f->proto = tag->proto;
+	at = sizeof(*eth) + sizeof(*tag);
+	if (is_tag(f->proto)) {
+		l2 = tc ? tags_of_skb(ctx) : tags_of_xdp(ctx);
+		if (L2_REASON(l2))
+			return L2_REASON(l2);
+		f->proto = L2_TYPE(l2);
+		at = l2;
+	}
+	/* However many there are, the verifier goes on with one path. */
+	FORGET(at);
+	FORGET(f->proto);
+	f->l3 = f->data + L2_OFFSET(at);
 	return R_PASS;
 }
 
