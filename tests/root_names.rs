@@ -4,12 +4,14 @@
 //! and a terminal sees no control character of it.
 
 mod common;
+#[path = "common/ssh.rs"]
+mod ssh;
 
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
     io::{Read, Write},
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream},
     os::unix::ffi::OsStrExt,
 };
 
@@ -210,6 +212,207 @@ fn root_no_text_accuses_anybody_else() {
         }
         assert!(weir.banned().is_empty());
     }
+}
+
+/// What a client can say in a message of the protocol that sshd logs, from its
+/// sources: testdata/sshd/client_text.txt. `lie` and what pads it may hold
+/// colons, so both families are accused.
+fn dialogues(lie: &[u8]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    const CONNECTION: &[u8] = b"ssh-connection";
+    let none = |user: &[u8]| ssh::userauth(user, CONNECTION, b"none", b"");
+    let service = || ssh::message(ssh::SERVICE_REQUEST, &[lie]);
+    let key = |blob: &[u8], algorithm: &[u8]| ssh::public_key(algorithm, blob);
+    let publickey = |user: &[u8], rest: &[u8]| ssh::userauth(user, CONNECTION, b"publickey", rest);
+    let certificate = key(&ssh::certificate(lie), b"ssh-ed25519-cert-v01@openssh.com");
+    let host = [
+        ssh::string(b"ssh-ed25519"),
+        ssh::string(&ssh::key_blob()),
+        ssh::string(lie),
+        ssh::string(lie),
+        ssh::string(b"junk"),
+    ]
+    .concat();
+    let debug = [&[ssh::DEBUG, 1][..], &ssh::string(lie), &ssh::string(b"")].concat();
+    let guess = [&[0][..], &ssh::string(b"guess")].concat();
+    let root_guess = ssh::userauth(b"root", CONNECTION, b"password", &guess);
+    let with_method = |method: &[u8]| ssh::userauth(b"root", CONNECTION, method, b"");
+    vec![
+        ("a service", vec![service()]),
+        ("a service behind root", vec![none(b"root"), service()]),
+        ("a service behind nobody", vec![none(b"x"), service()]),
+        ("a service behind the lie", vec![none(lie), service()]),
+        (
+            "a login for a service",
+            vec![
+                ssh::userauth(b"root", lie, b"none", b""),
+                ssh::userauth(b"root", CONNECTION, b"none", b""),
+            ],
+        ),
+        (
+            "another service",
+            vec![none(b"root"), ssh::userauth(b"root", lie, b"none", b"")],
+        ),
+        ("another name", vec![none(b"root"), none(lie)]),
+        ("another name behind nobody", vec![none(b"x"), none(lie)]),
+        (
+            "another name behind the lie",
+            vec![none(lie), none(b"root")],
+        ),
+        ("a method", vec![with_method(lie)]),
+        ("an algorithm", vec![publickey(b"root", &key(b"junk", lie))]),
+        ("a key", vec![publickey(b"x", &key(lie, b"ssh-ed25519"))]),
+        ("a certificate", vec![publickey(b"x", &certificate)]),
+        // Of a key that is refused sshd says something from the third failure on.
+        (
+            "a certificate of root",
+            [
+                vec![root_guess.clone(); 3],
+                vec![publickey(b"root", &certificate); 2],
+            ]
+            .concat(),
+        ),
+        (
+            "a host",
+            [
+                vec![root_guess.clone(); 3],
+                vec![ssh::userauth(b"root", CONNECTION, b"hostbased", &host); 2],
+            ]
+            .concat(),
+        ),
+        (
+            "passwords",
+            vec![ssh::userauth(lie, CONNECTION, b"password", &guess); 7],
+        ),
+        ("a farewell", vec![ssh::disconnect(11, lie)]),
+        (
+            "a farewell behind root",
+            vec![none(b"root"), ssh::disconnect(14, lie)],
+        ),
+        ("a remark", vec![debug]),
+        ("an offer", vec![none(b"x"), ssh::kexinit(Some(lie))]),
+        (
+            "nothing that is known",
+            vec![ssh::message(199, &[lie]), ssh::message(ssh::IGNORE, &[lie])],
+        ),
+    ]
+}
+
+/// As much in front of a lie that what sshd writes of it, with `head` before
+/// it, is cut where it ends.
+fn padded(head: &str, cut_at: usize, lie: &str) -> Vec<u8> {
+    let room = cut_at - head.len() - lie.len();
+    [&vec![b'x'; room], lie.as_bytes()].concat()
+}
+
+/// Issue 13, R1: a service's name did.
+#[test]
+fn root_no_message_of_the_protocol_accuses_anybody_else() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let config = CONFIG.replace("max_retry = 100\n", "max_retry = 1000\n");
+    let mut weir = Weir::new(&site.host, &config);
+    let mut opts = SshOpts::new(weir.log());
+    opts.sshd_config = "HostbasedAuthentication yes\n".into();
+    let sshd = SshHost::start(&site.host, &opts).unwrap();
+    weir.run();
+    let say = |family: usize, speak: &dyn Fn(TcpStream) -> std::io::Result<()>| {
+        let to = SocketAddr::new(addr(HOST[family]), sshd.port());
+        let from = Some(addr(ATTACKER[family]));
+        let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        // The server may hang up at any moment.
+        let _ = speak(stream);
+    };
+    for (family, victim) in [
+        (0, VICTIM[0]),
+        (1, VICTIM[1]),
+        (0, VICTIM[1]),
+        (1, VICTIM[0]),
+    ] {
+        let failures = format!("x {victim} port 1: Too many authentication failures");
+        let change = "Change of username or service not allowed: (root,ssh-connection) -> (";
+        let failed = format!(" from {victim} port 22 ssh2");
+        let lies: Vec<Vec<u8>> = vec![
+            failures.clone().into_bytes(),
+            format!("x{failed}").into_bytes(),
+            format!("x {victim} port 22 [preauth]").into_bytes(),
+            format!("x from {victim} not allowed because not listed in AllowUsers").into_bytes(),
+            padded(change, 100 - 1, &format!(" {victim} port 1")),
+            padded("bad service request ", 100, &failures),
+            // Behind the cut at 500 there is no address of sshd's.
+            padded(
+                "Failed publickey for invalid user x from 198.51.100.7 port 40000 ssh2: ED25519-CERT SHA256:2jmj7l5rSw0yVb/vlWAYkK/YBwk2jmj7l5rSw0yVb/v ID ",
+                500,
+                &failed,
+            ),
+            [&vec![1; 100 - failed.len()], failed.as_bytes()].concat(),
+        ];
+        for lie in &lies {
+            for (_, messages) in dialogues(lie) {
+                say(family, &|stream| {
+                    let mut ssh = ssh::Ssh::open(stream)?;
+                    for message in &messages {
+                        ssh.send(message)?;
+                    }
+                    ssh.hang_up();
+                    Ok(())
+                });
+            }
+            // Before there are keys.
+            for message in [ssh::kexinit(Some(lie)), ssh::disconnect(11, lie)] {
+                say(family, &|stream| {
+                    let mut ssh = ssh::Ssh::greet(stream)?;
+                    ssh.send(&message)?;
+                    ssh.hang_up();
+                    Ok(())
+                });
+            }
+            say(family, &|stream| {
+                let mut ssh = ssh::Ssh::open(stream)?;
+                ssh.send_raw(&[lie.as_slice(), &[0; 300]].concat())?;
+                ssh.hang_up();
+                Ok(())
+            });
+        }
+    }
+    for who in OTHER {
+        let to = SocketAddr::new(addr(HOST[usize::from(who.contains(':'))]), sshd.port());
+        sshd::attempt(&site.internet, Some(addr(who)), to, "root", "guess", SOON).unwrap();
+        soon("the last failure to count", || {
+            let tracked = weir.why(who)["tracked"].as_array().unwrap().len();
+            (tracked == 2).then_some(())
+        });
+    }
+    let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
+    for said in [
+        "authenticating user root 198.51.100.7 port",
+        "bad service request x 203.0.113.9 port 1: Too many authentication failures [preauth]",
+        "bad service request x 2001:db8:c::9 port 1: Too many authentication failures [preauth]",
+        "Change of username or service not allowed: (root,ssh-connection) -> (",
+        "Their offer: x from 203.0.113.9 port 22 ssh2",
+        "Received disconnect from 198.51.100.7 port",
+        "maximum authentication attempts exceeded for invalid user x",
+        "client sends x from",
+        "ED25519-CERT SHA256:",
+        " ID x from 203.0.113.9 port 22 ssh2",
+    ] {
+        assert!(log.contains(said), "sshd has not logged {said:?}");
+    }
+    for jail in ["sshd", "sshd-aggressive"] {
+        let status = weir.json(&["status", jail]);
+        assert_eq!(status["tracked"], 4, "{status}");
+    }
+    for victim in VICTIM {
+        let why = weir.why(victim);
+        assert_eq!(why["tracked"].as_array().unwrap().len(), 0, "{why}");
+    }
+    for who in ATTACKER.into_iter().chain(OTHER) {
+        let why = weir.why(who);
+        assert_eq!(why["tracked"].as_array().unwrap().len(), 2, "{why}");
+    }
+    assert!(weir.banned().is_empty());
 }
 
 /// A line feed ends each line; nothing else may move a cursor, set a title, or

@@ -18,19 +18,30 @@ use super::filter::{Definition, PatternDefinition};
 ///
 /// Nothing follows "ssh2" for passwords, so the last "from" of the line is
 /// sshd's; protocol 1 (until OpenSSH 7.5) put the client's text behind "ssh1",
-/// so its lines are not read. Messages in which two texts of the client
-/// surround the address ("Change of username", host-based logins) are left
-/// out: no reading of them is safe.
+/// so its lines are not read. No message is read that begins as one which has
+/// a client's text before the address and another behind it, and no reading of
+/// those is safe:
+///
+/// - "Disconnecting invalid user NAME ADDR port N: REASON": the reason can be a
+///   service ("bad service request …") or another name ("Change of username or
+///   service not allowed …"), cut at 100 bytes where the client wants the
+///   message to end. "Too many authentication failures" is such a reason; sshd
+///   has said "maximum authentication attempts exceeded" before it.
+/// - "Failed publickey for NAME from ADDR port N ssh2: KEY", where a
+///   certificate's name follows. "Invalid user" has counted before it.
+/// - "Failed hostbased for NAME from ADDR port N ssh2: client user …".
+///
+/// testdata/sshd/client_text.txt has the messages that hold a client's text.
 pub(crate) fn sshd(aggressive: bool) -> Definition {
     const FROM: &str = "from <addr> port <port> ssh2[ \\[preauth\\]]";
     const TYPED: &str = "(keyboard-interactive/pam|keyboard-interactive/bsdauth|keyboard-interactive/skey|keyboard-interactive|challenge-response)";
     // What PAM's strerror says on Linux and FreeBSD.
     const PAM: &str = "(Authentication failure|authentication failure|Authentication error|authentication error|Permission denied|permission denied|User not known to the underlying authentication module|Have exhausted maximum number of retries for service|maximum number of tries exceeded)";
-    // sshd writes up to 187 characters of the name here, one as up to five
-    // bytes ("\\001"), and cuts a message at 500: a name can end it with an
-    // address of its choice. That takes 70 such characters; what a journal
-    // trims is spaces. In the other messages a name has no room for it, or
-    // would need a colon, where sshd ends it.
+    // sshd writes up to 187 characters of the name here, or 200 of a greeting,
+    // one as up to five bytes ("\\001"), and cuts a message at 500: a client's
+    // text can end it with an address of its choice. That takes 70 such
+    // characters; what a journal trims is spaces. In the other messages a name
+    // has no room for it.
     const UNCUT: usize = 390;
     let announces = |text: &str, label: &str| PatternDefinition {
         announces: Some(label.into()),
@@ -57,10 +68,6 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
         unless_counted(&format!(
             "Failed none for (invalid|illegal) user <user> {FROM}"
         )),
-        // The certificate's or key's name is one word for each that sshd makes.
-        unless_counted(
-            "Failed publickey for (invalid|illegal) user <user> from <addr> port <port> ssh2[: <word> <word>][ \\[preauth\\]]",
-        ),
         completes(format!("Failed (password|none) for <user> {FROM}"), "root"),
         completes(format!("Failed {TYPED} for <user> {FROM}"), "pam"),
         announces(
@@ -72,10 +79,9 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
             &format!("[error: ]PAM: {PAM} for <user> from <addr>[ via <word>][ \\[preauth\\]]"),
             "pam",
         ),
-        // The name of an account that exists and is one word; why it is not
-        // allowed, such as its shell, is the host's own text.
+        // The name of an account that exists; what follows is sshd's.
         announces(
-            "User <user:word> from <addr> not allowed because <text>",
+            "User <user> from <addr> not allowed because (not listed in AllowUsers|listed in DenyUsers|not in any group|a group is listed in DenyGroups|none of user's groups are listed in AllowGroups)",
             "invalid",
         ),
         announces(
@@ -85,13 +91,11 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
         unless_counted(&format!(
             "[error: ]maximum authentication attempts exceeded for [(invalid|illegal) user ]<user> {FROM}"
         )),
-        unless_counted(
-            "Disconnecting (authenticating|invalid) user <user> <addr> port <port>: Too many authentication failures[ \\[preauth\\]]",
-        ),
     ];
     if aggressive {
         patterns.extend(
             [
+                "Bad protocol version identification '<text>' from <addr>[ port <port>]",
                 "Connection (closed|reset) by (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
                 "Disconnected from (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
             ]
@@ -106,7 +110,6 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
                 "[fatal: ]Unable to negotiate with <addr>[ port <port>]: <text>",
                 "Did not receive identification string from <addr>[ port <port>]",
                 "[error: ]Received disconnect from <addr>[ port <port>]:<text>\\[preauth\\]",
-                "Bad protocol version identification '<text>' from <addr>[ port <port>]",
                 "[error: ]banner exchange: Connection from <addr> port <port>: <text>",
                 "[fatal: ]ssh_dispatch_run_fatal: Connection from <addr> port <port>: <text>",
             ]

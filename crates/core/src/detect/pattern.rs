@@ -71,6 +71,13 @@ pub enum PatternError {
     TwoAddrs,
     /// More than one free text.
     TwoFree,
+    /// A client's text on both sides of `<addr>`.
+    ClientTextAround {
+        /// The field before the address, such as `<user>`.
+        before: &'static str,
+        /// The field behind it.
+        behind: &'static str,
+    },
     /// A free text inside an optional part.
     FreeInOptional,
     /// Longer than 1024 bytes.
@@ -91,7 +98,11 @@ impl fmt::Display for PatternError {
             Self::NoAddr => f.write_str("it needs one <addr> outside optional parts"),
             Self::TwoAddrs => f.write_str("it has more than one <addr>"),
             Self::TwoFree => f.write_str(
-                "it has more than one free text: only one of <user> and <text>, so that nobody's text can pose as a field; use <user:word> or <word> for the other",
+                "it has more than one free text: only one of <user> and <text>, so that nobody's text can pose as a field",
+            ),
+            Self::ClientTextAround { before, behind } => write!(
+                f,
+                "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
             ),
             Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
             Self::TooLong => f.write_str("it is longer than 1024 bytes"),
@@ -121,6 +132,14 @@ impl Pattern {
             0 => return Err(PatternError::NoAddr),
             1 => {}
             _ => return Err(PatternError::TwoAddrs),
+        }
+        let at = elements
+            .iter()
+            .position(|e| matches!(e, Element::Addr { .. }))
+            .expect("just counted");
+        let (left, right) = (&elements[..at], &elements[at + 1..]);
+        if let (Some(before), Some(behind)) = (client_text(left), client_text(right)) {
+            return Err(PatternError::ClientTextAround { before, behind });
         }
         if frees > 1 {
             return Err(PatternError::TwoFree);
@@ -290,6 +309,18 @@ fn holds_addr(part: &[Element]) -> bool {
         Element::Addr { .. } => true,
         Element::Optional(part) => holds_addr(part),
         _ => false,
+    })
+}
+
+/// The first field that holds what a client chose. `<word>` does not: it is for
+/// words that the program itself chooses, such as a date.
+fn client_text(elements: &[Element]) -> Option<&'static str> {
+    elements.iter().find_map(|element| match element {
+        Element::Free(Free::User) => Some("<user>"),
+        Element::Free(Free::Text) => Some("<text>"),
+        Element::UserWord => Some("<user:word>"),
+        Element::Optional(part) => client_text(part),
+        _ => None,
     })
 }
 
@@ -538,13 +569,54 @@ mod tests {
         );
     }
 
+    /// Wherever the address is read from, a client's text would lie between
+    /// that end and the address: it could name one of its own there.
+    #[test]
+    fn no_pattern_has_client_text_on_both_sides_of_the_address() {
+        for (pattern, before, behind) in [
+            ("<user> <addr> <text>", "<user>", "<text>"),
+            ("<text> from <addr> as <user:word>", "<text>", "<user:word>"),
+            (
+                "User <user:word> from <addr> not allowed because <text>",
+                "<user:word>",
+                "<text>",
+            ),
+            (
+                "User <user:word> from <addr>[ as <user:word>] refused",
+                "<user:word>",
+                "<user:word>",
+            ),
+            (
+                "[x[ <user:word>]: ]<addr>[ <number>]: <text>",
+                "<user:word>",
+                "<text>",
+            ),
+        ] {
+            let error = Pattern::parse(pattern).expect_err(pattern);
+            assert_eq!(
+                error,
+                PatternError::ClientTextAround { before, behind },
+                "{pattern}"
+            );
+            let said = error.to_string();
+            assert!(said.contains(before) && said.contains(behind), "{said}");
+        }
+        for pattern in [
+            "<user:word> <text> <addr>",
+            "<word> <addr> <number> <user>",
+            "<user> from <addr> port <port>[ via <word>]",
+        ] {
+            Pattern::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+        }
+    }
+
     #[test]
     fn errors_say_what_to_write() {
         for (pattern, error) in [
             ("", PatternError::NoAddr),
             ("x[ <addr>]", PatternError::NoAddr),
             ("<addr> <addr>", PatternError::TwoAddrs),
-            ("<user> <addr> <text>", PatternError::TwoFree),
+            ("<user> <text> <addr>", PatternError::TwoFree),
             ("[a<text>]<addr>", PatternError::FreeInOptional),
             ("<host>", PatternError::UnknownField("host".into())),
             ("[<addr>", PatternError::Unbalanced('[')),
