@@ -812,6 +812,40 @@ fn filters_are_tried_on_lines() {
     assert_eq!(objects[0]["user"], "root");
     assert_eq!(objects[0]["time"], 1124013184);
     assert_eq!(objects[1]["match"], false);
+    let why = |n: usize| objects[n]["why"].as_str().unwrap();
+    assert!(why(1).contains("no pattern fits"), "{}", why(1));
+    assert!(why(2).contains("no time stamp"), "{}", why(2));
+    // A reason once, with an example; or of each line; and the clock.
+    let now = ["--tz", tz, "--now", "1124017200"];
+    let thrice = format!("{lines}\n").repeat(3);
+    let out = test(&[&["sshd"][..], &now].concat(), &thrice);
+    for said in [
+        "comes furthest: it wants \"",
+        "the newest time stamp, 2005-08-14T09:53:04Z, is 1h 6m behind the clock",
+        " of 9 lines are failures",
+    ] {
+        assert!(out.out.contains(said), "{said}: {}", out.out);
+    }
+    assert_eq!(out.out.matches("no pattern fits").count(), 1, "{}", out.out);
+    let out = test(&[&["sshd", "--missed"][..], &now].concat(), &thrice);
+    assert!(
+        out.out.matches("no failure: no pattern fits").count() >= 2,
+        "{}",
+        out.out
+    );
+    fs::write(dir.join("bare.toml"), "patterns = ['refused <addr>']\n").unwrap();
+    let out = test(
+        &["bare"],
+        "Aug 14 11:53:04 host shop[1]: refused 192.0.2.7\n",
+    );
+    assert!(
+        out.code == 1
+            && out
+                .out
+                .contains("add identifiers = [\"shop\"], then a pattern fits"),
+        "{}",
+        out.out
+    );
     let out = test(
         &["sshd", "--journal", "--json", "--now", "1124013600"],
         "Failed password for root from 2001:db8::7 port 1 ssh2\n",

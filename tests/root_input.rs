@@ -53,6 +53,109 @@ fn root_a_hostile_log_does_no_harm() {
     assert!(grown < 16 << 10, "{grown} KiB");
 }
 
+/// Issue 13, 7: such a jail found failures and never counted one.
+#[test]
+fn root_a_time_zone_that_does_not_fit_is_told() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let config = |zone: &str| format!("{CONFIG}time_zone = \"{zone}\"\n");
+    let weir = Weir::start(&site.host, &config("EAST-5"));
+    let alert = || {
+        let status = weir.json(&["status"]);
+        let alerts = status["alerts"].as_array().unwrap().clone();
+        let ours = alerts
+            .into_iter()
+            .find(|alert| alert["about"] == "jail:sshd:time_zone");
+        ours.map(|alert| alert["message"].as_str().unwrap().to_owned())
+    };
+    let write = |who: &str| {
+        let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+        let stamp = now.strftime("%b %e %H:%M:%S");
+        let mut log = File::options().append(true).open(weir.log()).unwrap();
+        for _ in 0..3 {
+            let line = format!("Failed password for root from {who} port 1 ssh2");
+            writeln!(log, "{stamp} host sshd[7]: {line}").unwrap();
+        }
+    };
+    assert_eq!(alert(), None);
+    write(ATTACKER[0]);
+    soon("the ban", || {
+        weir.banned().contains(&ATTACKER[0].into()).then_some(())
+    });
+    let told = alert().expect("an alert");
+    assert!(
+        told.contains("5h behind the clock") && told.contains("Set time_zone in [jail.sshd]"),
+        "{told}"
+    );
+    // The other way round; then the one that is right.
+    for (zone, who, told) in [
+        ("WEST5", CUSTOMER[0], Some("5h ahead of the clock")),
+        ("UTC", OTHER[0], None),
+    ] {
+        weir.configure(&config(zone));
+        weir.ask(&["reload"]).done();
+        assert_eq!(alert(), None);
+        write(who);
+        soon("the ban", || {
+            weir.banned().contains(&who.into()).then_some(())
+        });
+        let said = alert();
+        assert_eq!(said.is_some(), told.is_some(), "{said:?}");
+        assert!(told.is_none_or(|told| said.unwrap().contains(told)));
+    }
+}
+
+/// Issue 13, 8: lines of five days were five failures within a second.
+#[test]
+fn root_a_backlog_without_stamps_does_not_count() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let config = "interfaces = [\"eth0\"]\n\
+        [filter.web]\npatterns = [\"<word> <word> denied <addr>\", \"denied <addr>\"]\n\
+        [jail.web]\npaths = [\"{log}\"]\nmax_retry = 3\nfind_time = \"1h\"\n";
+    let mut weir = Weir::start(&site.host, config);
+    let write = |weir: &Weir, stamp: &dyn Fn(i64) -> String, who: &str| {
+        let mut log = File::options().append(true).open(weir.log()).unwrap();
+        for day in (0..5).rev() {
+            writeln!(log, "{}denied {who}", stamp(day)).unwrap();
+        }
+    };
+    let days_ago = |day| jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * day);
+    let nginx = |day| days_ago(day).strftime("%Y/%m/%d %H:%M:%S ").to_string();
+    let iso = |day| days_ago(day).strftime("%Y-%m-%dT%H:%M:%SZ ").to_string();
+    let fresh = |_| days_ago(0).strftime("%Y-%m-%dT%H:%M:%SZ ").to_string();
+    let none = |_| String::new();
+    weir.stop();
+    // Neither how old they are is known, nor are they of one hour …
+    write(&weir, &nginx, ATTACKER[0]);
+    write(&weir, &none, ATTACKER[0]);
+    write(&weir, &iso, ATTACKER[1]);
+    // … but these are.
+    write(&weir, &fresh, OTHER[0]);
+    weir.run();
+    soon("the ban of who has failed within the hour", || {
+        weir.banned().contains(&OTHER[0].into()).then_some(())
+    });
+    assert_eq!(weir.banned(), [OTHER[0]]);
+    for who in ATTACKER {
+        let tracked = weir.why(who)["tracked"].as_array().unwrap().clone();
+        let failures = tracked
+            .first()
+            .map_or(0, |jail| jail["findings"].as_u64().unwrap());
+        // Today's has a stamp.
+        assert_eq!(failures, u64::from(who == ATTACKER[1]), "{tracked:?}");
+    }
+    // What comes now is of now.
+    write(&weir, &nginx, ATTACKER[0]);
+    soon("the ban by live lines", || {
+        weir.banned().contains(&ATTACKER[0].into()).then_some(())
+    });
+}
+
 #[test]
 fn root_no_failure_is_lost_when_the_log_is_rotated() {
     if skipped(&[]) {

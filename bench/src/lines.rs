@@ -156,6 +156,7 @@ fn from_file(file: &Path, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Res
     let source = FileSource::open(FileConfig {
         patterns: vec![file.display().to_string()],
         from: Start::Beginning,
+        held: Age::Unknown,
     })?;
     rate(&mut Source::File(source), judge)
 }

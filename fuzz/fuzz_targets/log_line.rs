@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use weir_core::{
     Action,
     PrefixSet, Scope,
-    detect::{Context, Filter, FilterState, Record},
+    detect::{Age, Context, Filter, FilterState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
 };
 
@@ -31,20 +31,40 @@ const ATTACKER: &str = "198.51.100.7";
 /// sshd's words, with the user name as it came (a line break would end the line).
 fn crafted(user: &[u8], message: u8) -> Vec<u8> {
     let user: Vec<u8> = user.iter().copied().filter(|b| *b != b'\n').collect();
-    let (before, after) = match message % 6 {
-        0 => ("Failed password for ", " port 40022 ssh2"),
-        1 => ("Failed password for invalid user ", " port 40022 ssh2"),
-        2 => ("Invalid user ", " port 40022"),
-        3 => ("Failed none for invalid user ", " port 40022 ssh2"),
-        4 => (
-            "Failed publickey for ",
-            " port 40022 ssh2: ED25519 SHA256:x",
+    let from = format!(" from {ATTACKER}");
+    let head = format!("authenticating user root {ATTACKER} port 40022");
+    let (before, after) = match message % 8 {
+        0 => ("Failed password for ".into(), format!("{from} port 40022 ssh2")),
+        1 => (
+            "Failed password for invalid user ".into(),
+            format!("{from} port 40022 ssh2"),
         ),
-        _ => ("User ", " not allowed because not listed in AllowUsers"),
+        2 => ("Invalid user ".into(), format!("{from} port 40022")),
+        3 => (
+            "Failed none for invalid user ".into(),
+            format!("{from} port 40022 ssh2"),
+        ),
+        4 => (
+            "Failed publickey for ".into(),
+            format!("{from} port 40022 ssh2: ED25519 SHA256:x"),
+        ),
+        // A service's name, and another user's, which end the message.
+        5 => (
+            format!("Disconnecting {head}: bad service request "),
+            String::new(),
+        ),
+        6 => (
+            format!("Disconnecting {head}: Change of username or service not allowed: (root,ssh-connection) -> ("),
+            String::new(),
+        ),
+        _ => (
+            "User ".into(),
+            format!("{from} not allowed because not listed in AllowUsers"),
+        ),
     };
-    let mut line = before.as_bytes().to_vec();
+    let mut line = before.into_bytes();
     line.extend(user);
-    line.extend(format!(" from {ATTACKER}{after}").bytes());
+    line.extend(after.bytes());
     line
 }
 
@@ -83,6 +103,7 @@ fuzz_target!(|input: Input<'_>| {
             line,
             time: message_only.then_some(now),
             message_only,
+            age: Age::Unknown,
         };
         let Some(finding) = filter.read(&mut state, &record, &context) else {
             continue;

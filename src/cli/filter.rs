@@ -1,6 +1,7 @@
 //! `weir filter`
 
 use std::{
+    collections::BTreeMap,
     io::{self, BufRead, Write},
     path::Path,
 };
@@ -9,9 +10,12 @@ use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
-use weir_core::detect::{Context, Definition, Filter, FilterState, Finding, MAX_LINE, Record};
+use weir_core::detect::{
+    Age, Clock, Context, Definition, Filter, FilterState, Finding, MAX_LINE, Record,
+    STAMP_TOLERANCE,
+};
 use weir_daemon::{
-    config::{Config, DEFAULT_PATH},
+    config::{Config, DEFAULT_PATH, duration_text},
     escape,
 };
 
@@ -22,9 +26,11 @@ use super::{Answer, Common};
 pub enum Verb {
     /// Read lines from standard input and say which ones are failures
     ///
-    /// NAME is a filter of the configuration ([filter.NAME]), or one that weir
-    /// brings; with --config DIR it is DIR/filter.d/NAME.toml first. Exit code 1
-    /// if no line was a failure (with --json the objects say so).
+    /// NAME is a filter of the configuration ([filter.NAME], or
+    /// filter.d/NAME.toml beside it), or a built-in one. Of the other lines it
+    /// says why they are none, with an example of each reason, and how far the
+    /// last time stamp is from the clock. Exit code 1 if no line was a failure
+    /// (with --json the objects say so).
     Test(Test),
     /// List the filters that weir brings and those of the configuration
     List,
@@ -46,9 +52,52 @@ pub struct Test {
     /// The lines are messages alone, as the journal has them
     #[arg(long)]
     journal: bool,
+    /// Say of each line that is no failure how far it came and why it stopped
+    #[arg(long)]
+    missed: bool,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+}
+
+/// The most reasons that are listed with an example.
+const MAX_REASONS: usize = 20;
+
+/// Lines that are no failures, by the reason, with the first of them.
+#[derive(Default)]
+struct Missed {
+    reasons: BTreeMap<String, (u64, String)>,
+    /// Lines of further reasons.
+    others: u64,
+}
+
+impl Missed {
+    fn add(&mut self, why: String, line: &[u8]) {
+        if let Some((count, _)) = self.reasons.get_mut(&why) {
+            *count += 1;
+        } else if self.reasons.len() < MAX_REASONS {
+            let example = String::from_utf8_lossy(&line[..line.len().min(200)]);
+            self.reasons.insert(why, (1, example.into_owned()));
+        } else {
+            self.others += 1;
+        }
+    }
+
+    fn print(self, out: &mut impl Write) -> io::Result<()> {
+        let mut reasons: Vec<_> = self.reasons.into_iter().collect();
+        reasons.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
+        for (why, (count, example)) in reasons {
+            writeln!(out, "{count}: {}\n  | {}", escape(&why), escape(&example))?;
+        }
+        if self.others > 0 {
+            writeln!(
+                out,
+                "{}: other reasons; --missed shows each line's",
+                self.others
+            )?;
+        }
+        Ok(())
+    }
 }
 
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
@@ -96,6 +145,8 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
     let mut line = Vec::new();
     let mut matched = 0u64;
     let mut lines = 0u64;
+    let mut missed = Missed::default();
+    let mut newest: Option<Timestamp> = None;
     while read_line(&mut input, &mut line)? {
         lines += 1;
         let context = Context {
@@ -106,24 +157,53 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
             line: &line,
             time: test.journal.then_some(context.now),
             message_only: test.journal,
+            // Somebody's log, of any day.
+            age: Age::Unknown,
         };
         let finding = filter.read(&mut state, &record, &context);
         matched += u64::from(finding.is_some());
+        if let Some(finding) = &finding
+            && finding.clock == Clock::Stamp
+        {
+            newest = newest.max(Some(finding.time));
+        }
+        let why = match finding {
+            Some(_) => None,
+            None => Some(filter.explain(&state, &record, &context).to_string()),
+        };
         if test.json {
-            serde_json::to_writer(&mut out, &result(finding.as_ref())).map_err(io::Error::from)?;
+            let result = result(finding.as_ref(), why.as_deref());
+            serde_json::to_writer(&mut out, &result).map_err(io::Error::from)?;
             writeln!(out)?;
         } else if let Some(finding) = finding {
             writeln!(
                 out,
-                "{} {} {}\n  | {}",
+                "{} {} {}\n  | {}{}",
                 finding.time,
                 finding.addr,
                 finding.user.as_deref().map(escape).unwrap_or_default(),
-                escape(&String::from_utf8_lossy(&line))
+                escape(&String::from_utf8_lossy(&line)),
+                match finding.clock {
+                    Clock::Now if !test.journal =>
+                        "\n  | it has no time stamp: of now if it is live, not counted in a backlog",
+                    _ => "",
+                }
             )?;
+        } else if let Some(why) = why {
+            if test.missed {
+                let line = escape(&String::from_utf8_lossy(&line));
+                writeln!(out, "no failure: {}\n  | {line}", escape(&why))?;
+            } else {
+                missed.add(why, &line);
+            }
         }
     }
     if !test.json {
+        missed.print(&mut out)?;
+        let now = now.unwrap_or_else(Timestamp::now);
+        if let Some(hint) = newest.and_then(|newest| stamp_hint(newest, now, &zone)) {
+            writeln!(out, "{hint}")?;
+        }
         writeln!(out, "{matched} of {lines} lines are failures")?;
     }
     out.flush()?;
@@ -131,6 +211,24 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
     Ok(match matched > 0 || test.json {
         true => Answer::Done,
         false => Answer::No,
+    })
+}
+
+/// What follows from how far the newest stamp is from the clock.
+fn stamp_hint(newest: Timestamp, now: Timestamp, zone: &TimeZone) -> Option<String> {
+    let off = newest.duration_since(now);
+    if off.abs() <= STAMP_TOLERANCE {
+        return None;
+    }
+    let zone = zone.iana_name().unwrap_or("given or this host's");
+    let by = duration_text(off.unsigned_abs());
+    Some(match off.is_positive() {
+        true => format!(
+            "the newest time stamp, {newest}, is {by} ahead of the clock: {zone} is not the log's time zone; try --tz, and set time_zone in the jail"
+        ),
+        false => format!(
+            "the newest time stamp, {newest}, is {by} behind the clock: if that line was written just now, {zone} is not the log's time zone; try --tz, and set time_zone in the jail"
+        ),
     })
 }
 
@@ -157,9 +255,9 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-fn result(finding: Option<&Finding>) -> serde_json::Value {
+fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
     let Some(finding) = finding else {
-        return json!({ "match": false });
+        return json!({ "match": false, "why": why });
     };
     let mut object = json!({
         "match": true,
@@ -202,9 +300,8 @@ fn find(common: &Common, test: &Test) -> anyhow::Result<Filter> {
                 Filter::builtin_names().join(", ")
             );
         }
-        let file = config.join("weir.toml");
-        if file.exists() {
-            return Ok(weir_daemon::worker::filter(&Config::load(&file)?, name)?);
+        if config.join("weir.toml").exists() {
+            return Ok(weir_daemon::worker::filter(&Config::load(config)?, name)?);
         }
     } else if config.exists() || config != Path::new(DEFAULT_PATH) {
         return Ok(weir_daemon::worker::filter(&Config::load(config)?, name)?);

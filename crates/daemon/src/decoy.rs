@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
     Action, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
-    detect::Finding,
+    detect::{Clock, Finding},
     policy::{Jail, Ledger, Outcome},
 };
 use weir_enforce::{Decoys, PacketEvent};
@@ -203,6 +203,7 @@ impl Decoy {
             user: None,
             attempts: 1,
             pattern: 0,
+            clock: Clock::Source,
         };
         let outcome = active.ledger.record(0, &finding, &[], now.wall);
         if let Outcome::Ban(mut ban) = outcome {
@@ -293,6 +294,7 @@ mod tests {
             user: None,
             attempts: 1,
             pattern: 0,
+            clock: Clock::Source,
         };
         match ledger.record(0, &finding, &[], now) {
             Outcome::Ban(ban) => match ban.until {

@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle},
@@ -18,7 +18,7 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban, Prefix,
-    detect::{Context, DefinitionError, Filter, FilterState, Finding, Record},
+    detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding},
     policy::{Jail, Ledger, Outcome},
 };
 use weir_kernel::fault;
@@ -28,7 +28,7 @@ use weir_sources::{
 };
 
 use crate::{
-    config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig},
+    config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig, duration_text},
     events::{Event, Kind},
     service::{JailCounters, Service},
     store::Change,
@@ -87,8 +87,9 @@ enum Group {
     Ring(RingChoice),
 }
 
-/// How a worker opens what it reads, given the position saved.
-type Open = Box<dyn Fn(Option<&str>) -> Result<Source, SourceError> + Send>;
+/// How a worker opens what it reads, given the position saved and the age of
+/// what lies behind it.
+type Open = Box<dyn Fn(Option<&str>, Age) -> Result<Source, SourceError> + Send>;
 
 impl Group {
     /// Its name in the database.
@@ -111,15 +112,16 @@ impl Group {
     /// What each of its threads opens.
     fn parts(self, instance: &str) -> Vec<Open> {
         match self {
-            Self::Files(patterns) => vec![Box::new(move |saved| {
+            Self::Files(patterns) => vec![Box::new(move |saved, held| {
                 let saved: Option<Vec<Position>> =
                     saved.and_then(|text| serde_json::from_str(text).ok());
                 Ok(Source::File(FileSource::open(FileConfig {
                     patterns: patterns.clone(),
                     from: saved.map_or(Start::End, Start::Saved),
+                    held,
                 })?))
             })],
-            Self::Journal(programs) => vec![Box::new(move |saved| {
+            Self::Journal(programs) => vec![Box::new(move |saved, _| {
                 let programs: Vec<_> = programs.iter().map(String::as_str).collect();
                 let mut config = JournalConfig::program(&programs);
                 if let Some(cursor) = saved {
@@ -137,7 +139,8 @@ impl Group {
                 });
                 let part = |index| {
                     let ring = ring.clone();
-                    Box::new(move |_: Option<&str>| Ok(Source::Ring(ring.source(index)?))) as Open
+                    Box::new(move |_: Option<&str>, _: Age| Ok(Source::Ring(ring.source(index)?)))
+                        as Open
                 };
                 (0..choice.workers).map(part).collect()
             }
@@ -163,6 +166,56 @@ struct Running {
     filter: Filter,
     states: Arc<[Mutex<FilterState>]>,
     counters: Arc<JailCounters>,
+    /// When a finding's stamp was last far off, in seconds; 0: never.
+    stamps_off: Arc<AtomicI64>,
+}
+
+/// Once its stamps have been right for so long, a jail's alert ends.
+const STAMPS_RIGHT: i64 = 600;
+
+impl Running {
+    /// The alert about the stamps of a jail's log.
+    fn about_stamps(jail: &str) -> String {
+        format!("jail:{jail}:time_zone")
+    }
+
+    /// Says that failures count as of now because their stamps do not fit, and
+    /// that this is over.
+    fn judge_stamp(&self, service: &Service, clock: Clock, now: Timestamp, zone: &TimeZone) {
+        match clock {
+            Clock::Off(by) => {
+                if self.stamps_off.swap(now.as_second(), Ordering::Relaxed) == 0 {
+                    let name = &self.config.name;
+                    let side = if by.is_positive() {
+                        "ahead of"
+                    } else {
+                        "behind"
+                    };
+                    let minutes = (by.unsigned_abs().as_secs() + 30) / 60;
+                    let zone = match (zone.iana_name(), &self.config.time_zone) {
+                        (Some(name), _) => name,
+                        (None, Some(_)) => "the jail's zone",
+                        (None, None) => "this host's zone",
+                    };
+                    service.alerts.raise(
+                        &Self::about_stamps(name),
+                        format!(
+                            "the time stamps of its log, read in {zone}, are {} {side} the clock: its failures count as of now. Is the log of another time zone? Set time_zone in [jail.{name}]",
+                            duration_text(Duration::from_secs(60 * minutes)),
+                        ),
+                    );
+                }
+            }
+            Clock::Stamp => {
+                let last = self.stamps_off.load(Ordering::Relaxed);
+                if last != 0 && now.as_second() - last > STAMPS_RIGHT {
+                    self.stamps_off.store(0, Ordering::Relaxed);
+                    service.alerts.clear(&Self::about_stamps(&self.config.name));
+                }
+            }
+            Clock::Source | Clock::Now => {}
+        }
+    }
 }
 
 /// Segments whose lines remember each other where several threads read: each
@@ -192,7 +245,7 @@ impl Workers {
             ledger,
             positions: Arc::new(Mutex::new(service.store.positions())),
         };
-        workers.spawn(service, running(service, config)?)?;
+        workers.spawn(service, running(service, config)?, Age::Backlog)?;
         Ok(workers)
     }
 
@@ -210,12 +263,17 @@ impl Workers {
         ledger.restore_history(self.ledger.history());
         ledger.restore(self.ledger.snapshot(now), now);
         let before = std::mem::replace(&mut self.ledger, ledger);
-        let Err(error) = self.spawn(service, groups) else {
+        // Theirs may be another zone now.
+        for jail in &old.jails {
+            service.alerts.forget(&Running::about_stamps(&jail.name));
+        }
+        // What has been written meanwhile is a moment old.
+        let Err(error) = self.spawn(service, groups, Age::Unknown) else {
             return Ok(());
         };
         self.stop();
         self.ledger = before;
-        self.spawn(service, running(service, old)?)?;
+        self.spawn(service, running(service, old)?, Age::Unknown)?;
         Err(error)
     }
 
@@ -223,6 +281,7 @@ impl Workers {
         &mut self,
         service: &Arc<Service>,
         groups: BTreeMap<Group, Vec<Running>>,
+        held: Age,
     ) -> Result<(), WorkerError> {
         self.stop = Arc::default();
         service.set_ledger(self.ledger.clone());
@@ -243,6 +302,7 @@ impl Workers {
                     positions: self.positions.clone(),
                     stop: self.stop.clone(),
                     zone: TimeZone::system(),
+                    held,
                     opened: Some(opened.clone()),
                 };
                 let thread =
@@ -305,6 +365,7 @@ fn running(
             filter,
             states: (0..states).map(|_| Mutex::default()).collect(),
             counters: service.jail_counters(&jail.name),
+            stamps_off: Arc::default(),
         });
     }
     Ok(groups)
@@ -322,6 +383,8 @@ struct Worker {
     positions: Positions,
     stop: Arc<AtomicBool>,
     zone: TimeZone,
+    /// The age of lines that are there when the source is opened first.
+    held: Age,
     /// Dropped when the source has been opened, or could not be.
     opened: Option<mpsc::Sender<()>>,
 }
@@ -340,7 +403,8 @@ impl Worker {
                 .get(&self.key)
                 .cloned();
             let about = format!("source:{}", self.key.replace('\n', " "));
-            match (self.open)(saved.as_deref()) {
+            let held = std::mem::replace(&mut self.held, Age::Unknown);
+            match (self.open)(saved.as_deref(), held) {
                 Ok(mut source) => {
                     self.service.alerts.clear(&about);
                     if let Err(error) = self.read(&mut source) {
@@ -396,16 +460,10 @@ impl Worker {
     }
 
     fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp, bans: &mut Vec<Ban>) {
-        let record = Record {
-            line,
-            time: origin.time,
-            message_only: origin.message_only,
-        };
-        let context = Context {
-            now,
-            zone: &self.zone,
-        };
+        let record = origin.record(line);
         for jail in &self.jails {
+            let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
+            let context = Context { now, zone };
             jail.counters.lines.fetch_add(1, Ordering::Relaxed);
             let finding = {
                 // Nobody waits here: a part is read by one thread at a time.
@@ -415,6 +473,7 @@ impl Worker {
             };
             let Some(finding) = finding else { continue };
             jail.counters.findings.fetch_add(1, Ordering::Relaxed);
+            jail.judge_stamp(&self.service, finding.clock, now, zone);
             if let Some(exemption) = self.service.exempt.current().lookup(finding.addr) {
                 jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
                 tell_finding(&self.service, jail, &finding, &exemption.reason);

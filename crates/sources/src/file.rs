@@ -27,6 +27,7 @@ use rustix::{
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+use weir_core::detect::Age;
 
 use crate::{BatchInfo, Origin, Problem, SourceError};
 use tail::Tail;
@@ -52,6 +53,8 @@ pub struct FileConfig {
     pub patterns: Vec<String>,
     /// Where to begin.
     pub from: Start,
+    /// The age of lines that are there already.
+    pub held: Age,
 }
 
 /// Where reading begins; files that appear later are read from their beginning.
@@ -170,7 +173,7 @@ impl FileSource {
             next_order: 0,
             buffer: vec![0; 128 * 1024],
         };
-        source.begin(&config.from);
+        source.begin(&config.from, config.held);
         Ok(source)
     }
 
@@ -335,9 +338,10 @@ impl FileSource {
         let order = self.next_order;
         self.next_order += 1;
         let watch = scan::watch_file(&self.inotify, &file, &path);
-        self.tails
-            .entry(id)
-            .or_insert(Tail::new(file, id, path, order, watch))
+        let mut tail = Tail::new(file, id, path, order, watch);
+        // It may be new, or an old log that was put here.
+        tail.holds(Age::Unknown);
+        self.tails.entry(id).or_insert(tail)
     }
 }
 

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use systemd::journal::{
     Journal, JournalWaitResult, OpenDirectoryOptions, OpenFilesOptions, OpenOptions,
 };
+use weir_core::detect::Age;
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
 
@@ -226,6 +227,7 @@ impl JournalSource {
                     part: 0,
                     time,
                     message_only: true,
+                    age: Age::Unknown,
                 };
                 each(message, origin);
                 info.lines += 1;

@@ -19,7 +19,7 @@ pub mod ring;
 use std::{path::Path, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
-use weir_core::detect::Record;
+use weir_core::detect::{Age, Record};
 
 pub use file::{FileConfig, FileSource, Fingerprint, Position, Start};
 #[cfg(feature = "journal")]
@@ -42,6 +42,8 @@ pub struct Origin<'a> {
     pub time: Option<Timestamp>,
     /// The line is the message alone, of a program that the source has checked.
     pub message_only: bool,
+    /// Was it written just now, or before reading began?
+    pub age: Age,
 }
 
 impl Origin<'_> {
@@ -51,6 +53,7 @@ impl Origin<'_> {
             line,
             time: self.time,
             message_only: self.message_only,
+            age: self.age,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use weir_core::detect::Age;
 use weir_ring::{Owner, ReaderOptions, Set, Start, Worker};
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
@@ -273,6 +274,7 @@ fn origin(directory: &Path, segment: usize, time: u64) -> Origin<'_> {
             .then(|| Timestamp::from_nanosecond(time.into()).ok())
             .flatten(),
         message_only: false,
+        age: Age::Unknown,
     }
 }
 

@@ -111,10 +111,15 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
                 "Did not receive identification string from <addr>[ port <port>]",
                 "[error: ]Received disconnect from <addr>[ port <port>]:<text>\\[preauth\\]",
                 "[error: ]banner exchange: Connection from <addr> port <port>: <text>",
+                "[fatal: ]Timeout before authentication for <addr>[ port <port>]",
+                // Since 9.8 who overstays is punished, and dropped when he comes again.
+                "drop connection #<number> from \\[<addr>\\]:<port> on <word> penalty: exceeded LoginGraceTime",
                 "[fatal: ]ssh_dispatch_run_fatal: Connection from <addr> port <port>: <text>",
             ]
             .map(unless_counted),
         );
+        // Names no port that would tell one connection from another.
+        patterns.push("Timeout before authentication for connection from <addr> to <word> pid = <number>[ \\(early\\)]".into());
     }
     Definition {
         identifiers: vec!["sshd".into(), "sshd-session".into()],

@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de};
 
 use super::{
-    Context, Finding, MAX_LINE, MAX_USER, Record, builtin,
+    Age, Clock, Context, Finding, MAX_LINE, MAX_USER, Miss, Record, STAMP_TOLERANCE, builtin,
+    head::{self, NoHead},
     pattern::{Captures, Pattern, PatternError},
-    stamp::{self, StampCache},
+    stamp::{self, Stamp, StampCache},
 };
 
 /// A filter as it is written.
@@ -27,7 +28,8 @@ use super::{
 #[serde(deny_unknown_fields)]
 pub struct Definition {
     /// The syslog tags of the program. Empty: lines have no host and tag, the
-    /// message follows the stamp.
+    /// message follows the stamp; such a filter never reads a syslog daemon's
+    /// lines.
     #[serde(default)]
     pub identifiers: Vec<String>,
     /// What counts as a failure; the first that fits is taken.
@@ -318,35 +320,15 @@ impl Filter {
         record: &Record<'_>,
         context: &Context<'_>,
     ) -> Option<Finding> {
-        let line = &record.line[..record.line.len().min(MAX_LINE)];
-        let (stamp, message) = if record.message_only {
-            (None, line)
-        } else if self.identifiers.is_empty() {
-            match stamp::split(line) {
-                Some((stamp, message)) => (Some(stamp), message),
-                None => (None, line),
-            }
-        } else {
-            let (stamp, rest) = stamp::split(line)?;
-            let (tag, message) = stamp::tag_and_message(rest)?;
-            if !self.identifiers.iter().any(|known| **known == *tag) {
-                return None;
-            }
-            (Some(stamp), message)
-        };
+        let (stamp, message) = self.split(record).ok()?;
         let (attempts, message) = repeated(message.trim_ascii());
-        // The end of a line that was cut is wherever its writer wanted it to be.
-        let cut = record.line.len() >= MAX_LINE;
-        let (pattern, captures) = self.matching(message, cut)?;
+        let (pattern, captures) = self.matching(message, is_cut(record))?;
         let addr = captures.addr?;
         if self.ignore.iter().any(|p| p.read(message).is_some()) {
             return None;
         }
-        // A stamp that is no time: the line is real, its clock is not.
-        let time = stamp
-            .and_then(|stamp| state.stamps.time(stamp, context))
-            .or(record.time)
-            .unwrap_or(context.now);
+        let stamp = stamp.and_then(|stamp| state.stamps.time(stamp, context));
+        let (time, clock) = when(stamp, record, context.now)?;
         let rule = &self.patterns[pattern];
         if self.connections && !state.connections.counts(rule, addr, captures.port, time) {
             return None;
@@ -354,10 +336,68 @@ impl Filter {
         Some(Finding {
             addr,
             time,
+            clock,
             user: captures.user.map(bounded),
             attempts,
             pattern,
         })
+    }
+
+    /// The stamp and the message of a line of this filter's programs.
+    fn split<'a>(&self, record: &Record<'a>) -> Result<(Option<Stamp<'a>>, &'a [u8]), Miss> {
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        if record.message_only {
+            return Ok((None, line));
+        }
+        if self.identifiers.is_empty() {
+            return Ok(match stamp::split(line) {
+                Some((stamp, message)) => (Some(stamp), message),
+                None => (None, line),
+            });
+        }
+        let head = head::split(line).map_err(|why| match why {
+            NoHead::Stamp => Miss::NoStamp,
+            NoHead::Tag => Miss::NoTag,
+        })?;
+        if !self.identifiers.iter().any(|known| **known == *head.tag) {
+            return Err(Miss::other_program(head.tag));
+        }
+        Ok((head.stamp, head.message))
+    }
+
+    /// Why `read` found nothing in this record, in the state in which it was
+    /// read; for people who write filters.
+    pub fn explain(&self, state: &FilterState, record: &Record<'_>, context: &Context<'_>) -> Miss {
+        let (stamp, message) = match self.split(record) {
+            Ok(parts) => parts,
+            Err(miss) => return miss,
+        };
+        let (_, message) = repeated(message.trim_ascii());
+        let patterns = self.patterns.iter().map(|rule| &rule.pattern);
+        if self.matching(message, is_cut(record)).is_none() {
+            if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
+                return Miss::TooLong { pattern };
+            }
+            let head = head::split(record.line).ok();
+            if let Some(head) = head.filter(|_| self.identifiers.is_empty()) {
+                let (_, message) = repeated(head.message.trim_ascii());
+                let fits = self.matching(message, is_cut(record)).is_some();
+                return Miss::head_not_read(head.tag, fits);
+            }
+            let reached = patterns.map(|pattern| pattern.reach(message)).enumerate();
+            return match reached.max_by_key(|(n, reach)| (reach.bytes(message), usize::MAX - n)) {
+                Some((pattern, reach)) => Miss::no_pattern(pattern, message, &reach),
+                None => Miss::NoStamp,
+            };
+        }
+        if let Some(ignore) = self.ignore.iter().position(|p| p.read(message).is_some()) {
+            return Miss::Ignored { ignore };
+        }
+        let stamp = stamp.and_then(|stamp| state.stamps.clone().time(stamp, context));
+        match when(stamp, record, context.now) {
+            None => Miss::NoTime,
+            Some(_) => Miss::Counted,
+        }
     }
 
     fn matching<'a>(&self, message: &'a [u8], cut: bool) -> Option<(usize, Captures<'a>)> {
@@ -375,6 +415,33 @@ impl Filter {
                 }
                 Some((i, pattern.read(message)?))
             })
+    }
+}
+
+/// The end of a line that was cut is wherever its writer wanted it to be.
+fn is_cut(record: &Record<'_>) -> bool {
+    record.line.len() >= MAX_LINE
+}
+
+/// The time that a record counts at, given what its stamp says; `None` when it
+/// must not count.
+fn when(
+    stamp: Option<Timestamp>,
+    record: &Record<'_>,
+    now: Timestamp,
+) -> Option<(Timestamp, Clock)> {
+    let known = record.time.unwrap_or(now);
+    let off = stamp.map(|stamp| stamp.duration_since(known));
+    let is_far = off.is_some_and(|off| off.abs() > STAMP_TOLERANCE);
+    let judged = record.time.is_some() || record.age == Age::Live;
+    match (stamp, off) {
+        (Some(_), Some(off)) if is_far && judged => Some((known, Clock::Off(off))),
+        // In a zone that does not fit: it was written before now.
+        (Some(_), Some(off)) if record.age == Age::Backlog && off > STAMP_TOLERANCE => None,
+        (Some(stamp), _) => Some((stamp, Clock::Stamp)),
+        (None, _) if record.time.is_some() => Some((known, Clock::Source)),
+        (None, _) if record.age == Age::Backlog => None,
+        (None, _) => Some((now, Clock::Now)),
     }
 }
 

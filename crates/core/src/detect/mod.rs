@@ -8,14 +8,17 @@
 
 mod builtin;
 mod filter;
+mod head;
+mod miss;
 mod pattern;
 mod stamp;
 
 use std::net::IpAddr;
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
 pub use filter::{Definition, DefinitionError, Filter, FilterState, PatternDefinition};
+pub use miss::{Miss, has_syslog_head};
 pub use pattern::PatternError;
 
 /// The longest part of a line that is read; sources cut lines there.
@@ -23,6 +26,10 @@ pub const MAX_LINE: usize = 8192;
 
 /// The longest user name that a finding keeps, in bytes.
 pub const MAX_USER: usize = 64;
+
+/// How far a live line's stamp may be from the clock: lines are written late,
+/// clocks differ. Zones differ by a quarter of an hour at least.
+pub const STAMP_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// One line as a source delivers it, without its newline.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +42,37 @@ pub struct Record<'a> {
     /// The line is the message alone, without stamp, host and tag; the source
     /// has made sure which program wrote it.
     pub message_only: bool,
+    /// When it was written, as far as the source knows.
+    pub age: Age,
+}
+
+/// When a line was written, as far as its source knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Age {
+    /// Just now: without a stamp, or with one that is further off than
+    /// [`STAMP_TOLERANCE`], it counts as now.
+    Live,
+    /// Before reading began: it has the time of its stamp, and does not count
+    /// without one, or with one of the future.
+    Backlog,
+    /// Nobody knows: it has the time of its stamp; without one it is now.
+    #[default]
+    Unknown,
+}
+
+/// Where a finding's time is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The line's own stamp.
+    #[default]
+    Stamp,
+    /// The source; the line has no stamp that is a time.
+    Source,
+    /// The clock: the line has no stamp that is a time, and the source none.
+    Now,
+    /// The source, or the clock: the line's stamp is off by so much, ahead where
+    /// it is positive.
+    Off(SignedDuration),
 }
 
 /// What reading a line needs to know of the world.
@@ -53,6 +91,8 @@ pub struct Finding {
     pub addr: IpAddr,
     /// When, by the record.
     pub time: Timestamp,
+    /// By which clock.
+    pub clock: Clock,
     /// The user name that was tried: the attacker's text, at most [`MAX_USER`]
     /// bytes, invalid UTF-8 replaced. Escape it when printing.
     pub user: Option<String>,

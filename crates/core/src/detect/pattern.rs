@@ -208,6 +208,80 @@ impl Pattern {
     }
 }
 
+/// How far a pattern came in a line that it does not fit.
+pub(crate) struct Reach<'p> {
+    /// Read from the start up to here …
+    pub start: usize,
+    /// … and from the end back to here.
+    pub end: usize,
+    /// What it wanted there; `None` where the line should have ended.
+    wanted: Option<&'p Element>,
+    /// At `end`, not at `start`.
+    pub backwards: bool,
+}
+
+impl Reach<'_> {
+    /// How much of the line was read.
+    pub fn bytes(&self, line: &[u8]) -> usize {
+        self.start + (line.len() - self.end)
+    }
+
+    /// What the pattern wanted where it stopped, as it is written.
+    pub fn wanted(&self) -> String {
+        match self.wanted {
+            Some(element) => element.to_string(),
+            None => "the end".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match self {
+            Self::Literal(bytes) => write!(f, "{:?}", text(bytes)),
+            Self::Choice(texts) => {
+                let texts: Vec<_> = texts.iter().map(|t| format!("{:?}", text(t))).collect();
+                f.write_str(&texts.join(" or "))
+            }
+            Self::Optional(_) => f.write_str("an optional part"),
+            Self::Addr { .. } => f.write_str("<addr>"),
+            Self::Port => f.write_str("<port>"),
+            Self::Number => f.write_str("<number>"),
+            Self::Word => f.write_str("<word>"),
+            Self::UserWord => f.write_str("<user:word>"),
+            Self::Free(Free::User) => f.write_str("<user>"),
+            Self::Free(Free::Text) => f.write_str("<text>"),
+        }
+    }
+}
+
+impl Pattern {
+    /// How far it comes in a line that it does not fit.
+    pub fn reach(&self, line: &[u8]) -> Reach<'_> {
+        let mut captures = Captures::default();
+        let (mut start, mut end) = (0, line.len());
+        let stopped = self.before.iter().find(|element| {
+            let one = std::slice::from_ref(*element);
+            eat(one, line, &mut start, &mut captures).is_none()
+        });
+        let mut backwards = false;
+        let wanted = stopped.or_else(|| {
+            backwards = self.free.is_some();
+            self.behind.iter().rev().find(|element| {
+                let one = std::slice::from_ref(*element);
+                eat_back(one, line, start, &mut end, &mut captures).is_none()
+            })
+        });
+        Reach {
+            start,
+            end,
+            wanted,
+            backwards,
+        }
+    }
+}
+
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
 /// Reads elements up to the end, or up to the `]` of an optional part.

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::tz::TimeZone;
 use weir_core::{
     Action, Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
@@ -17,8 +18,8 @@ use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
     Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice, advice, decoy,
-    geofence, limits, list,
-    reader::{Document, Section},
+    geofence, heads, limits, list,
+    reader::{At, Document, Part, Section},
     ring, sink, watch,
 };
 
@@ -28,8 +29,8 @@ const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Read when a jail's source is `auto` and there is no journal.
 const AUTH_LOG: &str = "/var/log/auth.log";
 
-pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
-    let document = Document::new(file, text);
+pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
+    let document = Document::new(files);
     let mut root = document.root();
     let mut warnings = Vec::new();
 
@@ -86,7 +87,7 @@ pub(super) fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Con
         );
     }
     document.finish(Config {
-        file: file.to_owned(),
+        file: files[0].file.clone(),
         enforcement,
         state_dir,
         socket,
@@ -304,6 +305,10 @@ fn jails(
         if let Some(at) = section.integer("max_tracked", 16..=10_000_000) {
             limits.max_tracked = at.value as usize;
         }
+        let time_zone = time_zone(&mut section, &name, &source, warnings);
+        if enabled && let Some(filter) = compiled(&filter, filters) {
+            heads::check(&section, &name, &filter, &source, host, warnings);
+        }
         if let SourceChoice::Ring(choice) = &source
             && enabled
         {
@@ -319,10 +324,43 @@ fn jails(
                 scope,
                 action,
                 ignore,
+                time_zone,
             });
         }
     }
     jails
+}
+
+/// The filter of this name, if it is one.
+fn compiled(name: &str, filters: &BTreeMap<String, Option<Definition>>) -> Option<Filter> {
+    match filters.get(name) {
+        Some(definition) => Filter::compile(definition.as_ref()?).ok(),
+        None => Filter::builtin(name),
+    }
+}
+
+/// The zone of a log's stamps.
+fn time_zone(
+    section: &mut Section<'_, '_>,
+    jail: &str,
+    source: &SourceChoice,
+    warnings: &mut Vec<String>,
+) -> Option<TimeZone> {
+    const ZONES: &str = "a time zone such as \"UTC\", \"Europe/Berlin\" or \"CET-1CEST\"";
+    let At { value, line } = section.string("time_zone", ZONES)?;
+    if *source == SourceChoice::Journal {
+        warnings.push(format!(
+            "[jail.{jail}]: time_zone has no effect: the journal knows when each line was written"
+        ));
+    }
+    let zone = TimeZone::get(&value).or_else(|_| TimeZone::posix(&value));
+    if zone.is_err() {
+        section.error(
+            line,
+            format!("time_zone in [jail.{jail}] is {value:?}; allowed: {ZONES}"),
+        );
+    }
+    zone.ok()
 }
 
 /// What a section says of counting, where it `counts`, and of how long a ban

@@ -253,8 +253,9 @@ fn check_use(
             || (fence.unknown == Fate::Pass && matches!(place.value, Selector::Asn(_)));
         if !matters {
             warnings.push(format!(
-                "line {}: deny in [{of}]: {} is dropped anyway, by default = \"drop\"",
-                place.line, place.value
+                "{}: deny in [{of}]: {} is dropped anyway, by default = \"drop\"",
+                section.place(place.line),
+                place.value
             ));
         }
     }
@@ -286,9 +287,11 @@ fn check_order(section: &Section<'_, '_>, rules: &[Rule]) {
             section.error(
                 rule.line,
                 format!(
-                    "[{}] never decides: [{}] in line {} covers its ports and direction and is \
+                    "[{}] never decides: [{}] in {} covers its ports and direction and is \
                      asked first; allowed: narrower ports there, or the other order",
-                    rule.section, earlier.section, earlier.line
+                    rule.section,
+                    earlier.section,
+                    section.place(earlier.line)
                 ),
             );
         }

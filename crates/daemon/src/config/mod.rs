@@ -5,7 +5,9 @@
 mod advice;
 mod check;
 mod decoy;
+mod files;
 mod geofence;
+mod heads;
 mod interfaces;
 mod limits;
 mod list;
@@ -29,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::tz::TimeZone;
 use weir_core::{
     Action, PrefixSet, Protocol, Scope,
     detect::Definition,
@@ -136,6 +139,8 @@ pub struct JailConfig {
     pub action: Action,
     /// Prefixes whose findings this jail ignores.
     pub ignore: PrefixSet,
+    /// The zone of stamps that name none; the host's if `None`.
+    pub time_zone: Option<TimeZone>,
 }
 
 /// Where a jail's lines come from.
@@ -171,24 +176,18 @@ impl fmt::Display for SourceChoice {
 }
 
 impl Config {
-    /// Reads and checks `file`, asking this host about its interfaces and logs.
+    /// Reads and checks `file` and the directories beside it (see [`files`]),
+    /// asking this host about its interfaces and logs. A directory stands for
+    /// its weir.toml.
     pub fn load(file: &Path) -> Result<Self, ConfigErrors> {
-        let text = std::fs::read(file).map_err(|e| whole(file, format!("cannot read: {e}")))?;
-        let text = String::from_utf8(text).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            let line = e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-            ConfigErrors(vec![ConfigError {
-                file: file.to_owned(),
-                line,
-                message: "not UTF-8".to_owned(),
-            }])
-        })?;
-        Self::check(file, &text, &Host)
+        let files = files::read(file)?;
+        check::check(&reader::Part::all(files), &Host)
     }
 
-    /// Checks a text that stands for `file`.
+    /// Checks a text that stands for `file`, and nothing beside it.
     pub fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Self, ConfigErrors> {
-        check::check(file, text, host)
+        let files = vec![(file.to_owned(), text.to_owned(), None)];
+        check::check(&reader::Part::all(files), host)
     }
 
     /// The keys whose change only a restart can carry out.
@@ -207,14 +206,6 @@ impl Config {
     }
 }
 
-fn whole(file: &Path, message: String) -> ConfigErrors {
-    ConfigErrors(vec![ConfigError {
-        file: file.to_owned(),
-        line: 0,
-        message,
-    }])
-}
-
 /// What the check has to ask this host; a test answers itself.
 pub trait HostFacts {
     /// The names of its network interfaces.
@@ -225,6 +216,10 @@ pub trait HostFacts {
     fn has_journal(&self) -> bool;
     /// Is there such a file?
     fn has_file(&self, path: &str) -> bool;
+    /// The last lines of a log, if it is there and can be read.
+    fn log_end(&self, _path: &str) -> Option<Vec<u8>> {
+        None
+    }
     /// The number of the user of this name.
     fn user(&self, name: &str) -> Option<u32>;
     /// How many processors it has.
@@ -261,6 +256,9 @@ impl HostFacts for Host {
     fn has_file(&self, path: &str) -> bool {
         Path::new(path).exists()
     }
+    fn log_end(&self, path: &str) -> Option<Vec<u8>> {
+        files::log_end(Path::new(path)).ok()
+    }
     fn user(&self, name: &str) -> Option<u32> {
         let user = nix::unistd::User::from_name(name).ok()??;
         Some(user.uid.as_raw())
@@ -285,21 +283,25 @@ impl HostFacts for Host {
 /// # Errors
 /// It cannot be read, or is no TOML, or does not say.
 pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
-    let text = match std::fs::read_to_string(file) {
-        Err(error)
-            if error.kind() == std::io::ErrorKind::NotFound && file == Path::new(DEFAULT_PATH) =>
-        {
-            String::new()
-        }
-        text => text.map_err(|e| whole(file, format!("cannot read: {e}")))?,
-    };
-    let table: toml::Table = text
-        .parse()
-        .map_err(|e: toml::de::Error| whole(file, e.message().to_owned()))?;
-    let text = |key: &str, usual: &str| match table.get(key) {
+    let main = files::main_file(file);
+    let mut tables = Vec::new();
+    for file in std::iter::once(main.clone()).chain(files::fragments(&main)) {
+        let text = match std::fs::read_to_string(&file) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && file == Path::new(DEFAULT_PATH) =>
+            {
+                String::new()
+            }
+            text => text.map_err(|e| files::whole(&file, format!("cannot read: {e}")))?,
+        };
+        let table = text.parse::<toml::Table>();
+        tables.push(table.map_err(|e| files::whole(&file, e.message().to_owned()))?);
+    }
+    let text = |key: &str, usual: &str| match tables.iter().find_map(|table| table.get(key)) {
         None => Ok(usual.to_owned()),
         Some(toml::Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(whole(file, format!("{key} is no text"))),
+        Some(_) => Err(files::whole(&main, format!("{key} is no text"))),
     };
     Ok((
         text("pin_root", weir_enforce::kernel::DEFAULT_ROOT)?.into(),
@@ -309,6 +311,12 @@ pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
 
 /// The socket that a configuration names, as far as it can be read.
 pub fn socket_of(file: &Path) -> Option<PathBuf> {
+    let file = files::main_file(file);
+    let files = std::iter::once(file.clone()).chain(files::fragments(&file));
+    files.filter_map(|file| socket_in(&file)).next()
+}
+
+fn socket_in(file: &Path) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
     let named = |text: &str| {
         let table: toml::Table = text.parse().ok()?;

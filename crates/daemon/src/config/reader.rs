@@ -64,50 +64,152 @@ pub(super) struct At<T> {
 /// A word, or else a list of words.
 pub(super) type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
 
-/// The file being read, and the mistakes found so far.
+/// The files being read, and the mistakes found so far. Lines are counted
+/// through all of them, the configuration file's first; whoever reads of a
+/// mistake is told the file and its own line.
 pub(super) struct Document<'i> {
-    file: PathBuf,
-    text: &'i str,
+    files: &'i [Part],
     errors: RefCell<Vec<ConfigError>>,
 }
 
+/// One of the files.
+pub(super) struct Part {
+    pub file: PathBuf,
+    text: String,
+    /// How many bytes the files before it have: what is found in it has its
+    /// place among all of them.
+    begins: usize,
+    /// The number of its first line among all lines, from 1.
+    line: usize,
+    /// The table that it stands for, such as `["filter", "shop"]`.
+    table: Option<(&'static str, String)>,
+}
+
+impl Part {
+    /// All files, in order: each with its text and the table that it is.
+    pub fn all(files: Vec<(PathBuf, String, Option<(&'static str, String)>)>) -> Vec<Self> {
+        let (mut begins, mut line) = (0, 1);
+        files
+            .into_iter()
+            .map(|(file, text, table)| {
+                let (lines, bytes) = (text.matches('\n').count() + 1, text.len() + 1);
+                let part = Self {
+                    file,
+                    text,
+                    begins,
+                    line,
+                    table,
+                };
+                line += lines;
+                begins += bytes;
+                part
+            })
+            .collect()
+    }
+}
+
 impl<'i> Document<'i> {
-    pub fn new(file: &Path, text: &'i str) -> Self {
+    pub fn new(files: &'i [Part]) -> Self {
         Self {
-            file: file.to_owned(),
-            text,
+            files,
             errors: RefCell::default(),
         }
     }
 
     /// The top of the document; syntax errors are noted and the rest is read.
     pub fn root<'d>(&'d self) -> Section<'d, 'i> {
-        let (table, errors) = DeTable::parse_recoverable(self.text);
-        for error in errors {
-            let line = error.span().map_or(0, |span| self.line(span));
-            self.error(line, error.message().replace('\n', ", "));
+        let mut root = DeTable::new();
+        for part in self.files {
+            let (table, errors) = DeTable::parse_recoverable(&part.text);
+            for error in errors {
+                let at = error.span().map_or(0, |span| span.start) + part.begins;
+                self.error(self.line(at..at), error.message().replace('\n', ", "));
+            }
+            let mut table = moved_table(table.into_inner(), part.begins);
+            if let Some((kind, name)) = &part.table {
+                let at = part.begins..part.begins;
+                let named = |name: String, table| {
+                    let value = Spanned::new(at.clone(), DeValue::Table(table));
+                    let mut outer = DeTable::new();
+                    outer.insert(Spanned::new(at.clone(), name.into()), value);
+                    outer
+                };
+                table = named((*kind).to_owned(), named(name.clone(), table));
+            }
+            self.merge(&mut root, table, "");
         }
         Section {
             document: self,
             name: String::new(),
             line: 1,
-            table: table.into_inner(),
+            table: root,
             known: Vec::new(),
         }
     }
 
+    /// Adds what another file says. Tables of tables, such as `[jail]`, may be
+    /// spread over files; everything else is in one of them.
+    fn merge(&self, into: &mut DeTable<'i>, from: DeTable<'i>, of: &str) {
+        const SPREAD: [&str; 5] = ["jail", "filter", "list", "watch", "sink"];
+        for (key, value) in from {
+            let name = format!("{of}{}", key.get_ref());
+            match into.get_mut(&**key.get_ref()) {
+                None => {
+                    into.insert(key, value);
+                }
+                Some(known) if SPREAD.contains(&name.as_str()) => {
+                    let at = known.span();
+                    match (known.get_mut(), value.into_inner()) {
+                        (DeValue::Table(known), DeValue::Table(table)) => {
+                            self.merge(known, table, &format!("{name}."));
+                        }
+                        _ => self.twice(key.span(), at, &name),
+                    }
+                }
+                Some(known) => self.twice(key.span(), known.span(), &name),
+            }
+        }
+    }
+
+    fn twice(&self, again: Range<usize>, before: Range<usize>, name: &str) {
+        let place = self.place(self.line(before));
+        self.error(
+            self.line(again),
+            format!("{name} is in {place} already; allowed: in one of the files"),
+        );
+    }
+
     fn line(&self, span: Range<usize>) -> usize {
-        let end = span.start.min(self.text.len());
-        self.text.as_bytes()[..end]
-            .iter()
-            .filter(|b| **b == b'\n')
-            .count()
-            + 1
+        let part = self.part(|part| part.begins <= span.start);
+        let text = part.text.as_bytes();
+        let before = &text[..(span.start - part.begins).min(text.len())];
+        part.line + before.iter().filter(|b| **b == b'\n').count()
+    }
+
+    /// The last file of which this holds; it holds of the first.
+    fn part(&self, holds: impl Fn(&Part) -> bool) -> &'i Part {
+        let last = self.files.iter().rev().find(|part| holds(part));
+        last.unwrap_or(&self.files[0])
+    }
+
+    /// The file of a line, and its number there.
+    fn file_and_line(&self, line: usize) -> (&'i Path, usize) {
+        let part = self.part(|part| part.line <= line);
+        (&part.file, (line + 1).saturating_sub(part.line))
+    }
+
+    /// A line as people call it: with its file, where that is not the
+    /// configuration file itself.
+    pub fn place(&self, line: usize) -> String {
+        match self.file_and_line(line) {
+            (file, line) if file == self.files[0].file => format!("line {line}"),
+            (file, line) => format!("{}:{line}", file.display()),
+        }
     }
 
     pub fn error(&self, line: usize, message: impl Into<String>) {
         self.errors.borrow_mut().push(ConfigError {
-            file: self.file.clone(),
+            file: PathBuf::new(),
             line,
             message: message.into(),
         });
@@ -115,14 +217,45 @@ impl<'i> Document<'i> {
 
     /// The result, unless something was wrong.
     pub fn finish<T>(self, value: T) -> Result<T, ConfigErrors> {
-        let mut errors = self.errors.into_inner();
+        let mut errors = self.errors.take();
         if errors.is_empty() {
             return Ok(value);
         }
         errors.sort_by_key(|e| e.line);
         errors.dedup();
+        for error in &mut errors {
+            let (file, line) = match error.line {
+                0 => (&*self.files[0].file, 0),
+                line => self.file_and_line(line),
+            };
+            (error.file, error.line) = (file.to_owned(), line);
+        }
         Err(ConfigErrors(errors))
     }
+}
+
+/// A table whose text begins so many bytes further on.
+fn moved_table(table: DeTable<'_>, by: usize) -> DeTable<'_> {
+    let pairs = table.into_iter();
+    pairs
+        .map(|(key, value)| {
+            let span = key.span();
+            let key = Spanned::new(span.start + by..span.end + by, key.into_inner());
+            (key, moved(value, by))
+        })
+        .collect()
+}
+
+fn moved(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
+    let span = value.span();
+    let value = match value.into_inner() {
+        DeValue::Array(array) => {
+            DeValue::Array(array.into_iter().map(|item| moved(item, by)).collect())
+        }
+        DeValue::Table(table) => DeValue::Table(moved_table(table, by)),
+        other => other,
+    };
+    Spanned::new(span.start + by..span.end + by, value)
 }
 
 /// One table. Asking for a key makes it a known one; `finish` reports the rest.
@@ -141,6 +274,11 @@ impl<'d, 'i> Section<'d, 'i> {
 
     pub fn error(&self, line: usize, message: impl Into<String>) {
         self.document.error(line, message);
+    }
+
+    /// A line as people call it.
+    pub fn place(&self, line: usize) -> String {
+        self.document.place(line)
     }
 
     /// Where this key is, if it is there.

@@ -6,6 +6,8 @@ use super::*;
 pub(super) struct Lab {
     pub(super) journal: bool,
     pub(super) has_file: fn(&str) -> bool,
+    /// The last lines of every log.
+    pub(super) log: Option<&'static str>,
     pub(super) listeners: BTreeSet<(Protocol, u16)>,
     pub(super) ephemeral: RangeInclusive<u16>,
     /// In the default state directory.
@@ -17,6 +19,7 @@ impl Default for Lab {
         Self {
             journal: true,
             has_file: |path| path == "/var/log/auth.log",
+            log: None,
             listeners: BTreeSet::new(),
             ephemeral: 32_768..=60_999,
             calibration: Ok(None),
@@ -36,6 +39,9 @@ impl HostFacts for Lab {
     }
     fn has_file(&self, path: &str) -> bool {
         (self.has_file)(path)
+    }
+    fn log_end(&self, _path: &str) -> Option<Vec<u8>> {
+        self.log.map(|text| text.as_bytes().to_vec())
     }
     fn user(&self, name: &str) -> Option<u32> {
         (name == "www-data").then_some(33)
@@ -438,7 +444,8 @@ fn a_file_that_is_not_text_is_an_error() {
     assert!(message(Config::load(&file)).contains("cannot read"));
     std::fs::write(&file, b"backend = \"auto\"\n\xff\xfe").unwrap();
     assert!(message(Config::load(&file)).contains("weir.toml:2: not UTF-8"));
-    assert!(message(Config::load(dir.path())).contains("cannot read"));
+    // A directory is its weir.toml.
+    assert!(message(Config::load(dir.path())).contains("weir.toml:2: not UTF-8"));
 }
 
 #[test]
@@ -466,4 +473,77 @@ fn what_a_backend_cannot_do_is_refused_or_told() {
             .any(|w| w.starts_with("[jail.sshd] with backend"));
         assert_eq!(about, told, "{backend}: {warnings:?}");
     }
+}
+
+/// Issue 13, 17: no line of them would ever count.
+#[test]
+fn a_filter_that_reads_none_of_its_lines_is_told() {
+    const SYSLOG: &str = "Nov 21 04:33:07 host cron[1]: x\nNov 21 04:33:07 host shop[1]: y\n";
+    const BARE: &str = "2026-11-21T04:33:07Z denied 192.0.2.7\n";
+    let warnings = |filter: &str, log| {
+        let text = format!(
+            "[filter.own]\n{filter}patterns = [\"denied <addr>\"]\n[jail.own]\npaths = [\"/var/log/auth.log\"]\n"
+        );
+        let host = Lab {
+            log,
+            ..Lab::default()
+        };
+        let config = Config::check(Path::new("weir.toml"), &text, &host).unwrap();
+        config.warnings.join("; ")
+    };
+    let named = "identifiers = [\"shop\"]\n";
+    let told = warnings("", Some(SYSLOG));
+    assert!(
+        told.contains("[jail.own]: the lines of /var/log/auth.log have a host")
+            && told.contains("add identifiers = [\"shop\"]"),
+        "{told}"
+    );
+    let told = warnings(named, Some(BARE));
+    assert!(
+        told.contains("[jail.own]: no line of /var/log/auth.log has a time stamp")
+            && told.contains("only those of shop"),
+        "{told}"
+    );
+    for (filter, log) in [
+        (named, Some(SYSLOG)),
+        ("", Some(BARE)),
+        ("", Some("")),
+        (named, Some("")),
+        (named, None),
+        ("", None),
+    ] {
+        assert_eq!(warnings(filter, log), "", "{log:?}");
+    }
+    let journal = "[filter.own]\npatterns = [\"<addr>\"]\n[jail.own]\nsource = \"journal\"\n";
+    let refused = errors(journal);
+    assert!(
+        refused.contains("[jail.own]: its filter has no identifiers"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_jail_has_a_time_zone() {
+    let jail =
+        |zone: &str| format!("[jail.sshd]\npaths = [\"/var/log/auth.log\"]\ntime_zone = {zone}\n");
+    for zone in ["\"UTC\"", "\"CET-1CEST,M3.5.0,M10.5.0/3\""] {
+        let config = check(&jail(zone)).unwrap();
+        assert!(config.jails[0].time_zone.is_some(), "{zone}");
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    }
+    assert_eq!(check("[jail.sshd]\n").unwrap().jails[0].time_zone, None);
+    for zone in ["\"Mars/Base\"", "2"] {
+        let refused = errors(&jail(zone));
+        assert!(
+            refused.contains("weir.toml:3: time_zone in [jail.sshd] is")
+                && refused.contains("a time zone such as"),
+            "{refused}"
+        );
+    }
+    let journal = "[jail.sshd]\nsource = \"journal\"\ntime_zone = \"UTC\"\n";
+    let warnings = check(journal).unwrap().warnings;
+    assert!(
+        warnings.iter().any(|w| w.contains("no effect")),
+        "{warnings:?}"
+    );
 }

@@ -17,6 +17,7 @@ use rustix::fs::{
     OFlags,
     inotify::{self, WatchFlags},
 };
+use weir_core::detect::Age;
 
 use super::{FileId, FileSource, MAX_FILES, Position, Start, tail::Tail};
 use crate::{BatchInfo, Problem};
@@ -59,11 +60,14 @@ fn open(path: &Path) -> io::Result<(File, FileId)> {
 
 impl FileSource {
     /// Finds the files and goes to the start.
-    pub(super) fn begin(&mut self, start: &Start) {
+    pub(super) fn begin(&mut self, start: &Start, held: Age) {
         // Problems are told by the first batch.
         self.scan(&mut BatchInfo::default());
         self.problems.clear();
         self.rescan = true;
+        for tail in self.tails.values_mut() {
+            tail.holds(held);
+        }
         let saved: &[Position] = match start {
             Start::Beginning => return,
             Start::Saved(saved) if !saved.is_empty() => saved,
@@ -88,6 +92,7 @@ impl FileSource {
                 let watch = watch_file(&self.inotify, &file, &path);
                 let mut tail = Tail::new(file, id, position.path.clone(), order, watch);
                 tail.retired = Some(Instant::now());
+                tail.holds(held);
                 let _ = tail.resume(position.offset);
                 self.tails.insert(id, tail);
             }

@@ -3,6 +3,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf, time::Instant};
 
+use weir_core::detect::Age;
+
 use super::{FileId, Fingerprint, Position};
 use crate::{BatchInfo, MAX_LINE, Origin};
 
@@ -34,6 +36,11 @@ pub(super) struct Tail {
     discard: bool,
     /// The file's first bytes, as far as they were read.
     head: Vec<u8>,
+    /// Lines that begin before this byte were there when reading began, or when
+    /// the file was found …
+    live_from: u64,
+    /// … and are of this age.
+    before: Age,
 }
 
 impl Tail {
@@ -52,6 +59,23 @@ impl Tail {
             overlong: false,
             discard: false,
             head: vec![],
+            live_from: 0,
+            before: Age::Unknown,
+        }
+    }
+
+    /// What the file holds now was written before, and its lines are of this
+    /// age; those that come are written just now.
+    pub fn holds(&mut self, age: Age) {
+        // A file that cannot be asked is told of when it is read.
+        self.live_from = self.file.metadata().map_or(0, |meta| meta.len());
+        self.before = age;
+    }
+
+    fn age(&self) -> Age {
+        match self.line_start < self.live_from {
+            true => self.before,
+            false => Age::Live,
         }
     }
 
@@ -129,6 +153,8 @@ impl Tail {
             self.partial.clear();
             (self.overlong, self.discard) = (false, false);
             self.head.clear();
+            // Its writer emptied it, or somebody put an old log in its place.
+            self.holds(Age::Unknown);
         }
         let mut budget = BATCH;
         loop {
@@ -178,7 +204,7 @@ impl Tail {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let line = &bytes[..end];
             if self.partial.is_empty() && !self.discard && line.len() <= MAX_LINE {
-                deliver(&self.path, line, info, each);
+                deliver(&self.path, line, self.age(), info, each);
             } else {
                 self.keep(line);
                 self.finish(info, each);
@@ -202,7 +228,7 @@ impl Tail {
     fn finish(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
         if !self.discard {
             info.cut += u64::from(self.overlong);
-            deliver(&self.path, &self.partial, info, each);
+            deliver(&self.path, &self.partial, self.age(), info, each);
         }
         self.partial.clear();
         (self.overlong, self.discard) = (false, false);
@@ -230,6 +256,7 @@ impl Tail {
 fn deliver(
     path: &std::path::Path,
     line: &[u8],
+    age: Age,
     info: &mut BatchInfo,
     each: &mut dyn FnMut(&[u8], Origin<'_>),
 ) {
@@ -239,6 +266,7 @@ fn deliver(
         part: 0,
         time: None,
         message_only: false,
+        age,
     };
     each(line, origin);
 }

@@ -15,7 +15,12 @@ fn source(patterns: &[&Path], from: Start) -> FileSource {
         .iter()
         .map(|p| p.to_str().expect("test paths are UTF-8").to_owned())
         .collect();
-    FileSource::open(FileConfig { patterns, from }).expect("the patterns are good")
+    FileSource::open(FileConfig {
+        patterns,
+        from,
+        held: Age::Backlog,
+    })
+    .expect("the patterns are good")
 }
 
 fn append(path: &Path, text: impl AsRef<[u8]>) {
@@ -289,6 +294,7 @@ fn what_cannot_be_read_is_told_once_and_tried_again() {
         let config = FileConfig {
             patterns: vec![pattern.into()],
             from: Start::End,
+            held: Age::Backlog,
         };
         assert!(
             matches!(FileSource::open(config), Err(SourceError::Pattern { .. })),
@@ -393,4 +399,48 @@ proptest! {
             prop_assert_eq!(lines(&mut source), expected);
         }
     }
+}
+
+/// What was there is old; what came since is new; of what appears as a whole
+/// nobody knows.
+#[test]
+fn lines_know_whether_they_are_a_backlog() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, new) = (dir.path().join("a.log"), dir.path().join("b.log"));
+    append(&log, "one\ntwo\nhal");
+    let pattern = dir.path().join("*.log");
+    let mut source = source(&[&pattern], Start::Beginning);
+    let mut read = || {
+        let mut lines = Vec::new();
+        loop {
+            let info = source.read_batch(NOW, &mut |line, origin| {
+                lines.push((String::from_utf8_lossy(line).into_owned(), origin.age));
+            });
+            let info = info.unwrap();
+            if !info.more && info.lines == 0 && info.problems.is_empty() {
+                return lines;
+            }
+        }
+    };
+    let line = |line: &str, age| (line.to_owned(), age);
+    assert_eq!(
+        read(),
+        [line("one", Age::Backlog), line("two", Age::Backlog)]
+    );
+    append(&log, "f\nthree\n");
+    assert_eq!(
+        read(),
+        [line("half", Age::Backlog), line("three", Age::Live)]
+    );
+    let other = dir.path().join("other");
+    append(&other, "old\n");
+    fs::rename(&other, &new).unwrap();
+    assert_eq!(read(), [line("old", Age::Unknown)]);
+    append(&new, "four\n");
+    assert_eq!(read(), [line("four", Age::Live)]);
+    // Emptied by its writer, or overwritten with an old log.
+    fs::write(&new, "five\n").unwrap();
+    assert_eq!(read(), [line("five", Age::Unknown)]);
+    append(&new, "six\n");
+    assert_eq!(read(), [line("six", Age::Live)]);
 }

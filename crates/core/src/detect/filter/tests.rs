@@ -19,6 +19,7 @@ fn read_all(filter: &str, lines: &[&str]) -> Vec<Option<Finding>> {
                 line: line.as_bytes(),
                 time: None,
                 message_only: false,
+                age: Age::Unknown,
             };
             filter.read(&mut state, &record, &context)
         })
@@ -100,6 +101,10 @@ fn one_attempt_counts_once() {
     }
     assert_eq!(attempts("sshd-aggressive", &[invalid, failed, closed]), 1);
     assert_eq!(attempts("sshd-aggressive", &[closed]), 1);
+    let late = "fatal: Timeout before authentication for 192.0.2.7 port 4711";
+    assert_eq!(attempts("sshd-aggressive", &[root, late]), 1);
+    let late = "Timeout before authentication for connection from 192.0.2.7 to 192.0.2.1, pid = 9";
+    assert_eq!(attempts("sshd-aggressive", &[late, late]), 2);
 }
 
 #[test]
@@ -130,6 +135,7 @@ fn heads_and_journal_records() {
             line: line.as_bytes(),
             time,
             message_only,
+            age: Age::Unknown,
         };
         filter
             .read(&mut state, &record, &context)
@@ -142,6 +148,13 @@ fn heads_and_journal_records() {
             "2026-11-21T04:33:07Z",
         ),
         ("Nov 21 04:33:07 host sshd: ", "2026-11-21T04:33:07Z"),
+        ("Nov 21 04:33:07 sshd[1]: ", "2026-11-21T04:33:07Z"),
+        ("Nov 1 04:33:07 host sshd[1]: ", "2026-11-01T04:33:07Z"),
+        (
+            "<38>1 2026-11-21T04:33:07.5Z host sshd 77 - - ",
+            "2026-11-21T04:33:07.5Z",
+        ),
+        ("<38>1 - host sshd 77 - - ", NOW),
         (
             "2026-11-21T04:33:07.123456+00:00 host sshd[1]: ",
             "2026-11-21T04:33:07.123456Z",
@@ -162,8 +175,9 @@ fn heads_and_journal_records() {
         "",
         "Nov 21 04:33:07 host cron[1]: ",
         "Nov 21 04:33:07 host sshdx[1]: ",
-        "Nov 21 04:33:07 sshd[1]: ",
         "Nov 21 04:33:07 host cron[1]: sshd[1]: ",
+        "Nov 21 04:33:07 myapp: sshd: ",
+        "Nov 21 04:33:07 myapp sshd[1]: sshd[1]: ",
     ] {
         assert_eq!(read(&format!("{head}{text}"), None, false), None, "{head}");
     }
@@ -193,6 +207,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
         line: b"2026-11-21T04:33:07Z login failed for \xff\x00 [192.0.2.7]",
         time: None,
         message_only: false,
+        age: Age::Unknown,
     };
     let found = filter
         .read(&mut FilterState::default(), &record, &context)
@@ -413,6 +428,7 @@ fn no_text_of_a_client_names_another_address() {
                             line: message.as_bytes(),
                             time: None,
                             message_only: true,
+                            age: Age::Unknown,
                         };
                         let finding = filter.read(&mut FilterState::default(), &record, &context);
                         if let Some(finding) = finding {
@@ -455,7 +471,7 @@ proptest::proptest! {
         let context = Context { now: NOW.parse().unwrap(), zone: &zone };
         for line in [&line, &mixed] {
             for message_only in [false, true] {
-                let record = Record { line, time: None, message_only };
+                let record = Record { line, time: None, message_only, age: Age::Unknown };
                 filter.read(&mut FilterState::default(), &record, &context);
             }
         }
@@ -481,6 +497,7 @@ fn a_line_without_a_stamp_has_the_time_of_its_record() {
             line: line.as_bytes(),
             time,
             message_only: false,
+            age: Age::Unknown,
         };
         let finding = filter.read(&mut FilterState::default(), &record, &context);
         finding.expect("matches").time
@@ -489,7 +506,247 @@ fn a_line_without_a_stamp_has_the_time_of_its_record() {
     assert_eq!(time(bare, Some(recorded)), recorded);
     assert_eq!(time(bare, None), context.now);
     // What a server says of itself is closer to what happened.
-    let stamped = "2026-11-21T04:33:07Z denied 192.0.2.7";
-    let said = "2026-11-21T04:33:07Z".parse().unwrap();
+    let stamped = "2026-11-21T04:58:57Z denied 192.0.2.7";
+    let said = "2026-11-21T04:58:57Z".parse().unwrap();
     assert_eq!(time(stamped, Some(recorded)), said);
+}
+
+/// A filter of lines without host and tag.
+fn denied() -> Filter {
+    Filter::compile(&Definition {
+        patterns: vec!["denied <addr>".into()],
+        ..Definition::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_stamp_counts_as_far_as_it_can_be() {
+    let filter = denied();
+    let zone = TimeZone::UTC;
+    let now: Timestamp = NOW.parse().unwrap();
+    let context = Context { now, zone: &zone };
+    let read = |line: &str, time: Option<&str>, age| {
+        let record = Record {
+            line: line.as_bytes(),
+            time: time.map(|time| time.parse().unwrap()),
+            message_only: false,
+            age,
+        };
+        let finding = filter.read(&mut FilterState::default(), &record, &context)?;
+        Some((finding.time.to_string(), finding.clock))
+    };
+    let hours = |hours| Clock::Off(jiff::SignedDuration::from_hours(hours));
+    let (hour_ago, hour_ahead) = ("2026-11-21T04:00:00Z", "2026-11-21T06:00:00Z");
+    let stamped = |stamp: &str| format!("{stamp} denied 192.0.2.7");
+    for (line, time, age, expected) in [
+        // A zone that does not fit.
+        (stamped(hour_ago), None, Age::Live, Some((NOW, hours(-1)))),
+        (stamped(hour_ahead), None, Age::Live, Some((NOW, hours(1)))),
+        (
+            stamped("Nov 21 04:00:00"),
+            None,
+            Age::Live,
+            Some((NOW, hours(-1))),
+        ),
+        // Written late, or by a clock that is a little off.
+        (
+            stamped("2026-11-21T04:55:00Z"),
+            None,
+            Age::Live,
+            Some(("2026-11-21T04:55:00Z", Clock::Stamp)),
+        ),
+        (
+            stamped("2026-11-21T05:05:00Z"),
+            None,
+            Age::Live,
+            Some(("2026-11-21T05:05:00Z", Clock::Stamp)),
+        ),
+        // What lay there is as old as it says, and else nobody knows.
+        (
+            stamped(hour_ago),
+            None,
+            Age::Backlog,
+            Some((hour_ago, Clock::Stamp)),
+        ),
+        (stamped(hour_ahead), None, Age::Backlog, None),
+        ("denied 192.0.2.7".into(), None, Age::Backlog, None),
+        (
+            "21/Nov/2026:04:00:00 denied 192.0.2.7".into(),
+            None,
+            Age::Backlog,
+            None,
+        ),
+        (
+            "denied 192.0.2.7".into(),
+            None,
+            Age::Live,
+            Some((NOW, Clock::Now)),
+        ),
+        (
+            "denied 192.0.2.7".into(),
+            None,
+            Age::Unknown,
+            Some((NOW, Clock::Now)),
+        ),
+        (
+            stamped(hour_ago),
+            None,
+            Age::Unknown,
+            Some((hour_ago, Clock::Stamp)),
+        ),
+        // A ring's record has a time; its stamp is judged by that one.
+        (
+            stamped(hour_ago),
+            Some(hour_ago),
+            Age::Unknown,
+            Some((hour_ago, Clock::Stamp)),
+        ),
+        (
+            stamped(hour_ago),
+            Some(NOW),
+            Age::Unknown,
+            Some((NOW, hours(-1))),
+        ),
+        (
+            "denied 192.0.2.7".into(),
+            Some(hour_ago),
+            Age::Unknown,
+            Some((hour_ago, Clock::Source)),
+        ),
+    ] {
+        let expected = expected.map(|(time, clock)| (time.to_owned(), clock));
+        assert_eq!(read(&line, time, age), expected, "{line} {time:?} {age:?}");
+    }
+}
+
+#[test]
+fn a_line_that_missed_is_explained() {
+    let sshd = Filter::builtin("sshd").unwrap();
+    let own = Filter::compile(&Definition {
+        identifiers: vec!["shop".into()],
+        patterns: vec![
+            "login of <user> from <addr> port <port> refused".into(),
+            PatternDefinition {
+                unless_counted: true,
+                max_length: Some(30),
+                ..PatternDefinition::from("no <addr>:<port>[ <number>]")
+            },
+        ],
+        ignore: vec!["login of monitor from <addr> port <port> refused".into()],
+    })
+    .unwrap();
+    let bare = Filter::compile(&Definition {
+        patterns: vec!["login of <user> from <addr> refused".into()],
+        ..Definition::default()
+    })
+    .unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let mut state = FilterState::default();
+    let mut why = |filter: &Filter, line: &str, age| {
+        let record = Record {
+            line: line.as_bytes(),
+            time: None,
+            message_only: false,
+            age,
+        };
+        let found = filter.read(&mut state, &record, &context);
+        assert_eq!(found, None, "{line}");
+        filter.explain(&state, &record, &context).to_string()
+    };
+    let head = "Nov 21 04:59:07 host shop[1]: ";
+    let long = "9".repeat(80);
+    for (filter, line, said) in [
+        (
+            &sshd,
+            "21/Nov/2026 sshd: x".to_owned(),
+            "no time stamp begins the line",
+        ),
+        (&sshd, "Nov 21 04:59:07".into(), "no time stamp"),
+        (
+            &sshd,
+            "Nov 21 04:59:07 host a b: x".into(),
+            "no \"host program[pid]: \"",
+        ),
+        (
+            &sshd,
+            "Nov 21 04:59:07 host cron[1]: x".into(),
+            "is of \"cron\"",
+        ),
+        (
+            &bare,
+            "Nov 21 04:59:07 host shop[1]: login of x from 192.0.2.7 refused".into(),
+            "add identifiers = [\"shop\"], then a pattern fits",
+        ),
+        (
+            &bare,
+            "Nov 21 04:59:07 host shop[1]: x".into(),
+            "add identifiers = [\"shop\"]",
+        ),
+        (
+            &own,
+            format!("{head}logout"),
+            "patterns[0] comes furthest: it wants \"login of \" at the start of the message",
+        ),
+        (
+            &own,
+            format!("{head}login of x from 192.0.2.7 port 1 taken"),
+            "patterns[0] comes furthest: it wants \" refused\" at the end of the message",
+        ),
+        (
+            &own,
+            format!("{head}login of x from example.org port 1 refused"),
+            "patterns[0] comes furthest: before \" port 1 refused\" it wants <addr>",
+        ),
+        (
+            &own,
+            format!("{head}no 192.0.2.7:http"),
+            "patterns[1] comes furthest: behind \"no 192.0.2.7:\" it wants <port>",
+        ),
+        (
+            &own,
+            format!("{head}no 192.0.2.7:80 5 or so"),
+            "behind \"no 192.0.2.7:80 5\" it wants the end",
+        ),
+        (
+            &own,
+            format!("{head}no 192.0.2.7:80{long}"),
+            "patterns[1] comes furthest",
+        ),
+        (
+            &own,
+            format!("{head}no 192.0.2.7:80 123456789012345678"),
+            "patterns[1] fits, and reads no message of this length",
+        ),
+        (
+            &own,
+            format!("{head}login of monitor from 192.0.2.7 port 1 refused"),
+            "ignore[0] names it",
+        ),
+    ] {
+        let answer = why(filter, &line, Age::Unknown);
+        assert!(answer.contains(said), "{line}: {answer}");
+    }
+    let line = "denied 192.0.2.7";
+    assert_eq!(
+        why(&denied(), line, Age::Backlog),
+        "nobody knows when it was written"
+    );
+    let fits = format!("{head}no 192.0.2.7:80");
+    let mut read = |line: &str| {
+        let record = Record {
+            line: line.as_bytes(),
+            time: None,
+            message_only: false,
+            age: Age::Unknown,
+        };
+        let found = own.read(&mut state, &record, &context);
+        (found, own.explain(&state, &record, &context))
+    };
+    assert!(read(&fits).0.is_some());
+    assert_eq!(read(&fits), (None, Miss::Counted));
 }

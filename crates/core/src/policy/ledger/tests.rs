@@ -28,6 +28,7 @@ fn finding(addr: &str, second: i64) -> Finding {
         user: None,
         attempts: 1,
         pattern: 0,
+        clock: crate::detect::Clock::Stamp,
     }
 }
 

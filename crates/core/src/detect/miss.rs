@@ -1,0 +1,138 @@
+//! Why a line tells of no failure: for `weir filter test` and whoever writes a
+//! filter. Never asked for on the way of a line.
+
+use std::fmt;
+
+use super::{head, pattern::Reach};
+
+/// The most of a line that a message shows.
+const SHOWN: usize = 60;
+
+/// How far a line came, and why it stopped there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Miss {
+    /// No stamp of a known form begins it.
+    NoStamp,
+    /// Its stamp is not followed by a host and a tag.
+    NoTag,
+    /// Its tag is not one of the filter's.
+    OtherProgram {
+        /// Whose it is.
+        tag: String,
+    },
+    /// It has a syslog head, and the filter has no identifiers.
+    HeadNotRead {
+        /// The program that its tag names.
+        tag: String,
+        /// A pattern fits behind the head.
+        fits: bool,
+    },
+    /// No pattern fits its message.
+    NoPattern {
+        /// The one that came furthest, from 0.
+        pattern: usize,
+        /// What it read of the message, from the side where it stopped.
+        read: String,
+        /// It reads from the end there.
+        backwards: bool,
+        /// What it wanted next.
+        wanted: String,
+    },
+    /// A pattern fits, and reads no message of that length (`max_length`), or
+    /// the line was cut.
+    TooLong {
+        /// Which, from 0.
+        pattern: usize,
+    },
+    /// `ignore` names it.
+    Ignored {
+        /// Which one of them, from 0.
+        ignore: usize,
+    },
+    /// Nobody knows when it was written.
+    NoTime,
+    /// A pattern fits; its attempt has counted by another line.
+    Counted,
+}
+
+impl Miss {
+    pub(super) fn other_program(tag: &[u8]) -> Self {
+        Self::OtherProgram { tag: shown(tag) }
+    }
+
+    pub(super) fn head_not_read(tag: &[u8], fits: bool) -> Self {
+        Self::HeadNotRead {
+            tag: shown(tag),
+            fits,
+        }
+    }
+
+    pub(super) fn no_pattern(pattern: usize, message: &[u8], reach: &Reach<'_>) -> Self {
+        let read = match reach.backwards {
+            false => &message[reach.start.saturating_sub(SHOWN)..reach.start],
+            true => &message[reach.end..message.len().min(reach.end + SHOWN)],
+        };
+        Self::NoPattern {
+            pattern,
+            read: shown(read),
+            backwards: reach.backwards,
+            wanted: reach.wanted(),
+        }
+    }
+}
+
+/// Somebody's bytes, not many of them.
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned()
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoStamp => f.write_str(
+                "no time stamp begins the line (known: \"Nov 21 04:33:07\", \"2026-11-21T04:33:07\", RFC 5424)",
+            ),
+            Self::NoTag => f.write_str(
+                "no \"host program[pid]: \" follows the time stamp, and the filter has identifiers",
+            ),
+            Self::OtherProgram { tag } => {
+                write!(f, "the line is of {tag:?}, which is not one of the identifiers")
+            }
+            Self::HeadNotRead { tag, fits } => {
+                f.write_str("the line has a syslog head, and the filter has no identifiers: ")?;
+                let then = if *fits { ", then a pattern fits" } else { "" };
+                write!(f, "add identifiers = [{tag:?}]{then}")
+            }
+            Self::NoPattern {
+                pattern,
+                read,
+                backwards,
+                wanted,
+            } => {
+                write!(f, "no pattern fits; patterns[{pattern}] comes furthest: ")?;
+                match (read.is_empty(), backwards) {
+                    (true, false) => write!(f, "it wants {wanted} at the start of the message"),
+                    (true, true) => write!(f, "it wants {wanted} at the end of the message"),
+                    (false, false) => write!(f, "behind {read:?} it wants {wanted}"),
+                    (false, true) => write!(f, "before {read:?} it wants {wanted}"),
+                }
+            }
+            Self::TooLong { pattern } => write!(
+                f,
+                "patterns[{pattern}] fits, and reads no message of this length (max_length; lines are cut at {})",
+                super::MAX_LINE
+            ),
+            Self::Ignored { ignore } => write!(f, "ignore[{ignore}] names it"),
+            Self::NoTime => f.write_str("nobody knows when it was written"),
+            Self::Counted => f.write_str("another line has told of this attempt, and counted"),
+        }
+    }
+}
+
+/// Whose line this is, where it begins as a syslog daemon's: with a stamp and
+/// the program's tag.
+pub fn has_syslog_head(line: &[u8]) -> Option<String> {
+    let head = head::split(line).ok()?;
+    Some(shown(head.tag))
+}
