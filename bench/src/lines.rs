@@ -13,7 +13,7 @@ use anyhow::ensure;
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Action, PrefixSet, Scope,
-    detect::{Context, Filter, FilterState, Finding, Record},
+    detect::{Age, Context, Filter, FilterState, Finding, Record},
     policy::{Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
 };
 use weir_ring::{Options, Writer};
