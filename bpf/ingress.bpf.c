@@ -186,6 +186,26 @@ static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
 	return why;
 }
 
+/* Most packets that are dropped: TCP, or UDP to a port that is not DHCP's, of a
+ * source under a ban of all ports, of which no event is due. Nothing else of their
+ * headers matters. `ports`: where a UDP header is; `dhcp`: the first of its two. */
+static __always_inline int is_plain(const struct frame *f, __u64 found, __u8 protocol,
+				    const struct ports *ports, __u16 dhcp, __u64 now)
+{
+	__u16 dest;
+
+	if (cfg.reject && FOUND_REJECTING(found))
+		return 0;
+	if (protocol != IPPROTO_TCP) {
+		if (protocol != IPPROTO_UDP || (void *)(ports + 1) > f->end)
+			return 0;
+		dest = bpf_ntohs(ports->dest);
+		if (dest == dhcp || dest == dhcp + 1)
+			return 0;
+	}
+	return !control.observe && !is_told(R_BANNED_ALL, now);
+}
+
 /* The reason for which the source is denied, before anything saves it. */
 static __always_inline enum reason denied(__u64 found, __u64 covered, __u32 said)
 {
@@ -258,7 +278,15 @@ static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 f
 	((hit ? again64(key, hash, now, flow, policy) : 0) +                             \
 	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0) +                 \
 	 (wide_hit ? find_wide4((__u32)key, now, flow) : 0))
-	parse_l4(ctx, tc, f, total, 0, &l4);
+	if (FOUND_ALL(found)) {
+		if (likely(ip->ihl == 5) &&
+		    is_plain(f, found, ip->protocol, (void *)(ip + 1), 67, now) &&
+		    !allowed4(ip->saddr))
+			return R_UNTOLD;
+		parse_l4_apart(ctx, tc, f, total, 0, &l4);
+	} else {
+		parse_l4(ctx, tc, f, total, 0, &l4);
+	}
 	if (found && !FOUND_ALL(found))
 		covered = SCOPE_HITS(&l4, AGAIN_V4);
 	if (class && !FOUND_ALL(found) && !covered)
@@ -339,7 +367,14 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
 	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0) +                     \
 	 (wide_hit ? find_wide(hi, lo, now, flow) : 0))
-	parse_l4(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+	if (FOUND_ALL(found)) {
+		if (is_plain(f, found, ip->nexthdr, (void *)(ip + 1), 546, now) &&
+		    !allowed6(&ip->saddr))
+			return R_UNTOLD;
+		parse_l4_apart(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+	} else {
+		parse_l4(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+	}
 	if (found && !FOUND_ALL(found))
 		covered = SCOPE_HITS(&l4, AGAIN_V6);
 	if (class && !FOUND_ALL(found) && !covered)
@@ -362,6 +397,10 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 static __always_inline int leave(struct exit *exit, enum reason reason, __u32 ifindex,
 				 __u32 bytes)
 {
+	if (reason == R_UNTOLD) {
+		count_untold(R_BANNED_ALL, bytes);
+		return 1;
+	}
 	if (unlikely(reason >= R_INVALID_SOURCE)) {
 		count(control.observe ? R_OBSERVED : reason, bytes);
 		return !control.observe;

@@ -73,6 +73,29 @@ static __always_inline struct counter *count(enum reason reason, __u32 bytes)
 	return c;
 }
 
+/* R_BANNED_ALL of which no event is due: no `struct exit` is filled for it. A value
+ * and not a field, for verifiers that do not follow bytes of the stack. */
+#define R_UNTOLD ((enum reason)R_MAX)
+
+/* Would a packet that leaves by this reason now be told of? On this CPU, on
+ * which nothing else leaves before it. */
+static __always_inline int is_told(enum reason reason, __u64 now)
+{
+	__u32 key = reason;
+	struct counter *c = bpf_map_lookup_elem(&counters, &key);
+
+	return c && (c->event_window != now >> EVENT_WINDOW_SHIFT ||
+		     c->event_count < EVENT_LIMIT);
+}
+
+static __always_inline void count_untold(enum reason reason, __u32 bytes)
+{
+	struct counter *c = count(reason, bytes);
+
+	if (c)
+		c->event_lost++;
+}
+
 static __always_inline void count_and_tell(const struct exit *exit, __u64 now)
 {
 	struct counter *c = count(exit->reason, exit->bytes);
