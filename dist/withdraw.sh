@@ -23,7 +23,8 @@ if [ -d /run/systemd/system ]; then
 fi
 
 if [ -x "$weir" ]; then
-	"$weir" detach || {
+	# 1: nothing of the configuration's instance, but of others; see below.
+	"$weir" detach || [ $? -eq 1 ] || {
 		echo "uninstall: nothing was removed. If a daemon holds the instance: pgrep -a weir" >&2
 		exit 1
 	}

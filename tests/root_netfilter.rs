@@ -227,13 +227,17 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
 
     let decoys = format!("{auto}[decoy]\nports = [\"23/tcp\"]\n");
     weir.configure(&decoys);
-    weir.ask(&["reload"]).done();
-    soon("the decoy ports to be refused by name", || {
-        let status = weir.ask(&["status"]).done().out;
-        status
-            .contains("has no decoy ports: netfilter")
-            .then_some(())
-    });
+    // As a start refuses it, and with nothing half done.
+    weir.ask(&["reload"])
+        .refused(&["has no decoy ports: netfilter"]);
+    arrive(&weir);
+    assert_eq!(weir.json(&["status"])["alerts"], serde_json::json!([]));
+    weir.kill();
+    weir.fails()
+        .refused(&["cannot protect tun0", "netfilter: it has no decoy ports"]);
+    weir.configure(auto);
+    weir.run();
+    arrive(&weir);
     weir.configure(&format!("{auto}backend = \"tcx\"\n"));
     weir.ask(&["reload"])
         .refused(&["interface tun0 carries no Ethernet frames"]);

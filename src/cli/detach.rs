@@ -13,8 +13,8 @@ use super::{Answer, Common, show};
 ///
 /// Programs, tables and pins of one instance go; nothing is dropped any more.
 /// The daemon must be stopped before. Its database stays, so that a later
-/// start restores the bans. Exit code 1: there was nothing of this instance,
-/// but there are others.
+/// start restores the bans. Exit code 1: the configuration's instance had
+/// nothing there, but others have.
 #[derive(clap::Args)]
 pub struct Args {
     /// The instance [default: the configuration's]
@@ -47,16 +47,17 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else {
         show::line(format!("instance {instance:?}: nothing was attached"))?;
     }
-    if others.is_empty() {
-        return Ok(Answer::Done);
-    }
-    if !args.json {
+    if !others.is_empty() && !args.json {
         show::line(format!(
             "in the kernel are other instances: {} (weir detach --instance NAME)",
             others.join(", ")
         ))?;
     }
-    Ok(Answer::No)
+    // Who did not name it may have meant another.
+    Ok(match others.is_empty() || args.instance.is_some() {
+        true => Answer::Done,
+        false => Answer::No,
+    })
 }
 
 /// Works with a mistake in the configuration as well, for this is the way out;

@@ -17,6 +17,7 @@ use weir_core::{
 };
 
 use crate::{
+    config::Config,
     lists::{CurrentList, ListAction},
     service::Service,
     threads::Pulse,
@@ -35,6 +36,14 @@ pub enum ClassError {
     /// The backend does not take them.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),
+}
+
+impl ClassError {
+    /// Will it be the same until the configuration or the kernel is another? Then
+    /// a start is refused as well; otherwise it is no reason to enforce nothing.
+    pub fn is_for_good(&self) -> bool {
+        matches!(self, Self::Backend(weir_enforce::Error::Unsupported(_)))
+    }
 }
 
 /// The classes in force and what they were made of.
@@ -60,10 +69,9 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn read(service: &Service) -> (Self, Option<Arc<Atlas>>) {
+    fn read(service: &Service, config: &Config) -> (Self, Option<Arc<Atlas>>) {
         // The number before what it counts: news in between is seen next time.
         let geography = service.geography.changes();
-        let config = service.config();
         let inputs = Self {
             geography,
             lists: service.lists.current(),
@@ -141,10 +149,25 @@ impl Border {
         self.state().classes.clone()
     }
 
+    /// For a change of configuration: nobody else makes classes meanwhile.
+    pub fn change(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().expect("no holder of this lock panics")
+    }
+
     /// Puts the classes of the current inputs into force, if they have changed.
     pub fn follow(&self, service: &Service) -> Result<(), ClassError> {
-        let _alone = self.making.lock().expect("no holder of this lock panics");
-        let (inputs, atlas) = Inputs::read(service);
+        let alone = self.change();
+        self.apply(&alone, service, &service.config())
+    }
+
+    /// The same by a configuration that is not in force yet.
+    pub fn apply(
+        &self,
+        _alone: &MutexGuard<'_, ()>,
+        service: &Service,
+        config: &Config,
+    ) -> Result<(), ClassError> {
+        let (inputs, atlas) = Inputs::read(service, config);
         let known = self.state().made_of.clone();
         if known.as_ref().is_some_and(|known| known.is_same(&inputs)) {
             return Ok(());

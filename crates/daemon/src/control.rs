@@ -47,8 +47,8 @@ use places::{Class, Places};
 
 use crate::{
     config::parse_duration,
+    reload::Reloader,
     service::{Refusal, Service},
-    wiring::Reloader,
 };
 
 /// The longest request body.

@@ -44,6 +44,8 @@ const SERVED: &str = "decoy-ports";
 #[derive(Default)]
 pub struct Decoy {
     active: Mutex<Option<Arc<Active>>>,
+    /// Held while the backend is told, so that older ports never follow newer.
+    changing: Mutex<()>,
     told: Mutex<Told>,
     proofs: AtomicU64,
     bans: AtomicU64,
@@ -119,18 +121,34 @@ impl Decoy {
         *active = Some(Arc::new(Active { config, ledger }));
     }
 
+    /// For a change of configuration: nobody else tells the backend meanwhile.
+    pub fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().expect("no holder of this lock panics")
+    }
+
     /// Tells the backend the ports and this host's addresses when they are
     /// others than before; cheap enough for each second.
     pub fn follow(&self, service: &Service) -> Result<(), weir_enforce::Error> {
+        let alone = self.change();
+        self.apply(&alone, service, service.config().decoy.as_ref())
+    }
+
+    /// The same by a configuration that is not in force yet.
+    pub fn apply(
+        &self,
+        _alone: &MutexGuard<'_, ()>,
+        service: &Service,
+        config: Option<&DecoyConfig>,
+    ) -> Result<(), weir_enforce::Error> {
         let mut told = self.told();
         let mut decoys = Decoys::default();
         let mut served = Vec::new();
-        if let Some(active) = self.active() {
+        if let Some(config) = config {
             if told.looked.is_none_or(|at| at.elapsed() >= LOOK) {
                 told.served = config::listeners();
                 told.looked = Some(Instant::now());
             }
-            decoys.ports = active.config.ports.clone();
+            decoys.ports = config.ports.clone();
             for (protocol, port) in &told.served {
                 if decoys.ports.contains(*protocol, *port) {
                     decoys.ports.remove(*protocol, *port);

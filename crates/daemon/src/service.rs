@@ -40,6 +40,7 @@ use crate::{
     sinks::Inlet,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
     threads::Pulses,
+    uplinks::Uplinks,
     watch::Board,
 };
 
@@ -118,6 +119,8 @@ pub struct Service {
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
+    /// Which interfaces are protected.
+    pub uplinks: Uplinks,
     /// What the watches have done.
     pub watches: Board,
     sinks: Mutex<Vec<Arc<Inlet>>>,
@@ -135,6 +138,7 @@ impl Service {
         config: Config,
         backend: Arc<dyn Backend>,
         store: Store,
+        uplinks: Uplinks,
         alerts: Arc<Alerts>,
         restored: String,
     ) -> Self {
@@ -160,6 +164,7 @@ impl Service {
             jails: RwLock::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
+            uplinks,
             watches: Board::default(),
             sinks: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
@@ -239,9 +244,14 @@ impl Service {
 
     /// Reads the exemptions again; tells the backend when they changed.
     pub fn refresh_exemptions(&self) -> Result<(), weir_enforce::Error> {
+        self.refresh_exemptions_by(&self.config())
+    }
+
+    /// The same by a configuration that is not in force yet.
+    pub fn refresh_exemptions_by(&self, config: &Config) -> Result<(), weir_enforce::Error> {
         let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
-        let list = gatherer.gather(&self.config(), &allow, Instant::now());
+        let list = gatherer.gather(config, &allow, Instant::now());
         if self.exempt.replace(list, self.lists.current()) {
             let exempt = self.exempt.current();
             match exempt.overfull() {

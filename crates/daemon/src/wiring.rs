@@ -7,7 +7,7 @@
 use std::{
     io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -22,15 +22,16 @@ use weir_enforce::{
 
 use crate::{
     alerts::Alerts,
+    classes::ClassError,
     config::{Config, ConfigErrors, Enforcement},
     control,
     events::{Event, Kind, Packet},
     instance::{self, InstanceError},
-    service::{Refusal, Service},
-    sinks::Sinks,
+    reload::{self, Reloader},
+    service::Service,
     store::{Change, Store, clock::Now, restore},
     threads::{self, Pulse},
-    watch::Watches,
+    uplinks::Uplinks,
     worker::{WorkerError, Workers},
 };
 
@@ -50,6 +51,9 @@ pub enum StartError {
     /// Nothing can be enforced.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),
+    /// Nor can geofence and lists.
+    #[error(transparent)]
+    Classes(#[from] ClassError),
     /// Nothing can be read.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -63,31 +67,21 @@ pub enum StartError {
     },
 }
 
-/// What of the configuration a backend may take on while it runs.
-fn settings(enforcement: &Enforcement) -> Settings {
-    Settings {
-        interfaces: enforcement.interfaces.clone(),
-        backend: enforcement.backend,
-        advice: enforcement.advice.clone(),
-        max_bans: enforcement.max_bans,
-        observe: enforcement.observe,
-    }
-}
-
-/// The one place that knows which backend a configuration asks for.
-///
-/// `room`: how many bans are about to be restored, as [`Place::room`].
-pub fn open_backend(
-    enforcement: &Enforcement,
-    room: (usize, usize),
-) -> Result<Arc<dyn Backend>, weir_enforce::Error> {
-    switch::open(&Place {
+/// Where the backend of a configuration keeps what it has.
+fn place(enforcement: &Enforcement) -> Place {
+    Place {
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,
-        room,
-        settings: settings(enforcement),
-    })
+        room: (0, 0),
+        settings: Settings {
+            interfaces: enforcement.interfaces.clone(),
+            backend: enforcement.backend,
+            advice: enforcement.advice.clone(),
+            max_bans: enforcement.max_bans,
+            observe: enforcement.observe,
+        },
+    }
 }
 
 /// While this process may still mount: without systemd nobody has. A backend
@@ -140,14 +134,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     let service = Arc::new(start_enforcement(config)?);
     service.lists.start();
     let workers = Workers::start(&service, &service.config())?;
-    let reloader = Arc::new(Reloader {
-        service: service.clone(),
-        workers: Mutex::new(workers),
-        watches: Mutex::default(),
-        sinks: Mutex::default(),
-    });
-    reloader.run_sinks();
-    reloader.run_watches();
+    let reloader = Arc::new(Reloader::new(service.clone(), workers));
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         threads::spawn(name, work).map_err(system(format!("cannot start the thread {name}")))
     };
@@ -233,7 +220,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     service
         .events
         .tell(&Event::new(Kind::Stop, Timestamp::now(), stopped));
-    reloader.sinks().stop();
+    reloader.stop_sinks();
     let socket = service.config().socket.clone();
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::debug!("cannot remove {}: {error}", socket.display());
@@ -268,11 +255,17 @@ fn announce(service: &Service) {
 fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let alerts = Arc::new(Alerts::default());
     let begin = Instant::now();
+    let uplinks = Uplinks::default();
+    let mut place = place(&config.enforcement);
     let ((store, loaded), backend) = Store::open_beside(
         &config.state_dir,
         config.keep_history,
         alerts.clone(),
-        |room| open_backend(&config.enforcement, room),
+        |room| {
+            uplinks.begin(&mut place, &config.enforcement);
+            place.room = room;
+            switch::open(&place)
+        },
     );
     let backend = backend?;
     let now = Now::read();
@@ -304,13 +297,15 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
         Vec::new()
     };
 
-    let service = Service::new(config, backend, store, alerts, restored);
+    let service = Service::new(config, backend, store, uplinks, alerts, restored);
     service.refresh_exemptions()?;
     service.backend.set_allow(service.exempt.current().set())?;
     service.decoy.configure(&service);
-    service.decoy.follow(&service)?;
-    if let Err(error) = service.border.follow(&service) {
-        service.alerts.raise("classes", error.to_string());
+    match reload::put_rules(&service, &service.config()) {
+        Err(StartError::Classes(error)) if !error.is_for_good() => {
+            service.alerts.raise("classes", error.to_string());
+        }
+        put => put?,
     }
     service.backend.attach()?;
     for portion in rewrite.chunks(REWRITE) {
@@ -400,11 +395,10 @@ const MAX_TRACKED_SAVED: u64 = 2000;
 
 fn maintain(service: &Service) {
     let mut counted = 0;
-    let mut routed = Vec::new();
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
         service.follow_usage();
-        follow_default_routes(service, &mut routed);
+        service.uplinks.follow(service);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
         alert_on(service, "decoy", service.decoy.follow(service));
@@ -427,31 +421,6 @@ fn maintain(service: &Service) {
         service.pulses.tend(&service.alerts);
         thread::park_timeout(TICK);
     }
-}
-
-/// With `interfaces = "auto"`: an interface that has got a default route since
-/// the start is attached to. One that lost it stays: it may come back.
-fn follow_default_routes(service: &Service, before: &mut Vec<String>) {
-    let config = service.config();
-    if !config.enforcement.auto || config.enforcement.backend == Choice::DryRun {
-        return;
-    }
-    let mut interfaces = config.enforcement.interfaces.clone();
-    interfaces.extend(before.iter().cloned());
-    interfaces.extend(crate::config::with_default_route());
-    interfaces.sort();
-    interfaces.dedup();
-    if *before == interfaces || (before.is_empty() && interfaces == config.enforcement.interfaces) {
-        return;
-    }
-    let mut settings = settings(&config.enforcement);
-    settings.interfaces.clone_from(&interfaces);
-    let taken = service.backend.reconfigure(&settings);
-    if taken.is_ok() {
-        tracing::info!("interfaces with a default route: {}", interfaces.join(", "));
-        *before = interfaces;
-    }
-    alert_on(service, "interfaces", taken);
 }
 
 /// Remembers the ledger's counts if there are new ones; returns how many
@@ -523,115 +492,5 @@ fn tell_packets(service: &Service, pulse: &Pulse) {
                 thread::sleep(TICK);
             }
         }
-    }
-}
-
-/// Carries out a reload, all of it or nothing.
-pub struct Reloader {
-    service: Arc<Service>,
-    workers: Mutex<Workers>,
-    watches: Mutex<Watches>,
-    sinks: Mutex<Sinks>,
-}
-
-impl Reloader {
-    /// Reads the configuration again and puts it into force; returns its
-    /// warnings.
-    pub fn reload(&self) -> Result<Vec<String>, Refusal> {
-        let refuse = |why: String| Refusal::Reload(why);
-        let mut workers = self.workers.lock().expect("no holder of this lock panics");
-        let old = self.service.config();
-        let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
-        let mut restart = old.restart_needed(&new);
-        if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
-            restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
-        }
-        if !restart.is_empty() {
-            return Err(refuse(format!(
-                "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",
-                new.file.display(),
-                restart.join(", ")
-            )));
-        }
-        let changed = settings(&old.enforcement) != settings(&new.enforcement);
-        if changed {
-            let taken = self
-                .service
-                .backend
-                .reconfigure(&settings(&new.enforcement));
-            if let Err(error) = taken {
-                self.roll_back(&old);
-                return Err(refuse(error.to_string()));
-            }
-        }
-        let new = Arc::new(new);
-        if let Err(error) = workers.replace(&self.service, &old, &new) {
-            if changed {
-                self.roll_back(&old);
-            }
-            return Err(refuse(error.to_string()));
-        }
-        self.service.set_config(new.clone());
-        self.service.lists.configure(&new.lists);
-        self.run_sinks();
-        self.run_watches();
-        alert_on(
-            &self.service,
-            "allow-list",
-            self.service.refresh_exemptions(),
-        );
-        match self.service.border.follow(&self.service) {
-            Ok(()) => self.service.alerts.clear("classes"),
-            Err(error) => self.service.alerts.raise("classes", error.to_string()),
-        }
-        self.service.decoy.configure(&self.service);
-        alert_on(
-            &self.service,
-            "decoy",
-            self.service.decoy.follow(&self.service),
-        );
-        tracing::info!("reloaded {}", new.file.display());
-        for warning in &new.warnings {
-            tracing::warn!("{warning}");
-        }
-        Ok(new.warnings.clone())
-    }
-
-    fn roll_back(&self, old: &Config) {
-        alert_on(
-            &self.service,
-            "backend-settings",
-            self.service
-                .backend
-                .reconfigure(&settings(&old.enforcement)),
-        );
-    }
-
-    fn watches(&self) -> MutexGuard<'_, Watches> {
-        self.watches.lock().expect("no holder of this lock panics")
-    }
-
-    /// Has the watches of the configuration in force run, and no others.
-    fn run_watches(&self) {
-        self.watches().run(&self.service, &self.service.config());
-    }
-
-    fn sinks(&self) -> MutexGuard<'_, Sinks> {
-        self.sinks.lock().expect("no holder of this lock panics")
-    }
-
-    /// The same for sinks.
-    fn run_sinks(&self) {
-        let (service, mut sinks) = (&self.service, self.sinks());
-        sinks.run(&service.events, &service.alerts, &service.config());
-        service.set_sinks(sinks.inlets().collect());
-    }
-
-    fn stop(&self) {
-        self.watches().stop();
-        self.workers
-            .lock()
-            .expect("no holder of this lock panics")
-            .stop();
     }
 }

@@ -251,9 +251,10 @@ impl<F: Firewall> Backend for F {
     fn attachments(&self) -> Vec<Attachment> {
         let interfaces = self.desired().settings.interfaces.clone();
         let attachment = |interface: String| {
-            let (hook, note) = match Device::find(&interface) {
-                Ok(_) => (F::CHOICE.name(), self.tell(&interface)),
-                Err(_) => (
+            let present = Device::find(&interface).is_ok();
+            let (hook, note) = match present {
+                true => (F::CHOICE.name(), self.tell(&interface)),
+                false => (
                     "none",
                     "no such interface now; protected as soon as it is back".to_owned(),
                 ),
@@ -262,6 +263,8 @@ impl<F: Firewall> Backend for F {
                 hook: hook.to_owned(),
                 note,
                 interface,
+                present,
+                renamed: None,
             }
         };
         interfaces.into_iter().map(attachment).collect()

@@ -12,6 +12,7 @@ use std::{
 };
 
 use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
+use weir_kernel::device::Device;
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
@@ -127,6 +128,16 @@ impl Kind {
         }
     }
 
+    /// The interfaces that an earlier daemon protects.
+    fn interfaces(self, place: &Place) -> Vec<String> {
+        match self {
+            Self::Bpf => kernel::attached(&place.pin_root, &place.instance),
+            Self::Nft => nft::interfaces(&place.instance),
+            Self::Ipset => ipset::interfaces(&place.instance),
+            Self::DryRun => Vec::new(),
+        }
+    }
+
     fn detach(self, pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
         match self {
             Self::Bpf => kernel::detach(pin_root, instance),
@@ -182,6 +193,17 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
         .into_iter()
         .filter_map(|(is_there, what)| is_there.then_some(what))
         .collect()
+}
+
+/// The interfaces that an earlier daemon of this instance protects, those that
+/// are there: for whoever must not let go of them.
+pub fn protected(place: &Place) -> Vec<String> {
+    let kinds = Kind::LASTING.into_iter();
+    let mut all: Vec<_> = kinds.flat_map(|kind| kind.interfaces(place)).collect();
+    all.retain(|name| Device::find(name).is_ok());
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// Opens the backend that the settings name; see [`Backend::attach`]. What

@@ -59,6 +59,12 @@ struct DriverInfo {
 const ETHTOOL_GDRVINFO: u32 = 3;
 const _: () = assert!(size_of::<DriverInfo>() == 196);
 
+/// The name of an interface of the calling thread's namespace; `None` when it
+/// is gone.
+pub fn name_of(index: u32) -> Option<String> {
+    netdevice::index_to_name(any_socket().ok()?, index).ok()
+}
+
 impl Device {
     /// Looks an interface up by name in the calling thread's namespace.
     pub fn find(name: &str) -> io::Result<Self> {

@@ -108,6 +108,9 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     })
 }
 
+/// `IFNAMSIZ` of linux/if.h, less the NUL.
+const MAX_INTERFACE: usize = 15;
+
 fn enforcement(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
@@ -135,18 +138,24 @@ fn enforcement(
                 );
             }
             for name in list.value {
-                if known.contains(&name.value) {
-                    interfaces.push(name.value);
-                } else {
+                // A modem, a tunnel: it may come later, or be a mistake.
+                if !known.contains(&name.value) && backend != Choice::DryRun {
+                    warnings.push(format!(
+                        "interfaces: there is no interface {:?} now: it is protected as soon as it is there; this host has: {}",
+                        name.value,
+                        known.join(", ")
+                    ));
+                }
+                if name.value.is_empty() || name.value.len() > MAX_INTERFACE {
                     root.error(
                         name.line,
                         format!(
-                            "interfaces: there is no interface {:?}; this host has: {}",
-                            name.value,
-                            known.join(", ")
+                            "interfaces: {:?} is no name of an interface; allowed: 1-{MAX_INTERFACE} bytes",
+                            name.value
                         ),
                     );
                 }
+                interfaces.push(name.value);
             }
             interfaces.dedup();
         }

@@ -20,7 +20,7 @@ mod trial;
 mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
-pub(crate) use interfaces::{default_gateways, with_default_route};
+pub(crate) use interfaces::{all as interfaces, default_gateways, with_default_route};
 pub(crate) use listeners::all as listeners;
 
 use std::{
@@ -92,8 +92,8 @@ pub struct Config {
 /// Where and how bans are enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
-    /// Interface names; with `auto` those that had a default route when the
-    /// file was read, possibly none yet.
+    /// Interface names, some of which may not be there yet; with `auto` those
+    /// that had a default route when the file was read, possibly none.
     pub interfaces: Vec<String>,
     /// Interfaces that get a default route later are added.
     pub auto: bool,

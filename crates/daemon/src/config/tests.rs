@@ -91,11 +91,8 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
             ],
         ),
         (
-            "interfaces = [\"eth0\",\n \"eth9\"]",
-            &[
-                "weir.toml:2: interfaces: there is no interface \"eth9\"",
-                "eth0, eth1, lo",
-            ],
+            "interfaces = [\"eth0\",\n \"an-interface-of-17\"]",
+            &["weir.toml:2: interfaces: \"an-interface-of-17\" is no name of an interface"],
         ),
         (
             "interfaces = \"eth0\"",

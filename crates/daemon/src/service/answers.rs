@@ -317,6 +317,8 @@ mod tests {
             interface: interface.to_owned(),
             hook: hook.to_owned(),
             note: String::new(),
+            present: hook != "none",
+            renamed: None,
         };
         let (eth0, wwan0) = (at("eth0", "xdp"), at("wwan0", "none"));
         for (backend, observe, attachments, state, why) in [

@@ -468,7 +468,8 @@ mod tests {
         let alerts = Arc::new(Alerts::default());
         let (store, _) = Store::open(dir.path(), config.keep_history, alerts.clone());
         let backend = Arc::new(DryRun::new(1000, None));
-        let service = Service::new(config, backend, store, alerts, String::new());
+        let uplinks = crate::uplinks::Uplinks::default();
+        let service = Service::new(config, backend, store, uplinks, alerts, String::new());
         service.set_ledger(Arc::new(Ledger::new(vec![watch.jail()])));
         let watcher = Watcher {
             about: "watch:mail".into(),

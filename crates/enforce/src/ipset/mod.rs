@@ -142,6 +142,12 @@ pub fn is_there(instance: &str) -> bool {
     !sets::ours(&listed, &sets::base(instance)).is_empty()
 }
 
+/// The interfaces that the rules of an instance name.
+pub(crate) fn interfaces(instance: &str) -> Vec<String> {
+    let saved = command::run(SAVE[0], &["-t", "raw"], "").unwrap_or_default();
+    rules::interfaces(&saved, &sets::base(instance))
+}
+
 /// What sets hold, and whether there are any of lists.
 fn read_entries(base: &str) -> Result<(Vec<Entry>, bool), Error> {
     let listed =

@@ -65,6 +65,17 @@ pub(super) fn is_list_counter(name: &str) -> bool {
     name.starts_with("list:")
 }
 
+/// The interfaces whose packets the saved rules hand to our chains.
+pub(super) fn interfaces(saved: &str, base: &str) -> Vec<String> {
+    let begin = format!("-A {base} ");
+    let ours = saved.lines().filter_map(|line| line.strip_prefix(&begin));
+    let named = ours.filter_map(|rule| {
+        let mut words = rule.split(' ').skip_while(|word| *word != "-i");
+        words.nth(1).map(str::to_owned)
+    });
+    named.collect()
+}
+
 /// The chains of one family.
 pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
     let base = asked.base;

@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 
 use weir_kernel::{
     Generation,
-    device::Device,
+    device::{self, Device},
     link::{self, Hook, Link},
     pins,
 };
@@ -15,12 +15,18 @@ use crate::{
     calibration::{self, Advice},
 };
 
+/// What there is to say of an interface that is not there.
+const AWAY: &str = "no such interface now; protected as soon as it is there";
 /// The interface that every network namespace has.
 const LOOPBACK: u32 = 1;
 
 /// One configured interface.
 pub(super) struct Interface {
+    /// As configured. Its pins carry it, also while the device is called
+    /// otherwise.
     pub(super) name: String,
+    /// What the device is called that had the name when weir was attached.
+    renamed: Option<String>,
     state: Option<Attached>,
     /// The twin on egress, while there is a class stage.
     egress: Option<Attached>,
@@ -59,15 +65,19 @@ fn candidates(
     }
 }
 
-fn find(name: &str, wanted: Option<Hook>) -> Result<Device, Error> {
-    let device = Device::find(name).map_err(|e| {
-        Error::Unsupported(match e.raw_os_error() {
-            Some(errno) if errno == rustix::io::Errno::NODEV.raw_os_error() => {
-                format!("there is no interface {name:?}; `ip link` lists them")
-            }
-            _ => format!("cannot look at interface {name:?}: {e}"),
-        })
-    })?;
+/// The device of this name, if there is one and the hook is for its kind.
+fn find(name: &str, wanted: Option<Hook>) -> Result<Option<Device>, Error> {
+    let device = match Device::find(name) {
+        Ok(device) => device,
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            return Ok(None);
+        }
+        Err(e) => {
+            return Err(Error::Unsupported(format!(
+                "cannot look at interface {name:?}: {e}"
+            )));
+        }
+    };
     if let Some(hook) = wanted
         && hook != Hook::Netfilter
         && !device.is_ethernet()
@@ -79,32 +89,78 @@ fn find(name: &str, wanted: Option<Hook>) -> Result<Device, Error> {
             hook.name()
         )));
     }
-    Ok(device)
+    Ok(Some(device))
 }
 
 impl Interface {
     pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            renamed: None,
             state: None,
             egress: None,
             note: String::new(),
         }
     }
 
-    /// Can weir protect an interface of this name? The check before anything
-    /// is changed.
+    /// Can weir protect an interface of this name, once it is there? The check
+    /// before anything is changed.
     pub(super) fn check(name: &str, wanted: Option<Hook>) -> Result<(), Error> {
         find(name, wanted).map(|_| ())
     }
 
     /// Would netfilter be tried first?
     pub(super) fn leads_to_netfilter(name: &str, wanted: Option<Hook>, advice: &Advice) -> bool {
-        find(name, wanted)
-            .is_ok_and(|device| candidates(wanted, advice, name, &device).0[0] == Hook::Netfilter)
+        find(name, wanted).is_ok_and(|device| {
+            device.is_some_and(|device| {
+                candidates(wanted, advice, name, &device).0[0] == Hook::Netfilter
+            })
+        })
     }
 
-    /// Attaches, or takes over what an earlier daemon attached.
+    /// The device that this is about: the one of the name, or else the one that
+    /// had it and is called otherwise by now.
+    fn device(
+        &mut self,
+        wanted: Option<Hook>,
+        links: &std::path::Path,
+    ) -> Result<Option<Device>, Error> {
+        self.renamed = None;
+        if let Some(device) = find(&self.name, wanted)? {
+            return Ok(Some(device));
+        }
+        let attached = match &self.state {
+            Some(attached) => Some(attached.ifindex),
+            None => attached_to(&self.name, links),
+        };
+        let Some(renamed) = attached.and_then(device::name_of) else {
+            return Ok(None);
+        };
+        let device = find(&renamed, wanted)?;
+        self.renamed = device.is_some().then_some(renamed);
+        Ok(device)
+    }
+
+    /// Is this the interface with that number, under another name?
+    pub(super) fn was(&self, index: u32) -> bool {
+        self.state.as_ref().is_some_and(|a| a.ifindex == index)
+    }
+
+    /// The device keeps the name that it was given.
+    pub(super) fn take_name(&mut self, name: &str, links: &std::path::Path) -> Result<(), Error> {
+        for attached in [&mut self.state, &mut self.egress].into_iter().flatten() {
+            let pin = pin_of(links, name, attached.hook);
+            rename_pin(&attached.pin, &pin)?;
+            attached.link = Link::open(&pin)?;
+            attached.pin = pin;
+        }
+        self.name = name.to_owned();
+        self.renamed = None;
+        Ok(())
+    }
+
+    /// Attaches, or takes over what an earlier daemon attached. An interface
+    /// that is not there is waited for: see [`Self::follow`].
     pub(super) fn attach(
         &mut self,
         wanted: Option<Hook>,
@@ -112,7 +168,10 @@ impl Interface {
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<(), Error> {
-        let device = find(&self.name, wanted)?;
+        let Some(device) = self.device(wanted, links)? else {
+            self.note = AWAY.to_owned();
+            return Ok(());
+        };
         let (hooks, why) = candidates(wanted, advice, &self.name, &device);
         self.note = why;
         self.attach_egress(hooks[0], &device, generation, links)?;
@@ -121,7 +180,12 @@ impl Interface {
                 continue;
             }
             let link = Link::open(&pin)?;
-            if self.state.is_none() && hooks.contains(&hook) && link.target()?.0 == device.index {
+            let fits = hook != Hook::Netfilter || !generation.has_decoys;
+            if self.state.is_none()
+                && fits
+                && hooks.contains(&hook)
+                && link.target()?.0 == device.index
+            {
                 if hook == Hook::Netfilter {
                     generation.judge_interface(device.index)?;
                 }
@@ -360,7 +424,22 @@ impl Interface {
     ) -> Result<bool, Error> {
         let index = Device::find(&self.name).map(|d| d.index).ok();
         if let Some(attached) = &self.state {
-            if index == Some(attached.ifindex) {
+            let renamed = match index {
+                // The name decides between two devices.
+                Some(_) => None,
+                None => device::name_of(attached.ifindex),
+            };
+            if index == Some(attached.ifindex) || renamed.is_some() {
+                if self.renamed != renamed {
+                    match &renamed {
+                        Some(name) => tracing::warn!(
+                            interface = self.name,
+                            "it is called {name} now, and protected as before"
+                        ),
+                        None => tracing::info!(interface = self.name, "it has its name again"),
+                    }
+                    self.renamed = renamed;
+                }
                 let lost = |a: &mut Attached| !a.link.is_there();
                 let ours = [self.state.take_if(lost), self.egress.take_if(lost)];
                 if ours.iter().all(Option::is_none) {
@@ -368,19 +447,26 @@ impl Interface {
                 }
                 tracing::warn!(interface = self.name, "somebody removed weir's filter");
             } else {
+                if let Some(name) = device::name_of(attached.ifindex) {
+                    tracing::warn!(
+                        interface = self.name,
+                        "another device has this name: the one that had it, {name} now, is no longer protected unless that name is configured"
+                    );
+                }
                 remove_pin(&attached.pin)?;
                 self.state = None;
                 if let Some(egress) = self.egress.take() {
                     remove_pin(&egress.pin)?;
                 }
-                self.note = "the interface is away".to_owned();
+                self.note = AWAY.to_owned();
+                self.renamed = None;
             }
         }
-        match index {
-            Some(_) => self
+        match index.is_some() || self.renamed.is_some() {
+            true => self
                 .attach(wanted, advice, generation, links)
                 .map(|()| true),
-            None => Ok(false),
+            false => Ok(false),
         }
     }
 
@@ -401,10 +487,11 @@ impl Interface {
             Err(e) if gone(&e) => return Ok(()),
             done => done?,
         }
-        let Ok(device) = find(&self.name, Some(attached.hook)) else {
+        let hook = attached.hook;
+        let Ok(Some(device)) = self.device(Some(hook), links) else {
             return Ok(());
         };
-        match self.attach_egress(attached.hook, &device, generation, links) {
+        match self.attach_egress(hook, &device, generation, links) {
             Err(Error::Kernel(e)) if gone(&e) => Ok(()),
             done => done,
         }
@@ -428,10 +515,19 @@ impl Interface {
     }
 
     pub(super) fn describe(&self) -> Attachment {
+        let mut note = self.note.clone();
+        if let Some(renamed) = &self.renamed {
+            note = match note.is_empty() {
+                true => format!("called {renamed} now"),
+                false => format!("called {renamed} now; {note}"),
+            };
+        }
         Attachment {
             interface: self.name.clone(),
             hook: self.hook().map_or("none", Hook::name).to_owned(),
-            note: self.note.clone(),
+            note,
+            present: self.state.is_some() || Device::find(&self.name).is_ok(),
+            renamed: self.renamed.clone(),
         }
     }
 }
@@ -440,6 +536,44 @@ fn end(link: Option<Link>) {
     if let Some(link) = link {
         link.detach();
     }
+}
+
+/// The number of the interface that what is pinned under this name is attached
+/// to; `None` when it is gone.
+fn attached_to(name: &str, links: &std::path::Path) -> Option<u32> {
+    let indices = pinned(links, name).into_iter().filter_map(|(_, pin)| {
+        let (index, _) = Link::open(&pin).ok()?.target().ok()?;
+        (index != 0).then_some(index)
+    });
+    indices.into_iter().next()
+}
+
+/// What an earlier daemon attached to a device that has one of these names by
+/// now is known by that name from here on.
+pub(super) fn follow_names(names: &[String], links: &std::path::Path) -> Result<(), Error> {
+    for (name, hook, pin) in all_pinned(links) {
+        if names.contains(&name) {
+            continue;
+        }
+        let Ok((index, _)) = Link::open(&pin).and_then(|link| link.target()) else {
+            continue;
+        };
+        if let Some(now) = device::name_of(index).filter(|now| names.contains(now)) {
+            rename_pin(&pin, &pin_of(links, &now, hook))?;
+        }
+    }
+    Ok(())
+}
+
+/// The interfaces that something is attached to, by their names now.
+pub(super) fn attached(links: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> = all_pinned(links)
+        .into_iter()
+        .filter_map(|(_, _, pin)| device::name_of(Link::open(&pin).ok()?.target().ok()?.0))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// Pins of this interface's links.
@@ -477,6 +611,13 @@ pub(super) fn remove_link(pin: &std::path::Path) -> Result<(), Error> {
         link.detach();
     }
     remove_pin(pin)
+}
+
+fn rename_pin(from: &std::path::Path, to: &std::path::Path) -> Result<(), Error> {
+    fs::rename(from, to).map_err(|e| {
+        let what = format!("rename the pin {} to {}", from.display(), to.display());
+        weir_kernel::Error::new(what, e).into()
+    })
 }
 
 fn remove_pin(pin: &std::path::Path) -> Result<(), Error> {

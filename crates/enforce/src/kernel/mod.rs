@@ -34,8 +34,8 @@ use weir_core::{
     Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
 };
 use weir_kernel::{
-    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
-    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
+    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, device::Device,
+    events::EventReader, fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 
 pub use weir_kernel::link::Hook;
@@ -115,8 +115,8 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
 /// nothing yet (see [`Backend::attach`]).
 ///
 /// # Errors
-/// Another daemon holds the instance; no permission; interfaces that do not
-/// exist; pins that are not whole.
+/// Another daemon holds the instance; no permission; interfaces that the hook is
+/// not for; pins that are not whole.
 pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         Interface::check(name, config.settings.backend.hook())?;
@@ -240,6 +240,13 @@ pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
     pins.join("current").exists()
 }
 
+/// The interfaces that an earlier daemon attached something to, by their names
+/// now.
+pub(crate) fn attached(pin_root: &Path, instance: &str) -> Vec<String> {
+    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    attach::attached(&pins.join("links"))
+}
+
 /// The instances that have pins here.
 pub(crate) fn instances(pin_root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(pin_root).into_iter().flatten().flatten();
@@ -345,6 +352,8 @@ impl Kernel {
         let tables = self.tables();
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
+        let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
+        attach::follow_names(&names, &links)?;
         for interface in interfaces.iter_mut() {
             interface.attach(hook, &advice, &tables.current, &links)?;
             fault::point("attach-between-interfaces");
@@ -363,17 +372,37 @@ impl Kernel {
         let tables = self.tables();
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
-        let mut added = Vec::new();
+        let mut added: Vec<Interface> = Vec::new();
+        // One that was renamed has the new name from here on, if that is asked
+        // for; first, for then its old one is another's.
         for name in &settings.interfaces {
-            let interface = match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => known,
+            if interfaces.iter().any(|i| i.name == *name) {
+                continue;
+            }
+            let Ok(device) = Device::find(name) else {
+                continue;
+            };
+            if let Some(renamed) = interfaces.iter_mut().find(|i| i.was(device.index)) {
+                renamed.take_name(name, &links)?;
+            }
+        }
+        for name in &settings.interfaces {
+            let (hook, advice) = (settings.backend.hook(), &settings.advice);
+            let attached = match interfaces.iter_mut().find(|i| i.name == *name) {
+                Some(known) => known.attach(hook, advice, &tables.current, &links),
                 None => {
                     added.push(Interface::new(name));
-                    added.last_mut().expect("just pushed")
+                    let new = added.last_mut().expect("just pushed");
+                    new.attach(hook, advice, &tables.current, &links)
                 }
             };
-            let (hook, advice) = (settings.backend.hook(), &settings.advice);
-            interface.attach(hook, advice, &tables.current, &links)?;
+            if let Err(error) = attached {
+                // Nobody would know of them.
+                for new in &mut added {
+                    new.detach(&links)?;
+                }
+                return Err(error);
+            }
         }
         for gone in interfaces
             .iter_mut()
@@ -620,7 +649,14 @@ impl Backend for Kernel {
         }
         drop(tables);
         drop(maintenance);
-        self.follow_interfaces()
+        match self.follow_interfaces() {
+            // One that came may be the first that only netfilter is for.
+            Err(Error::Unsupported(_)) if self.attached.load(Ordering::Relaxed) => {
+                let settings = self.settings().clone();
+                self.or_with_netfilter(&settings, || self.follow_interfaces())
+            }
+            outcome => outcome,
+        }
     }
 
     fn poll_events(

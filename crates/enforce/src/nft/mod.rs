@@ -124,6 +124,21 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
         .collect())
 }
 
+/// The interfaces that the table of an instance names.
+pub(crate) fn interfaces(instance: &str) -> Vec<String> {
+    let of_set = |to: &mut Batch| {
+        to.text(1, &table_of(instance).0);
+        to.text(2, "interfaces");
+    };
+    let named = |socket: Nftables| socket.dump(Kind::GetElements, of_set, table::read_elements);
+    let named = Nftables::open().and_then(named).unwrap_or_default();
+    let name = |(key, ..): table::Stored| {
+        let text = key.split(|byte| *byte == 0).next()?;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    named.into_iter().filter_map(name).collect()
+}
+
 /// The instances that have a table.
 pub(crate) fn instances() -> Vec<String> {
     let tables = |socket: Nftables| {

@@ -1,0 +1,196 @@
+//! A reload, all of it or nothing: what a configuration asks of the kernel is
+//! put there by the code of a start, before anything else of it is in force,
+//! and taken back by the same code when the kernel refuses some of it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_enforce::Choice;
+
+use crate::{
+    config::Config,
+    instance,
+    service::{Refusal, Service},
+    sinks::Sinks,
+    uplinks,
+    watch::Watches,
+    wiring::StartError,
+    worker::Workers,
+};
+
+/// Puts exemptions, decoy ports, geofence and lists of a configuration into
+/// force; nobody else may change them meanwhile.
+fn put_rules_alone(
+    service: &Service,
+    config: &Config,
+    alone: &Alone<'_>,
+) -> Result<(), StartError> {
+    service.refresh_exemptions_by(config)?;
+    service
+        .decoy
+        .apply(&alone.decoy, service, config.decoy.as_ref())?;
+    service.geography.configure(config.geofence.as_ref());
+    service.border.apply(&alone.border, service, config)?;
+    Ok(())
+}
+
+/// The same for a start.
+pub(crate) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
+    put_rules_alone(service, config, &Alone::of(service))
+}
+
+/// Held while a configuration is exchanged: what follows the host each second
+/// waits, and finds the next one.
+struct Alone<'a> {
+    uplinks: MutexGuard<'a, uplinks::State>,
+    decoy: MutexGuard<'a, ()>,
+    border: MutexGuard<'a, ()>,
+}
+
+impl<'a> Alone<'a> {
+    fn of(service: &'a Service) -> Self {
+        Self {
+            uplinks: service.uplinks.change(),
+            decoy: service.decoy.change(),
+            border: service.border.change(),
+        }
+    }
+}
+
+/// Has the kernel enforce another configuration. What it does without goes
+/// before the backend changes, for the next one may not have it; what it asks
+/// for comes after.
+fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
+    if config.decoy.is_none() {
+        service.decoy.apply(&alone.decoy, service, None)?;
+    }
+    if config.geofence.is_none() {
+        service.border.apply(&alone.border, service, config)?;
+    }
+    let settings = alone.uplinks.settings(&config.enforcement);
+    if alone.uplinks.in_force() != Some(&settings) {
+        // Half of it may be, if it is refused.
+        alone.uplinks.put_in_force(None);
+        service.backend.reconfigure(&settings)?;
+        alone.uplinks.put_in_force(Some(settings));
+    }
+    put_rules_alone(service, config, alone)
+}
+
+/// Carries out a reload, all of it or nothing.
+pub struct Reloader {
+    service: Arc<Service>,
+    workers: Mutex<Workers>,
+    watches: Mutex<Watches>,
+    sinks: Mutex<Sinks>,
+}
+
+impl Reloader {
+    /// Runs sinks and watches of the configuration in force, beside its workers.
+    pub fn new(service: Arc<Service>, workers: Workers) -> Self {
+        let reloader = Self {
+            service,
+            workers: Mutex::new(workers),
+            watches: Mutex::default(),
+            sinks: Mutex::default(),
+        };
+        reloader.run_sinks();
+        reloader.run_watches();
+        reloader
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().expect("no holder of this lock panics")
+    }
+
+    /// Reads the configuration again and puts it into force; returns its
+    /// warnings.
+    pub fn reload(&self) -> Result<Vec<String>, Refusal> {
+        let refuse = |why: String| Refusal::Reload(why);
+        let mut workers = self.workers();
+        let old = self.service.config();
+        let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
+        let mut restart = old.restart_needed(&new);
+        if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
+            restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
+        }
+        if !restart.is_empty() {
+            return Err(refuse(format!(
+                "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",
+                new.file.display(),
+                restart.join(", ")
+            )));
+        }
+        let new = Arc::new(new);
+        {
+            let mut alone = Alone::of(&self.service);
+            let changed = enforce(&self.service, &new, &mut alone)
+                .and_then(|()| Ok(workers.replace(&self.service, &old, &new)?));
+            if let Err(error) = changed {
+                self.roll_back(&old, &mut alone);
+                return Err(refuse(error.to_string()));
+            }
+            self.service.set_config(new.clone());
+        }
+        for about in ["reload", "allow-list", "decoy", "classes"] {
+            self.service.alerts.clear(about);
+        }
+        self.service.lists.configure(&new.lists);
+        self.run_sinks();
+        self.run_watches();
+        self.service.decoy.configure(&self.service);
+        // Lists that are new, or are no more.
+        if let Err(error) = self.service.border.follow(&self.service) {
+            self.service.alerts.raise("classes", error.to_string());
+        }
+        if let Err(error) = self.service.refresh_exemptions() {
+            self.service.alerts.raise("allow-list", error.to_string());
+        }
+        tracing::info!("reloaded {}", new.file.display());
+        for warning in &new.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(new.warnings.clone())
+    }
+
+    /// The old configuration was in force a moment ago: that the kernel refuses
+    /// it now is an alert, until a reload is done.
+    fn roll_back(&self, old: &Config, alone: &mut Alone<'_>) {
+        if let Err(error) = enforce(&self.service, old, alone) {
+            let message = format!(
+                "after a refused reload the configuration before it is not wholly in force: {error}"
+            );
+            self.service.alerts.raise("reload", message);
+        }
+    }
+
+    fn watches(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().expect("no holder of this lock panics")
+    }
+
+    /// Has the watches of the configuration in force run, and no others.
+    fn run_watches(&self) {
+        self.watches().run(&self.service, &self.service.config());
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, Sinks> {
+        self.sinks.lock().expect("no holder of this lock panics")
+    }
+
+    /// The same for sinks.
+    fn run_sinks(&self) {
+        let (service, mut sinks) = (&self.service, self.sinks());
+        sinks.run(&service.events, &service.alerts, &service.config());
+        service.set_sinks(sinks.inlets().collect());
+    }
+
+    /// Ends watches and workers.
+    pub fn stop(&self) {
+        self.watches().stop();
+        self.workers().stop();
+    }
+
+    /// The last to end: they are told of the end.
+    pub fn stop_sinks(&self) {
+        self.sinks().stop();
+    }
+}

@@ -1,0 +1,217 @@
+//! Which interfaces are protected: those that were typed, or with `"auto"` those
+//! that have, or had, a default route. Reload and the look at the routes each
+//! second change that by turns, never from what the other one has replaced; so
+//! nothing is let go of because a route is away for a moment, and what is not
+//! there yet is waited for, with an alert where it was named.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard},
+};
+
+use weir_enforce::{Attachment, Choice, Settings, switch::Place};
+
+use crate::{
+    alerts::Alerts,
+    config::{self, Config, Enforcement},
+    service::Service,
+};
+
+/// What alerts about routes, and about interfaces that cannot be had, are about.
+const ABOUT: &str = "interfaces";
+
+/// The one owner of what is typed and what the routes say.
+#[derive(Default)]
+pub struct Uplinks(Mutex<State>);
+
+/// Held while settings change, from the look at the configuration until the
+/// next one is in force.
+#[derive(Default)]
+pub struct State {
+    /// Have had a default route, or were protected when there was none.
+    routed: BTreeSet<String>,
+    /// What the backend was told last.
+    in_force: Option<Settings>,
+    /// Interfaces that there is an alert about.
+    told: BTreeSet<String>,
+}
+
+impl State {
+    /// What a configuration asks for at this moment.
+    pub fn settings(&mut self, enforcement: &Enforcement) -> Settings {
+        self.settings_with(enforcement, &config::with_default_route())
+    }
+
+    fn settings_with(&mut self, enforcement: &Enforcement, routes: &[String]) -> Settings {
+        let mut interfaces = enforcement.interfaces.clone();
+        if enforcement.auto {
+            if routes.is_empty() && self.routed.is_empty() {
+                // No route is no reason to let go of anything.
+                let held = self.in_force.iter().flat_map(|s| &s.interfaces);
+                self.routed.extend(held.cloned());
+            }
+            self.routed.extend(routes.iter().cloned());
+            interfaces = self.routed.iter().cloned().collect();
+        }
+        Settings {
+            interfaces,
+            backend: enforcement.backend,
+            advice: enforcement.advice.clone(),
+            max_bans: enforcement.max_bans,
+            observe: enforcement.observe,
+        }
+    }
+
+    /// What the backend has been told.
+    pub fn in_force(&self) -> Option<&Settings> {
+        self.in_force.as_ref()
+    }
+
+    /// It has been told this; `None` where nobody knows any more.
+    pub fn put_in_force(&mut self, settings: Option<Settings>) {
+        self.in_force = settings;
+    }
+}
+
+impl Uplinks {
+    /// For a change of settings; held until it is over.
+    pub fn change(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    /// The settings of a start. With `"auto"` and no default route those stay
+    /// protected that an earlier daemon protects.
+    pub fn begin(&self, place: &mut Place, enforcement: &Enforcement) {
+        let mut state = self.change();
+        let routes = config::with_default_route();
+        if enforcement.auto && routes.is_empty() {
+            state.routed.extend(weir_enforce::switch::protected(place));
+        }
+        place.settings = state.settings_with(enforcement, &routes);
+        state.put_in_force(Some(place.settings.clone()));
+    }
+
+    /// Once a second: protects what has got a default route since, and tells of
+    /// what is not as it was configured.
+    pub fn follow(&self, service: &Service) {
+        let mut state = self.change();
+        let config = service.config();
+        if config.enforcement.backend == Choice::DryRun {
+            return;
+        }
+        let wanted = state.settings(&config.enforcement);
+        let mut refused = Vec::new();
+        if state.in_force.as_ref() != Some(&wanted) {
+            let before = state.in_force.clone();
+            match service.backend.reconfigure(&wanted) {
+                Ok(()) => state.put_in_force(Some(wanted)),
+                Err(_) => refused = one_by_one(&mut state, service, &wanted),
+            }
+            if let Some(now) = state.in_force().filter(|now| Some(*now) != before.as_ref()) {
+                tracing::info!("protected interfaces: {}", now.interfaces.join(", "));
+            }
+        }
+        let attachments = service.backend.attachments();
+        if config.enforcement.auto && attachments.iter().all(|one| !one.present) {
+            refused.push("no interface has a default route yet: nothing is protected".to_owned());
+        }
+        match refused.is_empty() {
+            true => service.alerts.clear(ABOUT),
+            false => service.alerts.raise(ABOUT, refused.join("; ")),
+        }
+        tell(&mut state, &service.alerts, &config, &attachments);
+    }
+}
+
+/// One that cannot be protected keeps no other from it.
+fn one_by_one(state: &mut State, service: &Service, wanted: &Settings) -> Vec<String> {
+    let mut good = wanted.clone();
+    let held = state.in_force().map(|s| s.interfaces.clone());
+    good.interfaces = held.unwrap_or_default();
+    let mut refused = Vec::new();
+    for name in &wanted.interfaces {
+        if good.interfaces.contains(name) {
+            continue;
+        }
+        good.interfaces.push(name.clone());
+        if let Err(error) = service.backend.reconfigure(&good) {
+            good.interfaces.pop();
+            refused.push(error.to_string());
+        }
+    }
+    good.interfaces.sort();
+    state.put_in_force(Some(good));
+    refused
+}
+
+/// An alert for each named interface that is away, or renamed.
+fn tell(state: &mut State, alerts: &Alerts, config: &Config, attachments: &[Attachment]) {
+    let mut told = BTreeSet::new();
+    for one in attachments.iter().filter(|_| !config.enforcement.auto) {
+        let name = &one.interface;
+        let message = match (&one.renamed, one.present) {
+            (Some(renamed), _) => {
+                format!(
+                    "it is called {renamed} now, and protected as before: name that in interfaces"
+                )
+            }
+            (None, false) => format!(
+                "there is no interface {name:?}: it is protected as soon as it is there; this host has: {}",
+                config::interfaces().join(", ")
+            ),
+            (None, true) => continue,
+        };
+        alerts.raise(&format!("interface:{name}"), message);
+        told.insert(name.clone());
+    }
+    for over in state.told.difference(&told) {
+        alerts.clear(&format!("interface:{over}"));
+    }
+    state.told = told;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Host;
+
+    fn enforcement(interfaces: &str) -> Enforcement {
+        let text = format!("interfaces = {interfaces}\n");
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        config.enforcement
+    }
+
+    fn names(state: &mut State, enforcement: &Enforcement, routes: &[&str]) -> String {
+        let routes: Vec<_> = routes.iter().map(|name| (*name).to_owned()).collect();
+        let settings = state.settings_with(enforcement, &routes);
+        let names = settings.interfaces.join(" ");
+        state.put_in_force(Some(settings));
+        names
+    }
+
+    #[test]
+    fn a_route_that_is_away_lets_go_of_nothing() {
+        let (auto, typed) = (enforcement("\"auto\""), enforcement("[\"lo\"]"));
+        let mut state = State::default();
+        assert_eq!(names(&mut state, &auto, &[]), "");
+        assert_eq!(names(&mut state, &auto, &["eth0"]), "eth0");
+        assert_eq!(names(&mut state, &auto, &["wwan0"]), "eth0 wwan0");
+        // A reload while there is none; then what is typed, and back.
+        assert_eq!(names(&mut state, &auto, &[]), "eth0 wwan0");
+        assert_eq!(names(&mut state, &typed, &["eth0"]), "lo");
+        assert_eq!(names(&mut state, &auto, &[]), "eth0 wwan0");
+    }
+
+    #[test]
+    fn auto_keeps_what_was_typed_until_there_is_a_route() {
+        let (auto, typed) = (enforcement("\"auto\""), enforcement("[\"lo\"]"));
+        let mut state = State::default();
+        assert_eq!(names(&mut state, &typed, &[]), "lo");
+        assert_eq!(names(&mut state, &auto, &[]), "lo");
+        let mut state = State::default();
+        assert_eq!(names(&mut state, &typed, &[]), "lo");
+        assert_eq!(names(&mut state, &auto, &["eth0"]), "eth0");
+    }
+}
