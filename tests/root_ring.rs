@@ -289,6 +289,32 @@ fn root_a_strangers_segment_is_read_only_if_allowed() {
     site.drops_soon(ATTACKER[0]);
 }
 
+/// Issue 13, R9: who owns the directory decides what is in it.
+#[test]
+fn root_a_strangers_directory_is_read_only_if_allowed() {
+    if skipped(&[]) {
+        return;
+    }
+    const STRANGER: u32 = 54321;
+    let site = Site::new();
+    let _server = site.server();
+    let ring = Ring::new();
+    let mut writer = ring.writer("ours");
+    chown(ring.path(), Some(STRANGER), None).unwrap();
+    let weir = Weir::start(&site.host, &ring.config(""));
+    write(&mut writer, ATTACKER[0], 3);
+    alert(
+        &weir,
+        &ring.path().join("."),
+        "the directory belongs to user 54321",
+    );
+    assert_eq!(counted(&weir, ATTACKER[0]), 0);
+    weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
+    weir.ask(&["reload"]).done();
+    write(&mut writer, OTHER[0], 3);
+    site.drops_soon(OTHER[0]);
+}
+
 /// Printed, not asserted: a busy machine says nothing about weir.
 #[test]
 fn root_from_record_to_ban_in_the_kernel() {

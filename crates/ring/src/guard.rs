@@ -8,20 +8,50 @@
 
 use std::sync::Once;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
-/// Mappings guarded at the same time. More are mapped without.
-const PLACES: usize = 1024;
+use crate::error::{Error, ErrorKind, Result};
 
+/// Mappings guarded at the same time, some rings with all the segments that a
+/// set may have. One more is refused: it could end the process.
+const PLACES: usize = 8192;
+
+/// The handler may look at a place while another thread hands it on: `version`
+/// is odd meanwhile, and a range counts only if it was the same, and even,
+/// before and after it was read.
 struct Place {
+    version: AtomicUsize,
     start: AtomicUsize,
     length: AtomicUsize,
     hit: AtomicBool,
     taken: AtomicBool,
 }
 
+impl Place {
+    /// By the one who has taken it.
+    fn set(&self, start: usize, length: usize) {
+        let version = self.version.load(Relaxed);
+        self.version.store(version.wrapping_add(1), Relaxed);
+        fence(Release);
+        self.start.store(start, Relaxed);
+        self.length.store(length, Relaxed);
+        self.version.store(version.wrapping_add(2), Release);
+    }
+
+    /// Start and length, if they belong together. The range of a thread that is
+    /// using it does not change, so that thread's handler always gets it.
+    fn range(&self) -> Option<(usize, usize)> {
+        let before = self.version.load(Acquire);
+        let (start, length) = (self.start.load(Relaxed), self.length.load(Relaxed));
+        fence(Acquire);
+        let same = self.version.load(Relaxed) == before && before.is_multiple_of(2);
+        (same && length > 0).then_some((start, length))
+    }
+}
+
 static TABLE: [Place; PLACES] = [const {
     Place {
+        version: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
         hit: AtomicBool::new(false),
@@ -50,18 +80,23 @@ impl Guard {
         Guard { place: None }
     }
 
-    pub(crate) fn new(start: usize, length: usize) -> Guard {
+    pub(crate) fn new(start: usize, length: usize) -> Result<Guard> {
         if !ENABLED.load(Relaxed) {
-            return Guard::none();
+            return Ok(Guard::none());
         }
         INSTALL.call_once(install);
-        let place = TABLE.iter().find(|place| !place.taken.swap(true, AcqRel));
-        if let Some(place) = place {
-            place.hit.store(false, Relaxed);
-            place.start.store(start, Relaxed);
-            place.length.store(length, Release);
-        }
-        Guard { place }
+        let free = |place: &&Place| !place.taken.load(Relaxed) && !place.taken.swap(true, AcqRel);
+        let Some(place) = TABLE.iter().find(free) else {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "this process has {PLACES} segments mapped: no more are guarded against being cut short"
+                ),
+            ));
+        };
+        place.hit.store(false, Relaxed);
+        place.set(start, length);
+        Ok(Guard { place: Some(place) })
     }
 
     /// Whether pages were missing.
@@ -73,7 +108,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            place.length.store(0, Release);
+            place.set(0, 0);
             place.taken.store(false, Release);
         }
     }
@@ -103,9 +138,10 @@ extern "C" fn on_sigbus(
     // SAFETY: the kernel passes a valid `siginfo` to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     for place in &TABLE {
-        let length = place.length.load(Acquire);
-        let start = place.start.load(Relaxed);
-        if length == 0 || address.wrapping_sub(start) >= length {
+        let Some((start, length)) = place.range() else {
+            continue;
+        };
+        if address.wrapping_sub(start) >= length {
             continue;
         }
         // SAFETY: replaces a mapping that is ours, whose file is gone from
@@ -154,5 +190,53 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
             let handler: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
             handler(signal);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 13, 25: a length of one range with the start of another would have
+    /// the handler wipe what is none of it.
+    #[test]
+    fn a_range_is_never_read_torn() {
+        static PLACE: Place = Place {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            length: AtomicUsize::new(0),
+            hit: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+        };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1..200_000 {
+                    PLACE.set(n, n * 3);
+                }
+                done.store(true, Release);
+            });
+            let mut seen = 0;
+            while !done.load(Acquire) {
+                if let Some((start, length)) = PLACE.range() {
+                    assert_eq!(length, start * 3);
+                    seen += 1;
+                }
+            }
+            println!("{seen} ranges seen");
+        });
+        assert_eq!(PLACE.range(), Some((199_999, 599_997)));
+    }
+
+    #[test]
+    fn what_cannot_be_guarded_is_refused() {
+        let mut guards: Vec<_> = (1..)
+            .map_while(|n| Guard::new(n << 20, 4096).ok())
+            .collect();
+        assert!(guards.len() > 4 * 1024, "{}", guards.len());
+        let refused = Guard::new(1, 1).map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        guards.pop();
+        assert!(Guard::new(1, 1).is_ok());
     }
 }

@@ -259,7 +259,7 @@ impl Glimpse {
             return Err(too_short(length));
         }
         let map = Map::of(&file, None)?;
-        let guard = Guard::new(map.base.as_ptr() as usize, map.length);
+        let guard = Guard::new(map.base.as_ptr() as usize, map.length)?;
         let header = map.load_header();
         let policy = header.check(length)?;
         Ok(Glimpse {
@@ -305,7 +305,7 @@ impl Segment {
         let header = {
             let map = Map::of(&file, None)?;
             // Cut between here and there: the guard holds.
-            let _guard = Guard::new(map.base.as_ptr() as usize, map.length);
+            let _guard = Guard::new(map.base.as_ptr() as usize, map.length)?;
             map.load_header()
         };
         let policy = header.check(length)?;
@@ -313,7 +313,7 @@ impl Segment {
         let guard = if sys::is_sealed(&file) {
             Guard::none()
         } else {
-            Guard::new(map.base.as_ptr() as usize, map.length)
+            Guard::new(map.base.as_ptr() as usize, map.length)?
         };
         if map.load_header() != header || size(&file)? != length {
             return Err(Error::new(

@@ -129,6 +129,17 @@ impl Set {
     /// themselves ten times a second.
     pub fn rescan(&self) -> Result<()> {
         self.looked.store(sys::coarse_interval(), Relaxed);
+        // Whoever owns the directory says what is in it: removes segments, puts
+        // others of the same owner in their place.
+        let owner = fs::metadata(&self.directory).map(|meta| self.options.owner.check(meta.uid()));
+        if let Ok(Err(stranger)) = owner {
+            *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = vec![Trouble {
+                name: ".".into(),
+                why: format!("the directory {stranger}"),
+                bad: false,
+            }];
+            return Ok(());
+        }
         let mut found = Vec::new();
         match fs::read_dir(&self.directory) {
             Ok(entries) => {
