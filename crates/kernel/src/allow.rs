@@ -40,8 +40,9 @@ impl AllowList {
         [v4, v6, &self.hint_map]
     }
 
-    /// Makes the kernel's allow list equal to `wanted`: additions first, so
-    /// that nobody who stays allowed is dropped in between.
+    /// Makes the kernel's allow list equal to `wanted`. Who was and stays allowed
+    /// is so all the time: what only leaves goes first, which makes room; then
+    /// comes what is new, and last goes what something new covers.
     pub fn write(&self, wanted: &PrefixSet) -> Result<()> {
         let mut bits = vec![0u64; 2 * HINT_WORDS];
         for prefix in wanted.iter() {
@@ -50,30 +51,68 @@ impl AllowList {
         for (index, word) in bits.iter().enumerate() {
             self.hint.set_bits(index, *word);
         }
-        let mut keep = [Vec::new(), Vec::new()];
+        let mut keys = [Vec::new(), Vec::new()];
         for prefix in wanted.iter() {
             let (family, key) = trie_key(prefix);
-            self.tries[family]
-                .update(&key, &[1], MapFlags::ANY)
-                .context(|| format!("allow {prefix}"))?;
-            keep[family].push(key);
+            keys[family].push(key);
         }
-        for (map, mut keep) in self.tries.iter().zip(keep) {
-            keep.sort_unstable();
-            let stale: Vec<_> = map
-                .keys()
-                .filter(|key| keep.binary_search(key).is_err())
-                .collect();
-            for key in stale {
-                map.delete(&key)
-                    .context(|| "take a prefix off the allow list".into())?;
-            }
+        for (map, mut keys) in self.tries.iter().zip(keys) {
+            keys.sort_unstable();
+            write_trie(map, &keys, wanted)?;
         }
         for (index, word) in bits.into_iter().enumerate() {
             self.hint.store(index, word);
         }
         Ok(())
     }
+}
+
+/// `keys`: those of `wanted`, sorted.
+fn write_trie(map: &MapHandle, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<()> {
+    let mut held: Vec<Vec<u8>> = map.keys().collect();
+    held.sort_unstable();
+    let stale = held.iter().filter(|key| keys.binary_search(key).is_err());
+    let (mut covered, leaving): (Vec<_>, Vec<_>) =
+        stale.partition(|key| prefix_of(key).is_some_and(|p| wanted.covering(p).is_some()));
+    let delete = |key: &Vec<u8>| {
+        map.delete(key)
+            .context(|| "take a prefix off the allow list".into())
+    };
+    leaving.into_iter().try_for_each(delete)?;
+    let mut new: Vec<&Vec<u8>> = keys
+        .iter()
+        .filter(|key| held.binary_search(key).is_err())
+        .collect();
+    // The widest first: they cover what must make room.
+    new.sort_unstable_by_key(|key| prefix_of(key).map(Prefix::bits));
+    for key in new {
+        let put = || {
+            map.update(key, &[1], MapFlags::ANY)
+                .context(|| match prefix_of(key) {
+                    Some(prefix) => format!("allow {prefix}"),
+                    None => "allow a prefix".into(),
+                })
+        };
+        if let Err(full) = put() {
+            if covered.is_empty() {
+                return Err(full);
+            }
+            covered.drain(..).try_for_each(delete)?;
+            put()?;
+        }
+    }
+    covered.into_iter().try_for_each(delete)
+}
+
+/// The way back from [`trie_key`].
+fn prefix_of(key: &[u8]) -> Option<Prefix> {
+    let (bits, addr) = key.split_first_chunk::<4>()?;
+    let bits = u8::try_from(u32::from_ne_bytes(*bits)).ok()?;
+    let addr: IpAddr = match addr.len() {
+        4 => <[u8; 4]>::try_from(addr).ok()?.into(),
+        _ => <[u8; 16]>::try_from(addr).ok()?.into(),
+    };
+    Prefix::new(addr, bits)
 }
 
 fn trie_key(prefix: Prefix) -> (usize, Vec<u8>) {
@@ -130,6 +169,21 @@ mod tests {
                 let upper = (a.to_bits() >> 96) as u32;
                 65_536 + ((upper ^ upper >> 16) & 0xffff) as usize
             }
+        }
+    }
+
+    #[test]
+    fn a_key_says_its_prefix() {
+        for text in [
+            "0.0.0.0/0",
+            "10.1.2.3",
+            "10.1.0.0/16",
+            "::/0",
+            "2001:db8::/32",
+            "::1",
+        ] {
+            let prefix: Prefix = text.parse().expect("a prefix");
+            assert_eq!(prefix_of(&trie_key(prefix).1), Some(prefix));
         }
     }
 

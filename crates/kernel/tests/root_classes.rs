@@ -447,6 +447,50 @@ fn root_outbound_flows_are_judged_by_where_they_go() {
     }
 }
 
+/// Issue 13, 10: additions before deletions found no room for good.
+#[test]
+fn root_an_allow_list_changes_at_its_cap() {
+    // Who is not allowed is dropped.
+    let denied = ["11.0.0.0/8", "2a00::/16"];
+    let path = Path::new(&[], &[("bad", "all", Direction::Both, &denied)]);
+    let many = |first: u32, count: u32| (first..first + count).map(|n| (0x0b00_0000 + 2 * n, n));
+    let v4 = |first, count| {
+        many(first, count).map(|(n, _)| Prefix::host(std::net::Ipv4Addr::from_bits(n).into()))
+    };
+    let v6 = |first, count| {
+        many(first, count).map(|(_, n)| {
+            let bits = 0x2a00_u128 << 112 | u128::from(n) << 64;
+            Prefix::host(std::net::Ipv6Addr::from_bits(bits).into())
+        })
+    };
+    let both = |first, count| v4(first, count).chain(v6(first, count));
+    let allow = &path.generation.allow;
+    let full = 65_536;
+    // A tenth of it is new, all of it is.
+    for first in [0, full / 10, full / 5, 2 * full] {
+        let wanted: PrefixSet = both(first, full).collect();
+        allow.write(&wanted).unwrap();
+        for (n, _) in [many(first, full).next(), many(first, full).next_back()]
+            .into_iter()
+            .flatten()
+        {
+            let addr = std::net::Ipv4Addr::from_bits(n).to_string();
+            path.inbound(&from(&addr).udp(999, 22), Reason::Allowed);
+        }
+    }
+    // What makes room is covered by what comes.
+    let covering = ["11.0.0.0/8", "2a00::/16"].map(|p| p.parse().unwrap());
+    let elsewhere = both(1 << 23, full - 1).chain(covering);
+    allow.write(&elsewhere.collect()).unwrap();
+    for allowed in ["11.4.0.0", "2a00:0:2::"] {
+        path.inbound(&from(allowed).udp(999, 22), Reason::Allowed);
+    }
+    // And it is refused when there is no room.
+    assert!(allow.write(&v4(0, full + 1).collect()).is_err());
+    allow.write(&v4(0, 1).collect()).unwrap();
+    path.inbound(&from("11.0.0.0").udp(999, 22), Reason::Allowed);
+}
+
 #[test]
 fn root_the_allow_list_wins_and_bans_come_first() {
     let path = Path::new(
