@@ -1,5 +1,5 @@
-//! Nobody locks the administrator out: where root is logged in from, and the
-//! host's resolvers, no log line and no `weir ban` bans; the former nor for the
+//! Nobody locks the administrator out: where root, and who may become root, is
+//! logged in from, and the host's resolvers, no log line and no `weir ban` bans; the former nor for the
 //! grace time after the logout. Real sshd writes utmp; then entries made by
 //! hand, for what sshd does not write. (Own addresses, gateways: root_config.)
 
@@ -189,7 +189,10 @@ fn root_nobody_bans_a_resolver() {
         CUSTOMER.map(|who| format!("nameserver {who}\n")).concat(),
     )
     .unwrap();
-    weir.view = View::default().instead_of("/etc/resolv.conf", &resolv);
+    fs::create_dir(weir.path("run")).unwrap();
+    weir.view = View::default()
+        .instead_of("/etc/resolv.conf", &resolv)
+        .instead_of("/run", weir.path("run"));
     weir.run();
     for (n, who) in CUSTOMER.into_iter().enumerate() {
         fails_unharmed(&weir, who, 5 * n as u64, "it is a resolver of this host");
@@ -206,4 +209,61 @@ fn root_nobody_bans_a_resolver() {
         weir.ask(&["ban", OTHER[family]]).refused(&["resolver"]);
     }
     assert_eq!(weir.banned().len(), 2);
+    // Behind a stub on this host: those that it asks.
+    fs::write(&resolv, "nameserver 127.0.0.53\n").unwrap();
+    for who in OTHER {
+        bannable_soon(&weir, who);
+    }
+    let behind = weir.path("run/systemd/resolve");
+    fs::create_dir_all(&behind).unwrap();
+    let real = ATTACKER.map(|who| format!("nameserver {who}\n")).concat();
+    fs::write(behind.join("resolv.conf"), real).unwrap();
+    for who in ATTACKER {
+        soon("the real resolver to be exempt", || {
+            let reason = weir.why(who)["exempt"]["reason"].clone();
+            let reason = reason.as_str().unwrap_or_default();
+            reason
+                .contains("/run/systemd/resolve/resolv.conf")
+                .then_some(())
+        });
+    }
+}
+
+/// Issue 13, 24: cloud hosts log in as somebody who may become root.
+#[test]
+fn root_who_may_become_root_is_not_locked_out() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let write = |name: &str, text: &str| {
+        fs::write(weir.path(name), text).unwrap();
+        weir.path(name)
+    };
+    let passwd = write(
+        "passwd",
+        "root:x:0:0::/root:/bin/sh\ndebian:x:1000:1000::/:/bin/sh\neve:x:1001:1001::/:/bin/sh\n",
+    );
+    let group = write("group", "root:x:0:\nsudo:x:27:debian\n");
+    fs::create_dir_all(weir.path("run/systemd/sessions")).unwrap();
+    for (session, uid, from) in [
+        ("1", 1000, ATTACKER[0]),
+        ("2", 1000, ATTACKER[1]),
+        ("3", 1001, CUSTOMER[0]),
+        ("4", 1001, CUSTOMER[1]),
+    ] {
+        let text = format!("UID={uid}\nREMOTE=1\nREMOTE_HOST={from}\n");
+        fs::write(weir.path("run/systemd/sessions").join(session), text).unwrap();
+    }
+    weir.view = View::default()
+        .instead_of("/run", weir.path("run"))
+        .instead_of("/etc/passwd", passwd)
+        .instead_of("/etc/group", group);
+    weir.run();
+    for (family, who) in ATTACKER.into_iter().enumerate() {
+        let because = "debian (of the group sudo) is, or was within 3s, logged in from it";
+        fails_unharmed(&weir, who, 5 * family as u64, because);
+        weir.ask(&["ban", CUSTOMER[family]]).done();
+    }
 }

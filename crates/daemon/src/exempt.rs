@@ -1,14 +1,16 @@
 //! Who can never be banned, by any producer: this host's own addresses, its
-//! gateways and resolvers, the peers of root's logins (for a grace time after
-//! them), and the allow lists of the configuration, of run time and of files or
+//! gateways and resolvers, the peers of administrators' logins (`logins`; for a
+//! grace time after them), and the allow lists of the configuration, of run time and of files or
 //! servers (`lists`). All of them together are the backend's allow list. Reading
 //! them again is cheap enough for each second.
+
+mod logins;
 
 use std::{
     collections::BTreeMap,
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{Arc, RwLock},
+    net::IpAddr,
+    sync::{Arc, Mutex, RwLock},
     time::{Duration, Instant},
 };
 
@@ -151,11 +153,44 @@ impl Exempt {
     }
 }
 
+/// Whether the backend has the exemptions in force.
+#[derive(Default)]
+pub struct Written(Mutex<bool>);
+
+impl Written {
+    /// Has them written if they have `changed`, or if the last time failed.
+    pub fn follow<E>(&self, changed: bool, write: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut written = self.0.lock().expect("no holder of this lock panics");
+        *written &= !changed;
+        if !*written {
+            write()?;
+            *written = true;
+        }
+        Ok(())
+    }
+}
+
 /// Puts the list together and remembers when each login was last seen.
 #[derive(Default)]
 pub struct Gatherer {
-    logins: BTreeMap<IpAddr, Instant>,
+    logins: BTreeMap<IpAddr, Login>,
 }
+
+/// Somebody's who may become root.
+struct Login {
+    who: String,
+    seen: Instant,
+}
+
+/// Where the servers are that a resolver on this host asks: systemd-resolved,
+/// NetworkManager, resolvconf and dnsmasq write them like resolv.conf.
+const UPSTREAM: [&str; 5] = [
+    "/run/systemd/resolve/resolv.conf",
+    "/run/NetworkManager/no-stub-resolv.conf",
+    "/run/NetworkManager/resolv.conf",
+    "/run/dnsmasq/resolv.conf",
+    "/run/resolvconf/resolv.conf",
+];
 
 /// More peers than this are not remembered: the oldest go.
 const MAX_LOGINS: usize = 1024;
@@ -174,22 +209,26 @@ impl Gatherer {
         for addr in crate::config::default_gateways() {
             list.add(Prefix::host(addr), "it is the default gateway");
         }
-        for addr in resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()) {
-            list.add(
-                Prefix::host(addr),
-                "it is a resolver of this host (/etc/resolv.conf)",
-            );
+        for file in ["/etc/resolv.conf"].iter().chain(&UPSTREAM) {
+            for addr in resolvers(&fs::read_to_string(file).unwrap_or_default()) {
+                list.add(
+                    Prefix::host(addr),
+                    format!("it is a resolver of this host ({file})"),
+                );
+            }
         }
         if config.lockout.logins {
-            for addr in root_logins() {
-                self.logins.insert(addr.to_canonical(), now);
+            for (who, addr) in logins::now() {
+                let login = Login { who, seen: now };
+                self.logins.insert(addr.to_canonical(), login);
             }
             self.expire(config.lockout.grace, now);
-            for addr in self.logins.keys() {
+            for (addr, login) in &self.logins {
                 list.add(
                     Prefix::host(*addr),
                     format!(
-                        "root is, or was within {}, logged in from it",
+                        "{} is, or was within {}, logged in from it",
+                        crate::escape(&login.who),
                         crate::config::duration_text(config.lockout.grace)
                     ),
                 );
@@ -214,9 +253,9 @@ impl Gatherer {
 
     fn expire(&mut self, grace: Duration, now: Instant) {
         self.logins
-            .retain(|_, seen| now.duration_since(*seen) <= grace);
+            .retain(|_, login| now.duration_since(login.seen) <= grace);
         while self.logins.len() > MAX_LOGINS {
-            let oldest = self.logins.iter().min_by_key(|(_, seen)| **seen);
+            let oldest = self.logins.iter().min_by_key(|(_, login)| login.seen);
             let Some(oldest) = oldest.map(|(addr, _)| *addr) else {
                 break;
             };
@@ -255,105 +294,29 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// From where root is logged in now: by utmp, and by logind where there is no utmp.
-fn root_logins() -> Vec<IpAddr> {
-    let mut peers = fs::read("/run/utmp").map_or_else(|_| Vec::new(), |b| utmp_root_peers(&b));
-    if let Ok(sessions) = fs::read_dir("/run/systemd/sessions") {
-        for session in sessions.flatten().take(4096) {
-            if let Ok(text) = fs::read_to_string(session.path()) {
-                peers.extend(session_root_peer(&text));
-            }
-        }
-    }
-    peers
-}
-
-/// glibc's `struct utmp`: ut_type, ut_line, ut_id, ut_user, ut_host, ut_exit,
-/// ut_session, ut_tv, ut_addr_v6. The two before the last are 32 bits wide
-/// except on aarch64, which has no 32-bit past to agree with.
-#[cfg(not(target_arch = "aarch64"))]
-const UTMP: (usize, usize) = (384, 348);
-#[cfg(target_arch = "aarch64")]
-const UTMP: (usize, usize) = (400, 360);
-
-fn utmp_root_peers(bytes: &[u8]) -> Vec<IpAddr> {
-    const USER_PROCESS: i16 = 7;
-    let (size, addr_at) = UTMP;
-    bytes
-        .chunks_exact(size)
-        .filter_map(|record| {
-            let kind = i16::from_ne_bytes([record[0], record[1]]);
-            let user = &record[44..76];
-            if kind != USER_PROCESS || !user.starts_with(b"root\0") {
-                return None;
-            }
-            let addr: [u8; 16] = record[addr_at..addr_at + 16].try_into().ok()?;
-            if addr == [0; 16] {
-                return None;
-            }
-            Some(match addr[4..] {
-                [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => {
-                    Ipv4Addr::new(addr[0], addr[1], addr[2], addr[3]).into()
-                }
-                _ => Ipv6Addr::from(addr).into(),
-            })
-        })
-        .collect()
-}
-
-/// The remote host in one of logind's session files, when the user is root.
-fn session_root_peer(text: &str) -> Option<IpAddr> {
-    let value = |key: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-    };
-    (value("UID")? == "0").then_some(())?;
-    value("REMOTE_HOST")?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
-    fn record(kind: i16, user: &str, addr: &[u8]) -> Vec<u8> {
-        let mut record = vec![0; UTMP.0];
-        record[..2].copy_from_slice(&kind.to_ne_bytes());
-        record[44..44 + user.len()].copy_from_slice(user.as_bytes());
-        record[UTMP.1..UTMP.1 + addr.len()].copy_from_slice(addr);
-        record
-    }
-
     #[test]
-    fn peers_of_root_are_found_in_utmp() {
-        let v6: Ipv6Addr = "2001:db8::7".parse().unwrap();
-        let mut file = Vec::new();
-        file.extend(record(7, "root", &[192, 0, 2, 7]));
-        file.extend(record(7, "rooty", &[192, 0, 2, 8]));
-        file.extend(record(8, "root", &[192, 0, 2, 9])); // has logged out
-        file.extend(record(7, "root", &[])); // on the console
-        file.extend(record(7, "root", &v6.octets()));
-        file.extend(&record(7, "root", &[192, 0, 2, 10])[..100]); // cut short
-        assert_eq!(
-            utmp_root_peers(&file),
-            ["192.0.2.7".parse::<IpAddr>().unwrap(), v6.into()]
-        );
-    }
-
-    #[test]
-    fn peers_of_root_are_found_in_sessions() {
-        let session = "UID=0\nUSER=root\nREMOTE=1\nREMOTE_HOST=192.0.2.7\n";
-        assert_eq!(
-            session_root_peer(session),
-            Some("192.0.2.7".parse().unwrap())
-        );
-        assert_eq!(
-            session_root_peer(&session.replace("UID=0", "UID=1000")),
-            None
-        );
-        assert_eq!(
-            session_root_peer(&session.replace("192.0.2.7", "host.example")),
-            None
-        );
+    fn a_refused_allow_list_is_written_again() {
+        let written = Written::default();
+        let mut tries = 0;
+        let mut follow = |changed, answer: Result<(), &str>| {
+            let done = written.follow(changed, || {
+                tries += 1;
+                answer
+            });
+            (done.is_ok(), tries)
+        };
+        assert_eq!(follow(true, Err("no room")), (false, 1));
+        // Nothing is different, and it is still not there.
+        assert_eq!(follow(false, Err("no room")), (false, 2));
+        assert_eq!(follow(false, Ok(())), (true, 3));
+        assert_eq!(follow(false, Ok(())), (true, 3));
+        assert_eq!(follow(true, Ok(())), (true, 4));
     }
 
     #[test]
@@ -367,7 +330,11 @@ mod tests {
     fn a_login_stays_exempt_for_the_grace_time() {
         let start = Instant::now();
         let mut gatherer = Gatherer::default();
-        gatherer.logins.insert("192.0.2.7".parse().unwrap(), start);
+        let login = Login {
+            who: "root".into(),
+            seen: start,
+        };
+        gatherer.logins.insert("192.0.2.7".parse().unwrap(), login);
         let grace = Duration::from_secs(60);
         gatherer.expire(grace, start + grace);
         assert_eq!(gatherer.logins.len(), 1);
