@@ -331,6 +331,59 @@ impl Drop for Small {
     }
 }
 
+impl Small {
+    fn remount(&self, how: &str) {
+        let options = format!("remount,{how}");
+        let mut command = Command::new("mount");
+        let status = command.args(["-o", &options]).arg(&self.0).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+/// Issue 13, R8: a disk that went read-only at boot is no reason to protect
+/// nobody.
+#[test]
+fn root_a_read_only_state_directory_stops_no_start() {
+    if skipped(&["mount", "umount"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let small = Small::mount(weir.path("state"), "8m");
+    let _server = site.server();
+    // With nothing in it, then with what an earlier daemon left there.
+    for (family, who) in ATTACKER.into_iter().enumerate() {
+        small.remount("ro");
+        weir.run();
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        assert!(alerts.contains("weir.db"), "{alerts}");
+        let answer = weir.ask(&["ban", who, "--json"]).done().json();
+        assert_eq!(answer["saved"], false, "{answer}");
+        assert!(!site.connects(who, at(family)));
+        weir.log_failures([addr(OTHER[family])], 3);
+        site.drops_soon(OTHER[family]);
+        // Nobody else beside it.
+        let config = weir.path("weir.toml").display().to_string();
+        let second = site
+            .host
+            .output(WEIR, &["--config", &config, "daemon"])
+            .unwrap();
+        assert!(!second.status.success());
+        let told = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(told.contains("another weir daemon"), "{told}");
+        small.remount("rw");
+        soon("everything to be saved", || {
+            let status = weir.json(&["status"]);
+            let quiet = !status["alerts"].to_string().contains("weir.db");
+            (status["unsaved"] == 0 && quiet).then_some(())
+        });
+        weir.stop();
+    }
+    weir.detach().done();
+    weir.run();
+    assert_eq!(weir.banned().len(), 4, "from the database alone");
+}
+
 #[test]
 fn root_bans_go_on_when_the_disk_is_full() {
     if skipped(&["mount", "umount"]) {

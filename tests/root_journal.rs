@@ -43,6 +43,18 @@ impl Journal {
 
     /// Appends entries of a program, as journald would have.
     fn write(&self, program: &str, uid: u32, messages: impl IntoIterator<Item = String>) {
+        let session = ("session-1.scope", "sshd");
+        self.write_as(program, uid, session, messages);
+    }
+
+    /// The same of a unit's process, under an identifier.
+    fn write_as(
+        &self,
+        program: &str,
+        uid: u32,
+        (unit, tag): (&str, &str),
+        messages: impl IntoIterator<Item = String>,
+    ) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let mut text = Vec::new();
         for (n, message) in messages.into_iter().enumerate() {
@@ -50,7 +62,7 @@ impl Journal {
             let head = format!(
                 "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n\
                  _BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_COMM={program}\n_UID={uid}\n\
-                 SYSLOG_IDENTIFIER=sshd\nMESSAGE\n",
+                 _SYSTEMD_UNIT={unit}\nSYSLOG_IDENTIFIER={tag}\nMESSAGE\n",
                 now.as_micros() + n,
                 // Any clock that goes on will do.
                 now.as_micros() + n,
@@ -223,4 +235,49 @@ fn root_a_journal_without_entries_is_read_from_the_first_start_on() {
     for family in [0, 1] {
         assert!(!site.connects(ATTACKER[family], at(family)));
     }
+}
+
+/// Issue 13, 9: Postfix, Dovecot and BIND do not log as root.
+#[test]
+fn root_a_service_is_read_by_its_unit() {
+    if !ready() {
+        return;
+    }
+    const MAIL: &str = "interfaces = [\"eth0\"]\n\
+        [filter.mail]\nidentifiers = [\"postfix/smtpd\"]\n\
+        patterns = ['lost connection after AUTH from <word>\\[<addr>\\]']\n\
+        [jail.mail]\nfilter = \"mail\"\nsource = \"journal\"\nmax_retry = 3\n\
+        [jail.exim]\nfilter = \"mail\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"25/tcp\"]\n\
+        journal_match = [\"_SYSTEMD_UNIT=exim4.service\", \"_UID=101\"]\n";
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, MAIL);
+    let journal = Journal::of(&mut weir);
+    weir.run();
+    let lines = |who: &str| {
+        let line = format!("lost connection after AUTH from host.example[{who}]");
+        std::iter::repeat_n(line, 3)
+    };
+    let tag = "postfix/smtpd";
+    // In the service's name, and not by it.
+    for (uid, unit) in [
+        (1000, "postfix@-.service"),
+        (1000, "user@1000.service"),
+        (33, "apache2.service"),
+    ] {
+        journal.write_as("smtpd", uid, (unit, tag), lines(CUSTOMER[0]));
+    }
+    journal.write_as("exim4", 102, ("exim4.service", tag), lines(CUSTOMER[0]));
+    for who in ATTACKER {
+        journal.write_as("smtpd", 106, ("postfix@-.service", tag), lines(who));
+    }
+    journal.write_as("exim4", 101, ("exim4.service", tag), lines(OTHER[0]));
+    soon("the bans", || (weir.banned().len() == 3).then_some(()));
+    for who in ATTACKER {
+        assert_eq!(weir.why(who)["bans"][0]["producer"], "jail:mail");
+    }
+    assert_eq!(weir.why(OTHER[0])["bans"][0]["producer"], "jail:exim");
+    assert_eq!(
+        weir.why(CUSTOMER[0])["tracked"].as_array().unwrap().len(),
+        0
+    );
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
 use weir_daemon::{
     alerts::Alerts,
-    store::{Change, Store, clock::Now, restore},
+    store::{Change, KeepHistory, Store, clock::Now, restore},
 };
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
@@ -28,7 +28,10 @@ use crate::report::Report;
 
 const ROUNDS: usize = 5;
 const MILLION: u32 = 1_000_000;
-const KEEP_HISTORY: Duration = Duration::from_secs(86_400);
+const KEEP_HISTORY: KeepHistory = KeepHistory {
+    time: Duration::from_secs(86_400),
+    bytes: 1 << 40,
+};
 const EVIDENCE: &str = "Nov 21 10:00:00 host sshd[4711]: Failed password for invalid user admin \
                         from 192.0.2.7 port 4711 ssh2";
 

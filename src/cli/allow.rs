@@ -19,6 +19,9 @@ pub enum Verb {
         /// Why, for those who ask later
         #[arg(long, value_name = "TEXT", default_value = "")]
         note: String,
+        /// Also what is wider than IPv4 /8 or IPv6 /16; an alert stays as long
+        #[arg(long)]
+        force: bool,
     },
     /// Take back what `allow add` did; exit code 1 if it was not there
     Del {
@@ -36,10 +39,16 @@ pub enum Verb {
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
     let client = common.client();
     match verb {
-        Verb::Add { prefix, note } => {
-            let answer = client
-                .post("/v1/allow", &json!({ "prefix": prefix, "note": note }))?
-                .ok()?;
+        Verb::Add {
+            prefix,
+            note,
+            force,
+        } => {
+            let mut request = json!({ "prefix": prefix, "note": note });
+            if *force {
+                request["force"] = true.into();
+            }
+            let answer = client.post("/v1/allow", &request)?.ok()?;
             show::warning(&answer);
             show::line(format!("{} is allowed", show::text(&answer["prefix"])))?;
         }

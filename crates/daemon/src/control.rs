@@ -430,6 +430,8 @@ async fn allowed(State(api): State<Api>) -> Response {
 struct AllowRequest {
     prefix: String,
     note: Option<String>,
+    #[serde(default)]
+    force: bool,
 }
 
 async fn allow(State(api): State<Api>, body: Body) -> Response {
@@ -437,7 +439,8 @@ async fn allow(State(api): State<Api>, body: Body) -> Response {
         Ok(request) => request,
         Err(response) => return response,
     };
-    api.command(move |service| service.allow(&request.prefix, request.note.unwrap_or_default()))
+    let note = request.note.unwrap_or_default();
+    api.command(move |service| service.allow(&request.prefix, note, request.force))
         .await
 }
 

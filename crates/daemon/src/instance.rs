@@ -39,26 +39,38 @@ pub enum InstanceError {
 #[derive(Debug)]
 pub struct InstanceLock(#[allow(dead_code)] File);
 
-/// Makes the state directory if it is not there (mode 0700) and locks it.
-pub fn lock(state_dir: &Path) -> Result<InstanceLock, InstanceError> {
+/// Makes the state directory if it is not there (mode 0700) and locks it. On a
+/// disk that cannot be written to, the lock is taken on what is there already,
+/// the file or the directory; `None`: there is nothing, and no lock.
+pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
     let system = |what: &str, path: &Path| {
         let what = format!("cannot {what} {}", path.display());
         move |source| InstanceError::System { what, source }
     };
-    DirBuilder::new()
+    let made = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(state_dir)
-        .map_err(system("make", state_dir))?;
+        .create(state_dir);
     let path = state_dir.join("weir.lock");
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(system("open", &path))?;
+    let opened = made.and_then(|()| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+    });
+    let (mut file, writable) = match opened {
+        Ok(file) => (file, true),
+        Err(error) if cannot_be_written(&error) => {
+            match File::open(&path).or_else(|_| File::open(state_dir)) {
+                Ok(file) => (file, false),
+                Err(_) => return Ok(None),
+            }
+        }
+        Err(error) => return Err(system("make", &path)(error)),
+    };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -75,10 +87,28 @@ pub fn lock(state_dir: &Path) -> Result<InstanceLock, InstanceError> {
         }
         Err(error) => return Err(system("lock", &path)(error.into())),
     }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(system("write", &path))?;
-    Ok(InstanceLock(file))
+    if writable && let Err(error) = note_pid(&mut file) {
+        tracing::debug!("cannot write {}: {error}", path.display());
+    }
+    Ok(Some(InstanceLock(file)))
+}
+
+/// Only for the message that names this process to another one.
+fn note_pid(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// A daemon works without a state directory: bans are not remembered then, and
+/// an alert says so.
+fn cannot_be_written(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// May this process see everything?

@@ -20,7 +20,7 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{Action, AddrError, Ban, Prefix, Producer, Scope, Subject, Until, policy::Ledger};
-use weir_enforce::{Backend, Entry, Policy};
+use weir_enforce::{Backend, BootNanos, Entry, Policy};
 use weir_sources::RingStatistics;
 
 pub use answers::{
@@ -34,7 +34,8 @@ use crate::{
     config::{Config, duration_text},
     decoy::Decoy,
     events::{Event, Events, Kind},
-    exempt::{Exempt, Gatherer},
+    exempt::{Exempt, Gatherer, Written},
+    expiry::{Ended, Expiries},
     geo::Geography,
     lists::Lists,
     sinks::Inlet,
@@ -115,10 +116,13 @@ pub struct Service {
     /// Lists and geofence as they are enforced.
     pub border: Border,
     allow: Mutex<Vec<AllowEntry>>,
+    allow_written: Written,
     gatherer: Mutex<Gatherer>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
+    expiries: Expiries,
+    telling: Mutex<()>,
     /// Which interfaces are protected.
     pub uplinks: Uplinks,
     /// What the watches have done.
@@ -160,10 +164,13 @@ impl Service {
             decoy: Decoy::default(),
             geography,
             allow: Mutex::new(allow),
+            allow_written: Written::default(),
             gatherer: Mutex::default(),
             jails: RwLock::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
+            expiries: Expiries::default(),
+            telling: Mutex::default(),
             uplinks,
             watches: Board::default(),
             sinks: Mutex::default(),
@@ -252,7 +259,9 @@ impl Service {
         let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
         let list = gatherer.gather(config, &allow, Instant::now());
-        if self.exempt.replace(list, self.lists.current()) {
+        self.alert_on_wide(config, &allow);
+        let changed = self.exempt.replace(list, self.lists.current());
+        self.allow_written.follow(changed, || {
             let exempt = self.exempt.current();
             match exempt.overfull() {
                 None => self.alerts.clear("allow-lists"),
@@ -261,9 +270,31 @@ impl Service {
                     format!("the kernel's allow list has no room for the list {list} and those after it: they are not in force"),
                 ),
             }
-            self.backend.set_allow(exempt.set())?;
+            self.backend.set_allow(exempt.set())
+        })
+    }
+
+    /// As long as so much is allowed, it is said: bans, lists and geofence do
+    /// nothing for it.
+    fn alert_on_wide(&self, config: &Config, allow: &[AllowEntry]) {
+        let by_hand = allow.iter().map(|entry| entry.prefix);
+        let wide: Vec<String> = config
+            .allow
+            .iter()
+            .chain(by_hand)
+            .filter(|prefix| is_too_wide(*prefix))
+            .map(|prefix| prefix.to_string())
+            .collect();
+        match wide.is_empty() {
+            true => self.alerts.clear(WIDE),
+            false => self.alerts.raise(
+                WIDE,
+                format!(
+                    "{} is allowed: no ban, list or geofence holds for it; take it back with weir allow del, or from allow in the configuration",
+                    wide.join(", ")
+                ),
+            ),
         }
-        Ok(())
     }
 
     /// The hot path: bans decided by jails. In force first, then remembered
@@ -306,9 +337,13 @@ impl Service {
                 self.insert_one_by_one(&mut decided);
             }
         }
+        let order = self.telling();
+        let in_force = decided.iter().map(|(_, entry)| entry);
+        self.tell_ended(&self.expiries.put(in_force, now.boottime));
         for (ban, _) in &decided {
             self.events.tell(&self.geography.placed(Event::ban(ban)));
         }
+        drop(order);
         self.store
             .remember(decided.into_iter().map(|(ban, entry)| Change::Ban {
                 ban,
@@ -373,20 +408,58 @@ impl Service {
             )
         };
         self.alerts.raise("table-full", full);
+        self.expiries.remove(evicted);
         for entry in evicted {
-            let event = Event::unban(
-                entry.subject,
-                &entry.policy.producer,
-                &entry.policy.scope,
-                "evicted: the table is at its cap",
-            );
-            self.events.tell(&self.geography.placed(event));
+            let why = "evicted: the table is at its cap";
+            self.tell_end(entry.subject, &entry.policy, why);
         }
         self.store
             .remember(evicted.iter().map(|entry| Change::Unban {
                 subject: entry.subject,
                 policy: entry.policy.clone(),
             }));
+    }
+
+    /// With what is known of the ends of bans.
+    pub fn with_expiries(self, expiries: Expiries) -> Self {
+        Self { expiries, ..self }
+    }
+
+    /// Tells of bans that have ended by themselves since it was last called; for
+    /// once a second.
+    pub fn follow_expiries(&self) {
+        let _order = self.telling();
+        let now = BootNanos::now();
+        let ended = self.expiries.take_ended(now);
+        self.tell_ended(&ended);
+        // Who starts next is not to tell of it again.
+        self.store.remember(
+            ended
+                .into_iter()
+                .map(|Ended { subject, policy }| Change::Ended {
+                    subject,
+                    policy,
+                    by: now,
+                }),
+        );
+    }
+
+    fn tell_ended(&self, ended: &[Ended]) {
+        for Ended { subject, policy } in ended {
+            self.tell_end(*subject, policy, "its time is over");
+        }
+    }
+
+    /// Held while a ban, or its end, is noted and told: the end of one is not
+    /// told behind the next one of the same name.
+    fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().expect("no holder of this lock panics")
+    }
+
+    /// Tells of a ban that is no longer in force.
+    pub fn tell_end(&self, subject: Subject, policy: &Policy, why: &str) {
+        let event = Event::unban(subject, &policy.producer, &policy.scope, why);
+        self.events.tell(&self.geography.placed(event));
     }
 
     /// A ban by hand: durable, then in force. Without a reason of its own it has
@@ -455,7 +528,10 @@ impl Service {
                 return Err(ended.error.into());
             }
         }
+        let order = self.telling();
+        self.tell_ended(&self.expiries.put([&entry], now.boottime));
         self.events.tell(&self.geography.placed(Event::ban(&ban)));
+        drop(order);
         let detail = Detail {
             since: ban.since,
             reason: ban.reason,
@@ -519,14 +595,9 @@ impl Service {
         if let Some(ledger) = self.ledger() {
             ledger.forgive(subject);
         }
+        self.expiries.remove(&lifted);
         for entry in &lifted {
-            let event = Event::unban(
-                entry.subject,
-                &entry.policy.producer,
-                &entry.policy.scope,
-                "lifted by hand",
-            );
-            self.events.tell(&self.geography.placed(event));
+            self.tell_end(entry.subject, &entry.policy, "lifted by hand");
         }
         Ok(Done::new(
             Lifted {
@@ -556,24 +627,28 @@ impl Service {
         subjects.dedup();
         let mut lifted = 0;
         for subject in subjects {
-            lifted += self.backend.remove(subject, producer, None)?.len();
+            let of_subject = self.backend.remove(subject, producer, None)?;
+            self.expiries.remove(&of_subject);
+            for entry in &of_subject {
+                let why = "lifted by hand, with all others";
+                self.tell_end(entry.subject, &entry.policy, why);
+            }
+            lifted += of_subject.len();
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
-        let mut event = Event::new(
-            Kind::Unban,
-            Timestamp::now(),
-            format!("all {lifted} bans{of} lifted by hand"),
-        );
-        if let Some(producer) = producer {
-            event = event.by(producer);
-        }
-        self.events.tell(&event);
+        tracing::info!("all {lifted} bans{of} lifted by hand");
         Ok(Done::new(Lifted { lifted }, saved))
     }
 
-    /// Allows a prefix from now on: durable, then in force.
-    pub fn allow(&self, prefix: &str, note: String) -> Result<Done<Allowed>, Refusal> {
+    /// Allows a prefix from now on: durable, then in force. `force`: even one
+    /// that holds a good part of all addresses.
+    pub fn allow(&self, prefix: &str, note: String, force: bool) -> Result<Done<Allowed>, Refusal> {
         let prefix: Prefix = prefix.parse()?;
+        if is_too_wide(prefix) && !force {
+            return Err(Refusal::Malformed(format!(
+                "{prefix} is too wide to be allowed: no ban, list or geofence would hold for it; allowed are IPv4 /{WIDEST_V4} and IPv6 /{WIDEST_V6} and longer ones, or --force",
+            )));
+        }
         if note.len() > MAX_REASON {
             return Err(Refusal::Malformed(format!(
                 "the note has {} bytes: at most {MAX_REASON}",
@@ -627,6 +702,24 @@ impl Service {
         self.events
             .tell(&Event::new(Kind::Allow, Timestamp::now(), "no longer allowed").about(prefix));
         Ok(Done::new(Allowed { prefix }, saved))
+    }
+}
+
+/// The alert of [`is_too_wide`].
+const WIDE: &str = "allow-wide";
+/// Wider prefixes than the largest that anybody was ever given are allowed by
+/// mistake.
+const WIDEST_V4: u8 = 8;
+const WIDEST_V6: u8 = 16;
+
+/// Is so much of all addresses in it that weir would do nothing?
+fn is_too_wide(prefix: Prefix) -> bool {
+    match prefix.addr() {
+        IpAddr::V4(_) => prefix.bits() < WIDEST_V4,
+        // Unique local addresses are all in fc00::/7.
+        IpAddr::V6(addr) => {
+            prefix.bits() < WIDEST_V6 && !(addr.is_unique_local() && prefix.bits() >= 7)
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use weir_core::{Ban, Prefix, Reason};
+use weir_core::{Ban, Prefix, Producer, Reason};
 use weir_enforce::{
     Backend, Choice, Entry, Settings,
     switch::{self, Place},
@@ -26,6 +26,7 @@ use crate::{
     config::{Config, ConfigErrors, Enforcement},
     control,
     events::{Event, Kind, Packet},
+    expiry::{Ended, Expiries},
     instance::{self, InstanceError},
     reload::{self, Reloader},
     service::Service,
@@ -119,7 +120,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         signal_hook::consts::SIGHUP,
     ])
     .map_err(system("cannot handle signals".into()))?;
-    let _lock = instance::lock(&config.state_dir)?;
+    let lock = instance::lock(&config.state_dir)?;
     instance::make_parent(&config.socket)?;
     let listener = control::bind(&config.socket).map_err(system(format!(
         "cannot listen on {}",
@@ -132,6 +133,13 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     instance::drop_privileges(iptables)?;
 
     let service = Arc::new(start_enforcement(config)?);
+    if lock.is_none() {
+        let dir = service.config().state_dir.display().to_string();
+        service.alerts.raise(
+            "state-directory",
+            format!("{dir} is not there and cannot be made: nothing is remembered, and a second daemon for it would not be noticed; mend it and restart weir"),
+        );
+    }
     service.lists.start();
     let workers = Workers::start(&service, &service.config())?;
     let reloader = Arc::new(Reloader::new(service.clone(), workers));
@@ -210,10 +218,10 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    remember_tracked(&service, u64::MAX, u64::MAX);
     for thread in [maintenance, packets, border, control] {
         thread.join().expect("a panic ends the daemon");
     }
+    tidy_ledger(&service, true);
     service.events.settle(true);
     service.store.close();
     let stopped = "what is banned stays banned";
@@ -273,7 +281,12 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let taken_over = in_force.len();
     let filling = restore::Filling::new(&config.state_dir);
     let partly = filling.was_cut_short();
+    let expiries = Expiries::default();
+    expiries.put(&in_force, now.boottime);
     let plan = restore::plan(loaded, in_force, partly, &now);
+    expiries.put(&plan.insert, now.boottime);
+    let over = plan.forget.iter().cloned();
+    expiries.add_over(over.map(|(subject, policy)| Ended { subject, policy }));
     if !plan.insert.is_empty() {
         marked(&alerts, filling.begin());
     }
@@ -290,16 +303,24 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
             .into_iter()
             .map(|(subject, policy)| Change::Unban { subject, policy }),
     );
-    store.remember(plan.unexplained.into_iter().map(|e| recovered(e, &now)));
+    // On disk before anybody counts: what led to them is not counted again.
+    let mut saved = true;
+    for portion in plan.unexplained.chunks(REWRITE) {
+        let changes = portion.iter().cloned().map(|e| recovered(e, &now));
+        match saved {
+            true => saved = store.remember_now(changes.collect()).is_ok(),
+            false => store.remember(changes), // There is an alert.
+        }
+    }
     let rewrite = if plan.rewrite {
         plan.insert
     } else {
         Vec::new()
     };
 
-    let service = Service::new(config, backend, store, uplinks, alerts, restored);
+    let service =
+        Service::new(config, backend, store, uplinks, alerts, restored).with_expiries(expiries);
     service.refresh_exemptions()?;
-    service.backend.set_allow(service.exempt.current().set())?;
     service.decoy.configure(&service);
     match reload::put_rules(&service, &service.config()) {
         Err(StartError::Classes(error)) if !error.is_for_good() => {
@@ -389,12 +410,7 @@ fn recovered(entry: Entry, now: &Now) -> Change {
     }
 }
 
-/// Counted failures are remembered each second while there are at most this
-/// many subjects, so that a crash does not give an attacker new tries.
-const MAX_TRACKED_SAVED: u64 = 2000;
-
 fn maintain(service: &Service) {
-    let mut counted = 0;
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
         service.follow_usage();
@@ -416,28 +432,32 @@ fn maintain(service: &Service) {
                 Err(error) => tracing::error!("reading the ban table: {error}"),
             }
         }
-        counted = remember_tracked(service, counted, MAX_TRACKED_SAVED);
+        service.follow_expiries();
+        tidy_ledger(service, false);
         service.events.settle(false);
         service.pulses.tend(&service.alerts);
         thread::park_timeout(TICK);
     }
 }
 
-/// Remembers the ledger's counts if there are new ones; returns how many
-/// failures it has seen by now.
-fn remember_tracked(service: &Service, before: u64, limit: u64) -> u64 {
+/// Remembers what the watches have counted; the workers see to the jails. Forgets
+/// what no longer counts.
+fn tidy_ledger(service: &Service, last: bool) {
     let Some(ledger) = service.ledger() else {
-        return before;
+        return;
     };
-    let stats = (0..ledger.jails().len()).filter_map(|jail| ledger.stats(jail));
-    let (failures, tracked) = stats.fold((0, 0), |(failures, tracked), jail| {
-        (failures + jail.failures, tracked + jail.tracked as u64)
-    });
-    if failures != before && tracked <= limit {
-        let all = ledger.snapshot(Timestamp::now());
-        service.store.remember([Change::Tracked(all)]);
+    ledger.forget_expired(Timestamp::now());
+    let is_watch = |name: &str| matches!(Producer::of_ledger_name(name), Producer::Watch(_));
+    let numbered = ledger.jails().iter().enumerate();
+    let watches: Vec<usize> = numbered
+        .filter(|(_, jail)| is_watch(&jail.name))
+        .map(|(number, _)| number)
+        .collect();
+    if !watches.is_empty() {
+        service.store.progress("watches", last, |again| {
+            (None, ledger.take_changes(&watches, again))
+        });
     }
-    failures
 }
 
 fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Error>) {

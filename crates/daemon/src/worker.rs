@@ -5,7 +5,7 @@
 
 use std::{
     cell::Cell,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -23,13 +23,14 @@ use weir_core::{
 };
 use weir_kernel::fault;
 use weir_sources::{
-    BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin,
-    Position, Ring, RingConfig, Source, SourceError, Start,
+    BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin, Ring,
+    RingConfig, Source, SourceError,
 };
 
 use crate::{
     config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig, duration_text},
     events::{Event, Kind},
+    positions::{self, Positions},
     service::{JailCounters, Service},
     store::Change,
     threads::{self, Pulse},
@@ -37,7 +38,7 @@ use crate::{
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
-/// Positions are remembered this often.
+/// Positions are remembered this often, and counts with them.
 const SAVE: Duration = Duration::from_secs(1);
 /// A source that cannot be opened is tried again after this time.
 const REOPEN: Duration = Duration::from_secs(5);
@@ -81,22 +82,27 @@ pub fn filter(config: &Config, name: &str) -> Result<Filter, WorkerError> {
 enum Group {
     /// The files of these patterns.
     Files(Vec<String>),
-    /// The journal's entries of these programs.
-    Journal(Vec<String>),
+    /// The journal's entries of these programs, or with these fields.
+    Journal {
+        /// Identifiers of programs.
+        programs: Vec<String>,
+        /// Trusted fields and their values, if some are configured.
+        fields: Vec<(String, String)>,
+    },
     /// A ring's records.
     Ring(RingChoice),
 }
 
-/// How a worker opens what it reads, given the position saved and the age of
-/// what lies behind it.
-type Open = Box<dyn Fn(Option<&str>, Age) -> Result<Source, SourceError> + Send>;
+/// How a worker opens what it reads, from where it was read to, given the age of
+/// what lies behind that.
+type Open = Box<dyn Fn(&Positions, Age) -> Result<Source, SourceError> + Send>;
 
 impl Group {
     /// Its name in the database.
     fn key(&self) -> String {
         match self {
-            Self::Files(patterns) => format!("file:{}", patterns.join("\n")),
-            Self::Journal(programs) => format!("journal:{}", programs.join(",")),
+            Self::Files(patterns) => positions::key_of_files(patterns),
+            Self::Journal { programs, fields } => positions::key_of_journal(programs, fields),
             Self::Ring(ring) => format!("ring:{}", ring.directory.display()),
         }
     }
@@ -104,28 +110,30 @@ impl Group {
     /// How many threads read it.
     fn workers(&self) -> usize {
         match self {
-            Self::Files(_) | Self::Journal(_) => 1,
+            Self::Files(_) | Self::Journal { .. } => 1,
             Self::Ring(ring) => ring.workers,
         }
     }
 
-    /// What each of its threads opens.
-    fn parts(self, instance: &str) -> Vec<Open> {
+    /// What each of its threads opens. `used`: the names of all groups.
+    fn parts(self, instance: &str, used: &Arc<BTreeSet<String>>) -> Vec<Open> {
+        let (key, used) = (self.key(), used.clone());
         match self {
-            Self::Files(patterns) => vec![Box::new(move |saved, held| {
-                let saved: Option<Vec<Position>> =
-                    saved.and_then(|text| serde_json::from_str(text).ok());
+            Self::Files(patterns) => vec![Box::new(move |positions, held| {
                 Ok(Source::File(FileSource::open(FileConfig {
+                    from: positions.of_files(&patterns),
                     patterns: patterns.clone(),
-                    from: saved.map_or(Start::End, Start::Saved),
                     held,
                 })?))
             })],
-            Self::Journal(programs) => vec![Box::new(move |saved, _| {
+            Self::Journal { programs, fields } => vec![Box::new(move |positions, _| {
                 let programs: Vec<_> = programs.iter().map(String::as_str).collect();
-                let mut config = JournalConfig::program(&programs);
-                if let Some(cursor) = saved {
-                    config.start = JournalStart::Cursor(cursor.to_owned());
+                let mut config = match fields.is_empty() {
+                    true => JournalConfig::program(&programs),
+                    false => JournalConfig::matching(&fields, &programs),
+                };
+                if let Some(cursor) = positions.of_journal(&key, &used) {
+                    config.start = JournalStart::Cursor(cursor);
                 }
                 Ok(Source::Journal(JournalSource::open(config)?))
             })],
@@ -139,7 +147,7 @@ impl Group {
                 });
                 let part = |index| {
                     let ring = ring.clone();
-                    Box::new(move |_: Option<&str>, _: Age| Ok(Source::Ring(ring.source(index)?)))
+                    Box::new(move |_: &Positions, _: Age| Ok(Source::Ring(ring.source(index)?)))
                         as Open
                 };
                 (0..choice.workers).map(part).collect()
@@ -222,9 +230,6 @@ impl Running {
 /// finds what the one before it, which had the segment, left there.
 const STATES: usize = 64;
 
-/// The positions reached, by group; they outlive the threads of one plan.
-type Positions = Arc<Mutex<HashMap<String, String>>>;
-
 /// The threads that read, and what they share.
 pub struct Workers {
     threads: Vec<JoinHandle<()>>,
@@ -243,7 +248,7 @@ impl Workers {
             threads: Vec::new(),
             stop: Arc::default(),
             ledger,
-            positions: Arc::new(Mutex::new(service.store.positions())),
+            positions: Positions::new(service.store.positions()),
         };
         workers.spawn(service, running(service, config)?, Age::Backlog)?;
         Ok(workers)
@@ -260,8 +265,7 @@ impl Workers {
         self.stop();
         let now = Timestamp::now();
         let ledger = Arc::new(Ledger::new(jails(new)));
-        ledger.restore_history(self.ledger.history());
-        ledger.restore(self.ledger.snapshot(now), now);
+        ledger.take_over(&self.ledger, now);
         let before = std::mem::replace(&mut self.ledger, ledger);
         // Theirs may be another zone now.
         for jail in &old.jails {
@@ -288,9 +292,17 @@ impl Workers {
         let (opened, all_opened) = mpsc::channel();
         service.forget_rings();
         let instance = &service.config().enforcement.instance;
+        let used: Arc<BTreeSet<String>> = Arc::new(groups.keys().map(Group::key).collect());
+        let names = self.ledger.jails().iter().map(|jail| jail.name.clone());
+        let gone = self.positions.forget_all_but(&used).into_iter();
+        service.store.remember(
+            gone.map(Change::ForgetPosition)
+                .chain([Change::KeepJails(names.collect())]),
+        );
         for (group, jails) in groups {
             let key = group.key();
-            for open in group.parts(instance) {
+            let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
+            for (part, open) in group.parts(instance, &used).into_iter().enumerate() {
                 let name = format!("weir-worker-{}", self.threads.len());
                 let worker = Worker {
                     pulse: service.pulses.of(name.as_str()),
@@ -298,6 +310,12 @@ impl Workers {
                     key: key.clone(),
                     open,
                     jails: jails.clone(),
+                    // One thread saves what all of the group count.
+                    saves: if part == 0 {
+                        numbers.clone()
+                    } else {
+                        Vec::new()
+                    },
                     ledger: self.ledger.clone(),
                     positions: self.positions.clone(),
                     stop: self.stop.clone(),
@@ -353,9 +371,10 @@ fn running(
         let filter = filter(config, &jail.filter)?;
         let group = match &jail.source {
             SourceChoice::Files(patterns) => Group::Files(patterns.clone()),
-            SourceChoice::Journal => {
-                Group::Journal(filter.identifiers().map(str::to_owned).collect())
-            }
+            SourceChoice::Journal => Group::Journal {
+                programs: filter.identifiers().map(str::to_owned).collect(),
+                fields: jail.journal_match.clone(),
+            },
             SourceChoice::Ring(ring) => Group::Ring(ring.clone()),
         };
         let states = if group.workers() > 1 { STATES } else { 1 };
@@ -379,6 +398,8 @@ struct Worker {
     key: String,
     open: Open,
     jails: Vec<Running>,
+    /// The numbers of the jails whose counts it saves.
+    saves: Vec<usize>,
     ledger: Arc<Ledger>,
     positions: Positions,
     stop: Arc<AtomicBool>,
@@ -396,21 +417,15 @@ impl Worker {
 
     fn run(mut self) {
         while !self.stopping() {
-            let saved = self
-                .positions
-                .lock()
-                .expect("no holder of this lock panics")
-                .get(&self.key)
-                .cloned();
             let about = format!("source:{}", self.key.replace('\n', " "));
             let held = std::mem::replace(&mut self.held, Age::Unknown);
-            match (self.open)(saved.as_deref(), held) {
+            match (self.open)(&self.positions, held) {
                 Ok(mut source) => {
                     self.service.alerts.clear(&about);
                     if let Err(error) = self.read(&mut source) {
                         self.service.alerts.raise(&about, error.to_string());
                     }
-                    self.save(&source);
+                    self.save(&source, true);
                 }
                 Err(error) => self.service.alerts.raise(&about, error.to_string()),
             }
@@ -427,7 +442,7 @@ impl Worker {
         let mut bans = Vec::new();
         let mut saved = Instant::now();
         // From the first moment: what is written while the daemon is down is read.
-        self.save(source);
+        self.save(source, false);
         self.opened = None;
         while !self.stopping() {
             self.pulse.beat();
@@ -448,7 +463,7 @@ impl Worker {
             self.tell_problems(&info);
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
-                self.save(source);
+                self.save(source, false);
                 if let Source::Ring(ring) = source
                     && let Some(statistics) = ring.statistics()
                 {
@@ -520,25 +535,15 @@ impl Worker {
         }
     }
 
-    /// Remembers how far this worker has read, if that is further than before.
-    fn save(&self, source: &Source) {
-        let Some(position) = position(source) else {
-            return;
-        };
-        {
-            let mut positions = self
-                .positions
-                .lock()
-                .expect("no holder of this lock panics");
-            if positions.get(&self.key) == Some(&position) {
-                return;
-            }
-            positions.insert(self.key.clone(), position.clone());
-        }
-        self.service.store.remember([Change::Position {
-            source: self.key.clone(),
-            position,
-        }]);
+    /// Remembers how far this worker has read and what it has counted on the
+    /// way, if that is more than before: both or neither.
+    fn save(&self, source: &Source, last: bool) {
+        self.service.store.progress(&self.key, last, |again| {
+            let position = position(source);
+            let further =
+                position.filter(|position| self.positions.set(&self.key, position) || again);
+            (further, self.ledger.take_changes(&self.saves, again))
+        });
     }
 }
 

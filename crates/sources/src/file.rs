@@ -16,8 +16,8 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -35,6 +35,12 @@ use tail::Tail;
 /// Looked at without an event this often: inotify does not see everything
 /// (network file systems, targets of symbolic links).
 const RESCAN: Duration = Duration::from_secs(5);
+
+/// The same where there is no inotify at all.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What inotify lacks when it cannot be had.
+const INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
 
 /// A file that was rotated away is read on for so long: its writer may not
 /// have opened the new one yet.
@@ -65,10 +71,24 @@ pub enum Start {
     /// With the first line of each file.
     Beginning,
     /// Where an earlier run stood. A file that was rotated meanwhile is
-    /// finished first, if it is still in its directory; files without a
-    /// position are new and read from their beginning. Without any position
-    /// it is [`Start::End`].
-    Saved(Vec<Position>),
+    /// finished first, if it is still in its directory. Files without a
+    /// position are new and read from their beginning, except for those that
+    /// none of the patterns of that run finds.
+    Saved {
+        /// How far each file was read.
+        positions: Vec<Position>,
+        /// What that run looked for.
+        patterns: Vec<String>,
+    },
+}
+
+/// Does a pattern find this path?
+pub fn finds(pattern: &str, path: &Path) -> bool {
+    let options = glob::MatchOptions {
+        require_literal_separator: true,
+        ..glob::MatchOptions::default()
+    };
+    glob::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches_path_with(path, options))
 }
 
 /// How far a file was delivered; for the database.
@@ -116,7 +136,9 @@ struct FileId {
 
 /// Files being followed.
 pub struct FileSource {
-    inotify: OwnedFd,
+    /// Absent while the host has none left: then files are looked at.
+    inotify: Option<OwnedFd>,
+    watch: fn() -> Result<OwnedFd, Errno>,
     patterns: Vec<String>,
     /// By watch descriptor; a directory may have several names.
     directories: HashMap<PathBuf, i32>,
@@ -131,11 +153,8 @@ pub struct FileSource {
     buffer: Vec<u8>,
 }
 
-impl AsFd for FileSource {
-    /// Readable when there may be something new; for a poll over several sources.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
-    }
+fn watch() -> Result<OwnedFd, Errno> {
+    inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
 }
 
 impl FileSource {
@@ -143,6 +162,14 @@ impl FileSource {
     /// unreadable is no error: the first `read_batch` tells, and it is waited
     /// for.
     pub fn open(config: FileConfig) -> Result<Self, SourceError> {
+        Self::open_with(config, watch)
+    }
+
+    /// `watch` makes an inotify instance, if there is one left.
+    fn open_with(
+        config: FileConfig,
+        watch: fn() -> Result<OwnedFd, Errno>,
+    ) -> Result<Self, SourceError> {
         for pattern in &config.patterns {
             let wrong = |reason: String| SourceError::Pattern {
                 pattern: pattern.clone(),
@@ -153,16 +180,9 @@ impl FileSource {
                 return Err(wrong("write it as an absolute path".into()));
             }
         }
-        let inotify =
-            inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|error| {
-                SourceError::Io {
-                    what: "cannot watch log files (is fs.inotify.max_user_instances reached?)"
-                        .into(),
-                    error: error.into(),
-                }
-            })?;
         let mut source = Self {
-            inotify,
+            inotify: None,
+            watch,
             patterns: config.patterns,
             directories: HashMap::new(),
             tails: HashMap::new(),
@@ -187,7 +207,9 @@ impl FileSource {
         let mut info = BatchInfo::default();
         loop {
             self.take_events()?;
-            let due = self.scanned.is_none_or(|at| at.elapsed() >= RESCAN);
+            let due = self
+                .scanned
+                .is_none_or(|at| at.elapsed() >= self.rescan_after());
             if self.rescan || due {
                 self.scan(&mut info);
                 if due {
@@ -199,7 +221,7 @@ impl FileSource {
             if info.lines > 0 || info.more || !info.problems.is_empty() || now >= deadline {
                 return Ok(info);
             }
-            let scan = self.scanned.map_or(now, |at| at + RESCAN);
+            let scan = self.scanned.map_or(now, |at| at + self.rescan_after());
             self.wait(deadline.min(scan).saturating_duration_since(now))?;
         }
     }
@@ -216,12 +238,23 @@ impl FileSource {
         self.problems.iter().map(|(path, text)| (path, &**text))
     }
 
+    fn rescan_after(&self) -> Duration {
+        match self.inotify {
+            Some(_) => RESCAN,
+            None => POLL,
+        }
+    }
+
     fn wait(&self, timeout: Duration) -> Result<(), SourceError> {
+        let Some(inotify) = &self.inotify else {
+            std::thread::sleep(timeout);
+            return Ok(());
+        };
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(3600) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds = [PollFd::new(&self.inotify, PollFlags::IN)];
+        let mut fds = [PollFd::new(inotify, PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(SourceError::Io {
@@ -232,8 +265,11 @@ impl FileSource {
     }
 
     fn take_events(&mut self) -> Result<(), SourceError> {
+        let Some(inotify) = &self.inotify else {
+            return Ok(());
+        };
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        let mut events = inotify::Reader::new(inotify, &mut buffer);
         loop {
             let event = match events.next() {
                 Ok(event) => event,
@@ -268,7 +304,7 @@ impl FileSource {
                 self.directories.retain(|_, watch| *watch != wd);
                 if before > self.directories.len() && what.contains(ReadFlags::MOVE_SELF) {
                     // Fails when it is gone by itself.
-                    let _ = inotify::remove_watch(&self.inotify, wd);
+                    let _ = inotify::remove_watch(inotify, wd);
                 }
             }
         }
@@ -312,9 +348,9 @@ impl FileSource {
             if (n < too_many || since.elapsed() > LINGER)
                 && let Some(mut tail) = self.tails.remove(&id)
             {
-                if let Some(watch) = tail.watch {
+                if let (Some(watch), Some(inotify)) = (tail.watch, &self.inotify) {
                     // Fails when the file is gone.
-                    let _ = inotify::remove_watch(&self.inotify, watch);
+                    let _ = inotify::remove_watch(inotify, watch);
                 }
                 // Its last line will not be finished any more.
                 tail.flush(info, each);
@@ -337,7 +373,7 @@ impl FileSource {
     fn follow(&mut self, file: File, id: FileId, path: PathBuf) -> &mut Tail {
         let order = self.next_order;
         self.next_order += 1;
-        let watch = scan::watch_file(&self.inotify, &file, &path);
+        let watch = scan::watch_file(self.inotify.as_ref(), &file, &path);
         let mut tail = Tail::new(file, id, path, order, watch);
         // It may be new, or an old log that was put here.
         tail.holds(Age::Unknown);

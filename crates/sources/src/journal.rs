@@ -1,7 +1,9 @@
 //! The systemd journal, through libsystemd. Which entries are trusted is
 //! decided here: any local user can log with `SYSLOG_IDENTIFIER=sshd`, so
 //! entries are chosen by fields that journald itself adds (`_COMM`, `_UID`,
-//! `_SYSTEMD_UNIT`; a leading underscore cannot be sent by a client).
+//! `_SYSTEMD_UNIT`; a leading underscore cannot be sent by a client). Only among
+//! those of a service, that is of its cgroup and of a system user, does the
+//! identifier say which of its programs it was.
 //!
 //! A cursor names the last entry delivered; reading goes on behind it.
 
@@ -28,9 +30,12 @@ const BATCH: u64 = 4096;
 pub struct JournalConfig {
     /// A journal directory, or a `.journal` file; the host's journal if `None`.
     pub path: Option<PathBuf>,
-    /// Fields and values: values of one field are alternatives, different
-    /// fields must all fit. See [`JournalConfig::program`].
-    pub matches: Vec<(String, String)>,
+    /// Which entries: any of these sets of fields and values. In a set, values
+    /// of one field are alternatives, and different fields must all fit. See
+    /// [`JournalConfig::program`] and [`JournalConfig::matching`].
+    pub matches: Vec<Vec<(String, String)>>,
+    /// Entries of people's processes are passed over, whatever fits.
+    pub system_users: bool,
     /// Where to begin.
     pub start: JournalStart,
 }
@@ -47,8 +52,10 @@ pub enum JournalStart {
 }
 
 impl JournalConfig {
-    /// The host's journal from now on, entries of root's processes of these
-    /// names: `["sshd", "sshd-session"]`. The kernel cuts names (`_COMM`) to 15
+    /// The host's journal from now on, entries of these programs: of root's
+    /// processes of that name, `["sshd", "sshd-session"]`, and of a service of
+    /// that name (the part before a slash) under this identifier,
+    /// `["postfix/smtpd"]`. The kernel cuts names of processes (`_COMM`) to 15
     /// bytes, and so does this.
     pub fn program(names: &[&str]) -> Self {
         let cut = |name: &&str| {
@@ -58,20 +65,64 @@ impl JournalConfig {
             }
             ("_COMM".to_owned(), name[..end].to_owned())
         };
-        let mut matches: Vec<_> = names.iter().map(cut).collect();
-        matches.push(("_UID".into(), "0".into()));
+        let mut of_root: Vec<_> = names.iter().map(cut).collect();
+        of_root.push(("_UID".into(), "0".into()));
+        let mut of_service = Vec::new();
+        for name in names {
+            let service = name.split('/').next().unwrap_or(name);
+            for unit in [format!("{service}.service"), format!("{service}@-.service")] {
+                of_service.push((UNIT.to_owned(), unit));
+            }
+            of_service.push((IDENTIFIER.to_owned(), (*name).to_owned()));
+        }
+        let mut matches = vec![of_root];
+        if !of_service.is_empty() {
+            matches.push(of_service);
+        }
         Self {
             path: None,
             matches,
+            system_users: true,
             start: JournalStart::End,
         }
     }
+
+    /// The host's journal from now on, entries with these trusted fields, and
+    /// with one of these identifiers unless the program is named (`_COMM`).
+    pub fn matching(fields: &[(String, String)], identifiers: &[&str]) -> Self {
+        let has = |wanted: &str| fields.iter().any(|(field, _)| field == wanted);
+        let mut all = fields.to_vec();
+        if !has("_COMM") {
+            let tag = |name: &&str| (IDENTIFIER.to_owned(), (*name).to_owned());
+            all.extend(identifiers.iter().map(tag));
+        }
+        Self {
+            path: None,
+            matches: vec![all],
+            system_users: !has(USER),
+            start: JournalStart::End,
+        }
+    }
+}
+
+const IDENTIFIER: &str = "SYSLOG_IDENTIFIER";
+const UNIT: &str = "_SYSTEMD_UNIT";
+const USER: &str = "_UID";
+
+/// Fields that only journald sets, and that say who wrote an entry.
+pub const TRUSTED: [&str; 4] = [UNIT, USER, "_COMM", "_EXE"];
+
+/// Is this no person's number? Those of services are below 1000; systemd's
+/// dynamic users have a range of their own.
+fn is_system_user(uid: u32) -> bool {
+    uid < 1000 || (61_184..=65_519).contains(&uid)
 }
 
 /// An open journal. Not `Send`: open it on the thread that reads it.
 pub struct JournalSource {
     journal: Journal,
     path: PathBuf,
+    system_users: bool,
     cursor: Option<String>,
     /// Told already that the journal cannot be read.
     failing: bool,
@@ -102,14 +153,20 @@ impl JournalSource {
         journal
             .set_data_threshold(MAX_LINE + "MESSAGE=".len() + 1)
             .map_err(|e| failed("limit the journal's field size", e))?;
-        for (field, value) in &config.matches {
+        for set in &config.matches {
             journal
-                .match_add(field, value.as_str())
-                .map_err(|e| failed(&format!("match {field}={value} in the journal"), e))?;
+                .match_or()
+                .map_err(|e| failed("choose entries of the journal", e))?;
+            for (field, value) in set {
+                journal
+                    .match_add(field, value.as_str())
+                    .map_err(|e| failed(&format!("match {field}={value} in the journal"), e))?;
+            }
         }
         let mut source = Self {
             journal,
             path: shown.to_owned(),
+            system_users: config.system_users,
             cursor: None,
             failing: false,
             more: true,
@@ -205,19 +262,20 @@ impl JournalSource {
         info: &mut BatchInfo,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) -> io::Result<bool> {
-        while info.lines < BATCH {
+        for entry in 0..BATCH {
             if self.journal.next()? == 0 {
                 return Ok(false);
             }
             // Behind a seek the next entry may be the cursor's own.
             if let Some(cursor) = &self.cursor
-                && info.lines == 0
+                && entry == 0
                 && self.journal.test_cursor(cursor.as_str())?
             {
                 continue;
             }
             let time = Timestamp::from_microsecond(self.journal.timestamp_usec()? as i64).ok();
-            if let Some(field) = self.journal.get_data("MESSAGE")?
+            if self.is_trusted()?
+                && let Some(field) = self.journal.get_data("MESSAGE")?
                 && let Some(message) = field.value()
             {
                 let cut = message.len() > MAX_LINE;
@@ -237,6 +295,21 @@ impl JournalSource {
             self.cursor = Some(self.journal.cursor()?);
         }
         Ok(true)
+    }
+
+    /// Is the entry of a user whose entries are read? In a service's cgroup may
+    /// be programs of people: what Postfix runs for a mailbox.
+    fn is_trusted(&mut self) -> io::Result<bool> {
+        if !self.system_users {
+            return Ok(true);
+        }
+        let Some(field) = self.journal.get_data(USER)? else {
+            return Ok(false);
+        };
+        let uid = field
+            .value()
+            .and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
+        Ok(uid.is_some_and(is_system_user))
     }
 
     // libsystemd returns at once while it fails: do not spin.

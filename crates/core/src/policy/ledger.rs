@@ -6,10 +6,17 @@
 //! now. The ban comes with the failure that makes `max_retry`; the count of
 //! that subject then starts anew, with failures that are later than the ban. A
 //! clock that is set back loses nothing: what was counted at a time that is now
-//! in the future counts as of now.
+//! in the future counts as of now. Subjects whose last failure no longer counts
+//! are forgotten.
+//!
+//! For the database, the ledger knows what has changed since it was last asked:
+//! a subject that changes becomes the newest of its map, so that the changed
+//! ones are the first of [`Lru::newest_first`], and nothing is kept beside it.
+
+mod books;
+mod evidence;
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     net::IpAddr,
@@ -22,19 +29,14 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use smallvec::SmallVec;
 
-use super::{
-    BanTime, Jail, JailLimits, MAX_EVIDENCE, Offence, format_duration,
-    history::Past,
-    lru::{Hashed, Lru},
-};
+use books::Books;
+use evidence::{Entry, Evidence, clip};
+
+use super::{BanTime, Jail, JailLimits, Offence, format_duration, history::Past, lru::Hashed};
 use crate::{Ban, Prefix, Producer, Subject, Until, detect::Finding};
 
 const SHARDS: usize = 16;
-
-/// Evidence per shard, in bytes: 16 MiB in all, when it is full.
-const EVIDENCE: usize = 1 << 20;
 
 /// What became of a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,7 +82,8 @@ pub struct Failure {
     pub line: String,
 }
 
-/// A subject that is counted but not banned.
+/// A subject that is counted but not banned. Without failures: one that no
+/// longer is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tracked {
     /// The jail's name.
@@ -133,22 +136,6 @@ struct Shard {
     evidence: Evidence,
 }
 
-#[derive(Debug)]
-struct Books {
-    /// Most subjects fail once or twice: no allocation for those.
-    tracked: Lru<SmallVec<[Entry; 2]>>,
-    past: Lru<Past>,
-}
-
-/// A failure; its line is a part of the shard's evidence.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    time: Timestamp,
-    attempts: u32,
-    len: u16,
-    at: u64,
-}
-
 impl Ledger {
     /// An empty ledger; a jail's number is its place in `jails`.
     pub fn new(jails: Vec<Jail>) -> Self {
@@ -157,11 +144,7 @@ impl Ledger {
                 .iter()
                 .map(|jail| {
                     let max = jail.limits.max_tracked;
-                    let cap = max / SHARDS + usize::from(n < max % SHARDS);
-                    Books {
-                        tracked: Lru::new(cap),
-                        past: Lru::new(cap),
-                    }
+                    Books::new(max / SHARDS + usize::from(n < max % SHARDS))
                 })
                 .collect(),
             evidence: Evidence::default(),
@@ -267,13 +250,15 @@ impl Ledger {
         if let Some(last) = books.past.get(key).and_then(|past| past.last.as_mut()) {
             *last = (*last).min(now);
             if time <= *last {
-                for entry in books.tracked.get(key).into_iter().flatten() {
-                    entry.time = entry.time.min(now);
+                for counted in books.tracked.get(key).into_iter() {
+                    for entry in &mut counted.entries {
+                        entry.time = entry.time.min(now);
+                    }
                 }
                 return Outcome::Ignored(Ignored::BeforeBan);
             }
         }
-        let (entries, evicted) = books.tracked.touch(key);
+        let (entries, evicted) = books.touch(key);
         if evicted {
             self.counters[number].evicted.fetch_add(1, Relaxed);
         }
@@ -297,7 +282,7 @@ impl Ledger {
                 of: limits.max_retry,
             };
         }
-        let entries = books.tracked.remove(key).expect("touched above");
+        let entries = books.remove(key).expect("touched above");
         let past = books.past.touch(key).0;
         let ban = Ban {
             subject,
@@ -319,7 +304,7 @@ impl Ledger {
     pub fn forgive(&self, subject: Subject) {
         for number in 0..self.jails.len() {
             let key = self.key(subject);
-            self.shard(number, key).jails[number].tracked.remove(key);
+            self.shard(number, key).jails[number].remove(key);
         }
     }
 
@@ -347,16 +332,9 @@ impl Ledger {
             let shard = lock(shard);
             for (jail, books) in self.jails.iter().zip(&shard.jails) {
                 let oldest = before(now, jail.limits.find_time);
-                all.extend(books.tracked.iter().filter_map(|(subject, entries)| {
-                    let failures: Vec<_> = entries
-                        .iter()
-                        .filter(|e| e.time >= oldest)
-                        .map(|e| Failure {
-                            time: e.time,
-                            attempts: e.attempts,
-                            line: shard.evidence.line(e),
-                        })
-                        .collect();
+                all.extend(books.tracked.iter().filter_map(|(subject, counted)| {
+                    let entries = counted.entries.iter().filter(|e| e.time >= oldest);
+                    let failures = shard.evidence.failures(entries);
                     (!failures.is_empty()).then(|| Tracked {
                         jail: jail.name.clone(),
                         subject,
@@ -368,11 +346,88 @@ impl Ledger {
         all
     }
 
-    /// Takes counts of an earlier run; those of unknown jails, of subjects that
-    /// the jail no longer counts by, and what reaches `max_retry` by now lower
-    /// limits (the next failure bans) included as one less. Returns how many
-    /// subjects are counted from it.
+    /// The subjects of these jails that have changed since this was last
+    /// called: for the database, together with how far the lines were read
+    /// that changed them; or `all` of them. One thread at a time may ask for a
+    /// jail.
+    pub fn take_changes(&self, jails: &[usize], all: bool) -> Vec<Tracked> {
+        let mut changes = vec![];
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let Shard {
+                jails: books,
+                evidence,
+            } = &mut *shard;
+            for number in jails {
+                let (Some(jail), Some(books)) = (self.jails.get(*number), books.get_mut(*number))
+                else {
+                    continue;
+                };
+                let Books {
+                    tracked,
+                    turn,
+                    gone,
+                    ..
+                } = books;
+                tracked.newest_first(|subject, counted| {
+                    if counted.changed != *turn && !all {
+                        return false;
+                    }
+                    counted.saved = true;
+                    changes.push(Tracked {
+                        jail: jail.name.clone(),
+                        subject,
+                        failures: evidence.failures(counted.entries.iter()),
+                    });
+                    true
+                });
+                *turn = turn.wrapping_add(1);
+                for subject in gone.drain(..) {
+                    if tracked.get(self.key(subject)).is_none() {
+                        changes.push(Tracked {
+                            jail: jail.name.clone(),
+                            subject,
+                            failures: vec![],
+                        });
+                    }
+                }
+            }
+        }
+        changes
+    }
+
+    /// Forgets the subjects whose failures no longer count.
+    pub fn forget_expired(&self, now: Timestamp) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for (jail, books) in self.jails.iter().zip(&mut shard.jails) {
+                books.forget_expired(before(now, jail.limits.find_time), now);
+            }
+        }
+    }
+
+    /// Takes counts that an earlier run stored, past bans being there already
+    /// ([`Ledger::restore_history`]): what happened before a subject's last ban
+    /// has had its effect. Left out are unknown jails and subjects that the jail
+    /// no longer counts by; what reaches `max_retry` by now lower limits counts
+    /// as one less, the next failure bans. Returns how many subjects are counted
+    /// from it.
     pub fn restore(&self, tracked: impl IntoIterator<Item = Tracked>, now: Timestamp) -> usize {
+        self.take_in(tracked, now, false)
+    }
+
+    /// Takes counts and past bans of the ledger of another configuration.
+    pub fn take_over(&self, other: &Self, now: Timestamp) {
+        self.restore_history(other.history());
+        self.take_in(other.snapshot(now), now, true);
+    }
+
+    fn take_in(
+        &self,
+        tracked: impl IntoIterator<Item = Tracked>,
+        now: Timestamp,
+        changed: bool,
+    ) -> usize {
         let mut restored = 0;
         for Tracked {
             jail,
@@ -390,11 +445,17 @@ impl Ledger {
             } else {
                 limits.ipv6_prefix
             };
-            if prefix.bits() != counts_by {
-                continue;
-            }
+            let key = self.key(subject);
+            let mut shard = self.shard(number, key);
+            let Shard { jails, evidence } = &mut *shard;
+            let books = &mut jails[number];
+            let banned = books.past.get(key).and_then(|past| past.last);
             let oldest = before(now, limits.find_time);
-            failures.retain(|f| f.time >= oldest);
+            failures.retain(|f| {
+                prefix.bits() == counts_by
+                    && f.time >= oldest
+                    && banned.is_none_or(|last| f.time > last)
+            });
             failures.sort_by_key(|f| f.time);
             let mut room = limits.max_retry - 1;
             let mut kept = vec![];
@@ -407,12 +468,10 @@ impl Ledger {
                 kept.push(failure);
             }
             if kept.is_empty() {
+                books.gone.push(subject);
                 continue;
             }
-            let key = self.key(subject);
-            let mut shard = self.shard(number, key);
-            let Shard { jails, evidence } = &mut *shard;
-            let (entries, evicted) = jails[number].tracked.touch(key);
+            let (entries, evicted) = books.touch(key);
             if evicted {
                 self.counters[number].evicted.fetch_add(1, Relaxed);
             }
@@ -429,6 +488,11 @@ impl Ledger {
                     }
                 })
                 .collect();
+            let turn = books.turn;
+            if let Some(counted) = books.tracked.get(key) {
+                counted.saved = true;
+                counted.changed = turn.wrapping_sub(u32::from(!changed));
+            }
             restored += 1;
         }
         restored
@@ -571,51 +635,6 @@ fn reason(failures: u32, entries: &[Entry]) -> String {
         format!("{failures} failure{plural} within a second")
     } else {
         format!("{failures} failure{plural} in {}", format_duration(span))
-    }
-}
-
-/// At most [`MAX_EVIDENCE`] bytes of a line, valid UTF-8.
-fn clip(line: &[u8]) -> Cow<'_, str> {
-    let mut text = String::from_utf8_lossy(&line[..line.len().min(MAX_EVIDENCE)]);
-    while text.len() > MAX_EVIDENCE {
-        text.to_mut().pop();
-    }
-    text
-}
-
-/// Lines in a ring: the newest overwrite the oldest, so that a flood of
-/// addresses costs no more memory than this.
-#[derive(Debug, Default)]
-struct Evidence {
-    ring: Vec<u8>,
-    /// Bytes ever written, with those skipped at the ring's end.
-    written: u64,
-}
-
-impl Evidence {
-    fn push(&mut self, line: &[u8]) -> u64 {
-        let mut start = (self.written % EVIDENCE as u64) as usize;
-        if start + line.len() > EVIDENCE {
-            self.written += (EVIDENCE - start) as u64;
-            start = 0;
-        }
-        let end = start + line.len();
-        if self.ring.len() < end {
-            self.ring.resize(end, 0);
-        }
-        self.ring[start..end].copy_from_slice(line);
-        let at = self.written;
-        self.written += line.len() as u64;
-        at
-    }
-
-    fn line(&self, entry: &Entry) -> String {
-        if self.written - entry.at > EVIDENCE as u64 {
-            return "(line no longer kept)".into();
-        }
-        let start = (entry.at % EVIDENCE as u64) as usize;
-        let line = self.ring.get(start..start + usize::from(entry.len));
-        String::from_utf8_lossy(line.unwrap_or_default()).into_owned()
     }
 }
 

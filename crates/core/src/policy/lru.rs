@@ -59,19 +59,20 @@ impl<T: Default> Lru<T> {
         Some(&mut self.nodes[at as usize].value)
     }
 
-    /// The value of a subject, made if it is new, now the newest; and whether
-    /// another one had to be forgotten for it.
-    pub fn touch(&mut self, key: Hashed) -> (&mut T, bool) {
+    /// The value of a subject, made if it is new, now the newest; and the one
+    /// that had to be forgotten for it.
+    pub fn touch(&mut self, key: Hashed) -> (&mut T, Option<(Subject, T)>) {
         if let Some(at) = self.find(key) {
             if at != self.newest {
                 self.unlink(at);
                 self.link(at);
             }
-            return (&mut self.nodes[at as usize].value, false);
+            return (&mut self.nodes[at as usize].value, None);
         }
-        let evict = self.index.len() >= self.cap && self.oldest != NONE;
-        if evict {
-            self.remove(self.nodes[self.oldest as usize].key);
+        let mut evicted = None;
+        if self.index.len() >= self.cap && self.oldest != NONE {
+            let oldest = self.nodes[self.oldest as usize].key;
+            evicted = self.remove(oldest).map(|value| (oldest.subject, value));
         }
         let node = Node {
             key,
@@ -93,7 +94,7 @@ impl<T: Default> Lru<T> {
         self.index
             .insert_unique(key.hash, at, |at| nodes[*at as usize].key.hash);
         self.link(at);
-        (&mut self.nodes[at as usize].value, evict)
+        (&mut self.nodes[at as usize].value, evicted)
     }
 
     pub fn remove(&mut self, key: Hashed) -> Option<T> {
@@ -113,6 +114,24 @@ impl<T: Default> Lru<T> {
             at = node.newer;
             Some((node.key.subject, &node.value))
         })
+    }
+
+    /// The one touched longest ago.
+    pub fn oldest(&mut self) -> Option<(Hashed, &mut T)> {
+        let node = self.nodes.get_mut(self.oldest as usize)?;
+        Some((node.key, &mut node.value))
+    }
+
+    /// From the newest to the one touched longest ago, as long as `each` wants
+    /// another one.
+    pub fn newest_first(&mut self, mut each: impl FnMut(Subject, &mut T) -> bool) {
+        let mut at = self.newest;
+        while let Some(node) = self.nodes.get_mut(at as usize) {
+            at = node.older;
+            if !each(node.key.subject, &mut node.value) {
+                return;
+            }
+        }
     }
 
     fn unlink(&mut self, at: u32) {

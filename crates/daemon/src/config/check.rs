@@ -18,10 +18,11 @@ use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
     Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice, advice, decoy,
-    geofence, heads, limits, list,
+    geofence, heads, journal, limits, list,
     reader::{At, Document, Part, Section},
     ring, sink, watch,
 };
+use crate::store::KeepHistory;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -44,9 +45,15 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         .unwrap_or_default()
         .into_iter()
         .collect();
-    let keep_history = root
-        .duration("keep_history", DAY..=YEARS)
-        .map_or(30 * DAY, |at| at.value);
+    let keep_history = KeepHistory {
+        time: root
+            .duration("keep_history", DAY..=YEARS)
+            .map_or(30 * DAY, |at| at.value),
+        bytes: root
+            .integer("history_mb", 1..=100_000)
+            .map_or(64, |at| at.value)
+            * 1_000_000,
+    };
     let lockout = lockout(&mut root);
     let filters = filters(&mut root);
     let jails = jails(&mut root, &filters, host, &mut warnings);
@@ -323,12 +330,14 @@ fn jails(
         {
             ring::check_against(&section, &name, choice, &jails);
         }
+        let journal_match = journal::read(&mut section, &name, &source, host);
         section.finish();
         if enabled {
             jails.push(JailConfig {
                 name,
                 filter,
                 source,
+                journal_match,
                 limits,
                 scope,
                 action,

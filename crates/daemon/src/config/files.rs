@@ -177,7 +177,7 @@ mod tests {
             let jails: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
             assert_eq!(jails, ["sshd", "two", "three"]);
             assert_eq!(config.lockout.grace.as_secs(), 300);
-            assert_eq!(config.keep_history.as_secs(), 2 * 86_400);
+            assert_eq!(config.keep_history.time.as_secs(), 2 * 86_400);
             assert_eq!(config.filters["own"].identifiers, ["own"]);
             assert_eq!(config.file, dir.path().join("weir.toml"));
         }

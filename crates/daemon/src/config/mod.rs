@@ -9,6 +9,7 @@ mod files;
 mod geofence;
 mod heads;
 mod interfaces;
+mod journal;
 mod limits;
 mod list;
 mod listeners;
@@ -42,6 +43,8 @@ use weir_enforce::{
     calibration::{Advice, Calibration},
 };
 
+use crate::store::KeepHistory;
+
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
@@ -69,8 +72,8 @@ pub struct Config {
     pub allow: PrefixSet,
     /// What keeps the administrator from being locked out.
     pub lockout: Lockout,
-    /// How long the history of ended bans is kept.
-    pub keep_history: Duration,
+    /// How much of the history of ended bans is kept.
+    pub keep_history: KeepHistory,
     /// The enabled jails, in the order of the file.
     pub jails: Vec<JailConfig>,
     /// The decoy ports, if there are any.
@@ -131,6 +134,9 @@ pub struct JailConfig {
     pub filter: String,
     /// Where its lines come from.
     pub source: SourceChoice,
+    /// Trusted fields of its entries in the journal; none: those of the programs
+    /// that its filter names.
+    pub journal_match: Vec<(String, String)>,
     /// When it bans, and for how long.
     pub limits: JailLimits,
     /// What a ban covers.
@@ -212,7 +218,7 @@ pub trait HostFacts {
     fn interfaces(&self) -> Vec<String>;
     /// Those with a default route, IPv4 or IPv6.
     fn default_route_interfaces(&self) -> Vec<String>;
-    /// Is there a systemd journal that can be read?
+    /// Is there a systemd journal, with something in it?
     fn has_journal(&self) -> bool;
     /// Is there such a file?
     fn has_file(&self, path: &str) -> bool;
@@ -249,9 +255,7 @@ impl HostFacts for Host {
         interfaces::with_default_route()
     }
     fn has_journal(&self) -> bool {
-        ["/var/log/journal", "/run/log/journal"]
-            .iter()
-            .any(|dir| Path::new(dir).is_dir())
+        journal::is_there()
     }
     fn has_file(&self, path: &str) -> bool {
         Path::new(path).exists()

@@ -314,6 +314,7 @@ fn everything_can_be_said() {
         socket = "/srv/weir.sock"
         pin_root = "/sys/fs/bpf/w"
         keep_history = "7d"
+        history_mb = 5
         [lockout]
         grace = 60
         logins = false
@@ -342,6 +343,8 @@ fn everything_can_be_said() {
     assert_eq!(config.jails[0].action, weir_core::Action::Reject);
     assert_eq!(config.jails[0].limits.ban_time, policy::BanTime::Never);
     assert_eq!(config.lockout.grace, Duration::from_secs(60));
+    let keep = config.keep_history;
+    assert_eq!((keep.time.as_secs(), keep.bytes), (7 * 86_400, 5_000_000));
     assert!(config.filters.contains_key("mine"));
     assert_eq!(config.warnings.len(), 0, "{:?}", config.warnings);
 }
@@ -424,6 +427,44 @@ fn without_a_journal_sshd_is_read_from_auth_log() {
         config.jails[0].source,
         SourceChoice::Files(vec!["/var/log/auth.log".into()])
     );
+}
+
+#[test]
+fn a_journal_is_matched_by_what_nobody_can_forge() {
+    let jail = |words: &str| format!("[jail.sshd]\n{words}");
+    let words = "journal_match = [\"_SYSTEMD_UNIT=postfix@-.service\", \"_UID=www-data\"]";
+    let config = check(&jail(words)).unwrap();
+    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(
+        config.jails[0].journal_match,
+        [
+            field("_SYSTEMD_UNIT", "postfix@-.service"),
+            field("_UID", "33")
+        ]
+    );
+    for (words, message) in [
+        (
+            "journal_match = [\"SYSLOG_IDENTIFIER=sshd\"]",
+            "weir.toml:2: journal_match in [jail.sshd]: \"SYSLOG_IDENTIFIER\" can be written by anybody",
+        ),
+        (
+            "journal_match = [\"_COMM=sshd\"]",
+            "anybody can name a program",
+        ),
+        ("journal_match = []", "allowed: with _SYSTEMD_UNIT"),
+        (
+            "journal_match = [\"_UID=nobody-here\"]",
+            "is no user of this host",
+        ),
+        ("journal_match = [\"_UID\"]", "allowed: FIELD=VALUE"),
+        (
+            "paths = [\"/var/log/auth.log\"]\njournal_match = [\"_UID=0\"]",
+            "the source is /var/log/auth.log",
+        ),
+    ] {
+        let told = errors(&jail(words));
+        assert!(told.contains(message), "{words}: {told}");
+    }
 }
 
 #[test]

@@ -14,16 +14,16 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
-use weir_core::{
-    Prefix, PrefixSet, Producer, Subject, Until,
-    policy::{self, Tracked},
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
+use weir_core::{Prefix, PrefixSet, Subject, Until};
 use weir_enforce::{BootNanos, Expiry, Policy};
 
 use super::{
-    AllowEntry, Change, Detail, Offence,
+    AllowEntry, Change, Detail,
     clock::Now,
+    progress,
     restore::{Boot, Loaded, Row},
 };
 
@@ -46,13 +46,15 @@ CREATE TABLE IF NOT EXISTS history (
     id INTEGER PRIMARY KEY, subject BLOB NOT NULL, policy INTEGER NOT NULL,
     since INTEGER NOT NULL, until INTEGER, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS history_subject ON history (subject);
-CREATE TABLE IF NOT EXISTS tracked (id INTEGER PRIMARY KEY, failures TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tracked (
+    jail TEXT NOT NULL, subject BLOB NOT NULL, failures TEXT NOT NULL,
+    PRIMARY KEY (jail, subject)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS positions (
     source TEXT PRIMARY KEY, position TEXT NOT NULL) WITHOUT ROWID;
 ";
 
 /// `PRAGMA user_version` of the tables above.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// From version 1, whose bans all dropped.
 const FROM_1: &str = "
@@ -67,9 +69,6 @@ PRAGMA user_version = 2;
 COMMIT;
 ";
 
-/// The history never holds more rows than this; the oldest go first.
-const MAX_HISTORY: i64 = 1_000_000;
-
 /// The page cache of the writer during a batch, given back after a large one.
 const CACHE_KIB: i64 = 16 * 1024;
 const LARGE_BATCH: usize = 1000;
@@ -81,6 +80,9 @@ pub enum DatabaseError {
     /// SQLite's answer.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
+    /// Its file cannot be looked at.
+    #[error("cannot read it: {0}")]
+    File(String),
     /// It was written by a newer weir.
     #[error("it has version {0}, and this weir knows {VERSION}: it was written by a newer weir")]
     Newer(i64),
@@ -103,6 +105,16 @@ impl DatabaseError {
     }
 }
 
+/// One process at a time has the database, and the index of its log is in that
+/// process's memory: in a file that is mapped, as usual, whoever cuts it short,
+/// or makes it immutable, ends the daemon by SIGBUS.
+const VFS: &str = "unix-excl";
+
+/// Writes what is in the log before the file into the file, and forgets the log.
+pub(super) fn checkpoint(connection: &Connection) -> Result<(), DatabaseError> {
+    Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
+}
+
 /// Opens for writing and makes the tables. A new file is its owner's alone,
 /// whatever the umask, and so are the log and the index that SQLite puts beside
 /// it: they take its mode. One that is there keeps the mode that it has.
@@ -113,8 +125,10 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
         .create_new(true)
         .mode(0o600)
         .open(path);
-    let connection = Connection::open(path)?;
+    let connection = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), VFS)?;
     connection.busy_timeout(std::time::Duration::from_secs(2))?;
+    // A file that somebody has put in our file's place is not to be written to.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |r| r.get(0))?;
     if mode != "wal" {
         tracing::warn!("the database is in journal mode {mode}, not WAL");
@@ -129,6 +143,9 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     if version == 1 {
         connection.execute_batch(FROM_1)?;
     }
+    if matches!(version, 1 | 2) {
+        progress::from_2(&connection)?;
+    }
     connection.execute_batch(SCHEMA)?;
     if version < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -138,8 +155,11 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
 
 /// Opens for reading; a file on a read-only disk as well.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, DatabaseError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
+    // For writing as well, where that can be: else SQLite maps the index.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags_and_vfs(path, flags, VFS)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.pragma_update(None, "query_only", true)?;
     connection.busy_timeout(std::time::Duration::from_secs(2))?;
     let readable: Result<i64, _> =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0));
@@ -150,10 +170,10 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, DatabaseError> {
             if matches!(e.code, ErrorCode::CannotOpen | ErrorCode::ReadOnly) =>
         {
             let uri = format!("file:{}?immutable=1", uri_path(path));
-            Ok(Connection::open_with_flags(
-                uri,
-                flags | OpenFlags::SQLITE_OPEN_URI,
-            )?)
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_URI;
+            Ok(Connection::open_with_flags(uri, flags)?)
         }
         Err(other) => Err(other.into()),
     }
@@ -214,7 +234,9 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
     Ok(loaded)
 }
 
-fn policies(connection: &Connection) -> Result<HashMap<i64, Arc<Policy>>, DatabaseError> {
+pub(super) fn policies(
+    connection: &Connection,
+) -> Result<HashMap<i64, Arc<Policy>>, DatabaseError> {
     let mut policies = HashMap::new();
     let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
     // A disk that nobody can write to may hold the tables of version 1.
@@ -255,54 +277,6 @@ pub(super) fn allow(connection: &Connection) -> Result<Vec<AllowEntry>, Database
     Ok(entries)
 }
 
-/// Past bans by producer and subject, the oldest first; a bounded number. Of
-/// the producers that `name` has a name for.
-pub(super) fn past_bans(
-    connection: &Connection,
-    name: impl Fn(&Producer) -> Option<String>,
-) -> Result<Vec<policy::Offence>, DatabaseError> {
-    let policies = policies(connection)?;
-    let mut query = connection.prepare(
-        "SELECT subject, policy, count(*), max(since) FROM history
-         GROUP BY subject, policy ORDER BY 4",
-    )?;
-    let mut rows = query.query([])?;
-    let mut offences = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (Some(subject), Some(jail)) = (
-            subject_from(row.get_ref(0)?.as_blob().unwrap_or_default()),
-            policies
-                .get(&row.get(1)?)
-                .and_then(|policy| name(&policy.producer)),
-        ) else {
-            continue;
-        };
-        offences.push(policy::Offence {
-            jail,
-            subject,
-            offences: row.get(2)?,
-            last: timestamp(row.get(3)?),
-        });
-    }
-    Ok(offences)
-}
-
-pub(super) fn tracked(connection: &Connection) -> Result<Vec<Tracked>, DatabaseError> {
-    let mut query = connection.prepare("SELECT failures FROM tracked")?;
-    let rows = query.query_map([], |row| row.get::<_, String>(0))?;
-    let texts = rows.collect::<Result<Vec<_>, _>>()?;
-    Ok(texts
-        .iter()
-        .filter_map(|text| serde_json::from_str(text).ok())
-        .collect())
-}
-
-pub(super) fn positions(connection: &Connection) -> Result<HashMap<String, String>, DatabaseError> {
-    let mut query = connection.prepare("SELECT source, position FROM positions")?;
-    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
 pub(super) fn detail(
     connection: &Connection,
     subject: Subject,
@@ -332,44 +306,6 @@ pub(super) fn detail(
         )
         .optional()?;
     Ok(found)
-}
-
-/// The last bans of prefixes that hold, or lie in, the given one.
-pub(super) fn offences(
-    connection: &Connection,
-    addr: IpAddr,
-    limit: usize,
-) -> Result<Vec<Offence>, DatabaseError> {
-    let policies = policies(connection)?;
-    let host = Prefix::host(addr);
-    let mut query = connection.prepare_cached(
-        "SELECT policy, since, until, reason FROM history WHERE subject = ?1
-         ORDER BY id DESC LIMIT ?2",
-    )?;
-    let mut offences = Vec::new();
-    for len in (0..=host.bits()).rev() {
-        let Some(prefix) = Prefix::new(addr, len) else {
-            continue;
-        };
-        let mut rows = query.query(params![blob(prefix), limit as i64])?;
-        while let Some(row) = rows.next()? {
-            let (Some(policy), Ok(subject)) = (policies.get(&row.get(0)?), Subject::new(prefix))
-            else {
-                continue;
-            };
-            offences.push(Offence {
-                subject,
-                producer: policy.producer.clone(),
-                scope: policy.scope.clone(),
-                since: timestamp(row.get(1)?),
-                until: until_from(row.get(2)?),
-                reason: row.get(3)?,
-            });
-        }
-    }
-    offences.sort_by_key(|offence| std::cmp::Reverse(offence.since));
-    offences.truncate(limit);
-    Ok(offences)
 }
 
 /// Writes a batch in one transaction.
@@ -526,6 +462,23 @@ fn write_one(
             let (policy, _) = policy_id(transaction, policy, policy_ids)?;
             forget(transaction, &blob(subject.prefix()), policy)?;
         }
+        Change::Ended {
+            subject,
+            policy,
+            by,
+        } => {
+            let (policy, _) = policy_id(transaction, policy, policy_ids)?;
+            let subject = blob(subject.prefix());
+            let over = transaction
+                .prepare_cached(
+                    "SELECT 1 FROM bans WHERE subject = ?1 AND policy = ?2 AND boot = ?3
+                     AND expiry <= ?4",
+                )?
+                .exists(params![subject, policy, boot, by.0 as i64])?;
+            if over {
+                forget(transaction, &subject, policy)?;
+            }
+        }
         Change::UnbanAll => {
             transaction.execute_batch("DELETE FROM bans; DELETE FROM details;")?;
         }
@@ -538,18 +491,10 @@ fn write_one(
         Change::AllowDel(prefix) => {
             transaction.execute("DELETE FROM allow WHERE prefix = ?1", [blob(*prefix)])?;
         }
-        Change::Tracked(all) => {
-            transaction.execute("DELETE FROM tracked", [])?;
-            let mut insert =
-                transaction.prepare_cached("INSERT INTO tracked (failures) VALUES (?1)")?;
-            for tracked in all {
-                insert.execute([serde_json::to_string(tracked).unwrap_or_default()])?;
-            }
-        }
-        Change::Position { source, position } => {
-            transaction
-                .prepare_cached("INSERT OR REPLACE INTO positions VALUES (?1, ?2)")?
-                .execute(params![source, position])?;
+        Change::Progress(progress) => progress::write(transaction, progress)?,
+        Change::KeepJails(names) => progress::keep_jails(transaction, names)?,
+        Change::ForgetPosition(source) => {
+            transaction.execute("DELETE FROM positions WHERE source = ?1", [source])?;
         }
     }
     Ok(())
@@ -573,21 +518,19 @@ fn write_row(
     Ok(())
 }
 
-/// Forgets what has ended: bans of this boot that are over, old history, boots
-/// without bans. Bounded work per call; true when there may be more.
-pub(super) fn purge(
-    connection: &mut Connection,
-    now: &Now,
-    keep_history: std::time::Duration,
-) -> Result<bool, DatabaseError> {
-    const BATCH: i64 = 20_000;
+/// Rows that one call forgets at most.
+pub(super) const PURGE: i64 = 20_000;
+
+/// Forgets what has ended: bans of this boot that are over, boots without bans.
+/// Bounded work per call; true when there may be more.
+pub(super) fn purge(connection: &mut Connection, now: &Now) -> Result<bool, DatabaseError> {
     let transaction = connection.transaction()?;
     let boot = this_boot(&transaction, now)?;
     let mut over = transaction.prepare_cached(
         "SELECT subject, policy FROM bans WHERE boot = ?1 AND expiry <= ?2 LIMIT ?3",
     )?;
     let ended: Vec<(Vec<u8>, i64)> = over
-        .query_map(params![boot, now.boottime.0 as i64, BATCH], |row| {
+        .query_map(params![boot, now.boottime.0 as i64, PURGE], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?
         .collect::<Result<_, _>>()?;
@@ -595,24 +538,17 @@ pub(super) fn purge(
     for (subject, policy) in &ended {
         forget(&transaction, subject, *policy)?;
     }
-    let keep = i64::try_from(keep_history.as_micros()).unwrap_or(i64::MAX);
-    let oldest = now.wall.as_microsecond().saturating_sub(keep);
-    let old = transaction.execute(
-        "DELETE FROM history WHERE id IN (SELECT id FROM history WHERE since < ?1
-         OR id <= (SELECT max(id) FROM history) - ?2 ORDER BY id LIMIT ?3)",
-        params![oldest, MAX_HISTORY, BATCH],
-    )?;
     transaction.execute(
         "DELETE FROM boots WHERE id <> ?1 AND id NOT IN (SELECT DISTINCT boot FROM bans)
          AND id < ?1 - 8",
         [boot],
     )?;
     transaction.commit()?;
-    Ok(ended.len() as i64 == BATCH || old as i64 == BATCH)
+    Ok(ended.len() as i64 == PURGE)
 }
 
 /// A prefix as stored: its length, then the address bytes.
-fn blob(prefix: Prefix) -> Vec<u8> {
+pub(super) fn blob(prefix: Prefix) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(17);
     bytes.push(prefix.bits());
     match prefix.addr() {
@@ -632,11 +568,11 @@ fn prefix_from(bytes: &[u8]) -> Option<Prefix> {
     Prefix::new(addr, *len)
 }
 
-fn subject_from(bytes: &[u8]) -> Option<Subject> {
+pub(super) fn subject_from(bytes: &[u8]) -> Option<Subject> {
     Subject::new(prefix_from(bytes)?).ok()
 }
 
-fn timestamp(micros: i64) -> Timestamp {
+pub(super) fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
@@ -647,7 +583,7 @@ fn until_to(until: Until) -> Option<i64> {
     }
 }
 
-fn until_from(micros: Option<i64>) -> Until {
+pub(super) fn until_from(micros: Option<i64>) -> Until {
     micros.map_or(Until::Never, |end| Until::At(timestamp(end)))
 }
 

@@ -7,6 +7,9 @@
 
 pub mod clock;
 mod database;
+mod history;
+mod identity;
+mod progress;
 pub mod restore;
 
 use std::{
@@ -25,12 +28,15 @@ use weir_core::{
     Ban, Prefix, Producer, Scope, Subject, Until,
     policy::{self, Tracked},
 };
-use weir_enforce::{Entry, Expiry, Policy};
+use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
 pub use database::{DatabaseError, allow_set};
+pub use history::KeepHistory;
+pub use progress::Progress;
 
 use crate::{alerts::Alerts, threads};
 use clock::Now;
+use identity::Identity;
 use restore::Loaded;
 
 /// How many changes may wait while the database cannot be written. Beyond
@@ -42,6 +48,8 @@ const FILE: &str = "weir.db";
 const RETRY: Duration = Duration::from_secs(2);
 /// Without changes, the clocks are still written this often, for `remaining`.
 const HEARTBEAT: Duration = Duration::from_secs(30);
+/// That the history was cut short is told for this long.
+const TRIMMED: Duration = Duration::from_secs(86_400);
 /// How long an API call waits for its commit.
 const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -69,21 +77,27 @@ pub enum Change {
         /// Which of them.
         policy: Arc<Policy>,
     },
+    /// A ban ended by itself, unless it was made longer since.
+    Ended {
+        /// Whose.
+        subject: Subject,
+        /// Which of them.
+        policy: Arc<Policy>,
+        /// By this moment of this boot.
+        by: BootNanos,
+    },
     /// All bans were lifted.
     UnbanAll,
     /// A prefix was allowed at run time.
     AllowAdd(AllowEntry),
     /// That was taken back.
     AllowDel(Prefix),
-    /// Failures that are counted and have not led to a ban: all of them.
-    Tracked(Vec<Tracked>),
-    /// A source has been read to here.
-    Position {
-        /// The source's name.
-        source: String,
-        /// Its own words for the place.
-        position: String,
-    },
+    /// A source has been read further.
+    Progress(Progress),
+    /// There are no other jails than these.
+    KeepJails(Vec<String>),
+    /// A source is no longer read.
+    ForgetPosition(String),
 }
 
 impl Change {
@@ -92,7 +106,7 @@ impl Change {
         match self {
             Self::Ban { ban, .. } => Some(ban.subject),
             Self::Restored { entry, .. } => Some(entry.subject),
-            Self::Unban { subject, .. } => Some(*subject),
+            Self::Unban { subject, .. } | Self::Ended { subject, .. } => Some(*subject),
             _ => None,
         }
     }
@@ -147,6 +161,11 @@ struct Queue {
     /// What is being written, and what waits behind it.
     in_flight: Arc<Vec<Change>>,
     pending: VecDeque<Change>,
+    /// Sources whose progress is among them.
+    sources: HashSet<String>,
+    /// How often the file was made anew, and for each source, when it saved last.
+    made_anew: u64,
+    saved_in: HashMap<String, u64>,
     /// How many changes were ever queued, and how many of them are settled:
     /// written, replaced by a later one, or forgotten for want of room.
     queued: u64,
@@ -157,7 +176,7 @@ struct Queue {
     error: String,
     urgent: bool,
     recreated: bool,
-    keep_history: Duration,
+    keep_history: KeepHistory,
     stop: bool,
 }
 
@@ -177,6 +196,14 @@ pub struct Store {
     writer: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
+impl Queue {
+    /// The file is a new one: what is known has to be written again.
+    fn made_anew(&mut self) {
+        self.recreated = true;
+        self.made_anew += 1;
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("no holder of this lock panics")
@@ -186,7 +213,7 @@ impl Shared {
 impl Store {
     /// Opens `dir`/weir.db, moving a broken one aside, and starts the writer.
     /// Also says what was in it.
-    pub fn open(dir: &Path, keep_history: Duration, alerts: Arc<Alerts>) -> (Self, Loaded) {
+    pub fn open(dir: &Path, keep_history: KeepHistory, alerts: Arc<Alerts>) -> (Self, Loaded) {
         let path = dir.join(FILE);
         let mut loaded = Loaded::default();
         let mut connection = None;
@@ -202,7 +229,7 @@ impl Store {
             };
             match (opened, read) {
                 (_, Err(error)) if error.is_corrupt() => {
-                    move_aside(&path, &alerts, &error.to_string());
+                    move_aside(&path, &alerts, &format!("corrupt ({error})"));
                     continue;
                 }
                 (Ok(writable), Ok(read)) => {
@@ -247,7 +274,7 @@ impl Store {
     /// `other` is told how many bans there are: IPv4 and IPv6 /64, IPv6 /128.
     pub fn open_beside<T: Send>(
         dir: &Path,
-        keep_history: Duration,
+        keep_history: KeepHistory,
         alerts: Arc<Alerts>,
         other: impl FnOnce((usize, usize)) -> T + Send,
     ) -> ((Self, Loaded), T) {
@@ -305,6 +332,43 @@ impl Store {
         std::mem::take(&mut self.shared.queue().recreated)
     }
 
+    /// Remembers how far a source was read, soon. `take` says what has changed in
+    /// the counts meanwhile; it is not asked while the last answer still waits
+    /// for the disk, unless this is the `last` time: what has changed by then is
+    /// in the next one. It is told whether all must be said again, because the
+    /// file was made anew.
+    pub fn progress(
+        &self,
+        source: &str,
+        last: bool,
+        take: impl FnOnce(bool) -> (Option<String>, Vec<Tracked>),
+    ) {
+        let again = {
+            let mut queue = self.shared.queue();
+            if !last && queue.sources.contains(source) {
+                return;
+            }
+            let now = queue.made_anew;
+            queue
+                .saved_in
+                .insert(source.to_owned(), now)
+                .unwrap_or_default()
+                < now
+        };
+        let (position, tracked) = take(again);
+        if position.is_none() && tracked.is_empty() {
+            return;
+        }
+        let mut queue = self.shared.queue();
+        queue.sources.insert(source.to_owned());
+        let progress = Progress {
+            source: source.to_owned(),
+            position,
+            tracked,
+        };
+        push(&mut queue, [Change::Progress(progress)]);
+    }
+
     /// Changes that wait for the disk.
     pub fn pending(&self) -> usize {
         let queue = self.shared.queue();
@@ -317,8 +381,8 @@ impl Store {
         self.shared.queue().forgotten
     }
 
-    /// How long history is kept, from now on.
-    pub fn set_keep_history(&self, keep: Duration) {
+    /// How much history is kept, from now on.
+    pub fn set_keep_history(&self, keep: KeepHistory) {
         self.shared.queue().keep_history = keep;
     }
 
@@ -393,7 +457,7 @@ impl Store {
 
     /// The last bans of an address, newest first.
     pub fn offences(&self, addr: IpAddr, limit: usize) -> Vec<Offence> {
-        self.read(|connection| database::offences(connection, addr, limit))
+        self.read(|connection| history::offences(connection, addr, limit))
     }
 
     /// The allow list of run time.
@@ -403,25 +467,25 @@ impl Store {
 
     /// How often each jail and watch banned each subject, the oldest first.
     pub fn jail_history(&self) -> Vec<policy::Offence> {
-        self.read(|connection| database::past_bans(connection, Producer::ledger_name))
+        self.read(|connection| history::past_bans(connection, Producer::ledger_name))
     }
 
     /// How often this producer banned each subject, the oldest first; as if it
     /// were a jail of the name `producer` is written with.
     pub fn history_of(&self, producer: &Producer) -> Vec<policy::Offence> {
         self.read(|connection| {
-            database::past_bans(connection, |p| (p == producer).then(|| p.to_string()))
+            history::past_bans(connection, |p| (p == producer).then(|| p.to_string()))
         })
     }
 
     /// The failures that were counted when they were last remembered.
     pub fn tracked(&self) -> Vec<Tracked> {
-        self.read(database::tracked)
+        self.read(progress::tracked)
     }
 
     /// Where each source was read to.
     pub fn positions(&self) -> HashMap<String, String> {
-        self.read(database::positions)
+        self.read(progress::positions)
     }
 }
 
@@ -433,34 +497,30 @@ impl Drop for Store {
 
 fn push(queue: &mut Queue, changes: impl IntoIterator<Item = Change>) {
     for change in changes {
-        // A position replaces the one that waits.
-        if let Change::Position { source, .. } = &change
-            && let Some(waiting) = queue
-                .pending
-                .iter_mut()
-                .rev()
-                .take(64)
-                .find(|c| matches!(c, Change::Position { source: s, .. } if s == source))
-        {
-            *waiting = change;
-            continue;
-        }
         queue.pending.push_back(change);
         queue.queued += 1;
     }
     keep_bound(queue);
 }
 
-/// Forgets the oldest that wait when there are too many.
+/// Forgets the oldest that wait when there are too many. Not how far sources
+/// were read: there is one of each, and the next one builds on it.
 fn keep_bound(queue: &mut Queue) {
     let waiting = queue.in_flight.len() + queue.pending.len();
     let over = waiting.saturating_sub(MAX_PENDING).min(queue.pending.len());
-    queue.pending.drain(..over);
-    queue.settled += over as u64;
-    queue.forgotten += over as u64;
+    let (kept, forgotten): (Vec<_>, Vec<_>) = queue
+        .pending
+        .drain(..over)
+        .partition(|change| matches!(change, Change::Progress(_)));
+    for change in kept.into_iter().rev() {
+        queue.pending.push_front(change);
+    }
+    queue.settled += forgotten.len() as u64;
+    queue.forgotten += forgotten.len() as u64;
 }
 
-fn move_aside(path: &Path, alerts: &Alerts, why: &str) {
+/// Takes a file that is beyond use out of the way. `was`: what is the matter.
+fn move_aside(path: &Path, alerts: &Alerts, was: &str) {
     let stamp = Timestamp::now().as_second();
     let aside = path.with_file_name(format!("{FILE}.corrupt-{stamp}"));
     let moved = std::fs::rename(path, &aside);
@@ -469,29 +529,32 @@ fn move_aside(path: &Path, alerts: &Alerts, why: &str) {
         side.push(suffix);
         let mut to = aside.as_os_str().to_owned();
         to.push(suffix);
-        // Absent when the last writer closed it properly.
-        let _ = std::fs::rename(side, to);
+        // Absent when the last writer closed it properly, empty when nothing was
+        // written since it was opened.
+        let _ = match std::fs::metadata(&side) {
+            Ok(meta) if meta.len() == 0 => std::fs::remove_file(side),
+            _ => std::fs::rename(side, to),
+        };
     }
+    let what = match moved {
+        Ok(()) => format!("moved to {}, a new one was made", aside.display()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            "a new one was made; offences of the past are lost".to_owned()
+        }
+        Err(error) => format!("and cannot be moved aside: {error}"),
+    };
     alerts.raise(
         "database-corrupt",
-        match moved {
-            Ok(()) => format!(
-                "{} was corrupt ({why}); moved to {}, a new one was made",
-                path.display(),
-                aside.display()
-            ),
-            Err(error) => format!(
-                "{} is corrupt ({why}) and cannot be moved aside: {error}",
-                path.display()
-            ),
-        },
+        format!("{} was {was}; {what}", path.display()),
     );
 }
 
 fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
     let mut retry_at = None;
+    let mut identity = connection.as_ref().and_then(|c| identify(shared, c));
     let mut last_write = Instant::now();
     let mut last_purge = Instant::now();
+    let mut trimmed = None;
     loop {
         let (batch, stop, keep_history) = {
             let mut queue = shared.queue();
@@ -515,26 +578,42 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
             queue.in_flight = Arc::new(std::mem::take(&mut queue.pending).into());
             (queue.in_flight.clone(), stop, queue.keep_history)
         };
+        if let Some(was) = identity.as_ref().and_then(|id| id.lost(&shared.path)) {
+            (connection, identity) = (None, None);
+            let was = format!("{was} while weir was running");
+            move_aside(&shared.path, &shared.alerts, &was);
+            shared.queue().made_anew();
+            retry_at = Some(Instant::now());
+        }
         // A batch that is empty is written for its clocks.
         let due = last_write.elapsed() >= HEARTBEAT;
         if !batch.is_empty() || due || retry_at.is_some() || stop {
             match write(shared, &mut connection, &batch) {
                 Ok(()) => {
+                    if identity.is_none() {
+                        identity = connection.as_ref().and_then(|c| identify(shared, c));
+                    }
                     retry_at = None;
                     last_write = Instant::now();
                     shared.alerts.clear("database");
                     let mut queue = shared.queue();
                     queue.in_flight = Arc::default();
                     queue.settled += batch.len() as u64;
+                    for change in batch.iter() {
+                        if let Change::Progress(progress) = change {
+                            queue.sources.remove(&progress.source);
+                        }
+                    }
                     shared.done.notify_all();
                 }
                 Err(error) => {
                     retry_at = Some(Instant::now() + RETRY);
                     let corrupt = error.is_corrupt();
                     let message = format!("{}: {error}", shared.path.display());
-                    connection = None;
+                    (connection, identity) = (None, None);
                     if corrupt {
-                        move_aside(&shared.path, &shared.alerts, &error.to_string());
+                        let was = format!("corrupt ({error})");
+                        move_aside(&shared.path, &shared.alerts, &was);
                         retry_at = Some(Instant::now());
                     } else {
                         shared.alerts.raise(
@@ -543,7 +622,9 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
                         );
                     }
                     let mut queue = shared.queue();
-                    queue.recreated |= corrupt;
+                    if corrupt {
+                        queue.made_anew();
+                    }
                     queue.failures += 1;
                     queue.error = message;
                     // They wait again, before what came meanwhile.
@@ -559,7 +640,7 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
         if last_purge.elapsed() >= Duration::from_secs(60)
             && let Some(connection) = connection.as_mut()
         {
-            match database::purge(connection, &Now::read(), keep_history) {
+            match purge(shared, connection, keep_history, &mut trimmed) {
                 Ok(true) => {}
                 Ok(false) => last_purge = Instant::now(),
                 Err(error) => {
@@ -569,9 +650,21 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
             }
         }
         if stop {
+            if let Some(connection) = connection.as_ref()
+                && let Err(error) = database::checkpoint(connection)
+            {
+                tracing::debug!("closing the database: {error}");
+            }
             return;
         }
     }
+}
+
+/// What the file is known by; a file that cannot be looked at is not watched.
+fn identify(shared: &Shared, connection: &Connection) -> Option<Identity> {
+    Identity::of(connection, &shared.path)
+        .inspect_err(|error| tracing::debug!("identity of the database: {error}"))
+        .ok()
 }
 
 fn write(
@@ -580,14 +673,36 @@ fn write(
     batch: &[Change],
 ) -> Result<(), DatabaseError> {
     let connection = match connection {
-        // A file that was deleted under us would take all writes and keep none.
-        Some(open) if shared.path.exists() => open,
-        other => {
-            *other = None;
-            other.insert(database::open(&shared.path)?)
-        }
+        Some(open) => open,
+        none => none.insert(database::open(&shared.path)?),
     };
     database::write(connection, batch, &Now::read())
+}
+
+/// Forgets what is over; true when there is more of it.
+fn purge(
+    shared: &Shared,
+    connection: &mut Connection,
+    keep: KeepHistory,
+    trimmed: &mut Option<Instant>,
+) -> Result<bool, DatabaseError> {
+    let now = Now::read();
+    let more = database::purge(connection, &now)?;
+    let purged = history::purge(connection, &now, keep)?;
+    if purged.for_size > 0 {
+        *trimmed = Some(Instant::now());
+        shared.alerts.raise(
+            "history",
+            format!(
+                "the history of bans takes all of its {} MB: the oldest offences are forgotten before keep_history is over, and repeat offenders with them; raise history_mb",
+                keep.bytes / 1_000_000
+            ),
+        );
+    } else if trimmed.is_some_and(|at| at.elapsed() >= TRIMMED) {
+        *trimmed = None;
+        shared.alerts.clear("history");
+    }
+    Ok(more || purged.more)
 }
 
 #[cfg(test)]

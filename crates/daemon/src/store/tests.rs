@@ -6,7 +6,10 @@ use weir_core::Action;
 
 use super::{clock::Now, *};
 
-const KEEP: Duration = Duration::from_secs(86_400);
+const KEEP: KeepHistory = KeepHistory {
+    time: Duration::from_secs(86_400),
+    bytes: 1 << 30,
+};
 
 fn open(dir: &Path) -> (Store, Loaded, Arc<Alerts>) {
     let alerts = Arc::new(Alerts::default());
@@ -291,4 +294,271 @@ fn bans_of_version_1_drop() {
     let mut actions: Vec<_> = loaded.rows.iter().map(|r| r.policy.action).collect();
     actions.sort_unstable();
     assert_eq!(actions, [Action::Drop, Action::Reject]);
+}
+
+fn tracked(jail: &str, subject: &str, failures: i64) -> Tracked {
+    let failure = |n| policy::Failure {
+        time: Timestamp::from_second(n).unwrap(),
+        attempts: 1,
+        line: format!("line {n}"),
+    };
+    Tracked {
+        jail: jail.into(),
+        subject: subject.parse().unwrap(),
+        failures: (0..failures).map(failure).collect(),
+    }
+}
+
+fn sorted(store: &Store) -> Vec<Tracked> {
+    let mut all = store.tracked();
+    all.sort_by_key(|tracked| (tracked.jail.clone(), tracked.subject));
+    all
+}
+
+#[test]
+fn a_place_and_its_counts_are_saved_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    let save = |at: &str, changes: Vec<Tracked>| {
+        store.progress("file:a", false, |_| (Some(at.into()), changes));
+        store.remember_now(vec![]).unwrap();
+    };
+    let who = "192.0.2.7";
+    let six = "2001:db8::/64";
+    save("1", vec![tracked("sshd", who, 2), tracked("web", six, 1)]);
+    // What has not changed stays; what is gone goes.
+    save("2", vec![tracked("sshd", who, 3), tracked("sshd", six, 1)]);
+    save("3", vec![tracked("web", six, 0)]);
+    assert_eq!(store.positions()["file:a"], "3");
+    assert_eq!(
+        sorted(&store),
+        [tracked("sshd", who, 3), tracked("sshd", six, 1)]
+    );
+    store
+        .remember_now(vec![
+            Change::KeepJails(vec!["web".into()]),
+            Change::ForgetPosition("file:a".into()),
+        ])
+        .unwrap();
+    assert_eq!(sorted(&store), []);
+    assert!(store.positions().is_empty());
+}
+
+#[test]
+fn one_progress_of_a_source_waits_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    store.close();
+    let asked = std::cell::Cell::new(0);
+    let progress = |last| {
+        store.progress("file:a", last, |_| {
+            asked.set(asked.get() + 1);
+            (None, vec![tracked("sshd", "192.0.2.7", 1)])
+        });
+    };
+    for _ in 0..100 {
+        progress(false);
+    }
+    assert_eq!((asked.get(), store.pending()), (1, 1));
+    progress(true);
+    assert_eq!((asked.get(), store.pending()), (2, 2));
+
+    // And it is not forgotten for bans.
+    let mut queue = Queue::default();
+    let one = Progress {
+        source: "file:a".into(),
+        position: None,
+        tracked: vec![],
+    };
+    push(&mut queue, [Change::Progress(one)]);
+    push(&mut queue, (0..MAX_PENDING + 10).map(|_| Change::UnbanAll));
+    assert!(matches!(queue.pending[0], Change::Progress(_)));
+    assert_eq!(
+        (queue.forgotten, queue.pending.len()),
+        (10, MAX_PENDING + 1)
+    );
+}
+
+#[test]
+fn counts_of_version_2_are_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    store.remember_now(vec![ban("192.0.2.7")]).unwrap();
+    store.close();
+    let old = tracked("sshd", "192.0.2.8", 2);
+    let connection = Connection::open(dir.path().join(FILE)).unwrap();
+    connection
+        .execute_batch(
+            "DROP TABLE tracked;
+             CREATE TABLE tracked (id INTEGER PRIMARY KEY, failures TEXT NOT NULL);
+             PRAGMA user_version = 2;",
+        )
+        .unwrap();
+    for text in [serde_json::to_string(&old).unwrap(), "nonsense".into()] {
+        connection
+            .execute("INSERT INTO tracked (failures) VALUES (?1)", [text])
+            .unwrap();
+    }
+    drop(connection);
+    let (store, loaded, alerts) = open(dir.path());
+    assert_eq!((loaded.rows.len(), alerts.list()), (1, vec![]));
+    assert_eq!(store.tracked(), [old]);
+}
+
+/// Issue 13, 18: the number of a policy is of its ports, too.
+#[test]
+fn offences_are_counted_over_changes_of_ports_and_action() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    let change = |ports: &str, action, jail: &str| {
+        let Change::Ban { ban, expiry } = ban("192.0.2.7") else {
+            unreachable!()
+        };
+        let ban = Ban {
+            scope: ports.parse().unwrap(),
+            producer: Producer::Jail(jail.into()),
+            action,
+            ..ban
+        };
+        Change::Ban { ban, expiry }
+    };
+    let changes = [
+        change("22/tcp", Action::Drop, "sshd"),
+        change("22/tcp", Action::Drop, "sshd"),
+        change("2222/tcp", Action::Drop, "sshd"),
+        change("2222/tcp", Action::Reject, "sshd"),
+        change("22/tcp", Action::Drop, "other"),
+    ];
+    store.remember_now(changes.into()).unwrap();
+    let mut found: Vec<_> = store
+        .jail_history()
+        .into_iter()
+        .map(|offence| (offence.jail, offence.offences))
+        .collect();
+    found.sort();
+    assert_eq!(found, [("other".into(), 1), ("sshd".into(), 4)]);
+    let sshd = Producer::Jail("sshd".into());
+    assert_eq!(store.history_of(&sshd)[0].offences, 4);
+}
+
+#[test]
+fn the_history_is_bounded_by_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    let subject = |n: usize| format!("198.18.{}.{}", n / 250, n % 250);
+    let changes = (0..20_000).map(|n| ban(&subject(n))).collect();
+    store.remember_now(changes).unwrap();
+    store.close();
+    let mut connection = database::open(&dir.path().join(FILE)).unwrap();
+    let count = |connection: &Connection| -> i64 {
+        let count = "SELECT count(*) FROM history";
+        connection.query_row(count, [], |row| row.get(0)).unwrap()
+    };
+    let mut purge = |bytes| {
+        let keep = KeepHistory { bytes, ..KEEP };
+        history::purge(&mut connection, &Now::read(), keep).unwrap()
+    };
+    assert_eq!(purge(10_000_000), history::Purged::default());
+    let purged = purge(500_000);
+    assert!(!purged.more && purged.for_size > 8_000, "{purged:?}");
+    assert_eq!(purge(500_000), history::Purged::default());
+    let left = count(&connection);
+    assert!((5_000..12_000).contains(&left), "{left} are left");
+    // The oldest went.
+    let oldest: Vec<u8> = connection
+        .query_row("SELECT subject FROM history ORDER BY id LIMIT 1", [], |r| {
+            r.get(0)
+        })
+        .unwrap();
+    assert!(oldest.as_slice() > &[32, 198, 18, 10][..], "{oldest:?}");
+
+    // A long flood: the store says so.
+    let (store, _, alerts) = open(dir.path());
+    store.set_keep_history(KeepHistory {
+        bytes: 100_000,
+        ..KEEP
+    });
+    let mut trimmed = None;
+    let keep = store.shared.queue().keep_history;
+    purge_all(&store, keep, &mut trimmed);
+    let said = alerts.list();
+    assert_eq!(said[0].about, "history", "{said:?}");
+    assert!(said[0].message.contains("raise history_mb"), "{said:?}");
+    trimmed = Some(Instant::now().checked_sub(TRIMMED).unwrap());
+    purge_all(&store, keep, &mut trimmed);
+    assert_eq!(alerts.list(), []);
+}
+
+fn purge_all(store: &Store, keep: KeepHistory, trimmed: &mut Option<Instant>) {
+    let mut connection = database::open(&store.shared.path).unwrap();
+    while purge(&store.shared, &mut connection, keep, trimmed).unwrap() {}
+}
+
+/// Issue 13, R9: writes into a file that nobody will open again are no writes.
+#[test]
+fn a_file_that_goes_away_while_in_use_is_told_and_made_again() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 5] = [
+        ("deleted", |db| fs::remove_file(db).unwrap()),
+        ("replaced by another file", |db| {
+            let other = db.with_file_name("other.db");
+            fs::copy(db, &other).unwrap();
+            fs::rename(&other, db).unwrap();
+        }),
+        ("cut short", |db| fs::write(db, "").unwrap()),
+        ("cut short", |db| fs::write(db, [7; 300]).unwrap()),
+        ("overwritten", |db| {
+            let dir = tempfile::tempdir().unwrap();
+            let (store, ..) = open(dir.path());
+            store.remember_now(vec![ban("192.0.2.99")]).unwrap();
+            store.close();
+            let other = fs::read(dir.path().join(FILE)).unwrap();
+            let file = fs::File::options().write(true).open(db).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &other, 0).unwrap();
+        }),
+    ];
+    for (was, harm) in harms {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _, alerts) = open(dir.path());
+        store.remember_now(vec![ban("192.0.2.7")]).unwrap();
+        let all = |again: bool| {
+            let position = again.then(|| "17".to_owned());
+            (position, vec![])
+        };
+        store.progress("file:a", false, all);
+        harm(&dir.path().join(FILE));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let told = || alerts.list().iter().any(|a| a.message.contains(was));
+        while !told() {
+            assert!(Instant::now() < deadline, "{was}: {:?}", alerts.list());
+            thread::sleep(Duration::from_millis(50));
+        }
+        // Whoever knows the bans in force, and what was read, writes it again.
+        while !store.take_recreated() {
+            assert!(Instant::now() < deadline, "{was}");
+            thread::sleep(Duration::from_millis(50));
+        }
+        store.progress("file:a", false, all);
+        store.remember_now(vec![ban("192.0.2.8")]).unwrap();
+        store.close();
+        let (store, loaded, _) = open(dir.path());
+        let left: Vec<_> = loaded.rows.iter().map(|r| r.subject.to_string()).collect();
+        assert_eq!(left, ["192.0.2.8"], "{was}");
+        assert_eq!(store.positions()["file:a"], "17", "{was}");
+    }
+}
+
+/// Issue 13, R9: SQLite maps a file beside the database, if one lets it.
+#[test]
+fn nobody_can_cut_a_mapped_file_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    store.remember_now(vec![ban("192.0.2.7")]).unwrap();
+    assert_eq!(store.offences("192.0.2.7".parse().unwrap(), 10).len(), 1);
+    let names = fs::read_dir(dir.path()).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["weir.db", "weir.db-wal"], "and no weir.db-shm");
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains(dir.path().to_str().unwrap()), "{maps}");
 }

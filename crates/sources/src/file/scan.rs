@@ -19,13 +19,14 @@ use rustix::fs::{
 };
 use weir_core::detect::Age;
 
-use super::{FileId, FileSource, MAX_FILES, Position, Start, tail::Tail};
+use super::{FileId, FileSource, INSTANCES, MAX_FILES, Position, Start, finds, tail::Tail};
 use crate::{BatchInfo, Problem};
 
 /// Watches a file by what is open, not by a name that may belong to another
 /// one by now. `None` where it cannot be watched: then it is looked at every
 /// few seconds.
-pub(super) fn watch_file(inotify: &OwnedFd, file: &File, path: &Path) -> Option<i32> {
+pub(super) fn watch_file(inotify: Option<&OwnedFd>, file: &File, path: &Path) -> Option<i32> {
+    let inotify = inotify?;
     let flags =
         WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
     let open = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -68,17 +69,20 @@ impl FileSource {
         for tail in self.tails.values_mut() {
             tail.holds(held);
         }
-        let saved: &[Position] = match start {
+        let (saved, known) = match start {
             Start::Beginning => return,
-            Start::Saved(saved) if !saved.is_empty() => saved,
-            Start::End | Start::Saved(_) => {
-                for tail in self.tails.values_mut() {
-                    // A file that cannot be read is told of by the first batch.
-                    let _ = tail.seek_end();
-                }
-                return;
-            }
+            Start::Saved {
+                positions,
+                patterns,
+            } => (&positions[..], &patterns[..]),
+            Start::End => (&[][..], &[][..]),
         };
+        for tail in self.tails.values_mut() {
+            if !known.iter().any(|pattern| finds(pattern, &tail.path)) {
+                // A file that cannot be read is told of by the first batch.
+                let _ = tail.seek_end();
+            }
+        }
         let first = self.next_order;
         self.next_order += saved.len() as u64;
         for (order, position) in (first..).zip(saved) {
@@ -89,7 +93,7 @@ impl FileSource {
             }
             // Rotated while nobody looked: finish it, before its successor.
             if let Some((file, id, path)) = self.find_rotated(position) {
-                let watch = watch_file(&self.inotify, &file, &path);
+                let watch = watch_file(self.inotify.as_ref(), &file, &path);
                 let mut tail = Tail::new(file, id, position.path.clone(), order, watch);
                 tail.retired = Some(Instant::now());
                 tail.holds(held);
@@ -128,9 +132,20 @@ impl FileSource {
     pub(super) fn scan(&mut self, info: &mut BatchInfo) {
         self.rescan = false;
         self.scanned = Some(Instant::now());
+        let mut problems = BTreeMap::new();
+        if self.inotify.is_none() {
+            match (self.watch)() {
+                Ok(inotify) => self.inotify = Some(inotify),
+                Err(error) => {
+                    let message = format!(
+                        "log files cannot be watched ({error}): they are looked at each second; raise fs.inotify.max_user_instances"
+                    );
+                    problems.insert(INSTANCES.into(), message);
+                }
+            }
+        }
         // Watched before it is looked at: what comes in between is an event.
         self.watch_directories();
-        let mut problems = BTreeMap::new();
         let mut found = BTreeMap::new();
         for pattern in self.patterns.clone() {
             let mut any = false;
@@ -174,9 +189,9 @@ impl FileSource {
             let tail = self.tails.get_mut(id).expect("found() made it");
             tail.retired = None;
             if tail.watch.is_none() {
-                tail.watch = watch_file(&self.inotify, &tail.file, path);
+                tail.watch = watch_file(self.inotify.as_ref(), &tail.file, path);
             }
-            if tail.watch.is_none() {
+            if tail.watch.is_none() && self.inotify.is_some() {
                 let message = "cannot be watched (is fs.inotify.max_user_watches reached?); looking at it every 5 s";
                 problems.insert(path.clone(), message.into());
             }
@@ -226,6 +241,9 @@ impl FileSource {
     }
 
     fn watch_directories(&mut self) {
+        let Some(inotify) = &self.inotify else {
+            return;
+        };
         let mut wanted = BTreeSet::new();
         for pattern in &self.patterns {
             for ancestor in Path::new(pattern).ancestors().skip(1) {
@@ -257,7 +275,7 @@ impl FileSource {
             | WatchFlags::ONLYDIR;
         for directory in wanted {
             if !self.directories.contains_key(&directory)
-                && let Ok(watch) = inotify::add_watch(&self.inotify, &directory, flags)
+                && let Ok(watch) = inotify::add_watch(inotify, &directory, flags)
             {
                 self.directories.insert(directory, watch);
             }

@@ -23,6 +23,15 @@ fn source(patterns: &[&Path], from: Start) -> FileSource {
     .expect("the patterns are good")
 }
 
+/// Where a run stood that looked for these.
+fn since(patterns: &[&Path], positions: Vec<Position>) -> Start {
+    let patterns = patterns.iter().map(|p| p.to_str().unwrap().to_owned());
+    Start::Saved {
+        positions,
+        patterns: patterns.collect(),
+    }
+}
+
 fn append(path: &Path, text: impl AsRef<[u8]>) {
     let mut file = OpenOptions::new()
         .create(true)
@@ -115,6 +124,49 @@ fn a_write_wakes_the_reader() {
     let (found, _) = batch(&mut source, SOON);
     assert_eq!(found, ["wake"]);
     writer.join().unwrap();
+}
+
+/// Issue 13, R8: no log was read, and its lines were lost for good.
+#[test]
+fn without_inotify_files_are_looked_at() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    static SPENT: AtomicBool = AtomicBool::new(true);
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    append(&log, "old\n");
+    let config = FileConfig {
+        patterns: vec![log.to_str().unwrap().to_owned()],
+        from: Start::End,
+        held: Age::Backlog,
+    };
+    let mut source = FileSource::open_with(config, || match SPENT.load(Relaxed) {
+        true => Err(Errno::MFILE),
+        false => watch(),
+    })
+    .unwrap();
+    let (_, info) = batch(&mut source, NOW);
+    assert_eq!(info.problems.len(), 1);
+    assert!(info.problems[0].message.contains("max_user_instances"));
+    for round in 0..2 {
+        append(&log, format!("{round}\n"));
+        let mut found = vec![];
+        while found.is_empty() {
+            found.extend(batch(&mut source, SOON).0);
+        }
+        assert_eq!(found, [round.to_string()]);
+    }
+    // Rotated meanwhile; then there is one again.
+    fs::rename(&log, dir.path().join("auth.log.1")).unwrap();
+    append(&log, "new\n");
+    SPENT.store(false, Relaxed);
+    let (mut found, mut resolved) = (vec![], false);
+    while found.is_empty() || !resolved {
+        let (lines, info) = batch(&mut source, SOON);
+        found.extend(lines);
+        resolved |= info.problems.iter().any(|problem| problem.resolved);
+    }
+    assert_eq!(found, ["new"]);
+    assert!(source.tails.values().any(|tail| tail.watch.is_some()));
 }
 
 #[test]
@@ -228,30 +280,53 @@ fn a_restart_resumes() {
     assert_eq!(saved[0].offset, 4);
     drop(first);
     append(&log, "ial\nc\n");
-    let mut again = source(&[&log], Start::Saved(saved.clone()));
+    let mut again = source(&[&log], since(&[&log], saved.clone()));
     assert_eq!(lines(&mut again), ["partial", "c"]);
     drop(again);
     // Rotated meanwhile: the old one from where it was, then the new one.
     fs::rename(&log, dir.path().join("auth.log.1")).unwrap();
     append(&log, "d\n");
-    let mut again = source(&[&log], Start::Saved(saved.clone()));
+    let mut again = source(&[&log], since(&[&log], saved.clone()));
     assert_eq!(lines(&mut again), ["partial", "c", "d"]);
     drop(again);
     // In the middle of a line, as nothing of ours stored it.
     let mut middle = saved[0].clone();
     middle.offset = 5;
-    let mut again = source(
-        &[&dir.path().join("auth.log.1")],
-        Start::Saved(vec![middle]),
-    );
+    let old = dir.path().join("auth.log.1");
+    let mut again = source(&[&old], since(&[&old], vec![middle]));
     assert_eq!(lines(&mut again), ["c"]);
     drop(again);
     // Deleted meanwhile.
     fs::remove_file(dir.path().join("auth.log.1")).unwrap();
-    let mut again = source(&[&log], Start::Saved(saved));
+    let mut again = source(&[&log], since(&[&log], saved));
     assert_eq!(lines(&mut again), ["d"]);
-    let mut fresh = source(&[&log], Start::Saved(vec![]));
+    // It was waited for, and came while nobody looked.
+    let mut late = source(&[&log], since(&[&log], vec![]));
+    assert_eq!(lines(&mut late), ["d"]);
+    let mut fresh = source(&[&log], Start::End);
     assert!(lines(&mut fresh).is_empty());
+}
+
+#[test]
+fn a_file_that_is_added_begins_at_its_end_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("auth.log");
+    let (added, glob) = (dir.path().join("more/a.log"), dir.path().join("*/*.log"));
+    fs::create_dir(dir.path().join("more")).unwrap();
+    append(&log, "a\n");
+    append(&added, "long ago\n");
+    let mut first = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut first), ["a"]);
+    let saved = first.positions();
+    drop(first);
+    append(&log, "b\n");
+    let mut both = source(&[&glob, &log], since(&[&log], saved.clone()));
+    assert_eq!(lines(&mut both), ["b"]);
+    append(&added, "now\n");
+    assert_eq!(lines(&mut both), ["now"]);
+    // What the same pattern found before is new now.
+    let mut again = source(&[&glob], since(&[&glob], saved));
+    assert_eq!(lines(&mut again), ["long ago", "now"]);
 }
 
 #[test]
@@ -392,7 +467,7 @@ proptest! {
                     let saved = source.positions();
                     // Without a position it would begin at the end.
                     if !saved.is_empty() {
-                        source = self::source(&[&log], Start::Saved(saved));
+                        source = self::source(&[&log], since(&[&log], saved));
                     }
                 }
             }

@@ -22,8 +22,18 @@ fn probe(test: &str) -> bool {
 
 /// One entry in the journal export format.
 fn entry(second: u64, comm: &str, uid: u32, message: &[u8]) -> Vec<u8> {
+    of_unit(second, (comm, uid), ("session-1.scope", "sshd"), message)
+}
+
+/// The same of a unit's process, under an identifier.
+fn of_unit(
+    second: u64,
+    (comm, uid): (&str, u32),
+    (unit, tag): (&str, &str),
+    message: &[u8],
+) -> Vec<u8> {
     let mut text = format!(
-        "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n_BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_MACHINE_ID=0f1e2d3c4b5a69788796a5b4c3d2e1f0\n_COMM={comm}\n_UID={uid}\nSYSLOG_IDENTIFIER=sshd\nMESSAGE\n",
+        "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n_BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_MACHINE_ID=0f1e2d3c4b5a69788796a5b4c3d2e1f0\n_COMM={comm}\n_UID={uid}\n_SYSTEMD_UNIT={unit}\nSYSLOG_IDENTIFIER={tag}\nMESSAGE\n",
         1_800_000_000_000_000 + second * 1_000_000,
         1_000_000_000 + second * 1_000_000,
     )
@@ -109,6 +119,80 @@ fn only_entries_of_the_program_as_root() {
     assert_eq!(found[0], ("one".into(), "2027-01-15T08:00:00Z".into()));
     assert_eq!(found[1].0, "two\nlines \u{fffd}\0");
     assert_eq!(found[2].0.len(), MAX_LINE);
+}
+
+/// Issue 13, 9: most services do not log as root, nor under their file's name.
+#[test]
+fn entries_of_a_service_are_known_by_its_unit() {
+    if !probe("entries_of_a_service_are_known_by_its_unit") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("test.journal");
+    let postfix = ("postfix@-.service", "postfix/smtpd");
+    let entries = [
+        of_unit(0, ("smtpd", 106), postfix, b"postfix"),
+        of_unit(1, ("log", 0), ("dovecot.service", "dovecot"), b"dovecot"),
+        of_unit(
+            2,
+            ("isc-net-0000", 111),
+            ("named.service", "named"),
+            b"named",
+        ),
+        of_unit(
+            3,
+            ("weird", 61_200),
+            ("named.service", "named"),
+            b"dynamic user",
+        ),
+        // Anybody, in a session and in a unit of one's own.
+        of_unit(4, ("logger", 1000), ("session-3.scope", "named"), b"forged"),
+        of_unit(
+            5,
+            ("named", 1000),
+            ("user@1000.service", "named"),
+            b"forged",
+        ),
+        // A person's command that Postfix runs for a mailbox.
+        of_unit(6, ("logger", 1000), postfix, b"forged"),
+        // Another program of the service, another service's of that name.
+        of_unit(
+            7,
+            ("cleanup", 106),
+            (postfix.0, "postfix/cleanup"),
+            b"other",
+        ),
+        of_unit(8, ("php", 33), ("apache2.service", "named"), b"forged"),
+    ];
+    write(&file, &entries);
+    let found = |config: JournalConfig| {
+        let config = JournalConfig {
+            path: Some(dir.path().to_owned()),
+            start: JournalStart::Beginning,
+            ..config
+        };
+        messages(&mut JournalSource::open(config).unwrap())
+    };
+    let program = |name| found(JournalConfig::program(&[name]));
+    assert_eq!(program("postfix/smtpd"), ["postfix"]);
+    assert_eq!(program("dovecot"), ["dovecot"]);
+    assert_eq!(program("named"), ["named", "dynamic user"]);
+    let all = JournalConfig::program(&["named", "dovecot"]);
+    assert_eq!(found(all), ["dovecot", "named", "dynamic user"]);
+
+    // As an administrator writes it.
+    let matching = |fields: &[(&str, &str)], identifiers: &[&str]| {
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(field, value)| ((*field).to_owned(), (*value).to_owned()))
+            .collect();
+        found(JournalConfig::matching(&fields, identifiers))
+    };
+    let unit = ("_SYSTEMD_UNIT", postfix.0);
+    assert_eq!(matching(&[unit], &["postfix/smtpd"]), ["postfix"]);
+    assert_eq!(matching(&[unit], &[]), ["postfix", "other"]);
+    assert_eq!(matching(&[unit, ("_COMM", "cleanup")], &["x"]), ["other"]);
+    assert_eq!(matching(&[unit, ("_UID", "1000")], &[]), ["forged"]);
 }
 
 #[test]

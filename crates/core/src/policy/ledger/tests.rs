@@ -1,5 +1,5 @@
-use super::*;
-use crate::policy::Increment;
+use super::{evidence::EVIDENCE, *};
+use crate::policy::{Increment, MAX_EVIDENCE};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
@@ -234,6 +234,144 @@ fn counts_survive_a_restart() {
         Outcome::Ban(_)
     ));
     assert_eq!(lower.restore([], at(0)), 0);
+}
+
+#[test]
+fn what_no_longer_counts_is_forgotten() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 1000), jail("other", 3, 1000)]);
+    let tracked = || ledger.stats(0).unwrap().tracked;
+    for n in 0..200 {
+        let _ = record(&ledger, &format!("192.0.2.{}", n % 100), n, n);
+    }
+    assert_eq!(tracked(), 100);
+    ledger.forget_expired(at(700));
+    assert_eq!(
+        tracked(),
+        100,
+        "the last failure of each is younger than 600 s"
+    );
+    ledger.forget_expired(at(749));
+    assert_eq!(tracked(), 51, "those at 149 and later count");
+    // A clock set back by a day: they age from now on, and then go.
+    let back = -86_400;
+    ledger.forget_expired(at(back));
+    assert_eq!(tracked(), 51);
+    ledger.forget_expired(at(back + 600));
+    assert_eq!(tracked(), 51);
+    ledger.forget_expired(at(back + 601));
+    assert_eq!(tracked(), 0);
+}
+
+#[test]
+fn the_database_learns_what_has_changed_and_no_more() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 100), jail("other", 3, 100)]);
+    let changes = |ledger: &Ledger| {
+        let mut changes: Vec<_> = ledger
+            .take_changes(&[0], false)
+            .into_iter()
+            .map(|tracked| (tracked.subject.to_string(), tracked.failures.len()))
+            .collect();
+        changes.sort();
+        changes
+    };
+    let is = |expected: &[(&str, usize)]| {
+        let expected: Vec<_> = expected.iter().map(|(s, n)| (s.to_string(), *n)).collect();
+        assert_eq!(changes(&ledger), expected);
+        assert_eq!(changes(&ledger), [], "told once");
+    };
+    for who in ["192.0.2.7", "192.0.2.8", "2001:db8::1"] {
+        let _ = record(&ledger, who, 0, 0);
+    }
+    let _ = ledger.record(1, &finding("192.0.2.7", 0), b"", at(0));
+    is(&[("192.0.2.7", 1), ("192.0.2.8", 1), ("2001:db8::/64", 1)]);
+    let _ = record(&ledger, "192.0.2.8", 1, 1);
+    is(&[("192.0.2.8", 2)]);
+    assert_eq!(ledger.take_changes(&[0], true).len(), 3, "a new database");
+    // Banned, forgiven, expired: each is gone, once.
+    assert!(matches!(
+        record(&ledger, "192.0.2.8", 2, 2),
+        Outcome::Ban(_)
+    ));
+    ledger.forgive("192.0.2.7".parse().unwrap());
+    is(&[("192.0.2.7", 0), ("192.0.2.8", 0)]);
+    ledger.forget_expired(at(601));
+    is(&[("2001:db8::/64", 0)]);
+    // What the database never heard of needs no farewell.
+    let _ = record(&ledger, "192.0.2.9", 601, 601);
+    ledger.forgive("192.0.2.9".parse().unwrap());
+    is(&[]);
+    // Gone and back again: as it is.
+    let _ = record(&ledger, "192.0.2.9", 602, 602);
+    is(&[("192.0.2.9", 1)]);
+    ledger.forgive("192.0.2.9".parse().unwrap());
+    let _ = record(&ledger, "192.0.2.9", 603, 603);
+    is(&[("192.0.2.9", 1)]);
+}
+
+#[test]
+fn what_waits_for_the_database_is_bounded() {
+    let ledger = Ledger::new(vec![jail("sshd", 2, 64)]);
+    let mut stored = std::collections::BTreeSet::new();
+    for round in 0..20 {
+        for n in 0..1000 {
+            let _ = record(
+                &ledger,
+                &format!("10.{round}.{}.{}", n / 250, n % 250),
+                0,
+                0,
+            );
+        }
+        let changes = ledger.take_changes(&[0], false);
+        assert!(changes.len() <= 128, "{} changes", changes.len());
+        for change in changes {
+            match change.failures.is_empty() {
+                true => assert!(stored.remove(&change.subject)),
+                false => assert!(stored.insert(change.subject)),
+            }
+        }
+        let counted: Vec<_> = ledger.snapshot(at(0)).iter().map(|t| t.subject).collect();
+        assert_eq!(stored, counted.into_iter().collect());
+    }
+}
+
+/// Stored before the ban, restored behind it: the count starts anew.
+#[test]
+fn restored_failures_before_a_ban_do_not_count() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 100)]);
+    for second in [0, 1] {
+        let _ = record(&ledger, "192.0.2.7", second, second);
+    }
+    let stored = ledger.snapshot(at(1));
+    assert!(matches!(
+        record(&ledger, "192.0.2.7", 2, 2),
+        Outcome::Ban(_)
+    ));
+    let again = Ledger::new(vec![jail("sshd", 3, 100)]);
+    again.restore_history(ledger.history());
+    assert_eq!(again.restore(stored, at(3)), 0);
+    assert_eq!(record(&again, "192.0.2.7", 3, 3), counted(1, 3));
+    // And the database is told.
+    let changes = again.take_changes(&[0], false);
+    assert_eq!(
+        changes.len(),
+        1,
+        "counted again, so it is there: {changes:?}"
+    );
+}
+
+#[test]
+fn another_configuration_takes_counts_over() {
+    let ledger = Ledger::new(vec![jail("sshd", 3, 100), jail("gone", 3, 100)]);
+    let _ = record(&ledger, "192.0.2.7", 0, 0);
+    let _ = ledger.record(1, &finding("192.0.2.7", 0), b"", at(0));
+    let new = Ledger::new(vec![jail("more", 3, 100), jail("sshd", 3, 100)]);
+    new.take_over(&ledger, at(1));
+    let changes = new.take_changes(&[0, 1], false);
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(
+        (changes[0].jail.as_str(), changes[0].failures.len()),
+        ("sshd", 1)
+    );
 }
 
 #[test]

@@ -1,0 +1,226 @@
+//! What the daemon remembers, and what it does when it cannot: log positions and
+//! counts over SIGKILL, a database that goes away, the end of bans.
+
+#[path = "common/plain.rs"]
+mod plain;
+
+use std::{
+    fs::File,
+    io::Write,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use plain::Plain;
+
+const WHO: [&str; 2] = ["203.0.113.7", "2001:db8:bad::7"];
+
+fn append(log: &Path, text: &str) {
+    let mut file = File::options().create(true).append(true).open(log).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+/// What sshd logs of a failed login, now.
+fn failure(who: &str) -> String {
+    let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
+    format!("{now} host sshd[77]: Failed password for root from {who} port 40022 ssh2\n")
+}
+
+fn fail(host: &Plain, log: &str, who: &str, times: usize) {
+    append(&host.path(log), &failure(who).repeat(times));
+}
+
+/// Failures of an address that are counted and have not led to a ban.
+fn counted(host: &Plain, who: &str) -> u64 {
+    let tracked = &host.json(&["why", who])["tracked"];
+    tracked[0]["findings"].as_u64().unwrap_or(0)
+}
+
+/// Issue 13, 23: counts and positions are one transaction.
+#[test]
+fn sigkill_neither_repeats_nor_loses_a_line() {
+    let mut host = Plain::new();
+    host.configure(
+        "[jail.sshd]\npaths = [\"{dir}/auth.log\"]\nmax_retry = 1000\nfind_time = \"1d\"\n",
+    );
+    append(&host.path("auth.log"), "");
+    host.start();
+    host.until("the position to be saved", |host| {
+        host.json(&["status"])["unsaved"] == 0
+    });
+    let (stop, written) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let writer = thread::spawn({
+        let (stop, written, log) = (stop.clone(), written.clone(), host.path("auth.log"));
+        move || {
+            while !stop.load(Relaxed) && written.load(Relaxed) < 990 {
+                for who in WHO {
+                    append(&log, &failure(who));
+                }
+                written.fetch_add(1, Relaxed);
+                thread::sleep(Duration::from_millis(15));
+            }
+        }
+    });
+    for kill in 1..=5 {
+        // Some lines are read and saved, some read and not saved.
+        let enough = written.load(Relaxed) + 23 * kill;
+        host.until("lines to be counted", |host| {
+            counted(host, WHO[0]) > enough.min(900)
+        });
+        host.end("KILL");
+        host.start();
+    }
+    stop.store(true, Relaxed);
+    writer.join().unwrap();
+    let written = written.load(Relaxed);
+    for who in WHO {
+        host.until("all lines to be counted", |host| {
+            counted(host, who) >= written
+        });
+        assert_eq!(counted(&host, who), written, "{who}");
+    }
+}
+
+/// Issue 13, 23: a path more is not a source more.
+#[test]
+fn a_path_that_is_added_loses_no_line_of_the_others() {
+    let config = |paths: &str| format!("[jail.sshd]\nmax_retry = 100\npaths = [{paths}]\n");
+    let mut host = Plain::new();
+    for log in ["a.log", "b.log"] {
+        fail(&host, log, "203.0.113.99", 9);
+    }
+    host.configure(&config("\"{dir}/a.log\""));
+    host.start();
+    fail(&host, "a.log", WHO[0], 2);
+    host.until("they are counted", |host| counted(host, WHO[0]) == 2);
+    host.end("TERM");
+    // Nobody reads.
+    fail(&host, "a.log", WHO[0], 3);
+    host.configure(&config("\"{dir}/a.log\", \"{dir}/b.log\""));
+    host.start();
+    host.until("the lines meanwhile", |host| counted(host, WHO[0]) == 5);
+    fail(&host, "b.log", WHO[1], 4);
+    host.until("the new file", |host| counted(host, WHO[1]) == 4);
+    // And by a reload, from both to one, with lines in the moment of it.
+    fail(&host, "b.log", WHO[1], 3);
+    host.configure(&config("\"{dir}/b.log\""));
+    host.done(&["reload"]);
+    fail(&host, "b.log", WHO[1], 1);
+    host.until("the lines around it", |host| counted(host, WHO[1]) == 8);
+    assert_eq!(counted(&host, WHO[0]), 5);
+    assert_eq!(counted(&host, "203.0.113.99"), 0, "older than the daemon");
+}
+
+/// The events that a sink of kind `file` got, as (kind, subject).
+fn events(host: &Plain, kind: &str) -> Vec<String> {
+    let lines = host.read("events.json");
+    let events = lines.lines().map(|line| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        (event["kind"].clone(), event["subject"].clone())
+    });
+    let mut subjects: Vec<_> = events
+        .filter(|(of, _)| of == kind)
+        .map(|(_, subject)| subject.as_str().unwrap_or_default().to_owned())
+        .collect();
+    subjects.sort();
+    subjects
+}
+
+/// Issue 13, 16: whoever opens a firewall or a ticket at a ban closes it again.
+#[test]
+fn each_ban_has_one_end_however_it_ends() {
+    let mut host = Plain::new();
+    host.configure(
+        "[jail.sshd]\npaths = [\"{dir}/auth.log\"]\nmax_retry = 1\nban_time = 3\n\
+         [sink.all]\nkind = \"file\"\npath = \"{dir}/events.json\"\nevents = [\"ban\", \"unban\"]\n",
+    );
+    append(&host.path("auth.log"), "");
+    host.start();
+    for who in WHO {
+        fail(&host, "auth.log", who, 1);
+    }
+    host.done(&["ban", "203.0.113.8", "--for", "1h"]);
+    host.done(&["ban", "203.0.113.9", "--for", "2s"]);
+    // Made longer: it has one end.
+    host.done(&["ban", "203.0.113.9", "--for", "5s"]);
+    host.done(&["ban", "203.0.113.10", "--for", "1h"]);
+    host.done(&["unban", "203.0.113.10"]);
+    let gone = [
+        "2001:db8:bad::/64",
+        "203.0.113.10",
+        "203.0.113.7",
+        "203.0.113.9",
+    ];
+    host.until("the ends", |host| events(host, "unban").len() >= gone.len());
+    assert_eq!(events(&host, "unban"), gone);
+    // Banned again: another ban, another end.
+    fail(&host, "auth.log", WHO[0], 1);
+    host.until("its second end", |host| {
+        events(host, "unban").len() > gone.len()
+    });
+    // While no daemon runs, after a stop and after SIGKILL.
+    for (n, signal) in ["TERM", "KILL"].into_iter().enumerate() {
+        let who = format!("198.18.0.{n}");
+        host.done(&["ban", &who, "--for", "2s"]);
+        host.end(signal);
+        thread::sleep(Duration::from_secs(3));
+        host.start();
+        host.until("the end meanwhile", |host| {
+            events(host, "unban").contains(&who)
+        });
+    }
+    host.done(&["ban", "203.0.113.11"]);
+    host.done(&["unban", "--all"]);
+    let mut bans = events(&host, "ban");
+    host.until("an end of each", |host| {
+        events(host, "unban").len() >= bans.len() - 1
+    });
+    // One ban was made longer: it came twice and goes once.
+    let twice = bans.iter().position(|who| who == "203.0.113.9").unwrap();
+    bans.remove(twice);
+    host.end("TERM");
+    assert_eq!(events(&host, "unban"), bans);
+}
+
+/// Issue 13, 15: one slip of the finger is not to turn weir off.
+#[test]
+fn what_is_too_wide_is_allowed_by_force_only() {
+    let mut host = Plain::new();
+    host.configure_only("");
+    host.start();
+    for wide in ["0.0.0.0/0", "::/0", "128.0.0.0/1", "2000::/3"] {
+        let (code, told) = host.ask(&["allow", "add", wide]);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(told.contains("--force"), "{told}");
+    }
+    assert_eq!(host.alerts(), "[]");
+    for fine in ["10.0.0.0/8", "2001:db8::/32", "fc00::/7"] {
+        host.done(&["allow", "add", fine]);
+    }
+    assert_eq!(host.alerts(), "[]");
+    host.done(&["allow", "add", "0.0.0.0/0", "--force"]);
+    host.until("the alert", |host| {
+        host.alerts().contains("0.0.0.0/0 is allowed")
+    });
+    // It stays, over restarts, for as long as it is true.
+    host.end("TERM");
+    host.start();
+    host.until("the alert again", |host| {
+        host.alerts().contains("allow-wide")
+    });
+    host.done(&["allow", "del", "0.0.0.0/0"]);
+    host.until("its end", |host| host.alerts() == "[]");
+    host.configure_only("allow = [\"::/1\"]\n");
+    host.done(&["reload"]);
+    host.until("the configuration's", |host| {
+        host.alerts().contains("::/1 is allowed")
+    });
+}
