@@ -10,8 +10,7 @@ use arbitrary::Arbitrary;
 use jiff::{Timestamp, tz::TimeZone};
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
-    Action,
-    PrefixSet, Scope,
+    Action, PrefixSet, Scope,
     detect::{Age, Context, Filter, FilterState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
 };
@@ -33,8 +32,11 @@ fn crafted(user: &[u8], message: u8) -> Vec<u8> {
     let user: Vec<u8> = user.iter().copied().filter(|b| *b != b'\n').collect();
     let from = format!(" from {ATTACKER}");
     let head = format!("authenticating user root {ATTACKER} port 40022");
-    let (before, after) = match message % 8 {
-        0 => ("Failed password for ".into(), format!("{from} port 40022 ssh2")),
+    let (before, after): (String, String) = match message % 8 {
+        0 => (
+            "Failed password for ".into(),
+            format!("{from} port 40022 ssh2"),
+        ),
         1 => (
             "Failed password for invalid user ".into(),
             format!("{from} port 40022 ssh2"),
@@ -54,7 +56,9 @@ fn crafted(user: &[u8], message: u8) -> Vec<u8> {
             String::new(),
         ),
         6 => (
-            format!("Disconnecting {head}: Change of username or service not allowed: (root,ssh-connection) -> ("),
+            format!(
+                "Disconnecting {head}: Change of username or service not allowed: (root,ssh-connection) -> ("
+            ),
             String::new(),
         ),
         _ => (

@@ -87,7 +87,7 @@ pub(super) struct Part {
 
 impl Part {
     /// All files, in order: each with its text and the table that it is.
-    pub fn all(files: Vec<(PathBuf, String, Option<(&'static str, String)>)>) -> Vec<Self> {
+    pub fn all(files: Vec<super::files::Source>) -> Vec<Self> {
         let (mut begins, mut line) = (0, 1);
         files
             .into_iter()
