@@ -85,7 +85,6 @@ pub fn open(
     version(IPTABLES[1], "iptables")?;
     let base = sets::base(instance);
     let (entries, had_lists) = read_entries(&base)?;
-    let counted = counters(&base, &Counted::new())?;
     Ok(Arc::new(Ipset {
         base,
         program,
@@ -100,7 +99,7 @@ pub fn open(
             written: Default::default(),
             suspended: clock::suspended(),
             prolonged: Instant::now(),
-            counted,
+            counted: Counted::new(),
         }),
     }))
 }

@@ -14,6 +14,8 @@ const IN: &str = ".in";
 /// Where bans of all ports end that no allowed address is under: with as few
 /// questions as can be.
 const SURE: &str = ".sure";
+/// Where packets end whose source nobody has.
+const INVALID: &str = ".none";
 
 /// What the chains ask.
 pub(super) struct Asked<'a> {
@@ -79,7 +81,7 @@ pub(super) fn interfaces(saved: &str, base: &str) -> Vec<String> {
 /// The chains of one family.
 pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
     let base = asked.base;
-    let mut chains = ["", MARKS, IN, SURE, ".all", ".port"]
+    let mut chains = ["", MARKS, IN, SURE, INVALID, ".all", ".port"]
         .map(str::to_owned)
         .to_vec();
     let mut rules = String::new();
@@ -105,6 +107,7 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
         }
     }
     let match_set = |set: &str| format!("-m set --match-set {set} src");
+    rule(asks, &format!("-s {} -g {base}{INVALID}", NOBODYS[family]));
     for bans in asked.bans.iter().filter(|bans| bans.is_asked(0)) {
         let (set, end) = (match_set(&bans.name(base)), [SURE, ".all"]);
         rule(
@@ -165,6 +168,13 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
         rule(chain, &format!("{allow} {allowed} -j RETURN"));
         rule(chain, &end(counter));
     }
+    for what in WITHOUT_ADDRESS[family] {
+        rule(INVALID, &format!("{what} -j RETURN"));
+    }
+    let allow = match_set(&allow_set(base, family));
+    let allowed = count(Reason::Allowed.name());
+    rule(INVALID, &format!("{allow} {allowed} -j RETURN"));
+    rule(INVALID, &end(Reason::InvalidSource.name()));
     for what in PERHAPS_ESSENTIAL[family] {
         rule(SURE, &format!("{what} -g {base}.all"));
     }
@@ -190,6 +200,27 @@ const ESSENTIAL: [&[&str]; 2] = [
         "-p ipv6-icmp -m icmp6 --icmpv6-type 135/0 -m hl --hl-eq 255",
         "-p ipv6-icmp -m icmp6 --icmpv6-type 136/0 -m hl --hl-eq 255",
         "-p ipv6-icmp -m icmp6 --icmpv6-type 137/0 -m hl --hl-eq 255",
+    ],
+];
+
+/// What no host has: [`weir_core::verdict::is_invalid_source`].
+const NOBODYS: [&str; 2] = ["0.0.0.0/8", "::/24"];
+
+/// What passes from there: what a host sends before it has an address (DHCP, IGMP,
+/// solicitations, MLD), and ::1, which the IP stack refuses from elsewhere.
+const WITHOUT_ADDRESS: [&[&str]; 2] = [
+    &[
+        "-s 0.0.0.0/32 -p udp -m udp --sport 68 --dport 67",
+        "-s 0.0.0.0/32 -p 2",
+    ],
+    &[
+        "-s ::1/128",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 133/0 -m hl --hl-eq 255",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 135/0 -m hl --hl-eq 255",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 130 -m hl --hl-eq 1",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 131 -m hl --hl-eq 1",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 132 -m hl --hl-eq 1",
+        "-s ::/128 -p ipv6-icmp -m icmp6 --icmpv6-type 143 -m hl --hl-eq 1",
     ],
 ];
 
@@ -251,7 +282,7 @@ pub(super) fn jump(base: &str) -> String {
 
 fn is_ours(chain: &str, base: &str) -> bool {
     let known = |rest: &str| {
-        matches!(rest, "" | MARKS | IN | SURE | ".all" | ".port")
+        matches!(rest, "" | MARKS | IN | SURE | INVALID | ".all" | ".port")
             || [".s", ".l"].iter().any(|begin| {
                 let number = rest.strip_prefix(begin).unwrap_or("x");
                 number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty()

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use weir_core::Reason;
 
 use super::{
-    ends::{DESTINATION, FAMILY, PASS, REJECTED, SOURCE, SURE},
+    ends::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE},
     names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
     ruleset::Ruleset,
@@ -48,6 +48,17 @@ impl Ruleset {
         let table = self.table();
         for chain in of_families() {
             table.empty_chain(to, chain);
+        }
+        // Where the source begins with zeros, nobody has it.
+        for family in [0, 1] {
+            for chain in [JUDGED[family], FRONT[family]] {
+                table.rule(to, chain, |rule| {
+                    let zeros = [&[0][..], &[0, 0]][family];
+                    rule.load(From::Network, SOURCE[family], zeros.len() as u32, KEY)
+                        .equals(KEY, zeros)
+                        .verdict(Verdict::Jump(INVALID[family]));
+                });
+            }
         }
         // Longest first: of those that match, the first tells the reason.
         for (place, uses) in self.sets.iter().rev() {

@@ -27,11 +27,17 @@ const UDP: u8 = 17;
 /// ICMP and ICMPv6 with what asks for an echo there.
 const ECHO: [(u8, u8); 2] = [(1, 8), (58, 128)];
 const ICMPV6: u8 = 58;
+const IGMP: u8 = 2;
+/// Of ICMPv6, what a host sends before it has an address, by the hop limit that it
+/// has: router and neighbour solicitations; MLD. As bpf/parse.h.
+const WITHOUT_ADDRESS: [(u8, &[u8]); 2] = [(255, &[133, 135]), (1, &[130, 131, 132, 143])];
 
 /// Where bans of all ports end whose subject has no allowed address.
 pub(super) const SURE: [&str; 2] = ["banned4", "banned6"];
 /// Where packets of nobody end.
 pub(super) const PASS: &str = "pass";
+/// Where packets go whose source nobody has, by family; those of others return.
+pub(super) const INVALID: [&str; 2] = ["invalid4", "invalid6"];
 /// Where bans that reject end.
 pub(super) const REJECTED: &str = "rejected";
 const ESSENTIAL: &str = "essential-in";
@@ -62,6 +68,10 @@ impl Ends {
             table.chain(to, chain);
             self.sure(to, chain, family);
         }
+        table.chain(to, INVALID[0]);
+        self.invalid4(to);
+        table.chain(to, INVALID[1]);
+        self.invalid6(to);
         for reason in [Reason::BannedAll, Reason::BannedScope] {
             table.chain(to, reason.name());
             self.end(to, reason.name(), "saved-in", &[reason.name()]);
@@ -169,6 +179,88 @@ impl Ends {
             false => (Reason::BannedAll, Verdict::Drop),
         };
         self.count_and(to, chain, reason, verdict);
+    }
+
+    /// Sources in 0.0.0.0/8 ([`weir_core::verdict::is_invalid_source`]), but for
+    /// DHCP and IGMP of a host that has no address yet.
+    fn invalid4(&self, to: &mut Batch) {
+        let (table, chain) = (&self.table, INVALID[0]);
+        fn without_address(rule: Rule<'_>) -> Rule<'_> {
+            rule.load(From::Network, SOURCE[0], 4, SCRATCH)
+                .equals(SCRATCH, &[0; 4])
+        }
+        table.rule(to, chain, |rule| {
+            let ports = [68u16.to_be_bytes(), 67u16.to_be_bytes()].concat();
+            without_address(rule)
+                .load(From::Network, 6, 2, SCRATCH)
+                .mask(SCRATCH, &[0x3f, 0xff])
+                .equals(SCRATCH, &[0, 0])
+                .meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[UDP])
+                .load(From::Transport, 0, 4, SCRATCH)
+                .equals(SCRATCH, &ports)
+                .verdict(Verdict::Goto(PASS));
+        });
+        table.rule(to, chain, |rule| {
+            without_address(rule)
+                .meta(Meta::Protocol, SCRATCH)
+                .equals(SCRATCH, &[IGMP])
+                .verdict(Verdict::Goto(PASS));
+        });
+        self.invalid(to, 0);
+    }
+
+    /// Sources in ::/24, but for solicitations and MLD of a host that has no
+    /// address yet, and ::1, which the IP stack refuses from elsewhere.
+    fn invalid6(&self, to: &mut Batch) {
+        let (table, chain) = (&self.table, INVALID[1]);
+        table.rule(to, chain, |rule| {
+            rule.load(From::Network, SOURCE[1] + 2, 1, SCRATCH)
+                .differs(SCRATCH, &[0])
+                .verdict(Verdict::Return);
+        });
+        let loopback = std::net::Ipv6Addr::LOCALHOST.octets();
+        table.rule(to, chain, |rule| {
+            rule.load(From::Network, SOURCE[1], 16, KEY)
+                .equals(KEY, &loopback)
+                .verdict(Verdict::Goto(PASS));
+        });
+        for (hop_limit, types) in WITHOUT_ADDRESS {
+            for kind in types {
+                table.rule(to, chain, |rule| {
+                    let rule = rule
+                        .load(From::Network, SOURCE[1], 16, KEY)
+                        .equals(KEY, &[0; 16])
+                        .load(From::Network, 7, 1, SCRATCH)
+                        .equals(SCRATCH, &[hop_limit])
+                        .has_fragment_header(SCRATCH)
+                        .equals(SCRATCH, &[0])
+                        .meta(Meta::Protocol, SCRATCH)
+                        .equals(SCRATCH, &[ICMPV6])
+                        .load(From::Transport, 0, 1, SCRATCH)
+                        .equals(SCRATCH, &[*kind]);
+                    match hop_limit {
+                        255 => rule
+                            .load(From::Transport, 1, 1, SCRATCH)
+                            .equals(SCRATCH, &[0]),
+                        _ => rule,
+                    }
+                    .verdict(Verdict::Goto(PASS));
+                });
+            }
+        }
+        self.invalid(to, 1);
+    }
+
+    /// The end of those: only the allow list saves them.
+    fn invalid(&self, to: &mut Batch, family: usize) {
+        self.table.rule(to, INVALID[family], |rule| {
+            rule.load(From::Network, SOURCE[family], ADDRESS[family], KEY)
+                .in_set(["allow4", "allow6"][family], KEY)
+                .count(Reason::Allowed.name())
+                .verdict(Verdict::Accept);
+        });
+        self.drop(to, INVALID[family], &[Reason::InvalidSource.name()]);
     }
 
     /// For what most packets leave by.

@@ -21,12 +21,15 @@ use super::{
     rule::{KEY, Meta, Verdict},
     socket::Nftables,
     table::{Element, Hook, Table},
+    tags,
     wire::{Batch, Kind},
 };
 
 /// Which devices have their chain.
 #[derive(Default)]
 pub(super) struct Ingress {
+    /// Nothing is dropped.
+    pub(super) observe: bool,
     covered: BTreeMap<u32, String>,
     /// Why the others have none, by name.
     without: BTreeMap<String, Without>,
@@ -103,7 +106,9 @@ impl Ingress {
             if self.covered.contains_key(&index) {
                 continue;
             }
-            match cover(socket, table, index, &name) {
+            let covered = tags::drop_stacked(socket, table, &chain(index), &name, self.observe)
+                .and_then(|()| cover(socket, table, index, &name));
+            match covered {
                 Ok(()) => {
                     self.covered.insert(index, name);
                 }
@@ -114,6 +119,11 @@ impl Ingress {
             }
         }
         Ok(())
+    }
+
+    /// How many devices have their chain.
+    pub(super) fn len(&self) -> usize {
+        self.covered.len()
     }
 
     /// Are these rules, counted by devices, all that there should be?
@@ -175,5 +185,7 @@ fn uncover(socket: &Nftables, table: &Table, indexes: &[u32]) -> io::Result<()> 
             table.delete_chain(&mut to, &chain);
         }
     }
-    socket.commit(to)
+    socket.commit(to)?;
+    let mut indexes = indexes.iter();
+    indexes.try_for_each(|index| tags::let_go(socket, table, &chain(*index)))
 }

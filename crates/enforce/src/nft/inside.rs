@@ -19,7 +19,8 @@ use super::{
     ruleset::{Able, Ruleset},
     socket::Nftables,
     table::{self, Stored, Table},
-    wire::{Batch, Kind},
+    tags,
+    wire::{Attributes, Batch, INET, Kind, NETDEV},
 };
 use crate::{
     BootNanos, Entry, Expiry, Policy,
@@ -176,15 +177,20 @@ impl Inside {
             to.text(1, &table.0);
             to.number(3, 1);
         };
-        let mut all = self
-            .socket
-            .dump(Kind::GetObject, of_table, |object, all: &mut Vec<_>| {
-                let data = object.nested(4);
-                let name = object.text(2).unwrap_or_default().to_owned();
-                if object.text(1) == Some(&table.0) {
-                    all.push((name, (data.long(2).unwrap_or(0), data.long(1).unwrap_or(0))));
-                }
-            })?;
+        let read = |object: Attributes<'_>, all: &mut Vec<_>| {
+            let data = object.nested(4);
+            let name = object.text(2).unwrap_or_default().to_owned();
+            if object.text(1) == Some(&table.0) {
+                all.push((name, (data.long(2).unwrap_or(0), data.long(1).unwrap_or(0))));
+            }
+        };
+        let mut all = Vec::new();
+        for family in [INET, NETDEV] {
+            all.extend(
+                self.socket
+                    .dump_of(family, Kind::GetObject, of_table, read)?,
+            );
+        }
         let of_rules = |to: &mut Batch| to.text(1, &table.0);
         let rules = self
             .socket
@@ -235,6 +241,8 @@ impl Inside {
             return Ok(false);
         }
         let (others, devices) = self.count_rules(table)?;
-        Ok(others != self.rules || !self.ingress.is_whole(&devices))
+        Ok(others != self.rules
+            || !self.ingress.is_whole(&devices)
+            || !tags::is_whole(&self.socket, table, self.ingress.len())?)
     }
 }

@@ -22,6 +22,7 @@ mod ruleset;
 mod socket;
 mod standby;
 mod table;
+mod tags;
 mod wire;
 
 use std::{
@@ -85,9 +86,8 @@ pub fn open(
     })?;
     let failure = || failed("read", &table);
     let able = probe::able(&socket, &table).map_err(failure())?;
-    let mut inside = Inside::new(socket, able);
+    let inside = Inside::new(socket, able);
     let (entries, had_classes) = inside.read_entries(&table).map_err(failure())?;
-    inside.counted = inside.counters(&table).map_err(failure())?;
     let nft = Arc::new(Nft {
         table,
         desired: Desired::taken_over(entries, had_classes, ipv4_length, settings),
@@ -115,7 +115,7 @@ pub fn detach(instance: &str) -> Result<Vec<String>, Error> {
         }
         let any = !batch.is_empty();
         socket.commit(batch)?;
-        Ok(any)
+        Ok(tags::delete(&socket, &table)? || any)
     };
     let gone = gone().map_err(failed("delete", &table))?;
     Ok(gone
@@ -144,20 +144,26 @@ pub(crate) fn instances() -> Vec<String> {
     let tables = |socket: Nftables| {
         let ours = |table: Attributes<'_>, all: &mut Vec<String>| {
             let name = table.text(1).and_then(|name| name.strip_prefix(TABLE));
+            // Without what a second table of an instance has behind a dot.
+            let name = name.and_then(|name| name.split('.').next());
             all.extend(name.map(str::to_owned));
         };
         socket.dump(Kind::GetTable, |_| {}, ours)
     };
-    Nftables::open().and_then(tables).unwrap_or_default()
+    let mut all = Nftables::open().and_then(tables).unwrap_or_default();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Is there a table of this instance?
 pub fn is_there(instance: &str) -> bool {
     let table = table_of(instance);
-    let tables = [standby::of(&table), table];
     Nftables::open().is_ok_and(|socket| {
-        let mut tables = tables.iter();
-        tables.any(|table| exists(&socket, table).unwrap_or(false))
+        let is_there = |table: &Table| exists(&socket, table).unwrap_or(false);
+        is_there(&table)
+            || is_there(&standby::of(&table))
+            || tags::is_there(&socket, &table).unwrap_or(false)
     })
 }
 
@@ -183,7 +189,7 @@ impl Nft {
         let counted = kernel
             .counters(&self.table)
             .map_err(failed("read", &self.table))?;
-        let (ruleset, batch, standby, interfaces) = {
+        let (ruleset, batch, standby, interfaces, observe) = {
             let mut desired = self.desired();
             desired.pending.clear();
             let all = ruleset::Desired {
@@ -198,7 +204,13 @@ impl Nft {
             let standby = (is_there && !kernel.border.is_empty() && !all.observe)
                 .then(|| Ruleset::build_standby(&other, kernel.able, other_is_there, &all));
             let interfaces = desired.settings.interfaces.clone();
-            (ruleset, batch, standby, interfaces)
+            (
+                ruleset,
+                batch,
+                standby,
+                interfaces,
+                desired.settings.observe,
+            )
         };
         if let Some(Err(error)) = standby.map(|standby| kernel.socket.commit(standby)) {
             tracing::warn!(
@@ -216,6 +228,8 @@ impl Nft {
             kernel.counted = counted;
             kernel.suspended = clock::suspended();
             kernel.ingress.forget();
+            kernel.ingress.observe = observe;
+            tags::delete(&kernel.socket, &self.table)?;
             kernel
                 .ingress
                 .follow(&kernel.socket, &self.table, &interfaces)

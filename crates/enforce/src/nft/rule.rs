@@ -36,6 +36,8 @@ impl Register {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Meta {
+    /// The type of what the frame carries, in network order.
+    FrameType = 1,
     InIndex = 4,
     InName = 6,
     OutName = 7,
@@ -49,6 +51,7 @@ pub(super) enum Meta {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum From {
+    Link = 0,
     Network = 1,
     Transport = 2,
 }

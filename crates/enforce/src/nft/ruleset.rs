@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Reasons with a counter of their own.
-const COUNTED: [Reason; 13] = [
+const COUNTED: [Reason; 14] = [
     Reason::Pass,
     Reason::Allowed,
     Reason::Essential,
@@ -56,6 +56,7 @@ const COUNTED: [Reason; 13] = [
     Reason::FencedOut,
     Reason::Rejected,
     Reason::RejectedSilent,
+    Reason::InvalidSource,
 ];
 /// 0 for IPv4, 1 for IPv6.
 pub(super) fn family(addr: IpAddr) -> usize {

@@ -115,8 +115,19 @@ impl Nftables {
         fill: impl Fn(&mut Batch),
         read: impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Vec<T>> {
+        self.dump_of(INET, kind, fill, read)
+    }
+
+    /// The same about tables of another family.
+    pub(super) fn dump_of<T>(
+        &self,
+        family: u8,
+        kind: Kind,
+        fill: impl Fn(&mut Batch),
+        read: impl Fn(Attributes<'_>, &mut Vec<T>),
+    ) -> io::Result<Vec<T>> {
         for _ in 0..DUMPS {
-            if let Some(all) = self.dump_once(kind, &fill, &read)? {
+            if let Some(all) = self.dump_once(family, kind, &fill, &read)? {
                 return Ok(all);
             }
         }
@@ -127,12 +138,13 @@ impl Nftables {
 
     fn dump_once<T>(
         &self,
+        family: u8,
         kind: Kind,
         fill: &impl Fn(&mut Batch),
         read: &impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Option<Vec<T>>> {
         self.drain();
-        let question = Batch::question(INET, kind, DUMP, fill);
+        let question = Batch::question(family, kind, DUMP, fill);
         send(&self.socket, &question, SendFlags::empty())?;
         let mut buffer = vec![0; DATAGRAM];
         let (mut found, mut whole) = (Vec::new(), true);

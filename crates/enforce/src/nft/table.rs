@@ -59,6 +59,8 @@ pub(super) enum Hook<'a> {
     Postrouting(i32),
     /// Of the device with this name.
     Ingress(&'a str, i32),
+    /// The same in a table of the family netdev, which sees frames of all types.
+    Frames(&'a str, i32),
 }
 
 /// A table of ours by its name.
@@ -224,10 +226,11 @@ impl Table {
                     Hook::Prerouting(priority) => (0, priority),
                     Hook::Postrouting(priority) => (4, priority),
                     Hook::Ingress(_, priority) => (5, priority),
+                    Hook::Frames(_, priority) => (0, priority),
                 };
                 to.number(1, number);
                 to.number(2, priority as u32);
-                if let Hook::Ingress(device, _) = hook {
+                if let Hook::Ingress(device, _) | Hook::Frames(device, _) = hook {
                     to.text(3, device);
                 }
             });

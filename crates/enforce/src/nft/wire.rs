@@ -21,6 +21,8 @@ const DONE: u16 = 3;
 const NESTED: u16 = 0x8000;
 /// linux/netfilter.h: rules for both families.
 pub(super) const INET: u8 = 1;
+/// Rules for the frames of a device.
+pub(super) const NETDEV: u8 = 5;
 
 /// What a message is about: `enum nf_tables_msg_types`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
