@@ -719,6 +719,27 @@ fn events_are_json_lines() {
     events.wait().unwrap();
 }
 
+/// The allocator reserves 64 MiB of address space a thread where it may.
+#[test]
+fn a_limited_address_space_is_not_reserved_by_threads() {
+    let mut host = Host::new();
+    let mut command = Command::new("prlimit");
+    command
+        .args(["--as=400000000", WEIR, "--config"])
+        .arg(host.path("weir.toml"))
+        .arg("daemon");
+    host.daemon = Some(command.stderr(Stdio::null()).spawn().unwrap());
+    host.until("the daemon answers", |host| {
+        host.weir(&["status", "--json"]).code != 2
+    });
+    let pid = host.daemon.as_ref().unwrap().id();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmPeak:"));
+    let kib = line.unwrap().trim_end_matches("kB").trim();
+    let kib: u64 = kib.parse().unwrap();
+    assert!(kib < 200_000, "{kib} KiB");
+}
+
 #[test]
 fn the_daemon_holds_no_more_than_it_needs() {
     let host = Host::started();

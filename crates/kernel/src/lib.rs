@@ -8,6 +8,7 @@
 )]
 
 pub mod allow;
+pub mod arenas;
 pub mod bare;
 pub mod class;
 pub mod clients;
