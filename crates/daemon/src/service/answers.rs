@@ -244,11 +244,21 @@ impl Protection {
             let why = "observe = true counts, and drops nothing";
             return said(State::Observing, why.to_owned());
         }
+        let mut hooks: Vec<(&str, Vec<&Attachment>)> = Vec::new();
+        for at in on {
+            match hooks.iter_mut().find(|(hook, _)| *hook == at.hook) {
+                Some((_, there)) => there.push(at),
+                None => hooks.push((&at.hook, vec![at])),
+            }
+        }
+        let hooks = hooks.iter();
+        let hooks = hooks.map(|(hook, there)| format!("{hook} on {}", names(there)));
+        let on = hooks.collect::<Vec<_>>().join("; ");
         let why = match away.as_slice() {
-            [] => names(&on),
-            away => format!("{}; not there: {}", names(&on), names(away)),
+            [] => on,
+            away => format!("{on}; not there: {}", names(away)),
         };
-        said(State::Protected, format!("{backend} on {why}"))
+        said(State::Protected, why)
     }
 }
 
@@ -335,6 +345,17 @@ mod tests {
                 vec![eth0.clone(), wwan0.clone()],
                 State::Protected,
                 "xdp on eth0; not there: wwan0",
+            ),
+            (
+                "tcx",
+                false,
+                vec![
+                    at("eth1", "tcx"),
+                    at("tun0", "netfilter"),
+                    at("eth2", "tcx"),
+                ],
+                State::Protected,
+                "tcx on eth1, eth2; netfilter on tun0",
             ),
             ("xdp", true, vec![eth0], State::Observing, "observe = true"),
             ("xdp", false, vec![], State::NotProtected, "no interface"),
