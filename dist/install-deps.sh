@@ -14,7 +14,7 @@ bench="iproute2 iptables nftables ipset"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
-test="$fuzz clang-14 clang-19 clang-format shellcheck mandoc $demo $bench dropbear-bin
+test="$fuzz clang-14 clang-19 libbpf-dev clang-format shellcheck mandoc $demo $bench dropbear-bin
 systemd-journal-remote faketime nginx-light bind9 python3 nmap masscan curl"
 
 fail() {
