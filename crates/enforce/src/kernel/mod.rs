@@ -625,7 +625,8 @@ impl Backend for Kernel {
         let mut maintenance = self.maintenance.lock();
         self.follow_suspend(&maintenance)?;
         self.tidy_wide()?;
-        self.grow_if_crowded(&mut maintenance)?;
+        // Where there is no memory to grow, what is over must still make room.
+        let grown = self.grow_if_crowded(&mut maintenance);
         let tables = self.tables();
         let table = &tables.current.table;
         let (start, all) = (maintenance.cursor, table.buckets_in_all());
@@ -649,14 +650,15 @@ impl Backend for Kernel {
         }
         drop(tables);
         drop(maintenance);
-        match self.follow_interfaces() {
+        let followed = match self.follow_interfaces() {
             // One that came may be the first that only netfilter is for.
             Err(Error::Unsupported(_)) if self.attached.load(Ordering::Relaxed) => {
                 let settings = self.settings().clone();
                 self.or_with_netfilter(&settings, || self.follow_interfaces())
             }
             outcome => outcome,
-        }
+        };
+        grown.and(followed)
     }
 
     fn poll_events(
