@@ -648,7 +648,7 @@ fn crowdsec_is_kept_as_it_is_and_a_malformed_decision_is_left_out() {
     let change = |new: &str, gone: &str| {
         *then.lock().unwrap() = answer(&[ban(new, "\"1h\"")], &[ban(gone, "\"-1s\"")]);
         host.soon("the change", || {
-            (host.json(&["why", new])["dropped"] == true).then_some(())
+            (host.json(&["why", new])["would_drop"] == true).then_some(())
         });
     };
     // On disk within seconds: few decisions.

@@ -64,7 +64,8 @@ impl Host {
         fs::write(&systemctl, SYSTEMCTL).unwrap();
         fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
         let mut keeper = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-euc", PLACES])
+            .args(["--mount", "--net", "--propagation", "private"])
+            .args(["sh", "-euc", PLACES])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -77,12 +78,24 @@ impl Host {
         Self { dir, keeper }
     }
 
-    /// A command that runs within the places.
+    /// A command that runs within the places, and in a network of their own: an
+    /// instance has one holder in each.
     fn command(&self, program: impl AsRef<Path>) -> Command {
+        self.entering(&[("mount", "mnt"), ("net", "net")], program)
+    }
+
+    /// The same in the network in which it is started.
+    fn daemons_command(&self, program: impl AsRef<Path>) -> Command {
+        self.entering(&[("mount", "mnt")], program)
+    }
+
+    fn entering(&self, namespaces: &[(&str, &str)], program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("nsenter");
         let path = std::env::var("PATH").unwrap_or_default();
+        for (flag, name) in namespaces {
+            command.arg(format!("--{flag}=/proc/{}/ns/{name}", self.keeper.id()));
+        }
         command
-            .arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id()))
             .arg("--wd=/")
             .arg(program.as_ref())
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
@@ -125,7 +138,7 @@ impl Host {
     }
 
     fn start(&self, site: &Site) -> Child {
-        let mut command = self.command(self.installed());
+        let mut command = self.daemons_command(self.installed());
         command.arg("daemon").stdout(Stdio::null());
         let said = fs::File::create(self.path("daemon.err")).unwrap();
         command.stderr(said);
@@ -281,7 +294,7 @@ fn root_the_first_start_mounts_the_bpf_file_system() {
     assert!(said.contains("nothing was attached"), "{said}");
 
     // As in a container that may not mount.
-    let mut weak = host.command("setpriv");
+    let mut weak = host.daemons_command("setpriv");
     weak.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .arg(host.installed())
         .arg("daemon");
