@@ -469,9 +469,13 @@ fn root_sigkill_between_the_transactions_of_nft() {
         );
         let maps = String::from_utf8(said.unwrap().stdout).unwrap();
         let maps = maps.matches("map ranges-").count();
-        let said = site.host.output("nft", &["list", "tables"]).unwrap();
+        // Beside the one of netdev.
+        let said = site.host.output("nft", &["list", "tables", "inet"]);
         (
-            String::from_utf8(said.stdout).unwrap().lines().count(),
+            String::from_utf8(said.unwrap().stdout)
+                .unwrap()
+                .lines()
+                .count(),
             maps,
         )
     };

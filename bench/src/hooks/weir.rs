@@ -86,7 +86,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         .insert(backend.with_context(|| format!("weir's backend {}", choice.name()))?);
     let bans = backend.usage().bans;
     ensure!(bans == entries.len(), "{bans} bans of {}", entries.len());
-    let attached = backend.attachments();
+    let attached = task.place.enter(|| backend.attachments())?;
     let there = attached.first().context("weir's attachment")?;
     ensure!(
         there.hook == choice.name(),

@@ -586,19 +586,6 @@ fn root_one_instance_has_one_writer() {
     assert!(error.to_string().contains("another weir daemon"), "{error}");
 }
 
-#[test]
-fn root_interfaces_are_checked_first() {
-    let mut instance = Instance::new("interfaces", 1000);
-    instance.0.settings.interfaces = vec!["nosuch0".into()];
-    let error = kernel::open(&instance.0)
-        .err()
-        .expect("no such interface")
-        .to_string();
-    assert!(error.contains("nosuch0"), "{error}");
-    let dir = instance.0.pin_root.join(pins::escape(&instance.0.instance));
-    assert!(!dir.exists(), "a refused start leaves nothing");
-}
-
 /// From generic XDP to native XDP, which a bridge has not. What stands in
 /// on tcx meanwhile is in the way of tcx itself: the kernel takes a program once.
 #[test]
