@@ -119,6 +119,69 @@ fn a_path_that_is_added_loses_no_line_of_the_others() {
     assert_eq!(counted(&host, "203.0.113.99"), 0, "older than the daemon");
 }
 
+/// SQLite's lock holds while the daemon looks after the file: whoever opened the
+/// database would take its log away when he closes it.
+#[test]
+fn nobody_else_opens_the_database_while_weir_runs() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("skipped: no python3");
+        return;
+    }
+    let mut host = Plain::new();
+    host.configure("");
+    host.start();
+    host.done(&["ban", WHO[0]]);
+    // The daemon looks each second.
+    thread::sleep(Duration::from_millis(2500));
+    let read = "import sqlite3, sys\n\
+                print(sqlite3.connect(sys.argv[1], timeout=0).execute('SELECT name FROM sqlite_master').fetchall())";
+    let database = host.path("state/weir.db");
+    let stranger = || {
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", read]).arg(&database);
+        let said = python.output().unwrap();
+        (
+            said.status.success(),
+            String::from_utf8_lossy(&said.stderr).into_owned(),
+        )
+    };
+    let (opened, said) = stranger();
+    assert!(!opened && said.contains("locked"), "{said}");
+    host.done(&["ban", WHO[1]]);
+    host.end("KILL");
+    let (opened, said) = stranger();
+    assert!(opened, "{said}");
+    host.start();
+    for who in WHO {
+        host.done(&["unban", who]);
+    }
+}
+
+/// A database that is made anew knows whom commands have allowed.
+#[test]
+fn the_allow_list_outlives_the_database() {
+    let mut host = Plain::new();
+    host.configure("");
+    host.start();
+    host.done(&["allow", "add", WHO[0]]);
+    std::fs::remove_file(host.path("state/weir.db")).unwrap();
+    host.until("the loss to be told", |host| {
+        host.json(&["status"])["alerts"]
+            .to_string()
+            .contains("deleted while weir was running")
+    });
+    // Who knows the list looks each second.
+    thread::sleep(Duration::from_millis(2500));
+    host.end("TERM");
+    host.start();
+    let allowed = host.json(&["allow", "list"]).to_string();
+    assert!(allowed.contains(WHO[0]), "{allowed}");
+}
+
 /// The events that a sink of kind `file` got, as (kind, subject).
 fn events(host: &Plain, kind: &str) -> Vec<String> {
     let lines = host.read("events.json");

@@ -245,6 +245,13 @@ impl Service {
         jails.entry(jail.to_owned()).or_default().clone()
     }
 
+    /// Writes the allow list of commands into a database that was made anew.
+    pub fn remember_allow_again(&self) {
+        let entries = self.allow_entries().clone();
+        self.store
+            .remember(entries.into_iter().map(Change::AllowAdd));
+    }
+
     fn allow_entries(&self) -> MutexGuard<'_, Vec<AllowEntry>> {
         self.allow.lock().expect("no holder of this lock panics")
     }

@@ -420,6 +420,7 @@ fn maintain(service: &Service) {
         alert_on(service, "allow-list", service.refresh_exemptions());
         alert_on(service, "decoy", service.decoy.follow(service));
         if service.store.take_recreated() {
+            service.remember_allow_again();
             match service.backend.entries() {
                 Ok(entries) => {
                     let now = Now::read();

@@ -332,6 +332,10 @@ impl Workers {
         // Each worker drops its end: who is told that weir runs may rely on
         // the next line being read.
         let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
+        // Where a source stood under its earlier names is known to its new one by
+        // now; a name that comes back must not begin there again.
+        let gone = self.positions.forget_all_but(&used).into_iter();
+        service.store.remember(gone.map(Change::ForgetPosition));
         Ok(())
     }
 
@@ -538,6 +542,10 @@ impl Worker {
     /// Remembers how far this worker has read and what it has counted on the
     /// way, if that is more than before: both or neither.
     fn save(&self, source: &Source, last: bool) {
+        // The other threads of a ring, whose places are in its segments.
+        if self.saves.is_empty() {
+            return;
+        }
         self.service.store.progress(&self.key, last, |again| {
             let position = position(source);
             let further =

@@ -3,7 +3,7 @@
 //! with one that somebody put in its place.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
@@ -19,9 +19,12 @@ const MAGIC: std::ops::Range<usize> = 0..18;
 const APPLICATION: std::ops::Range<usize> = 68..72;
 const HEADER: usize = 100;
 
-/// A file as it was opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A file as it was opened. It stays open as long as this is: a process that
+/// closes any descriptor of a file loses all of its POSIX locks on it (fcntl(2)),
+/// SQLite's among them.
+#[derive(Debug)]
 pub(super) struct Identity {
+    open: File,
     file: (u64, u64),
     header: [u8; HEADER],
     /// It never shrinks.
@@ -43,11 +46,12 @@ impl Identity {
     }
 
     fn read(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let meta = file.metadata()?;
+        let open = File::open(path)?;
+        let meta = open.metadata()?;
         let mut header = [0; HEADER];
-        file.read_exact_at(&mut header, 0)?;
+        open.read_exact_at(&mut header, 0)?;
         Ok(Self {
+            open,
             file: (meta.dev(), meta.ino()),
             header,
             len: meta.len(),
@@ -56,20 +60,29 @@ impl Identity {
 
     /// What happened to the file since then, if it is not what it was.
     pub(super) fn lost(&self, path: &Path) -> Option<&'static str> {
-        match Self::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Some("deleted"),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some("cut short"),
+        let now = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some("deleted"),
             // Whatever that is, writing will tell.
+            Err(_) => return None,
+            Ok(now) => now,
+        };
+        if (now.dev(), now.ino()) != self.file {
+            return Some("replaced by another file");
+        }
+        if now.len() < self.len {
+            return Some("cut short");
+        }
+        let mut header = [0; HEADER];
+        match self.open.read_exact_at(&mut header, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some("cut short"),
             Err(_) => None,
-            Ok(now) if now.file != self.file => Some("replaced by another file"),
-            Ok(now) if now.len < self.len => Some("cut short"),
-            Ok(now)
-                if now.header[MAGIC] != self.header[MAGIC]
-                    || now.header[APPLICATION] != self.header[APPLICATION] =>
+            Ok(())
+                if header[MAGIC] != self.header[MAGIC]
+                    || header[APPLICATION] != self.header[APPLICATION] =>
             {
                 Some("overwritten")
             }
-            Ok(_) => None,
+            Ok(()) => None,
         }
     }
 }

@@ -192,7 +192,8 @@ struct Shared {
 /// The database and its writer thread.
 pub struct Store {
     shared: Arc<Shared>,
-    reader: Mutex<Option<Connection>>,
+    /// For questions, and of which of the files that were made.
+    reader: Mutex<(u64, Option<Connection>)>,
     writer: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
@@ -263,7 +264,7 @@ impl Store {
         .expect("a thread can be started");
         let store = Self {
             shared,
-            reader: Mutex::new(None),
+            reader: Mutex::default(),
             writer: Mutex::new(Some(writer)),
         };
         (store, loaded)
@@ -399,18 +400,23 @@ impl Store {
 
     fn read<T: Default>(&self, question: impl Fn(&Connection) -> Result<T, DatabaseError>) -> T {
         let mut reader = self.reader.lock().expect("no holder of this lock panics");
+        let made_anew = self.shared.queue().made_anew;
+        if reader.0 != made_anew {
+            // It would go on reading the file that is gone.
+            *reader = (made_anew, None);
+        }
         for _ in 0..2 {
-            if reader.is_none() {
-                *reader = database::open_reader(&self.shared.path).ok();
+            if reader.1.is_none() {
+                reader.1 = database::open_reader(&self.shared.path).ok();
             }
-            let Some(connection) = reader.as_ref() else {
+            let Some(connection) = reader.1.as_ref() else {
                 return T::default();
             };
             match question(connection) {
                 Ok(answer) => return answer,
                 Err(error) => {
                     tracing::debug!("reading the database: {error}");
-                    *reader = None;
+                    reader.1 = None;
                 }
             }
         }
@@ -610,8 +616,9 @@ fn write_until_stopped(shared: &Shared, mut connection: Option<Connection>) {
                     retry_at = Some(Instant::now() + RETRY);
                     let corrupt = error.is_corrupt();
                     let message = format!("{}: {error}", shared.path.display());
-                    (connection, identity) = (None, None);
+                    connection = None;
                     if corrupt {
+                        identity = None;
                         let was = format!("corrupt ({error})");
                         move_aside(&shared.path, &shared.alerts, &was);
                         retry_at = Some(Instant::now());
