@@ -72,8 +72,15 @@ fn write_trie(map: &MapHandle, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<(
     let mut held: Vec<Vec<u8>> = map.keys().collect();
     held.sort_unstable();
     let stale = held.iter().filter(|key| keys.binary_search(key).is_err());
+    // What overlaps a wanted prefix goes last: who was and stays allowed by
+    // another prefix, wider or narrower, is so all the time.
+    let all: Vec<Prefix> = wanted.iter().collect();
+    let overlaps = |stale: Prefix| {
+        let next = all.partition_point(|wanted| *wanted < stale);
+        wanted.covering(stale).is_some() || all.get(next).is_some_and(|p| stale.covers(*p))
+    };
     let (mut covered, leaving): (Vec<_>, Vec<_>) =
-        stale.partition(|key| prefix_of(key).is_some_and(|p| wanted.covering(p).is_some()));
+        stale.partition(|key| prefix_of(key).is_some_and(overlaps));
     let delete = |key: &Vec<u8>| {
         map.delete(key)
             .context(|| "take a prefix off the allow list".into())

@@ -86,18 +86,19 @@ impl Kernel {
         )
     }
 
-    /// Doubles what is full, unless somebody did since `seen`. Where `max_bans`
+    /// Doubles what is full, unless the generation is no longer `seen`. Where `max_bans`
     /// bans have their room already, other seeds may help, but not often.
-    pub(super) fn grow_from(&self, seen: Geometry) -> Result<(), Error> {
+    pub(super) fn grow_from(&self, seen: u64) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
-        let (now, (short, long)) = {
+        let (number, now, (short, long)) = {
             let tables = self.tables();
             (
+                tables.current.number,
                 tables.current.table.geometry(),
                 tables.current.table.filled(),
             )
         };
-        if now != seen {
+        if number != seen {
             return Ok(());
         }
         let wanted = self.room_for(
@@ -185,7 +186,7 @@ impl Kernel {
         class_lines: u32,
         image: Option<&ClassImage>,
     ) -> Result<(), Error> {
-        let (number, observe) = (self.tables().current.number + 1, self.settings().observe);
+        let number = self.tables().current.number + 1;
         let options = Options {
             geometry,
             seed: random_seed()?,
@@ -204,7 +205,6 @@ impl Kernel {
         let dir = self.instance.generation(number);
         self.instance.remove_generation(number)?;
         let next = self.create(number, &options)?;
-        next.table.set_observe(observe);
         if let Some(image) = image {
             next.classes.write(image);
         }
@@ -212,6 +212,9 @@ impl Kernel {
         fault::point("growth-before-fill");
         {
             let mut tables = self.tables_alone();
+            // As it is now: a reload may have changed it while this was loaded,
+            // and changes both from here on.
+            next.table.set_observe(self.settings().observe);
             tables.next = Some(next);
             tables.tell(&self.wide());
         }
@@ -236,6 +239,12 @@ impl Kernel {
         self.instance.remove_generation(old.number)?;
         maintenance.begin_anew();
         self.crowded.store(false, Ordering::Relaxed);
+        // One that came while links were switched has the earlier program.
+        let tables = self.tables();
+        let links = self.instance.links();
+        for interface in self.interfaces().iter_mut() {
+            interface.update(&tables.current, &links)?;
+        }
         Ok(())
     }
 

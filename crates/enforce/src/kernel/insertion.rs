@@ -4,9 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use weir_core::Producer;
-use weir_kernel::{
-    Geometry, Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES,
-};
+use weir_kernel::{Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES};
 
 use super::{Kernel, maintenance::Maintenance};
 use crate::{Entry, Error, Inserted, Policy};
@@ -28,8 +26,8 @@ enum Stop {
     AtCap(usize),
     /// As `AtCap`, of wide bans.
     AtWideCap,
-    /// The next entry's places are taken.
-    NoRoom(Geometry),
+    /// The next entry's places in this generation are taken.
+    NoRoom(u64),
     /// The next entry's policy has no number, and none is left.
     NoNumber,
 }
@@ -95,7 +93,7 @@ impl Kernel {
             match table.insert(slot) {
                 Placed::New => done.new += 1,
                 Placed::Replaced => done.replaced += 1,
-                Placed::NoRoom => return Ok((n, Stop::NoRoom(table.geometry()))),
+                Placed::NoRoom => return Ok((n, Stop::NoRoom(tables.current.number))),
             }
             if let Some(next) = &tables.next {
                 // Room is ample there; were it not, the copy would find out
@@ -167,7 +165,7 @@ impl Kernel {
                     Stop::AtWideCap => {
                         self.make_room_wide(&rest[0].policy.producer, done)?;
                     }
-                    Stop::NoRoom(geometry) => {
+                    Stop::NoRoom(generation) => {
                         let subject = rest[0].subject;
                         let crowded = self.key(subject).is_some_and(|key| {
                             self.tables().current.table.is_crowded_by_itself(key)
@@ -175,7 +173,7 @@ impl Kernel {
                         if crowded || grown.replace(subject) == Some(subject) {
                             return Err(Error::Crowded(subject));
                         }
-                        self.grow_from(geometry)?;
+                        self.grow_from(generation)?;
                     }
                     Stop::NoNumber => {
                         if self.free_policies(&mut self.maintenance.lock()) == 0 {
