@@ -280,7 +280,7 @@ fn a_restart_resumes() {
     assert_eq!(saved[0].offset, 4);
     drop(first);
     append(&log, "ial\nc\n");
-    let mut again = source(&[&log], since(&[&log], saved));
+    let mut again = source(&[&log], since(&[&log], saved.clone()));
     assert_eq!(lines(&mut again), ["partial", "c"]);
     drop(again);
     // Rotated meanwhile: the old one from where it was, then the new one.
@@ -320,7 +320,7 @@ fn a_file_that_is_added_begins_at_its_end_and_the_others_go_on() {
     let saved = first.positions();
     drop(first);
     append(&log, "b\n");
-    let mut both = source(&[&glob, &log], since(&[&log], saved.clone()));
+    let mut both = source(&[&glob, &log], since(&[&log], saved));
     assert_eq!(lines(&mut both), ["b"]);
     append(&added, "now\n");
     assert_eq!(lines(&mut both), ["now"]);
