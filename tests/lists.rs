@@ -674,7 +674,7 @@ fn crowdsec_is_kept_as_it_is_and_a_malformed_decision_is_left_out() {
         ("203.0.113.2", false),
         ("198.51.100.7", false),
     ] {
-        assert_eq!(host.json(&["why", who])["dropped"], dropped, "{who}");
+        assert_eq!(host.json(&["why", who])["would_drop"], dropped, "{who}");
     }
 }
 
