@@ -23,7 +23,7 @@ impl Nginx {
         let configuration = format!(
             "daemon off; worker_processes 2; pid {pid}; error_log {error} info;
              user {user};
-             events {{ worker_connections 64; }}
+             events {{ worker_connections 1024; }}
              http {{
                  access_log {access};
                  client_body_temp_path {tmp}; proxy_temp_path {tmp}; fastcgi_temp_path {tmp};
