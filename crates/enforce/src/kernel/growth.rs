@@ -221,12 +221,7 @@ impl Kernel {
         if let Err(e) = self.fill_and_switch(number) {
             // The old generation is whole and attached: go on with it.
             self.tables_alone().next = None;
-            let tables = self.tables();
-            let links = self.instance.links();
-            for interface in self.interfaces().iter_mut() {
-                interface.update(&tables.current, &links)?;
-            }
-            drop(tables);
+            self.link_current()?;
             self.instance.remove_generation(number)?;
             return Err(e);
         }
@@ -240,6 +235,11 @@ impl Kernel {
         maintenance.begin_anew();
         self.crowded.store(false, Ordering::Relaxed);
         // One that came while links were switched has the earlier program.
+        self.link_current()
+    }
+
+    /// Has every interface run the current generation's programs.
+    fn link_current(&self) -> Result<(), Error> {
         let tables = self.tables();
         let links = self.instance.links();
         for interface in self.interfaces().iter_mut() {
