@@ -24,7 +24,10 @@ use weir_lab::{
     Side, VethOpts,
     mmdb::{Mmdb, country},
     packet::Packet,
-    traffic::{TcpServer, UdpServer, ping, send_frames, tcp_connect, udp_request, udp_send},
+    traffic::{
+        TcpServer, UdpServer, ping, retry_interrupted, send_frames, tcp_connect, udp_request,
+        udp_send,
+    },
 };
 
 const PORT: u16 = 8080;
@@ -915,7 +918,7 @@ fn root_every_backend_agrees_with_the_reference() {
                 socket.set_read_timeout(Some(SOON)).unwrap();
                 let mut bytes = [0; 4];
                 loop {
-                    socket.recv(&mut bytes).unwrap();
+                    retry_interrupted(|| socket.recv(&mut bytes)).unwrap();
                     match u32::from_be_bytes(bytes) {
                         u32::MAX => break,
                         number => arrived[number as usize] = true,

@@ -266,6 +266,8 @@ fn root_tables_of_another_layout_are_replaced_under_attack() {
 
 #[cfg(feature = "fault-points")]
 mod fault {
+    use weir_lab::traffic::retry_interrupted;
+
     use super::*;
 
     /// Runs until the daemon dies at the point, then asserts that it did.
@@ -516,7 +518,7 @@ mod fault {
         let told = |wanted: &str| {
             let mut bytes = [0; 4096];
             loop {
-                let length = systemd.recv(&mut bytes).expect(wanted);
+                let length = retry_interrupted(|| systemd.recv(&mut bytes)).expect(wanted);
                 let message = String::from_utf8_lossy(&bytes[..length]);
                 if message.lines().any(|line| line == wanted) {
                     return;
@@ -536,7 +538,7 @@ mod fault {
         // Nobody asks for the alert: it is told where it counts.
         let mut bytes = [0; 4096];
         loop {
-            let length = systemd.recv(&mut bytes).unwrap();
+            let length = retry_interrupted(|| systemd.recv(&mut bytes)).unwrap();
             match &bytes[..length] {
                 b"WATCHDOG=trigger" | b"WATCHDOG=trigger\n" => break,
                 other => assert!(other.starts_with(b"WATCHDOG=1"), "{other:?}"),

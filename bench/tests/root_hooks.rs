@@ -36,6 +36,9 @@ const ROWS: [(&str, Option<&str>); 17] = [
     ("weir-xdp-131k", None),
 ];
 
+/// Packets that no flood sent: the first reports of multicast groups.
+const OF_THE_KERNEL: u64 = 4;
+
 fn left_by(pid: u32) -> Vec<PathBuf> {
     let named = |dir: &str, begin: String| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -134,9 +137,12 @@ fn root_every_hook_drops_all_of_the_same_packets() {
         for point in points {
             let [sent, arrived, dropped] = ["sent", "arrived", "dropped"].map(|k| number(point, k));
             assert!(sent > 0, "{point}");
-            // A wire's ring may overflow once; what came is dropped to the last.
-            assert!(arrived * 100 >= sent * 99 && arrived <= sent, "{point}");
-            assert_eq!(dropped, arrived, "{point}");
+            // A wire's ring may overflow once; what came of the flood is dropped to
+            // the last. A packet of the kernel's own may be among what came.
+            assert!(arrived * 100 >= sent * 99, "{point}");
+            assert!(arrived <= sent + OF_THE_KERNEL, "{point}");
+            assert!(dropped <= arrived, "{point}");
+            assert!(dropped + OF_THE_KERNEL >= arrived, "{point}");
             let estimate = point["joules"].as_object().unwrap();
             assert!(estimate.keys().all(|name| !name.is_empty()), "{point}");
         }

@@ -60,9 +60,9 @@ impl Net {
                 ("accept_ra", "0"),
                 ("router_solicitations", "0"),
                 ("addr_gen_mode", "1"),
-                // Repeats of multicast reports come in the next hour or so.
-                ("mldv1_unsolicited_report_interval", "7200000"),
-                ("mldv2_unsolicited_report_interval", "7200000"),
+                // Repeats of multicast reports come in the next weeks.
+                ("mldv1_unsolicited_report_interval", "2000000000"),
+                ("mldv2_unsolicited_report_interval", "2000000000"),
             ] {
                 namespace.sysctl(&format!("ipv6.conf.{scope}.{key}"), value)?;
             }

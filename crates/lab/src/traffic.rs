@@ -48,6 +48,17 @@ fn bind_source(socket: &Socket, from: Option<IpAddr>) -> io::Result<()> {
     socket.bind(&SocketAddr::new(from.expect("matched above"), 0).into())
 }
 
+/// Makes a call again while it ends with EINTR, as a wait with a time limit does
+/// when the process is stopped and goes on, also without a handler (signal(7)).
+pub fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// Opens a TCP connection and closes it; answers how long the handshake took.
 /// A refusal, an unreachable host and silence are told apart by the error.
 pub fn tcp_connect(
@@ -94,7 +105,7 @@ pub fn udp_request(
             let begun = Instant::now();
             socket.send(request)?;
             let mut answer = vec![0; 65536];
-            let len = socket.recv(&mut answer)?;
+            let len = retry_interrupted(|| socket.recv(&mut answer))?;
             answer.truncate(len);
             Ok::<_, io::Error>((answer, begun.elapsed()))
         })?
