@@ -1,13 +1,23 @@
-//! Lays the atlas, the geofence's exceptions and the lists over one another.
+//! Lays the atlas, the geofence's exceptions and the lists over one another: one
+//! sweep from the lowest address to the highest, from change to change. A heap
+//! says whose change comes next, so that a change costs what the logarithm of the
+//! number of layers does, and no layer is copied.
 
-use std::collections::HashMap;
+mod layer;
+
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, binary_heap::PeekMut},
+};
 
 use super::{Class, Classes, Cover, MAX_CLASSES, MAX_FENCES, MAX_LISTS};
 use crate::{
     Prefix, Scope,
     fence::{Direction, Fate, Fence},
-    geo::{Atlas, Number, Place, Span},
+    geo::{Atlas, Place, Span},
 };
+use layer::{Family, Layer, sorted};
 
 /// A list of denied prefixes.
 #[derive(Clone, Copy, Debug)]
@@ -58,87 +68,6 @@ pub const NEVER_JUDGED: [&str; 7] = [
     "ff00::/8",
 ];
 
-/// One input of the sweep: disjoint sorted spans, of which the current one is
-/// remembered. 0 is the value outside of them.
-struct Layer<A> {
-    spans: Vec<Span<A, u32>>,
-    next: usize,
-    now: u32,
-}
-
-impl<A: Number> Layer<A> {
-    fn new(spans: Vec<Span<A, u32>>) -> Self {
-        Self {
-            spans,
-            next: 0,
-            now: 0,
-        }
-    }
-
-    /// The first address from which on something else holds; `None`: to the end.
-    fn change(&self) -> Option<A> {
-        let span = self.spans.get(self.next)?;
-        if self.now == 0 {
-            Some(span.first)
-        } else {
-            span.last.next()
-        }
-    }
-
-    /// Goes to `at`, where a change is.
-    fn advance(&mut self, at: A) {
-        while self.change() == Some(at) {
-            if self.now != 0 {
-                self.now = 0;
-                self.next += 1;
-            } else {
-                self.now = self.spans[self.next].value;
-            }
-        }
-    }
-}
-
-/// The prefixes of one family as disjoint sorted spans; overlaps are merged.
-fn merged<A: Number>(mut spans: Vec<Span<A, u32>>) -> Vec<Span<A, u32>> {
-    spans.sort_unstable_by_key(|span| (span.first, span.last));
-    let mut out: Vec<Span<A, u32>> = Vec::with_capacity(spans.len());
-    for span in spans {
-        match out.last_mut() {
-            Some(last) if last.last.next().is_none_or(|next| span.first <= next) => {
-                last.last = last.last.max(span.last);
-            }
-            _ => out.push(span),
-        }
-    }
-    out
-}
-
-fn v4(prefix: Prefix) -> Option<Span<u32, u32>> {
-    let std::net::IpAddr::V4(addr) = prefix.addr() else {
-        return None;
-    };
-    let first = addr.to_bits();
-    let last = first | u32::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
-    Some(Span {
-        first,
-        last,
-        value: 1,
-    })
-}
-
-fn v6(prefix: Prefix) -> Option<Span<u128, u32>> {
-    let std::net::IpAddr::V6(addr) = prefix.addr() else {
-        return None;
-    };
-    let first = addr.to_bits();
-    let last = first | u128::MAX.checked_shr(prefix.bits().into()).unwrap_or(0);
-    Some(Span {
-        first,
-        last,
-        value: 1,
-    })
-}
-
 impl Plan<'_> {
     /// Joins everything.
     ///
@@ -160,9 +89,16 @@ impl Plan<'_> {
             .chain(&self.atlas.places)
             .map(|place| self.class_of(place))
             .collect();
+        let never = NEVER_JUDGED.map(|prefix| prefix.parse().expect("a prefix"));
+        let mut prefixes = vec![Cow::from(sorted(&never).into_owned())];
+        prefixes.extend(self.fences.iter().map(|fence| {
+            let except: Vec<Prefix> = fence.except.iter().collect();
+            Cow::from(sorted(&except).into_owned())
+        }));
+        prefixes.extend(self.lists.iter().map(|list| sorted(list.prefixes)));
         let mut numbers = Numbers::default();
-        let v4 = self.family(v4, &self.atlas.v4, &denied, &mut numbers);
-        let v6 = self.family(v6, &self.atlas.v6, &denied, &mut numbers);
+        let v4 = self.family(&self.atlas.v4, &prefixes, &denied, &mut numbers);
+        let v6 = self.family(&self.atlas.v6, &prefixes, &denied, &mut numbers);
         room("classes of addresses", numbers.classes.len(), MAX_CLASSES)?;
         Ok(Classes {
             lists: self
@@ -200,61 +136,48 @@ impl Plan<'_> {
         class
     }
 
-    /// Sweeps over one family from its lowest address to its highest.
-    fn family<A: Number>(
+    /// Sweeps over one family from its lowest address to its highest. `prefixes`:
+    /// what is never judged, then the exceptions of each rule, then the lists.
+    fn family<A: Family>(
         &self,
-        span: impl Fn(Prefix) -> Option<Span<A, u32>>,
         atlas: &[Span<A, u16>],
+        prefixes: &[Cow<'_, [Prefix]>],
         denied: &[Class],
         numbers: &mut Numbers,
     ) -> Vec<Span<A, u16>> {
-        let of = |prefixes: &mut dyn Iterator<Item = Prefix>| {
-            Layer::new(merged(prefixes.filter_map(&span).collect()))
-        };
-        let mut layers = vec![Layer::new(
-            atlas
-                .iter()
-                .map(|span| Span {
-                    first: span.first,
-                    last: span.last,
-                    value: u32::from(span.value) + 1,
-                })
-                .collect(),
-        )];
-        let (fences, lists) = (self.fences.len(), self.lists.len());
-        let never = NEVER_JUDGED.map(|prefix| prefix.parse().expect("a prefix"));
-        layers.push(of(&mut never.into_iter()));
-        layers.extend(self.fences.iter().map(|f| of(&mut f.except.iter())));
-        layers.extend(
-            self.lists
-                .iter()
-                .map(|l| of(&mut l.prefixes.iter().copied())),
-        );
+        let mut layers = vec![Layer::atlas(atlas)];
+        layers.extend(prefixes.iter().map(|prefixes| Layer::prefixes(prefixes)));
+        let changes = layers.iter().enumerate();
+        let changes = changes.filter_map(|(n, layer)| Some(Reverse((layer.change()?, n))));
+        let mut changes: BinaryHeap<_> = changes.collect();
+        let lists = 2 + self.fences.len();
 
         let mut out: Vec<Span<A, u16>> = Vec::new();
+        let mut here = Here::default();
         let mut at = A::MIN;
         loop {
-            for layer in &mut layers {
-                layer.advance(at);
-            }
-            let mut class = denied[layers[0].now as usize];
-            for (bit, except) in layers[2..][..fences].iter().enumerate() {
-                if except.now != 0 {
-                    class.denied &= !(1 << bit);
+            while let Some(mut next) = changes.peek_mut() {
+                let Reverse((change, n)) = *next;
+                if change != at {
+                    break;
+                }
+                let layer = &mut layers[n];
+                let value = layer.step();
+                let held = u64::from(value != 0);
+                match n {
+                    0 => here.place = value as usize,
+                    1 => here.never = value != 0,
+                    n if n < lists => set(&mut here.except, n - 2, held),
+                    n => set(&mut here.lists, n - lists, held),
+                }
+                match layer.change() {
+                    Some(change) => *next = Reverse((change, n)),
+                    None => drop(PeekMut::pop(next)),
                 }
             }
-            if class.denied == 0 {
-                class.country = None;
-            }
-            for (bit, list) in layers[2 + fences..][..lists].iter().enumerate() {
-                class.lists |= u64::from(list.now != 0) << bit;
-            }
-            if layers[1].now != 0 {
-                class = Class::default();
-            }
-            let end = layers.iter().filter_map(Layer::change).min();
+            let end = changes.peek().map(|Reverse((change, _))| *change);
             let last = end.map_or(A::MAX, A::previous);
-            let value = numbers.number(class);
+            let value = numbers.number(here.class(denied));
             if value != 0 {
                 match out.last_mut() {
                     Some(before) if before.value == value && before.last.next() == Some(at) => {
@@ -272,6 +195,38 @@ impl Plan<'_> {
                 None => return out,
             }
         }
+    }
+}
+
+/// What the layers say of the addresses that the sweep is at.
+#[derive(Default)]
+struct Here {
+    /// The place's number and one.
+    place: usize,
+    never: bool,
+    /// The rules that except them, and the lists that hold them, a bit each.
+    except: u64,
+    lists: u64,
+}
+
+fn set(bits: &mut u64, bit: usize, to: u64) {
+    *bits = *bits & !(1 << bit) | to << bit;
+}
+
+impl Here {
+    /// `denied`: the class of each place by the rules alone.
+    fn class(&self, denied: &[Class]) -> Class {
+        if self.never {
+            return Class::default();
+        }
+        let mut class = denied[self.place];
+        // There are no more rules than bits.
+        class.denied &= !(self.except as u16);
+        if class.denied == 0 {
+            class.country = None;
+        }
+        class.lists = self.lists;
+        class
     }
 }
 
