@@ -274,8 +274,16 @@ fn root_decoy_own_connections_work() {
                         frame.tcp(8080, port).build()
                     });
                     let syns: Vec<_> = syns.collect();
-                    let syns = syns.iter().map(Vec::as_slice);
-                    traffic::send_frames(&trap.site.internet, "eth0", syns).unwrap();
+                    // No more at a time than the wire's queue holds.
+                    for some in syns.chunks(100) {
+                        let seen = trap.weir.packets("decoy");
+                        let syns = some.iter().map(Vec::as_slice);
+                        traffic::send_frames(&trap.site.internet, "eth0", syns).unwrap();
+                        let all = seen + some.len() as u64;
+                        soon("the SYNs to be seen", || {
+                            (trap.weir.packets("decoy") >= all).then_some(())
+                        });
+                    }
                 }
                 let (mut stream, _) =
                     traffic::tcp_open(&trap.site.host, None, at, common::SOON).unwrap();

@@ -461,6 +461,9 @@ fn root_sigkill_between_the_transactions_of_nft() {
     let mut lists = Lists::new(&weir);
     weir.configure(&format!("{CONFIG}[list.bad]\nfile = {:?}\n", lists.list));
     weir.run();
+    for who in OTHER {
+        weir.ask(&["ban", who]).done();
+    }
     let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
     let tables = |weir: &Weir| {
         let said = site.host.output(
@@ -485,9 +488,12 @@ fn root_sigkill_between_the_transactions_of_nft() {
         let _stop = Stop(&stop);
         let (site, stop) = (&site, &stop);
         let stream = Stream { stop, sent: &sent };
-        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+        let senders = [ATTACKER, OTHER].concat();
+        scope.spawn(move || stream.run(site, &senders, PORT));
         for point in [
+            "nft-standby-filled",
             "nft-standing-by",
+            "nft-filled",
             "nft-before-standing-down",
             "nft-after-transaction-1",
             "nft-after-transaction-2",
@@ -510,7 +516,7 @@ fn root_sigkill_between_the_transactions_of_nft() {
             });
             weir.run();
             assert_eq!(tables(&weir), (1, 2), "{point}: something is left");
-            assert_eq!(udp.received(), 0, "{point}: a listed packet passed");
+            assert_eq!(udp.received(), 0, "{point}: a denied packet passed");
         }
         // Without lists it is taken away as well, and by `weir detach`.
         for again in [true, false] {

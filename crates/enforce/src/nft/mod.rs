@@ -177,19 +177,22 @@ impl Nft {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 
-    /// Makes the table anew, in one transaction, while another one stands by;
-    /// then, one after the other, devices get their chains, which prerouting has
-    /// stood in for.
+    /// Makes the table anew while another one stands by; then, one after the
+    /// other, devices get their chains, which prerouting has stood in for.
     fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
         let is_there =
             |table: &Table| exists(&kernel.socket, table).map_err(failed("read", &self.table));
         let other = standby::of(&self.table);
         let (is_there, other_is_there) = (is_there(&self.table)?, is_there(&other)?);
+        // A daemon that was killed in here leaves the other table alone in force.
+        let enforces = is_there
+            && standby::is_led_to(&kernel.socket, &self.table)
+                .map_err(failed("read", &self.table))?;
         let counted = kernel
             .counters(&self.table)
             .map_err(failed("read", &self.table))?;
-        let (ruleset, batch, standby, interfaces, observe) = {
+        let (ruleset, batches, standby, interfaces, observe) = {
             let mut desired = self.desired();
             desired.pending.clear();
             let all = ruleset::Desired {
@@ -199,28 +202,32 @@ impl Nft {
                 interfaces: &desired.settings.interfaces,
                 observe: desired.settings.observe,
             };
-            let (ruleset, batch) = Ruleset::build(&self.table, kernel.able, is_there, &all);
-            // Only what has been enforced so far can come through.
-            let standby = (is_there && !kernel.border.is_empty() && !all.observe)
+            let (ruleset, batches) = Ruleset::build(&self.table, kernel.able, is_there, &all);
+            let standby = (enforces && !all.observe)
                 .then(|| Ruleset::build_standby(&other, kernel.able, other_is_there, &all));
             let interfaces = desired.settings.interfaces.clone();
             (
                 ruleset,
-                batch,
+                batches,
                 standby,
                 interfaces,
                 desired.settings.observe,
             )
         };
-        if let Some(Err(error)) = standby.map(|standby| kernel.socket.commit(standby)) {
+        let commit = |[fill, lead]: [Batch; 2], between| {
+            kernel.socket.commit(fill)?;
+            fault::point(between);
+            kernel.socket.commit(lead)
+        };
+        if let Some(Err(error)) = standby.map(|batches| commit(batches, "nft-standby-filled")) {
             tracing::warn!(
-                "cannot make the table inet {} of nftables ({error}); listed packets may pass while inet {} is made anew",
+                "cannot make the table inet {} of nftables ({error}); banned and listed packets may pass while inet {} is made anew",
                 other.0,
                 self.table.0
             );
         }
         fault::point("nft-standing-by");
-        let put = kernel.socket.commit(batch);
+        let put = commit(batches, "nft-filled");
         fault::point("nft-before-standing-down");
         put.and_then(|()| {
             kernel.scopes = ruleset.scopes();

@@ -120,36 +120,45 @@ fn timeout(expiry: Expiry, now: BootNanos) -> Option<Option<u64>> {
 }
 
 impl Ruleset {
-    /// The whole table in one transaction, in place of the one that is there.
+    /// The whole table in place of the one that is there, in two transactions:
+    /// filled, then led to. Packets that met its rules before its sets are
+    /// filled would pass, or be dropped although they are allowed.
     pub(super) fn build(
         table: &Table,
         able: Able,
         is_there: bool,
         desired: &Desired<'_>,
-    ) -> (Self, Batch) {
-        let (mut new, mut to) = Self::begin(table, able, is_there, desired);
-        let all = desired.book.all().map(|(subject, _)| (subject, false));
-        new.put_bans(&mut to, all, desired.book);
-        new.put_allow(&mut to);
-        new.put_border(&mut to, desired.border);
-        new.put_base_chains(&mut to);
-        (new, to)
+    ) -> (Self, [Batch; 2]) {
+        Self::build_at(table, able, is_there, desired, 0)
     }
 
-    /// A table with lists and geofence alone, right behind the one that it
-    /// stands by for.
+    /// The same under another name and right behind the table that it stands
+    /// by for.
     pub(super) fn build_standby(
         table: &Table,
         able: Able,
         is_there: bool,
         desired: &Desired<'_>,
-    ) -> Batch {
-        let (mut new, mut to) = Self::begin(table, able, is_there, desired);
-        new.behind = 1;
-        new.put_allow(&mut to);
-        new.put_border(&mut to, desired.border);
-        new.put_base_chains(&mut to);
-        to
+    ) -> [Batch; 2] {
+        Self::build_at(table, able, is_there, desired, 1).1
+    }
+
+    fn build_at(
+        table: &Table,
+        able: Able,
+        is_there: bool,
+        desired: &Desired<'_>,
+        behind: i32,
+    ) -> (Self, [Batch; 2]) {
+        let (mut new, mut fill) = Self::begin(table, able, is_there, desired);
+        new.behind = behind;
+        let all = desired.book.all().map(|(subject, _)| (subject, false));
+        new.put_bans(&mut fill, all, desired.book);
+        new.put_allow(&mut fill);
+        new.put_border(&mut fill, desired.border);
+        let mut lead = Batch::new();
+        new.put_base_chains(&mut lead);
+        (new, [fill, lead])
     }
 
     fn begin(table: &Table, able: Able, is_there: bool, desired: &Desired<'_>) -> (Self, Batch) {
