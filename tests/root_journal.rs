@@ -4,121 +4,13 @@
 //! them as those of its host.
 
 mod common;
+#[path = "common/journal.rs"]
+mod journal;
 
-use std::{
-    fs,
-    io::Write,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, soon};
+use journal::{Journal, ready};
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, addr, at, skipped, soon};
-use weir_lab::View;
-
-const REMOTE: &str = "/lib/systemd/systemd-journal-remote";
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n";
-
-/// The host's journal, as journald lays it out under /run.
-struct Journal(PathBuf);
-
-impl Journal {
-    /// An empty one; the daemon sees it from its next start on.
-    fn of(weir: &mut Weir) -> Self {
-        let machine = fs::read_to_string("/etc/machine-id").unwrap();
-        let run = weir.path("run");
-        let dir = run.join("log/journal").join(machine.trim());
-        fs::create_dir_all(&dir).unwrap();
-        fs::create_dir(weir.path("no-journal")).unwrap();
-        weir.view = View::default()
-            .instead_of("/run", &run)
-            .instead_of("/var/log", weir.path("no-journal"));
-        Self(dir)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("system.journal")
-    }
-
-    /// Appends entries of a program, as journald would have.
-    fn write(&self, program: &str, uid: u32, messages: impl IntoIterator<Item = String>) {
-        let session = ("session-1.scope", "sshd");
-        self.write_as(program, uid, session, messages);
-    }
-
-    /// The same of a unit's process, under an identifier.
-    fn write_as(
-        &self,
-        program: &str,
-        uid: u32,
-        (unit, tag): (&str, &str),
-        messages: impl IntoIterator<Item = String>,
-    ) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let mut text = Vec::new();
-        for (n, message) in messages.into_iter().enumerate() {
-            let n = n as u128;
-            let head = format!(
-                "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n\
-                 _BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_COMM={program}\n_UID={uid}\n\
-                 _SYSTEMD_UNIT={unit}\nSYSLOG_IDENTIFIER={tag}\nMESSAGE\n",
-                now.as_micros() + n,
-                // Any clock that goes on will do.
-                now.as_micros() + n,
-            );
-            text.extend(head.bytes());
-            text.extend((message.len() as u64).to_le_bytes());
-            text.extend(message.bytes());
-            text.extend(b"\n\n");
-        }
-        let mut remote = Command::new(REMOTE)
-            .arg("--output")
-            .arg(self.file())
-            .arg("-")
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut input = remote.stdin.take().unwrap();
-        input.write_all(&text).unwrap();
-        drop(input);
-        assert!(remote.wait().unwrap().success());
-    }
-
-    fn failures(&self, source: &str, times: usize) {
-        let source: IpAddr = addr(source);
-        let message = |n| {
-            format!(
-                "Failed password for root from {source} port {} ssh2",
-                40_000 + n
-            )
-        };
-        self.write("sshd", 0, (0..times).map(message));
-    }
-
-    /// As journald does when a file is full: renamed, and a new one begun.
-    fn rotate(&self, number: u32) {
-        let archived = format!("system@{number:032x}-0000000000000001-{number:016x}.journal");
-        fs::rename(self.file(), self.0.join(archived)).unwrap();
-    }
-}
-
-fn ready() -> bool {
-    if skipped(&[]) {
-        return false;
-    }
-    for (file, why) in [
-        (REMOTE, "Debian package systemd-journal-remote"),
-        ("/etc/machine-id", "systemd-machine-id-setup makes it"),
-    ] {
-        if !Path::new(file).exists() {
-            println!("skipped: no {file} ({why})");
-            return false;
-        }
-    }
-    true
-}
 
 #[track_caller]
 fn findings(weir: &Weir, number: u64) {
@@ -281,4 +173,137 @@ fn root_a_service_is_read_by_its_unit() {
         weir.why(CUSTOMER[0])["tracked"].as_array().unwrap().len(),
         0
     );
+}
+
+/// While there is no journal yet, nothing of it is lost.
+#[test]
+fn root_a_journal_that_comes_later_is_read_from_the_start_on() {
+    if !ready() {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let journal = Journal::of(&mut weir);
+    weir.run();
+    soon("the alert", || {
+        let status = weir.json(&["status"]);
+        let alerts = status["alerts"].as_array().unwrap();
+        let about =
+            |alert: &serde_json::Value| alert["message"].as_str().unwrap().contains("no journal");
+        alerts.iter().any(about).then_some(())
+    });
+    for who in ATTACKER {
+        journal.failures(who, 3);
+    }
+    soon("both bans", || (weir.banned().len() == 2).then_some(()));
+}
+
+#[track_caller]
+fn alert(weir: &Weir, about: &str) -> String {
+    soon(&format!("the alert {about}"), || {
+        let status = weir.json(&["status"]);
+        let alerts = status["alerts"].as_array().unwrap();
+        let found = alerts.iter().find(|alert| alert["about"] == about)?;
+        Some(found["message"].as_str().unwrap().to_owned())
+    })
+}
+
+/// sshd's own filters believe root's processes alone, and what came by syslog.
+#[test]
+fn root_sshd_counts_what_root_wrote_by_syslog() {
+    if !ready() {
+        return;
+    }
+    const OWN: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n\
+        [filter.own]\nidentifiers = [\"sshd\"]\npatterns = ['Failed password for <user> from <addr> port <port> ssh2']\n\
+        [jail.own]\nsource = \"journal\"\nmax_retry = 3\nports = [\"22/tcp\"]\n\
+        [jail.named]\nfilter = \"sshd\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"23/tcp\"]\n\
+        journal_match = [\"_SYSTEMD_UNIT=sshd.service\", \"_UID=110\"]\n";
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, OWN);
+    let journal = Journal::of(&mut weir);
+    journal.write("cron", 0, ["the journal is there".to_owned()]);
+    weir.run();
+    let lines = |who: &str| {
+        let line = |n| format!("Failed password for root from {who} port {n} ssh2").into_bytes();
+        (1..4).map(line).collect::<Vec<_>>()
+    };
+    let of = |uid, transport| {
+        let fields = [
+            ("_COMM", "sshd"),
+            ("_UID", uid),
+            ("_SYSTEMD_UNIT", "sshd.service"),
+            ("SYSLOG_IDENTIFIER", "sshd"),
+        ];
+        let transport = Option::map(transport, |t| ("_TRANSPORT", t));
+        fields.into_iter().chain(transport).collect::<Vec<_>>()
+    };
+    // A filter of one's own that says nothing of it believes all of them.
+    let cases = [
+        (
+            "198.51.100.41",
+            "110",
+            Some("syslog"),
+            &["named", "own"][..],
+        ),
+        ("198.51.100.42", "0", Some("stdout"), &["own"]),
+        ("2001:db8:bad:42::1", "0", Some("stdout"), &["own"]),
+        ("198.51.100.43", "0", None, &["own"]),
+        ("198.51.100.44", "0", Some("journal"), &["own", "sshd"]),
+        ("2001:db8:bad:44::1", "0", Some("syslog"), &["own", "sshd"]),
+    ];
+    for (who, uid, transport, _) in cases {
+        journal.write_entries(&of(uid, transport), lines(who));
+    }
+    let number: usize = cases.iter().map(|case| case.3.len()).sum();
+    soon("the bans", || (weir.banned().len() == number).then_some(()));
+    for (who, _, _, jails) in cases {
+        let why = weir.why(who);
+        let bans = why["bans"].as_array().unwrap();
+        let mut by: Vec<_> = bans
+            .iter()
+            .map(|ban| ban["producer"].as_str().unwrap())
+            .collect();
+        by.sort_unstable();
+        let wanted: Vec<_> = jails.iter().map(|jail| format!("jail:{jail}")).collect();
+        assert_eq!(by, wanted, "{why}");
+    }
+    let said = alert(&weir, "jail:sshd:stdout");
+    assert!(said.contains("start it without -e"), "{said}");
+    let status = weir.json(&["status"]);
+    let alerts = status["alerts"].as_array().unwrap();
+    assert_eq!(alerts.len(), 1, "{status}");
+}
+
+/// What journald drops, nobody can count; that it does is told.
+#[test]
+fn root_messages_that_journald_drops_are_an_alert() {
+    if !ready() {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let journal = Journal::of(&mut weir);
+    journal.write("cron", 0, ["the journal is there".to_owned()]);
+    weir.run();
+    let service = ("ssh.service", "sshd");
+    let lines = ["Server listening on 0.0.0.0 port 22.".to_owned()];
+    journal.write_as("sshd", 0, service, lines);
+    let suppressed = |transport, units: &[&str]| {
+        let fields = [
+            ("_COMM", "systemd-journal"),
+            ("_UID", "0"),
+            ("_TRANSPORT", transport),
+            ("SYSLOG_IDENTIFIER", "systemd-journald"),
+            ("MESSAGE_ID", "a596d6fe7bfa4994828e72309e95d61e"),
+        ];
+        let line = |unit: &&str| format!("Suppressed 421 messages from {unit}").into_bytes();
+        journal.write_entries(&fields, units.iter().map(line));
+    };
+    // Another service's, and what somebody else says of this one.
+    suppressed("driver", &["nginx.service"]);
+    suppressed("journal", &["ssh.service", "ssh.service"]);
+    suppressed("driver", &["ssh.service", "sshd.service"]);
+    let said = alert(&weir, "jail:sshd:rate-limit");
+    assert!(said.starts_with("842 log messages were dropped"), "{said}");
 }

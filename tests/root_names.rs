@@ -4,6 +4,8 @@
 //! and a terminal sees no control character of it.
 
 mod common;
+#[path = "common/journal.rs"]
+mod journal;
 #[path = "common/ssh.rs"]
 mod ssh;
 
@@ -304,6 +306,43 @@ fn padded(head: &str, cut_at: usize, lie: &str) -> Vec<u8> {
     [&vec![b'x'; room], lie.as_bytes()].concat()
 }
 
+/// Says a lie in each of them.
+fn say_all(site: &Site, family: usize, port: u16, lie: &[u8]) {
+    let say = |speak: &dyn Fn(TcpStream) -> std::io::Result<()>| {
+        let to = SocketAddr::new(addr(HOST[family]), port);
+        let from = Some(addr(ATTACKER[family]));
+        let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        // The server may hang up at any moment.
+        let _ = speak(stream);
+    };
+    for (_, messages) in dialogues(lie) {
+        say(&|stream| {
+            let mut ssh = ssh::Ssh::open(stream)?;
+            for message in &messages {
+                ssh.send(message)?;
+            }
+            ssh.hang_up();
+            Ok(())
+        });
+    }
+    // Before there are keys.
+    for message in [ssh::kexinit(Some(lie)), ssh::disconnect(11, lie)] {
+        say(&|stream| {
+            let mut ssh = ssh::Ssh::greet(stream)?;
+            ssh.send(&message)?;
+            ssh.hang_up();
+            Ok(())
+        });
+    }
+    say(&|stream| {
+        let mut ssh = ssh::Ssh::open(stream)?;
+        ssh.send_raw(&[lie, &[0; 300]].concat())?;
+        ssh.hang_up();
+        Ok(())
+    });
+}
+
 /// Issue 13, R1: a service's name did.
 #[test]
 fn root_no_message_of_the_protocol_accuses_anybody_else() {
@@ -317,14 +356,6 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
     opts.sshd_config = "HostbasedAuthentication yes\n".into();
     let sshd = SshHost::start(&site.host, &opts).unwrap();
     weir.run();
-    let say = |family: usize, speak: &dyn Fn(TcpStream) -> std::io::Result<()>| {
-        let to = SocketAddr::new(addr(HOST[family]), sshd.port());
-        let from = Some(addr(ATTACKER[family]));
-        let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        // The server may hang up at any moment.
-        let _ = speak(stream);
-    };
     for (family, victim) in [
         (0, VICTIM[0]),
         (1, VICTIM[1]),
@@ -350,31 +381,7 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
             [&vec![1; 100 - failed.len()], failed.as_bytes()].concat(),
         ];
         for lie in &lies {
-            for (_, messages) in dialogues(lie) {
-                say(family, &|stream| {
-                    let mut ssh = ssh::Ssh::open(stream)?;
-                    for message in &messages {
-                        ssh.send(message)?;
-                    }
-                    ssh.hang_up();
-                    Ok(())
-                });
-            }
-            // Before there are keys.
-            for message in [ssh::kexinit(Some(lie)), ssh::disconnect(11, lie)] {
-                say(family, &|stream| {
-                    let mut ssh = ssh::Ssh::greet(stream)?;
-                    ssh.send(&message)?;
-                    ssh.hang_up();
-                    Ok(())
-                });
-            }
-            say(family, &|stream| {
-                let mut ssh = ssh::Ssh::open(stream)?;
-                ssh.send_raw(&[lie.as_slice(), &[0; 300]].concat())?;
-                ssh.hang_up();
-                Ok(())
-            });
+            say_all(&site, family, sshd.port(), lie);
         }
     }
     for who in OTHER {
@@ -413,6 +420,145 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
         assert_eq!(why["tracked"].as_array().unwrap().len(), 2, "{why}");
     }
     assert!(weir.banned().is_empty());
+}
+
+/// Whole lines and entries, behind a line break that is none for sshd.
+fn with_line_breaks(victim: &str) -> Vec<Vec<u8>> {
+    // A name has 100 characters, and no colon (but other texts have).
+    let heads = [
+        "",
+        "1 - - sshd - - - ",
+        "Nov 21 10:00:00 h sshd: ",
+        "2026-11-21T10:00:00Z h sshd[7]: ",
+    ];
+    let mut lies = Vec::new();
+    for (head, line_break) in heads
+        .map(|head| (head, "\n"))
+        .into_iter()
+        .chain([("", "\r")])
+    {
+        let lie = format!("{head}Invalid user x from {victim}");
+        let text = [line_break, &lie, line_break, &lie, line_break].concat();
+        lies.push([b"x", text.as_bytes()].concat());
+    }
+    let lie = format!("Failed password for x from {victim} port 1 ssh2");
+    lies.push(format!("\n{lie}\n1 - - sshd - - - {lie}\n").into_bytes());
+    lies
+}
+
+/// Issue 13: sshd escapes line breaks for syslog, and for nothing else. With -E
+/// its file holds a client's lines, with -e the journal a client's entries.
+#[test]
+fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
+    if skipped(&PROGRAMS) || !journal::ready() {
+        return;
+    }
+    let site = Site::new();
+    let config = "interfaces = [\"eth0\"]\n\
+        [jail.sshd]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
+        [jail.sshd-aggressive]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
+        [jail.file]\nfilter = \"sshd\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n\
+        [jail.file-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n";
+    let mut weir = Weir::new(&site.host, config);
+    let journal = journal::Journal::of(&mut weir);
+    journal.write("cron", 0, ["the journal is there".to_owned()]);
+    let own_file = weir.log();
+    let start = |port, args: &[&str]| {
+        let mut opts = SshOpts::new(weir.path(&format!("syslog-{port}.log")));
+        opts.port = port;
+        opts.sshd_config = "HostbasedAuthentication yes\n".into();
+        opts.sshd_args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        SshHost::start(&site.host, &opts).unwrap()
+    };
+    let with_file = start(22, &["-E", own_file.to_str().unwrap()]);
+    let with_stderr = start(2222, &["-e"]);
+    // What sshd has said so far has no client's text. (A reload would refuse it.)
+    fs::write(&own_file, "").unwrap();
+    weir.run();
+    for family in [0, 1] {
+        for lie in with_line_breaks(VICTIM[family]) {
+            for port in [with_file.port(), with_stderr.port()] {
+                say_all(&site, family, port, &lie);
+            }
+        }
+    }
+    let said = fs::read(with_stderr.stderr()).unwrap();
+    // As journald takes a service's standard error apart.
+    let entries = said
+        .split(|b| *b == b'\n')
+        .map(|line| line.trim_ascii_end().to_vec());
+    let entries: Vec<_> = entries.filter(|entry| !entry.is_empty()).collect();
+    let fields = |transport| {
+        [
+            ("_COMM", "sshd"),
+            ("_UID", "0"),
+            ("_SYSTEMD_UNIT", "ssh.service"),
+            ("SYSLOG_IDENTIFIER", "sshd"),
+            ("_TRANSPORT", transport),
+        ]
+    };
+    journal.write_entries(&fields("stdout"), entries.clone());
+    // Read in order: once these have counted, all of it has been read.
+    let last = |who: &str| format!("Failed password for root from {who} port 1 ssh2");
+    journal.write_entries(&fields("syslog"), [last(OTHER[0]).into_bytes()]);
+    let mut file = File::options().append(true).open(&own_file).unwrap();
+    for n in 0..weir_core::detect::BEHIND_NO_HEAD {
+        writeln!(file, "Nov 21 10:00:00 host cron[{n}]: x").unwrap();
+    }
+    let now = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+    writeln!(file, "{now} host sshd[1]: {}", last(OTHER[1])).unwrap();
+    soon("the last failures to count", || {
+        (weir.banned().len() == 4).then_some(())
+    });
+    for (said, name) in [(said, "-e"), (fs::read(&own_file).unwrap(), "-E")] {
+        let lines: Vec<_> = said.split(|b| *b == b'\n').collect();
+        for victim in VICTIM {
+            let lie = format!("1 - - sshd - - - Invalid user x from {victim}");
+            assert!(
+                lines.contains(&lie.as_bytes()),
+                "{name} wrote no line of {victim}'s"
+            );
+        }
+        // Of the true ones there were some.
+        assert!(
+            lines.iter().any(|line| line.starts_with(b"Invalid user x")),
+            "{name}"
+        );
+    }
+    let status = weir.json(&["status"]);
+    for jail in ["sshd", "sshd-aggressive", "file", "file-aggressive"] {
+        let of = weir.json(&["status", jail]);
+        assert_eq!(of["findings"], 1, "{of}");
+        let kind = if jail.starts_with("file") {
+            "headless"
+        } else {
+            "stdout"
+        };
+        soon(&format!("the alert of {jail}"), || {
+            let status = weir.json(&["status"]);
+            let alerts = status["alerts"].as_array().unwrap();
+            let about = format!("jail:{jail}:{kind}");
+            alerts
+                .iter()
+                .any(|alert| alert["about"] == about.as_str())
+                .then_some(())
+        });
+    }
+    for who in VICTIM.into_iter().chain(ATTACKER) {
+        let why = weir.why(who);
+        assert_eq!(
+            why["tracked"].as_array().unwrap().len(),
+            0,
+            "{why} {status}"
+        );
+        assert_eq!(why["bans"].as_array().unwrap().len(), 0, "{why}");
+    }
+    // And such a file is refused.
+    let mixed = fs::read(&own_file).unwrap();
+    let end = mixed.len() - 12_000;
+    fs::write(&own_file, &mixed[..end]).unwrap();
+    weir.ask(&["reload"])
+        .refused(&["[jail.file]", "start it without -E"]);
 }
 
 /// A line feed ends each line; nothing else may move a cursor, set a title, or

@@ -108,6 +108,7 @@ fuzz_target!(|input: Input<'_>| {
             time: message_only.then_some(now),
             message_only,
             age: Age::Unknown,
+            ..Record::default()
         };
         let Some(finding) = filter.read(&mut state, &record, &context) else {
             continue;

@@ -159,6 +159,7 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
             message_only: test.journal,
             // Somebody's log, of any day.
             age: Age::Unknown,
+            ..Record::default()
         };
         let finding = filter.read(&mut state, &record, &context);
         matched += u64::from(finding.is_some());

@@ -96,7 +96,7 @@ fn answers_that_nobody_reads_cost_little_and_not_for_long() {
         let addr = format!("10.{}.{}.7", n / 250, n % 250);
         lines.push_str(&host.line(&format!(
             "Failed password for {} from {addr} port 1 ssh2",
-            "x".repeat(200)
+            "x".repeat(150)
         )));
     }
     fs::write(host.path("auth.log"), lines).unwrap();

@@ -21,6 +21,7 @@ mod expiry;
 pub mod geo;
 pub mod instance;
 pub mod lists;
+mod log_alerts;
 mod positions;
 pub mod reload;
 pub mod service;

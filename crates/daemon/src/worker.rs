@@ -18,18 +18,19 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban, Prefix,
-    detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding},
+    detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding, Notices},
     policy::{Jail, Ledger, Outcome},
 };
 use weir_kernel::fault;
 use weir_sources::{
     BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin, Ring,
-    RingConfig, Source, SourceError,
+    RingConfig, Source, SourceError, journal,
 };
 
 use crate::{
     config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig, duration_text},
     events::{Event, Kind},
+    log_alerts::LogAlerts,
     positions::{self, Positions},
     service::{JailCounters, Service},
     store::Change,
@@ -132,8 +133,10 @@ impl Group {
                     true => JournalConfig::program(&programs),
                     false => JournalConfig::matching(&fields, &programs),
                 };
-                if let Some(cursor) = positions.of_journal(&key, &used) {
-                    config.start = JournalStart::Cursor(cursor);
+                match positions.of_journal(&key, &used) {
+                    Some(cursor) => config.start = JournalStart::Cursor(cursor),
+                    // While there is no journal yet, reading begins here.
+                    None => _ = positions.set(&key, &journal::cursor_of(Timestamp::now())),
                 }
                 Ok(Source::Journal(JournalSource::open(config)?))
             })],
@@ -176,6 +179,7 @@ struct Running {
     counters: Arc<JailCounters>,
     /// When a finding's stamp was last far off, in seconds; 0: never.
     stamps_off: Arc<AtomicI64>,
+    log_alerts: Arc<LogAlerts>,
 }
 
 /// Once its stamps have been right for so long, a jail's alert ends.
@@ -270,6 +274,7 @@ impl Workers {
         // Theirs may be another zone now.
         for jail in &old.jails {
             service.alerts.forget(&Running::about_stamps(&jail.name));
+            LogAlerts::forget(&service.alerts, &jail.name);
         }
         // What has been written meanwhile is a moment old.
         let Err(error) = self.spawn(service, groups, Age::Unknown) else {
@@ -372,7 +377,10 @@ fn running(
 ) -> Result<BTreeMap<Group, Vec<Running>>, WorkerError> {
     let mut groups: BTreeMap<Group, Vec<Running>> = BTreeMap::new();
     for (number, jail) in config.jails.iter().enumerate() {
-        let filter = filter(config, &jail.filter)?;
+        let mut filter = filter(config, &jail.filter)?;
+        if jail.journal_match.iter().any(|(field, _)| field == "_UID") {
+            filter = filter.of_named_users();
+        }
         let group = match &jail.source {
             SourceChoice::Files(patterns) => Group::Files(patterns.clone()),
             SourceChoice::Journal => Group::Journal {
@@ -389,6 +397,7 @@ fn running(
             states: (0..states).map(|_| Mutex::default()).collect(),
             counters: service.jail_counters(&jail.name),
             stamps_off: Arc::default(),
+            log_alerts: Arc::new(LogAlerts::new(&jail.name)),
         });
     }
     Ok(groups)
@@ -445,6 +454,7 @@ impl Worker {
     fn read(&mut self, source: &mut Source) -> Result<(), SourceError> {
         let mut bans = Vec::new();
         let mut saved = Instant::now();
+        let mut rate_limited = 0_u64;
         // From the first moment: what is written while the daemon is down is read.
         self.save(source, false);
         self.opened = None;
@@ -465,9 +475,11 @@ impl Worker {
             }
             self.service.enforce(std::mem::take(&mut bans));
             self.tell_problems(&info);
+            rate_limited = rate_limited.saturating_add(info.rate_limited);
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
                 self.save(source, false);
+                self.tell_notices(std::mem::take(&mut rate_limited));
                 if let Source::Ring(ring) = source
                     && let Some(statistics) = ring.statistics()
                 {
@@ -536,6 +548,23 @@ impl Worker {
                 info.truncated,
                 info.rotated
             );
+        }
+    }
+
+    /// Raises alerts about what the filters have noticed of their log, and about
+    /// what it has dropped by its rate limit.
+    fn tell_notices(&self, rate_limited: u64) {
+        for jail in &self.jails {
+            let mut sum = Notices {
+                rate_limited,
+                ..Notices::default()
+            };
+            for state in jail.states.iter() {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                sum += state.take_notices();
+            }
+            let alerts = &self.service.alerts;
+            jail.log_alerts.add(alerts, sum, Instant::now());
         }
     }
 

@@ -73,6 +73,9 @@ pub struct SshOpts {
     pub host: String,
     /// Lines put at the head of sshd_config, where they win.
     pub sshd_config: String,
+    /// More options of sshd's, such as `-e`: what it says there is in
+    /// [`SshHost::stderr`].
+    pub sshd_args: Vec<String>,
 }
 
 impl SshOpts {
@@ -84,6 +87,7 @@ impl SshOpts {
             stamp: Stamp::Traditional,
             host: "host".into(),
             sshd_config: String::new(),
+            sshd_args: Vec::new(),
         }
     }
 }
@@ -147,6 +151,11 @@ impl SshHost {
     /// The log file.
     pub fn log(&self) -> &Path {
         &self.log
+    }
+
+    /// What sshd writes to standard error, with a client's line breaks.
+    pub fn stderr(&self) -> PathBuf {
+        self.dir.path().join("sshd.err")
     }
 
     /// The host's /run: its utmp says who is logged in with a terminal.
@@ -356,6 +365,7 @@ impl Place<'_> {
     fn sshd(&self) -> Result<Child> {
         let mut command = Command::new(find("sshd"));
         command.args(["-D", "-f"]).arg(self.path("sshd_config"));
+        command.args(&self.opts.sshd_args);
         self.start(command, "sshd")
     }
 

@@ -5,9 +5,17 @@
 //! those of a service, that is of its cgroup and of a system user, does the
 //! identifier say which of its programs it was.
 //!
+//! What a program writes to standard output or error, journald cuts into entries
+//! at line breaks (`_TRANSPORT=stdout`); syslog and journald's own protocol
+//! (`syslog`, `journal`) keep a message whole. An entry of any other transport,
+//! or of none (journald sets one always; some journals are made by other
+//! programs), is delivered like those of standard output: whether it counts is
+//! for the filter to say.
+//!
 //! A cursor names the last entry delivered; reading goes on behind it.
 
 use std::{
+    collections::BTreeSet,
     io,
     os::fd::RawFd,
     path::{Path, PathBuf},
@@ -18,9 +26,12 @@ use jiff::Timestamp;
 use systemd::journal::{
     Journal, JournalWaitResult, OpenDirectoryOptions, OpenFilesOptions, OpenOptions,
 };
-use weir_core::detect::Age;
+use weir_core::detect::{Age, Writer, suppressed};
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
+
+/// The most services of which journald's own entries are read.
+const MAX_SERVICES: usize = 64;
 
 /// Entries per batch, so that positions are stored in between.
 const BATCH: u64 = 4096;
@@ -49,6 +60,12 @@ pub enum JournalStart {
     Beginning,
     /// Behind the entry of this cursor; if it is gone, with the next one kept.
     Cursor(String),
+}
+
+/// A cursor that names no entry but a time: the next entry is the first one
+/// since then.
+pub fn cursor_of(time: Timestamp) -> String {
+    format!("t={:x}", time.as_microsecond().max(0))
 }
 
 impl JournalConfig {
@@ -108,6 +125,14 @@ impl JournalConfig {
 const IDENTIFIER: &str = "SYSLOG_IDENTIFIER";
 const UNIT: &str = "_SYSTEMD_UNIT";
 const USER: &str = "_UID";
+const TRANSPORT: &str = "_TRANSPORT";
+
+/// journald's own entries about messages that it has dropped: nobody else has
+/// this transport (systemd.journal-fields, SD_MESSAGE_JOURNAL_DROPPED).
+const DROPPED: [(&str, &str); 2] = [
+    (TRANSPORT, "driver"),
+    ("MESSAGE_ID", "a596d6fe7bfa4994828e72309e95d61e"),
+];
 
 /// Fields that only journald sets, and that say who wrote an entry.
 pub const TRUSTED: [&str; 4] = [UNIT, USER, "_COMM", "_EXE"];
@@ -123,6 +148,8 @@ pub struct JournalSource {
     journal: Journal,
     path: PathBuf,
     system_users: bool,
+    /// The services whose entries are read: asked for by name, or seen.
+    services: BTreeSet<String>,
     cursor: Option<String>,
     /// Told already that the journal cannot be read.
     failing: bool,
@@ -135,8 +162,10 @@ impl JournalSource {
         let path = config.path.as_deref();
         let opened = match path {
             None => OpenOptions::default().system(true).local_only(true).open(),
-            Some(path) if path.is_file() => OpenFilesOptions::default().open_files([text(path)?]),
-            Some(path) => OpenDirectoryOptions::default().open_directory(text(path)?),
+            Some(path) if path.is_file() => {
+                OpenFilesOptions::default().open_files([path_text(path)?])
+            }
+            Some(path) => OpenDirectoryOptions::default().open_directory(path_text(path)?),
         };
         let shown = path.unwrap_or(Path::new("/var/log/journal"));
         let mut journal = opened.map_err(|error| none(shown, &format!(": {error}")))?;
@@ -153,20 +182,28 @@ impl JournalSource {
         journal
             .set_data_threshold(MAX_LINE + "MESSAGE=".len() + 1)
             .map_err(|e| failed("limit the journal's field size", e))?;
-        for set in &config.matches {
+        let sets = config.matches.iter().map(|set| {
+            let pairs = set.iter();
+            pairs.map(|(f, v)| (f.as_str(), v.as_str())).collect()
+        });
+        for set in sets.chain([DROPPED.to_vec()]) {
+            let set: Vec<(&str, &str)> = set;
             journal
                 .match_or()
                 .map_err(|e| failed("choose entries of the journal", e))?;
             for (field, value) in set {
                 journal
-                    .match_add(field, value.as_str())
+                    .match_add(field, value)
                     .map_err(|e| failed(&format!("match {field}={value} in the journal"), e))?;
             }
         }
+        let asked = config.matches.iter().flatten();
+        let services = asked.filter_map(|(field, unit)| (field == UNIT).then_some(unit));
         let mut source = Self {
             journal,
             path: shown.to_owned(),
             system_users: config.system_users,
+            services: services.cloned().collect(),
             cursor: None,
             failing: false,
             more: true,
@@ -195,10 +232,7 @@ impl JournalSource {
                 // would never find a later one: seek by time instead. A cursor
                 // may name a time only, and is there to be saved from now on:
                 // what comes while nobody reads is read later.
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
-                let cursor = format!("t={:x}", now.as_micros());
+                let cursor = cursor_of(Timestamp::now());
                 self.journal.seek_cursor(cursor.as_str())?;
                 self.cursor = Some(cursor);
                 Ok(())
@@ -273,43 +307,84 @@ impl JournalSource {
             {
                 continue;
             }
-            let time = Timestamp::from_microsecond(self.journal.timestamp_usec()? as i64).ok();
-            if self.is_trusted()?
-                && let Some(field) = self.journal.get_data("MESSAGE")?
-                && let Some(message) = field.value()
-            {
-                let cut = message.len() > MAX_LINE;
-                let message = &message[..message.len().min(MAX_LINE)];
-                let origin = Origin {
-                    path: &self.path,
-                    part: 0,
-                    time,
-                    message_only: true,
-                    age: Age::Unknown,
-                };
-                each(message, origin);
-                info.lines += 1;
-                info.bytes += message.len() as u64;
-                info.cut += u64::from(cut);
-            }
+            self.deliver(info, each)?;
             self.cursor = Some(self.journal.cursor()?);
         }
         Ok(true)
     }
 
-    /// Is the entry of a user whose entries are read? In a service's cgroup may
-    /// be programs of people: what Postfix runs for a mailbox.
-    fn is_trusted(&mut self) -> io::Result<bool> {
-        if !self.system_users {
-            return Ok(true);
-        }
-        let Some(field) = self.journal.get_data(USER)? else {
-            return Ok(false);
+    fn deliver(
+        &mut self,
+        info: &mut BatchInfo,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> io::Result<()> {
+        let (stdout, by_journald) = match self.journal.get_data(TRANSPORT)? {
+            Some(field) => match field.value() {
+                Some(b"syslog" | b"journal") => (false, false),
+                Some(b"driver") => (true, true),
+                _ => (true, false),
+            },
+            None => (true, false),
         };
-        let uid = field
-            .value()
-            .and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
-        Ok(uid.is_some_and(is_system_user))
+        if by_journald {
+            info.rate_limited = info.rate_limited.saturating_add(self.dropped()?);
+            return Ok(());
+        }
+        let uid = self.number(USER)?;
+        if self.system_users && !uid.is_some_and(is_system_user) {
+            return Ok(());
+        }
+        let pid = self.number("_PID")?;
+        if self.services.len() < MAX_SERVICES
+            && let Some(unit) = self.text(UNIT)?
+            && unit.ends_with(".service")
+        {
+            self.services.insert(unit);
+        }
+        let time = Timestamp::from_microsecond(self.journal.timestamp_usec()? as i64).ok();
+        let Some(field) = self.journal.get_data("MESSAGE")? else {
+            return Ok(());
+        };
+        let Some(message) = field.value() else {
+            return Ok(());
+        };
+        let cut = message.len() > MAX_LINE;
+        let message = &message[..message.len().min(MAX_LINE)];
+        let origin = Origin {
+            path: &self.path,
+            part: 0,
+            stream: 0,
+            time,
+            message_only: true,
+            age: Age::Unknown,
+            writer: Writer { pid, uid, stdout },
+        };
+        each(message, origin);
+        info.lines += 1;
+        info.bytes += message.len() as u64;
+        info.cut += u64::from(cut);
+        Ok(())
+    }
+
+    /// How many messages of the services that are read journald says in this
+    /// entry it has dropped.
+    fn dropped(&mut self) -> io::Result<u64> {
+        let message = self.text("MESSAGE")?.unwrap_or_default();
+        let ours = suppressed(message.as_bytes()).filter(|(_, unit)| {
+            let unit = String::from_utf8_lossy(unit);
+            self.services.contains(unit.as_ref())
+        });
+        Ok(ours.map_or(0, |(count, _)| count))
+    }
+
+    fn text(&mut self, name: &str) -> io::Result<Option<String>> {
+        let field = self.journal.get_data(name)?;
+        let value = field.as_ref().and_then(|field| field.value());
+        Ok(value.map(|value| String::from_utf8_lossy(value).into_owned()))
+    }
+
+    fn number(&mut self, name: &str) -> io::Result<Option<u32>> {
+        Ok(self.text(name)?.and_then(|text| text.parse().ok()))
     }
 
     // libsystemd returns at once while it fails: do not spin.
@@ -326,7 +401,7 @@ impl JournalSource {
     }
 }
 
-fn text(path: &Path) -> Result<&str, SourceError> {
+fn path_text(path: &Path) -> Result<&str, SourceError> {
     path.to_str().ok_or_else(|| SourceError::Pattern {
         pattern: path.display().to_string(),
         reason: "journal paths are UTF-8".into(),

@@ -19,7 +19,7 @@ pub mod ring;
 use std::{path::Path, path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
-use weir_core::detect::{Age, Record};
+use weir_core::detect::{Age, Record, Writer};
 
 pub use file::{FileConfig, FileSource, Fingerprint, Position, Start};
 #[cfg(feature = "journal")]
@@ -38,12 +38,17 @@ pub struct Origin<'a> {
     /// Which part of it, such as a ring's segment: lines of one part come in
     /// order.
     pub part: usize,
+    /// Which file or segment: two files that had one name after each other are
+    /// two.
+    pub stream: u64,
     /// When it was logged: the journal and rings know.
     pub time: Option<Timestamp>,
     /// The line is the message alone, of a program that the source has checked.
     pub message_only: bool,
     /// Was it written just now, or before reading began?
     pub age: Age,
+    /// Who wrote it: the journal knows.
+    pub writer: Writer,
 }
 
 impl Origin<'_> {
@@ -54,6 +59,8 @@ impl Origin<'_> {
             time: self.time,
             message_only: self.message_only,
             age: self.age,
+            stream: self.stream,
+            writer: self.writer,
         }
     }
 }
@@ -72,6 +79,9 @@ pub struct BatchInfo {
     pub truncated: u64,
     /// Files that took the place of another one under the same name.
     pub rotated: u64,
+    /// Entries of the programs read that journald says it has dropped by its
+    /// rate limit.
+    pub rate_limited: u64,
     /// More is waiting: the next call returns at once.
     pub more: bool,
     /// What newly went wrong, or is right again; reading goes on.

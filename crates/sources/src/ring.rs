@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::detect::Age;
+use weir_core::detect::{Age, Writer};
 use weir_ring::{Owner, ReaderOptions, Set, Start, Worker};
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
@@ -269,12 +269,14 @@ fn origin(directory: &Path, segment: usize, time: u64) -> Origin<'_> {
     Origin {
         path: directory,
         part: segment,
+        stream: segment as u64,
         // A writer without a clock writes 0.
         time: (time > 0)
             .then(|| Timestamp::from_nanosecond(time.into()).ok())
             .flatten(),
         message_only: false,
         age: Age::Unknown,
+        writer: Writer::default(),
     }
 }
 

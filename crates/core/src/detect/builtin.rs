@@ -4,6 +4,14 @@
 
 use super::filter::{Definition, PatternDefinition};
 
+/// The longest message that nobody has cut. sshd cuts one at 500 bytes, and
+/// BusyBox's syslogd, by default, a line at 255, of which
+/// `<190>Nov 21 04:33:07 sshd-session[4194304]: ` are 44: a client's text, of
+/// which sshd writes one character as up to five bytes (`\\001`), could end
+/// such a message with an address of its choice, or a part of the true one could
+/// be all that is left. Names of people are shorter.
+const UNCUT: usize = 210;
+
 /// OpenSSH's server, also as `sshd-session` (9.8 and later).
 ///
 /// One attempt counts once. For a user that does not exist sshd writes
@@ -32,17 +40,19 @@ use super::filter::{Definition, PatternDefinition};
 /// - "Failed hostbased for NAME from ADDR port N ssh2: client user …".
 ///
 /// testdata/sshd/client_text.txt has the messages that hold a client's text.
+///
+/// Nor is a message read that is longer than [`UNCUT`] where a client's text
+/// stands before the address. And sshd escapes line breaks for syslog only: what
+/// it writes to standard error (`-e`) or a file (`-E`) can be a client's from
+/// the first byte to the last, so entries of the journal that came by standard
+/// output, and lines without a syslog daemon's head, do not count.
 pub(crate) fn sshd(aggressive: bool) -> Definition {
     const FROM: &str = "from <addr> port <port> ssh2[ \\[preauth\\]]";
     const TYPED: &str = "(keyboard-interactive/pam|keyboard-interactive/bsdauth|keyboard-interactive/skey|keyboard-interactive|challenge-response)";
-    // What PAM's strerror says on Linux and FreeBSD.
-    const PAM: &str = "(Authentication failure|authentication failure|Authentication error|authentication error|Permission denied|permission denied|User not known to the underlying authentication module|Have exhausted maximum number of retries for service|maximum number of tries exceeded)";
-    // sshd writes up to 187 characters of the name here, or 200 of a greeting,
-    // one as up to five bytes ("\\001"), and cuts a message at 500: a client's
-    // text can end it with an address of its choice. That takes 70 such
-    // characters; what a journal trims is spaces. In the other messages a name
-    // has no room for it.
-    const UNCUT: usize = 390;
+    // What PAM's strerror says on Linux and FreeBSD of a login that fails; the
+    // last three are those of a directory service that does not answer, or not
+    // this host, and of an account that has expired.
+    const PAM: &str = "(Authentication failure|authentication failure|Authentication error|authentication error|Permission denied|permission denied|User not known to the underlying authentication module|Have exhausted maximum number of retries for service|maximum number of tries exceeded|Authentication service cannot retrieve authentication info|Insufficient credentials to access authentication data|User account has expired)";
     let announces = |text: &str, label: &str| PatternDefinition {
         announces: Some(label.into()),
         ..text.into()
@@ -99,10 +109,7 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
                 "Connection (closed|reset) by (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
                 "Disconnected from (authenticating|invalid) user <user> <addr> port <port>[ \\[preauth\\]]",
             ]
-            .map(|text| PatternDefinition {
-                max_length: Some(UNCUT),
-                ..unless_counted(text)
-            }),
+            .map(unless_counted),
         );
         patterns.extend(
             [
@@ -121,9 +128,18 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
         // Names no port that would tell one connection from another.
         patterns.push("Timeout before authentication for connection from <addr> to <word> pid = <number>[ \\(early\\)]".into());
     }
+    for pattern in &mut patterns {
+        let text = &pattern.text;
+        let client = ["<user>", "<text>"].iter().find_map(|name| text.find(name));
+        if client < text.find("<addr>") && client.is_some() {
+            pattern.max_length = Some(UNCUT);
+        }
+    }
     Definition {
         identifiers: vec!["sshd".into(), "sshd-session".into()],
         patterns,
+        syslog_only: true,
+        root_only: true,
         // Follows "Invalid user", which has counted.
         ignore: vec![format!(
             "[error: ]PAM: {PAM} for illegal user <user> from <addr>[ via <word>][ \\[preauth\\]]"

@@ -2,14 +2,16 @@
 //! form (`Definition`, TOML) and run on one record after the other. What a
 //! pattern is stands in `pattern`, the filters that weir brings in `builtin`.
 
-use std::{collections::hash_map::RandomState, fmt, hash::BuildHasher, net::IpAddr};
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de};
 
 use super::{
     Age, Clock, Context, Finding, MAX_LINE, MAX_USER, Miss, Record, STAMP_TOLERANCE, builtin,
+    connections::{Bond, Connection, Connections},
     head::{self, NoHead},
+    notices::{self, Headless, Notices},
     pattern::{Captures, Pattern, PatternError},
     stamp::{self, Stamp, StampCache},
 };
@@ -38,6 +40,15 @@ pub struct Definition {
     /// `<addr>` as well.
     #[serde(default)]
     pub ignore: Vec<String>,
+    /// Of the journal, only entries that came by syslog or journald's own
+    /// protocol count, none that a program wrote to its standard output: for
+    /// programs that leave a client's line breaks as they are there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub syslog_only: bool,
+    /// Of the journal, only entries of root's processes count. (A jail's
+    /// `journal_match` that names a user goes before.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub root_only: bool,
 }
 
 /// One pattern: a plain string, or a table where several messages can tell of
@@ -179,16 +190,30 @@ pub struct Filter {
     by_first: Vec<Box<[u16]>>,
     /// Is any message bound to another one of its connection?
     connections: bool,
+    syslog_only: bool,
+    root_only: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Rule {
     pattern: Pattern,
-    /// Bits of the labels.
-    announces: u8,
-    completes: u8,
-    unless_counted: bool,
+    bond: Bond,
     max_length: usize,
+}
+
+/// Why a line is not one of the filter's programs'.
+enum NotRead<'a> {
+    NoHead(NoHead),
+    /// Another program's tag, and its message.
+    Other(&'a [u8], &'a [u8]),
+}
+
+/// A line of the filter's programs, taken apart.
+struct Parts<'a> {
+    stamp: Option<Stamp<'a>>,
+    /// 0: nobody knows.
+    pid: u32,
+    message: &'a [u8],
 }
 
 impl Filter {
@@ -268,9 +293,11 @@ impl Filter {
             .map(|(i, p)| {
                 Ok(Rule {
                     pattern: parse("patterns", i, &p.text)?,
-                    announces: bit(i, &p.announces)?,
-                    completes: bit(i, &p.completes)?,
-                    unless_counted: p.unless_counted,
+                    bond: Bond {
+                        announces: bit(i, &p.announces)?,
+                        completes: bit(i, &p.completes)?,
+                        unless_counted: p.unless_counted,
+                    },
                     max_length: p.max_length.unwrap_or(usize::MAX),
                 })
             })
@@ -299,11 +326,21 @@ impl Filter {
                 .collect(),
             connections: patterns
                 .iter()
-                .any(|r| r.announces != 0 || r.unless_counted),
+                .any(|r| r.bond.announces != 0 || r.bond.unless_counted),
             patterns,
             ignore,
             by_first,
+            syslog_only: definition.syslog_only,
+            root_only: definition.root_only,
         })
+    }
+
+    /// The same filter for a jail that names the users whose entries it reads.
+    pub fn of_named_users(self) -> Self {
+        Self {
+            root_only: false,
+            ..self
+        }
     }
 
     /// The syslog tags whose lines this filter reads.
@@ -320,20 +357,43 @@ impl Filter {
         record: &Record<'_>,
         context: &Context<'_>,
     ) -> Option<Finding> {
-        let (stamp, message) = self.split(record).ok()?;
-        let (attempts, message) = repeated(message.trim_ascii());
-        let (pattern, captures) = self.matching(message, is_cut(record))?;
+        let behind_headless = state.headless.next(record.stream);
+        let parts = match self.split(record) {
+            Ok(parts) => parts,
+            Err(why) => {
+                self.notice(state, record, &why);
+                return None;
+            }
+        };
+        let (attempts, message, length) = trimmed(parts.message);
+        let (pattern, captures) = self.matching(message, length, is_cut(record))?;
         let addr = captures.addr?;
         if self.ignore.iter().any(|p| p.read(message).is_some()) {
             return None;
         }
-        let stamp = stamp.and_then(|stamp| state.stamps.time(stamp, context));
-        let (time, clock) = when(stamp, record, context.now)?;
-        let rule = &self.patterns[pattern];
-        if self.connections && !state.connections.counts(rule, addr, captures.port, time) {
+        if let Some(why) = self.untrusted(record, behind_headless) {
+            match why {
+                Miss::Stdout => state.notices.stdout += 1,
+                Miss::BehindNoHead => state.notices.headless += 1,
+                _ => {}
+            }
             return None;
         }
-        Some(Finding {
+        let stamp = (parts.stamp).and_then(|stamp| state.stamps.time(stamp, context));
+        let (time, clock) = when(stamp, record, context.now)?;
+        let attempts = match self.connections {
+            false => attempts,
+            true => {
+                let connection = Connection {
+                    addr,
+                    port: captures.port.unwrap_or(0),
+                    pid: parts.pid,
+                };
+                let bond = &self.patterns[pattern].bond;
+                state.connections.counts(bond, connection, attempts, time)
+            }
+        };
+        (attempts > 0).then(|| Finding {
             addr,
             time,
             clock,
@@ -343,45 +403,89 @@ impl Filter {
         })
     }
 
-    /// The stamp and the message of a line of this filter's programs.
-    fn split<'a>(&self, record: &Record<'a>) -> Result<(Option<Stamp<'a>>, &'a [u8]), Miss> {
-        let line = &record.line[..record.line.len().min(MAX_LINE)];
-        if record.message_only {
-            return Ok((None, line));
+    /// Why a message that a pattern fits may be a client's text.
+    fn untrusted(&self, record: &Record<'_>, behind_headless: bool) -> Option<Miss> {
+        if !record.message_only {
+            let reads_heads = !self.identifiers.is_empty();
+            return (behind_headless && reads_heads).then_some(Miss::BehindNoHead);
         }
-        if self.identifiers.is_empty() {
-            return Ok(match stamp::split(line) {
-                Some((stamp, message)) => (Some(stamp), message),
-                None => (None, line),
+        if self.root_only && record.writer.uid.is_some_and(|uid| uid != 0) {
+            return Some(Miss::NotRoot);
+        }
+        (self.syslog_only && record.writer.stdout).then_some(Miss::Stdout)
+    }
+
+    /// What a line that is not read tells of its log.
+    fn notice(&self, state: &mut FilterState, record: &Record<'_>, why: &NotRead<'_>) {
+        match why {
+            NotRead::NoHead(NoHead::Tag) => {}
+            NotRead::NoHead(NoHead::Stamp) => {
+                state.headless.saw(record.stream);
+                let line = &record.line[..record.line.len().min(MAX_LINE)];
+                let (_, message, length) = trimmed(line);
+                let is_failure = self.matching(message, length, is_cut(record)).is_some();
+                state.notices.headless += u64::from(is_failure);
+            }
+            NotRead::Other(tag, message) => {
+                let lost = notices::rate_limited(tag, message.trim_ascii(), self.identifiers());
+                let sum = &mut state.notices.rate_limited;
+                *sum = sum.saturating_add(lost.unwrap_or(0));
+            }
+        }
+    }
+
+    /// The stamp and the message of a line of this filter's programs.
+    fn split<'a>(&self, record: &Record<'a>) -> Result<Parts<'a>, NotRead<'a>> {
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        let pid = record.writer.pid.unwrap_or(0);
+        if record.message_only {
+            return Ok(Parts {
+                stamp: None,
+                pid,
+                message: line,
             });
         }
-        let head = head::split(line).map_err(|why| match why {
-            NoHead::Stamp => Miss::NoStamp,
-            NoHead::Tag => Miss::NoTag,
-        })?;
-        if !self.identifiers.iter().any(|known| **known == *head.tag) {
-            return Err(Miss::other_program(head.tag));
+        if self.identifiers.is_empty() {
+            let (stamp, message) = match stamp::split(line) {
+                Some((stamp, message)) => (Some(stamp), message),
+                None => (None, line),
+            };
+            return Ok(Parts {
+                stamp,
+                pid,
+                message,
+            });
         }
-        Ok((head.stamp, head.message))
+        let head = head::split(line).map_err(NotRead::NoHead)?;
+        if !self.identifiers.iter().any(|known| **known == *head.tag) {
+            return Err(NotRead::Other(head.tag, head.message));
+        }
+        Ok(Parts {
+            stamp: head.stamp,
+            pid: head.pid,
+            message: head.message,
+        })
     }
 
     /// Why `read` found nothing in this record, in the state in which it was
     /// read; for people who write filters.
     pub fn explain(&self, state: &FilterState, record: &Record<'_>, context: &Context<'_>) -> Miss {
-        let (stamp, message) = match self.split(record) {
+        let Parts { stamp, message, .. } = match self.split(record) {
             Ok(parts) => parts,
-            Err(miss) => return miss,
+            Err(NotRead::NoHead(NoHead::Stamp)) => return Miss::NoStamp,
+            Err(NotRead::NoHead(NoHead::Tag)) => return Miss::NoTag,
+            Err(NotRead::Other(tag, _)) => return Miss::other_program(tag),
         };
-        let (_, message) = repeated(message.trim_ascii());
+        let (_, message, length) = trimmed(message);
         let patterns = self.patterns.iter().map(|rule| &rule.pattern);
-        if self.matching(message, is_cut(record)).is_none() {
+        if self.matching(message, length, is_cut(record)).is_none() {
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
             let head = head::split(record.line).ok();
             if let Some(head) = head.filter(|_| self.identifiers.is_empty()) {
-                let (_, message) = repeated(head.message.trim_ascii());
-                let fits = self.matching(message, is_cut(record)).is_some();
+                let (_, message, length) = trimmed(head.message);
+                let fits = self.matching(message, length, is_cut(record)).is_some();
                 return Miss::head_not_read(head.tag, fits);
             }
             let reached = patterns.map(|pattern| pattern.reach(message)).enumerate();
@@ -393,6 +497,9 @@ impl Filter {
         if let Some(ignore) = self.ignore.iter().position(|p| p.read(message).is_some()) {
             return Miss::Ignored { ignore };
         }
+        if let Some(why) = self.untrusted(record, state.headless.last) {
+            return why;
+        }
         let stamp = stamp.and_then(|stamp| state.stamps.clone().time(stamp, context));
         match when(stamp, record, context.now) {
             None => Miss::NoTime,
@@ -400,7 +507,13 @@ impl Filter {
         }
     }
 
-    fn matching<'a>(&self, message: &'a [u8], cut: bool) -> Option<(usize, Captures<'a>)> {
+    /// `length`: of the message with the blanks at its ends.
+    fn matching<'a>(
+        &self,
+        message: &'a [u8],
+        length: usize,
+        cut: bool,
+    ) -> Option<(usize, Captures<'a>)> {
         self.by_first[usize::from(*message.first()?)]
             .iter()
             .find_map(|i| {
@@ -410,7 +523,7 @@ impl Filter {
                     max_length,
                     ..
                 } = &self.patterns[i];
-                if message.len() > *max_length || cut && !pattern.is_open_ended() {
+                if length > *max_length || cut && !pattern.is_open_ended() {
                     return None;
                 }
                 Some((i, pattern.read(message)?))
@@ -445,6 +558,16 @@ fn when(
     }
 }
 
+/// A message without blanks at its ends and without rsyslog's "message repeated
+/// N times", N, and its length with the blanks: a client can write some where
+/// its program, or a syslog daemon, cuts the message.
+fn trimmed(message: &[u8]) -> (u32, &[u8], usize) {
+    let text = message.trim_ascii();
+    let blanks = message.len() - text.len();
+    let (attempts, text) = repeated(text);
+    (attempts, text, text.len() + blanks)
+}
+
 /// rsyslog's `message repeated N times: [ text]`: N and the text.
 fn repeated(message: &[u8]) -> (u32, &[u8]) {
     let whole = || {
@@ -469,83 +592,20 @@ fn bounded(user: &[u8]) -> String {
     text
 }
 
-/// What a filter remembers from line to line: the last stamp's time and the
-/// connections of the last minutes. Bounded.
+/// What a filter remembers from line to line: the last stamp's time, the
+/// connections of the last minutes, and what it has noticed. Bounded.
 #[derive(Clone, Debug, Default)]
 pub struct FilterState {
     stamps: StampCache,
     connections: Connections,
+    headless: Headless,
+    notices: Notices,
 }
 
-/// How many connections are remembered. One that is forgotten (two shared a
-/// slot) may have one attempt counted twice, never too few.
-const CONNECTIONS: usize = 4096;
-
-/// How long messages of one connection belong together: sshd's login grace
-/// time is 2 minutes by default.
-const CONNECTION_SECONDS: i64 = 600;
-
-#[derive(Clone, Debug, Default)]
-struct Connections {
-    slots: Vec<Option<Connection>>,
-    hash: RandomState,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Connection {
-    addr: IpAddr,
-    /// 0: the message names none.
-    port: u16,
-    announced: u8,
-    since: Timestamp,
-}
-
-impl Connections {
-    fn counts(&mut self, rule: &Rule, addr: IpAddr, port: Option<u16>, time: Timestamp) -> bool {
-        if self.slots.is_empty() {
-            self.slots.resize(CONNECTIONS, None);
-        }
-        let port = port.unwrap_or(0);
-        let mut known = false;
-        // The second look is for an announcement that names no port.
-        let ports = [port, 0];
-        for port in &ports[..if port == 0 { 1 } else { 2 }] {
-            if let Some(connection) = self.find(addr, *port, time) {
-                known |= connection.port != 0 || port == &ports[0];
-                if connection.announced & rule.completes != 0 {
-                    connection.announced &= !rule.completes;
-                    return false;
-                }
-            }
-        }
-        if rule.unless_counted && known {
-            return false;
-        }
-        let announced = match self.find(addr, port, time) {
-            Some(connection) => connection.announced,
-            None => 0,
-        };
-        let slot = self.slot(addr, port);
-        self.slots[slot] = Some(Connection {
-            addr,
-            port,
-            announced: announced | rule.announces,
-            since: time,
-        });
-        true
-    }
-
-    fn slot(&self, addr: IpAddr, port: u16) -> usize {
-        self.hash.hash_one((addr, port)) as usize % CONNECTIONS
-    }
-
-    fn find(&mut self, addr: IpAddr, port: u16, time: Timestamp) -> Option<&mut Connection> {
-        let slot = self.slot(addr, port);
-        self.slots[slot].as_mut().filter(|c| {
-            c.addr == addr
-                && c.port == port
-                && (time.as_second() - c.since.as_second()).abs() <= CONNECTION_SECONDS
-        })
+impl FilterState {
+    /// What was noticed since the last call.
+    pub fn take_notices(&mut self) -> Notices {
+        std::mem::take(&mut self.notices)
     }
 }
 

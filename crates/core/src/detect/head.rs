@@ -19,6 +19,8 @@ pub(crate) struct Head<'a> {
     /// `None` where RFC 5424's has no time ("-").
     pub stamp: Option<Stamp<'a>>,
     pub tag: &'a [u8],
+    /// 0: the head has none.
+    pub pid: u32,
     pub message: &'a [u8],
 }
 
@@ -29,11 +31,45 @@ pub(crate) enum NoHead {
     Tag,
 }
 
+/// What a line begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LineHead {
+    /// A syslog daemon's head, with the tag of this program.
+    Syslog(String),
+    /// A time stamp only.
+    Stamp,
+    /// Neither: a program wrote it into a file of its own, or it is the rest of
+    /// a message that has a line break.
+    None,
+}
+
+/// Whose line this is, as far as it says.
+pub fn line_head(line: &[u8]) -> LineHead {
+    match split(line) {
+        Ok(head) => {
+            let tag = &head.tag[..head.tag.len().min(60)];
+            LineHead::Syslog(String::from_utf8_lossy(tag).into_owned())
+        }
+        Err(NoHead::Tag) => LineHead::Stamp,
+        Err(NoHead::Stamp) => LineHead::None,
+    }
+}
+
 /// No word of a head is longer (RFC 5424: a host's name, 255).
 const MAX_WORD: usize = 256;
 
-/// Reads the head of a line.
+/// Reads the head of a line. A crash can leave zeros before it in a file.
 pub(crate) fn split(line: &[u8]) -> Result<Head<'_>, NoHead> {
+    match split_at_start(line) {
+        Err(NoHead::Stamp) if line.first() == Some(&0) => {
+            let zeros = line.iter().take_while(|b| **b == 0).count();
+            split_at_start(&line[zeros..])
+        }
+        other => other,
+    }
+}
+
+fn split_at_start(line: &[u8]) -> Result<Head<'_>, NoHead> {
     let line = match line.first() {
         Some(b'<') => behind_priority(line).ok_or(NoHead::Stamp)?,
         _ => line,
@@ -42,10 +78,11 @@ pub(crate) fn split(line: &[u8]) -> Result<Head<'_>, NoHead> {
         return rfc5424(rest);
     }
     let (stamp, rest) = stamp::split(line).ok_or(NoHead::Stamp)?;
-    let (tag, message) = tag_and_message(rest).ok_or(NoHead::Tag)?;
+    let ((tag, pid), message) = tag_and_message(rest).ok_or(NoHead::Tag)?;
     Ok(Head {
         stamp: Some(stamp),
         tag,
+        pid,
         message,
     })
 }
@@ -70,9 +107,12 @@ fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
+/// A tag, and the process behind it.
+type Tag<'a> = (&'a [u8], u32);
+
 /// `host tag[pid]: message`, without the host, or with BusyBox's
 /// `facility.level` between the two.
-fn tag_and_message(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+fn tag_and_message(rest: &[u8]) -> Option<(Tag<'_>, &[u8])> {
     let (first, rest) = word(rest)?;
     if let Some(tag) = tag(first) {
         return Some((tag, rest));
@@ -88,18 +128,25 @@ fn tag_and_message(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((tag(third)?, rest))
 }
 
-/// The tag of `tag:` or `tag[pid]:`.
-fn tag(word: &[u8]) -> Option<&[u8]> {
+/// The tag and the process of `tag:` or `tag[pid]:`.
+fn tag(word: &[u8]) -> Option<Tag<'_>> {
     let word = word.strip_suffix(b":")?;
-    let tag = match word.strip_suffix(b"]") {
-        None => word,
+    let (tag, pid) = match word.strip_suffix(b"]") {
+        None => (word, 0),
         Some(word) => {
             let digits = word.iter().rev().take_while(|b| b.is_ascii_digit()).count();
-            let tag = word[..word.len() - digits].strip_suffix(b"[")?;
-            (digits > 0).then_some(tag)?
+            let (tag, pid) = word.split_at(word.len() - digits);
+            let tag = tag.strip_suffix(b"[")?;
+            (digits > 0).then_some((tag, number(pid)))?
         }
     };
-    (!tag.is_empty()).then_some(tag)
+    (!tag.is_empty()).then_some((tag, pid))
+}
+
+/// A process's number; 0 for what is none.
+fn number(digits: &[u8]) -> u32 {
+    let text = std::str::from_utf8(digits).unwrap_or_default();
+    text.parse().unwrap_or(0)
 }
 
 fn is_facility_and_level(word: &[u8]) -> bool {
@@ -147,17 +194,18 @@ fn rfc5424(rest: &[u8]) -> Result<Head<'_>, NoHead> {
     let names = || {
         let (_host, rest) = word(rest)?;
         let (tag, rest) = word(rest)?;
-        let (_process, rest) = word(rest)?;
+        let (process, rest) = word(rest)?;
         let (_message_id, rest) = word(rest)?;
         let rest = behind_structured_data(rest)?;
-        Some((tag, rest))
+        Some((tag, number(process), rest))
     };
-    let (tag, message) = names().ok_or(NoHead::Tag)?;
+    let (tag, pid, message) = names().ok_or(NoHead::Tag)?;
     // UTF-8's mark, where the message is sure to be UTF-8.
     let unmarked = message.strip_prefix("\u{feff}".as_bytes());
     Ok(Head {
         stamp,
         tag,
+        pid,
         message: unmarked.unwrap_or(message),
     })
 }
@@ -259,6 +307,41 @@ mod tests {
         ] {
             assert_eq!(read(line), Ok((tag.into(), message.into())), "{line}");
         }
+    }
+
+    #[test]
+    fn the_process_is_the_number_behind_the_tag() {
+        for (line, pid) in [
+            ("Nov 21 04:33:07 host sshd[17]: text", 17),
+            (
+                "Nov 21 04:33:07 host auth.info sshd[4194303]: text",
+                4_194_303,
+            ),
+            ("<38>1 2026-11-21T04:33:07Z host sshd 77 - - text", 77),
+            ("<38>1 2026-11-21T04:33:07Z host sshd - - - text", 0),
+            ("Nov 21 04:33:07 host sshd: text", 0),
+            ("Nov 21 04:33:07 host sshd[99999999999]: text", 0),
+        ] {
+            assert_eq!(split(line.as_bytes()).unwrap().pid, pid, "{line}");
+        }
+    }
+
+    #[test]
+    fn zeros_that_a_crash_left_before_a_head_do_not_hide_it() {
+        let zeros = |n| "\0".repeat(n) + "Nov 21 04:33:07 host sshd[1]: text";
+        for n in [1, 4000] {
+            assert_eq!(read(&zeros(n)), Ok(("sshd".into(), "text".into())));
+        }
+        assert_eq!(read("\0\0"), Err(NoHead::Stamp));
+        assert_eq!(line_head(b"\0x"), LineHead::None);
+        assert_eq!(
+            line_head(b"Nov 21 04:33:07 host -- MARK --"),
+            LineHead::Stamp
+        );
+        assert_eq!(
+            line_head(zeros(3).as_bytes()),
+            LineHead::Syslog("sshd".into())
+        );
     }
 
     #[test]

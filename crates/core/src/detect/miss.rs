@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{head, pattern::Reach};
+use super::{BEHIND_NO_HEAD, pattern::Reach};
 
 /// The most of a line that a message shows.
 const SHOWN: usize = 60;
@@ -54,6 +54,14 @@ pub enum Miss {
     NoTime,
     /// A pattern fits; its attempt has counted by another line.
     Counted,
+    /// A pattern fits; a line without a head came shortly before.
+    BehindNoHead,
+    /// A pattern fits; the entry came from standard output, and the filter is
+    /// `syslog_only`.
+    Stdout,
+    /// A pattern fits; not root's process wrote it, and the filter is
+    /// `root_only`.
+    NotRoot,
 }
 
 impl Miss {
@@ -126,13 +134,16 @@ impl fmt::Display for Miss {
             Self::Ignored { ignore } => write!(f, "ignore[{ignore}] names it"),
             Self::NoTime => f.write_str("nobody knows when it was written"),
             Self::Counted => f.write_str("another line has told of this attempt, and counted"),
+            Self::BehindNoHead => write!(
+                f,
+                "a line without a time stamp and a program's tag came within the {BEHIND_NO_HEAD} before it: its writer does not keep a client's line breaks out of the log, so it may be a client's text"
+            ),
+            Self::Stdout => f.write_str(
+                "it came from a program's standard output, where a client's line break begins another entry, and the filter has syslog_only",
+            ),
+            Self::NotRoot => {
+                f.write_str("it is not of a process of root's, and the filter has root_only")
+            }
         }
     }
-}
-
-/// Whose line this is, where it begins as a syslog daemon's: with a stamp and
-/// the program's tag.
-pub fn has_syslog_head(line: &[u8]) -> Option<String> {
-    let head = head::split(line).ok()?;
-    Some(shown(head.tag))
 }

@@ -7,9 +7,11 @@
 //! free text stands (see `pattern`); a line costs time linear in its length.
 
 mod builtin;
+mod connections;
 mod filter;
 mod head;
 mod miss;
+mod notices;
 mod pattern;
 mod stamp;
 
@@ -18,7 +20,9 @@ use std::net::IpAddr;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
 pub use filter::{Definition, DefinitionError, Filter, FilterState, PatternDefinition};
-pub use miss::{Miss, has_syslog_head};
+pub use head::{LineHead, line_head};
+pub use miss::Miss;
+pub use notices::{BEHIND_NO_HEAD, Notices, suppressed};
 pub use pattern::PatternError;
 
 /// The longest part of a line that is read; sources cut lines there.
@@ -32,7 +36,7 @@ pub const MAX_USER: usize = 64;
 pub const STAMP_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// One line as a source delivers it, without its newline.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
     /// The bytes; any bytes.
     pub line: &'a [u8],
@@ -44,6 +48,22 @@ pub struct Record<'a> {
     pub message_only: bool,
     /// When it was written, as far as the source knows.
     pub age: Age,
+    /// Which file or segment it is from: the lines of one come in order.
+    pub stream: u64,
+    /// Who wrote it, where the source knows.
+    pub writer: Writer,
+}
+
+/// What the journal notes of the process that wrote an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// Its number.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// It wrote to standard output or error, where each line is an entry: a
+    /// client's line break begins another one.
+    pub stdout: bool,
 }
 
 /// When a line was written, as far as its source knows.

@@ -2,8 +2,12 @@
 //! identifiers reads what a syslog daemon or the journal says is its program's;
 //! one without reads lines that have no such head. Where the two do not fit, no
 //! line ever counts, and nothing else would say so.
+//!
+//! And is that head a syslog daemon's? Who writes a file of his own (`sshd -E`)
+//! may leave a client's line breaks in it, and a client can then write lines
+//! with any head: a file whose lines have none is refused.
 
-use weir_core::detect::{Filter, has_syslog_head};
+use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_head};
 
 use super::{HostFacts, SourceChoice, reader::Section};
 
@@ -34,21 +38,42 @@ pub(super) fn check(
             continue;
         };
         let lines = end.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        let heads: Vec<_> = lines.map(has_syslog_head).collect();
-        let tags: Vec<_> = heads.iter().flatten().collect();
-        if let Some(tag) = tags.last()
-            && !has_identifiers
-            && 2 * tags.len() > heads.len()
-        {
-            warnings.push(format!(
-                "[jail.{jail}]: the lines of {path} have a host and a program's tag, and its filter has no identifiers: it reads none of them; add identifiers = [\"{tag}\"], or whichever program it is, to the filter"
-            ));
+        let heads: Vec<_> = lines.map(line_head).collect();
+        let tag = |head: &LineHead| match head {
+            LineHead::Syslog(tag) => Some(tag.clone()),
+            _ => None,
+        };
+        let tags: Vec<_> = heads.iter().filter_map(tag).collect();
+        if !has_identifiers {
+            if let Some(tag) = tags.last()
+                && 2 * tags.len() > heads.len()
+            {
+                warnings.push(format!(
+                    "[jail.{jail}]: the lines of {path} have a host and a program's tag, and its filter has no identifiers: it reads none of them; add identifiers = [\"{tag}\"], or whichever program it is, to the filter"
+                ));
+            }
+            continue;
         }
-        if has_identifiers && tags.is_empty() && !heads.is_empty() {
-            let names: Vec<_> = filter.identifiers().collect();
+        let names: Vec<_> = filter.identifiers().collect();
+        let names = names.join(", ");
+        let bare = heads.iter().filter(|head| **head == LineHead::None).count();
+        // A crash leaves one such line; of some others a client's text has heads.
+        if bare > 2 && 10 * bare > heads.len() {
+            section.error(
+                section.line(),
+                format!(
+                    "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp and program's tag, as a syslog daemon writes them, so a client's line break may have begun some of the others, and its filter reads only lines of {names}; allowed: a file that a syslog daemon writes, source = \"journal\" (sshd: start it without -E and -e), or a filter without identifiers",
+                    heads.len()
+                ),
+            );
+        } else if bare > 0 {
             warnings.push(format!(
-                "[jail.{jail}]: no line of {path} has a time stamp and a program's tag, and its filter reads only those of {}; leave identifiers out of the filter where the lines have none",
-                names.join(", ")
+                "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp: who writes them may let a client's line break begin a line, so the {BEHIND_NO_HEAD} lines behind each do not count",
+                heads.len()
+            ));
+        } else if tags.is_empty() && !heads.is_empty() {
+            warnings.push(format!(
+                "[jail.{jail}]: no line of {path} has a time stamp and a program's tag, and its filter reads only those of {names}; leave identifiers out of the filter where the lines have none",
             ));
         }
     }

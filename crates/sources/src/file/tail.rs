@@ -3,7 +3,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf, time::Instant};
 
-use weir_core::detect::Age;
+use weir_core::detect::{Age, Writer};
 
 use super::{FileId, Fingerprint, Position};
 use crate::{BatchInfo, MAX_LINE, Origin};
@@ -22,7 +22,7 @@ pub(super) struct Tail {
     pub order: u64,
     pub watch: Option<i32>,
     pub dirty: bool,
-    /// No pattern matches it any more: since when.
+    /// No pattern matches it any more: since when, or when something came last.
     pub retired: Option<Instant>,
     /// What is read next.
     offset: u64,
@@ -166,6 +166,9 @@ impl Tail {
             };
             self.offset += n as u64;
             info.bytes += n as u64;
+            if self.retired.is_some() {
+                self.retired = Some(Instant::now());
+            }
             if self.head.len() < HEAD {
                 self.learn_head()?;
             }
@@ -204,7 +207,7 @@ impl Tail {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let line = &bytes[..end];
             if self.partial.is_empty() && !self.discard && line.len() <= MAX_LINE {
-                deliver(&self.path, line, self.age(), info, each);
+                deliver((&self.path, self.order), line, self.age(), info, each);
             } else {
                 self.keep(line);
                 self.finish(info, each);
@@ -228,7 +231,13 @@ impl Tail {
     fn finish(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
         if !self.discard {
             info.cut += u64::from(self.overlong);
-            deliver(&self.path, &self.partial, self.age(), info, each);
+            deliver(
+                (&self.path, self.order),
+                &self.partial,
+                self.age(),
+                info,
+                each,
+            );
         }
         self.partial.clear();
         (self.overlong, self.discard) = (false, false);
@@ -254,7 +263,7 @@ impl Tail {
 }
 
 fn deliver(
-    path: &std::path::Path,
+    (path, stream): (&std::path::Path, u64),
     line: &[u8],
     age: Age,
     info: &mut BatchInfo,
@@ -264,9 +273,11 @@ fn deliver(
     let origin = Origin {
         path,
         part: 0,
+        stream,
         time: None,
         message_only: false,
         age,
+        writer: Writer::default(),
     };
     each(line, origin);
 }

@@ -32,8 +32,18 @@ fn of_unit(
     (unit, tag): (&str, &str),
     message: &[u8],
 ) -> Vec<u8> {
+    with_fields(
+        second,
+        &format!(
+            "_COMM={comm}\n_UID={uid}\n_SYSTEMD_UNIT={unit}\nSYSLOG_IDENTIFIER={tag}\n_TRANSPORT=syslog\n"
+        ),
+        message,
+    )
+}
+
+fn with_fields(second: u64, fields: &str, message: &[u8]) -> Vec<u8> {
     let mut text = format!(
-        "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n_BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_MACHINE_ID=0f1e2d3c4b5a69788796a5b4c3d2e1f0\n_COMM={comm}\n_UID={uid}\n_SYSTEMD_UNIT={unit}\nSYSLOG_IDENTIFIER={tag}\nMESSAGE\n",
+        "__REALTIME_TIMESTAMP={}\n__MONOTONIC_TIMESTAMP={}\n_BOOT_ID=4d5f2b9a3c1e4f6f8a7b6c5d4e3f2a1b\n_MACHINE_ID=0f1e2d3c4b5a69788796a5b4c3d2e1f0\n{fields}MESSAGE\n",
         1_800_000_000_000_000 + second * 1_000_000,
         1_000_000_000 + second * 1_000_000,
     )
@@ -193,6 +203,81 @@ fn entries_of_a_service_are_known_by_its_unit() {
     assert_eq!(matching(&[unit], &[]), ["postfix", "other"]);
     assert_eq!(matching(&[unit, ("_COMM", "cleanup")], &["x"]), ["other"]);
     assert_eq!(matching(&[unit, ("_UID", "1000")], &[]), ["forged"]);
+}
+
+#[test]
+fn entries_say_who_wrote_them_and_how() {
+    if !probe("entries_say_who_wrote_them_and_how") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let of = |second, more: &str| {
+        let unit = "_SYSTEMD_UNIT=sshd.service\nSYSLOG_IDENTIFIER=sshd";
+        with_fields(second, &format!("_COMM=sshd\n{unit}\n{more}"), b"x")
+    };
+    let entries = [
+        of(0, "_UID=0\n_PID=77\n_TRANSPORT=syslog\n"),
+        of(1, "_UID=0\n_TRANSPORT=journal\n"),
+        of(2, "_UID=110\n_PID=78\n_TRANSPORT=stdout\n"),
+        // Nobody says how it came, nor who wrote it.
+        of(3, "_UID=0\n_PID=79\n"),
+        of(4, "_TRANSPORT=syslog\n"),
+    ];
+    write(&dir.path().join("test.journal"), &entries);
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Beginning)).unwrap();
+    let mut writers = Vec::new();
+    let _ = source
+        .read_batch(Duration::from_millis(50), &mut |_, origin| {
+            writers.push(origin.writer)
+        })
+        .unwrap();
+    let writer = |uid, pid, stdout| Writer {
+        uid: Some(uid),
+        pid,
+        stdout,
+    };
+    let expected = [
+        writer(0, Some(77), false),
+        writer(0, None, false),
+        writer(110, Some(78), true),
+        writer(0, Some(79), true),
+    ];
+    assert_eq!(writers, expected);
+}
+
+/// What journald drops by its rate limit, it says in an entry of its own.
+#[test]
+fn messages_that_journald_drops_are_counted() {
+    if !probe("messages_that_journald_drops_are_counted") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let suppressed = |second, transport, text: &str| {
+        let fields = format!(
+            "_COMM=systemd-journal\n_UID=0\n_TRANSPORT={transport}\nMESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e\n"
+        );
+        with_fields(second, &fields, text.as_bytes())
+    };
+    let entries = [
+        of_unit(
+            0,
+            ("sshd", 0),
+            ("ssh.service", "sshd"),
+            b"of a unit with a name of its own",
+        ),
+        suppressed(1, "driver", "Suppressed 842 messages from ssh.service"),
+        suppressed(2, "driver", "Suppressed 10 messages from sshd.service"),
+        suppressed(3, "driver", "Suppressed 77 messages from nginx.service"),
+        suppressed(4, "journal", "Suppressed 99 messages from ssh.service"),
+        suppressed(5, "driver", "Suppressed"),
+    ];
+    write(&dir.path().join("test.journal"), &entries);
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Beginning)).unwrap();
+    let mut lines = 0;
+    let info = source
+        .read_batch(Duration::from_millis(50), &mut |_, _| lines += 1)
+        .unwrap();
+    assert_eq!((lines, info.lines, info.rate_limited), (1, 1, 852));
 }
 
 #[test]

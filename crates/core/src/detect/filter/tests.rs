@@ -1,5 +1,9 @@
 use super::*;
+use crate::detect::Writer;
 use jiff::tz::TimeZone;
+use std::net::IpAddr;
+
+mod client_text;
 
 const NOW: &str = "2026-11-21T05:00:00Z";
 
@@ -20,6 +24,7 @@ fn read_all(filter: &str, lines: &[&str]) -> Vec<Option<Finding>> {
                 time: None,
                 message_only: false,
                 age: Age::Unknown,
+                ..Record::default()
             };
             filter.read(&mut state, &record, &context)
         })
@@ -81,6 +86,9 @@ fn one_attempt_counts_once() {
     let denied = "User mail from 192.0.2.7 not allowed because not listed in AllowUsers";
     let denied_failed = "Failed password for invalid user mail from 192.0.2.7 port 4711 ssh2";
     let closed = "Connection closed by invalid user bob 192.0.2.7 port 4711 [preauth]";
+    // rsyslog's: all but one of them tell of attempts of their own.
+    let repeated = &format!("message repeated 3 times: [ {failed}]");
+    let repeated_most = &format!("message repeated 2 times: [ {most}]");
     for (lines, expected) in [
         (&[invalid][..], 1),
         (&[invalid, failed], 1),
@@ -93,6 +101,11 @@ fn one_attempt_counts_once() {
         (&[most], 1),
         (&[refused, root, root], 2),
         (&[pam, pam, typed], 2),
+        (&[invalid, repeated], 3),
+        (&[invalid, failed, repeated], 4),
+        (&[failed, repeated], 4),
+        (&[root, repeated_most], 1),
+        (&[repeated_most], 1),
         (&[invalid, pam_invalid, failed], 1),
         (&[denied, denied_failed], 1),
         (&[invalid, closed, invalid, failed], 2),
@@ -105,6 +118,102 @@ fn one_attempt_counts_once() {
     assert_eq!(attempts("sshd-aggressive", &[root, late]), 1);
     let late = "Timeout before authentication for connection from 192.0.2.7 to 192.0.2.1, pid = 9";
     assert_eq!(attempts("sshd-aggressive", &[late, late]), 2);
+}
+
+/// A client binds its port as it likes, and another process serves it then.
+#[test]
+fn a_port_used_again_is_another_connection() {
+    let filter = Filter::builtin("sshd-aggressive").unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let messages = [
+        "Connection closed by authenticating user root 192.0.2.7 port 4711 [preauth]",
+        "Connection closed by 192.0.2.7 port 4711 [preauth]",
+        "Invalid user bob from 192.0.2.7 port 4711",
+        "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2",
+    ];
+    for (pids, message, expected) in [
+        ([1, 1, 1, 1], messages[0], 1),
+        ([1, 2, 2, 3], messages[0], 3),
+        ([1, 2, 3, 4], messages[1], 4),
+        ([0, 0, 0, 0], messages[1], 1),
+    ] {
+        let mut states = [FilterState::default(), FilterState::default()];
+        let mut counted = [0, 0];
+        for pid in pids {
+            let line = format!("Nov 21 04:33:07 host sshd[{pid}]: {message}");
+            let in_file = Record {
+                line: line.as_bytes(),
+                ..Record::default()
+            };
+            let in_journal = Record {
+                line: message.as_bytes(),
+                message_only: true,
+                writer: Writer {
+                    pid: (pid > 0).then_some(pid),
+                    ..Writer::default()
+                },
+                ..Record::default()
+            };
+            for (n, record) in [in_file, in_journal].iter().enumerate() {
+                let finding = filter.read(&mut states[n], record, &context);
+                counted[n] += finding.map_or(0, |finding| finding.attempts);
+            }
+        }
+        assert_eq!(counted, [expected; 2], "{pids:?} {message}");
+    }
+    // What tells of one attempt is of one process.
+    let mut state = FilterState::default();
+    let mut read = |pid: u32, message: &str| {
+        let line = format!("<38>1 2026-11-21T04:33:07Z host sshd {pid} - - {message}");
+        let record = Record {
+            line: line.as_bytes(),
+            ..Record::default()
+        };
+        let finding = filter.read(&mut state, &record, &context);
+        finding.map_or(0, |finding| finding.attempts)
+    };
+    let counted = [
+        read(1, messages[2]),
+        read(1, messages[3]),
+        read(2, messages[3]),
+        read(3, messages[2]),
+        read(3, messages[3]),
+    ];
+    assert_eq!(counted, [1, 0, 1, 1, 0]);
+}
+
+#[test]
+fn what_a_log_daemon_dropped_is_noticed_in_a_file() {
+    let filter = Filter::builtin("sshd").unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let mut state = FilterState::default();
+    for line in [
+        "Nov 21 04:33:07 host rsyslogd: imuxsock[7]: 842 messages lost due to rate-limiting (200 allowed within 5 seconds)",
+        "Nov 21 04:33:07 host systemd-journald[9]: Suppressed 158 messages from ssh.service",
+        "Nov 21 04:33:07 host systemd-journald[9]: Suppressed 500 messages from nginx.service",
+        // sshd does not speak for the log daemon.
+        "Nov 21 04:33:07 host sshd[7]: Suppressed 77 messages from ssh.service",
+    ] {
+        let record = Record {
+            line: line.as_bytes(),
+            ..Record::default()
+        };
+        assert_eq!(filter.read(&mut state, &record, &context), None);
+    }
+    let noticed = Notices {
+        rate_limited: 1000,
+        ..Notices::default()
+    };
+    assert_eq!(state.take_notices(), noticed);
+    assert_eq!(state.take_notices(), Notices::default());
 }
 
 #[test]
@@ -136,6 +245,7 @@ fn heads_and_journal_records() {
             time,
             message_only,
             age: Age::Unknown,
+            ..Record::default()
         };
         filter
             .read(&mut state, &record, &context)
@@ -208,6 +318,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
         time: None,
         message_only: false,
         age: Age::Unknown,
+        ..Record::default()
     };
     let found = filter
         .read(&mut FilterState::default(), &record, &context)
@@ -246,21 +357,35 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
 #[test]
 fn user_names_and_lines_are_bounded() {
     // Cut where the attacker wants the line to end.
+    let filter = Filter::compile(&Definition {
+        identifiers: vec!["sshd".into()],
+        patterns: vec!["Failed password for <user> from <addr> port <port> ssh2".into()],
+        ..Definition::default()
+    })
+    .unwrap();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
     let head = "Nov 21 04:33:07 host sshd[1]: Failed password for ";
     let tail = " from 203.0.113.9 port 22 ssh2";
-    for (len, count) in [(MAX_LINE - 1, 1), (MAX_LINE, 0)] {
+    for (len, more, count) in [
+        (MAX_LINE - 1, "", true),
+        (MAX_LINE, " from 198.51.100.7 port 22 ssh2", false),
+    ] {
         let user = "x".repeat(len - head.len() - tail.len());
-        let line = format!("{}{user}{tail}", &head[30..]);
-        let line = if count == 1 {
-            line
-        } else {
-            format!("{line} from 198.51.100.7 port 22 ssh2")
+        let line = format!("{head}{user}{tail}{more}");
+        let record = Record {
+            line: line.as_bytes(),
+            ..Record::default()
         };
-        assert_eq!(attempts("sshd", &[&line]), count);
+        let found = filter.read(&mut FilterState::default(), &record, &context);
+        assert_eq!(found.is_some(), count);
     }
     let line = format!(
         "Failed password for {} from 192.0.2.7 port 22 ssh2",
-        "\u{1F980}x".repeat(40)
+        "\u{1F980}x".repeat(25)
     );
     let user = read_all("sshd", &[&line]).remove(0).unwrap().user.unwrap();
     assert!(user.len() <= MAX_USER && user.len() > 56);
@@ -294,155 +419,6 @@ fn a_name_that_ends_a_cut_message_names_no_address() {
     }
 }
 
-/// The ways to write a pattern's part: optional parts with and without,
-/// each of a choice, fields with the victim's address.
-fn spellings(part: &str, victim: &str) -> Vec<String> {
-    let field = |text: &str, name: &str, value: &str| {
-        text.replace(&format!("<{name}>"), value)
-            .replace(&format!("<{name}:word>"), value)
-    };
-    let mut all = vec![part.replace("\\[", "\u{1}").replace("\\]", "\u{2}")];
-    let mut done = Vec::new();
-    while let Some(text) = all.pop() {
-        if let Some(end) = text.find(']') {
-            let begin = text[..end].rfind('[').expect("balanced");
-            let (before, behind) = (&text[..begin], &text[end + 1..]);
-            all.push(format!("{before}{behind}"));
-            all.push(format!("{before}{}{behind}", &text[begin + 1..end]));
-        } else if let Some(begin) = text.find('(') {
-            let end = begin + text[begin..].find(')').expect("balanced");
-            for choice in text[begin + 1..end].split('|') {
-                all.push(format!("{}{choice}{}", &text[..begin], &text[end + 1..]));
-            }
-        } else {
-            let text = field(&text, "addr", victim).replace('\u{1}', "[");
-            let text = field(&field(&text, "port", "22"), "word", "w");
-            let text = field(&field(&text, "user", "x"), "text", "x");
-            done.push(text.replace('\u{2}', "]"));
-        }
-    }
-    done
-}
-
-/// What sshd makes of one row of client_text.txt when the client's texts are
-/// `texts`, before a syslog daemon cuts it.
-fn sshd_writes(row: &str, escapes: usize, texts: &mut dyn Iterator<Item = &str>) -> String {
-    fn fill(row: &mut &str, texts: &mut dyn Iterator<Item = &str>, out: &mut String) {
-        while let Some(at) = row.find(['{', '}']) {
-            out.push_str(&row[..at]);
-            let open = &row[at..at + 1] == "{";
-            *row = &row[at + 1..];
-            if !open {
-                return;
-            }
-            let digits = row.bytes().take_while(u8::is_ascii_digit).count();
-            let limit = row[..digits].parse().unwrap_or(usize::MAX);
-            *row = &row[digits..];
-            let mut part = String::new();
-            match row.strip_prefix(':') {
-                Some(rest) => {
-                    *row = rest;
-                    fill(row, texts, &mut part);
-                }
-                None => {
-                    *row = &row[1..];
-                    part.push_str(texts.next().expect("a text for each"));
-                }
-            }
-            part.truncate(limit);
-            out.push_str(&part);
-        }
-        out.push_str(row);
-        *row = "";
-    }
-    let mut message = String::new();
-    fill(&mut &*row, texts, &mut message);
-    for n in 0..escapes {
-        // MSGBUFSIZ.
-        message.truncate(1023);
-        message = message.replace('\\', "\\\\").replace('\u{1}', "\\001");
-        message.truncate(1023);
-        if n == 1 {
-            message.push_str(" [preauth]");
-        }
-    }
-    message.truncate(500);
-    message
-}
-
-/// Every message of `testdata/sshd/client_text.txt`, with every end of a
-/// pattern as the client's text: alone, in front of more, and where sshd cuts
-/// the message. tests/root_names.rs says the like to a real sshd.
-#[test]
-fn no_text_of_a_client_names_another_address() {
-    let table = include_str!("../../../../../testdata/sshd/client_text.txt");
-    let definition = Filter::builtin_definition("sshd-aggressive").unwrap();
-    let filter = Filter::compile(&definition).unwrap();
-    let zone = TimeZone::UTC;
-    let context = Context {
-        now: NOW.parse().unwrap(),
-        zone: &zone,
-    };
-    let (mut rows, mut found) = (0, 0);
-    for (own, victim) in [
-        ("198.51.100.7", "203.0.113.9"),
-        ("2001:db8:bad::7", "2001:db8::9"),
-    ] {
-        let own: IpAddr = own.parse().unwrap();
-        let mut lies = Vec::new();
-        for pattern in &definition.patterns {
-            let free = ["<user>", "<text>"].map(|field| Some((pattern.text.find(field)?, field)));
-            if let Some((at, field)) = free.into_iter().flatten().next() {
-                lies.extend(spellings(&pattern.text[at + field.len()..], victim));
-            }
-            lies.extend(spellings(&pattern.text, victim).into_iter().take(1));
-        }
-        lies.sort();
-        lies.dedup();
-        lies.retain(|lie| lie.contains(victim));
-        for row in table.lines().filter(|r| !r.starts_with('#')) {
-            let (escapes, row) = row.split_once(" | ").expect("two columns");
-            let row = row
-                .replace("ADDR", &own.to_string())
-                .replace("PORT", "4711");
-            let texts = row.split('{').skip(1);
-            let digit = |c: char| c.is_ascii_digit();
-            let slots = texts.filter(|t| t.trim_start_matches(digit).starts_with('}'));
-            let slots = slots.count();
-            rows += 1;
-            for (slot, lie) in (0..slots).flat_map(|s| lies.iter().map(move |l| (s, l))) {
-                // 120 characters that sshd escapes are more than a message holds.
-                for escaped in 0..120 {
-                    let pad = "\u{1}".repeat(escaped);
-                    let plain = "x".repeat(escaped);
-                    let texts = [
-                        format!("{pad}{lie}"),
-                        format!("{plain}{lie}"),
-                        format!("{lie}{pad}"),
-                        format!("{pad}{lie}{}", " ".repeat(500)),
-                    ];
-                    for text in &texts {
-                        let mut texts = (0..slots).map(|s| if s == slot { text } else { "x" });
-                        let message = sshd_writes(&row, escapes.parse().unwrap(), &mut texts);
-                        let record = Record {
-                            line: message.as_bytes(),
-                            time: None,
-                            message_only: true,
-                            age: Age::Unknown,
-                        };
-                        let finding = filter.read(&mut FilterState::default(), &record, &context);
-                        if let Some(finding) = finding {
-                            assert_eq!(finding.addr, own, "{row}\n{message}");
-                            found += 1;
-                        }
-                    }
-                }
-            }
-        }
-    }
-    assert!(rows > 100 && found > 10_000, "{rows} rows, {found} found");
-}
-
 proptest::proptest! {
     /// Whatever the user name is, the address is the one that sshd appended.
     #[test]
@@ -456,8 +432,11 @@ proptest::proptest! {
             format!("error: maximum authentication attempts exceeded for {user} from 198.51.100.7 port 4711 ssh2 [preauth]"),
         ] {
             let found = read_all("sshd-aggressive", &[&line]).remove(0);
-            let found = found.unwrap_or_else(|| panic!("{line} is a failure"));
-            assert_eq!(found.addr.to_string(), "198.51.100.7", "{line}");
+            // Longer ones may have been cut.
+            assert!(found.is_some() || line.len() > 210, "{line} is a failure");
+            if let Some(found) = found {
+                assert_eq!(found.addr.to_string(), "198.51.100.7", "{line}");
+            }
         }
     }
 
@@ -471,7 +450,7 @@ proptest::proptest! {
         let context = Context { now: NOW.parse().unwrap(), zone: &zone };
         for line in [&line, &mixed] {
             for message_only in [false, true] {
-                let record = Record { line, time: None, message_only, age: Age::Unknown };
+                let record = Record { line, message_only, ..Record::default() };
                 filter.read(&mut FilterState::default(), &record, &context);
             }
         }
@@ -498,6 +477,7 @@ fn a_line_without_a_stamp_has_the_time_of_its_record() {
             time,
             message_only: false,
             age: Age::Unknown,
+            ..Record::default()
         };
         let finding = filter.read(&mut FilterState::default(), &record, &context);
         finding.expect("matches").time
@@ -532,6 +512,7 @@ fn a_stamp_counts_as_far_as_it_can_be() {
             time: time.map(|time| time.parse().unwrap()),
             message_only: false,
             age,
+            ..Record::default()
         };
         let finding = filter.read(&mut FilterState::default(), &record, &context)?;
         Some((finding.time.to_string(), finding.clock))
@@ -634,6 +615,7 @@ fn a_line_that_missed_is_explained() {
             },
         ],
         ignore: vec!["login of monitor from <addr> port <port> refused".into()],
+        ..Definition::default()
     })
     .unwrap();
     let bare = Filter::compile(&Definition {
@@ -646,13 +628,14 @@ fn a_line_that_missed_is_explained() {
         now: NOW.parse().unwrap(),
         zone: &zone,
     };
-    let mut state = FilterState::default();
-    let mut why = |filter: &Filter, line: &str, age| {
+    let why = |filter: &Filter, line: &str, age| {
+        let mut state = FilterState::default();
         let record = Record {
             line: line.as_bytes(),
             time: None,
             message_only: false,
             age,
+            ..Record::default()
         };
         let found = filter.read(&mut state, &record, &context);
         assert_eq!(found, None, "{line}");
@@ -737,12 +720,14 @@ fn a_line_that_missed_is_explained() {
         "nobody knows when it was written"
     );
     let fits = format!("{head}no 192.0.2.7:80");
+    let mut state = FilterState::default();
     let mut read = |line: &str| {
         let record = Record {
             line: line.as_bytes(),
             time: None,
             message_only: false,
             age: Age::Unknown,
+            ..Record::default()
         };
         let found = own.read(&mut state, &record, &context);
         (found, own.explain(&state, &record, &context))

@@ -1,0 +1,200 @@
+//! What a filter notices of a log beside its failures: lines that cannot be
+//! trusted, and lines that a log daemon says it has dropped. What follows from
+//! it is for others to say.
+
+/// So many lines behind one without a head do not count. Who writes a client's
+/// line breaks as they are begins each message without a head, and a client's
+/// text goes on for some lines at most: OpenSSH's messages have 1,023 bytes, and
+/// the shortest head has 13.
+pub const BEHIND_NO_HEAD: u16 = 128;
+
+/// Noticed since somebody asked last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Failures that do not count because they came from standard output.
+    pub stdout: u64,
+    /// Failures that do not count because they, or lines shortly before them,
+    /// have no head.
+    pub headless: u64,
+    /// Lines that a log daemon has dropped by its rate limit.
+    pub rate_limited: u64,
+}
+
+impl std::ops::AddAssign for Notices {
+    fn add_assign(&mut self, more: Self) {
+        self.stdout = self.stdout.saturating_add(more.stdout);
+        self.headless = self.headless.saturating_add(more.headless);
+        self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
+    }
+}
+
+/// Streams in which a line without a head came. A stream shares its place with
+/// others: then fewer lines count, never more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Headless {
+    /// How many lines of a stream do not count yet; empty before the first.
+    left: Vec<u16>,
+    /// The last line was one of them.
+    pub last: bool,
+}
+
+const PLACES: usize = 256;
+
+impl Headless {
+    /// The next line of a stream; true if it does not count.
+    pub fn next(&mut self, stream: u64) -> bool {
+        self.last = match self.left.get_mut(stream as usize % PLACES) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        };
+        self.last
+    }
+
+    /// The line that came had no head.
+    pub fn saw(&mut self, stream: u64) {
+        self.left.resize(PLACES, 0);
+        self.left[stream as usize % PLACES] = BEHIND_NO_HEAD;
+    }
+}
+
+/// How many lines of one of these programs a log daemon says it has dropped,
+/// given its tag and message. (journald names the unit; rsyslog does not say
+/// whose they were.)
+///
+/// ```text
+/// systemd-journald: Suppressed 842 messages from ssh.service
+/// rsyslogd: imuxsock[77]: 842 messages lost due to rate-limiting (200 allowed within 5 seconds)
+/// rsyslogd: imuxsock lost 842 messages from pid 77 due to rate-limiting
+/// ```
+pub(super) fn rate_limited<'a>(
+    tag: &[u8],
+    message: &[u8],
+    programs: impl IntoIterator<Item = &'a str>,
+) -> Option<u64> {
+    let words = || message.split(|b| *b == b' ');
+    match tag {
+        b"systemd-journald" => {
+            let (count, unit) = suppressed(message)?;
+            let is_theirs = |program: &str| is_unit_of(unit, program);
+            programs.into_iter().any(is_theirs).then_some(count)
+        }
+        b"rsyslogd" => {
+            let told = memchr::memmem::find(message, b"due to rate-limiting").is_some()
+                && words().any(|word| word == b"lost");
+            if !told {
+                return None;
+            }
+            // What stands before "messages".
+            let mut pairs = words().zip(words().skip(1));
+            pairs.find_map(|(count, noun)| (noun == b"messages").then(|| number(count))?)
+        }
+        _ => None,
+    }
+}
+
+/// What journald says it has dropped: how many messages, and of which unit.
+pub fn suppressed(message: &[u8]) -> Option<(u64, &[u8])> {
+    let mut words = message.strip_prefix(b"Suppressed ")?.split(|b| *b == b' ');
+    Some((number(words.next()?)?, words.next_back()?))
+}
+
+fn number(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+/// Is this the unit of a service of that name? `sshd`'s is `sshd.service`,
+/// `ssh.service` or `sshd@…`; `postfix/smtpd`'s `postfix@-.service`.
+fn is_unit_of(unit: &[u8], program: &str) -> bool {
+    let name = unit.split(|b| matches!(b, b'.' | b'@')).next();
+    let name = name.unwrap_or_default();
+    let service = program.split(['/', '-']).next().unwrap_or(program);
+    name == service.as_bytes() || Some(name) == service.strip_suffix('d').map(str::as_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_log_daemon_dropped_is_read() {
+        let sshd = ["sshd", "sshd-session"];
+        let mail = ["postfix/smtpd"];
+        for (tag, message, programs, lost) in [
+            (
+                "systemd-journald",
+                "Suppressed 842 messages from ssh.service",
+                &sshd[..],
+                Some(842),
+            ),
+            (
+                "systemd-journald",
+                "Suppressed 7 messages from sshd.service",
+                &sshd,
+                Some(7),
+            ),
+            (
+                "systemd-journald",
+                "Suppressed 7 messages from sshd@3-192.0.2.1:22.service",
+                &sshd,
+                Some(7),
+            ),
+            (
+                "systemd-journald",
+                "Suppressed 7 messages from postfix@-.service",
+                &mail,
+                Some(7),
+            ),
+            (
+                "systemd-journald",
+                "Suppressed 7 messages from nginx.service",
+                &sshd,
+                None,
+            ),
+            (
+                "systemd-journald",
+                "Suppressed many messages from ssh.service",
+                &sshd,
+                None,
+            ),
+            ("systemd-journald", "Suppressed", &sshd, None),
+            (
+                "rsyslogd",
+                "imuxsock[77]: 842 messages lost due to rate-limiting (200 allowed within 5 seconds) [v8.2302.0]",
+                &sshd,
+                Some(842),
+            ),
+            (
+                "rsyslogd",
+                "imjournal: 12 messages lost due to rate-limiting (20000 allowed within 600 seconds)",
+                &mail,
+                Some(12),
+            ),
+            (
+                "rsyslogd",
+                "imuxsock lost 9 messages from pid 77 due to rate-limiting",
+                &sshd,
+                Some(9),
+            ),
+            (
+                "rsyslogd",
+                "imuxsock[77]: begin to drop messages due to rate-limiting",
+                &sshd,
+                None,
+            ),
+            ("rsyslogd", "rsyslogd was HUPed", &sshd, None),
+            (
+                "cron",
+                "imuxsock lost 9 messages from pid 77 due to rate-limiting",
+                &sshd,
+                None,
+            ),
+        ] {
+            let programs = programs.iter().copied();
+            let read = rate_limited(tag.as_bytes(), message.as_bytes(), programs);
+            assert_eq!(read, lost, "{tag}: {message}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Alerts about what a jail's filter notices of its log: failures that do not
+//! count because a client may have written the line, and lines that a log daemon
+//! has dropped. They end by themselves.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use weir_core::detect::Notices;
+
+use crate::alerts::Alerts;
+
+/// A number in an alert is told anew at most this often.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// An alert ends when nothing of its kind has come for so long.
+const ENDS_AFTER: Duration = Duration::from_secs(600);
+
+const KINDS: [&str; 3] = ["stdout", "headless", "rate-limit"];
+
+/// What one jail has noticed; shared by the threads that read for it.
+#[derive(Debug)]
+pub struct LogAlerts {
+    jail: String,
+    tallies: Mutex<[Tally; KINDS.len()]>,
+}
+
+/// So much of one kind since its alert was raised.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    total: u64,
+    last: Option<Instant>,
+    told: Option<(Instant, u64)>,
+}
+
+fn about(jail: &str, kind: &str) -> String {
+    format!("jail:{jail}:{kind}")
+}
+
+fn message(kind: &str, total: u64) -> String {
+    match kind {
+        "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
+        "headless" => "failures do not count: lines of its log have no time stamp and program's tag, as a syslog daemon writes them before each message, so that a client can write whole lines. Have the program log to syslog, and read the journal or syslog's file; sshd: start it without -E and -e".to_owned(),
+        _ => format!(
+            "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
+        ),
+    }
+}
+
+impl LogAlerts {
+    /// Of a jail without alerts.
+    pub fn new(jail: &str) -> Self {
+        Self {
+            jail: jail.to_owned(),
+            tallies: Mutex::default(),
+        }
+    }
+
+    /// Takes what was noticed; raises alerts, and clears those that are over.
+    pub fn add(&self, alerts: &Alerts, notices: Notices, now: Instant) {
+        let counts = [notices.stdout, notices.headless, notices.rate_limited];
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((tally, kind), count) in tallies.iter_mut().zip(KINDS).zip(counts) {
+            if count > 0 {
+                tally.total = tally.total.saturating_add(count);
+                tally.last = Some(now);
+            }
+            let Some(last) = tally.last else { continue };
+            if now.duration_since(last) >= ENDS_AFTER {
+                *tally = Tally::default();
+                alerts.clear(&about(&self.jail, kind));
+                continue;
+            }
+            let is_due = tally.told.is_none_or(|(at, total)| {
+                total != tally.total && now.duration_since(at) >= TOLD_EVERY
+            });
+            if is_due {
+                tally.told = Some((now, tally.total));
+                alerts.raise(&about(&self.jail, kind), message(kind, tally.total));
+            }
+        }
+    }
+
+    /// Forgets the alerts of a jail whose log may be another one now.
+    pub fn forget(alerts: &Alerts, jail: &str) {
+        for kind in KINDS {
+            alerts.forget(&about(jail, kind));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_about_a_log_are_few_and_end_by_themselves() {
+        let alerts = Alerts::default();
+        let log = LogAlerts::new("sshd");
+        let begun = Instant::now();
+        let shown = || {
+            let list = alerts.list().into_iter();
+            list.map(|alert| (alert.about, alert.message))
+                .collect::<Vec<_>>()
+        };
+        let add = |seconds, stdout, rate_limited| {
+            let notices = Notices {
+                stdout,
+                headless: 0,
+                rate_limited,
+            };
+            log.add(&alerts, notices, begun + Duration::from_secs(seconds));
+            shown()
+        };
+        assert_eq!(add(0, 0, 0), []);
+        let first = add(1, 3, 842);
+        assert_eq!(first.len(), 2);
+        assert_eq!(first[0].0, "jail:sshd:rate-limit");
+        assert!(first[0].1.starts_with("842 log messages"), "{first:?}");
+        assert_eq!(first[1].0, "jail:sshd:stdout");
+        assert!(
+            first[1].1.contains("sshd: start it without -e"),
+            "{first:?}"
+        );
+        // Within the minute nothing is told anew, then the sum.
+        assert_eq!(add(30, 1, 8), first);
+        assert_eq!(add(60, 0, 0), first);
+        let second = add(61, 0, 0);
+        assert!(second[0].1.starts_with("850 log messages"), "{second:?}");
+        assert_eq!(second[1], first[1]);
+        // Each ends ten minutes behind its last line.
+        assert_eq!(add(629, 0, 0), second);
+        assert_eq!(add(629, 5, 0).len(), 2);
+        assert_eq!(add(631, 0, 0), second[1..]);
+        assert_eq!(add(1229, 0, 0), []);
+        assert!(add(1230, 0, 1)[0].1.starts_with("1 log messages"));
+        LogAlerts::forget(&alerts, "sshd");
+        assert_eq!(shown(), []);
+    }
+}
