@@ -42,14 +42,15 @@ const POLL: Duration = Duration::from_secs(1);
 /// What inotify lacks when it cannot be had.
 const INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
 
-/// A file that was rotated away is read on for so long: its writer may not
-/// have opened the new one yet.
+/// A file that was rotated away is read on until nothing has come for so long:
+/// its writer may not have opened the new one yet.
 const LINGER: Duration = Duration::from_secs(60);
 
 /// The most files that one source follows.
 const MAX_FILES: usize = 4096;
 
-/// The most files that linger.
+/// The most files that linger; those go first to which nothing has come for
+/// longest.
 const MAX_LINGERING: usize = 64;
 
 /// Which files, and from where.

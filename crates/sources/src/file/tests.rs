@@ -197,6 +197,36 @@ fn a_renamed_file_is_finished_before_its_successor() {
     assert_eq!((found, rotated), (vec!["f".to_owned()], 1));
 }
 
+/// Its writer was not told to open the new one: nginx without a signal, say.
+#[test]
+fn a_renamed_file_is_read_while_it_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, old) = (dir.path().join("auth.log"), dir.path().join("auth.log.1"));
+    append(&log, "a\n");
+    let mut source = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut source), ["a"]);
+    fs::rename(&log, &old).unwrap();
+    append(&log, "new\n");
+    assert_eq!(lines(&mut source), ["new"]);
+    let a_minute_later = |source: &mut FileSource| {
+        let retired = source.tails.values_mut().filter_map(|t| t.retired.as_mut());
+        retired.for_each(|since| *since = since.checked_sub(LINGER * 2).unwrap());
+    };
+    for round in 0..3 {
+        a_minute_later(&mut source);
+        append(&old, format!("{round}\n"));
+        assert_eq!(lines(&mut source), [round.to_string()]);
+        assert_eq!(source.positions().len(), 2);
+    }
+    a_minute_later(&mut source);
+    append(&old, "half a line");
+    assert_eq!(lines(&mut source), [] as [&str; 0]);
+    assert_eq!(source.positions().len(), 2);
+    a_minute_later(&mut source);
+    assert_eq!(lines(&mut source), ["half a line"]);
+    assert_eq!(source.positions().len(), 1);
+}
+
 #[test]
 fn a_truncated_or_rewritten_file_is_read_anew() {
     let dir = tempfile::tempdir().unwrap();
