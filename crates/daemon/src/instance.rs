@@ -3,9 +3,10 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -71,21 +72,23 @@ pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
         }
         Err(error) => return Err(system("make", &path)(error)),
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            // Only for the message.
-            let _ = (&file).take(32).read_to_string(&mut pid);
-            return Err(InstanceError::Busy {
-                pid: match pid.trim() {
-                    "" => "unknown".to_owned(),
-                    pid => pid.to_owned(),
-                },
-                dir: state_dir.to_owned(),
-            });
+    let until = Instant::now() + LEFT_BY_THE_DEAD;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let pid = noted_pid(&file);
+                let lives = pid.is_none_or(weir_enforce::is_alive);
+                if lives || Instant::now() > until {
+                    return Err(InstanceError::Busy {
+                        pid: pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
+                        dir: state_dir.to_owned(),
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(system("lock", &path)(error.into())),
         }
-        Err(error) => return Err(system("lock", &path)(error.into())),
     }
     if writable && let Err(error) = note_pid(&mut file) {
         tracing::debug!("cannot write {}: {error}", path.display());
@@ -93,7 +96,22 @@ pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
     Ok(Some(InstanceLock(file)))
 }
 
-/// Only for the message that names this process to another one.
+/// How long a child of a daemon that was killed may hold its lock: from its fork
+/// to its exec.
+const LEFT_BY_THE_DEAD: Duration = Duration::from_secs(5);
+
+/// The process that noted itself in the lock's file last.
+fn noted_pid(file: &File) -> Option<u32> {
+    let mut text = [0; 32];
+    let length = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text[..length])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// For a process that finds the lock taken.
 fn note_pid(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())
@@ -184,4 +202,34 @@ pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
         tracing::warn!("cannot set no_new_privs: {error}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_of_a_dead_daemon_holds_for_a_moment_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock(dir.path()).unwrap().unwrap();
+        // It lives, so there is nothing to wait for.
+        let error = lock(dir.path()).map(|_| ()).unwrap_err().to_string();
+        let us = format!("(pid {})", std::process::id());
+        assert!(error.contains(&us), "{error}");
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        assert!(!weir_enforce::is_alive(dead.id()));
+        let file = dir.path().join("weir.lock");
+        fs::write(&file, format!("{}\n", dead.id())).unwrap();
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(first);
+        });
+        lock(dir.path()).unwrap().unwrap();
+        child.join().unwrap();
+        assert_eq!(
+            fs::read_to_string(&file).unwrap().trim(),
+            std::process::id().to_string()
+        );
+    }
 }

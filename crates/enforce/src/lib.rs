@@ -19,6 +19,7 @@ mod span;
 pub mod switch;
 
 pub use choice::{Choice, Feature, Limit};
+pub use claim::is_alive;
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 

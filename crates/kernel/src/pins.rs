@@ -9,6 +9,7 @@ use std::{
         unix::fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{
@@ -81,7 +82,17 @@ impl InstanceDir {
             Mode::empty(),
         )
         .context(|| format!("open {}", path.display()))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        let take = || rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        let mut taken = take();
+        // A child of a daemon that was killed holds it until its exec.
+        for _ in 0..50 {
+            if taken != Err(rustix::io::Errno::WOULDBLOCK) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            taken = take();
+        }
+        match taken {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::refused(
                 format!("write to {}", path.display()),
