@@ -93,9 +93,12 @@ fn prefix() -> impl Strategy<Value = Prefix> {
     ]
 }
 
+/// Classes, and what they are of: IPv4, IPv6.
+type Partition = (Vec<Class>, Vec<Span<u32, u16>>, Vec<Span<u128, u16>>);
+
 /// The whole partition, by asking [`reference`] at each address where any layer
 /// may change: what the sweep must come to, numbers of the classes included.
-fn naive(plan: &Plan<'_>) -> (Vec<Class>, Vec<Span<u32, u16>>, Vec<Span<u128, u16>>) {
+fn naive(plan: &Plan<'_>) -> Partition {
     let never: Vec<Prefix> = NEVER_JUDGED.iter().map(|p| p.parse().unwrap()).collect();
     let excepted = plan.fences.iter().flat_map(|f| f.except.iter());
     let listed = plan.lists.iter().flat_map(|l| l.prefixes.iter().copied());
