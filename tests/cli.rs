@@ -306,6 +306,49 @@ fn bans_by_hand() {
         "{}",
         inside.out
     );
+
+    // What is asked of another's ban, and what holds after one is lifted.
+    assert_eq!(host.weir(&["ban", "203.0.113.9"]).code, 0);
+    let of_other = host.weir(&["unban", "203.0.113.9", "--jail", "sshd"]);
+    assert_eq!(
+        (of_other.code, of_other.out.as_str()),
+        (
+            1,
+            "203.0.113.9 is banned by hand on all ports, not by jail sshd\n"
+        )
+    );
+    let of_port = host.weir(&["unban", "203.0.113.9", "--port", "22/tcp"]);
+    assert!(
+        of_port.code == 1 && of_port.out.contains("on all ports, not on 22/tcp"),
+        "{}",
+        of_port.out
+    );
+    assert_eq!(host.weir(&["ban", "203.0.113.0/24"]).code, 0);
+    let one = host.weir(&["unban", "203.0.113.9"]);
+    assert_eq!(
+        (one.code, one.out.as_str()),
+        (
+            0,
+            "1 ban lifted\n203.0.113.9 is still denied: 203.0.113.0/24 is banned by hand on all ports\n"
+        )
+    );
+    assert_eq!(host.weir(&["ban", "203.0.113.9"]).code, 0);
+    let one = host.weir(&["unban", "203.0.113.9", "--json"]).json();
+    assert!(
+        one["still"][0].as_str().unwrap().contains("203.0.113.0/24"),
+        "{one}"
+    );
+
+    let nobody = host.weir(&["unban", "--all", "--jail", "nosuch"]);
+    assert_eq!(nobody.code, 2, "{}", nobody.out);
+    assert!(
+        nobody
+            .err
+            .contains("there is no jail \"nosuch\"; enabled are: sshd"),
+        "{}",
+        nobody.err
+    );
+    assert_eq!(host.weir(&["unban", "--all", "--jail", "sshd"]).code, 0);
     assert_eq!(host.weir(&["unban", "--all"]).code, 0);
     assert_eq!(host.weir(&["bans", "--json"]).json()["total"], 0);
 }

@@ -287,7 +287,7 @@ fn root_a_calibration_that_does_not_hold_is_ignored_with_a_message() {
         );
         weir.run();
         assert!(weir.said().contains(word), "{name}: {}", weir.said());
-        let status = weir.ask(&["status"]).done().out;
+        let status = weir.ask(&["status"]).out;
         assert!(
             status.contains("warning: the calibration in") && status.contains(word),
             "{name}: {status}"

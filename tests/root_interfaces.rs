@@ -101,6 +101,63 @@ fn root_each_backend_drops_and_passes() {
     }
 }
 
+/// Issue 13: `why` says that somebody is dropped only where `status` says that
+/// something is.
+#[test]
+fn root_why_agrees_with_status() {
+    if skipped(&RULES) {
+        return;
+    }
+    for backend in ["tcx", "nft"] {
+        let site = Site::new();
+        let away = config(backend).replace("eth0", "wwan9");
+        let weir = Weir::start(&site.host, &away);
+        ban(&weir);
+        weir.ask(&["status"])
+            .says_no(&["NOT PROTECTED: attached to no interface: wwan9 is not there"]);
+        for (config, code, verdict, [dropped, would_drop], words) in [
+            (
+                away,
+                1,
+                "banned-all",
+                [false, true],
+                ["would be dropped", "nothing is: attached to no interface"],
+            ),
+            (
+                format!("observe = true\n{}", config(backend)),
+                0,
+                "observed",
+                [false, true],
+                ["would be dropped", "nothing is: observe = true counts"],
+            ),
+            (
+                config(backend),
+                0,
+                "banned-all",
+                [true, true],
+                ["is dropped", "banned on all ports"],
+            ),
+        ] {
+            weir.configure(&config);
+            weir.ask(&["reload"]).done();
+            for who in ATTACKER {
+                let said = weir.ask(&["why", who]);
+                assert_eq!(said.code, Some(code), "{backend} {config}: {said:?}");
+                for words in words {
+                    assert!(said.out.contains(words), "{backend} {config}: {said:?}");
+                }
+                let why = weir.why(who);
+                assert_eq!(why["verdict"], verdict, "{why}");
+                assert_eq!(why["dropped"], dropped, "{why}");
+                assert_eq!(why["would_drop"], would_drop, "{why}");
+            }
+        }
+        weir.ask(&["allow", "add", "0.0.0.0/0", "--force"]).done();
+        weir.ask(&["status"])
+            .says_no(&["NOT PROTECTED: 0.0.0.0/0 is allowed: no ban"]);
+    }
+}
+
 /// What `status` says first, with a daemon and without; and where a packet that
 /// was dropped came in.
 #[test]
@@ -119,6 +176,8 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
         ));
         weir.run();
         let _server = site.server();
+        weir.ask(&["status"])
+            .says_no(&["NOT PROTECTED: nothing is enabled that bans or denies\n"]);
         ban(&weir);
         let said = weir.ask(&["status"]).out;
         assert!(

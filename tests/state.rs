@@ -273,6 +273,11 @@ fn what_is_too_wide_is_allowed_by_force_only() {
     host.until("the alert", |host| {
         host.alerts().contains("0.0.0.0/0 is allowed")
     });
+    host.done(&["allow", "add", "::/0", "--force"]);
+    host.until("the alert about both", |host| {
+        host.alerts().contains("0.0.0.0/0, ::/0 are allowed")
+    });
+    host.done(&["allow", "del", "::/0"]);
     // It stays, over restarts, for as long as it is true.
     host.end("TERM");
     host.start();
@@ -281,9 +286,21 @@ fn what_is_too_wide_is_allowed_by_force_only() {
     });
     host.done(&["allow", "del", "0.0.0.0/0"]);
     host.until("its end", |host| host.alerts() == "[]");
-    host.configure_only("allow = [\"::/1\"]\n");
-    host.done(&["reload"]);
-    host.until("the configuration's", |host| {
-        host.alerts().contains("::/1 is allowed")
-    });
+    // The file says it as the command does, in check, reload and start alike.
+    host.configure_only("allow = [\n  \"10.0.0.0/8\",\n  \"0.0.0.0/0\",\n  \"::/1\",\n]\n");
+    for verb in ["check", "reload"] {
+        let (code, told) = host.ask(&[verb]);
+        assert_eq!(code, Some(2), "{verb}: {told}");
+        for words in [
+            "weir.toml:7: allow: 0.0.0.0/0 is too wide to be allowed: no ban",
+            "weir.toml:8: allow: ::/1 is too wide",
+        ] {
+            assert!(told.contains(words), "{verb}: {told}");
+        }
+    }
+    host.end("TERM");
+    assert!(
+        host.refuses_to_start()
+            .contains("is too wide to be allowed")
+    );
 }

@@ -1,6 +1,6 @@
 //! `weir unban`
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Answer, Common,
@@ -10,7 +10,9 @@ use super::{
 
 /// Lift the bans of addresses and prefixes
 ///
-/// Exit code 1 if one of them was not banned, 2 if one is no address.
+/// Says what denies one of them still: a wider ban, a list, the geofence. Exit
+/// code 1 if one of them was not banned, 2 if one is no address, or if there is
+/// no such jail.
 #[derive(clap::Args)]
 pub struct Args {
     /// Addresses or prefixes as they were banned; - reads them from standard
@@ -49,14 +51,20 @@ impl Args {
         format!("/v1/bans{subject}?{}", query.join("&"))
     }
 
-    /// How many bans were lifted, or why none.
-    fn unban(&self, client: &Client, subject: Option<&str>) -> anyhow::Result<Result<u64, String>> {
-        Ok(match client.delete(&self.path(subject))? {
+    /// The daemon's answer, or why there was nothing to lift.
+    fn unban(
+        &self,
+        client: &Client,
+        subject: Option<&str>,
+    ) -> anyhow::Result<Result<Value, String>> {
+        let reply = client.delete(&self.path(subject))?;
+        Ok(match reply {
             Reply::Ok(answer) => {
                 show::warning(&answer);
-                Ok(answer["lifted"].as_u64().unwrap_or(0))
+                Ok(answer)
             }
-            Reply::NotFound(why) => Err(why),
+            Reply::NotFound(why) if subject.is_some() => Err(why),
+            Reply::NotFound(why) => anyhow::bail!(why),
         })
     }
 }
@@ -70,10 +78,14 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
             .map(Some)
             .collect(),
     };
-    let (mut lifted, mut errors, mut mistaken) = (0, Vec::new(), false);
+    let (mut lifted, mut still) = (0, Vec::new());
+    let (mut errors, mut mistaken) = (Vec::new(), false);
     for subject in subjects {
         match args.unban(&client, subject.as_deref()) {
-            Ok(Ok(count)) => lifted += count,
+            Ok(Ok(answer)) => {
+                lifted += answer["lifted"].as_u64().unwrap_or(0);
+                still.extend(answer["still"].as_str().map(str::to_owned));
+            }
             Ok(Err(why)) => {
                 if !args.json {
                     show::line(weir_daemon::escape(&why))?;
@@ -92,6 +104,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let is_done = errors.is_empty();
     if args.json {
         let mut answer = json!({ "lifted": lifted });
+        if !still.is_empty() {
+            answer["still"] = json!(still);
+        }
         if !is_done {
             answer["error"] = errors.join("; ").into();
         }
@@ -99,6 +114,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else if is_done || lifted > 0 {
         let bans = if lifted == 1 { "ban" } else { "bans" };
         show::line(format!("{lifted} {bans} lifted"))?;
+        for why in still {
+            show::line(weir_daemon::escape(&why))?;
+        }
     }
     Ok(match (is_done, mistaken) {
         (true, _) => Answer::Done,

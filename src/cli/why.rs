@@ -8,8 +8,9 @@ use super::{Answer, Common, client::quote, show};
 ///
 /// Shows its bans with reason, time and the log lines that led to them, what
 /// exempts it, earlier bans, and failures that are still counted. With
-/// backend = "dry-run", which drops nothing, it says what would be dropped, and
-/// so does the exit code.
+/// backend = "dry-run" and with observe = true, which drop nothing, it says what
+/// would be dropped, and so does the exit code: 0. Where weir should drop and
+/// does not, as `weir status` says with NOT PROTECTED, the exit code is 1.
 #[derive(clap::Args)]
 pub struct Args {
     /// The address
@@ -33,9 +34,11 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else {
         explain(&answer)?;
     }
-    Ok(match answer["would_drop"].as_bool() {
-        Some(true) => Answer::Done,
-        _ => Answer::No,
+    let as_configured = answer["protection"]["state"] == "observing";
+    let is_denied = answer["dropped"] == true || (answer["would_drop"] == true && as_configured);
+    Ok(match is_denied {
+        true => Answer::Done,
+        false => Answer::No,
     })
 }
 
@@ -48,14 +51,14 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         "banned-all" => format!("{address} {is} dropped: banned on all ports"),
         "banned-scope" => format!("{address} {is} dropped on the ports below"),
         "rejected" => format!("{address} {is} rejected: answered at once, and dropped"),
-        "listed" | "fenced" => format!("{address} {is} dropped: see below"),
+        "listed" | "fenced" | "observed" => format!("{address} {is} dropped: see below"),
         "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
-        "observed" => format!("{address} passes: denied, but observe = true only counts"),
         _ => format!("{address} passes: it is not banned"),
     })?;
     if would_only {
-        show::line("  nothing is: backend = \"dry-run\" only decides")?;
+        let why = show::text(&answer["protection"]["why"]);
+        show::line(format!("  nothing is: {why}"))?;
     }
     if let Some(reason) = answer["exempt"]["reason"].as_str() {
         show::line(format!(

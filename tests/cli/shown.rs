@@ -71,6 +71,11 @@ fn the_first_line_of_status_says_whether_the_host_is_protected() {
         (&why["dropped"], &why["would_drop"]),
         (&false.into(), &true.into())
     );
+    assert!(
+        host.weir(&["why", "192.0.2.99"])
+            .out
+            .contains("nothing is: backend = \"dry-run\" decides, and drops nothing"),
+    );
 
     // An alert: exit code 1, with its subject, in JSON as well.
     host.configure("[jail.more]\nfilter = \"sshd\"\npaths = [\"/nonexistent/x.log\"]\n");

@@ -34,7 +34,7 @@ use crate::{
     config::{Config, duration_text},
     decoy::Decoy,
     events::{Event, Events, Kind},
-    exempt::{Exempt, Gatherer, Written},
+    exempt::{Exempt, Gatherer, Written, is_too_wide, too_wide},
     expiry::{Ended, Expiries},
     geo::Geography,
     lists::Lists,
@@ -266,7 +266,7 @@ impl Service {
         let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
         let list = gatherer.gather(config, &allow, Instant::now());
-        self.alert_on_wide(config, &allow);
+        self.alert_on_wide();
         let changed = self.exempt.replace(list, self.lists.current());
         self.allow_written.follow(changed, || {
             let exempt = self.exempt.current();
@@ -283,25 +283,19 @@ impl Service {
 
     /// As long as so much is allowed, it is said: bans, lists and geofence do
     /// nothing for it.
-    fn alert_on_wide(&self, config: &Config, allow: &[AllowEntry]) {
-        let by_hand = allow.iter().map(|entry| entry.prefix);
-        let wide: Vec<String> = config
-            .allow
-            .iter()
-            .chain(by_hand)
-            .filter(|prefix| is_too_wide(*prefix))
-            .map(|prefix| prefix.to_string())
-            .collect();
+    fn alert_on_wide(&self) {
+        let wide = self.allowed_too_wide();
         match wide.is_empty() {
             true => self.alerts.clear(WIDE),
-            false => self.alerts.raise(
-                WIDE,
-                format!(
-                    "{} is allowed: no ban, list or geofence holds for it; take it back with weir allow del, or from allow in the configuration",
-                    wide.join(", ")
-                ),
-            ),
+            false => self.alerts.raise(WIDE, answers::allowed_in_vain(&wide)),
         }
+    }
+
+    /// What `allow add --force` allowed; the configuration cannot.
+    fn allowed_too_wide(&self) -> Vec<Prefix> {
+        let allow = self.allow_entries();
+        let allowed = allow.iter().map(|entry| entry.prefix);
+        allowed.filter(|prefix| is_too_wide(*prefix)).collect()
     }
 
     /// The hot path: bans decided by jails. In force first, then remembered
@@ -583,11 +577,9 @@ impl Service {
             })
             .collect();
         if matching.is_empty() {
-            let hint = match self.backend.entries_for(prefix.addr())?.first() {
-                Some(wider) => format!("{subject} itself is not banned, but {} is", wider.subject),
-                None => format!("{subject} is not banned"),
-            };
-            return Err(Refusal::NotFound(hint));
+            return Err(Refusal::NotFound(
+                self.why_not_lifted(subject, producer, scope)?,
+            ));
         }
         let saved = self.store.remember_now(
             matching
@@ -606,18 +598,68 @@ impl Service {
         for entry in &lifted {
             self.tell_end(entry.subject, &entry.policy, "lifted by hand");
         }
-        Ok(Done::new(
-            Lifted {
-                lifted: lifted.len(),
-            },
-            saved,
-        ))
+        let lifted = Lifted {
+            lifted: lifted.len(),
+            still: self.still_denied(subject)?,
+        };
+        Ok(Done::new(lifted, saved))
+    }
+
+    /// Why no ban of this subject is lifted: it has none, or not such a one.
+    fn why_not_lifted(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<String, Refusal> {
+        let entries = self.backend.entries_for(subject.prefix().addr())?;
+        let (own, others): (Vec<_>, Vec<_>) = entries.iter().partition(|e| e.subject == subject);
+        if let Some(own) = own.first() {
+            let (mut asked, policy) = (String::new(), &own.policy);
+            if let Some(producer) = producer.filter(|p| **p != policy.producer) {
+                asked.push_str(&format!(" {}", by(producer)));
+            }
+            if let Some(scope) = scope.filter(|s| **s != policy.scope) {
+                asked.push_str(&format!(" on {scope}"));
+            }
+            return Ok(format!("{}, not{asked}", in_words(own)));
+        }
+        Ok(match others.first() {
+            Some(wider) => format!("{subject} itself is not banned, but {} is", wider.subject),
+            None => format!("{subject} is not banned"),
+        })
+    }
+
+    /// What denies this subject although a ban of it was lifted.
+    fn still_denied(&self, subject: Subject) -> Result<Option<String>, Refusal> {
+        let prefix = subject.prefix();
+        if self.exempt.current().covering(subject).is_some() {
+            return Ok(None);
+        }
+        let entries = self.backend.entries_for(prefix.addr())?;
+        let mut holding = entries.iter().filter(|e| e.subject.prefix().covers(prefix));
+        if let Some(entry) = holding.next() {
+            return Ok(Some(format!(
+                "{subject} is still denied: {}",
+                in_words(entry)
+            )));
+        }
+        let denied = match prefix.is_host() {
+            true => self.denies(prefix.addr()),
+            false => None,
+        };
+        Ok(denied.map(|denied| format!("{subject} is still denied: {denied}")))
     }
 
     /// Lifts every ban, or every one of a producer.
     pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
         let mut entries = self.backend.entries()?;
         entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
+        if let Some(Producer::Jail(jail)) = producer
+            && entries.is_empty()
+        {
+            self.is_a_jail(jail)?;
+        }
         let changes = match producer {
             None => vec![Change::UnbanAll],
             Some(_) => entries
@@ -644,7 +686,8 @@ impl Service {
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
         tracing::info!("all {lifted} bans{of} lifted by hand");
-        Ok(Done::new(Lifted { lifted }, saved))
+        let still = None;
+        Ok(Done::new(Lifted { lifted, still }, saved))
     }
 
     /// Allows a prefix from now on: durable, then in force. `force`: even one
@@ -652,9 +695,8 @@ impl Service {
     pub fn allow(&self, prefix: &str, note: String, force: bool) -> Result<Done<Allowed>, Refusal> {
         let prefix: Prefix = prefix.parse()?;
         if is_too_wide(prefix) && !force {
-            return Err(Refusal::Malformed(format!(
-                "{prefix} is too wide to be allowed: no ban, list or geofence would hold for it; allowed are IPv4 /{WIDEST_V4} and IPv6 /{WIDEST_V6} and longer ones, or --force",
-            )));
+            let why = too_wide(prefix);
+            return Err(Refusal::Malformed(format!("{why}, or --force")));
         }
         if note.len() > MAX_REASON {
             return Err(Refusal::Malformed(format!(
@@ -714,19 +756,27 @@ impl Service {
 
 /// The alert of [`is_too_wide`].
 const WIDE: &str = "allow-wide";
-/// Wider prefixes than the largest that anybody was ever given are allowed by
-/// mistake.
-const WIDEST_V4: u8 = 8;
-const WIDEST_V6: u8 = 16;
 
-/// Is so much of all addresses in it that weir would do nothing?
-fn is_too_wide(prefix: Prefix) -> bool {
-    match prefix.addr() {
-        IpAddr::V4(_) => prefix.bits() < WIDEST_V4,
-        // Unique local addresses are all in fc00::/7.
-        IpAddr::V6(addr) => {
-            prefix.bits() < WIDEST_V6 && !(addr.is_unique_local() && prefix.bits() >= 7)
-        }
+/// A ban in words.
+fn in_words(entry: &Entry) -> String {
+    let policy = &entry.policy;
+    format!(
+        "{} is banned {} on {}",
+        entry.subject,
+        by(&policy.producer),
+        policy.scope
+    )
+}
+
+/// Who bans, in words.
+fn by(producer: &Producer) -> String {
+    match producer {
+        Producer::Manual => "by hand".to_owned(),
+        Producer::Jail(name) => format!("by jail {name}"),
+        Producer::Watch(name) => format!("by watch {name}"),
+        Producer::List(name) => format!("by list {name}"),
+        Producer::Decoy => "by a decoy port".to_owned(),
+        Producer::Geofence => "by the geofence".to_owned(),
     }
 }
 

@@ -22,7 +22,10 @@ use super::{
     reader::{At, Document, Part, Section},
     ring, sink, watch,
 };
-use crate::store::KeepHistory;
+use crate::{
+    exempt::{is_too_wide, too_wide},
+    store::KeepHistory,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -40,11 +43,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
     enforcement.advice = advice::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
-    let allow: PrefixSet = root
-        .parsed_list::<Prefix>("allow", "a list of prefixes such as \"192.0.2.0/24\"")
-        .unwrap_or_default()
-        .into_iter()
-        .collect();
+    let allow = allow(&mut root);
     let keep_history = KeepHistory {
         time: root
             .duration("keep_history", DAY..=YEARS)
@@ -86,14 +85,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     );
     root.finish();
 
-    let idle = jails.is_empty() && watches.is_empty() && decoy.is_none();
-    if idle && geofence.is_none() && lists.is_empty() {
-        warnings.push(
-            "nothing is enabled that bans or denies: only bans made by hand are enforced"
-                .to_owned(),
-        );
-    }
-    document.finish(Config {
+    let mut config = Config {
         file: files[0].file.clone(),
         enforcement,
         state_dir,
@@ -112,7 +104,32 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         watches,
         sinks,
         warnings,
-    })
+    };
+    if config.denies_nothing() {
+        config.warnings.push(
+            "nothing is enabled that bans or denies: only bans made by hand are enforced"
+                .to_owned(),
+        );
+    }
+    document.finish(config)
+}
+
+/// Who is exempt: as much as `weir allow add` takes without --force.
+fn allow(root: &mut Section<'_, '_>) -> PrefixSet {
+    let list = root.list("allow", "a list of prefixes such as \"192.0.2.0/24\"");
+    let mut allow = PrefixSet::default();
+    for At { value, line } in list.map(|at| at.value).unwrap_or_default() {
+        match value.parse::<Prefix>() {
+            Ok(prefix) if is_too_wide(prefix) => {
+                root.error(line, format!("allow: {}", too_wide(prefix)));
+            }
+            Ok(prefix) => {
+                allow.insert(prefix);
+            }
+            Err(error) => root.error(line, format!("allow: {error}")),
+        }
+    }
+    allow
 }
 
 /// `IFNAMSIZ` of linux/if.h, less the NUL.

@@ -196,6 +196,15 @@ impl Config {
         check::check(&reader::Part::all(files), host)
     }
 
+    /// Is nothing enabled that bans or denies?
+    pub fn denies_nothing(&self) -> bool {
+        self.jails.is_empty()
+            && self.watches.is_empty()
+            && self.decoy.is_none()
+            && self.geofence.is_none()
+            && !self.lists.iter().any(|l| l.action == ListAction::Deny)
+    }
+
     /// The keys whose change only a restart can carry out.
     pub fn restart_needed(&self, new: &Self) -> Vec<&'static str> {
         let (a, b) = (&self.enforcement, &new.enforcement);

@@ -95,6 +95,9 @@ impl<T: Serialize> Done<T> {
 pub struct Lifted {
     /// Entries.
     pub lifted: usize,
+    /// What denies the subject still, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub still: Option<String>,
 }
 
 /// Which prefix was allowed, or no longer is.
@@ -111,8 +114,11 @@ pub struct Why {
     pub address: IpAddr,
     /// Are its packets dropped?
     pub dropped: bool,
-    /// Would they be, by a backend that drops? With `dry-run` nothing is.
+    /// Would they be, where weir is attached and drops? With `dry-run`, with
+    /// `observe` and where it is attached to no interface nothing is.
     pub would_drop: bool,
+    /// Is anything dropped on this host?
+    pub protection: Protection,
     /// The exit by which they leave, as counted.
     pub verdict: Reason,
     /// The exemption that holds it.
@@ -206,7 +212,7 @@ pub enum State {
     Protected,
     /// What is denied is counted, or only listed, and passes: as configured.
     Observing,
-    /// Packets come in where nothing is dropped, which nobody asked for.
+    /// Nothing is dropped, or not what should be, which nobody asked for.
     NotProtected,
 }
 
@@ -260,6 +266,35 @@ impl Protection {
         };
         said(State::Protected, why)
     }
+
+    /// The same, unless nothing is enabled that would be dropped, or so much is
+    /// allowed that little is.
+    pub(super) fn unless(self, is_idle: bool, wide: &[Prefix]) -> Self {
+        let why = match (self.state, wide) {
+            (State::Protected, []) if is_idle => {
+                "nothing is enabled that bans or denies".to_owned()
+            }
+            (State::Protected, [_, ..]) => allowed_in_vain(wide),
+            _ => return self,
+        };
+        Self {
+            state: State::NotProtected,
+            why,
+        }
+    }
+}
+
+/// What allowing so much means.
+pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
+    let names: Vec<_> = wide.iter().map(Prefix::to_string).collect();
+    let (are, them) = match wide {
+        [_] => ("is", "it"),
+        _ => ("are", "them"),
+    };
+    format!(
+        "{} {are} allowed: no ban, list or geofence holds for {them}; take {them} back with weir allow del",
+        names.join(", ")
+    )
 }
 
 /// The whole picture.
@@ -371,6 +406,24 @@ mod tests {
             let said = Protection::of(backend, observe, &attachments);
             assert_eq!(said.state, state, "{}", said.why);
             assert!(said.why.contains(why), "{}", said.why);
+
+            // Where nothing is denied, or everybody is allowed, it is not.
+            assert_eq!(said.clone().unless(false, &[]), said);
+            let wide: Vec<Prefix> = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+            for (is_idle, wide, words) in [
+                (true, &[][..], "nothing is enabled that bans or denies"),
+                (false, &wide[..1], "0.0.0.0/0 is allowed: no ban"),
+                (false, &wide[..], "0.0.0.0/0, ::/0 are allowed: no ban"),
+            ] {
+                let but = said.clone().unless(is_idle, wide);
+                match state {
+                    State::Protected => {
+                        assert_eq!(but.state, State::NotProtected);
+                        assert!(but.why.starts_with(words), "{}", but.why);
+                    }
+                    _ => assert_eq!(but, said),
+                }
+            }
         }
     }
 }

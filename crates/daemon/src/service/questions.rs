@@ -9,13 +9,14 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{
-    Action, Producer, Protocol,
+    Action, Producer, Protocol, Reason,
     verdict::{Asked, decide},
 };
 use weir_enforce::{Entry, Feature};
 
 use super::{
-    Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, Status, Tracked, Why,
+    Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State, Status,
+    Tracked, Why,
 };
 use crate::{
     config::duration_text,
@@ -32,17 +33,28 @@ impl Service {
         if let Some(jail) = jail {
             let producer = Producer::Jail(jail.to_owned());
             entries.retain(|e| e.policy.producer == producer);
-            let config = self.config();
-            if entries.is_empty() && !config.jails.iter().any(|known| known.name == jail) {
-                let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
-                return Err(Refusal::NotFound(format!(
-                    "there is no jail {jail:?}; enabled are: {}",
-                    names.join(", ")
-                )));
+            if entries.is_empty() {
+                self.is_a_jail(jail)?;
             }
         }
         entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
         Ok(entries)
+    }
+
+    /// Is a jail of this name enabled?
+    pub(super) fn is_a_jail(&self, jail: &str) -> Result<(), Refusal> {
+        let config = self.config();
+        if config.jails.iter().any(|known| known.name == jail) {
+            return Ok(());
+        }
+        let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
+        Err(Refusal::NotFound(format!(
+            "there is no jail {jail:?}; enabled are: {}",
+            match names.as_slice() {
+                [] => "none".to_owned(),
+                names => names.join(", "),
+            }
+        )))
     }
 
     /// Bans with their explanations.
@@ -83,10 +95,12 @@ impl Service {
             false => (&e.policy.scope, Action::Drop),
         });
         let verdict = decide(bans, &asked);
+        let protection = self.protection();
         Ok(Why {
             address: addr,
-            dropped: verdict.is_drop() && self.backend.name() != "dry-run",
-            would_drop: verdict.is_drop(),
+            dropped: verdict.is_drop() && protection.state == State::Protected,
+            would_drop: verdict.is_drop() || verdict == Reason::Observed,
+            protection,
             verdict,
             exempt,
             bans: self.explain(entries),
@@ -198,16 +212,24 @@ impl Service {
         }
     }
 
+    /// Is what is denied dropped?
+    fn protection(&self) -> Protection {
+        Protection::of(
+            self.backend.name(),
+            self.config().enforcement.observe,
+            &self.backend.attachments(),
+        )
+    }
+
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
         let config = self.config();
         let attachments = self.backend.attachments();
+        let usage = self.backend.usage();
+        let is_idle = config.denies_nothing() && usage.bans == 0 && usage.wide == 0;
+        let protection = self.protection().unless(is_idle, &self.allowed_too_wide());
         Ok(Status {
-            protection: Protection::of(
-                self.backend.name(),
-                config.enforcement.observe,
-                &attachments,
-            ),
+            protection,
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             since: self.started.0,
@@ -220,7 +242,7 @@ impl Service {
             decoy: self.decoy.status(self)?,
             attachments,
             usage: Filled {
-                entries: self.backend.usage(),
+                entries: usage,
                 map_bytes: self.backend.memory(),
             },
             counters: self.backend.counters()?,
