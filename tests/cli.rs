@@ -248,6 +248,66 @@ fn a_log_line_becomes_a_ban_that_is_explained() {
 }
 
 #[test]
+fn a_daemon_that_does_not_answer_is_named() {
+    let mut host = Host::started();
+    let pid = host.daemon.as_ref().unwrap().id();
+    host.signal("STOP");
+    let status = host.weir(&["status"]);
+    assert_eq!(status.code, 2, "{}", status.out);
+    assert!(
+        status.out.starts_with(&format!(
+            "NO ANSWER: the daemon (pid {pid}) does not answer: it is stopped (kill -CONT {pid})"
+        )),
+        "{}",
+        status.out
+    );
+    assert!(status.err.contains("does not answer"), "{}", status.err);
+    let json = host.weir(&["status", "--json"]).json();
+    assert_eq!(json["protection"]["state"], "unknown");
+    host.signal("CONT");
+    host.until("an answer", |h| h.weir(&["status"]).code == 0);
+}
+
+/// Nobody may write into it, and every verb reads its configuration.
+#[test]
+fn a_fifo_is_no_configuration_and_nobody_waits_for_it() {
+    let host = Host::new();
+    let fifo = |path: PathBuf| {
+        let made = Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    fs::create_dir(host.path("conf.d")).unwrap();
+    fifo(host.path("conf.d/a.toml"));
+    fifo(host.path("fifo"));
+    for config in [host.path("weir.toml"), host.path("fifo")] {
+        for verb in ["check", "status", "daemon"] {
+            let mut child = Command::new(WEIR)
+                .arg("--config")
+                .arg(&config)
+                .arg(verb)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let deadline = Instant::now() + DEADLINE;
+            while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // Nothing to one that has ended.
+            let _ = child.kill();
+            let answer = Answer::from(child.wait_with_output().unwrap());
+            // It ended by itself.
+            assert_ne!(answer.code, -1, "{config:?} {verb}: {}", answer.err);
+            if verb != "status" {
+                assert_eq!(answer.code, 2, "{config:?} {verb}: {}", answer.err);
+                let said = answer.out + &answer.err;
+                assert!(said.contains("it is no regular file"), "{verb}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn bans_by_hand() {
     let host = Host::started();
     let ban = host.weir(&[
@@ -847,6 +907,8 @@ fn check_names_every_mistake() {
 
 #[test]
 fn filters_are_tried_on_lines() {
+    let list = Host::new().weir(&["filter", "list", "--json"]).json();
+    assert_eq!(list["filters"][0]["from"], "built in", "{list}");
     let host = Host::new();
     let dir = host.path("etc/filter.d");
     fs::create_dir_all(&dir).unwrap();
@@ -972,15 +1034,17 @@ fn help_man_pages_and_completions_come_from_one_definition() {
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let host = Host::started();
-    let mut child = host
-        .command(&["allow", "list"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let answer: Answer = child.wait_with_output().unwrap().into();
-    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+    for verb in [["allow", "list"], ["completions", "bash"]] {
+        let mut child = host
+            .command(&verb)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let answer: Answer = child.wait_with_output().unwrap().into();
+        assert_eq!((answer.code, answer.err.as_str()), (0, ""), "{verb:?}");
+    }
     // And without a daemon, the error says what to look at.
     let alone = Host::new().weir(&["status"]);
     assert!(

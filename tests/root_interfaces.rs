@@ -592,8 +592,10 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
             weir.configure(&format!(
                 "interfaces = [\"{device}\"]\nbackend = \"{backend}\"\n"
             ));
-            weir.fails()
-                .refused(&[&format!("interface {device} carries no Ethernet frames")]);
+            let words = format!("interface {device} carries no Ethernet frames");
+            weir.ask(&["check"])
+                .says_no(&["problem: interfaces: ", &words]);
+            weir.fails().refused(&[&words]);
             assert!(!weir.pins().join("current").exists());
         }
     }

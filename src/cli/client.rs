@@ -1,7 +1,12 @@
 //! Speaks to the daemon: HTTP/1.1 over its unix socket, one connection per
 //! request.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -10,8 +15,13 @@ use hyper::{Method, Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 
+use super::complain;
+
 /// An answer must have begun within this time: a ban waits for the disk.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Whoever waits longer than this is told so; for one that is stopped nobody
+/// waits longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The daemon behind one socket.
 pub struct Client {
@@ -27,6 +37,18 @@ impl std::fmt::Display for Unreachable {
         f.write_str(&self.0)
     }
 }
+
+/// The daemon is there and does not answer: in the chain of an error.
+#[derive(Debug)]
+pub struct Silent(pub String);
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Silent {}
 
 /// The daemon's own words for why it did not do something.
 #[derive(Debug)]
@@ -120,21 +142,9 @@ impl Client {
         let socket = self.socket.display();
         let stream = match tokio::net::UnixStream::connect(&self.socket).await {
             Ok(stream) => stream,
-            Err(error) => {
-                let why = format!(
-                    "cannot reach the daemon at {socket} (is it running? are you root, or in the socket's group?)"
-                );
-                let nobody = matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-                );
-                let error = anyhow::Error::new(error);
-                return Err(match nobody {
-                    true => error.context(Unreachable(why)),
-                    false => error.context(why),
-                });
-            }
+            Err(error) => return Err(unreachable(&self.socket, error)),
         };
+        let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .with_context(|| format!("speaking to the daemon at {socket}"))?;
@@ -147,13 +157,63 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .context("this cannot be asked")?;
-        tokio::time::timeout(ANSWER_WITHIN, sender.send_request(request))
-            .await
-            .with_context(|| format!("the daemon at {socket} does not answer"))?
+        answer_of(peer, sender.send_request(request))
+            .await?
             .with_context(|| {
                 format!("the daemon at {socket} closed the connection (only root and the socket's group may ask)")
             })
     }
+}
+
+/// Why the daemon cannot be reached, and what to do.
+fn unreachable(socket: &Path, error: io::Error) -> anyhow::Error {
+    let (kind, error) = (error.kind(), anyhow::Error::new(error));
+    let socket = socket.display();
+    match kind {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => error.context(Unreachable(
+            format!("cannot reach the daemon at {socket}: it is not running"),
+        )),
+        io::ErrorKind::PermissionDenied => error.context(format!(
+            "cannot reach the daemon at {socket}: be root, or in the socket's group"
+        )),
+        _ => error.context(format!("cannot reach the daemon at {socket}")),
+    }
+}
+
+/// What the daemon of this process answers, if it does so in time.
+async fn answer_of<T>(peer: Option<i32>, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+    let mut answer = pin!(answer);
+    if let Ok(answer) = tokio::time::timeout(PATIENCE, &mut answer).await {
+        return Ok(answer);
+    }
+    // Of a process outside of this one's PID namespace there is no number.
+    let peer = peer.filter(|pid| *pid > 0);
+    let daemon = match peer {
+        Some(pid) => format!("the daemon (pid {pid})"),
+        None => "the daemon".to_owned(),
+    };
+    if let Some(pid) = peer.filter(|pid| is_stopped(*pid)) {
+        let why = format!("{daemon} does not answer: it is stopped (kill -CONT {pid})");
+        return Err(Silent(why).into());
+    }
+    complain(&anyhow::anyhow!(
+        "{daemon} has not answered for {}s; waiting",
+        PATIENCE.as_secs()
+    ));
+    tokio::time::timeout(ANSWER_WITHIN - PATIENCE, answer)
+        .await
+        .map_err(|_| {
+            let seconds = ANSWER_WITHIN.as_secs();
+            Silent(format!("{daemon} has not answered for {seconds}s")).into()
+        })
+}
+
+/// Was this process stopped by a signal, or by a debugger?
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the state is in parentheses, and may hold some.
+    let (_, state) = stat.rsplit_once(") ").unwrap_or_default();
+    state.starts_with(['T', 't'])
 }
 
 async fn read(response: hyper::Response<Incoming>) -> anyhow::Result<Value> {
@@ -193,4 +253,33 @@ pub fn quote(text: &str) -> String {
         }
     }
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_reach_the_daemon_is_told_what_to_do() {
+        for (kind, words, is_dead) in [
+            (io::ErrorKind::NotFound, "it is not running", true),
+            (io::ErrorKind::ConnectionRefused, "it is not running", true),
+            (
+                io::ErrorKind::PermissionDenied,
+                "be root, or in the socket's group",
+                false,
+            ),
+            (io::ErrorKind::WouldBlock, "cannot reach the daemon", false),
+        ] {
+            let error = unreachable(Path::new("/run/weir.sock"), kind.into());
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!(error.is::<Unreachable>(), is_dead, "{error}");
+        }
+    }
+
+    #[test]
+    fn who_runs_is_not_stopped() {
+        assert!(!is_stopped(std::process::id().try_into().unwrap()));
+        assert!(!is_stopped(-1));
+    }
 }

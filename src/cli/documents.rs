@@ -1,7 +1,7 @@
 //! Man pages and shell completions, made from the definition of the verbs.
 
 use std::{
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -55,7 +55,10 @@ fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
 }
 
 pub fn completions(args: &CompletionArgs) -> anyhow::Result<Answer> {
-    clap_complete::generate(args.shell, &mut offered(), "weir", &mut io::stdout());
+    // The generator panics where its reader has gone away.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut offered(), "weir", &mut script);
+    io::stdout().write_all(&script)?;
     Ok(Answer::Done)
 }
 

@@ -33,7 +33,11 @@ pub enum Verb {
     /// (with --json the objects say so).
     Test(Test),
     /// List the filters that weir brings and those of the configuration
-    List,
+    List {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -103,18 +107,30 @@ impl Missed {
 pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
     match verb {
         Verb::Test(test) => run_test(common, test),
-        Verb::List => list(common),
+        Verb::List { json } => list(common, *json),
     }
 }
 
-fn list(common: &Common) -> anyhow::Result<Answer> {
-    for name in Filter::builtin_names() {
-        super::show::line(format!("{name} (built in)"))?;
-    }
+fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
+    let built_in = Filter::builtin_names().iter();
+    let mut filters: Vec<_> = built_in
+        .map(|name| ((*name).to_owned(), "built in".to_owned()))
+        .collect();
     if common.config.exists() {
-        for name in Config::load(&common.config)?.filters.keys() {
-            super::show::line(format!("{} ({})", escape(name), common.config.display()))?;
-        }
+        let file = common.config.display();
+        let own = Config::load(&common.config)?.filters;
+        filters.extend(own.into_keys().map(|name| (name, file.to_string())));
+    }
+    if as_json {
+        let filters: Vec<_> = filters
+            .iter()
+            .map(|(name, from)| json!({ "name": name, "from": from }))
+            .collect();
+        super::show::json(&json!({ "filters": filters }))?;
+        return Ok(Answer::Done);
+    }
+    for (name, from) in filters {
+        super::show::line(format!("{} ({})", escape(&name), escape(&from)))?;
     }
     Ok(Answer::Done)
 }

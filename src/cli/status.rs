@@ -19,8 +19,9 @@ use super::{
 ///
 /// The first line says PROTECTED, OBSERVING (nothing is dropped, as configured)
 /// or NOT PROTECTED, and why; alerts follow. Exit code 1 if there is an alert or
-/// the host is not protected; 2 if the daemon does not answer: what it left in
-/// the kernel goes on dropping, and is named. With a jail: only that jail.
+/// the host is not protected; 2 if the daemon does not run, or does not answer
+/// (NO ANSWER): what it left in the kernel goes on dropping, and is named. With a
+/// jail: only that jail.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only this jail
@@ -35,7 +36,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         Ok(reply) => reply.ok()?,
         Err(error) => {
             if error.downcast_ref::<client::Unreachable>().is_some() {
-                without_daemon(common, args.json)?;
+                without_daemon(common, args.json, None)?;
+            } else if let Some(silent) = error.downcast_ref::<client::Silent>() {
+                without_daemon(common, args.json, Some(silent))?;
             }
             return Err(error);
         }
@@ -68,31 +71,45 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     })
 }
 
-/// What holds although nobody answers: bans and lists stay in the kernel.
-fn without_daemon(common: &Common, as_json: bool) -> anyhow::Result<()> {
+/// What holds although nobody answers: bans and lists stay in the kernel. Without
+/// a daemon nobody bans; whether one that is silent does nobody knows.
+fn without_daemon(
+    common: &Common,
+    as_json: bool,
+    silent: Option<&client::Silent>,
+) -> anyhow::Result<()> {
+    let (state, word, daemon, others) = match silent {
+        Some(client::Silent(why)) => ("unknown", "NO ANSWER", why.as_str(), ""),
+        None => (
+            "not-protected",
+            "NOT PROTECTED",
+            "the daemon does not run",
+            ", and bans nobody else",
+        ),
+    };
     // A configuration that says nothing is no reason not to look.
     let (pin_root, name) = config::place_of(&common.config)
         .unwrap_or_else(|_| (DEFAULT_ROOT.into(), "default".to_owned()));
     let left = switch::left_in_kernel(&pin_root, &name);
     let why = match left.as_slice() {
         [] if instance::is_root() => {
-            "the daemon does not run, and nothing of weir is in the kernel".to_owned()
+            format!("{daemon}, and nothing of weir is in the kernel")
         }
-        [] => "the daemon does not run; what it left in the kernel only root can see".to_owned(),
+        [] => format!("{daemon}; what it left in the kernel only root can see"),
         left => format!(
-            "the daemon does not run; instance {name:?} goes on dropping what it had banned ({}), and bans nobody else",
+            "{daemon}; instance {name:?} goes on dropping what it had banned ({}){others}",
             left.join(", ")
         ),
     };
     if as_json {
         show::json(&json!({
-            "protection": { "state": "not-protected", "why": why },
+            "protection": { "state": state, "why": why },
             "instance": name,
             "left_in_kernel": left,
         }))?;
     } else {
         let rest = format!(": {}", weir_daemon::escape(&why));
-        headline(Tone::Bad, "NOT PROTECTED", &rest)?;
+        headline(Tone::Bad, word, &rest)?;
     }
     Ok(())
 }

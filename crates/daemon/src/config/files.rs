@@ -10,6 +10,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
@@ -87,15 +88,25 @@ fn beside(main: &Path, directory: &str) -> Result<Vec<PathBuf>, ConfigErrors> {
     Ok(files)
 }
 
-fn text(file: &Path) -> Result<String, ConfigErrors> {
-    let wrong = |error: io::Error| whole(file, format!("cannot read: {error}"));
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(wrong)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(whole(file, format!("longer than {MAX_BYTES} bytes")));
+/// What a file holds. A FIFO is not waited for.
+pub(super) fn bytes(file: &Path) -> io::Result<Vec<u8>> {
+    let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    let kind = fs::metadata(file)?.file_type();
+    if kind.is_fifo() || kind.is_socket() {
+        return wrong("it is no regular file");
     }
+    let mut bytes = Vec::new();
+    File::open(file)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > MAX_BYTES {
+        true => wrong(&format!("it is longer than {MAX_BYTES} bytes")),
+        false => Ok(bytes),
+    }
+}
+
+fn text(file: &Path) -> Result<String, ConfigErrors> {
+    let bytes = bytes(file).map_err(|error| whole(file, format!("cannot read: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let before = &error.as_bytes()[..at];
@@ -208,12 +219,12 @@ mod tests {
             (
                 "conf.d/a.toml",
                 "[jail.sshd]\n",
-                "conf.d/a.toml:1: jail.sshd is in line 4 already",
+                "conf.d/a.toml:1: jail.sshd is in {dir}/weir.toml:4 already",
             ),
             (
                 "conf.d/a.toml",
                 "\nbackend = \"xdp\"\n",
-                "conf.d/a.toml:2: backend is in line 1 already",
+                "conf.d/a.toml:2: backend is in {dir}/weir.toml:1 already",
             ),
             (
                 "conf.d/a.toml",
@@ -238,7 +249,17 @@ mod tests {
             (
                 "jail.d/sshd.toml",
                 "max_retry = 3\n",
-                "jail.d/sshd.toml:1: jail.sshd is in line 4 already",
+                "jail.d/sshd.toml:1: jail.sshd is in {dir}/weir.toml:4 already",
+            ),
+            (
+                "jail.d/own.toml",
+                "filter = \"sshd\"\nobserve = true\n",
+                "own.toml:2: unknown key \"observe\" in [jail.own]; allowed: enabled",
+            ),
+            (
+                "jail.d/own.toml",
+                "filter = \"sshd\"\nobserve = true\n",
+                "; it is a top-level key: write it above the first [table] of {dir}/weir.toml",
             ),
         ] {
             let dir = directory(&[("weir.toml", MAIN_TEXT), (file, text)]);
@@ -246,7 +267,8 @@ mod tests {
                 .map(drop)
                 .expect_err(text)
                 .to_string();
-            assert!(error.contains(said), "{file} {text:?}: {error}");
+            let said = said.replace("{dir}", &dir.path().display().to_string());
+            assert!(error.contains(&said), "{file} {text:?}: {error}");
         }
         let dir = directory(&[("weir.toml", MAIN_TEXT)]);
         fs::create_dir(dir.path().join("jail.d")).unwrap();

@@ -17,6 +17,7 @@ pub(crate) mod program;
 mod reader;
 mod ring;
 mod sink;
+mod suggestion;
 mod trial;
 mod watch;
 
@@ -299,15 +300,16 @@ pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
     let main = files::main_file(file);
     let mut tables = Vec::new();
     for file in std::iter::once(main.clone()).chain(files::fragments(&main)) {
-        let text = match std::fs::read_to_string(&file) {
+        let text = match files::bytes(&file) {
             Err(error)
                 if error.kind() == std::io::ErrorKind::NotFound
                     && file == Path::new(DEFAULT_PATH) =>
             {
-                String::new()
+                Vec::new()
             }
             text => text.map_err(|e| files::whole(&file, format!("cannot read: {e}")))?,
         };
+        let text = String::from_utf8(text).map_err(|e| files::whole(&file, e.to_string()))?;
         let table = text.parse::<toml::Table>();
         tables.push(table.map_err(|e| files::whole(&file, e.message().to_owned()))?);
     }
@@ -330,7 +332,7 @@ pub fn socket_of(file: &Path) -> Option<PathBuf> {
 }
 
 fn socket_in(file: &Path) -> Option<PathBuf> {
-    let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
+    let text = String::from_utf8_lossy(&files::bytes(file).ok()?).into_owned();
     let named = |text: &str| {
         let table: toml::Table = text.parse().ok()?;
         Some(PathBuf::from(table.get("socket")?.as_str()?))

@@ -16,6 +16,8 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+use super::suggestion::suggestion;
+
 /// One mistake in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -172,10 +174,11 @@ impl<'i> Document<'i> {
     }
 
     fn twice(&self, again: Range<usize>, before: Range<usize>, name: &str) {
-        let place = self.place(self.line(before));
+        let (file, line) = self.file_and_line(self.line(before));
+        let file = file.display();
         self.error(
             self.line(again),
-            format!("{name} is in {place} already; allowed: in one of the files"),
+            format!("{name} is in {file}:{line} already; allowed: in one of the files"),
         );
     }
 
@@ -593,10 +596,16 @@ impl<'d, 'i> Section<'d, 'i> {
             self.error(
                 self.document.line(key.span()),
                 format!(
-                    "unknown key {:?}{}; allowed: {}",
+                    "unknown key {:?}{}; allowed: {}{}",
                     key.get_ref(),
                     self.of(),
-                    self.known.join(", ")
+                    self.known.join(", "),
+                    suggestion(
+                        key.get_ref(),
+                        &self.name,
+                        &self.known,
+                        &self.document.files[0].file
+                    )
                 ),
             );
         }

@@ -71,6 +71,27 @@ fn errors(text: &str) -> String {
     check(text).expect_err(text).to_string()
 }
 
+/// A key of the top level below a table is named as such: the list is whole.
+#[test]
+fn the_keys_of_the_top_level_are_known() {
+    let told = errors("nonsense = 1");
+    let (_, allowed) = told.split_once("allowed: ").unwrap();
+    let tables = [
+        "decoy", "filter", "geofence", "jail", "list", "lockout", "sink", "watch",
+    ];
+    let mut keys: Vec<_> = allowed.split(", ").collect();
+    keys.retain(|key| !tables.contains(key));
+    keys.sort_unstable();
+    assert_eq!(keys, super::suggestion::TOP_LEVEL);
+    let told = errors("[jail.sshd]\nobserve = true");
+    assert!(
+        told.contains("weir.toml:2: unknown key \"observe\" in [jail.sshd]; allowed: enabled")
+            && told.contains("write it above the first [table] of weir.toml"),
+        "{told}"
+    );
+    assert!(errors("interface = []").ends_with("; did you mean interfaces?"));
+}
+
 #[test]
 fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
     // (the file, what the message must contain)

@@ -9,6 +9,7 @@ use std::{
 };
 
 use caps::{CapSet, Capability};
+use weir_enforce::kernel::check_interface;
 
 use super::Config;
 use crate::{geo, instance::is_root};
@@ -32,8 +33,14 @@ pub fn trial(config: &Config) -> Vec<String> {
     if let Some(dir) = config.socket.parent() {
         writable("socket", dir, &mut found);
     }
-    if config.enforcement.backend.is_bpf() {
-        pins(&config.enforcement.pin_root, &mut found);
+    let enforcement = &config.enforcement;
+    if enforcement.backend.is_bpf() {
+        pins(&enforcement.pin_root, &mut found);
+    }
+    for name in &enforcement.interfaces {
+        if let Err(error) = check_interface(name, enforcement.backend) {
+            found.push(format!("interfaces: {error}"));
+        }
     }
     found
 }

@@ -41,7 +41,7 @@ use weir_kernel::{
 pub use weir_kernel::link::Hook;
 pub use weir_kernel::pins::{DEFAULT_ROOT, mount_bpffs};
 
-use crate::choice::WITHOUT_ANSWERS;
+use crate::choice::{Choice, WITHOUT_ANSWERS};
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
     Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
@@ -109,6 +109,15 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
             .map_err(|e| weir_kernel::Error::new("draw a random seed", std::io::Error::other(e)))?;
     }
     Ok(seed)
+}
+
+/// Can a backend protect the interface of this name, once it is there? Changes
+/// nothing.
+///
+/// # Errors
+/// The hook is not for an interface of its kind, as [`open`] says.
+pub fn check_interface(name: &str, backend: Choice) -> Result<(), Error> {
+    Interface::check(name, backend.hook())
 }
 
 /// Loads the packet path, or takes over what an earlier daemon left; attaches

@@ -1,0 +1,91 @@
+//! What somebody meant who wrote a key that is not there.
+
+use std::path::Path;
+
+/// The keys above the first table: TOML gives those below it to the table.
+pub(super) const TOP_LEVEL: [&str; 13] = [
+    "allow",
+    "backend",
+    "history_mb",
+    "instance",
+    "interfaces",
+    "ipv4_length",
+    "keep_history",
+    "max_bans",
+    "observe",
+    "pin_root",
+    "prefer",
+    "socket",
+    "state_dir",
+];
+
+/// What to add to the message about an unknown key. `table`: none for the top
+/// of the file.
+pub(super) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) -> String {
+    if !table.is_empty() && TOP_LEVEL.contains(&key) {
+        let main = main.display();
+        return format!("; it is a top-level key: write it above the first [table] of {main}");
+    }
+    let near = known
+        .iter()
+        .map(|known| (distance(key, known), known))
+        .filter(|(distance, known)| {
+            *distance <= 2.min(key.len().min(known.len()) / 3)
+                || (key.len() >= 4 && known.contains(key))
+        })
+        .min();
+    match near {
+        Some((_, known)) => format!("; did you mean {known}?"),
+        None => String::new(),
+    }
+}
+
+/// Letters to add, leave out, change or swap with their neighbour that make one
+/// word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        rows.rotate_left(1);
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = changed.min(rows[1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[0][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows[2] = row;
+    }
+    rows[2][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_suggested_that_is_near() {
+        let known = ["max_retry", "ban_time", "find_time", "grace", "url"];
+        let main = Path::new("/etc/weir/weir.toml");
+        for (key, meant) in [
+            ("max_retyr", "; did you mean max_retry?"),
+            ("maxretry", "; did you mean max_retry?"),
+            ("retry", "; did you mean max_retry?"),
+            ("bantime", "; did you mean ban_time?"),
+            ("grcae", "; did you mean grace?"),
+            ("ulr", "; did you mean url?"),
+            ("u", ""),
+            ("nonsense", ""),
+            ("", ""),
+            ("é", ""),
+        ] {
+            assert_eq!(suggestion(key, "jail.a", &known, main), meant, "{key}");
+        }
+        let above =
+            "; it is a top-level key: write it above the first [table] of /etc/weir/weir.toml";
+        assert_eq!(suggestion("observe", "jail.a", &known, main), above);
+        assert_eq!(suggestion("observe", "", &known, main), "");
+    }
+}
