@@ -56,9 +56,9 @@ impl AllowList {
             let (family, key) = trie_key(prefix);
             keys[family].push(key);
         }
-        for (map, mut keys) in self.tries.iter().zip(keys) {
+        for (mut map, mut keys) in self.tries.iter().zip(keys) {
             keys.sort_unstable();
-            write_trie(map, &keys, wanted)?;
+            write_trie(&mut map, &keys, wanted)?;
         }
         for (index, word) in bits.into_iter().enumerate() {
             self.hint.store(index, word);
@@ -67,9 +67,34 @@ impl AllowList {
     }
 }
 
+/// What [`write_trie`] writes to.
+trait Trie {
+    fn held(&self) -> Vec<Vec<u8>>;
+    fn put(&mut self, key: &[u8]) -> Result<()>;
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
+}
+
+impl Trie for &MapHandle {
+    fn held(&self) -> Vec<Vec<u8>> {
+        self.keys().collect()
+    }
+
+    fn put(&mut self, key: &[u8]) -> Result<()> {
+        self.update(key, &[1], MapFlags::ANY)
+            .context(|| match prefix_of(key) {
+                Some(prefix) => format!("allow {prefix}"),
+                None => "allow a prefix".into(),
+            })
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        MapCore::delete(*self, key).context(|| "take a prefix off the allow list".into())
+    }
+}
+
 /// `keys`: those of `wanted`, sorted.
-fn write_trie(map: &MapHandle, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<()> {
-    let mut held: Vec<Vec<u8>> = map.keys().collect();
+fn write_trie(trie: &mut impl Trie, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<()> {
+    let mut held = trie.held();
     held.sort_unstable();
     let stale = held.iter().filter(|key| keys.binary_search(key).is_err());
     // What overlaps a wanted prefix goes last: who was and stays allowed by
@@ -81,11 +106,9 @@ fn write_trie(map: &MapHandle, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<(
     };
     let (mut covered, leaving): (Vec<_>, Vec<_>) =
         stale.partition(|key| prefix_of(key).is_some_and(overlaps));
-    let delete = |key: &Vec<u8>| {
-        map.delete(key)
-            .context(|| "take a prefix off the allow list".into())
-    };
-    leaving.into_iter().try_for_each(delete)?;
+    for key in leaving {
+        trie.delete(key)?;
+    }
     let mut new: Vec<&Vec<u8>> = keys
         .iter()
         .filter(|key| held.binary_search(key).is_err())
@@ -93,22 +116,17 @@ fn write_trie(map: &MapHandle, keys: &[Vec<u8>], wanted: &PrefixSet) -> Result<(
     // The widest first: they cover what must make room.
     new.sort_unstable_by_key(|key| prefix_of(key).map(Prefix::bits));
     for key in new {
-        let put = || {
-            map.update(key, &[1], MapFlags::ANY)
-                .context(|| match prefix_of(key) {
-                    Some(prefix) => format!("allow {prefix}"),
-                    None => "allow a prefix".into(),
-                })
-        };
-        if let Err(full) = put() {
+        if let Err(full) = trie.put(key) {
             if covered.is_empty() {
                 return Err(full);
             }
-            covered.drain(..).try_for_each(delete)?;
-            put()?;
+            for key in covered.drain(..) {
+                trie.delete(key)?;
+            }
+            trie.put(key)?;
         }
     }
-    covered.into_iter().try_for_each(delete)
+    covered.into_iter().try_for_each(|key| trie.delete(key))
 }
 
 /// The way back from [`trie_key`].
@@ -175,6 +193,101 @@ mod tests {
             IpAddr::V6(a) => {
                 let upper = (a.to_bits() >> 96) as u32;
                 65_536 + ((upper ^ upper >> 16) & 0xffff) as usize
+            }
+        }
+    }
+
+    /// A trie with room for so many, which watches over some addresses.
+    struct Watched {
+        keys: std::collections::BTreeSet<Vec<u8>>,
+        most: usize,
+        allowed: Vec<IpAddr>,
+    }
+
+    impl Watched {
+        fn look(&self) {
+            for addr in &self.allowed {
+                let covers = |key: &Vec<u8>| {
+                    let host = Prefix::host(*addr);
+                    prefix_of(key).is_some_and(|prefix| prefix.covers(host))
+                };
+                assert!(self.keys.iter().any(covers), "{addr} is let down");
+            }
+        }
+    }
+
+    impl Trie for Watched {
+        fn held(&self) -> Vec<Vec<u8>> {
+            self.keys.iter().cloned().collect()
+        }
+
+        fn put(&mut self, key: &[u8]) -> Result<()> {
+            if self.keys.len() >= self.most && !self.keys.contains(key) {
+                let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+                return Err(crate::Error::new("allow a prefix", full));
+            }
+            self.keys.insert(key.to_vec());
+            self.look();
+            Ok(())
+        }
+
+        fn delete(&mut self, key: &[u8]) -> Result<()> {
+            assert!(self.keys.remove(key));
+            self.look();
+            Ok(())
+        }
+    }
+
+    /// From one list to the next and back, with room and with none to spare.
+    #[test]
+    fn who_was_and_stays_allowed_is_so_all_the_time() {
+        for (before, after, addresses) in [
+            // Narrowed, widened, and both beside one another.
+            (
+                &["10.1.0.0/16"][..],
+                &["10.1.2.0/24"][..],
+                &["10.1.2.3"][..],
+            ),
+            (
+                &["2001:db8::/32"],
+                &["2001:db8:7::/48", "2001:db8:9::9"],
+                &["2001:db8:7::7", "2001:db8:9::9"],
+            ),
+            (
+                &["10.1.0.0/16", "10.2.2.2", "10.2.2.3"],
+                &["10.1.7.7", "10.2.0.0/16", "10.3.3.3"],
+                &["10.1.7.7", "10.2.2.2", "10.2.2.3"],
+            ),
+            (
+                &["10.0.0.0/8", "10.1.0.0/16", "192.0.2.1"],
+                &["10.1.2.3", "192.0.2.0/24", "198.51.100.1"],
+                &["10.1.2.3", "192.0.2.1"],
+            ),
+            (&["0.0.0.0/0"], &["203.0.113.5"], &["203.0.113.5"]),
+        ] {
+            let set = |all: &[&str]| -> PrefixSet {
+                all.iter().map(|p| p.parse().expect("a prefix")).collect()
+            };
+            let sorted = |set: &PrefixSet| {
+                let mut keys: Vec<_> = set.iter().map(|p| trie_key(p).1).collect();
+                keys.sort_unstable();
+                keys
+            };
+            for (before, after) in [(before, after), (after, before)] {
+                let (before, after) = (set(before), set(after));
+                let (old, new) = (sorted(&before), sorted(&after));
+                // Without room for both, what overlaps has to go first.
+                for most in [old.len().max(new.len()), old.len() + new.len()] {
+                    let ample = most == old.len() + new.len();
+                    let watched = addresses.iter().filter(|_| ample);
+                    let mut trie = Watched {
+                        keys: old.iter().cloned().collect(),
+                        most,
+                        allowed: watched.map(|a| a.parse().expect("an address")).collect(),
+                    };
+                    write_trie(&mut trie, &new, &after).expect("there is room");
+                    assert!(trie.keys.iter().eq(&new));
+                }
             }
         }
     }
