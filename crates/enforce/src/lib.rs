@@ -67,6 +67,9 @@ pub enum Error {
     /// One subject has more bans at once than its places in the table.
     #[error("{0} has too many different bans at once: lift some, or ban all ports")]
     Crowded(Subject),
+    /// The table is as full as it should be, and a larger one cannot be made.
+    #[error("cannot make the ban table larger: {0}; tried again within a minute")]
+    Growth(String),
     /// nftables or ipset refused, or the program that talks to them.
     #[error("{what}: {source}")]
     System {

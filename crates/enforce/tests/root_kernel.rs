@@ -214,6 +214,126 @@ fn root_the_cap_is_kept_within_a_producer() {
     );
 }
 
+/// At the cap all of the table is read for bans that are over when one can be, not
+/// for each insertion.
+#[test]
+fn root_insertions_at_the_cap_read_the_table_when_a_ban_can_be_over() {
+    let instance = Instance::new("passes", 100);
+    let backend = instance.open();
+    for n in 0..100 {
+        backend.insert(&[entry(n, jail("a"), 3600)]).unwrap();
+    }
+    for n in 100..200 {
+        let done = backend.insert(&[entry(n, jail("a"), 3600)]).unwrap();
+        assert_eq!((done.new, done.evicted.len()), (1, 1));
+        backend
+            .insert(&[entry(n, jail("other"), 3600)])
+            .unwrap_err();
+    }
+    assert_eq!(
+        backend.work().expiry_passes,
+        1,
+        "of 200 insertions at the cap"
+    );
+
+    // One ban is soon over, and its place is another's: nobody has to go.
+    backend.remove(subject(150), None, None).unwrap();
+    let short = entry(500, jail("short"), 2);
+    backend.insert(std::slice::from_ref(&short)).unwrap();
+    let over = Instant::now() + Duration::from_secs(20);
+    while !backend
+        .entries_for(short.subject.prefix().addr())
+        .unwrap()
+        .is_empty()
+    {
+        assert!(Instant::now() < over, "a ban of two seconds does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = backend.insert(&[entry(501, jail("other"), 3600)]).unwrap();
+    assert_eq!((done.new, done.evicted.len()), (1, 0));
+    assert_eq!(backend.work().expiry_passes, 2);
+    assert_eq!(backend.usage().bans, 100);
+}
+
+/// Runs a test in a process of its own, for it changes what all of a process has;
+/// true there.
+fn is_alone(name: &str) -> bool {
+    if std::env::var_os("WEIR_TEST_ALONE").is_some() {
+        return true;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env("WEIR_TEST_ALONE", "1")
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{child:?}");
+    false
+}
+
+/// Tables that cannot grow, here for want of descriptors: the attempts become rarer,
+/// each maintenance tells why, and what is over makes room all the same.
+#[test]
+fn root_a_growth_that_fails_waits_and_says_so() {
+    if !is_alone("root_a_growth_that_fails_waits_and_says_so") {
+        return;
+    }
+    const BANS: u32 = 9_000;
+    const SHORT: u32 = 100;
+    let instance = Instance::new("backoff", 100_000);
+    let backend = instance.open();
+    // More than the first tables are made for, and fewer than are a bulk.
+    let all: Vec<_> = (0..BANS)
+        .map(|n| entry(2 * n, jail("a"), if n < SHORT { 2 } else { 3600 }))
+        .collect();
+    for some in all.chunks(500) {
+        backend.insert(some).unwrap();
+    }
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(3),
+        ..before
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    let begun = Instant::now();
+    let failing = loop {
+        let failed = backend.maintain();
+        let swept = backend.usage().bans == (BANS - SHORT) as usize;
+        let waited = begun.elapsed() > Duration::from_secs(20);
+        if failed.is_ok() || swept || waited {
+            break failed.map(|()| swept).map_err(|error| (error, swept));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let (attempts, elapsed) = (backend.work().growths, begun.elapsed());
+    // As many as wait for a larger table go in as there is room for.
+    let more = (20_000..25_000)
+        .map(|n| entry(2 * n, jail("b"), 3600))
+        .collect::<Vec<_>>();
+    let bulk = backend.insert(&more);
+    setrlimit(Resource::Nofile, before).unwrap();
+    let (error, swept) = failing.unwrap_err();
+    assert!(matches!(error, Error::Growth(_)), "{error}");
+    assert!(swept, "bans that are over stay while the table cannot grow");
+    assert!(
+        attempts <= 2 + elapsed.as_secs(),
+        "{attempts} attempts in {elapsed:?}"
+    );
+    let done = match bulk {
+        Ok(done) => done,
+        Err(ended) => ended.done,
+    };
+    assert!(done.new > 500, "{done:?}");
+    let until = Instant::now() + Duration::from_secs(90);
+    while let Err(error) = backend.maintain() {
+        assert!(matches!(error, Error::Growth(_)), "{error}");
+        assert!(Instant::now() < until, "it never grows again: {error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let usage = backend.usage();
+    assert_eq!(usage.bans, (BANS - SHORT) as usize + done.new);
+    assert_eq!(usage.generation, 2);
+}
+
 /// Evictions at the cap beside changes of generation. Each of them wants the
 /// other's lock, so threads that took them in two orders waited for ever.
 #[test]
@@ -422,6 +542,13 @@ fn root_policy_numbers_are_given_out_again() {
         }
     }
     let refused = refused.expect("there are no more numbers than that");
+    // Not looked for again while no ban goes.
+    let scans = backend.work().policy_scans;
+    for _ in 0..20 {
+        let error = backend.insert(std::slice::from_ref(&refused)).unwrap_err();
+        assert!(matches!(error.error, Error::Policies(_)), "{error}");
+    }
+    assert_eq!(backend.work().policy_scans, scans);
     backend.remove(subject(2000), None, None).unwrap();
     backend.insert(std::slice::from_ref(&refused)).unwrap();
     check(&backend);
@@ -663,14 +790,7 @@ fn programs_on(interface: &str) -> usize {
 /// own, for the limit on descriptors is all of a process's.
 #[test]
 fn root_a_reject_that_cannot_be_loaded_drops() {
-    const NAME: &str = "root_a_reject_that_cannot_be_loaded_drops";
-    if std::env::var_os("WEIR_TEST_ALONE").is_none() {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([NAME, "--exact", "--nocapture"])
-            .env("WEIR_TEST_ALONE", "1")
-            .output()
-            .unwrap();
-        assert!(child.status.success(), "{child:?}");
+    if !is_alone("root_a_reject_that_cannot_be_loaded_drops") {
         return;
     }
     let instance = Instance::new("answers", 1000);

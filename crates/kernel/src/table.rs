@@ -569,11 +569,15 @@ impl BanTable {
         }
     }
 
-    /// Lifts what is over, and frees nothing yet: may be called at any time.
-    pub fn expire(&self, now: u64) -> usize {
-        let mut expired = 0;
+    /// Lifts what is over, and frees nothing yet: may be called at any time. How
+    /// many were, and the earliest end of those that it saw and are not.
+    pub fn expire(&self, now: u64) -> (usize, u64) {
+        let (mut expired, mut next) = (0, NEVER);
         self.each_word(|live, words, word_at, word| {
-            if word >> POLICY_BITS <= now && words.replace(word_at, word, 0) {
+            let expiry = word >> POLICY_BITS;
+            if expiry > now {
+                next = next.min(expiry);
+            } else if words.replace(word_at, word, 0) {
                 expired += 1;
                 live.fetch_sub(1, Ordering::Relaxed);
             }
@@ -581,7 +585,7 @@ impl BanTable {
         if expired > 0 {
             self.stale.store(true, Ordering::Relaxed);
         }
-        expired
+        (expired, next)
     }
 
     /// Moves every expiry by this many jiffies, after time that jiffies did

@@ -1,15 +1,15 @@
 //! Interfaces: which hook each gets, links of an earlier daemon, and an
 //! interface that goes and comes back. Another program is never displaced.
 
-use std::{fs, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 use weir_kernel::{
     Generation,
     device::{self, Device},
     link::{self, Hook, Link},
-    pins,
 };
 
+use super::link_pins::{attached_to, pin_of, pinned, remove_link, remove_pin, rename_pin};
 use crate::{
     Attachment, Error,
     calibration::{self, Advice},
@@ -30,6 +30,8 @@ pub(super) struct Interface {
     state: Option<Attached>,
     /// The twin on egress, while there is a class stage.
     egress: Option<Attached>,
+    /// The configured name that this device has already: see [`super::same_device`].
+    same_as: Option<String>,
     note: String,
 }
 
@@ -99,8 +101,27 @@ impl Interface {
             renamed: None,
             state: None,
             egress: None,
+            same_as: None,
             note: String::new(),
         }
+    }
+
+    /// Says whether another configured name has this device.
+    pub(super) fn set_same_as(
+        &mut self,
+        other: Option<String>,
+        links: &std::path::Path,
+    ) -> Result<(), Error> {
+        if let Some(other) = &other {
+            self.note = format!("the same device as {other}, which is protected once");
+            if self.state.is_some() {
+                self.detach(links)?;
+            }
+        } else if self.same_as.is_some() {
+            self.note = AWAY.to_owned();
+        }
+        self.same_as = other;
+        Ok(())
     }
 
     /// Can weir protect an interface of this name, once it is there? The check
@@ -143,7 +164,12 @@ impl Interface {
 
     /// Is this the interface with that number, under another name?
     pub(super) fn was(&self, index: u32) -> bool {
-        self.state.as_ref().is_some_and(|a| a.ifindex == index)
+        self.index() == Some(index)
+    }
+
+    /// The number of the device that weir is attached to.
+    pub(super) fn index(&self) -> Option<u32> {
+        self.state.as_ref().map(|attached| attached.ifindex)
     }
 
     /// The device keeps the name that it was given.
@@ -168,6 +194,9 @@ impl Interface {
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<(), Error> {
+        if self.same_as.is_some() {
+            return Ok(());
+        }
         let Some(device) = self.device(wanted, links)? else {
             self.note = AWAY.to_owned();
             return Ok(());
@@ -422,6 +451,9 @@ impl Interface {
         generation: &Generation,
         links: &std::path::Path,
     ) -> Result<bool, Error> {
+        if self.same_as.is_some() {
+            return Ok(false);
+        }
         let index = Device::find(&self.name).map(|d| d.index).ok();
         if let Some(attached) = &self.state {
             let renamed = match index {
@@ -510,6 +542,11 @@ impl Interface {
         (attached.hook == Hook::Netfilter).then_some(attached.ifindex)
     }
 
+    /// The configured name that has this device already.
+    pub(super) fn same_as(&self) -> Option<&String> {
+        self.same_as.as_ref()
+    }
+
     pub(super) fn hook(&self) -> Option<Hook> {
         self.state.as_ref().map(|a| a.hook)
     }
@@ -535,97 +572,6 @@ impl Interface {
 fn end(link: Option<Link>) {
     if let Some(link) = link {
         link.detach();
-    }
-}
-
-/// The number of the interface that what is pinned under this name is attached
-/// to; `None` when it is gone.
-fn attached_to(name: &str, links: &std::path::Path) -> Option<u32> {
-    let indices = pinned(links, name).into_iter().filter_map(|(_, pin)| {
-        let (index, _) = Link::open(&pin).ok()?.target().ok()?;
-        (index != 0).then_some(index)
-    });
-    indices.into_iter().next()
-}
-
-/// What an earlier daemon attached to a device that has one of these names by
-/// now is known by that name from here on.
-pub(super) fn follow_names(names: &[String], links: &std::path::Path) -> Result<(), Error> {
-    for (name, hook, pin) in all_pinned(links) {
-        if names.contains(&name) {
-            continue;
-        }
-        let Ok((index, _)) = Link::open(&pin).and_then(|link| link.target()) else {
-            continue;
-        };
-        if let Some(now) = device::name_of(index).filter(|now| names.contains(now)) {
-            rename_pin(&pin, &pin_of(links, &now, hook))?;
-        }
-    }
-    Ok(())
-}
-
-/// The interfaces that something is attached to, by their names now.
-pub(super) fn attached(links: &std::path::Path) -> Vec<String> {
-    let mut names: Vec<_> = all_pinned(links)
-        .into_iter()
-        .filter_map(|(_, _, pin)| device::name_of(Link::open(&pin).ok()?.target().ok()?.0))
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// Pins of this interface's links.
-fn pinned(links: &std::path::Path, name: &str) -> Vec<(Hook, PathBuf)> {
-    all_pinned(links)
-        .into_iter()
-        .filter(|(n, _, _)| n == name)
-        .map(|(_, h, p)| (h, p))
-        .collect()
-}
-
-/// Pins of all links: interface name, hook, path.
-pub(super) fn all_pinned(links: &std::path::Path) -> Vec<(String, Hook, PathBuf)> {
-    let Ok(entries) = fs::read_dir(links) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let name = pins::unescape(entry.file_name().to_str()?)?;
-            let (name, hook) = name.rsplit_once('@')?;
-            Some((name.to_owned(), Hook::from_name(hook)?, entry.path()))
-        })
-        .collect()
-}
-
-/// Where the attachment of an interface to a hook is pinned.
-fn pin_of(links: &std::path::Path, name: &str, hook: Hook) -> PathBuf {
-    links.join(pins::escape(&format!("{name}@{}", hook.name())))
-}
-
-/// Ends the attachment that is pinned there, if any is.
-pub(super) fn remove_link(pin: &std::path::Path) -> Result<(), Error> {
-    if let Ok(link) = Link::open(pin) {
-        link.detach();
-    }
-    remove_pin(pin)
-}
-
-fn rename_pin(from: &std::path::Path, to: &std::path::Path) -> Result<(), Error> {
-    fs::rename(from, to).map_err(|e| {
-        let what = format!("rename the pin {} to {}", from.display(), to.display());
-        weir_kernel::Error::new(what, e).into()
-    })
-}
-
-fn remove_pin(pin: &std::path::Path) -> Result<(), Error> {
-    match fs::remove_file(pin) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(weir_kernel::Error::new(format!("unpin {}", pin.display()), e).into())
-        }
-        _ => Ok(()),
     }
 }
 

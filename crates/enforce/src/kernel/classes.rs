@@ -90,6 +90,7 @@ impl Kernel {
             }
         }
         *self.classes() = Some(classes.clone());
+        self.note_left(1);
         Ok(())
     }
 

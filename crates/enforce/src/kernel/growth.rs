@@ -11,7 +11,7 @@ use weir_kernel::{
     ClassImage, Generation, Geometry, Key, Options, Placed, fault, generation::rejects_supported,
 };
 
-use super::{Kernel, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
+use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};
 
 /// Room that tables have at least, short and long keys: 0.7 MiB.
@@ -112,7 +112,17 @@ impl Kernel {
         {
             return Err(Error::Full(self.settings().max_bans));
         }
-        self.next_generation(&mut maintenance, wanted)
+        self.grow(&mut maintenance, wanted)
+    }
+
+    /// Makes larger tables, unless the last attempt failed a moment ago.
+    fn grow(&self, maintenance: &mut Maintenance<'_>, wanted: Geometry) -> Result<(), Error> {
+        if let Some(error) = maintenance.growth.waiting(Instant::now()) {
+            return Err(error);
+        }
+        WorkCounts::count(&self.work.growths);
+        self.next_generation(maintenance, wanted)
+            .map_err(|error| maintenance.growth.failed(&error, Instant::now()))
     }
 
     /// Doubles what insertions found fuller than it is made for.
@@ -138,11 +148,12 @@ impl Kernel {
             self.crowded.store(false, Ordering::Relaxed);
             return Ok(());
         }
-        self.next_generation(maintenance, wanted)
+        self.grow(maintenance, wanted)
     }
 
-    /// Makes room for a bulk insertion at once instead of by doubling.
-    pub(super) fn reserve(&self, entries: &[Entry]) -> Result<(), Error> {
+    /// Makes room for a bulk insertion at once instead of by doubling. Where that
+    /// fails, as many go in as there is room for.
+    pub(super) fn reserve(&self, entries: &[Entry]) {
         let (mut short, mut long) = (0, 0);
         for entry in entries {
             match self.key(entry.subject) {
@@ -160,10 +171,11 @@ impl Kernel {
             )
         };
         let wanted = self.room_for(geometry, filled.0 + short, filled.1 + long);
-        if !is_larger(wanted, geometry) {
-            return Ok(());
+        if is_larger(wanted, geometry)
+            && let Err(error) = self.grow(&mut maintenance, wanted)
+        {
+            tracing::debug!("{} bans at once: {error}", entries.len());
         }
-        self.next_generation(&mut maintenance, wanted)
     }
 
     /// New maps, seed and program, filled while every write goes to both;
@@ -233,6 +245,7 @@ impl Kernel {
         fault::point("growth-before-unpin");
         self.instance.remove_generation(old.number)?;
         maintenance.begin_anew();
+        self.next_expiry.forget();
         self.crowded.store(false, Ordering::Relaxed);
         // One that came while links were switched has the earlier program.
         self.link_current()

@@ -1,12 +1,15 @@
 //! Entries in and out of the tables that are there; when those are full, who
 //! goes or what must grow.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use weir_core::Producer;
 use weir_kernel::{Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES};
 
-use super::{Kernel, maintenance::Maintenance};
+use super::{Kernel, WorkCounts, maintenance::Maintenance, next_expiry::Noting};
 use crate::{Entry, Error, Inserted, Policy};
 
 /// Entries inserted under one read lock: a switch of generations waits at most
@@ -18,6 +21,10 @@ const BULK: usize = 4096;
 const SHARE: usize = 1 << 15;
 /// Entries whose places are read ahead together.
 const WARM: usize = 16;
+
+/// At the cap, bans that are over are looked for at most this often, unless
+/// there is nobody else to go.
+const EXPIRE_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a run of insertions ended.
 enum Stop {
@@ -44,6 +51,7 @@ impl Kernel {
         // What the table allows for, not what it will once `follow_suspend` has
         // noticed a sleep: that moves every entry, these among them.
         let suspended = tables.current.suspended();
+        let mut ends = Noting::new(&self.next_expiry);
         for (n, entry) in entries.iter().enumerate() {
             if n == WARM {
                 fault::point("insert-mid-run");
@@ -95,6 +103,7 @@ impl Kernel {
                 Placed::Replaced => done.replaced += 1,
                 Placed::NoRoom => return Ok((n, Stop::NoRoom(tables.current.number))),
             }
+            ends.note(expiry);
             if let Some(next) = &tables.next {
                 // Room is ample there; were it not, the copy would find out
                 // and the generation be given up.
@@ -113,7 +122,7 @@ impl Kernel {
     pub(super) fn insert_all(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
         self.prepare_answers(entries);
         if entries.len() > BULK {
-            self.reserve(entries)?;
+            self.reserve(entries);
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let writers = (entries.len() / SHARE).min(cores);
@@ -157,10 +166,8 @@ impl Kernel {
                 match stop {
                     Stop::Done => {}
                     Stop::AtCap(max_bans) => {
-                        if self.expire() == 0 {
-                            done.evicted
-                                .push(self.evict(&rest[0].policy.producer, max_bans)?);
-                        }
+                        let producer = &rest[0].policy.producer;
+                        done.evicted.extend(self.make_room(producer, max_bans)?);
                     }
                     Stop::AtWideCap => {
                         self.make_room_wide(&rest[0].policy.producer, done)?;
@@ -214,30 +221,63 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lifts what is over in all tables; how many in the current one.
-    fn expire(&self) -> usize {
-        let _alone = self.maintenance.lock();
-        let tables = self.tables();
-        if let Some(next) = &tables.next {
-            next.table.expire(self.clock.now());
+    /// Makes room at the cap for a ban of this producer; returns whom it evicted
+    /// for it, if that was necessary.
+    fn make_room(&self, producer: &Producer, max_bans: usize) -> Result<Option<Entry>, Error> {
+        let mut maintenance = self.maintenance.lock();
+        let (short, long) = self.tables().current.table.filled();
+        if short + long < max_bans {
+            return Ok(None); // somebody else has made room
         }
-        tables.current.table.expire(self.clock.now())
+        let is_recent = |at: Instant| at.elapsed() < EXPIRE_AFTER;
+        if !maintenance.expired.is_some_and(is_recent) && self.expire(&mut maintenance) > 0 {
+            return Ok(None);
+        }
+        match self.evict(&mut maintenance, producer, max_bans) {
+            Err(Error::Full(_)) if self.expire(&mut maintenance) > 0 => Ok(None),
+            outcome => outcome,
+        }
     }
 
-    fn evict(&self, producer: &Producer, max_bans: usize) -> Result<Entry, Error> {
+    /// Lifts what is over in all tables; how many in the current one. Where
+    /// nothing can be over, nothing is read.
+    fn expire(&self, maintenance: &mut Maintenance<'_>) -> usize {
+        let now = self.clock.now();
+        if !self.next_expiry.is_due(now) {
+            return 0;
+        }
+        maintenance.expired = Some(Instant::now());
+        WorkCounts::count(&self.work.expiry_passes);
+        let tables = self.tables();
+        if let Some(next) = &tables.next {
+            next.table.expire(now);
+        }
+        let gone = self.next_expiry.after(|| tables.current.table.expire(now));
+        self.note_left(gone);
+        gone
+    }
+
+    fn evict(
+        &self,
+        maintenance: &mut Maintenance<'_>,
+        producer: &Producer,
+        max_bans: usize,
+    ) -> Result<Option<Entry>, Error> {
         if *producer == Producer::Manual {
             return Err(Error::Full(max_bans));
         }
-        let mut maintenance = self.maintenance.lock();
         let numbers = self.policies.numbers(|p| p.producer == *producer);
         let victim =
             maintenance
                 .eviction
                 .next(producer, &numbers, max_bans, &self.tables().current.table);
         let slot = victim.ok_or(Error::Full(max_bans))?;
-        self.lift(&maintenance, slot.key, |policy| policy == slot.policy);
+        self.lift(maintenance, slot.key, |policy| policy == slot.policy);
+        if slot.expiry <= self.clock.now() {
+            return Ok(None); // it was over
+        }
         self.evicted.fetch_add(1, Ordering::Relaxed);
-        self.entry(slot).ok_or(Error::Full(max_bans))
+        self.entry(slot).map(Some).ok_or(Error::Full(max_bans))
     }
 
     pub(super) fn lift(
@@ -250,6 +290,8 @@ impl Kernel {
         if let Some(next) = &tables.next {
             next.table.remove(key, &which);
         }
-        tables.current.table.remove(key, &which)
+        let lifted = tables.current.table.remove(key, &which);
+        self.note_left(lifted.len());
+        lifted
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use super::eviction::Eviction;
+use super::{eviction::Eviction, growth_backoff::GrowthBackoff};
 
 /// See the file's head.
 #[derive(Default)]
@@ -29,6 +29,11 @@ pub(super) struct Progress {
     pub(super) overflow: usize,
     pub(super) last_rebuild: Option<Instant>,
     pub(super) eviction: Eviction,
+    pub(super) growth: GrowthBackoff,
+    /// When all of the table was last read for bans that are over.
+    pub(super) expired: Option<Instant>,
+    /// The last scan for policy numbers found all of them in use.
+    pub(super) no_number: bool,
     /// When the tables were made, if this daemon made them.
     pub(super) made: Option<Instant>,
 }

@@ -13,12 +13,17 @@ mod classes;
 mod decoy;
 mod eviction;
 mod growth;
+mod growth_backoff;
 mod insertion;
+mod link_pins;
 mod maintenance;
 mod netfilter;
+mod next_expiry;
 mod policies;
+mod same_device;
 pub(crate) mod watch;
 mod wide;
+mod work;
 
 use std::{
     net::IpAddr,
@@ -49,7 +54,10 @@ use crate::{
 use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
 use maintenance::{Maintenance, MaintenanceLock};
+use next_expiry::NextExpiry;
 use policies::Policies;
+pub use work::Work;
+use work::WorkCounts;
 
 /// Where and how to enforce.
 #[derive(Debug, Clone)]
@@ -84,6 +92,10 @@ pub struct Kernel {
     events: Mutex<EventReader>,
     evicted: AtomicU64,
     overflow: AtomicU64,
+    next_expiry: NextExpiry,
+    /// A ban or a class has gone since numbers were last looked for.
+    numbers_left: AtomicBool,
+    work: WorkCounts,
     crowded: AtomicBool,
     attached: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
@@ -176,9 +188,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
             next: None,
         }),
         interfaces: Mutex::new(
-            config
-                .settings
-                .interfaces
+            same_device::unique(&config.settings.interfaces)
                 .iter()
                 .map(|name| Interface::new(name))
                 .collect(),
@@ -187,6 +197,9 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         maintenance: MaintenanceLock::default(),
         evicted: AtomicU64::new(0),
         overflow: AtomicU64::new(0),
+        next_expiry: NextExpiry::default(),
+        numbers_left: AtomicBool::new(false),
+        work: WorkCounts::default(),
         crowded: AtomicBool::new(false),
         attached: AtomicBool::new(false),
         classes: Mutex::default(),
@@ -253,7 +266,7 @@ pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
 /// now.
 pub(crate) fn attached(pin_root: &Path, instance: &str) -> Vec<String> {
     let pins = pin_root.join(weir_kernel::pins::escape(instance));
-    attach::attached(&pins.join("links"))
+    link_pins::attached(&pins.join("links"))
 }
 
 /// The instances that have pins here.
@@ -280,8 +293,8 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
     }
     let instance = InstanceDir::open(pin_root, instance)?;
     let mut interfaces = Vec::new();
-    for (name, hook, pin) in attach::all_pinned(&instance.links()) {
-        attach::remove_link(&pin)?;
+    for (name, hook, pin) in link_pins::all_pinned(&instance.links()) {
+        link_pins::remove_link(&pin)?;
         interfaces.push(format!("{name} ({})", hook.name()));
     }
     instance.remove()?;
@@ -352,6 +365,7 @@ impl Kernel {
             generation.table.shift_expiries(-jiffies);
             generation.set_suspended(suspended)?;
         }
+        self.next_expiry.forget();
         self.wide().shift_expiries(-jiffies)?;
         Ok(())
     }
@@ -362,14 +376,15 @@ impl Kernel {
         let links = self.instance.links();
         let mut interfaces = self.interfaces();
         let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
-        attach::follow_names(&names, &links)?;
+        link_pins::follow_names(&names, &links)?;
+        same_device::find(interfaces.iter_mut(), &links)?;
         for interface in interfaces.iter_mut() {
             interface.attach(hook, &advice, &tables.current, &links)?;
             fault::point("attach-between-interfaces");
         }
-        for (name, _, pin) in attach::all_pinned(&links) {
+        for (name, _, pin) in link_pins::all_pinned(&links) {
             if !interfaces.iter().any(|i| i.name == name) {
-                attach::remove_link(&pin)?;
+                link_pins::remove_link(&pin)?;
             }
         }
         self.name_interfaces(&tables, &interfaces);
@@ -391,20 +406,27 @@ impl Kernel {
             let Ok(device) = Device::find(name) else {
                 continue;
             };
-            if let Some(renamed) = interfaces.iter_mut().find(|i| i.was(device.index)) {
+            let keeps_its_name = |i: &Interface| {
+                let named = Device::find(&i.name).is_ok_and(|d| d.index == device.index);
+                named && settings.interfaces.contains(&i.name)
+            };
+            let mut others = interfaces.iter_mut();
+            if let Some(renamed) = others.find(|i| i.was(device.index) && !keeps_its_name(i)) {
                 renamed.take_name(name, &links)?;
             }
         }
-        for name in &settings.interfaces {
+        let is_known = |name: &&String| interfaces.iter().any(|i| i.name == **name);
+        let names = same_device::unique(&settings.interfaces);
+        let new = names.iter().filter(|name| !is_known(name));
+        added.extend(new.map(|name| Interface::new(name)));
+        let stays = |i: &&mut Interface| names.contains(&i.name);
+        let staying = interfaces.iter_mut().filter(stays);
+        same_device::find(staying.chain(&mut added), &links)?;
+        for name in &names {
             let (hook, advice) = (settings.backend.hook(), &settings.advice);
-            let attached = match interfaces.iter_mut().find(|i| i.name == *name) {
-                Some(known) => known.attach(hook, advice, &tables.current, &links),
-                None => {
-                    added.push(Interface::new(name));
-                    let new = added.last_mut().expect("just pushed");
-                    new.attach(hook, advice, &tables.current, &links)
-                }
-            };
+            let mut all = interfaces.iter_mut().chain(&mut added);
+            let interface = all.find(|i| i.name == *name).expect("known or added");
+            let attached = interface.attach(hook, advice, &tables.current, &links);
             if let Err(error) = attached {
                 // Nobody would know of them.
                 for new in &mut added {
@@ -444,6 +466,7 @@ impl Kernel {
         let mut outcome = Ok(());
         let mut interfaces = self.interfaces();
         let mut changed = false;
+        same_device::find(interfaces.iter_mut(), &links)?;
         for interface in interfaces.iter_mut() {
             match interface.follow(hook, &advice, &tables.current, &links) {
                 Ok(true) => {
@@ -609,7 +632,17 @@ impl Backend for Kernel {
     }
 
     fn attachments(&self) -> Vec<Attachment> {
-        self.interfaces().iter().map(Interface::describe).collect()
+        let interfaces = self.interfaces();
+        let described = interfaces.iter().map(|interface| {
+            let mut described = interface.describe();
+            let mut others = interfaces.iter();
+            let owner = others.find(|other| interface.same_as() == Some(&other.name));
+            if let Some(hook) = owner.and_then(Interface::hook) {
+                described.hook = hook.name().to_owned();
+            }
+            described
+        });
+        described.collect()
     }
 
     fn usage(&self) -> Usage {
@@ -641,6 +674,7 @@ impl Backend for Kernel {
         let (start, all) = (maintenance.cursor, table.buckets_in_all());
         let end = (start + SWEEP_CHUNK).min(all);
         let swept = table.sweep(start..end, self.clock.now());
+        self.note_left(swept.expired);
         maintenance.overflow += swept.overflow;
         maintenance.cursor = end;
         if end == all {

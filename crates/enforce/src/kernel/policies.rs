@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::Ordering},
 };
 
 use weir_core::{Action, Producer};
@@ -13,7 +13,7 @@ use weir_kernel::{
     rcu, record,
 };
 
-use super::{Kernel, maintenance::Maintenance};
+use super::{Kernel, WorkCounts, maintenance::Maintenance};
 use crate::{Error, Policy};
 
 /// Both directions of the table that the kernel holds.
@@ -157,9 +157,14 @@ impl Kernel {
             return known.free.len();
         }
         drop(known);
+        if maintenance.no_number && !self.numbers_left.load(Ordering::Relaxed) {
+            return 0; // as at the last scan
+        }
+        WorkCounts::count(&self.work.policy_scans);
         let freed = {
             // Alone: who inserts holds its number under this lock.
             let tables = self.tables_alone();
+            self.numbers_left.store(false, Ordering::Relaxed);
             let mut used: HashSet<u16> = HashSet::new();
             for generation in std::iter::once(&tables.current).chain(&tables.next) {
                 generation.table.for_each(0, |slot| {
@@ -171,6 +176,7 @@ impl Kernel {
                 let wide = self.wide();
                 if !wide.is_written() {
                     // The kernel has words of bans that are lifted.
+                    self.numbers_left.store(true, Ordering::Relaxed);
                     return 0;
                 }
                 used.extend(wide.iter().map(|ban| ban.policy & POLICY_NUMBER));
@@ -189,6 +195,7 @@ impl Kernel {
         };
         // Victims are known by their numbers.
         maintenance.eviction = Default::default();
+        maintenance.no_number = freed.is_empty();
         if freed.is_empty() {
             return 0;
         }

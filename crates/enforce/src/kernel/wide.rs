@@ -29,6 +29,7 @@ impl Kernel {
         let mut wide = self.wide();
         let mut placed = wide.insert(ban)?;
         if placed == WidePlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
+            self.note_left(1);
             placed = wide.insert(ban)?;
         }
         tables.tell(&wide);
@@ -46,6 +47,7 @@ impl Kernel {
         let tables = self.tables();
         let mut wide = self.wide();
         if wide.expire(self.clock.now())? > 0 {
+            self.note_left(1);
             return Ok(());
         }
         if *producer == Producer::Manual {
@@ -61,6 +63,7 @@ impl Kernel {
         };
         let removed = wide.remove(victim.prefix, |policy| policy == victim.policy);
         tables.tell(&wide);
+        self.note_left(1);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         done.evicted.extend(self.wide_entry(victim));
         removed.map(drop).map_err(Error::from)
@@ -75,6 +78,7 @@ impl Kernel {
         let mut wide = self.wide();
         let lifted = wide.remove(prefix, which)?;
         tables.tell(&wide);
+        self.note_left(lifted.len());
         Ok(lifted)
     }
 
@@ -82,7 +86,7 @@ impl Kernel {
     pub(super) fn tidy_wide(&self) -> Result<(), Error> {
         let tables = self.tables();
         let mut wide = self.wide();
-        wide.expire(self.clock.now())?;
+        self.note_left(wide.expire(self.clock.now())?);
         tables.tell(&wide);
         Ok(())
     }
