@@ -11,7 +11,8 @@ use std::{
 };
 
 use common::{
-    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
+    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Stop, Stream, Weir, addr,
+    all_arrived, skipped, soon,
 };
 use weir_core::{
     Action, Prefix, PrefixSet, Reason, Scope,
@@ -289,15 +290,6 @@ fn nothing_left(site: &Site) {
         let said = site.host.output(program, args).unwrap();
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(!said.contains("weir"), "{program}: {said}");
-    }
-}
-
-/// Ends the stream, whatever becomes of the test.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -642,6 +634,210 @@ fn root_ipset_allow_list_changes_while_all_is_written_again() {
     }
 }
 
+/// Allowed addresses of thousands, as a list of one's own.
+fn office(weir: &Weir) -> String {
+    let office: String = (0..5000u32)
+        .map(|n| {
+            let v4 = IpAddr::from((0x0b00_0000 + 2 * n).to_be_bytes());
+            format!("{v4}\n2001:db8:a:{n:x}::1\n")
+        })
+        .collect();
+    let file = weir.path("office.txt");
+    fs::write(&file, office).unwrap();
+    format!("[list.office]\nfile = {file:?}\naction = \"allow\"\n")
+}
+
+/// The allow list changes all the time, and bans that begin to touch it move to
+/// other sets: who is allowed before and after gets every packet through though
+/// somebody has banned his network, and who never was gets none.
+#[test]
+fn root_nobody_slips_by_while_the_allow_list_changes() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    const CHANGES: usize = 12;
+    const KILLS: usize = 4;
+    for backend in ["nft", "ipset"] {
+        println!("{backend}");
+        let site = Site::new();
+        let case = Case {
+            backend,
+            geofence: false,
+        };
+        let mut weir = Weir::new(&site.host, "");
+        let more = format!("allow = {CUSTOMER:?}\n{}", office(&weir));
+        weir.configure(&config(case, &more));
+        weir.run();
+        for subject in [
+            "203.0.113.0/24",
+            "2001:db8:c::/48",
+            "198.51.100.0/24",
+            "2001:db8:bad::/48",
+        ] {
+            weir.ask(&["ban", subject, "--for", "1h"]).done();
+        }
+        let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let _shop = UdpServer::start(&site.host, any(PORT + 1)).unwrap();
+        let (sent, bought) = (AtomicU64::new(0), AtomicU64::new(0));
+        for is_killed in [false, true] {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let _stop = Stop(&stop);
+                let (site, stop) = (&site, &stop);
+                let denied = [ATTACKER[0], ATTACKER[1], OTHER[0], OTHER[1]];
+                let stream = Stream { stop, sent: &sent };
+                scope.spawn(move || stream.run(site, &denied, PORT));
+                let customers = Stream {
+                    stop,
+                    sent: &bought,
+                };
+                scope.spawn(move || customers.run(site, &CUSTOMER, PORT + 1));
+                for turn in 0..if is_killed { KILLS } else { CHANGES } {
+                    if is_killed {
+                        weir.kill();
+                        weir.run();
+                    }
+                    // Beside the attackers, and somewhere else.
+                    let who = ["198.51.100.9", "2001:db8:bad::9", "11.9.9.9"];
+                    for verb in ["add", "del"] {
+                        for who in who {
+                            weir.ask(&["allow", verb, who]).done();
+                        }
+                    }
+                    assert_eq!(server.received(), 0, "{backend}, {is_killed}, {turn}");
+                }
+            });
+            println!("killed: {is_killed}; {sent:?} denied packets, none passed");
+            all_arrived(&site, bought.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Lists come and go in front of others, which have another number for it: who
+/// is listed before and after gets no packet through.
+#[test]
+fn root_ipset_lists_hold_while_others_come_and_go() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let case = Case {
+        backend: "ipset",
+        geofence: false,
+    };
+    let mut weir = Weir::new(&site.host, "");
+    let list = |name: &str, text: &str| {
+        let file = weir.path(&format!("{name}.txt"));
+        fs::write(&file, text).unwrap();
+        format!("[list.{name}]\nfile = {file:?}\n")
+    };
+    let listed = list("m", &ATTACKER.join("\n")) + &list("n", &OTHER.join("\n"));
+    // Of documentation's and tests' networks, none of them a sender.
+    let many: String = (0..5000u32)
+        .map(|n| format!("198.19.{}.{}\n2001:db8:f00:{n:x}::1\n", n >> 6, n % 64 * 2))
+        .collect();
+    let front = list("a", &many);
+    let without = config(case, &listed);
+    let with = config(case, &(front + &listed));
+    weir.configure(&without);
+    weir.run();
+    let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let denied = [ATTACKER[0], ATTACKER[1], OTHER[0], OTHER[1]];
+        let (site, stream) = (
+            &site,
+            Stream {
+                stop: &stop,
+                sent: &sent,
+            },
+        );
+        scope.spawn(move || stream.run(site, &denied, PORT));
+        for turn in 0..8 {
+            for config in [&with, &without] {
+                weir.configure(config);
+                match turn {
+                    0..5 => {
+                        weir.ask(&["reload"]).done();
+                    }
+                    // Another order of lists than the one in the kernel.
+                    _ => {
+                        weir.kill();
+                        weir.run();
+                    }
+                }
+                let front = config == &with;
+                soon("the lists as they are configured", || {
+                    let said = weir.why("198.19.0.2")["verdict"] == "listed";
+                    (said == front).then_some(())
+                });
+                assert_eq!(server.received(), 0, "turn {turn}: a listed packet passed");
+            }
+        }
+    });
+    println!("{} denied packets, none passed", sent.into_inner());
+    let sets = site.host.output("ipset", &["list", "-name"]).unwrap();
+    let sets = String::from_utf8(sets.stdout).unwrap();
+    let lists = sets.lines().filter(|set| set.contains(".list")).count();
+    assert_eq!(lists, 4, "no set of a list is left behind: {sets}");
+}
+
+/// A device by an alternative name, by both of its names or by one given twice: it
+/// is protected, and each packet judged once.
+#[test]
+fn root_two_names_of_a_device_protect_it_once() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    const SENT: u64 = 100;
+    for case in only() {
+        println!("{case:?}");
+        let site = Site::new();
+        let named = ["link property add dev eth0 altname lan0".to_owned()];
+        site.host.ip(&named).unwrap();
+        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let mut weir = Weir::new(&site.host, "");
+        for (turn, names) in [&["lan0"][..], &["lan0", "eth0"], &["eth0", "lan0", "eth0"]]
+            .into_iter()
+            .enumerate()
+        {
+            let config = config(case, "");
+            weir.configure(&config.replace("[\"eth0\"]", &format!("{names:?}")));
+            match turn {
+                2 => {
+                    weir.ask(&["reload"]).done();
+                }
+                _ => weir.run(),
+            }
+            for family in [0, 1] {
+                let bad = ATTACKER[family];
+                weir.ask(&["ban", bad, "--for", "1h"]).done();
+                assert!(!site.connects(bad, at(family, PORT)), "{names:?}");
+                site.serves(CUSTOMER[family], at(family, PORT));
+                let before = weir.packets("banned-all");
+                let to = at(family, 5353);
+                let sent = udp_send(&site.internet, Some(addr(bad)), to, b"x", SENT);
+                assert_eq!(sent.unwrap(), SENT);
+                soon("them all", || {
+                    (weir.packets("banned-all") - before >= SENT).then_some(())
+                });
+                assert_eq!(weir.packets("banned-all") - before, SENT, "{names:?}");
+            }
+            for name in names {
+                let (hook, note) = weir.attachment(name);
+                assert_eq!(hook, case.backend, "{name} of {names:?}: {note}");
+            }
+            if turn == 0 {
+                weir.kill();
+            }
+        }
+        weir.stop();
+        weir.detach().done();
+        nothing_left(&site);
+    }
+}
+
 /// A hundred thousand at once by a jail, then over a restart and away again.
 #[test]
 fn root_a_hundred_thousand_bans_hold_everywhere() {
@@ -958,29 +1154,75 @@ fn texts(prefixes: &[Prefix]) -> Vec<String> {
     prefixes.iter().map(ToString::to_string).collect()
 }
 
-/// What was counted before a restart counts once after it.
+/// What was counted before a restart counts once after it, and after the ones
+/// behind it; also when somebody has taken the rules away, and what lists drop.
 #[test]
-fn root_a_restart_does_not_double_what_was_counted() {
+fn root_restarts_neither_double_nor_lose_what_was_counted() {
     if skipped(&PROGRAMS) {
         return;
     }
     const SENT: u64 = 500;
-    for backend in ["nft", "ipset"] {
+    for (backend, flush) in [
+        ("nft", &["nft", "flush", "ruleset"][..]),
+        ("ipset", &["iptables", "-t", "raw", "-F"]),
+    ] {
         let site = Site::new();
         let case = Case {
             backend,
             geofence: false,
         };
-        let mut weir = Weir::start(&site.host, &config(case, ""));
-        weir.ask(&["ban", ATTACKER[0], "--for", "1h"]).done();
-        let from = Some(addr(ATTACKER[0]));
-        let sent = udp_send(&site.internet, from, at(0, PORT), b"x", SENT);
-        assert_eq!(sent.unwrap(), SENT);
-        let counted = || weir.packets("banned-all");
-        soon("them all", || (counted() == SENT).then_some(()));
-        weir.kill();
+        let mut weir = Weir::new(&site.host, "");
+        let file = weir.path("bad.txt");
+        fs::write(&file, OTHER.join("\n")).unwrap();
+        weir.configure(&config(case, &format!("[list.bad]\nfile = {file:?}\n")));
         weir.run();
-        assert_eq!(weir.packets("banned-all"), SENT, "{backend}");
+        for who in ATTACKER {
+            weir.ask(&["ban", who, "--for", "1h"]).done();
+        }
+        let sent = |n: u64| {
+            for who in [ATTACKER, OTHER].concat() {
+                let to = at(usize::from(who.contains(':')), PORT);
+                let sent = udp_send(&site.internet, Some(addr(who)), to, b"x", n);
+                assert_eq!(sent.unwrap(), n);
+            }
+        };
+        let counted = |weir: &Weir| {
+            let list = weir.json(&["status"])["dropped"].clone();
+            let list = list.as_array().unwrap().iter().find(|d| d["list"] == "bad");
+            let list = list.and_then(|list| list["packets"].as_u64());
+            [
+                weir.packets("banned-all"),
+                weir.packets("listed"),
+                list.unwrap_or(0),
+            ]
+        };
+        let all = [2 * SENT; 3];
+        sent(SENT);
+        soon("them all", || (counted(&weir) == all).then_some(()));
+        for restart in 1..4 {
+            weir.kill();
+            weir.run();
+            assert_eq!(counted(&weir), all, "{backend}, restart {restart}");
+        }
+        // Rules that are made anew, and ones that somebody takes away.
+        weir.ask(&["allow", "add", "203.0.113.99"]).done();
+        weir.ask(&["ban", "198.18.0.0/16", "--for", "1h"]).done();
+        weir.ask(&["ban", "198.18.7.7", "--port", "22/tcp", "--for", "1h"])
+            .done();
+        assert_eq!(counted(&weir), all, "{backend}, other rules");
+        site.host.run(flush[0], &flush[1..]).unwrap();
+        soon("the bans to be back", || {
+            (weir.said().contains("somebody has changed")
+                && !site.connects(ATTACKER[0], at(0, PORT)))
+            .then_some(())
+        });
+        let [banned, listed, list] = counted(&weir);
+        assert!(banned >= all[0], "{backend}: {banned} after a flush");
+        assert_eq!([listed, list], [all[1], all[2]], "{backend}");
+        sent(1);
+        soon("what comes then", || {
+            (counted(&weir) == [banned + 2, listed + 2, list + 2]).then_some(())
+        });
     }
 }
 

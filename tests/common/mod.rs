@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports)] // each test file uses its part
 
 mod site;
+mod stream;
 mod weir;
 
 use std::{net::IpAddr, time::Duration};
@@ -11,6 +12,7 @@ use std::{net::IpAddr, time::Duration};
 use weir_lab::wait_for;
 
 pub use site::{PORT, Site, at};
+pub use stream::{Stop, Stream, all_arrived, stack_counted};
 pub use weir::{Answer, WEIR, Weir};
 
 /// For what should happen.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
-use weir_kernel::device::Device;
+use weir_kernel::device::{self, Device};
 
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
@@ -75,6 +75,22 @@ impl Desired {
             }
         }
     }
+}
+
+/// The configured interfaces by the names that rules know them by, each device
+/// once: an alternative name means nothing in a rule. One that is not there has the
+/// name that is configured.
+pub(crate) fn real_names(configured: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::with_capacity(configured.len());
+    for name in configured {
+        let index = Device::find(name).ok().map(|device| device.index);
+        let real = index.and_then(device::name_of);
+        let real = real.unwrap_or_else(|| name.clone());
+        if !names.contains(&real) {
+            names.push(real);
+        }
+    }
+    names
 }
 
 /// Adds what was counted elsewhere.
@@ -253,7 +269,10 @@ impl<F: Firewall> Backend for F {
         let attachment = |interface: String| {
             let present = Device::find(&interface).is_ok();
             let (hook, note) = match present {
-                true => (F::CHOICE.name(), self.tell(&interface)),
+                true => {
+                    let real = real_names(std::slice::from_ref(&interface)).remove(0);
+                    (F::CHOICE.name(), self.tell(&real))
+                }
                 false => (
                     "none",
                     "no such interface now; protected as soon as it is back".to_owned(),

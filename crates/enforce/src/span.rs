@@ -54,6 +54,14 @@ impl Covered {
         &self.v6
     }
 
+    /// The fewest prefixes that hold the same addresses.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = Prefix> + '_ {
+        let v4 = self.v4.iter();
+        let v4 = v4.flat_map(|(first, last)| prefixes_of((*first).into(), (*last).into(), 32));
+        let v6 = self.v6.iter();
+        v4.chain(v6.flat_map(|(first, last)| prefixes_of(*first, *last, 128)))
+    }
+
     /// Is any address of the prefix among them?
     pub(crate) fn touches(&self, prefix: Prefix) -> bool {
         match of_prefixes([prefix].into_iter()) {
@@ -80,6 +88,37 @@ fn joined<A: Copy + Ord>(mut spans: Vec<Span<A>>, next: impl Fn(A) -> Option<A>)
         }
     }
     out
+}
+
+/// The prefixes that a range of addresses consists of.
+pub(crate) fn prefixes_of(first: u128, last: u128, bits: u8) -> Vec<Prefix> {
+    let mut prefixes = Vec::new();
+    let mut at = first;
+    loop {
+        let aligned = match at {
+            0 => u32::from(bits),
+            at => at.trailing_zeros().min(bits.into()),
+        };
+        // As large as its alignment allows, and no further than the end.
+        let left = last - at;
+        let size = (0..=aligned)
+            .rev()
+            .find(|size| {
+                let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
+                reach <= left
+            })
+            .unwrap_or(0);
+        let addr = match bits {
+            32 => IpAddr::V4((at as u32).into()),
+            _ => IpAddr::V6(at.into()),
+        };
+        prefixes.extend(Prefix::new(addr, bits - size as u8));
+        let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
+        match at.checked_add(reach).and_then(|end| end.checked_add(1)) {
+            Some(next) if next <= last => at = next,
+            _ => return prefixes,
+        }
+    }
 }
 
 #[cfg(test)]

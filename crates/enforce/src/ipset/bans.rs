@@ -58,14 +58,15 @@ impl Inside {
     }
 
     /// Has the sets hold against these subjects what the book does. Returns the
-    /// lines for it, those that make sets first.
+    /// lines that make and fill sets, and those that take out of sets what is not
+    /// there any more or is in another one: for when the rules ask that.
     pub(super) fn put_bans(
         &mut self,
         base: &str,
         subjects: impl Iterator<Item = (Subject, bool)>,
         book: &Book,
         allow: &Covered,
-    ) -> String {
+    ) -> (String, String) {
         let now = BootNanos::now();
         let (mut creates, mut lines, mut deletes) = (String::new(), String::new(), String::new());
         let mut names: HashMap<Bans, String> = HashMap::new();
@@ -99,6 +100,6 @@ impl Inside {
         for place in self.sets.difference(&before) {
             place.create(&mut creates, base, coming[place]);
         }
-        creates + &lines + &deletes
+        (creates + &lines, deletes)
     }
 }

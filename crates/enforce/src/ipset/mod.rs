@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Reason, Scope};
+use weir_core::{Reason, Scope, class::Classes};
 use weir_kernel::{clock, fault};
 
 use crate::{
@@ -46,16 +46,21 @@ struct Inside {
     attached: bool,
     broken: bool,
     generation: u8,
+    /// The generation of the sets of lists, and what is in them.
+    lists: u8,
+    classes: Arc<Classes>,
     sets: BTreeSet<Bans>,
     /// Sets are still to be destroyed.
     untidy: bool,
     scopes: Vec<Scope>,
-    /// The chains as written, by family.
+    /// The chains as written, by family, and the interfaces that they name.
     written: [String; 2],
+    names: Vec<String>,
     suspended: u64,
     prolonged: Instant,
-    /// Counted before the chains were made anew.
-    counted: Counted,
+    /// What chains had counted before these were made: the ones of IPv4 carry it
+    /// on, for ip6tables (1.8.9) takes no counts.
+    carried: Counted,
 }
 
 fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Error {
@@ -93,13 +98,16 @@ pub fn open(
             attached: false,
             broken: false,
             generation: 0,
+            lists: 0,
+            classes: Arc::default(),
             sets: BTreeSet::new(),
             untidy: false,
             scopes: Vec::new(),
             written: Default::default(),
+            names: Vec::new(),
             suspended: clock::suspended(),
             prolonged: Instant::now(),
-            counted: Counted::new(),
+            carried: Counted::new(),
         }),
     }))
 }
@@ -163,17 +171,27 @@ fn read_entries(base: &str) -> Result<(Vec<Entry>, bool), Error> {
     Ok((entries, had_lists))
 }
 
-/// Packets and bytes by counter, with what was counted before.
-fn counters(base: &str, before: &Counted) -> Result<Counted, Error> {
-    let mut counted = before.clone();
-    for save in SAVE {
-        let saved = command::run(save, &["-c", "-t", "raw"], "")
-            .map_err(failed("read the rules of iptables"))?;
-        for (counter, packets, bytes) in rules::counts(&saved, base) {
-            firewall::add(&mut counted, counter, packets, bytes);
+/// The table `raw` of a family with what its rules have counted.
+fn save_counted(family: usize) -> Result<String, Error> {
+    command::run(SAVE[family], &["-c", "-t", "raw"], "")
+        .map_err(failed("read the rules of iptables"))
+}
+
+/// Packets and bytes by counter. `carried`: what the chains of IPv4 were made with,
+/// for when somebody has taken their rules away.
+fn counters(base: &str, carried: &Counted) -> Result<Counted, Error> {
+    let mut all = Counted::new();
+    for family in [0, 1] {
+        let saved = save_counted(family)?;
+        let counts: Vec<_> = rules::counts(&saved, base).collect();
+        if family == 0 && counts.is_empty() {
+            all = carried.clone();
+        }
+        for (counter, packets, bytes) in counts {
+            firewall::add(&mut all, counter, packets, bytes);
         }
     }
-    Ok(counted)
+    Ok(all)
 }
 
 /// A trailing + is iptables' wildcard.
@@ -203,7 +221,9 @@ impl Ipset {
 
     /// Writes our chains, and the jump to them if it is not there.
     fn put_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
-        let counted = counters(&self.base, &kernel.counted)?;
+        kernel.names = firewall::real_names(&self.desired().settings.interfaces);
+        check_names(&kernel.names)?;
+        let counted = counters(&self.base, &kernel.carried)?;
         for family in [0, 1] {
             let saved = command::run(SAVE[family], &["-t", "raw"], "")
                 .map_err(failed("read the rules of iptables"))?;
@@ -218,10 +238,15 @@ impl Ipset {
                     .collect();
                 let asked = Asked {
                     base: &self.base,
-                    interfaces: &desired.settings.interfaces,
+                    interfaces: &kernel.names,
                     bans: &bans,
                     scopes: &kernel.scopes,
-                    lists: &desired.classes.lists,
+                    lists: &kernel.classes.lists,
+                    list_generation: kernel.lists,
+                    counted: match family {
+                        0 => &counted,
+                        _ => &Counted::new(),
+                    },
                     observe: desired.settings.observe,
                     made: [0, 1].map(|at| ours[at] || !there[at]),
                 };
@@ -229,6 +254,9 @@ impl Ipset {
             };
             command::run(RESTORE[family], &["--noflush"], &text)
                 .map_err(failed("write the rules of iptables"))?;
+            if family == 0 {
+                kernel.carried.clone_from(&counted);
+            }
             let jump = rules::jump(&self.base);
             if !saved.lines().any(|line| line == format!("-A {jump}")) {
                 let insert = format!("*raw\n-I {jump}\nCOMMIT\n");
@@ -237,7 +265,6 @@ impl Ipset {
             }
             kernel.written[family] = text;
         }
-        kernel.counted = counted;
         Ok(())
     }
 
@@ -264,7 +291,14 @@ impl Ipset {
         Ok(())
     }
 
-    fn put_lists(&self) -> Result<(), Error> {
+    /// The lists in sets that no rule asks yet.
+    fn put_lists(&self, kernel: &mut Inside) -> Result<(), Error> {
+        let there = self.sets_there()?;
+        let is_free = |generation: &u8| {
+            let in_use = |set: &String| rules::is_list_set(set, &self.base, *generation);
+            !there.iter().any(in_use)
+        };
+        let generation = (0..10).find(is_free).unwrap_or(0);
         let classes = self.desired().classes.clone();
         for bit in 0..classes.lists.len() {
             let listed = |class: u16| {
@@ -278,9 +312,11 @@ impl Ipset {
                 v6.map(|span| (span.first, span.last)),
             );
             for (family, prefixes) in all.iter().enumerate() {
-                self.put_prefixes(&rules::list_set(&self.base, bit, family), family, prefixes)?;
+                let set = rules::list_set(&self.base, generation, bit, family);
+                self.put_prefixes(&set, family, prefixes)?;
             }
         }
+        (kernel.lists, kernel.classes) = (generation, classes);
         Ok(())
     }
 
@@ -294,7 +330,7 @@ impl Ipset {
             there.iter().any(|set| set.starts_with(&begin))
         };
         kernel.generation = (0..10).find(|g| !in_use(g)).unwrap_or(0);
-        let lines = {
+        let (lines, _) = {
             let mut desired = self.desired();
             desired.pending.clear();
             kernel.sets.clear();
@@ -305,7 +341,7 @@ impl Ipset {
         };
         self.restore_sets(&lines)?;
         self.put_allow_sets()?;
-        self.put_lists()?;
+        self.put_lists(kernel)?;
         self.put_rules(kernel)?;
         kernel.broken = false;
         kernel.attached = true;
@@ -325,11 +361,12 @@ impl Ipset {
     /// Destroys sets of ours that no rule asks any more; again later, when the
     /// kernel has not let go of them yet.
     fn tidy(&self, kernel: &mut Inside) {
-        let lists = self.desired().classes.lists.len();
+        let lists = kernel.classes.lists.len();
         let mut wanted: Vec<_> = kernel.sets.iter().map(|set| set.name(&self.base)).collect();
         for family in [0, 1] {
             wanted.push(rules::allow_set(&self.base, family));
-            wanted.extend((0..lists).map(|bit| rules::list_set(&self.base, bit, family)));
+            let list_set = |bit| rules::list_set(&self.base, kernel.lists, bit, family);
+            wanted.extend((0..lists).map(list_set));
         }
         let there = self.sets_there().unwrap_or_default();
         kernel.untidy = false;
@@ -361,17 +398,18 @@ impl Ipset {
             return Ok(());
         }
         let before = kernel.sets.len();
-        let lines = {
+        let (lines, deletes) = {
             let mut desired = self.desired();
             let pending = std::mem::take(&mut desired.pending);
             let Desired { book, allow, .. } = &*desired;
             kernel.put_bans(&self.base, pending.into_iter(), book, allow)
         };
         let put = self.restore_sets(&lines).and_then(|()| {
-            if kernel.sets.len() == before {
-                return Ok(());
+            if kernel.sets.len() > before {
+                self.put_rules(kernel)?;
             }
-            self.put_rules(kernel)
+            // A ban leaves its set when packets ask the one that it is in now.
+            self.restore_sets(&deletes)
         });
         put.or_else(|error| {
             tracing::debug!("{error}; writing everything again");
@@ -417,7 +455,7 @@ impl Firewall for Ipset {
         if !kernel.attached {
             return Ok(());
         }
-        self.put_lists()?;
+        self.put_lists(&mut kernel)?;
         self.put_rules(&mut kernel)?;
         self.tidy(&mut kernel);
         Ok(())
@@ -432,7 +470,7 @@ impl Firewall for Ipset {
     }
 
     fn counted(&self) -> Result<Counted, Error> {
-        let mut counted = counters(&self.base, &self.kernel().counted)?;
+        let mut counted = counters(&self.base, &self.kernel().carried)?;
         let (packets, bytes) = counted
             .iter()
             .filter(|(name, _)| rules::is_list_counter(name))
@@ -489,6 +527,10 @@ impl Firewall for Ipset {
         if kernel.untidy {
             self.tidy(kernel);
         }
-        Ok(())
+        match firewall::real_names(&self.desired().settings.interfaces) == kernel.names {
+            true => Ok(()),
+            // One has another name of its own.
+            false => self.put_rules(kernel),
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use weir_core::{Reason, Scope, class::Cover};
 
 use super::sets::Bans;
+use crate::firewall::Counted;
 
 /// What the chains ask, where there are several interfaces.
 const IN: &str = ".in";
@@ -26,6 +27,10 @@ pub(super) struct Asked<'a> {
     /// Scopes by their numbers, from 1 on.
     pub(super) scopes: &'a [Scope],
     pub(super) lists: &'a [Cover],
+    /// Whose sets those lists are in; see [`list_set`].
+    pub(super) list_generation: u8,
+    /// Counted by the chains that were there before these.
+    pub(super) counted: &'a Counted,
     pub(super) observe: bool,
     /// Table and chain that were not there before us.
     pub(super) made: [bool; 2],
@@ -34,7 +39,7 @@ pub(super) struct Asked<'a> {
 /// Comments that say to a later daemon, or to `weir detach`, that the table
 /// `raw`, or its chain PREROUTING, came with us.
 const MADE: [&str; 2] = ["made-table", "made-chain"];
-/// They are in a chain that no packet sees.
+/// They are in a chain that no packet sees, with what earlier chains counted.
 const MARKS: &str = ".made";
 
 /// What of these came with us.
@@ -54,8 +59,16 @@ pub(super) fn allow_set(base: &str, family: usize) -> String {
     format!("{base}.allow{}", [4, 6][family])
 }
 
-pub(super) fn list_set(base: &str, bit: usize, family: usize) -> String {
-    format!("{base}.list{bit}-{}", [4, 6][family])
+/// The set of a list. A list's place among the others changes with the
+/// configuration, so new sets are filled under another generation's number, and
+/// the rules change over to all of them at once.
+pub(super) fn list_set(base: &str, generation: u8, bit: usize, family: usize) -> String {
+    format!("{base}.list{generation}-{bit}-{}", [4, 6][family])
+}
+
+/// Is the set one of a list, of this generation?
+pub(super) fn is_list_set(set: &str, base: &str, generation: u8) -> bool {
+    set.starts_with(&format!("{base}.list{generation}-"))
 }
 
 /// The counter of a list, in a rule's comment.
@@ -106,6 +119,12 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
             rule(MARKS, &format!("-m comment --comment {mark} -j RETURN"));
         }
     }
+    let mut counted: Vec<_> = asked.counted.iter().collect();
+    counted.sort_unstable();
+    for (counter, (packets, bytes)) in counted {
+        let comment = format!("-m comment --comment weir:{counter}");
+        rule(MARKS, &format!("-c {packets} {bytes} {comment} -j RETURN"));
+    }
     let match_set = |set: &str| format!("-m set --match-set {set} src");
     rule(asks, &format!("-s {} -g {base}{INVALID}", NOBODYS[family]));
     for bans in asked.bans.iter().filter(|bans| bans.is_asked(0)) {
@@ -134,7 +153,10 @@ pub(super) fn write(asked: &Asked<'_>, family: usize) -> String {
         if !list.direction.inbound() {
             continue;
         }
-        let (chain, set) = (format!(".l{bit}"), match_set(&list_set(base, bit, family)));
+        let (chain, set) = (
+            format!(".l{bit}"),
+            match_set(&list_set(base, asked.list_generation, bit, family)),
+        );
         let ports = match list.scope.is_all() {
             true => vec![String::new()],
             false => ports(&list.scope),

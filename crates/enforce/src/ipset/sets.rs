@@ -1,11 +1,11 @@
 //! Our sets as ipset writes them: names, the text that makes and fills them,
 //! and reading back what an earlier daemon left.
 
-use std::{fmt::Write, net::IpAddr, sync::Arc};
+use std::{fmt::Write, sync::Arc};
 
 use weir_core::{Prefix, Subject};
 
-use crate::{BootNanos, Entry, Expiry, Policy};
+use crate::{BootNanos, Entry, Expiry, Policy, span::prefixes_of};
 
 /// The longest time that ipset takes, seconds: 24 days. A longer ban is
 /// prolonged while the daemon runs.
@@ -186,37 +186,6 @@ pub(super) fn prefixes(
         v6.flat_map(|(first, last)| text(prefixes_of(first, last, 128)))
             .collect(),
     ]
-}
-
-/// The prefixes that a range of addresses consists of.
-fn prefixes_of(first: u128, last: u128, bits: u8) -> Vec<Prefix> {
-    let mut prefixes = Vec::new();
-    let mut at = first;
-    loop {
-        let aligned = match at {
-            0 => u32::from(bits),
-            at => at.trailing_zeros().min(bits.into()),
-        };
-        // As large as its alignment allows, and no further than the end.
-        let left = last - at;
-        let size = (0..=aligned)
-            .rev()
-            .find(|size| {
-                let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
-                reach <= left
-            })
-            .unwrap_or(0);
-        let addr = match bits {
-            32 => IpAddr::V4((at as u32).into()),
-            _ => IpAddr::V6(at.into()),
-        };
-        prefixes.extend(Prefix::new(addr, bits - size as u8));
-        let reach = u128::MAX.checked_shr(128 - size).unwrap_or(0);
-        match at.checked_add(reach).and_then(|end| end.checked_add(1)) {
-            Some(next) if next <= last => at = next,
-            _ => return prefixes,
-        }
-    }
 }
 
 #[cfg(test)]

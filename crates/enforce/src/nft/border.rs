@@ -161,10 +161,10 @@ impl Border {
         let ends = rules.ends().clone();
         let table = &ends.table;
         for list in &self.classes.lists {
-            table.counter(to, &list_counter(list));
+            table.counter(to, &list_counter(list), (0, 0));
         }
         for class in self.said.iter().filter(|class| class.denied != 0) {
-            table.counter(to, &country_name(class.country));
+            table.counter(to, &country_name(class.country), (0, 0));
         }
         for family in [0, 1] {
             for way in Way::BOTH {
@@ -206,7 +206,7 @@ impl Border {
         let chains: Vec<Arc<str>> = (0..self.said.len())
             .map(|place| class_chain(place, way, version).into())
             .collect();
-        let chain = |number: u32| Some(chains[number as usize - 1].clone());
+        let chain = |number: u32| chains[number as usize - 1].clone();
         let mut all: Vec<Range> = Vec::new();
         if family == 0 {
             let spans = self.classes.v4.iter();

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use weir_core::Reason;
 
 use super::{
-    ends::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE},
+    ends::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE, masked_address},
     names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
-    rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
+    rule::{From, KEY, Meta, SCRATCH, Verdict},
     ruleset::Ruleset,
     table::{ADDRESS, Hook, Table},
     wire::Batch,
@@ -100,7 +100,7 @@ impl Ruleset {
         let (table, set) = (self.table(), names::set(place, Use::Rejecting));
         let chain = rejecting_chain(place);
         table.rule(to, FRONT[place.0], |rule| {
-            masked_source(rule, place)
+            masked_address(rule, place, SOURCE)
                 .in_set(&set, KEY)
                 .verdict(Verdict::Accept);
         });
@@ -108,12 +108,12 @@ impl Ruleset {
             let rule = rule
                 .meta(Meta::Family, SCRATCH)
                 .equals(SCRATCH, &[FAMILY[place.0]]);
-            masked_source(rule, place)
+            masked_address(rule, place, SOURCE)
                 .in_set(&set, KEY)
                 .verdict(Verdict::Goto(JUDGED[place.0]));
         });
         table.rule(to, JUDGED[place.0], |rule| {
-            masked_source(rule, place)
+            masked_address(rule, place, SOURCE)
                 .in_set(&set, KEY)
                 .verdict(Verdict::Jump(&chain));
         });
@@ -129,7 +129,7 @@ impl Ruleset {
                 _ => continue,
             };
             table.rule(to, &chain, |rule| {
-                masked_source(rule, place)
+                masked_address(rule, place, SOURCE)
                     .in_set(&names::set(place, *what), KEY)
                     .verdict(verdict);
             });
@@ -157,7 +157,7 @@ impl Ruleset {
             };
             for chain in chains {
                 table.rule(to, chain, |rule| {
-                    masked_source(rule, place)
+                    masked_address(rule, place, SOURCE)
                         .in_set(&names::set(place, *what), KEY)
                         .verdict(verdict);
                 });
@@ -207,18 +207,4 @@ pub(super) fn by_family(table: &Table, to: &mut Batch, chain: &str, next: [Verdi
                 .verdict(next);
         });
     }
-}
-
-/// Loads the source address without what is behind the prefix length.
-fn masked_source(rule: Rule<'_>, (family, length): Place) -> Rule<'_> {
-    let address = ADDRESS[family];
-    let rule = rule.load(From::Network, SOURCE[family], address, KEY);
-    if u32::from(length) == address * 8 {
-        return rule;
-    }
-    let mask = u128::MAX
-        .checked_shl(128 - u32::from(length))
-        .unwrap_or(0)
-        .to_be_bytes();
-    rule.mask(KEY, &mask[..address as usize])
 }

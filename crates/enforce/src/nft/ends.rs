@@ -3,10 +3,12 @@
 //! changes while the table is there, but for scopes that come: some have counters
 //! in their rules.
 
+use std::collections::BTreeMap;
+
 use weir_core::{Reason, Scope};
 
 use super::{
-    names::{self, ABOUT_SCOPE},
+    names::{self, ABOUT_SCOPE, Place},
     rule::{Answer, From, KEY, Meta, Rule, SCRATCH, Verdict},
     table::{ADDRESS, Table},
     wire::Batch,
@@ -50,6 +52,8 @@ pub(super) struct Ends {
     pub(super) observe: bool,
     /// Does the kernel have the answers?
     pub(super) answers: bool,
+    /// The sets of the allow list, by the family and length of their prefixes.
+    pub(super) allow: BTreeMap<Place, String>,
 }
 
 impl Ends {
@@ -58,20 +62,16 @@ impl Ends {
         let table = &self.table;
         table.chain(to, ESSENTIAL);
         self.essential(to, ESSENTIAL);
-        for (chain, at) in [("saved-in", SOURCE), ("saved-out", DESTINATION)] {
-            table.chain(to, chain);
-            self.saved(to, chain, at);
-        }
         table.chain(to, PASS);
         self.count_and(to, PASS, Reason::Pass, Verdict::Accept);
+        for chain in ["saved-in", "saved-out"].into_iter().chain(INVALID) {
+            table.chain(to, chain);
+        }
+        self.ask_allow(to);
         for (chain, family) in SURE.into_iter().zip([0, 1]) {
             table.chain(to, chain);
             self.sure(to, chain, family);
         }
-        table.chain(to, INVALID[0]);
-        self.invalid4(to);
-        table.chain(to, INVALID[1]);
-        self.invalid6(to);
         for reason in [Reason::BannedAll, Reason::BannedScope] {
             table.chain(to, reason.name());
             self.end(to, reason.name(), "saved-in", &[reason.name()]);
@@ -85,6 +85,17 @@ impl Ends {
             table.chain(to, REJECTED);
             self.rejected(to);
         }
+    }
+
+    /// The chains that ask the allow list, in place of what they were.
+    pub(super) fn ask_allow(&self, to: &mut Batch) {
+        for chain in ["saved-in", "saved-out"].into_iter().chain(INVALID) {
+            self.table.empty_chain(to, chain);
+        }
+        self.saved(to, "saved-in", SOURCE);
+        self.saved(to, "saved-out", DESTINATION);
+        self.invalid4(to);
+        self.invalid6(to);
     }
 
     /// What the host would lose its network without.
@@ -139,12 +150,13 @@ impl Ends {
     fn saved(&self, to: &mut Batch, chain: &str, at: [u32; 2]) {
         let table = &self.table;
         table.rule(to, chain, |rule| rule.verdict(Verdict::Jump(ESSENTIAL)));
-        for family in [0, 1] {
+        for (place, set) in &self.allow {
             table.rule(to, chain, |rule| {
-                rule.meta(Meta::Family, SCRATCH)
-                    .equals(SCRATCH, &[FAMILY[family]])
-                    .load(From::Network, at[family], ADDRESS[family], KEY)
-                    .in_set(["allow4", "allow6"][family], KEY)
+                let rule = rule
+                    .meta(Meta::Family, SCRATCH)
+                    .equals(SCRATCH, &[FAMILY[place.0]]);
+                masked_address(rule, *place, at)
+                    .in_set(set, KEY)
                     .count(Reason::Allowed.name())
                     .verdict(Verdict::Accept);
             });
@@ -254,12 +266,15 @@ impl Ends {
 
     /// The end of those: only the allow list saves them.
     fn invalid(&self, to: &mut Batch, family: usize) {
-        self.table.rule(to, INVALID[family], |rule| {
-            rule.load(From::Network, SOURCE[family], ADDRESS[family], KEY)
-                .in_set(["allow4", "allow6"][family], KEY)
-                .count(Reason::Allowed.name())
-                .verdict(Verdict::Accept);
-        });
+        let of_family = self.allow.iter().filter(|(place, _)| place.0 == family);
+        for (place, set) in of_family {
+            self.table.rule(to, INVALID[family], |rule| {
+                masked_address(rule, *place, SOURCE)
+                    .in_set(set, KEY)
+                    .count(Reason::Allowed.name())
+                    .verdict(Verdict::Accept);
+            });
+        }
         self.drop(to, INVALID[family], &[Reason::InvalidSource.name()]);
     }
 
@@ -428,6 +443,21 @@ impl Ends {
         }
         table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(target)));
     }
+}
+
+/// Loads an address, by family at these offsets, without what is behind the prefix
+/// length.
+pub(super) fn masked_address(rule: Rule<'_>, (family, length): Place, at: [u32; 2]) -> Rule<'_> {
+    let address = ADDRESS[family];
+    let rule = rule.load(From::Network, at[family], address, KEY);
+    if u32::from(length) == address * 8 {
+        return rule;
+    }
+    let mask = u128::MAX
+        .checked_shl(128 - u32::from(length))
+        .unwrap_or(0)
+        .to_be_bytes();
+    rule.mask(KEY, &mask[..address as usize])
 }
 
 /// Goes on with fragments that are not the first of their packet.

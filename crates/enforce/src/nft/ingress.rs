@@ -13,7 +13,7 @@ use std::{
     io,
 };
 
-use weir_kernel::{device::Device, filter::with_ingress_qdisc};
+use weir_kernel::{device::Device, filter::with_ingress_qdisc, rcu};
 
 use super::{
     chains::{COVERED, FRONT, PRIORITY_IN, by_family},
@@ -106,13 +106,16 @@ impl Ingress {
             if self.covered.contains_key(&index) {
                 continue;
             }
-            let covered = tags::drop_stacked(socket, table, &chain(index), &name, self.observe)
+            let chain = chain(index);
+            let covered = tags::drop_stacked(socket, table, &chain, &name, self.observe)
                 .and_then(|()| cover(socket, table, index, &name));
             match covered {
                 Ok(()) => {
                     self.covered.insert(index, name);
                 }
                 Err(error) => {
+                    // Both chains or none: prerouting judges what has none.
+                    tags::let_go(socket, table, &chain)?;
                     let refused = Without::Refused(index, error.to_string());
                     self.without.insert(name, refused);
                 }
@@ -147,6 +150,8 @@ impl Ingress {
     }
 }
 
+/// First the chain, then the device's number in the set: a packet that was past the
+/// hook when the chain came must not meet a prerouting that leaves it to that.
 fn cover(socket: &Nftables, table: &Table, index: u32, name: &str) -> io::Result<()> {
     let mut to = Batch::new();
     let chain = chain(index);
@@ -159,9 +164,19 @@ fn cover(socket: &Nftables, table: &Table, index: u32, name: &str) -> io::Result
             .equals(KEY, &index.to_ne_bytes())
             .verdict(Verdict::Goto(PASS));
     });
+    socket.commit(to)?;
+    rcu::wait_for_packets();
+    let mut to = Batch::new();
     let key = index.to_ne_bytes();
     table.elements(&mut to, Kind::NewElements, COVERED, &[Element::key(&key)]);
-    socket.commit(to)
+    let covered = socket.commit(to);
+    if covered.is_err() {
+        let mut to = Batch::new();
+        table.empty_chain(&mut to, &chain);
+        table.delete_chain(&mut to, &chain);
+        socket.commit(to)?;
+    }
+    covered
 }
 
 /// Before Linux 6.16 the chain of a device is gone when the device is.

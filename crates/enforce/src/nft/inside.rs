@@ -48,12 +48,16 @@ pub(super) struct Inside {
     /// The kernel's count of changes, by anybody, when all was well.
     pub(super) seen: u32,
     pub(super) suspended: u64,
-    /// What was counted before the table was made anew.
+    /// What the table's counters began with when it was made.
+    pub(super) carried: Counted,
+    /// What the table that stood by counted meanwhile.
     pub(super) counted: Counted,
     /// Rules of ours that should be there, without those of devices.
     rules: usize,
     /// Scopes that there were when the table was made.
     pub(super) scopes: usize,
+    /// The interfaces, as the table names them.
+    pub(super) names: Vec<String>,
 }
 
 impl Inside {
@@ -67,9 +71,11 @@ impl Inside {
             broken: false,
             seen: 0,
             suspended: clock::suspended(),
+            carried: Counted::new(),
             counted: Counted::new(),
             rules: 0,
             scopes: 0,
+            names: Vec::new(),
         }
     }
 
@@ -161,11 +167,18 @@ impl Inside {
         }
     }
 
-    /// Packets and bytes by the names of our counters, with what was counted
-    /// before the table was made anew.
+    /// Packets and bytes by the names of our counters, over all tables of this
+    /// name that there were.
     pub(super) fn counters(&self, table: &Table) -> io::Result<Counted> {
         let mut counted = self.counted.clone();
-        for (name, (packets, bytes)) in self.read_counters(table)? {
+        let read = self.read_counters(table)?;
+        if read.is_empty() {
+            // Somebody took the table away.
+            for (name, (packets, bytes)) in &self.carried {
+                firewall::add(&mut counted, name, *packets, *bytes);
+            }
+        }
+        for (name, (packets, bytes)) in read {
             firewall::add(&mut counted, &name, packets, bytes);
         }
         Ok(counted)

@@ -34,7 +34,7 @@ use weir_kernel::{clock, fault};
 
 use crate::{
     Choice, ClassCounter, Error, Feature, Limit, Settings,
-    firewall::{Counted, Desired, Firewall},
+    firewall::{Counted, Desired, Firewall, real_names},
     kernel::watch,
 };
 use border::Border;
@@ -195,17 +195,23 @@ impl Nft {
         let (ruleset, batches, standby, interfaces, observe) = {
             let mut desired = self.desired();
             desired.pending.clear();
+            let interfaces = real_names(&desired.settings.interfaces);
             let all = ruleset::Desired {
                 book: &desired.book,
                 allow: &desired.allow,
                 border: &kernel.border,
-                interfaces: &desired.settings.interfaces,
+                interfaces: &interfaces,
                 observe: desired.settings.observe,
+                counted: &counted,
             };
             let (ruleset, batches) = Ruleset::build(&self.table, kernel.able, is_there, &all);
-            let standby = (enforces && !all.observe)
-                .then(|| Ruleset::build_standby(&other, kernel.able, other_is_there, &all));
-            let interfaces = desired.settings.interfaces.clone();
+            let standby = (enforces && !all.observe).then(|| {
+                let all = ruleset::Desired {
+                    counted: &Counted::new(),
+                    ..all
+                };
+                Ruleset::build_standby(&other, kernel.able, other_is_there, &all)
+            });
             (
                 ruleset,
                 batches,
@@ -232,14 +238,15 @@ impl Nft {
         put.and_then(|()| {
             kernel.scopes = ruleset.scopes();
             kernel.ruleset = Some(ruleset);
-            kernel.counted = counted;
+            (kernel.carried, kernel.counted) = (counted, Counted::new());
             kernel.suspended = clock::suspended();
             kernel.ingress.forget();
             kernel.ingress.observe = observe;
+            kernel.names = interfaces;
             tags::delete(&kernel.socket, &self.table)?;
             kernel
                 .ingress
-                .follow(&kernel.socket, &self.table, &interfaces)
+                .follow(&kernel.socket, &self.table, &kernel.names)
         })
         .and(kernel.stand_down(&self.table))
         .and_then(|()| kernel.look(&self.table))
@@ -248,18 +255,21 @@ impl Nft {
         Ok(())
     }
 
-    /// Carries out a change of the ruleset, one transaction after the other.
+    /// Carries out a change of the ruleset, one transaction after the other. `of`:
+    /// what changes, in the names of fault points.
     fn put<const N: usize>(
         &self,
+        of: &str,
         change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
     ) -> Result<(), Error> {
         let mut kernel = self.kernel();
-        self.put_into(&mut kernel, change)
+        self.put_into(&mut kernel, of, change)
     }
 
     fn put_into<const N: usize>(
         &self,
         kernel: &mut Inside,
+        of: &str,
         change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
     ) -> Result<(), Error> {
         if kernel.broken {
@@ -274,7 +284,7 @@ impl Nft {
         let put: io::Result<()> = (1..).zip(batches).try_for_each(|(number, batch)| {
             kernel.socket.commit(batch)?;
             if number < N {
-                fault::point(&format!("nft-after-transaction-{number}"));
+                fault::point(&format!("nft-{of}-after-transaction-{number}"));
             }
             Ok(())
         });
@@ -299,7 +309,10 @@ impl Nft {
         if kernel.ruleset.is_none() || kernel.broken {
             return Ok(());
         }
-        let interfaces = self.desired().settings.interfaces.clone();
+        let interfaces = real_names(&self.desired().settings.interfaces);
+        if interfaces != kernel.names {
+            return self.rebuild(kernel); // one has another name of its own
+        }
         kernel
             .ingress
             .follow(&kernel.socket, &self.table, &interfaces)
@@ -339,16 +352,16 @@ impl Firewall for Nft {
     }
 
     fn put_pending(&self) -> Result<(), Error> {
-        self.put(|ruleset, desired| {
+        self.put("bans", |ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
             [ruleset.change(&pending, &desired.book)]
         })
     }
 
     fn put_allow(&self) -> Result<(), Error> {
-        self.put(|ruleset, desired| {
+        self.put("allow", |ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
-            [ruleset.change_allow(&desired.allow, &pending, &desired.book)]
+            ruleset.change_allow(&desired.allow, &pending, &desired.book)
         })
     }
 
@@ -356,7 +369,7 @@ impl Firewall for Nft {
         let mut kernel = self.kernel();
         let border = Arc::new(Border::new(&self.desired().classes));
         let before = std::mem::replace(&mut kernel.border, border.clone());
-        self.put_into(&mut kernel, |ruleset, _| {
+        self.put_into(&mut kernel, "lists", |ruleset, _| {
             ruleset.change_border(&border, &before)
         })
     }

@@ -1,5 +1,4 @@
-//! Sets of ranges of addresses: the allow list, and the maps of geofence and
-//! lists.
+//! Ranges of addresses with a chain each: the maps of geofence and lists.
 
 use std::sync::Arc;
 
@@ -10,14 +9,14 @@ use super::{
 
 /// A range: its first address, the one behind its last unless there is none,
 /// and the chain for it.
-pub(super) type Range = (Vec<u8>, Option<Vec<u8>>, Option<Arc<str>>);
+pub(super) type Range = (Vec<u8>, Option<Vec<u8>>, Arc<str>);
 
-pub(super) fn range4(first: u32, last: u32, chain: Option<Arc<str>>) -> Range {
+pub(super) fn range4(first: u32, last: u32, chain: Arc<str>) -> Range {
     let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
     (first.to_be_bytes().to_vec(), end, chain)
 }
 
-pub(super) fn range6(first: u128, last: u128, chain: Option<Arc<str>>) -> Range {
+pub(super) fn range6(first: u128, last: u128, chain: Arc<str>) -> Range {
     let end = last.checked_add(1).map(|end| end.to_be_bytes().to_vec());
     (first.to_be_bytes().to_vec(), end, chain)
 }
@@ -28,7 +27,7 @@ pub(super) fn put_ranges(table: &Table, to: &mut Batch, set: &str, ranges: &[Ran
         .iter()
         .flat_map(|(first, end, chain)| {
             let begin = Element {
-                jump: chain.as_deref(),
+                jump: Some(chain),
                 ..Element::key(first)
             };
             let end = end.as_ref().map(|end| Element {

@@ -31,13 +31,13 @@ use super::{
     chains::COVERED,
     ends::{Ends, WITH_PORTS},
     names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
-    ranges::{put_ranges, range4, range6},
     table::{Element, Shape, Table},
     wire::{Batch, Kind},
 };
 use crate::{
     BootNanos, Expiry, Policy,
     book::{Book, Held, Pending},
+    firewall::Counted,
     span::Covered,
 };
 
@@ -87,6 +87,8 @@ pub(super) struct Desired<'a> {
     pub(super) border: &'a Border,
     pub(super) interfaces: &'a [String],
     pub(super) observe: bool,
+    /// What its counters begin with.
+    pub(super) counted: &'a Counted,
 }
 
 /// What of it is in the kernel.
@@ -154,7 +156,6 @@ impl Ruleset {
         new.behind = behind;
         let all = desired.book.all().map(|(subject, _)| (subject, false));
         new.put_bans(&mut fill, all, desired.book);
-        new.put_allow(&mut fill);
         new.put_border(&mut fill, desired.border);
         let mut lead = Batch::new();
         new.put_base_chains(&mut lead);
@@ -173,6 +174,7 @@ impl Ruleset {
                 table: table.clone(),
                 observe: desired.observe,
                 answers: able.answers,
+                allow: Default::default(),
             },
             sets: BTreeMap::new(),
             scopes: HashMap::new(),
@@ -202,8 +204,11 @@ impl Ruleset {
     }
 
     fn skeleton(&mut self, to: &mut Batch, desired: &Desired<'_>) {
-        for reason in COUNTED {
-            self.table().counter(to, reason.name());
+        let reasons = COUNTED.map(|reason| reason.name());
+        let others = desired.counted.keys().map(String::as_str);
+        for name in reasons.into_iter().chain(others) {
+            let counted = desired.counted.get(name).copied().unwrap_or_default();
+            self.table().counter(to, name, counted);
         }
         self.set(to, COVERED, Shape::Indexes);
         self.set(to, "interfaces", Shape::Names);
@@ -224,9 +229,7 @@ impl Ruleset {
         self.set(to, "with-ports", Shape::Protocols);
         let protocols = WITH_PORTS.chunks(1).map(Element::key);
         self.put(to, "with-ports", protocols);
-        for (family, name) in ["allow4", "allow6"].into_iter().enumerate() {
-            self.set(to, name, Shape::Ranges(family));
-        }
+        self.put_allow(to);
         self.ends.make(to);
         self.make_family_chains(to);
     }
@@ -378,35 +381,44 @@ impl Ruleset {
     }
 
     /// The change to another allow list, with the bans that take another place
-    /// for it.
+    /// for it, in three transactions like [`Self::change_border`].
     pub(super) fn change_allow(
         &mut self,
         allow: &Arc<Covered>,
         subjects: &Pending,
         book: &Book,
-    ) -> Batch {
-        let mut to = Batch::new();
-        for set in ["allow4", "allow6"] {
-            self.table().empty_set(&mut to, set);
-        }
+    ) -> [Batch; 3] {
+        let [mut fill, mut switch, mut remove] = [(); 3].map(|()| Batch::new());
+        let old = self.ends.allow.clone();
         self.allow = allow.clone();
-        self.put_allow(&mut to);
+        self.put_allow(&mut fill);
+        self.ends.ask_allow(&mut switch);
         let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
-        self.put_bans(&mut to, subjects, book);
-        to
+        self.put_bans(&mut switch, subjects, book);
+        for set in old.values() {
+            self.table().delete_set(&mut remove, set);
+        }
+        [fill, switch, remove]
     }
 
-    fn put_allow(&self, to: &mut Batch) {
-        let v4 = self.allow.v4().iter();
-        let v4: Vec<_> = v4
-            .map(|(first, last)| range4(*first, *last, None))
-            .collect();
-        put_ranges(self.table(), to, "allow4", &v4);
-        let v6 = self.allow.v6().iter();
-        let v6: Vec<_> = v6
-            .map(|(first, last)| range6(*first, *last, None))
-            .collect();
-        put_ranges(self.table(), to, "allow6", &v6);
+    /// The allow list in new sets, one for each length of its prefixes. They are
+    /// hash sets: an interval set is empty for packets while the transaction that
+    /// fills it is carried out, also when its rules are made in the same one.
+    fn put_allow(&mut self, to: &mut Batch) {
+        let mut keys: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
+        for prefix in self.allow.prefixes() {
+            let place = (family(prefix.addr()), prefix.bits());
+            keys.entry(place).or_default().push(octets(prefix.addr()));
+        }
+        self.ends.allow.clear();
+        for (place, keys) in keys {
+            let number = self.next_set();
+            let name = format!("allow{}-{}-{number}", [4, 6][place.0], place.1);
+            let shape = Shape::Addresses(place.0);
+            self.table().set(to, &name, number, shape);
+            self.put(to, &name, keys.iter().map(|key| Element::key(key)));
+            self.ends.allow.insert(place, name);
+        }
     }
 
     /// The change to other lists and another geofence, in three transactions:
@@ -455,10 +467,11 @@ impl Ruleset {
     }
 
     /// What its rules depend on, in numbers.
-    pub(super) fn chains(&self) -> [usize; 4] {
+    pub(super) fn chains(&self) -> [usize; 5] {
         let sets = self.sets.values().map(BTreeSet::len).sum();
         let classes = self.classes as usize;
-        [sets, self.scopes.len(), self.refused.len(), classes]
+        let allow = self.ends.allow.len();
+        [sets, self.scopes.len(), self.refused.len(), classes, allow]
     }
 }
 

@@ -42,8 +42,8 @@ pub(super) enum Shape {
     Indexes,
     /// Numbers of protocols.
     Protocols,
-    /// Ranges of addresses of this family.
-    Ranges(usize),
+    /// Addresses of this family.
+    Addresses(usize),
     /// Ranges of addresses, each with a verdict.
     RangeVerdicts(usize),
     /// Addresses with an end.
@@ -112,15 +112,15 @@ impl Table {
         to.add(Kind::DelTable, |to| to.text(1, &self.0));
     }
 
-    /// A counter.
-    pub(super) fn counter(&self, to: &mut Batch, name: &str) {
+    /// A counter that begins with these packets and bytes, unless it is there.
+    pub(super) fn counter(&self, to: &mut Batch, name: &str, (packets, bytes): (u64, u64)) {
         to.add(Kind::NewObject, |to| {
             to.text(1, &self.0);
             to.text(2, name);
             to.number(3, 1);
             to.nest(4, |to| {
-                to.long(1, 0);
-                to.long(2, 0);
+                to.long(1, bytes);
+                to.long(2, packets);
             });
         });
     }
@@ -131,7 +131,7 @@ impl Table {
             Shape::Names => (0, TYPE_NAME, 16),
             Shape::Indexes => (0, TYPE_INDEX, 4),
             Shape::Protocols => (0, TYPE_PROTOCOL, 1),
-            Shape::Ranges(family) => (INTERVAL, TYPE_ADDRESS[family], ADDRESS[family]),
+            Shape::Addresses(family) => (0, TYPE_ADDRESS[family], ADDRESS[family]),
             Shape::RangeVerdicts(family) => (INTERVAL | MAP, TYPE_ADDRESS[family], ADDRESS[family]),
             Shape::Bans(family) => (TIMEOUT, TYPE_ADDRESS[family], ADDRESS[family]),
             Shape::Flows(family, ..) => (
@@ -198,14 +198,6 @@ impl Table {
                 });
             });
         }
-    }
-
-    /// Takes all elements out.
-    pub(super) fn empty_set(&self, to: &mut Batch, set: &str) {
-        to.add(Kind::DelElements, |to| {
-            to.text(1, &self.0);
-            to.text(2, set);
-        });
     }
 
     /// A chain that others jump to.

@@ -39,7 +39,7 @@ pub(super) fn drop_stacked(
     };
     let mut to = Batch::of_family(NETDEV);
     table.create(&mut to);
-    table.counter(&mut to, reason.name());
+    table.counter(&mut to, reason.name(), (0, 0));
     table.base_chain(&mut to, chain, Hook::Frames(device, PRIORITY_IN));
     table.empty_chain(&mut to, chain);
     for tag in TAGS {

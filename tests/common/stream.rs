@@ -1,0 +1,86 @@
+//! Packets that come all the time, and what became of them.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use weir_lab::traffic::udp_send;
+
+use super::{HOST, Site, addr};
+
+/// Senders that go on until they are told to stop, each in turn.
+pub struct Stream<'a> {
+    pub stop: &'a AtomicBool,
+    /// Packets so far.
+    pub sent: &'a AtomicU64,
+}
+
+impl Stream<'_> {
+    pub fn run(&self, site: &Site, from: &[&str], port: u16) {
+        let from: Vec<_> = from.iter().map(|who| addr(who)).collect();
+        while !self.stop.load(Ordering::Relaxed) {
+            for who in &from {
+                let to = SocketAddr::new(addr(HOST[usize::from(who.is_ipv6())]), port);
+                let some = udp_send(&site.internet, Some(*who), to, b"x", 20).unwrap();
+                self.sent.fetch_add(some, Ordering::Relaxed);
+            }
+            // The host under test needs the processors as well.
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+}
+
+/// Ends the stream, whatever becomes of the test.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The sum of these counters of the host's IP stack: `Ip:InHdrErrors`, or in
+/// IPv6 `Ip6InHdrErrors`.
+pub fn stack_counted(site: &Site, wanted: &[&str]) -> u64 {
+    let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+    let [v4, v6] = site.host.enter(|| ["snmp", "snmp6"].map(read)).unwrap();
+    let lines: Vec<Vec<&str>> = v4.lines().map(|line| line.split(' ').collect()).collect();
+    // Names, and their values in the line below.
+    let v4 = lines.chunks_exact(2).flat_map(|pair| {
+        let pairs = pair[0].iter().zip(&pair[1]).skip(1);
+        pairs.map(|(name, value)| (format!("{}{name}", pair[0][0]), *value))
+    });
+    let v6 = v6.lines().filter_map(|line| {
+        let (name, value) = line.split_once(char::is_whitespace)?;
+        Some((name.to_owned(), value.trim()))
+    });
+    v4.chain(v6)
+        .filter(|(name, _)| wanted.contains(&name.as_str()))
+        .map(|(_, value)| value.parse::<u64>().unwrap())
+        .sum()
+}
+
+/// UDP datagrams that reached its sockets, whether there was room or not.
+fn udp_arrived(site: &Site) -> u64 {
+    let v4 = ["Udp:InDatagrams", "Udp:InErrors"];
+    stack_counted(
+        site,
+        &[&v4[..], &["Udp6InDatagrams", "Udp6InErrors"]].concat(),
+    )
+}
+
+/// Asserts that all of these datagrams come, and no others, perhaps when the
+/// server has no room.
+#[track_caller]
+pub fn all_arrived(site: &Site, sent: u64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while udp_arrived(site) < sent && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let came = udp_arrived(site);
+    println!("{came} of {sent} allowed packets came");
+    assert_eq!(came, sent);
+}
