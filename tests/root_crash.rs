@@ -21,6 +21,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use common::{CUSTOMER, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     Side, VethOpts,
+    fuse::FuseLog,
     traffic::{UdpServer, udp_request},
 };
 
@@ -579,6 +580,115 @@ mod fault {
             assert_eq!((received(&servers), weir.packets("banned-all")), (2, sent));
         }
     }
+}
+
+/// A server of NFS that is gone, a FUSE program that hangs: no restart helps.
+#[test]
+fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
+    if skipped(&[]) {
+        return;
+    }
+    if let Some(why) = weir_lab::fuse::missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, "");
+    let place = weir.path("notify.sock");
+    let systemd = std::os::unix::net::UnixDatagram::bind(&place).unwrap();
+    let told = Arc::new(std::sync::Mutex::new(String::new()));
+    thread::spawn({
+        let told = told.clone();
+        move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length) = systemd.recv(&mut bytes) {
+                let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                told.lock().unwrap().push_str(&format!("{message}\n"));
+            }
+        }
+    });
+    let log = FuseLog::mount().unwrap();
+    let without = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
+    let with = format!(
+        "{without}[jail.remote]\nfilter = \"sshd\"\nmax_retry = 100\npaths = [{:?}]\n",
+        log.path()
+    );
+    weir.configure(&with);
+    weir.env = vec![
+        ("NOTIFY_SOCKET", place.display().to_string()),
+        ("WATCHDOG_USEC", "20000000".to_owned()),
+    ];
+    weir.run();
+    let who = "198.18.7.7";
+    let failure = || {
+        let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
+        format!("{now} host sshd[77]: Failed password for root from {who} port 40022 ssh2\n")
+    };
+    let counted = |weir: &Weir| {
+        weir.why(who)["tracked"][0]["findings"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    let until_counted = |weir: &Weir, failures| {
+        soon("the lines of the remote log", || {
+            (counted(weir) >= failures).then_some(())
+        });
+        assert_eq!(counted(weir), failures);
+    };
+    log.append(&failure().repeat(3));
+    until_counted(&weir, 3);
+    let alert = |weir: &Weir| {
+        let alerts = weir.json(&["status"])["alerts"].clone();
+        let alerts = alerts.as_array().unwrap().iter();
+        let mut about = alerts.filter(|alert| alert["about"] == "file-system");
+        about.next().map(|alert| alert["message"].to_string())
+    };
+    let bans_by_the_other_log = |weir: &Weir, who: &str| {
+        weir.log_failures([addr(who)], 1);
+        soon("a ban by the other log", || {
+            weir.banned().contains(&who.to_owned()).then_some(())
+        });
+    };
+
+    log.hang(true);
+    log.append(&failure().repeat(2));
+    let message = soon("the alert", || alert(&weir));
+    // A look for it waits in its directory already.
+    let directory = log.path().parent().unwrap().display().to_string();
+    for word in ["weir-worker-", &directory, "does not answer"] {
+        assert!(message.contains(word), "no {word:?} in {message}");
+    }
+    bans_by_the_other_log(&weir, "198.18.0.1");
+    // Nor does a reload wait for it.
+    weir.ask(&["reload"]).done();
+    bans_by_the_other_log(&weir, "198.18.0.2");
+    soon("the alert about the next thread", || alert(&weir));
+    // It is back, and so is the thread that nobody waits for: its lines count
+    // once.
+    log.hang(false);
+    until_counted(&weir, 5);
+    log.append(&failure().repeat(4));
+    until_counted(&weir, 9);
+    let ended = |weir: &Weir| alert(weir).is_none().then_some(());
+    soon("the end of the alert", || ended(&weir));
+    assert_eq!(counted(&weir), 9);
+
+    // What is taken out of the configuration troubles nobody.
+    log.hang(true);
+    soon("the alert", || alert(&weir));
+    weir.configure(without);
+    weir.ask(&["reload"]).done();
+    soon("the end of the alert", || ended(&weir));
+    bans_by_the_other_log(&weir, "198.18.0.3");
+    // Nor does a stop wait.
+    weir.configure(&with);
+    weir.ask(&["reload"]).done();
+    soon("the alert", || alert(&weir));
+    weir.stop();
+    drop(log);
+    let told = told.lock().unwrap();
+    assert!(told.contains("WATCHDOG=1"), "{told}");
+    assert!(!told.contains("WATCHDOG=trigger"), "{told}");
 }
 
 #[cfg(not(feature = "fault-points"))]

@@ -4,10 +4,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use serde::{Deserialize, Serialize};
 use weir_sources::{Position, Start, file};
 
 const FILES: &str = "file:";
@@ -53,85 +54,135 @@ impl Positions {
 
     /// Where to begin with these files.
     pub fn of_files(&self, patterns: &[String]) -> Start {
+        let key = key_of_files(patterns);
         let all = self.lock();
-        let own = key_of_files(patterns);
-        let read = |key: &String, text: &String| -> Option<(Vec<String>, Vec<Position>)> {
-            let patterns = key.strip_prefix(FILES)?.split('\n').map(str::to_owned);
-            Some((patterns.collect(), serde_json::from_str(text).ok()?))
-        };
-        if let Some((patterns, positions)) = all.get(&own).and_then(|text| read(&own, text)) {
-            return Start::Saved {
+        match all.get(&key).and_then(|text| Files::read(&key, text)) {
+            Some(Files {
+                patterns,
+                positions,
+            }) => Start::Saved {
                 positions,
                 patterns,
-            };
+            },
+            None => Start::End,
         }
-        // Other paths were read before: each file goes on where somebody stood
-        // in it; if several did, where the hindmost stood.
-        let mut known = BTreeSet::new();
-        let mut reached: BTreeMap<(PathBuf, u64), Position> = BTreeMap::new();
-        let mut order = Vec::new();
-        let sorted: BTreeMap<_, _> = all.iter().collect();
-        for (before, positions) in sorted.into_iter().filter_map(|(k, text)| read(k, text)) {
-            known.extend(before);
-            // What stands before another one in a list was rotated, and is read
-            // before it.
-            let mut place = order.len();
-            for position in positions.into_iter().rev() {
-                if !patterns.iter().any(|p| file::finds(p, &position.path)) {
-                    continue;
+    }
+
+    /// The cursor to go on from in the journal.
+    pub fn of_journal(&self, key: &str) -> Option<String> {
+        self.lock().get(key).cloned()
+    }
+
+    /// These are the sources from now on, by name. One that is new goes on where
+    /// others stood that read the same; what nobody reads any more is forgotten
+    /// with that: a name that comes back is a new one. Returns what has changed,
+    /// for the database: `None` where there is no place any more.
+    pub fn change_over(&self, used: &BTreeSet<String>) -> Vec<(String, Option<String>)> {
+        let mut all = self.lock();
+        let before = std::mem::take(&mut *all);
+        let mut changed = Vec::new();
+        for key in used {
+            if let Some(own) = before.get(key) {
+                all.insert(key.clone(), own.clone());
+            } else if let Some(from) = files_from(&before, key) {
+                let text = serde_json::to_string(&from).expect("it was read from JSON");
+                changed.push((key.clone(), Some(text.clone())));
+                all.insert(key.clone(), text);
+            } else if let Some(cursor) = journal_from(&before, key, used) {
+                changed.push((key.clone(), Some(cursor.clone())));
+                all.insert(key.clone(), cursor);
+            }
+        }
+        let gone = before.into_keys().filter(|key| !used.contains(key));
+        changed.extend(gone.map(|key| (key, None)));
+        changed
+    }
+}
+
+/// Where somebody stood in log files, and which paths he looked for. Stored like
+/// this until the first save of a source that goes on where others stood; from
+/// then on it has looked for its own paths, and its positions are stored alone.
+#[derive(Serialize, Deserialize)]
+struct Files {
+    patterns: Vec<String>,
+    positions: Vec<Position>,
+}
+
+impl Files {
+    fn read(key: &str, text: &str) -> Option<Self> {
+        let own = key.strip_prefix(FILES)?;
+        let alone = serde_json::from_str(text).map(|positions| Self {
+            patterns: own.split('\n').map(str::to_owned).collect(),
+            positions,
+        });
+        alone.or_else(|_| serde_json::from_str(text)).ok()
+    }
+}
+
+/// Other paths were read before: each file goes on where somebody stood in it; if
+/// several did, where the hindmost stood.
+fn files_from(all: &HashMap<String, String>, key: &str) -> Option<Files> {
+    let wanted: Vec<&str> = key.strip_prefix(FILES)?.split('\n').collect();
+    let mut known = BTreeSet::new();
+    let mut reached: BTreeMap<(PathBuf, u64), Position> = BTreeMap::new();
+    let mut order = Vec::new();
+    let sorted: BTreeMap<_, _> = all.iter().collect();
+    for before in sorted
+        .into_iter()
+        .filter_map(|(k, text)| Files::read(k, text))
+    {
+        let overlap = |k: &String| wanted.iter().any(|w| may_find_the_same(k, w));
+        known.extend(before.patterns.into_iter().filter(overlap));
+        // What stands before another one in a list was rotated, and is read
+        // before it.
+        let mut place = order.len();
+        for position in before.positions.into_iter().rev() {
+            if !wanted.iter().any(|p| file::finds(p, &position.path)) {
+                continue;
+            }
+            let id = (position.path.clone(), position.inode);
+            match reached.get_mut(&id) {
+                Some(other) => {
+                    place = order.iter().position(|o| *o == id).unwrap_or(place);
+                    other.offset = other.offset.min(position.offset);
                 }
-                let id = (position.path.clone(), position.inode);
-                match reached.get_mut(&id) {
-                    Some(other) => {
-                        place = order.iter().position(|o| *o == id).unwrap_or(place);
-                        other.offset = other.offset.min(position.offset);
-                    }
-                    None => {
-                        order.insert(place, id.clone());
-                        reached.insert(id, position);
-                    }
+                None => {
+                    order.insert(place, id.clone());
+                    reached.insert(id, position);
                 }
             }
         }
-        Start::Saved {
-            positions: order.iter().filter_map(|id| reached.remove(id)).collect(),
-            patterns: known.into_iter().collect(),
-        }
     }
+    (!known.is_empty()).then(|| Files {
+        positions: order.iter().filter_map(|id| reached.remove(id)).collect(),
+        patterns: known.into_iter().collect(),
+    })
+}
 
-    /// The cursor to go on from in the journal. A place in it is one for all
-    /// entries: when other programs were asked for before, and nobody asks for
-    /// those now, theirs serves. `used`: the names of all sources that are read.
-    pub fn of_journal(&self, key: &str, used: &BTreeSet<String>) -> Option<String> {
-        let all = self.lock();
-        if let Some(cursor) = all.get(key) {
-            return Some(cursor.clone());
-        }
-        all.iter()
-            .filter(|(key, _)| key.starts_with(JOURNAL) && !used.contains(*key))
-            .map(|(_, cursor)| cursor)
-            .max_by_key(|cursor| time_of(cursor))
-            .cloned()
+/// May both patterns find one file? Sure only if one of them is a path.
+fn may_find_the_same(one: &str, other: &str) -> bool {
+    let is_path = |pattern: &str| !pattern.contains(['*', '?', '[']);
+    match (is_path(one), is_path(other)) {
+        (true, true) => one == other,
+        (true, false) => file::finds(other, Path::new(one)),
+        (false, true) => file::finds(one, Path::new(other)),
+        (false, false) => true,
     }
+}
 
-    /// Forgets sources that are no longer read, once nobody needs to learn from
-    /// them; returns which.
-    pub fn forget_all_but(&self, used: &BTreeSet<String>) -> Vec<String> {
-        let mut all = self.lock();
-        let remembered = |key: &String| key.starts_with("ring:") || all.contains_key(key);
-        if !used.iter().all(remembered) {
-            return Vec::new();
-        }
-        let gone: Vec<String> = all
-            .keys()
-            .filter(|key| !used.contains(*key))
-            .cloned()
-            .collect();
-        for key in &gone {
-            all.remove(key);
-        }
-        gone
-    }
+/// A place in the journal is one for all entries: when other programs were asked
+/// for before, and nobody asks for those now, theirs serves.
+fn journal_from(
+    all: &HashMap<String, String>,
+    key: &str,
+    used: &BTreeSet<String>,
+) -> Option<String> {
+    key.strip_prefix(JOURNAL)?;
+    all.iter()
+        .filter(|(key, _)| key.starts_with(JOURNAL) && !used.contains(*key))
+        .map(|(_, cursor)| cursor)
+        .max_by_key(|cursor| time_of(cursor))
+        .cloned()
 }
 
 /// When the entry of a cursor was written: its field `t`, in microseconds.
@@ -168,50 +219,98 @@ mod tests {
         assert!(!positions.set(&key_of_files(&patterns(paths)), &text));
     }
 
-    #[test]
-    fn a_file_is_known_whatever_it_is_read_with() {
-        let positions = Positions::default();
-        let fresh = positions.of_files(&patterns(&["/log/a"]));
-        let nothing = Start::Saved {
-            positions: vec![],
-            patterns: vec![],
-        };
-        assert_eq!(fresh, nothing);
-        // Rotated: the older file first.
-        let a = [at("/log/a", 7, 900), at("/log/a", 8, 50)];
-        saved(&positions, &["/log/a"], &a);
-        saved(&positions, &["/log/b"], &[at("/log/b", 9, 10)]);
-        saved(&positions, &["/log/*"], &[at("/log/a", 8, 40)]);
-        let start = |paths: &[&str]| match positions.of_files(&patterns(paths)) {
+    fn used(sources: &[&[&str]]) -> BTreeSet<String> {
+        let key = |paths: &&[&str]| key_of_files(&patterns(paths));
+        sources.iter().map(key).collect()
+    }
+
+    /// Where these paths begin once they are the only ones that are read, and
+    /// how many paths the files before were looked for by.
+    fn start(positions: &Positions, paths: &[&str]) -> (Vec<Position>, usize) {
+        positions.change_over(&used(&[paths]));
+        match positions.of_files(&patterns(paths)) {
             Start::Saved {
                 positions,
                 patterns,
             } => (positions, patterns.len()),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(start(&["/log/a"]), (a.to_vec(), 1), "its own");
-        // Nothing is lost where two stood in one file.
-        let (both, known) = start(&["/log/a", "/srv/c"]);
-        assert_eq!(both, [at("/log/a", 7, 900), at("/log/a", 8, 40)]);
-        assert_eq!(known, 3);
-        assert_eq!(start(&["/log/b", "/srv/c"]).0, [at("/log/b", 9, 10)]);
-        assert_eq!(start(&["/srv/c"]).0, []);
+            _ => (Vec::new(), 0),
+        }
+    }
 
-        let used = [key_of_files(&patterns(&["/log/b", "/srv/c"]))].into();
-        assert_eq!(positions.forget_all_but(&used), Vec::<String>::new());
-        saved(&positions, &["/log/b", "/srv/c"], &[at("/log/b", 9, 11)]);
-        assert_eq!(positions.forget_all_but(&used).len(), 3);
-        assert_eq!(start(&["/log/a"]).0, []);
+    #[test]
+    fn a_file_is_known_whatever_it_is_read_with() {
+        // Rotated: the older file first.
+        let a = [at("/log/a", 7, 900), at("/log/a", 8, 50)];
+        let before = || {
+            let positions = Positions::default();
+            saved(&positions, &["/log/a"], &a);
+            saved(&positions, &["/log/b"], &[at("/log/b", 9, 10)]);
+            saved(&positions, &["/log/*"], &[at("/log/a", 8, 40)]);
+            positions
+        };
+        assert_eq!(start(&Positions::default(), &["/log/a"]), (vec![], 0));
+        assert_eq!(start(&before(), &["/log/a"]), (a.to_vec(), 1), "its own");
+        // Nothing is lost where two stood in one file.
+        let (both, known) = start(&before(), &["/log/a", "/srv/c"]);
+        assert_eq!(both, [at("/log/a", 7, 900), at("/log/a", 8, 40)]);
+        assert_eq!(known, 2);
+        let b = [at("/log/b", 9, 10)];
+        assert_eq!(start(&before(), &["/log/b", "/srv/c"]).0, b);
+        assert_eq!(start(&before(), &["/srv/c"]).0, []);
+    }
+
+    /// Whether or not anything was saved in between: a disk may be slow, and a
+    /// source may not be opened yet.
+    #[test]
+    fn a_name_that_comes_back_is_a_new_one() {
+        for saves in [true, false] {
+            let positions = Positions::default();
+            let (a, b) = (at("/log/a", 7, 100), at("/log/b", 8, 20));
+            saved(&positions, &["/log/a"], std::slice::from_ref(&a));
+            let both = ["/log/a", "/log/b"];
+            assert_eq!(start(&positions, &both), (vec![a], 1));
+            let (a, b) = (at("/log/a", 7, 300), b);
+            saved(&positions, &both, &[a.clone(), b]);
+            assert_eq!(start(&positions, &["/log/a"]), (vec![a.clone()], 1));
+            let further = at("/log/a", 7, 400);
+            let reached = if saves { further } else { a };
+            if saves {
+                saved(&positions, &["/log/a"], std::slice::from_ref(&reached));
+            }
+            // That b was ever looked for is forgotten.
+            assert_eq!(start(&positions, &both), (vec![reached], 1), "{saves}");
+        }
+    }
+
+    #[test]
+    fn the_database_is_told_what_has_changed() {
+        let positions = Positions::default();
+        saved(&positions, &["/log/a"], &[at("/log/a", 7, 100)]);
+        saved(&positions, &["/log/b"], &[at("/log/b", 8, 20)]);
+        let changed = positions.change_over(&used(&[&["/log/a"], &["/log/b", "/log/c"]]));
+        let [(new, Some(text)), (gone, None)] = &changed[..] else {
+            panic!("{changed:?}");
+        };
+        assert_eq!(
+            (new.as_str(), gone.as_str()),
+            ("file:/log/b\n/log/c", "file:/log/b")
+        );
+        // A start reads it as it was.
+        let stored = HashMap::from([(new.clone(), text.clone())]);
+        let (positions, known) = start(&Positions::new(stored), &["/log/b", "/log/c"]);
+        assert_eq!((positions, known), (vec![at("/log/b", 8, 20)], 1));
     }
 
     #[test]
     fn a_journal_is_gone_on_with_for_other_programs() {
-        let positions = Positions::default();
         let (old, new) = ("journal:sshd", "journal:sshd,sshd-session");
-        positions.set(old, "s=a;i=2;b=c;m=d;t=5f;x=1");
-        positions.set("journal:older", "s=a;i=1;b=c;m=d;t=5e;x=1");
-        let used = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
-        let cursor = |key, all: &[&str]| positions.of_journal(key, &used(all));
+        let cursor = |key: &str, all: &[&str]| {
+            let positions = Positions::default();
+            positions.set(old, "s=a;i=2;b=c;m=d;t=5f;x=1");
+            positions.set("journal:older", "s=a;i=1;b=c;m=d;t=5e;x=1");
+            positions.change_over(&all.iter().map(|key| (*key).to_owned()).collect());
+            positions.of_journal(key)
+        };
         let newest = cursor(new, &[new]).unwrap();
         assert!(newest.contains("t=5f"), "{newest}");
         assert_eq!(cursor(old, &[old]), Some(newest.clone()));

@@ -2,19 +2,22 @@
 //! at once: what it held is lost, locks wait for nobody, and what is banned is
 //! pinned, so a new daemon is better than half an old one. One that stands
 //! still is noticed by its [`Pulse`], told, and told to systemd, which starts
-//! the daemon again.
+//! the daemon again. One that waits for the file system of a log is told as
+//! well, but no restart would help it: the next daemon would wait there, too.
 
 use std::{
     io,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sd_notify::NotifyState;
+use weir_sources::fs_call;
 
 use crate::alerts::Alerts;
 
@@ -23,6 +26,8 @@ use crate::alerts::Alerts;
 const PATIENCE: u32 = 60;
 /// What the alert of threads that stand still is about.
 const ABOUT: &str = "threads";
+/// What the alert of threads that wait for a file system is about.
+const FILE_SYSTEM: &str = "file-system";
 
 /// Has a panic in any thread end the process, for systemd to start it again.
 pub fn abort_on_panic() {
@@ -46,21 +51,107 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// A thread's proof that it lives: a count of its rounds. It is watched until
-/// this is dropped.
-pub struct Pulse(Arc<AtomicU64>);
+/// this is dropped, by the thread and by all who share it.
+#[derive(Clone)]
+pub struct Pulse(Arc<Heart>);
+
+#[derive(Default)]
+struct Heart {
+    rounds: AtomicU64,
+    /// Written under the lock of `call`.
+    given_up: AtomicBool,
+    call: Mutex<Call>,
+}
+
+/// The call into a file system that a thread is in.
+#[derive(Default)]
+struct Call {
+    /// Absent while it is in none.
+    since: Option<Instant>,
+    what: &'static str,
+    /// Kept from call to call, for its memory.
+    path: PathBuf,
+}
+
+impl Heart {
+    fn call(&self) -> MutexGuard<'_, Call> {
+        self.call.lock().expect("no holder of this lock panics")
+    }
+}
 
 impl Pulse {
     /// Another round begins.
     pub fn beat(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.0.rounds.fetch_add(1, Relaxed);
+    }
+
+    /// For the thread itself: its calls into the file systems of logs are known
+    /// from now on.
+    pub fn follow_calls(&self) {
+        fs_call::observe(Calls(self.clone()));
+    }
+
+    /// Gives the thread up if it has waited for a file system for so long. From
+    /// then on nobody waits for it, and what it reads when it comes back counts
+    /// for nothing.
+    pub fn give_up_after(&self, time: Duration) -> bool {
+        let call = self.0.call();
+        if call.since.is_some_and(|since| since.elapsed() >= time) {
+            self.0.given_up.store(true, Relaxed);
+        }
+        self.is_given_up()
+    }
+
+    /// Has it been given up? That happens inside a call only: between two of them
+    /// the thread may rely on the answer.
+    pub fn is_given_up(&self) -> bool {
+        self.0.given_up.load(Relaxed)
+    }
+
+    /// What the thread waits for, in words.
+    pub fn waits_for(&self) -> Option<String> {
+        let call = self.0.call();
+        call.since.map(|_| {
+            let path = crate::escape(&call.path.to_string_lossy());
+            format!("{} {path}", call.what)
+        })
+    }
+}
+
+/// Tells a pulse of its thread's calls.
+struct Calls(Pulse);
+
+impl fs_call::Observer for Calls {
+    fn begins(&self, what: &'static str, path: &Path) {
+        let Self(pulse) = self;
+        // Slow is not still.
+        pulse.beat();
+        let mut call = pulse.0.call();
+        call.what = what;
+        call.path.as_mut_os_string().clear();
+        call.path.as_mut_os_string().push(path);
+        call.since = Some(Instant::now());
+    }
+
+    fn ended(&self) {
+        self.0.0.call().since = None;
     }
 }
 
 struct Watched {
     name: String,
-    rounds: Weak<AtomicU64>,
+    heart: Weak<Heart>,
     /// Its rounds when it was looked at, and how often that has been the same.
     seen: (u64, u32),
+}
+
+/// Threads that do not go on, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Still {
+    /// Nobody knows why.
+    stuck: Vec<String>,
+    /// A file system does not answer them.
+    waiting: Vec<String>,
 }
 
 /// The threads that are watched.
@@ -74,41 +165,58 @@ impl Pulses {
 
     /// Watches the thread of this name from now on.
     pub fn of(&self, name: impl Into<String>) -> Pulse {
-        let rounds = Arc::new(AtomicU64::new(0));
+        let heart = Arc::new(Heart::default());
         self.watched().push(Watched {
             name: name.into(),
-            rounds: Arc::downgrade(&rounds),
+            heart: Arc::downgrade(&heart),
             seen: (0, 0),
         });
-        Pulse(rounds)
+        Pulse(heart)
     }
 
     /// The threads that have begun no round in the last `patience` looks. Looks
     /// are counted, not seconds: a machine that stands still accuses nobody.
-    fn look(&self, patience: u32) -> Vec<String> {
-        let mut stuck = Vec::new();
+    fn look(&self, patience: u32) -> Still {
+        let mut still = Still::default();
         self.watched().retain_mut(|watched| {
-            let Some(rounds) = watched.rounds.upgrade() else {
+            let Some(pulse) = watched.heart.upgrade().map(Pulse) else {
                 return false; // It has ended.
             };
-            let now = rounds.load(Relaxed);
+            if pulse.is_given_up() {
+                return false;
+            }
+            let now = pulse.0.rounds.load(Relaxed);
             watched.seen = match watched.seen {
                 (before, times) if before == now => (now, times + 1),
                 _ => (now, 0),
             };
             if watched.seen.1 >= patience {
-                stuck.push(watched.name.clone());
+                let name = &watched.name;
+                match pulse.waits_for() {
+                    Some(call) => still.waiting.push(format!("{name} waits for {call}")),
+                    None => still.stuck.push(name.clone()),
+                }
             }
             true
         });
-        stuck
+        still
     }
 
     /// Looks after all of them, and tells systemd's watchdog what is found; for
     /// once a second.
     pub fn tend(&self, alerts: &Alerts) {
         let watchdog = sd_notify::watchdog_enabled();
-        let stuck = self.look(watchdog.map_or(PATIENCE, patience));
+        let Still { stuck, waiting } = self.look(watchdog.map_or(PATIENCE, patience));
+        match waiting.is_empty() {
+            true => alerts.clear(FILE_SYSTEM),
+            false => alerts.raise(
+                FILE_SYSTEM,
+                format!(
+                    "the file system of a log does not answer: {}; what is read together with that log waits as well. Mend the file system, or take the path out of the configuration and reload",
+                    waiting.join(", ")
+                ),
+            ),
+        }
         let state = match stuck.is_empty() {
             true => {
                 alerts.clear(ABOUT);
@@ -146,19 +254,57 @@ fn patience(watchdog: Duration) -> u32 {
 mod tests {
     use super::*;
 
+    fn names(still: Still) -> (String, String) {
+        (still.stuck.join(", "), still.waiting.join(", "))
+    }
+
     #[test]
     fn who_stands_still_is_named_and_who_goes_on_is_not() {
         let pulses = Pulses::default();
         let (stands, goes, ends) = (pulses.of("a"), pulses.of("b"), pulses.of("c"));
         drop(ends);
         for _ in 0..3 {
-            assert!(pulses.look(4).is_empty());
+            assert_eq!(pulses.look(4), Still::default());
             goes.beat();
         }
         goes.beat();
-        assert_eq!(pulses.look(4), ["a"]);
+        assert_eq!(names(pulses.look(4)), ("a".into(), String::new()));
         stands.beat();
-        assert!(pulses.look(4).is_empty());
+        assert_eq!(pulses.look(4), Still::default());
+    }
+
+    #[test]
+    fn who_waits_for_a_file_system_is_no_defect_and_may_be_given_up() {
+        use fs_call::Observer;
+
+        let pulses = Pulses::default();
+        let pulse = pulses.of("reader");
+        let calls = Calls(pulse.clone());
+        assert!(!pulse.give_up_after(Duration::ZERO), "it is in no call");
+        calls.begins("read", Path::new("/mnt/a\u{1b}.log"));
+        for _ in 0..2 {
+            assert_eq!(pulses.look(2), Still::default());
+        }
+        let (stuck, waiting) = names(pulses.look(2));
+        assert_eq!(stuck, "");
+        assert!(
+            waiting.starts_with("reader waits for read /mnt/a"),
+            "{waiting}"
+        );
+        assert!(!waiting.contains('\u{1b}'), "{waiting:?}");
+        calls.ended();
+        // It has come back and stands still elsewhere.
+        assert_eq!(names(pulses.look(2)), ("reader".into(), String::new()));
+        // Each call is a sign of life.
+        calls.begins("read", Path::new("/mnt/a.log"));
+        assert_eq!(pulses.look(2), Still::default());
+        assert!(!pulse.give_up_after(Duration::from_secs(3600)));
+        assert!(pulse.give_up_after(Duration::ZERO));
+        calls.ended();
+        assert!(pulse.is_given_up());
+        for _ in 0..3 {
+            assert_eq!(pulses.look(2), Still::default(), "nobody waits for it");
+        }
     }
 
     #[test]

@@ -3,9 +3,13 @@
 //! findings in the ledger and hands the bans to [`Service::enforce`]. Nothing
 //! is passed on per record, nobody else is woken.
 
+mod alerts;
+mod in_hand;
+
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -17,7 +21,7 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
-    Ban, Prefix,
+    Prefix,
     detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding, Notices},
     policy::{Jail, Ledger, Outcome},
 };
@@ -33,9 +37,11 @@ use crate::{
     log_alerts::LogAlerts,
     positions::{self, Positions},
     service::{JailCounters, Service},
-    store::Change,
-    threads::{self, Pulse},
+    store::{Change, Progress},
+    threads,
 };
+use alerts::{Own, SourceAlerts};
+use in_hand::InHand;
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -46,6 +52,12 @@ const REOPEN: Duration = Duration::from_secs(5);
 /// A start waits this long for the sources to be opened: one on a dead network
 /// file system must not keep the daemon from its other work.
 const OPENED_WITHIN: Duration = Duration::from_secs(10);
+/// A thread that waits for a file system is waited for this long at a stop or a
+/// reload. Slow servers answer in less.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
+/// The most threads that were given up and have not come back. Each holds a
+/// stack, and the file that it waits for.
+const MAX_GIVEN_UP: usize = 16;
 
 /// Why the workers do not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +77,11 @@ pub enum WorkerError {
     /// No thread.
     #[error("cannot start a worker: {0}")]
     Thread(std::io::Error),
+    /// Too many of them have not come back.
+    #[error(
+        "{MAX_GIVEN_UP} threads wait for file systems that do not answer, one for {0}: mend the file system (umount -f makes it answer), or restart weir; what is banned stays banned meanwhile"
+    )]
+    GivenUp(String),
 }
 
 /// The filter of this name: the configuration's own, or one that weir brings.
@@ -108,6 +125,12 @@ impl Group {
         }
     }
 
+    /// What each of its threads is called.
+    fn names(&self) -> impl Iterator<Item = String> + use<> {
+        let key = self.key();
+        (0..self.workers()).map(move |part| format!("{key}#{part}"))
+    }
+
     /// How many threads read it.
     fn workers(&self) -> usize {
         match self {
@@ -116,9 +139,9 @@ impl Group {
         }
     }
 
-    /// What each of its threads opens. `used`: the names of all groups.
-    fn parts(self, instance: &str, used: &Arc<BTreeSet<String>>) -> Vec<Open> {
-        let (key, used) = (self.key(), used.clone());
+    /// What each of its threads opens.
+    fn parts(self, instance: &str) -> Vec<Open> {
+        let key = self.key();
         match self {
             Self::Files(patterns) => vec![Box::new(move |positions, held| {
                 Ok(Source::File(FileSource::open(FileConfig {
@@ -133,7 +156,7 @@ impl Group {
                     true => JournalConfig::program(&programs),
                     false => JournalConfig::matching(&fields, &programs),
                 };
-                match positions.of_journal(&key, &used) {
+                match positions.of_journal(&key) {
                     Some(cursor) => config.start = JournalStart::Cursor(cursor),
                     // While there is no journal yet, reading begins here.
                     None => _ = positions.set(&key, &journal::cursor_of(Timestamp::now())),
@@ -236,10 +259,19 @@ const STATES: usize = 64;
 
 /// The threads that read, and what they share.
 pub struct Workers {
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Reader>,
     stop: Arc<AtomicBool>,
     ledger: Arc<Ledger>,
     positions: Positions,
+    alerts: Arc<SourceAlerts>,
+    /// Threads that a file system has not answered yet: nobody waits for them.
+    given_up: Vec<Reader>,
+}
+
+/// A thread, and what it has in hand.
+struct Reader {
+    thread: JoinHandle<()>,
+    in_hand: Arc<InHand>,
 }
 
 impl Workers {
@@ -253,6 +285,8 @@ impl Workers {
             stop: Arc::default(),
             ledger,
             positions: Positions::new(service.store.positions()),
+            alerts: Arc::default(),
+            given_up: Vec::new(),
         };
         workers.spawn(service, running(service, config)?, Age::Backlog)?;
         Ok(workers)
@@ -266,6 +300,12 @@ impl Workers {
         new: &Config,
     ) -> Result<(), WorkerError> {
         let groups = running(service, new)?;
+        self.given_up.retain(|reader| !reader.thread.is_finished());
+        if self.given_up.len() >= MAX_GIVEN_UP
+            && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)
+        {
+            return Err(WorkerError::GivenUp(call));
+        }
         self.stop();
         let now = Timestamp::now();
         let ledger = Arc::new(Ledger::new(jails(new)));
@@ -281,7 +321,10 @@ impl Workers {
             return Ok(());
         };
         self.stop();
-        self.ledger = before;
+        // What has been read meanwhile is read: its counts go back with it.
+        let ledger = Arc::new(Ledger::new(jails(old)));
+        ledger.take_back(&before, &self.ledger, Timestamp::now());
+        self.ledger = ledger;
         self.spawn(service, running(service, old)?, Age::Unknown)?;
         Err(error)
     }
@@ -297,32 +340,48 @@ impl Workers {
         let (opened, all_opened) = mpsc::channel();
         service.forget_rings();
         let instance = &service.config().enforcement.instance;
-        let used: Arc<BTreeSet<String>> = Arc::new(groups.keys().map(Group::key).collect());
+        let used = groups.keys().map(Group::key).collect();
         let names = self.ledger.jails().iter().map(|jail| jail.name.clone());
-        let gone = self.positions.forget_all_but(&used).into_iter();
+        let moved = self.positions.change_over(&used).into_iter();
         service.store.remember(
-            gone.map(Change::ForgetPosition)
+            moved
+                .map(|(source, position)| match position {
+                    None => Change::ForgetPosition(source),
+                    position => Change::Progress(Progress {
+                        source,
+                        position,
+                        tracked: Vec::new(),
+                    }),
+                })
                 .chain([Change::KeepJails(names.collect())]),
         );
+        let workers: BTreeSet<String> = groups.keys().flat_map(Group::names).collect();
+        self.alerts.forget_all_but(&service.alerts, &workers);
         for (group, jails) in groups {
-            let key = group.key();
+            let (key, names) = (group.key(), group.names());
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
-            for (part, open) in group.parts(instance, &used).into_iter().enumerate() {
+            let parts = group.parts(instance).into_iter().zip(names);
+            for (part, (open, source)) in parts.enumerate() {
                 let name = format!("weir-worker-{}", self.threads.len());
+                // One thread saves what all of the group count.
+                let saves = if part == 0 {
+                    numbers.clone()
+                } else {
+                    Vec::new()
+                };
+                let in_hand = Arc::new(InHand::new(
+                    service,
+                    service.pulses.of(name.as_str()),
+                    key.clone(),
+                    saves,
+                    self.ledger.clone(),
+                    self.positions.clone(),
+                ));
                 let worker = Worker {
-                    pulse: service.pulses.of(name.as_str()),
-                    service: service.clone(),
-                    key: key.clone(),
+                    in_hand: in_hand.clone(),
                     open,
                     jails: jails.clone(),
-                    // One thread saves what all of the group count.
-                    saves: if part == 0 {
-                        numbers.clone()
-                    } else {
-                        Vec::new()
-                    },
-                    ledger: self.ledger.clone(),
-                    positions: self.positions.clone(),
+                    alerts: Own::new(&self.alerts, &service.alerts, source),
                     stop: self.stop.clone(),
                     zone: TimeZone::system(),
                     held,
@@ -330,26 +389,42 @@ impl Workers {
                 };
                 let thread =
                     threads::spawn(name, move || worker.run()).map_err(WorkerError::Thread)?;
-                self.threads.push(thread);
+                self.threads.push(Reader { thread, in_hand });
             }
         }
         drop(opened);
         // Each worker drops its end: who is told that weir runs may rely on
         // the next line being read.
         let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
-        // Where a source stood under its earlier names is known to its new one by
-        // now; a name that comes back must not begin there again.
-        let gone = self.positions.forget_all_but(&used).into_iter();
-        service.store.remember(gone.map(Change::ForgetPosition));
         Ok(())
     }
 
-    /// Ends the threads; their positions and counts are remembered.
+    /// Ends the threads; their positions and counts are remembered. One that a
+    /// file system does not answer is left to itself.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().expect("a panic ends the daemon");
+        for reader in self.threads.drain(..) {
+            let pulse = &reader.in_hand.pulse;
+            while !reader.thread.is_finished() && !pulse.give_up_after(GIVEN_UP_AFTER) {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if pulse.is_given_up() {
+                tracing::warn!(
+                    "not waited for any more: {}",
+                    reader.waits_for().unwrap_or_default()
+                );
+                reader.in_hand.finish();
+                self.given_up.push(reader);
+            } else {
+                reader.thread.join().expect("a panic ends the daemon");
+            }
         }
+    }
+}
+
+impl Reader {
+    fn waits_for(&self) -> Option<String> {
+        self.in_hand.pulse.waits_for()
     }
 }
 
@@ -405,16 +480,10 @@ fn running(
 
 /// One thread.
 struct Worker {
-    pulse: Pulse,
-    service: Arc<Service>,
-    /// The name of its group in the database.
-    key: String,
+    in_hand: Arc<InHand>,
     open: Open,
     jails: Vec<Running>,
-    /// The numbers of the jails whose counts it saves.
-    saves: Vec<usize>,
-    ledger: Arc<Ledger>,
-    positions: Positions,
+    alerts: Own,
     stop: Arc<AtomicBool>,
     zone: TimeZone,
     /// The age of lines that are there when the source is opened first.
@@ -428,38 +497,51 @@ impl Worker {
         self.stop.load(Ordering::Relaxed)
     }
 
+    /// Somebody else does its work.
+    fn is_given_up(&self) -> bool {
+        self.in_hand.pulse.is_given_up()
+    }
+
     fn run(mut self) {
+        self.in_hand.pulse.follow_calls();
+        let about = format!("source:{}", self.in_hand.key.replace('\n', " "));
         while !self.stopping() {
-            let about = format!("source:{}", self.key.replace('\n', " "));
             let held = std::mem::replace(&mut self.held, Age::Unknown);
-            match (self.open)(&self.positions, held) {
+            let ended = match (self.open)(&self.in_hand.positions, held) {
                 Ok(mut source) => {
-                    self.service.alerts.clear(&about);
-                    if let Err(error) = self.read(&mut source) {
-                        self.service.alerts.raise(&about, error.to_string());
-                    }
+                    let ended = self.read(&mut source);
                     self.save(&source, true);
+                    ended
                 }
-                Err(error) => self.service.alerts.raise(&about, error.to_string()),
-            }
+                Err(error) => Err(error),
+            };
             self.opened = None;
+            if let Err(error) = ended
+                && !self.is_given_up()
+            {
+                self.alerts.raise(&about, error.to_string());
+            }
             let again = Instant::now() + REOPEN;
             while !self.stopping() && Instant::now() < again {
-                self.pulse.beat();
+                self.in_hand.pulse.beat();
                 thread::sleep(WAIT);
             }
         }
     }
 
     fn read(&mut self, source: &mut Source) -> Result<(), SourceError> {
-        let mut bans = Vec::new();
         let mut saved = Instant::now();
         let mut rate_limited = 0_u64;
+        let mut first = true;
+        self.in_hand.reads(match source {
+            Source::File(source) => Some(source.reached()),
+            Source::Journal(_) | Source::Ring(_) => None,
+        });
         // From the first moment: what is written while the daemon is down is read.
         self.save(source, false);
         self.opened = None;
         while !self.stopping() {
-            self.pulse.beat();
+            self.in_hand.pulse.beat();
             let now = Cell::new(None);
             let info = source.read_batch(WAIT, &mut |line, origin| {
                 // The clock is read when a line has come, not when waiting began.
@@ -468,14 +550,20 @@ impl Worker {
                     now.set(Some(time));
                     time
                 });
-                self.one_line(line, &origin, now, &mut bans);
+                self.one_line(line, &origin, now);
             })?;
+            if self.is_given_up() {
+                return Ok(());
+            }
             if now.get().is_some() {
                 fault::trip("worker");
             }
-            self.service.enforce(std::mem::take(&mut bans));
+            self.in_hand.enforce();
             self.tell_problems(&info);
             rate_limited = rate_limited.saturating_add(info.rate_limited);
+            if std::mem::take(&mut first) {
+                self.alerts.keep_only(&troubles(source, &info));
+            }
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
                 self.save(source, false);
@@ -483,14 +571,19 @@ impl Worker {
                 if let Source::Ring(ring) = source
                     && let Some(statistics) = ring.statistics()
                 {
-                    self.service.set_ring(ring.directory(), statistics);
+                    let service = &self.in_hand.service;
+                    service.set_ring(ring.directory(), statistics);
                 }
             }
         }
         Ok(())
     }
 
-    fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp, bans: &mut Vec<Ban>) {
+    fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp) {
+        if self.is_given_up() {
+            return;
+        }
+        let service = &self.in_hand.service;
         let record = origin.record(line);
         for jail in &self.jails {
             let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
@@ -504,22 +597,22 @@ impl Worker {
             };
             let Some(finding) = finding else { continue };
             jail.counters.findings.fetch_add(1, Ordering::Relaxed);
-            jail.judge_stamp(&self.service, finding.clock, now, zone);
-            if let Some(exemption) = self.service.exempt.current().lookup(finding.addr) {
+            jail.judge_stamp(service, finding.clock, now, zone);
+            if let Some(exemption) = service.exempt.current().lookup(finding.addr) {
                 jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
-                tell_finding(&self.service, jail, &finding, &exemption.reason);
+                tell_finding(service, jail, &finding, &exemption.reason);
                 continue;
             }
-            match self.ledger.record(jail.number, &finding, line, now) {
+            match self.in_hand.ledger.record(jail.number, &finding, line, now) {
                 Outcome::Ban(ban) => {
                     jail.counters.bans.fetch_add(1, Ordering::Relaxed);
-                    tell_finding(&self.service, jail, &finding, &ban.reason);
-                    bans.push(ban);
+                    tell_finding(service, jail, &finding, &ban.reason);
+                    self.in_hand.decide(ban);
                 }
                 Outcome::Counted { failures, of } => {
-                    if self.service.events.has_readers() {
+                    if service.events.has_readers() {
                         let count = format!("failure {failures} of {of}");
-                        tell_finding(&self.service, jail, &finding, &count);
+                        tell_finding(service, jail, &finding, &count);
                     }
                 }
                 Outcome::Ignored(_) | Outcome::TooOld => {
@@ -531,19 +624,17 @@ impl Worker {
 
     fn tell_problems(&self, info: &BatchInfo) {
         for problem in &info.problems {
-            // Whoever may write to a ring's directory chooses names in it.
-            let path = crate::escape(&problem.path.to_string_lossy());
-            let about = format!("source:{path}");
+            let about = about(&problem.path);
             if problem.resolved {
-                self.service.alerts.clear(&about);
+                self.alerts.clear(&about);
                 continue;
             }
-            self.service.alerts.raise(&about, problem.message.clone());
+            self.alerts.raise(&about, problem.message.clone());
         }
         if info.cut + info.truncated + info.rotated > 0 {
             tracing::debug!(
                 "{}: {} lines cut, {} files truncated, {} rotated",
-                self.key,
+                self.in_hand.key,
                 info.cut,
                 info.truncated,
                 info.rotated
@@ -563,24 +654,32 @@ impl Worker {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 sum += state.take_notices();
             }
-            let alerts = &self.service.alerts;
+            let alerts = &self.in_hand.service.alerts;
             jail.log_alerts.add(alerts, sum, Instant::now());
         }
     }
 
-    /// Remembers how far this worker has read and what it has counted on the
-    /// way, if that is more than before: both or neither.
     fn save(&self, source: &Source, last: bool) {
-        // The other threads of a ring, whose places are in its segments.
-        if self.saves.is_empty() {
-            return;
+        if !self.is_given_up() {
+            self.in_hand.save(last, || position(source));
         }
-        self.service.store.progress(&self.key, last, |again| {
-            let position = position(source);
-            let further =
-                position.filter(|position| self.positions.set(&self.key, position) || again);
-            (further, self.ledger.take_changes(&self.saves, again))
-        });
+    }
+}
+
+/// What the alert of a file, pattern or directory is about.
+fn about(path: &Path) -> String {
+    // Whoever may write to a ring's directory chooses names in it.
+    format!("source:{}", crate::escape(&path.to_string_lossy()))
+}
+
+/// What the alerts of a source are about whose first batch this was.
+fn troubles(source: &Source, info: &BatchInfo) -> BTreeSet<String> {
+    match source {
+        Source::File(source) => source.problems().map(|(path, _)| about(path)).collect(),
+        Source::Journal(_) | Source::Ring(_) => {
+            let problems = info.problems.iter().filter(|problem| !problem.resolved);
+            problems.map(|problem| about(&problem.path)).collect()
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod decode;
 mod error;
+pub mod fuse;
 pub mod mmdb;
 mod namespace;
 mod net;

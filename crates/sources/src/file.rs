@@ -9,6 +9,7 @@
 //! Lines that were written and truncated between two reads are lost: nobody
 //! has them any more.
 
+mod reached;
 mod scan;
 mod tail;
 
@@ -32,6 +33,8 @@ use weir_core::detect::Age;
 use crate::{BatchInfo, Origin, Problem, SourceError};
 use tail::Tail;
 
+pub use reached::Reached;
+
 /// Looked at without an event this often: inotify does not see everything
 /// (network file systems, targets of symbolic links).
 const RESCAN: Duration = Duration::from_secs(5);
@@ -52,6 +55,9 @@ const MAX_FILES: usize = 4096;
 /// The most files that linger; those go first to which nothing has come for
 /// longest.
 const MAX_LINGERING: usize = 64;
+
+/// The most files that are away and whose positions are kept until they are back.
+const MAX_AWAY: usize = 1024;
 
 /// Which files, and from where.
 #[derive(Clone, Debug)]
@@ -146,6 +152,10 @@ pub struct FileSource {
     tails: HashMap<FileId, Tail>,
     /// What the patterns match now.
     paths: BTreeMap<PathBuf, FileId>,
+    /// Where an earlier run stood in files that are not there: their file system
+    /// may not be mounted yet.
+    away: Vec<Position>,
+    reached: Reached,
     problems: BTreeMap<PathBuf, String>,
     scanned: Option<Instant>,
     rescan: bool,
@@ -188,6 +198,8 @@ impl FileSource {
             directories: HashMap::new(),
             tails: HashMap::new(),
             paths: BTreeMap::new(),
+            away: Vec::new(),
+            reached: Reached::default(),
             problems: BTreeMap::new(),
             scanned: None,
             rescan: false,
@@ -195,6 +207,7 @@ impl FileSource {
             buffer: vec![0; 128 * 1024],
         };
         source.begin(&config.from, config.held);
+        source.publish();
         Ok(source)
     }
 
@@ -213,6 +226,7 @@ impl FileSource {
                 .is_none_or(|at| at.elapsed() >= self.rescan_after());
             if self.rescan || due {
                 self.scan(&mut info);
+                self.publish();
                 if due {
                     self.tails.values_mut().for_each(|tail| tail.dirty = true);
                 }
@@ -229,9 +243,18 @@ impl FileSource {
 
     /// How far each file was delivered.
     pub fn positions(&self) -> Vec<Position> {
-        let mut tails: Vec<_> = self.tails.values().collect();
-        tails.sort_by_key(|tail| tail.order);
-        tails.iter().map(|tail| tail.position()).collect()
+        self.reached.positions()
+    }
+
+    /// The same, for whoever has to know it while this source waits for a file
+    /// system.
+    pub fn reached(&self) -> Reached {
+        self.reached.clone()
+    }
+
+    /// Other files are followed from now on.
+    fn publish(&self) {
+        self.reached.replace(&self.away, self.tails.values());
     }
 
     /// What cannot be read now, by file or pattern.
@@ -323,7 +346,7 @@ impl FileSource {
         dirty.sort_unstable();
         for (_, id) in dirty {
             let tail = self.tails.get_mut(&id).expect("just listed");
-            match tail.read(&mut self.buffer, info, each) {
+            match tail.read(&mut self.buffer, &self.reached, info, each) {
                 Ok(true) => {
                     info.more = true;
                     if tail.retired.is_some() {
@@ -345,6 +368,7 @@ impl FileSource {
             .collect();
         over.sort_unstable();
         let too_many = over.len().saturating_sub(MAX_LINGERING);
+        let before = self.tails.len();
         for (n, (since, id)) in over.into_iter().enumerate() {
             if (n < too_many || since.elapsed() > LINGER)
                 && let Some(mut tail) = self.tails.remove(&id)
@@ -355,7 +379,11 @@ impl FileSource {
                 }
                 // Its last line will not be finished any more.
                 tail.flush(info, each);
+                tail.close();
             }
+        }
+        if self.tails.len() < before {
+            self.publish();
         }
     }
 
@@ -379,6 +407,12 @@ impl FileSource {
         // It may be new, or an old log that was put here.
         tail.holds(Age::Unknown);
         self.tails.entry(id).or_insert(tail)
+    }
+}
+
+impl Drop for FileSource {
+    fn drop(&mut self) {
+        self.tails.drain().for_each(|(_, tail)| tail.close());
     }
 }
 

@@ -2,14 +2,14 @@
 //! (`journal`) and shared-memory rings (`ring`). A source delivers lines as
 //! bytes and knows where it stands, so that a restart loses and repeats
 //! nothing; what lines mean is not known here. And what is known of where
-//! addresses are (`geo`).
-//! nothing; what lines mean is not known here. Beside them, lists of addresses
-//! that others publish (`list`).
+//! addresses are (`geo`). Beside them, lists of addresses that others publish
+//! (`list`).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod certificates;
 pub mod file;
+pub mod fs_call;
 pub mod geo;
 #[cfg(feature = "journal")]
 pub mod journal;
@@ -21,7 +21,7 @@ use std::{path::Path, path::PathBuf, time::Duration};
 use jiff::Timestamp;
 use weir_core::detect::{Age, Record, Writer};
 
-pub use file::{FileConfig, FileSource, Fingerprint, Position, Start};
+pub use file::{FileConfig, FileSource, Fingerprint, Position, Reached, Start};
 #[cfg(feature = "journal")]
 pub use journal::{JournalConfig, JournalSource, JournalStart};
 pub use ring::{Ring, RingConfig, RingSource, RingStatistics};

@@ -268,7 +268,7 @@ impl HostFacts for Host {
         journal::is_there()
     }
     fn has_file(&self, path: &str) -> bool {
-        Path::new(path).exists()
+        files::exists(Path::new(path))
     }
     fn log_end(&self, path: &str) -> Option<Vec<u8>> {
         files::log_end(Path::new(path)).ok()

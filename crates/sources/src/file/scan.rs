@@ -19,8 +19,10 @@ use rustix::fs::{
 };
 use weir_core::detect::Age;
 
-use super::{FileId, FileSource, INSTANCES, MAX_FILES, Position, Start, finds, tail::Tail};
-use crate::{BatchInfo, Problem};
+use super::{
+    FileId, FileSource, INSTANCES, MAX_AWAY, MAX_FILES, Position, Start, finds, tail::Tail,
+};
+use crate::{BatchInfo, Problem, fs_call};
 
 /// Watches a file by what is open, not by a name that may belong to another
 /// one by now. `None` where it cannot be watched: then it is looked at every
@@ -30,9 +32,11 @@ pub(super) fn watch_file(inotify: Option<&OwnedFd>, file: &File, path: &Path) ->
     let flags =
         WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
     let open = format!("/proc/self/fd/{}", file.as_raw_fd());
-    inotify::add_watch(inotify, open, flags)
-        .or_else(|_| inotify::add_watch(inotify, path, flags))
-        .ok()
+    fs_call::make("watch", path, || {
+        inotify::add_watch(inotify, open, flags)
+            .or_else(|_| inotify::add_watch(inotify, path, flags))
+            .ok()
+    })
 }
 
 fn has_wildcard(path: &Path) -> bool {
@@ -48,15 +52,31 @@ fn id(meta: &fs::Metadata) -> FileId {
 
 /// Opens a regular file; a FIFO or device is refused, and never waited for.
 fn open(path: &Path) -> io::Result<(File, FileId)> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
-        .open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    Ok((file, id(&meta)))
+    fs_call::make("open", path, || {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
+            .open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        Ok((file, id(&meta)))
+    })
+}
+
+fn metadata(path: &Path) -> io::Result<fs::Metadata> {
+    fs_call::make("stat", path, || fs::metadata(path))
+}
+
+fn is_dir(path: &Path) -> bool {
+    metadata(path).is_ok_and(|meta| meta.is_dir())
+}
+
+/// The device of the file system that `path` is, or would be, in.
+fn device_of(path: &Path) -> Option<u64> {
+    let mut there = path.ancestors().filter_map(|part| metadata(part).ok());
+    there.next().map(|meta| meta.dev())
 }
 
 impl FileSource {
@@ -99,8 +119,12 @@ impl FileSource {
                 tail.holds(held);
                 let _ = tail.resume(position.offset);
                 self.tails.insert(id, tail);
+            } else if self.may_come_back(position) {
+                self.away.push(position.clone());
             }
         }
+        let surplus = self.away.len().saturating_sub(MAX_AWAY);
+        self.away.drain(..surplus);
         // Those found by the scan come behind the rotated ones.
         let rotated = self.next_order;
         for tail in self.tails.values_mut().filter(|t| t.order < first) {
@@ -110,22 +134,54 @@ impl FileSource {
     }
 
     fn find_rotated(&self, position: &Position) -> Option<(File, FileId, PathBuf)> {
+        use std::os::unix::fs::DirEntryExt;
         let directory = position.path.parent()?;
-        fs::read_dir(directory)
-            .ok()?
-            .flatten()
-            .take(100_000)
-            .filter(|entry| {
-                use std::os::unix::fs::DirEntryExt;
-                entry.ino() == position.inode
+        let same_inode: Vec<PathBuf> = fs_call::make("list", directory, || {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let same = entries.take(100_000).filter(|e| e.ino() == position.inode);
+            same.map(|entry| entry.path()).collect()
+        });
+        same_inode.into_iter().find_map(|path| {
+            let (file, id) = open(&path).ok()?;
+            let tail = Tail::new(file, id, path.clone(), 0, None);
+            if tail.is_at(position) && !self.tails.contains_key(&id) {
+                return Some((tail.file, id, path));
+            }
+            tail.close();
+            None
+        })
+    }
+
+    /// Is nothing of this name there, and may the file be back one day? One that
+    /// only a wildcard finds is kept if its file system is away: others are deleted
+    /// and never come again.
+    fn may_come_back(&self, position: &Position) -> bool {
+        let mut finding = self.patterns.iter().filter(|p| finds(p, &position.path));
+        !self.paths.contains_key(&position.path)
+            && finding.any(|pattern| {
+                !has_wildcard(Path::new(pattern))
+                    || device_of(&position.path) != Some(position.device)
             })
-            .find_map(|entry| {
-                let path = entry.path();
-                let (file, id) = open(&path).ok()?;
-                let tail = Tail::new(file, id, path.clone(), 0, None);
-                (tail.is_at(position) && !self.tails.contains_key(&id))
-                    .then_some((tail.file, id, path))
-            })
+    }
+
+    /// A file of this name is there: it may be the one that was away, or its
+    /// successor. Where to go on in it.
+    fn is_back(&mut self, path: &Path, new: &Tail) -> Option<u64> {
+        let mut at = None;
+        let away = std::mem::take(&mut self.away);
+        for position in away {
+            if new.is_at(&position) {
+                at = Some(position.offset);
+            } else if position.path != path {
+                self.away.push(position);
+            } else if let Some((file, id, _)) = self.find_rotated(&position) {
+                let tail = self.follow(file, id, position.path.clone());
+                tail.retired = Some(Instant::now());
+                // A file that cannot be read is told of when it is.
+                let _ = tail.resume(position.offset);
+            }
+        }
+        at
     }
 
     /// Finds what the patterns match now.
@@ -229,13 +285,23 @@ impl FileSource {
 
     /// The file of this name, followed from its beginning if it is new.
     fn found(&mut self, path: &Path) -> io::Result<FileId> {
-        let known = id(&fs::metadata(path)?);
+        let known = id(&metadata(path)?);
         if self.tails.contains_key(&known) {
             return Ok(known);
         }
         let (file, id) = open(path)?;
-        if !self.tails.contains_key(&id) {
+        if self.tails.contains_key(&id) {
+            return Ok(id);
+        }
+        if self.away.is_empty() {
             self.follow(file, id, path.to_owned());
+            return Ok(id);
+        }
+        let new = Tail::new(file, id, path.to_owned(), 0, None);
+        let offset = self.is_back(path, &new);
+        let tail = self.follow(new.file, id, path.to_owned());
+        if let Some(offset) = offset {
+            let _ = tail.resume(offset);
         }
         Ok(id)
     }
@@ -249,9 +315,12 @@ impl FileSource {
             for ancestor in Path::new(pattern).ancestors().skip(1) {
                 if has_wildcard(ancestor) {
                     let text = ancestor.to_str().unwrap_or_default();
-                    let directories = glob::glob(text).into_iter().flatten().flatten();
-                    wanted.extend(directories.filter(|d| d.is_dir()).take(MAX_FILES));
-                } else if ancestor.is_dir() {
+                    wanted.extend(fs_call::make("list", ancestor, || {
+                        let found = glob::glob(text).into_iter().flatten().flatten();
+                        let directories = found.filter(|d| d.is_dir()).take(MAX_FILES);
+                        directories.collect::<Vec<_>>()
+                    }));
+                } else if is_dir(ancestor) {
                     wanted.insert(ancestor.to_owned());
                     break;
                 }
@@ -259,7 +328,7 @@ impl FileSource {
         }
         for path in self.paths.keys() {
             // Where a symbolic link leads.
-            if let Ok(real) = fs::canonicalize(path)
+            if let Ok(real) = fs_call::make("stat", path, || fs::canonicalize(path))
                 && let Some(directory) = real.parent()
             {
                 wanted.insert(directory.to_owned());
@@ -275,7 +344,9 @@ impl FileSource {
             | WatchFlags::ONLYDIR;
         for directory in wanted {
             if !self.directories.contains_key(&directory)
-                && let Ok(watch) = inotify::add_watch(inotify, &directory, flags)
+                && let Ok(watch) = fs_call::make("watch", &directory, || {
+                    inotify::add_watch(inotify, &directory, flags)
+                })
             {
                 self.directories.insert(directory, watch);
             }
@@ -287,7 +358,7 @@ impl FileSource {
 fn matches(pattern: &str) -> Vec<Result<PathBuf, (PathBuf, io::Error)>> {
     if !has_wildcard(Path::new(pattern)) {
         let path = PathBuf::from(pattern);
-        return match fs::metadata(&path) {
+        return match metadata(&path) {
             Ok(_) => vec![Ok(path)],
             Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
             Err(error) => vec![Err((path, error))],
@@ -296,12 +367,12 @@ fn matches(pattern: &str) -> Vec<Result<PathBuf, (PathBuf, io::Error)>> {
     let Ok(paths) = glob::glob(pattern) else {
         return vec![];
     };
-    paths
-        .filter_map(|path| match path {
-            Ok(path) if path.is_dir() => None,
-            Ok(path) => Some(Ok(path)),
-            Err(error) => Some(Err((error.path().to_owned(), error.into()))),
-        })
-        .take(MAX_FILES + 1)
-        .collect()
+    let files = paths.filter_map(|path| match path {
+        Ok(path) if path.is_dir() => None,
+        Ok(path) => Some(Ok(path)),
+        Err(error) => Some(Err((error.path().to_owned(), error.into()))),
+    });
+    fs_call::make("list", Path::new(pattern), || {
+        files.take(MAX_FILES + 1).collect()
+    })
 }

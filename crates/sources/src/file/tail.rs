@@ -1,12 +1,18 @@
 //! One open file: where reading stands, the line that is not finished yet, and
 //! whether the file still is what it was. Which files are open is `scan`'s.
 
-use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf, time::Instant};
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::FileExt,
+    path::PathBuf,
+    time::Instant,
+};
 
 use weir_core::detect::{Age, Writer};
 
-use super::{FileId, Fingerprint, Position};
-use crate::{BatchInfo, MAX_LINE, Origin};
+use super::{FileId, Fingerprint, Position, Reached};
+use crate::{BatchInfo, MAX_LINE, Origin, fs_call};
 
 /// The most that is read of one file in one batch: some 3,000 lines. What they
 /// lead to takes effect at the batch's end, and their time is its beginning's.
@@ -68,7 +74,7 @@ impl Tail {
     /// age; those that come are written just now.
     pub fn holds(&mut self, age: Age) {
         // A file that cannot be asked is told of when it is read.
-        self.live_from = self.file.metadata().map_or(0, |meta| meta.len());
+        self.live_from = self.metadata().map_or(0, |meta| meta.len());
         self.before = age;
     }
 
@@ -82,10 +88,10 @@ impl Tail {
     /// Goes to the end: behind the last newline, so that an unfinished line is
     /// delivered whole.
     pub fn seek_end(&mut self) -> io::Result<()> {
-        let size = self.file.metadata()?.len();
+        let size = self.metadata()?.len();
         let from = size.saturating_sub(MAX_LINE as u64);
         let mut last = vec![0; (size - from) as usize];
-        let read = read_full(&self.file, &mut last, from)?;
+        let read = self.read_full(&mut last, from)?;
         match memchr::memrchr(b'\n', &last[..read]) {
             Some(at) => self.seek(from + at as u64 + 1)?,
             None if from == 0 => {}
@@ -108,7 +114,7 @@ impl Tail {
         self.seek(offset)?;
         let mut last = [b'\n'];
         if let Some(before) = offset.checked_sub(1) {
-            read_full(&self.file, &mut last, before)?;
+            self.read_full(&mut last, before)?;
         }
         self.discard = last != [b'\n'];
         Ok(())
@@ -117,13 +123,9 @@ impl Tail {
     /// Is this the file of that position, at least as long as then?
     pub fn is_at(&self, position: &Position) -> bool {
         let mut head = vec![0; usize::from(position.fingerprint.len)];
-        let long_enough = self
-            .file
-            .metadata()
-            .is_ok_and(|m| m.len() >= position.offset);
         self.id.inode == position.inode
-            && long_enough
-            && read_full(&self.file, &mut head, 0).is_ok_and(|n| n == head.len())
+            && self.metadata().is_ok_and(|m| m.len() >= position.offset)
+            && self.read_full(&mut head, 0).is_ok_and(|n| n == head.len())
             && Fingerprint::of(&head) == position.fingerprint
     }
 
@@ -143,10 +145,11 @@ impl Tail {
     pub fn read(
         &mut self,
         buffer: &mut [u8],
+        reached: &Reached,
         info: &mut BatchInfo,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) -> io::Result<bool> {
-        let len = self.file.metadata()?.len();
+        let len = self.metadata()?.len();
         if self.was_rewritten(len)? {
             info.truncated += 1;
             (self.offset, self.line_start) = (0, 0);
@@ -155,10 +158,11 @@ impl Tail {
             self.head.clear();
             // Its writer emptied it, or somebody put an old log in its place.
             self.holds(Age::Unknown);
+            reached.set(self);
         }
         let mut budget = BATCH;
         loop {
-            let n = match self.file.read_at(buffer, self.offset) {
+            let n = match self.read_at(buffer, self.offset) {
                 Ok(0) => return Ok(false),
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -173,6 +177,7 @@ impl Tail {
                 self.learn_head()?;
             }
             self.split(&buffer[..n], info, each);
+            reached.set(self);
             if self.offset >= len {
                 return Ok(false);
             }
@@ -249,16 +254,43 @@ impl Tail {
         }
         let mut head = [0; HEAD];
         let head = &mut head[..self.head.len()];
-        let read = read_full(&self.file, head, 0)?;
+        let read = self.read_full(head, 0)?;
         Ok(head[..read] != self.head)
     }
 
     fn learn_head(&mut self) -> io::Result<()> {
-        let len = HEAD.min(self.offset as usize);
-        self.head.resize(len, 0);
-        let read = read_full(&self.file, &mut self.head, 0)?;
-        self.head.truncate(read);
+        let mut head = std::mem::take(&mut self.head);
+        head.resize(HEAD.min(self.offset as usize), 0);
+        let read = self.read_full(&mut head, 0)?;
+        head.truncate(read);
+        self.head = head;
         Ok(())
+    }
+
+    fn metadata(&self) -> io::Result<Metadata> {
+        fs_call::make("stat", &self.path, || self.file.metadata())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        fs_call::make("read", &self.path, || self.file.read_at(buffer, offset))
+    }
+
+    fn read_full(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut read = 0;
+        while read < buffer.len() {
+            match self.read_at(&mut buffer[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(n) => read += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    /// Closes it, which asks the file system as well.
+    pub fn close(self) {
+        fs_call::make("close", &self.path, || drop(self.file));
     }
 }
 
@@ -280,17 +312,4 @@ fn deliver(
         writer: Writer::default(),
     };
     each(line, origin);
-}
-
-fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match file.read_at(&mut buffer[read..], offset + read as u64) {
-            Ok(0) => break,
-            Ok(n) => read += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(read)
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::MAX_LINE;
+use crate::{MAX_LINE, fs_call};
 use proptest::prelude::*;
 use std::{
     fs::{self, OpenOptions},
@@ -335,6 +335,109 @@ fn a_restart_resumes() {
     assert_eq!(lines(&mut late), ["d"]);
     let mut fresh = source(&[&log], Start::End);
     assert!(lines(&mut fresh).is_empty());
+}
+
+#[test]
+fn a_file_that_is_away_at_the_start_is_gone_on_with_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mount, elsewhere) = (dir.path().join("mnt"), dir.path().join("elsewhere"));
+    fs::create_dir(&mount).unwrap();
+    let log = mount.join("auth.log");
+    append(&log, "a\nb\n");
+    let mut first = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut first), ["a", "b"]);
+    let mut saved = first.positions();
+    drop(first);
+    // Over two starts; the second one finds it.
+    fs::rename(&mount, &elsewhere).unwrap();
+    for found in [false, true] {
+        let mut source = source(&[&log], since(&[&log], saved.clone()));
+        assert!(lines(&mut source).is_empty());
+        assert_eq!(source.positions(), saved);
+        if found {
+            append(&elsewhere.join("auth.log"), "c\n");
+            fs::rename(&elsewhere, &mount).unwrap();
+            source.rescan = true;
+            assert_eq!(lines(&mut source), ["c"]);
+            assert_eq!(source.positions()[0].offset, 6);
+            assert_eq!(source.positions().len(), 1);
+        }
+        saved = source.positions();
+    }
+    // It was rotated while it was away.
+    fs::rename(&mount, &elsewhere).unwrap();
+    let mut late = source(&[&log], since(&[&log], saved));
+    assert!(lines(&mut late).is_empty());
+    let old = elsewhere.join("auth.log.1");
+    fs::rename(elsewhere.join("auth.log"), &old).unwrap();
+    append(&old, "d\n");
+    append(&elsewhere.join("auth.log"), "e\n");
+    fs::rename(&elsewhere, &mount).unwrap();
+    late.rescan = true;
+    assert_eq!(lines(&mut late), ["d", "e"]);
+    assert_eq!(late.positions().len(), 2);
+}
+
+#[test]
+fn positions_of_files_that_are_away_are_kept_as_long_as_they_may_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, glob) = (dir.path().join("auth.log"), dir.path().join("*.log"));
+    append(&log, "a\n");
+    let mut first = source(&[&log], Start::Beginning);
+    lines(&mut first);
+    let saved = first.positions();
+    drop(first);
+    fs::remove_file(&log).unwrap();
+    let kept = |patterns: &[&Path], saved: &[Position]| {
+        let source = source(patterns, since(patterns, saved.to_vec()));
+        source.positions().len()
+    };
+    assert_eq!(kept(&[&log], &saved), 1, "it is named");
+    assert_eq!(kept(&[&glob], &saved), 0, "deleted");
+    let other = Position {
+        device: saved[0].device + 1,
+        ..saved[0].clone()
+    };
+    assert_eq!(kept(&[&glob], &[other]), 1, "its file system is away");
+    assert_eq!(
+        kept(&[&dir.path().join("b.log")], &saved),
+        0,
+        "not asked for"
+    );
+    let many: Vec<Position> = (0..MAX_AWAY + 5)
+        .map(|n| Position {
+            path: dir.path().join(format!("{n}.log")),
+            device: saved[0].device + 1,
+            ..saved[0].clone()
+        })
+        .collect();
+    assert_eq!(kept(&[&glob], &many), MAX_AWAY);
+}
+
+#[test]
+fn how_far_it_has_read_is_known_while_it_waits() {
+    struct Waits(Reached, std::sync::mpsc::Sender<Vec<u64>>);
+    impl fs_call::Observer for Waits {
+        fn begins(&self, _: &'static str, _: &Path) {
+            let reached = self.0.positions();
+            let _ = self.1.send(reached.iter().map(|p| p.offset).collect());
+        }
+        fn ended(&self) {}
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a.log"), dir.path().join("b.log"));
+    for log in [&a, &b] {
+        append(log, "one\n");
+    }
+    let mut source = source(&[&a, &b], Start::Beginning);
+    let (calls, seen) = std::sync::mpsc::channel();
+    fs_call::observe(Waits(source.reached(), calls));
+    assert_eq!(lines(&mut source), ["one", "one"]);
+    let seen: Vec<_> = seen.try_iter().collect();
+    // Before the first line, and between the files.
+    for offsets in [[0, 0], [4, 0]] {
+        assert!(seen.contains(&offsets.to_vec()), "{seen:?}");
+    }
 }
 
 #[test]
