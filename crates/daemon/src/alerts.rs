@@ -4,7 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use jiff::Timestamp;
@@ -46,7 +49,14 @@ impl Alerts {
 
     /// States something; logged and told when it is new or has changed.
     pub fn raise(&self, about: &str, message: String) {
+        self.raise_if(|| true, about, message);
+    }
+
+    fn raise_if(&self, may: impl FnOnce() -> bool, about: &str, message: String) {
         let mut list = self.lock();
+        if !may() {
+            return;
+        }
         let full = list.len() >= MAX_ALERTS;
         match list.get_mut(about) {
             Some(alert) if alert.message == message => return,
@@ -85,5 +95,76 @@ impl Alerts {
     /// All that hold, by subject.
     pub fn list(&self) -> Vec<Alert> {
         self.lock().values().cloned().collect()
+    }
+}
+
+/// The right to speak about some things until it is taken away: whoever comes
+/// next speaks about the same.
+pub struct Voice {
+    alerts: Arc<Alerts>,
+    /// Changes under the lock of the list.
+    silent: AtomicBool,
+}
+
+impl Voice {
+    /// One that may speak.
+    pub fn new(alerts: Arc<Alerts>) -> Self {
+        Self {
+            alerts,
+            silent: AtomicBool::new(false),
+        }
+    }
+
+    /// See [`Alerts::raise`].
+    pub fn raise(&self, about: &str, message: String) {
+        let may = || !self.silent.load(Relaxed);
+        self.alerts.raise_if(may, about, message);
+    }
+
+    /// See [`Alerts::clear`].
+    pub fn clear(&self, about: &str) {
+        let removed = {
+            let mut list = self.alerts.lock();
+            !self.silent.load(Relaxed) && list.remove(about).is_some()
+        };
+        if removed {
+            tracing::info!("{about}: works again");
+        }
+    }
+
+    /// Takes the right away; what was said about these is forgotten.
+    pub fn silence(&self, about: &[&str]) {
+        let mut list = self.alerts.lock();
+        if !self.silent.swap(true, Relaxed) {
+            for about in about {
+                list.remove(*about);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_silent_changes_nothing_that_his_successor_said() {
+        let alerts = Arc::new(Alerts::default());
+        let told = || -> Vec<String> {
+            let list = alerts.list().into_iter();
+            list.map(|alert| alert.message).collect()
+        };
+        let old = Voice::new(alerts.clone());
+        old.raise("sink:a", "old".into());
+        old.silence(&["sink:a"]);
+        assert_eq!(told(), Vec::<String>::new());
+        let new = Voice::new(alerts.clone());
+        new.raise("sink:a", "new".into());
+        old.raise("sink:a", "old".into());
+        old.clear("sink:a");
+        old.silence(&["sink:a"]);
+        assert_eq!(told(), ["new"]);
+        new.clear("sink:a");
+        assert_eq!(told(), Vec::<String>::new());
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    alerts::Alerts,
+    alerts::{Alerts, Voice},
     config::SinkConfig,
     events::{Event, Listener},
 };
@@ -47,7 +47,7 @@ pub struct Inlet {
     cap: usize,
     /// Its alerts are about this.
     pub(super) about: String,
-    pub(super) alerts: Arc<Alerts>,
+    pub(super) alerts: Voice,
     queue: Mutex<Queue>,
     filled: Condvar,
     pub(super) stop: AtomicBool,
@@ -74,7 +74,7 @@ impl Inlet {
             kinds: config.events,
             cap: config.queue,
             about: format!("sink:{}", config.name),
-            alerts,
+            alerts: Voice::new(alerts),
             queue: Mutex::default(),
             filled: Condvar::new(),
             stop: AtomicBool::new(false),
@@ -107,6 +107,15 @@ impl Inlet {
             true => std::mem::take(&mut queue.lost),
             false => 0,
         }
+    }
+
+    /// Its thread is to end when it can, and speaks about nothing any more: a sink
+    /// of the same name may be about to.
+    pub(super) fn end(&self) {
+        self.alerts
+            .silence(&[&self.about, &format!("{}:queue", self.about)]);
+        self.stop.store(true, Relaxed);
+        self.wake();
     }
 
     /// What still waits is given up.

@@ -169,7 +169,7 @@ impl Sinks {
             if config.sinks.contains(&running.config) {
                 self.running.push(running);
             } else {
-                running.end();
+                running.inlet.end();
             }
         }
         for sink in &config.sinks {
@@ -231,13 +231,6 @@ impl Sinks {
     }
 }
 
-impl Running {
-    fn end(self) {
-        self.inlet.stop.store(true, Relaxed);
-        self.inlet.wake();
-    }
-}
-
 /// One thread.
 struct Outlet {
     inlet: Arc<Inlet>,
@@ -278,9 +271,6 @@ impl Outlet {
             self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
         }
         self.inlet.give_up();
-        let about = &self.inlet.about;
-        self.inlet.alerts.forget(about);
-        self.inlet.alerts.forget(&format!("{about}:queue"));
     }
 
     fn count(&self, which: impl Fn(&Inlet) -> &AtomicU64) {
