@@ -304,3 +304,155 @@ fn what_is_too_wide_is_allowed_by_force_only() {
             .contains("is too wide to be allowed")
     );
 }
+
+/// Paths that come, go and come back: a file is gone on with, whatever it is
+/// read with, and one that nobody read meanwhile is a new one.
+#[test]
+fn paths_that_come_and_go_repeat_no_line() {
+    let config = |paths: &str| format!("[jail.sshd]\nmax_retry = 1000\npaths = [{paths}]\n");
+    let (a, both) = ("\"{dir}/a.log\"", "\"{dir}/a.log\", \"{dir}/b.log\"");
+    let mut host = Plain::new();
+    for log in ["a.log", "b.log"] {
+        append(&host.path(log), "");
+    }
+    host.configure(&config(a));
+    host.start();
+    let (mut of_a, mut of_b) = (0, 0);
+    for round in 1..=4 {
+        // As fast as may be: nothing may hang on what the disk has by then.
+        host.configure(&config(both));
+        host.done(&["reload"]);
+        fail(&host, "a.log", WHO[0], round);
+        fail(&host, "b.log", WHO[1], round);
+        of_a += round as u64;
+        of_b += round as u64;
+        host.until("the lines of both", |host| {
+            counted(host, WHO[0]) >= of_a && counted(host, WHO[1]) >= of_b
+        });
+        host.configure(&config(a));
+        host.done(&["reload"]);
+        fail(&host, "a.log", WHO[0], 2);
+        of_a += 2;
+        // Nobody reads these.
+        fail(&host, "b.log", WHO[1], 50);
+        host.until("the lines of one", |host| counted(host, WHO[0]) >= of_a);
+        assert_eq!(counted(&host, WHO[0]), of_a, "round {round}");
+        assert_eq!(counted(&host, WHO[1]), of_b, "round {round}");
+    }
+    // Nor does a crash bring anything back.
+    host.end("KILL");
+    host.configure(&config(both));
+    host.start();
+    fail(&host, "a.log", WHO[0], 1);
+    fail(&host, "b.log", WHO[1], 1);
+    host.until("the lines after the crash", |host| {
+        counted(host, WHO[0]) > of_a && counted(host, WHO[1]) > of_b
+    });
+    assert_eq!(counted(&host, WHO[0]), of_a + 1);
+    assert_eq!(counted(&host, WHO[1]), of_b + 1);
+}
+
+/// A file system that is mounted late, a log that is put back: it is gone on
+/// with where it was left.
+#[test]
+fn a_log_that_is_missing_at_the_start_keeps_its_position() {
+    let mut host = Plain::new();
+    host.configure("[jail.sshd]\nmax_retry = 100\npaths = [\"{dir}/logs/auth.log\"]\n");
+    std::fs::create_dir(host.path("logs")).unwrap();
+    fail(&host, "logs/auth.log", "203.0.113.99", 3);
+    host.start();
+    for who in WHO {
+        fail(&host, "logs/auth.log", who, 3);
+        host.until("its lines", |host| counted(host, who) == 3);
+    }
+    host.end("TERM");
+    for signal in ["TERM", "KILL"] {
+        std::fs::rename(host.path("logs"), host.path("away")).unwrap();
+        host.start();
+        host.until("the alert", |host| host.alerts().contains("no such file"));
+        host.until("the position to be saved", |host| {
+            host.json(&["status"])["unsaved"] == 0
+        });
+        host.end(signal);
+        std::fs::rename(host.path("away"), host.path("logs")).unwrap();
+    }
+    std::fs::rename(host.path("logs"), host.path("away")).unwrap();
+    host.start();
+    host.until("the alert", |host| host.alerts().contains("no such file"));
+    for who in WHO {
+        fail(&host, "away/auth.log", who, 2);
+    }
+    std::fs::rename(host.path("away"), host.path("logs")).unwrap();
+    for who in WHO {
+        host.until("what was written meanwhile", |host| counted(host, who) >= 5);
+        assert_eq!(counted(&host, who), 5);
+    }
+    assert_eq!(counted(&host, "203.0.113.99"), 0);
+    assert_eq!(host.alerts(), "[]");
+}
+
+/// What a reload takes out of the configuration troubles nobody any more.
+#[test]
+fn the_alert_about_a_source_ends_with_the_source() {
+    let config = |paths: &str| format!("[jail.sshd]\npaths = [\"{{dir}}/auth.log\"{paths}]\n");
+    let mut host = Plain::new();
+    append(&host.path("auth.log"), "");
+    host.configure(&config(", \"{dir}/none.log\", \"{dir}/nor-this.log\""));
+    host.start();
+    host.until("both alerts", |host| {
+        let alerts = host.alerts();
+        alerts.contains("none.log") && alerts.contains("nor-this.log")
+    });
+    host.configure(&config(", \"{dir}/none.log\""));
+    host.done(&["reload"]);
+    host.until("one of them", |host| {
+        !host.alerts().contains("nor-this.log")
+    });
+    host.until("the other one", |host| host.alerts().contains("none.log"));
+    host.configure(&config(""));
+    host.done(&["reload"]);
+    host.until("none", |host| host.alerts() == "[]");
+}
+
+/// A ban that finds no room waits for it: no other ban ends the alert.
+#[test]
+fn a_refused_ban_comes_into_force_when_it_can() {
+    let mut host = Plain::new();
+    let jail = |name: &str| {
+        format!(
+            "[jail.{name}]\nfilter = \"sshd\"\nmax_retry = 1\npaths = [\"{{dir}}/{name}.log\"]\n"
+        )
+    };
+    host.configure(&format!("max_bans = 64\n{}{}", jail("one"), jail("two")));
+    for log in ["one.log", "two.log"] {
+        append(&host.path(log), "");
+    }
+    host.start();
+    let manual = |n: u32| format!("198.18.0.{n}");
+    for n in 1..64 {
+        host.done(&["ban", &manual(n)]);
+    }
+    fail(&host, "one.log", "198.18.1.1", 1);
+    host.until("a ban of jail one", |host| host.is_banned("198.18.1.1"));
+    // It has no ban that may go, and manual ones stay.
+    for who in WHO {
+        fail(&host, "two.log", who, 1);
+    }
+    host.until("the alert", |host| {
+        host.alerts().contains("cannot ban") && host.alerts().contains("and 1 more")
+    });
+    fail(&host, "one.log", "198.18.1.2", 1);
+    host.until("another ban of jail one", |host| {
+        host.is_banned("198.18.1.2")
+    });
+    assert!(host.alerts().contains("and 1 more"), "{}", host.alerts());
+    // Lifted before it was in force.
+    host.done(&["unban", "2001:db8:bad::/64"]);
+    assert!(!host.alerts().contains("more"), "{}", host.alerts());
+    host.done(&["unban", &manual(1)]);
+    host.until("the ban that was refused", |host| host.is_banned(WHO[0]));
+    host.until("the end of the alert", |host| {
+        !host.alerts().contains("cannot ban")
+    });
+    assert!(!host.is_banned(WHO[1]));
+}

@@ -1,12 +1,8 @@
 //! The daemon as a library, so that tests link it: `config` (what was typed →
 //! checked) · `wiring` (joins the stages in data-path order) · `worker` (from
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
-//! `control` (the API) · `exempt` · `events` · `alerts` · `geo`
-//! (where addresses are).
-//! `control` (the API) · `exempt` · `lists` · `events` · `alerts`.
-//! the log line to the ban) · `watch` (from a command to the ban) · `service` (what happens on request) · `store` ·
-//! `control` (the API) · `exempt` · `events` · `sinks` ·
-//! `alerts`.
+//! `control` (the API) · `watch` (from a command to the ban) · `exempt` · `lists`
+//! · `events` · `sinks` · `alerts` · `geo` (where addresses are).
 #![deny(missing_docs)]
 
 pub mod alerts;
@@ -23,6 +19,7 @@ pub mod instance;
 pub mod lists;
 mod log_alerts;
 mod positions;
+mod refused;
 pub mod reload;
 pub mod service;
 pub mod sinks;

@@ -12,7 +12,7 @@ use std::{
     net::IpAddr,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, RwLock,
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64},
     },
     time::{Duration, Instant},
@@ -38,6 +38,7 @@ use crate::{
     expiry::{Ended, Expiries},
     geo::Geography,
     lists::Lists,
+    refused::{Refused, RefusedBans},
     sinks::Inlet,
     store::{AllowEntry, Change, Detail, Store, clock::Now},
     threads::Pulses,
@@ -123,6 +124,10 @@ pub struct Service {
     rings: Mutex<BTreeMap<String, RingStatistics>>,
     expiries: Expiries,
     telling: Mutex<()>,
+    refused: RefusedBans,
+    /// Read-locked while a ban comes into force and is remembered; write-locked
+    /// while bans are lifted, so that nothing is left of one that was half there.
+    in_force: RwLock<()>,
     /// Which interfaces are protected.
     pub uplinks: Uplinks,
     /// What the watches have done.
@@ -171,6 +176,8 @@ impl Service {
             rings: Mutex::default(),
             expiries: Expiries::default(),
             telling: Mutex::default(),
+            refused: RefusedBans::default(),
+            in_force: RwLock::default(),
             uplinks,
             watches: Board::default(),
             sinks: Mutex::default(),
@@ -324,61 +331,89 @@ impl Service {
                 }
             })
             .collect();
-        let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, &now)).collect();
+        self.put_in_force(bans, &now);
+    }
+
+    fn put_in_force(&self, bans: Vec<Ban>, now: &Now) {
+        let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, now)).collect();
+        let coming = self.coming_into_force();
         let inserted = self.backend.insert(&entries);
         let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
+        let mut refused = Vec::new();
         match inserted {
-            Ok(inserted) => {
-                self.alerts.clear("insert");
-                self.evicted(&inserted.evicted);
-            }
+            Ok(inserted) => self.evicted(&inserted.evicted),
             Err(ended) => {
                 tracing::debug!("bulk insert: {ended}");
                 self.evicted(&ended.done.evicted);
-                self.insert_one_by_one(&mut decided);
+                (decided, refused) = self.insert_one_by_one(decided);
             }
         }
         let order = self.telling();
         let in_force = decided.iter().map(|(_, entry)| entry);
-        self.tell_ended(&self.expiries.put(in_force, now.boottime));
+        self.tell_ended(&self.expiries.put(in_force.clone(), now.boottime));
         for (ban, _) in &decided {
             self.events.tell(&self.geography.placed(Event::ban(ban)));
         }
         drop(order);
+        self.refused.follow(refused, in_force, &self.alerts);
         self.store
             .remember(decided.into_iter().map(|(ban, entry)| Change::Ban {
                 ban,
                 expiry: entry.expiry,
             }));
+        drop(coming);
     }
 
-    /// One bad entry must not keep the others out; keeps those in force. One
-    /// alert tells of all that are not: there may be thousands.
-    fn insert_one_by_one(&self, decided: &mut Vec<(Ban, Entry)>) {
-        let (mut failed, mut first) = (0_usize, None);
-        decided.retain(
-            |(_, entry)| match self.backend.insert(std::slice::from_ref(entry)) {
+    /// One bad entry must not keep the others out: those that are in force, and
+    /// those that are not.
+    fn insert_one_by_one(&self, decided: Vec<(Ban, Entry)>) -> (Vec<(Ban, Entry)>, Vec<Refused>) {
+        let (mut in_force, mut refused) = (Vec::new(), Vec::new());
+        for (ban, entry) in decided {
+            match self.backend.insert(std::slice::from_ref(&entry)) {
                 Ok(inserted) => {
                     self.evicted(&inserted.evicted);
-                    true
+                    in_force.push((ban, entry));
                 }
                 Err(ended) => {
                     self.evicted(&ended.done.evicted);
-                    failed += 1;
-                    first.get_or_insert((entry.subject, ended.error));
-                    false
+                    let error = ended.error;
+                    refused.push(Refused { ban, entry, error });
                 }
-            },
-        );
-        let Some((subject, error)) = first else {
+            }
+        }
+        (in_force, refused)
+    }
+
+    /// Tries the bans again that the backend refused; for once a second.
+    pub fn follow_refused(&self) {
+        let now = Now::read();
+        let due = self.refused.take_due(now.boottime);
+        if due.is_empty() {
             return;
+        }
+        self.enforce(due.into_iter().map(|refused| refused.ban).collect());
+        self.refused.settle(&self.alerts);
+    }
+
+    fn coming_into_force(&self) -> RwLockReadGuard<'_, ()> {
+        self.in_force.read().expect("no holder of this lock panics")
+    }
+
+    fn lifting(&self) -> RwLockWriteGuard<'_, ()> {
+        self.in_force
+            .write()
+            .expect("no holder of this lock panics")
+    }
+
+    /// Writes the bans in force into a database that was made anew.
+    pub fn remember_bans_again(&self) -> Result<(), weir_enforce::Error> {
+        // Of each of them the database has been told.
+        let entries = {
+            let _none_comes = self.lifting();
+            self.backend.entries()?
         };
-        let more = match failed {
-            1 => String::new(),
-            _ => format!(" and {} more", failed - 1),
-        };
-        self.alerts
-            .raise("insert", format!("cannot ban {subject}{more}: {error}"));
+        self.store.recover(entries);
+        Ok(())
     }
 
     /// The alert that a table is full is over once a twentieth of it is free:
@@ -518,6 +553,7 @@ impl Service {
             ban: ban.clone(),
             expiry: entry.expiry,
         }]);
+        let coming = self.coming_into_force();
         match self.backend.insert(std::slice::from_ref(&entry)) {
             Ok(inserted) => self.evicted(&inserted.evicted),
             Err(ended) => {
@@ -533,6 +569,7 @@ impl Service {
         self.tell_ended(&self.expiries.put([&entry], now.boottime));
         self.events.tell(&self.geography.placed(Event::ban(&ban)));
         drop(order);
+        drop(coming);
         let detail = Detail {
             since: ban.since,
             reason: ban.reason,
@@ -576,7 +613,10 @@ impl Service {
                     && scope.is_none_or(|s| *s == e.policy.scope)
             })
             .collect();
-        if matching.is_empty() {
+        let waiting = self
+            .refused
+            .lift(Some(subject), producer, scope, &self.alerts);
+        if matching.is_empty() && waiting == 0 {
             return Err(Refusal::NotFound(
                 self.why_not_lifted(subject, producer, scope)?,
             ));
@@ -590,16 +630,12 @@ impl Service {
                 })
                 .collect(),
         );
-        let lifted = self.backend.remove(subject, producer, scope)?;
+        let lifted = self.lift(subject, producer, scope, &matching, "lifted by hand")?;
         if let Some(ledger) = self.ledger() {
             ledger.forgive(subject);
         }
-        self.expiries.remove(&lifted);
-        for entry in &lifted {
-            self.tell_end(entry.subject, &entry.policy, "lifted by hand");
-        }
         let lifted = Lifted {
-            lifted: lifted.len(),
+            lifted: lifted + waiting,
             still: self.still_denied(subject)?,
         };
         Ok(Done::new(lifted, saved))
@@ -651,6 +687,31 @@ impl Service {
         Ok(denied.map(|denied| format!("{subject} is still denied: {denied}")))
     }
 
+    /// Takes the bans of a subject out of force; returns how many. `forgotten`: as
+    /// they were when the database was told to forget them.
+    fn lift(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+        forgotten: &[Entry],
+        why: &str,
+    ) -> Result<usize, Refusal> {
+        let _none_comes = self.lifting();
+        let lifted = self.backend.remove(subject, producer, scope)?;
+        self.expiries.remove(&lifted);
+        for entry in &lifted {
+            self.tell_end(entry.subject, &entry.policy, why);
+        }
+        // The database was told of these since.
+        let newer = lifted.iter().filter(|entry| !forgotten.contains(entry));
+        self.store.remember(newer.map(|entry| Change::Unban {
+            subject,
+            policy: entry.policy.clone(),
+        }));
+        Ok(lifted.len())
+    }
+
     /// Lifts every ban, or every one of a producer.
     pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
         let mut entries = self.backend.entries()?;
@@ -671,18 +732,11 @@ impl Service {
                 .collect(),
         };
         let saved = self.store.remember_now(changes);
-        let mut subjects: Vec<_> = entries.iter().map(|e| e.subject).collect();
-        subjects.sort_unstable();
-        subjects.dedup();
-        let mut lifted = 0;
-        for subject in subjects {
-            let of_subject = self.backend.remove(subject, producer, None)?;
-            self.expiries.remove(&of_subject);
-            for entry in &of_subject {
-                let why = "lifted by hand, with all others";
-                self.tell_end(entry.subject, &entry.policy, why);
-            }
-            lifted += of_subject.len();
+        let mut lifted = self.refused.lift(None, producer, None, &self.alerts);
+        entries.sort_unstable_by_key(|entry| entry.subject);
+        for of_subject in entries.chunk_by(|a, b| a.subject == b.subject) {
+            let why = "lifted by hand, with all others";
+            lifted += self.lift(of_subject[0].subject, producer, None, of_subject, why)?;
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
         tracing::info!("all {lifted} bans{of} lifted by hand");

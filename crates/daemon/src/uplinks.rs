@@ -105,7 +105,12 @@ impl Uplinks {
             let before = state.in_force.clone();
             match service.backend.reconfigure(&wanted) {
                 Ok(()) => state.put_in_force(Some(wanted)),
-                Err(_) => refused = one_by_one(&mut state, service, &wanted),
+                Err(error) => {
+                    refused = one_by_one(&mut state, service, &wanted);
+                    if refused.is_empty() && state.in_force() != Some(&wanted) {
+                        refused.push(error.to_string());
+                    }
+                }
             }
             if let Some(now) = state.in_force().filter(|now| Some(*now) != before.as_ref()) {
                 tracing::info!("protected interfaces: {}", now.interfaces.join(", "));
@@ -125,23 +130,51 @@ impl Uplinks {
 
 /// One that cannot be protected keeps no other from it.
 fn one_by_one(state: &mut State, service: &Service, wanted: &Settings) -> Vec<String> {
+    let attached = service.backend.attachments();
+    let (good, refused) = as_far_as(wanted, state.in_force(), &attached, |settings| {
+        service.backend.reconfigure(settings)
+    });
+    if good.is_some() {
+        state.put_in_force(good);
+    }
+    refused
+}
+
+/// Adds one interface after the other to those that are protected; nobody lets go
+/// of these meanwhile, also when `in_force` is unknown. Returns what is in force
+/// then, if anything was taken, and what was refused.
+fn as_far_as<E: ToString>(
+    wanted: &Settings,
+    in_force: Option<&Settings>,
+    attached: &[Attachment],
+    mut reconfigure: impl FnMut(&Settings) -> Result<(), E>,
+) -> (Option<Settings>, Vec<String>) {
     let mut good = wanted.clone();
-    let held = state.in_force().map(|s| s.interfaces.clone());
-    good.interfaces = held.unwrap_or_default();
-    let mut refused = Vec::new();
+    good.interfaces = match in_force {
+        Some(settings) => settings.interfaces.clone(),
+        None => {
+            let held = attached.iter().filter(|one| one.hook != "none");
+            let mut names: Vec<_> = held.map(|one| one.interface.clone()).collect();
+            names.retain(|name| wanted.interfaces.contains(name));
+            names
+        }
+    };
+    let (mut taken, mut refused) = (false, Vec::new());
     for name in &wanted.interfaces {
         if good.interfaces.contains(name) {
             continue;
         }
         good.interfaces.push(name.clone());
-        if let Err(error) = service.backend.reconfigure(&good) {
-            good.interfaces.pop();
-            refused.push(error.to_string());
+        match reconfigure(&good) {
+            Ok(()) => taken = true,
+            Err(error) => {
+                good.interfaces.pop();
+                refused.push(error.to_string());
+            }
         }
     }
     good.interfaces.sort();
-    state.put_in_force(Some(good));
-    refused
+    (taken.then_some(good), refused)
 }
 
 /// An alert for each named interface that is away, or renamed.
@@ -213,5 +246,50 @@ mod tests {
         let mut state = State::default();
         assert_eq!(names(&mut state, &typed, &[]), "lo");
         assert_eq!(names(&mut state, &auto, &["eth0"]), "eth0");
+    }
+
+    fn attached(name: &str, hook: &str) -> Attachment {
+        Attachment {
+            interface: name.to_owned(),
+            hook: hook.to_owned(),
+            note: String::new(),
+            present: hook != "none",
+            renamed: None,
+        }
+    }
+
+    #[test]
+    fn one_that_is_refused_costs_no_other_its_protection() {
+        let (three, two) = (["eth0", "eth1", "wwan0"], ["eth0", "eth1"]);
+        let settings = |names: &[&str]| {
+            let enforcement = enforcement("[\"lo\"]");
+            let mut settings = State::default().settings_with(&enforcement, &[]);
+            settings.interfaces = names.iter().map(|name| (*name).to_owned()).collect();
+            settings
+        };
+        let there = two.map(|name| attached(name, "tcx"));
+        let away = [there[0].clone(), attached("eth1", "none")];
+        for (in_force, attached) in [
+            (Some(settings(&two)), &there[..]),
+            // A reload that was refused half-way: nobody knows any more.
+            (None, &there[..]),
+            (None, &away[..]),
+            (None, &[][..]),
+        ] {
+            let mut tried = Vec::new();
+            let (good, refused) =
+                as_far_as(&settings(&three), in_force.as_ref(), attached, |settings| {
+                    tried.push(settings.interfaces.clone());
+                    match settings.interfaces.iter().any(|name| name == "wwan0") {
+                        true => Err("wwan0 cannot be had"),
+                        false => Ok(()),
+                    }
+                });
+            let held = attached.iter().filter(|one| one.present).count();
+            assert!(tried.iter().all(|names| names.len() > held), "{tried:?}");
+            assert_eq!(refused, ["wwan0 cannot be had"]);
+            let taken = in_force.is_none() && held < two.len();
+            assert_eq!(good, taken.then(|| settings(&two)));
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use weir_core::{Ban, Prefix, Producer, Reason};
+use weir_core::{Prefix, Producer, Reason};
 use weir_enforce::{
     Backend, Choice, Entry, Settings,
     switch::{self, Place},
@@ -30,7 +30,7 @@ use crate::{
     instance::{self, InstanceError},
     reload::{self, Reloader},
     service::Service,
-    store::{Change, Store, clock::Now, restore},
+    store::{Change, PORTION, Store, clock::Now, restore},
     threads::{self, Pulse},
     uplinks::Uplinks,
     worker::{WorkerError, Workers},
@@ -105,8 +105,6 @@ fn mount_bpffs(enforcement: &Enforcement) -> Result<(), weir_enforce::Error> {
 const TICK: Duration = Duration::from_secs(1);
 /// How long the packet-event thread waits before it looks whether to stop.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
-/// Bans of an earlier boot are written again in portions of this size.
-const REWRITE: usize = 20_000;
 
 /// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
 /// behind in the kernel.
@@ -305,14 +303,7 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
             .map(|(subject, policy)| Change::Unban { subject, policy }),
     );
     // On disk before anybody counts: what led to them is not counted again.
-    let mut saved = true;
-    for portion in plan.unexplained.chunks(REWRITE) {
-        let changes = portion.iter().cloned().map(|e| recovered(e, &now));
-        match saved {
-            true => saved = store.remember_now(changes.collect()).is_ok(),
-            false => store.remember(changes), // There is an alert.
-        }
-    }
+    store.recover(plan.unexplained);
     let rewrite = if plan.rewrite {
         plan.insert
     } else {
@@ -330,7 +321,7 @@ fn start_enforcement(config: Config) -> Result<Service, StartError> {
         put => put?,
     }
     service.backend.attach()?;
-    for portion in rewrite.chunks(REWRITE) {
+    for portion in rewrite.chunks(PORTION) {
         let saved = service.store.remember_now(
             portion
                 .iter()
@@ -394,46 +385,22 @@ fn marked(alerts: &Alerts, done: io::Result<()>) {
     }
 }
 
-/// A ban that is enforced and that the database knows nothing of.
-fn recovered(entry: Entry, now: &Now) -> Change {
-    Change::Ban {
-        ban: Ban {
-            subject: entry.subject,
-            scope: entry.policy.scope.clone(),
-            producer: entry.policy.producer.clone(),
-            action: entry.policy.action,
-            reason: "recovered from the kernel's table; its explanation was lost".into(),
-            since: now.wall,
-            until: now.until(entry.expiry),
-            evidence: Vec::new(),
-        },
-        expiry: entry.expiry,
-    }
-}
-
 fn maintain(service: &Service) {
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
         service.follow_usage();
+        service.evicted(&service.backend.take_evicted());
         service.uplinks.follow(service);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
         alert_on(service, "decoy", service.decoy.follow(service));
         if service.store.take_recreated() {
             service.remember_allow_again();
-            match service.backend.entries() {
-                Ok(entries) => {
-                    let now = Now::read();
-                    for portion in entries.chunks(REWRITE) {
-                        let changes = portion.iter().cloned().map(|e| recovered(e, &now));
-                        if service.store.remember_now(changes.collect()).is_err() {
-                            break;
-                        }
-                    }
-                }
-                Err(error) => tracing::error!("reading the ban table: {error}"),
+            if let Err(error) = service.remember_bans_again() {
+                tracing::error!("reading the ban table: {error}");
             }
         }
+        service.follow_refused();
         service.follow_expiries();
         tidy_ledger(service, false);
         service.events.settle(false);

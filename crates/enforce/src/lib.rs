@@ -305,6 +305,12 @@ pub trait Backend: Send + Sync {
     /// Takes on changed settings without a moment unenforced.
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error>;
 
+    /// Entries for which a change of settings had no room since this was last
+    /// asked: they are no longer in force.
+    fn take_evicted(&self) -> Vec<Entry> {
+        Vec::new()
+    }
+
     /// Interfaces and hooks.
     fn attachments(&self) -> Vec<Attachment>;
 

@@ -4,7 +4,7 @@
 //! inserted meanwhile goes to both.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard},
@@ -16,7 +16,7 @@ use weir_kernel::device::Device;
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
+    Expiry, InsertError, Inserted, Limit, PacketEvent, Policy, Settings, Usage,
     claim::Claim,
     ipset,
     kernel::{self, KernelConfig},
@@ -238,6 +238,8 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
             backend: present,
         }),
         coming: RwLock::new(None),
+        no_room: Mutex::default(),
+        evicted: Mutex::default(),
         told: Mutex::default(),
         left: Mutex::new(left),
         claim: Mutex::new(claim),
@@ -251,10 +253,21 @@ struct Switch {
     present: RwLock<Present>,
     /// The next one, while it is filled: bans go to both.
     coming: RwLock<Option<Arc<dyn Backend>>>,
+    /// What had to go from the next one while it was filled.
+    no_room: Mutex<HashSet<Name>>,
+    /// What was in force and has found no place in the one that is.
+    evicted: Mutex<Vec<Entry>>,
     told: Mutex<Told>,
     /// What earlier daemons left by other backends, until this one is attached.
     left: Mutex<Vec<Kind>>,
     claim: Mutex<Option<Claim>>,
+}
+
+/// A ban's name: whose, and which of them.
+type Name = (Subject, Arc<Policy>);
+
+fn name(entry: &Entry) -> Name {
+    (entry.subject, entry.policy.clone())
 }
 
 #[derive(Clone)]
@@ -292,6 +305,24 @@ impl Switch {
 
     fn claim(&self) -> MutexGuard<'_, Option<Claim>> {
         self.claim.lock().expect("no holder of this lock panics")
+    }
+
+    fn no_room(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.no_room.lock().expect("no holder of this lock panics")
+    }
+
+    fn evicted(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.evicted.lock().expect("no holder of this lock panics")
+    }
+
+    /// Puts entries into the next backend, which may have less room.
+    fn insert_beside(&self, next: &dyn Backend, entries: &[Entry]) -> Result<(), Error> {
+        let (done, outcome) = match next.insert(entries) {
+            Ok(done) => (done, Ok(())),
+            Err(InsertError { done, error }) => (done, Err(error)),
+        };
+        self.no_room().extend(done.evicted.iter().map(name));
+        outcome
     }
 
     fn set_coming(&self, next: Option<Arc<dyn Backend>>) {
@@ -332,7 +363,8 @@ impl Switch {
     /// waits while both are compared.
     fn take_over(&self, before: &Present, kind: Kind, next: Arc<dyn Backend>) -> Result<(), Error> {
         let mut coming = self.coming.write().expect("no holder of this lock panics");
-        agree(&*before.backend, &*next)?;
+        let evicted = agree(&*before.backend, &*next, &self.no_room())?;
+        self.evicted().extend(evicted);
         *self.present.write().expect("no holder of this lock panics") = Present {
             kind,
             backend: next,
@@ -343,8 +375,9 @@ impl Switch {
 
     fn fill(&self, before: &Present, next: &Arc<dyn Backend>, told: &Told) -> Result<(), Error> {
         // From here on bans go to both; then those that are there already.
+        self.no_room().clear();
         self.set_coming(Some(next.clone()));
-        next.insert(&before.backend.entries()?)?;
+        self.insert_beside(&**next, &before.backend.entries()?)?;
         next.set_allow(&told.allow)?;
         if let Some(classes) = &told.classes {
             next.set_classes(classes)?;
@@ -358,29 +391,31 @@ impl Switch {
 }
 
 /// Has `next` hold what `now` does: a ban may have been lifted after it was
-/// read, and before it was inserted.
-fn agree(now: &dyn Backend, next: &dyn Backend) -> Result<(), Error> {
-    let name = |entry: Entry| ((entry.subject, entry.policy), entry.expiry);
-    let wanted: HashMap<_, _> = now.entries()?.into_iter().map(name).collect();
-    let mut there: HashMap<_, _> = next.entries()?.into_iter().map(name).collect();
-    let mut missing = Vec::new();
-    for ((subject, policy), expiry) in wanted {
-        let key = (subject, policy);
-        let same = there.remove(&key).is_some_and(|e| is_near(e, expiry));
-        if !same {
-            let (subject, policy) = key;
-            missing.push(Entry {
-                subject,
-                policy,
-                expiry,
-            });
+/// read, and before it was inserted. Returns what it has no room for.
+fn agree(
+    now: &dyn Backend,
+    next: &dyn Backend,
+    no_room: &HashSet<Name>,
+) -> Result<Vec<Entry>, Error> {
+    let mut there: HashMap<_, _> = next
+        .entries()?
+        .into_iter()
+        .map(|entry| (name(&entry), entry.expiry))
+        .collect();
+    let (mut missing, mut evicted) = (Vec::new(), Vec::new());
+    for entry in now.entries()? {
+        let name = name(&entry);
+        match there.remove(&name) {
+            Some(expiry) if is_near(expiry, entry.expiry) => {}
+            None if no_room.contains(&name) => evicted.push(entry),
+            _ => missing.push(entry),
         }
     }
     for (subject, policy) in there.into_keys() {
         next.remove(subject, Some(&policy.producer), Some(&policy.scope))?;
     }
-    next.insert(&missing)?;
-    Ok(())
+    evicted.extend(next.insert(&missing)?.evicted);
+    Ok(evicted)
 }
 
 /// The same end, but for what clocks round.
@@ -404,7 +439,7 @@ impl Backend for Switch {
         let coming = self.coming();
         let done = self.backend().insert(entries)?;
         let outcome = match &*coming {
-            Some(next) => next.insert(entries).map(drop).map_err(Error::from),
+            Some(next) => self.insert_beside(&**next, entries),
             None => Ok(()),
         };
         done.with(outcome)
@@ -488,6 +523,10 @@ impl Backend for Switch {
         self.exchange(kind, settings)
     }
 
+    fn take_evicted(&self) -> Vec<Entry> {
+        std::mem::take(&mut *self.evicted())
+    }
+
     fn attachments(&self) -> Vec<Attachment> {
         self.backend().attachments()
     }
@@ -513,5 +552,81 @@ impl Backend for Switch {
         each: &mut dyn FnMut(PacketEvent),
     ) -> Result<usize, Error> {
         self.backend().poll_events(timeout, each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::Action;
+
+    use super::*;
+    use crate::BootNanos;
+
+    fn ban(n: u8, second: u64) -> Entry {
+        Entry {
+            subject: format!("192.0.2.{n}").parse().unwrap(),
+            policy: Arc::new(Policy {
+                producer: Producer::Jail("sshd".into()),
+                scope: Scope::all(),
+                action: Action::Drop,
+            }),
+            expiry: Expiry::At(BootNanos((1 << 50) + second * 1_000_000_000)),
+        }
+    }
+
+    fn subjects(mut entries: Vec<Entry>) -> Vec<String> {
+        entries.sort_by_key(|entry| entry.subject);
+        entries.iter().map(|e| e.subject.to_string()).collect()
+    }
+
+    fn over(before: DryRun) -> Switch {
+        Switch {
+            place: Place {
+                instance: "test".into(),
+                pin_root: PathBuf::new(),
+                ipv4_length: None,
+                room: (0, 0),
+                settings: Settings {
+                    interfaces: Vec::new(),
+                    backend: Choice::DryRun,
+                    advice: Default::default(),
+                    max_bans: 100,
+                    observe: false,
+                },
+            },
+            present: RwLock::new(Present {
+                kind: Kind::DryRun,
+                backend: Arc::new(before),
+            }),
+            coming: RwLock::new(None),
+            no_room: Mutex::default(),
+            evicted: Mutex::default(),
+            told: Mutex::default(),
+            left: Mutex::default(),
+            claim: Mutex::new(None),
+        }
+    }
+
+    /// Those that end first make room, and are told.
+    #[test]
+    fn what_the_next_backend_has_no_room_for_is_said() {
+        let switch = over(DryRun::new(100, None));
+        let bans: Vec<Entry> = (1..=9).map(|n| ban(n, n.into())).collect();
+        switch.insert(&bans).unwrap();
+        let next: Arc<dyn Backend> = Arc::new(DryRun::new(4, None));
+        let before = switch.present();
+        switch.fill(&before, &next, &Told::default()).unwrap();
+        // One comes meanwhile, and one is lifted.
+        switch.insert(&[ban(10, 10)]).unwrap();
+        switch.remove(ban(9, 9).subject, None, None).unwrap();
+        switch.take_over(&before, Kind::DryRun, next).unwrap();
+        let left = ["192.0.2.7", "192.0.2.8", "192.0.2.10"];
+        assert_eq!(subjects(switch.entries().unwrap()), left);
+        let evicted = switch.take_evicted();
+        assert_eq!(evicted.len(), 6);
+        assert_eq!(evicted[0].policy, bans[0].policy);
+        let evicted = subjects(evicted);
+        assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
+        assert_eq!(switch.take_evicted(), []);
     }
 }

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
-use weir_core::{Prefix, PrefixSet, Subject, Until};
-use weir_enforce::{BootNanos, Expiry, Policy};
+use weir_core::{Ban, Prefix, PrefixSet, Subject, Until};
+use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
 use super::{
     AllowEntry, Change, Detail,
@@ -323,14 +323,14 @@ pub(super) fn write(
         // keys each page is touched once: a flood's bans come in any order.
         let run = rest.iter().take_while(|c| c.subject().is_some()).count();
         if run == 0 {
-            write_one(&transaction, first, boot, &mut policy_ids)?;
+            write_one(&transaction, first, boot, now, &mut policy_ids)?;
             rest = &rest[1..];
             continue;
         }
         let mut sorted: Vec<&Change> = rest[..run].iter().collect();
         sorted.sort_by_key(|change| change.subject());
         for change in sorted {
-            write_one(&transaction, change, boot, &mut policy_ids)?;
+            write_one(&transaction, change, boot, now, &mut policy_ids)?;
         }
         rest = &rest[run..];
     }
@@ -416,6 +416,7 @@ fn write_one(
     transaction: &Transaction<'_>,
     change: &Change,
     boot: i64,
+    now: &Now,
     policy_ids: &mut PolicyIds,
 ) -> Result<(), DatabaseError> {
     match change {
@@ -452,6 +453,21 @@ fn write_one(
                     until_to(ban.until),
                     ban.reason
                 ])?;
+        }
+        Change::Recovered { entry, until } => {
+            let (policy, _) = policy_id(transaction, &entry.policy, policy_ids)?;
+            let subject = blob(entry.subject.prefix());
+            let is_known = transaction
+                .prepare_cached("SELECT 1 FROM bans WHERE subject = ?1 AND policy = ?2")?
+                .exists(params![subject, policy])?;
+            if is_known {
+                write_row(transaction, &subject, policy, boot, entry.expiry, *until)?;
+            } else {
+                let ban = recovered(entry, *until, now);
+                let expiry = entry.expiry;
+                let change = Change::Ban { ban, expiry };
+                write_one(transaction, &change, boot, now, policy_ids)?;
+            }
         }
         Change::Restored { entry, until } => {
             let (policy, _) = policy_id(transaction, &entry.policy, policy_ids)?;
@@ -498,6 +514,20 @@ fn write_one(
         }
     }
     Ok(())
+}
+
+/// A ban that nobody can explain any more.
+fn recovered(entry: &Entry, until: Until, now: &Now) -> Ban {
+    Ban {
+        subject: entry.subject,
+        scope: entry.policy.scope.clone(),
+        producer: entry.policy.producer.clone(),
+        action: entry.policy.action,
+        reason: "recovered from the kernel's table; its explanation was lost".into(),
+        since: now.wall,
+        until,
+        evidence: Vec::new(),
+    }
 }
 
 fn write_row(

@@ -50,6 +50,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// That the history was cut short is told for this long.
 const TRIMMED: Duration = Duration::from_secs(86_400);
+/// Bans that the database is to have are written in portions of this size.
+pub const PORTION: usize = 20_000;
 /// How long an API call waits for its commit.
 const DURABLE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -62,6 +64,14 @@ pub enum Change {
         ban: Ban,
         /// On this boot's clock.
         expiry: Expiry,
+    },
+    /// A ban is in force, and the database may know nothing of it. What it knows
+    /// stays, and the offence is counted once.
+    Recovered {
+        /// As enforced.
+        entry: Entry,
+        /// By the wall clock.
+        until: Until,
     },
     /// A ban of an earlier boot is in force again, under this boot's clock.
     Restored {
@@ -105,7 +115,7 @@ impl Change {
     fn subject(&self) -> Option<Subject> {
         match self {
             Self::Ban { ban, .. } => Some(ban.subject),
-            Self::Restored { entry, .. } => Some(entry.subject),
+            Self::Recovered { entry, .. } | Self::Restored { entry, .. } => Some(entry.subject),
             Self::Unban { subject, .. } | Self::Ended { subject, .. } => Some(*subject),
             _ => None,
         }
@@ -324,6 +334,24 @@ impl Store {
                 .wait_timeout(queue, left)
                 .expect("no holder of this lock panics")
                 .0;
+        }
+    }
+
+    /// Has the database know of these bans, which are in force; waits for the disk
+    /// as long as it answers.
+    pub fn recover(&self, entries: Vec<Entry>) {
+        let now = Now::read();
+        let recovered = |entry: &Entry| Change::Recovered {
+            entry: entry.clone(),
+            until: now.until(entry.expiry),
+        };
+        let mut saved = true;
+        for portion in entries.chunks(PORTION) {
+            let changes = portion.iter().map(recovered);
+            match saved {
+                true => saved = self.remember_now(changes.collect()).is_ok(),
+                false => self.remember(changes), // There is an alert.
+            }
         }
     }
 

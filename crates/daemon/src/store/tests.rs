@@ -562,3 +562,30 @@ fn nobody_can_cut_a_mapped_file_short() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains(dir.path().to_str().unwrap()), "{maps}");
 }
+
+/// Its change waits for the disk when the database is made anew, and whoever
+/// knows the bans in force has it written as well.
+#[test]
+fn a_ban_that_is_recovered_is_no_second_offence() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ..) = open(dir.path());
+    let (pending, lost) = (ban("192.0.2.7"), ban("2001:db8::/64"));
+    let entries = [entry(&pending), entry(&lost)];
+    store.remember([pending]);
+    store.recover(entries.to_vec());
+    store.recover(entries.to_vec());
+    let why = |addr: &str| -> Vec<String> {
+        let offences = store.offences(addr.parse().unwrap(), 10).into_iter();
+        offences.map(|offence| offence.reason).collect()
+    };
+    assert_eq!(why("192.0.2.7"), ["5 failures"]);
+    let [recovered] = &why("2001:db8::1")[..] else {
+        panic!("{:?}", why("2001:db8::1"));
+    };
+    assert!(recovered.contains("recovered"), "{recovered}");
+    let detail = store.details(&entries)[0].clone().unwrap();
+    assert_eq!(detail.reason, "5 failures");
+    store.close();
+    let (_store, loaded, _) = open(dir.path());
+    assert_eq!(loaded.rows.len(), 2);
+}
