@@ -494,7 +494,7 @@ fn root_without_permission_it_says_what_is_missing() {
     weir.run();
     let (code, said) = nobody(&["bans"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("are you root"), "{said}");
+    assert!(said.contains("be root"), "{said}");
 }
 
 #[test]

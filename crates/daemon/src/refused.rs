@@ -120,9 +120,12 @@ impl RefusedBans {
         lifted
     }
 
-    /// Those that were due are over, every one: so is the alert.
+    /// When those that were due are over, every one, so is the alert.
     pub fn settle(&self, alerts: &Alerts) {
-        tell(self.lock(), alerts);
+        let mut inner = self.lock();
+        if inner.waiting.is_empty() && inner.tried.take().is_some() {
+            tell(inner, alerts);
+        }
     }
 }
 

@@ -388,10 +388,9 @@ impl Service {
     pub fn follow_refused(&self) {
         let now = Now::read();
         let due = self.refused.take_due(now.boottime);
-        if due.is_empty() {
-            return;
+        if !due.is_empty() {
+            self.enforce(due.into_iter().map(|refused| refused.ban).collect());
         }
-        self.enforce(due.into_iter().map(|refused| refused.ban).collect());
         self.refused.settle(&self.alerts);
     }
 
@@ -630,7 +629,8 @@ impl Service {
                 })
                 .collect(),
         );
-        let lifted = self.lift(subject, producer, scope, &matching, "lifted by hand")?;
+        // All of them are forgotten once more: one may have been written since.
+        let lifted = self.lift(subject, producer, scope, &[], "lifted by hand")?;
         if let Some(ledger) = self.ledger() {
             ledger.forgive(subject);
         }

@@ -134,7 +134,10 @@ impl fs_call::Observer for Calls {
     }
 
     fn ended(&self) {
-        self.0.0.call().since = None;
+        let Self(pulse) = self;
+        // Before it is in no call any more: it goes on.
+        pulse.beat();
+        pulse.0.call().since = None;
     }
 }
 
@@ -293,7 +296,10 @@ mod tests {
         );
         assert!(!waiting.contains('\u{1b}'), "{waiting:?}");
         calls.ended();
-        // It has come back and stands still elsewhere.
+        // It has come back, and stands still elsewhere some time later.
+        for _ in 0..2 {
+            assert_eq!(pulses.look(2), Still::default());
+        }
         assert_eq!(names(pulses.look(2)), ("reader".into(), String::new()));
         // Each call is a sign of life.
         calls.begins("read", Path::new("/mnt/a.log"));

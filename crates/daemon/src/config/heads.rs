@@ -5,7 +5,8 @@
 //!
 //! And is that head a syslog daemon's? Who writes a file of his own (`sshd -E`)
 //! may leave a client's line breaks in it, and a client can then write lines
-//! with any head: a file whose lines have none is refused.
+//! with any head: of a file whose lines have none `weir check` warns, and what comes
+//! behind such a line does not count.
 
 use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_head};
 
@@ -59,13 +60,11 @@ pub(super) fn check(
         let bare = heads.iter().filter(|head| **head == LineHead::None).count();
         // A crash leaves one such line; of some others a client's text has heads.
         if bare > 2 && 10 * bare > heads.len() {
-            section.error(
-                section.line(),
-                format!(
-                    "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp and program's tag, as a syslog daemon writes them, so a client's line break may have begun some of the others, and its filter reads only lines of {names}; allowed: a file that a syslog daemon writes, source = \"journal\" (sshd: start it without -E and -e), or a filter without identifiers",
-                    heads.len()
-                ),
-            );
+            // No error: a log's content must not keep the daemon from starting.
+            warnings.push(format!(
+                "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp and program's tag, as a syslog daemon writes them, so a client's line break may have begun some of the others, and the {BEHIND_NO_HEAD} lines behind each do not count; its filter reads only lines of {names}: use a file that a syslog daemon writes, source = \"journal\" (sshd: start it without -E and -e), or a filter without identifiers",
+                heads.len()
+            ));
         } else if bare > 0 {
             warnings.push(format!(
                 "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp: who writes them may let a client's line break begin a line, so the {BEHIND_NO_HEAD} lines behind each do not count",

@@ -221,8 +221,8 @@ impl Ipset {
 
     /// Writes our chains, and the jump to them if it is not there.
     fn put_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
-        kernel.names = firewall::real_names(&self.desired().settings.interfaces);
-        check_names(&kernel.names)?;
+        let names = firewall::real_names(&self.desired().settings.interfaces);
+        check_names(&names)?;
         let counted = counters(&self.base, &kernel.carried)?;
         for family in [0, 1] {
             let saved = command::run(SAVE[family], &["-t", "raw"], "")
@@ -238,7 +238,7 @@ impl Ipset {
                     .collect();
                 let asked = Asked {
                     base: &self.base,
-                    interfaces: &kernel.names,
+                    interfaces: &names,
                     bans: &bans,
                     scopes: &kernel.scopes,
                     lists: &kernel.classes.lists,
@@ -265,6 +265,8 @@ impl Ipset {
             }
             kernel.written[family] = text;
         }
+        // Not before: what was refused is tried again.
+        kernel.names = names;
         Ok(())
     }
 
@@ -527,10 +529,10 @@ impl Firewall for Ipset {
         if kernel.untidy {
             self.tidy(kernel);
         }
-        match firewall::real_names(&self.desired().settings.interfaces) == kernel.names {
-            true => Ok(()),
-            // One has another name of its own.
-            false => self.put_rules(kernel),
+        let names = firewall::real_names(&self.desired().settings.interfaces);
+        if names != kernel.names {
+            return self.put_rules(kernel); // one has another name of its own
         }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_kernel::device::{self, Device};
 
-use super::attach::Interface;
+use super::{attach::Interface, link_pins::attached_to};
 use crate::Error;
 
 /// The names, each once.
@@ -30,7 +30,10 @@ pub(super) fn find<'a>(
         .collect();
     // Attached ones first; the others as they were typed.
     let is_owner = |(index, interface): &(Option<u32>, &mut Interface)| {
-        index.is_some_and(|index| interface.was(index))
+        // At a start what is attached is known by its pin only.
+        index.is_some_and(|index| {
+            interface.was(index) || attached_to(&interface.name, links) == Some(index)
+        })
     };
     all.sort_by_key(|one| !is_owner(one));
     let mut owners: Vec<(u32, String)> = Vec::new();

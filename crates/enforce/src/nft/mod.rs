@@ -248,7 +248,8 @@ impl Nft {
                 .ingress
                 .follow(&kernel.socket, &self.table, &kernel.names)
         })
-        .and(kernel.stand_down(&self.table))
+        // Otherwise what stands by is all that enforces.
+        .and_then(|()| kernel.stand_down(&self.table))
         .and_then(|()| kernel.look(&self.table))
         .map_err(failed("write", &self.table))?;
         kernel.broken = false;

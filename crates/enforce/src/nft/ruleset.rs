@@ -390,9 +390,18 @@ impl Ruleset {
     ) -> [Batch; 3] {
         let [mut fill, mut switch, mut remove] = [(); 3].map(|()| Batch::new());
         let old = self.ends.allow.clone();
-        self.allow = allow.clone();
+        let before = std::mem::replace(&mut self.allow, allow.clone());
         self.put_allow(&mut fill);
         self.ends.ask_allow(&mut switch);
+        // A change of bans may have taken along what was pending for this one, and
+        // put it where the list before asks for it.
+        let mut subjects = subjects.clone();
+        for (subject, _) in book.all() {
+            let prefix = subject.prefix();
+            if before.touches(prefix) != allow.touches(prefix) {
+                subjects.entry(subject).or_insert(true);
+            }
+        }
         let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
         self.put_bans(&mut switch, subjects, book);
         for set in old.values() {
