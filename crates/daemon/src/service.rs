@@ -1,8 +1,8 @@
 //! What the daemon does when told to, by a jail or over the control socket:
-//! ban, unban, allow. The order of the steps is here: exempt? → durable (when
-//! somebody waits for the answer) → in force → told. What it says when asked is
-//! in `questions`, in which words in `answers`. Knows nothing of HTTP, sources
-//! or threads.
+//! ban, unban, allow. The order of the steps is here: exempt? → in force → told
+//! → remembered → durable (when somebody waits for the answer). What it says when
+//! asked is in `questions`, in which words in `answers`. Knows nothing of HTTP,
+//! sources or threads.
 
 mod answers;
 mod questions;
@@ -40,7 +40,7 @@ use crate::{
     lists::Lists,
     refused::{Refused, RefusedBans},
     sinks::Inlet,
-    store::{AllowEntry, Change, Detail, Store, clock::Now},
+    store::{AllowEntry, Change, Detail, PORTION, Store, clock::Now},
     threads::Pulses,
     uplinks::Uplinks,
     watch::Board,
@@ -125,8 +125,9 @@ pub struct Service {
     expiries: Expiries,
     telling: Mutex<()>,
     refused: RefusedBans,
-    /// Read-locked while a ban comes into force and is remembered; write-locked
-    /// while bans are lifted, so that nothing is left of one that was half there.
+    /// Read-locked while a ban comes into force and is remembered, also for the
+    /// second time; write-locked while bans are lifted, so that nothing is left of
+    /// one that was half there. Nobody waits for the disk meanwhile.
     in_force: RwLock<()>,
     /// Which interfaces are protected.
     pub uplinks: Uplinks,
@@ -254,9 +255,10 @@ impl Service {
 
     /// Writes the allow list of commands into a database that was made anew.
     pub fn remember_allow_again(&self) {
-        let entries = self.allow_entries().clone();
-        self.store
-            .remember(entries.into_iter().map(Change::AllowAdd));
+        // Held meanwhile: what is taken back is not written again behind that.
+        let allow = self.allow_entries();
+        let entries = allow.iter().cloned();
+        self.store.remember(entries.map(Change::AllowAdd));
     }
 
     fn allow_entries(&self) -> MutexGuard<'_, Vec<AllowEntry>> {
@@ -312,31 +314,34 @@ impl Service {
             return;
         }
         let now = Now::read();
-        let exempt = self.exempt.current();
-        let bans: Vec<Ban> = bans
-            .into_iter()
-            .filter(|ban| match exempt.covering(ban.subject) {
-                None => true,
-                Some(exemption) => {
-                    self.events.tell(
-                        &Event::new(
-                            Kind::Allow,
-                            now.wall,
-                            format!("not banned ({}): {}", ban.reason, exemption.reason),
-                        )
-                        .about(ban.subject.prefix())
-                        .by(&ban.producer),
-                    );
-                    false
-                }
-            })
-            .collect();
-        self.put_in_force(bans, &now);
+        let bans = self.without_exempt(bans, &now);
+        let coming = self.coming_into_force();
+        self.put_in_force(&coming, bans, &now);
     }
 
-    fn put_in_force(&self, bans: Vec<Ban>, now: &Now) {
+    /// Says of each ban that is not to be why it is not.
+    fn without_exempt(&self, mut bans: Vec<Ban>, now: &Now) -> Vec<Ban> {
+        let exempt = self.exempt.current();
+        bans.retain(|ban| match exempt.covering(ban.subject) {
+            None => true,
+            Some(exemption) => {
+                self.events.tell(
+                    &Event::new(
+                        Kind::Allow,
+                        now.wall,
+                        format!("not banned ({}): {}", ban.reason, exemption.reason),
+                    )
+                    .about(ban.subject.prefix())
+                    .by(&ban.producer),
+                );
+                false
+            }
+        });
+        bans
+    }
+
+    fn put_in_force(&self, coming: &Coming<'_>, bans: Vec<Ban>, now: &Now) {
         let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, now)).collect();
-        let coming = self.coming_into_force();
         let inserted = self.backend.insert(&entries);
         let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
         let mut refused = Vec::new();
@@ -348,20 +353,25 @@ impl Service {
                 (decided, refused) = self.insert_one_by_one(decided);
             }
         }
-        let order = self.telling();
         let in_force = decided.iter().map(|(_, entry)| entry);
-        self.tell_ended(&self.expiries.put(in_force.clone(), now.boottime));
-        for (ban, _) in &decided {
+        self.refused.follow(refused, in_force, &self.alerts);
+        self.tell_and_remember(coming, decided, now);
+    }
+
+    /// These bans are in force now.
+    fn tell_and_remember(&self, _coming: &Coming<'_>, bans: Vec<(Ban, Entry)>, now: &Now) {
+        let order = self.telling();
+        let in_force = bans.iter().map(|(_, entry)| entry);
+        self.tell_ended(&self.expiries.put(in_force, now.boottime));
+        for (ban, _) in &bans {
             self.events.tell(&self.geography.placed(Event::ban(ban)));
         }
         drop(order);
-        self.refused.follow(refused, in_force, &self.alerts);
         self.store
-            .remember(decided.into_iter().map(|(ban, entry)| Change::Ban {
+            .remember(bans.into_iter().map(|(ban, entry)| Change::Ban {
                 ban,
                 expiry: entry.expiry,
             }));
-        drop(coming);
     }
 
     /// One bad entry must not keep the others out: those that are in force, and
@@ -387,14 +397,19 @@ impl Service {
     /// Tries the bans again that the backend refused; for once a second.
     pub fn follow_refused(&self) {
         let now = Now::read();
+        // Who lifts bans meanwhile finds each of them waiting, or in force.
+        let coming = self.coming_into_force();
         let due = self.refused.take_due(now.boottime);
         if !due.is_empty() {
-            self.enforce(due.into_iter().map(|refused| refused.ban).collect());
+            let bans = due.into_iter().map(|refused| refused.ban).collect();
+            let bans = self.without_exempt(bans, &now);
+            self.put_in_force(&coming, bans, &now);
         }
+        drop(coming);
         self.refused.settle(&self.alerts);
     }
 
-    fn coming_into_force(&self) -> RwLockReadGuard<'_, ()> {
+    fn coming_into_force(&self) -> Coming<'_> {
         self.in_force.read().expect("no holder of this lock panics")
     }
 
@@ -404,14 +419,31 @@ impl Service {
             .expect("no holder of this lock panics")
     }
 
-    /// Writes the bans in force into a database that was made anew.
+    /// Writes the bans in force into a database that was made anew; waits for the
+    /// disk as long as it answers. A ban that comes later is remembered anyway.
     pub fn remember_bans_again(&self) -> Result<(), weir_enforce::Error> {
-        // Of each of them the database has been told.
-        let entries = {
-            let _none_comes = self.lifting();
-            self.backend.entries()?
-        };
-        self.store.recover(entries);
+        let mut entries = self.backend.entries()?;
+        entries.sort_unstable_by_key(|entry| entry.subject);
+        let mut saved = true;
+        for portion in entries.chunks(PORTION) {
+            {
+                // As they are by now, and before any change of them is remembered.
+                let _none_comes_or_goes = self.lifting();
+                let now = Now::read();
+                let mut current = Vec::with_capacity(portion.len());
+                for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
+                    let subject = of_subject[0].subject;
+                    let held = self.backend.entries_for(subject.prefix().addr())?;
+                    current.extend(held.into_iter().filter(|entry| entry.subject == subject));
+                }
+                self.store.remember(current.into_iter().map(|entry| {
+                    let until = now.until(entry.expiry);
+                    Change::Recovered { entry, until }
+                }));
+            }
+            // If it is not, there is an alert.
+            saved = saved && self.store.flush().is_ok();
+        }
         Ok(())
     }
 
@@ -497,7 +529,7 @@ impl Service {
         self.events.tell(&self.geography.placed(event));
     }
 
-    /// A ban by hand: durable, then in force. Without a reason of its own it has
+    /// A manual ban: in force, then durable. Without a reason of its own it has
     /// that of the ban which it renews.
     pub fn ban(
         &self,
@@ -548,32 +580,23 @@ impl Service {
             evidence: Vec::new(),
         };
         let entry = entry(&ban, &now);
-        let saved = self.store.remember_now(vec![Change::Ban {
-            ban: ban.clone(),
-            expiry: entry.expiry,
-        }]);
-        let coming = self.coming_into_force();
-        match self.backend.insert(std::slice::from_ref(&entry)) {
-            Ok(inserted) => self.evicted(&inserted.evicted),
-            Err(ended) => {
-                self.evicted(&ended.done.evicted);
-                self.store.remember([Change::Unban {
-                    subject,
-                    policy: entry.policy,
-                }]);
-                return Err(ended.error.into());
-            }
-        }
-        let order = self.telling();
-        self.tell_ended(&self.expiries.put([&entry], now.boottime));
-        self.events.tell(&self.geography.placed(Event::ban(&ban)));
-        drop(order);
-        drop(coming);
         let detail = Detail {
             since: ban.since,
-            reason: ban.reason,
+            reason: ban.reason.clone(),
             evidence: Vec::new(),
         };
+        {
+            let coming = self.coming_into_force();
+            match self.backend.insert(std::slice::from_ref(&entry)) {
+                Ok(inserted) => self.evicted(&inserted.evicted),
+                Err(ended) => {
+                    self.evicted(&ended.done.evicted);
+                    return Err(ended.error.into());
+                }
+            }
+            self.tell_and_remember(&coming, vec![(ban, entry.clone())], &now);
+        }
+        let saved = self.store.flush();
         Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
     }
 
@@ -602,43 +625,18 @@ impl Service {
     ) -> Result<Done<Lifted>, Refusal> {
         let prefix: Prefix = subject.parse()?;
         let subject = Subject::new(prefix)?;
-        let matching: Vec<Entry> = self
-            .backend
-            .entries_for(prefix.addr())?
-            .into_iter()
-            .filter(|e| {
-                e.subject == subject
-                    && producer.is_none_or(|p| *p == e.policy.producer)
-                    && scope.is_none_or(|s| *s == e.policy.scope)
-            })
-            .collect();
-        let waiting = self
-            .refused
-            .lift(Some(subject), producer, scope, &self.alerts);
-        if matching.is_empty() && waiting == 0 {
+        let lifted = self.lift(subject, producer, scope, "lifted by hand")?;
+        if lifted == 0 {
             return Err(Refusal::NotFound(
                 self.why_not_lifted(subject, producer, scope)?,
             ));
         }
-        let saved = self.store.remember_now(
-            matching
-                .iter()
-                .map(|entry| Change::Unban {
-                    subject,
-                    policy: entry.policy.clone(),
-                })
-                .collect(),
-        );
-        // All of them are forgotten once more: one may have been written since.
-        let lifted = self.lift(subject, producer, scope, &[], "lifted by hand")?;
+        let saved = self.store.flush();
         if let Some(ledger) = self.ledger() {
             ledger.forgive(subject);
         }
-        let lifted = Lifted {
-            lifted: lifted + waiting,
-            still: self.still_denied(subject)?,
-        };
-        Ok(Done::new(lifted, saved))
+        let still = self.still_denied(subject)?;
+        Ok(Done::new(Lifted { lifted, still }, saved))
     }
 
     /// Why no ban of this subject is lifted: it has none, or not such a one.
@@ -687,14 +685,13 @@ impl Service {
         Ok(denied.map(|denied| format!("{subject} is still denied: {denied}")))
     }
 
-    /// Takes the bans of a subject out of force; returns how many. `forgotten`: as
-    /// they were when the database was told to forget them.
+    /// Takes the bans of a subject out of force, and out of those that wait for
+    /// it; returns how many.
     fn lift(
         &self,
         subject: Subject,
         producer: Option<&Producer>,
         scope: Option<&Scope>,
-        forgotten: &[Entry],
         why: &str,
     ) -> Result<usize, Refusal> {
         let _none_comes = self.lifting();
@@ -703,40 +700,45 @@ impl Service {
         for entry in &lifted {
             self.tell_end(entry.subject, &entry.policy, why);
         }
-        // The database was told of these since.
-        let newer = lifted.iter().filter(|entry| !forgotten.contains(entry));
-        self.store.remember(newer.map(|entry| Change::Unban {
-            subject,
-            policy: entry.policy.clone(),
-        }));
-        Ok(lifted.len())
+        self.store
+            .remember(lifted.iter().map(|entry| Change::Unban {
+                subject,
+                policy: entry.policy.clone(),
+            }));
+        let waiting = self
+            .refused
+            .lift(Some(subject), producer, scope, &self.alerts);
+        Ok(lifted.len() + waiting)
     }
 
     /// Lifts every ban, or every one of a producer.
     pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
-        let mut entries = self.backend.entries()?;
+        let (mut entries, waiting) = {
+            let _none_comes = self.lifting();
+            let entries = self.backend.entries()?;
+            if producer.is_none() {
+                // Of all that are in force the database has been told.
+                self.store.remember([Change::UnbanAll]);
+            }
+            let waiting = self.refused.lift(None, producer, None, &self.alerts);
+            (entries, waiting)
+        };
         entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
         if let Some(Producer::Jail(jail)) = producer
             && entries.is_empty()
+            && waiting == 0
         {
             self.is_a_jail(jail)?;
         }
-        let changes = match producer {
-            None => vec![Change::UnbanAll],
-            Some(_) => entries
-                .iter()
-                .map(|entry| Change::Unban {
-                    subject: entry.subject,
-                    policy: entry.policy.clone(),
-                })
-                .collect(),
-        };
-        let saved = self.store.remember_now(changes);
-        let mut lifted = self.refused.lift(None, producer, None, &self.alerts);
         entries.sort_unstable_by_key(|entry| entry.subject);
-        for of_subject in entries.chunk_by(|a, b| a.subject == b.subject) {
-            let why = "lifted by hand, with all others";
-            lifted += self.lift(of_subject[0].subject, producer, None, of_subject, why)?;
+        let mut lifted = waiting;
+        let mut saved = self.store.flush();
+        for portion in entries.chunks(PORTION) {
+            for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
+                let why = "lifted by hand, with all others";
+                lifted += self.lift(of_subject[0].subject, producer, None, why)?;
+            }
+            saved = saved.and_then(|()| self.store.flush());
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
         tracing::info!("all {lifted} bans{of} lifted by hand");
@@ -772,8 +774,9 @@ impl Service {
                 )));
             }
             allow.push(entry.clone());
+            self.store.remember([Change::AllowAdd(entry)]);
         }
-        let saved = self.store.remember_now(vec![Change::AllowAdd(entry)]);
+        let saved = self.store.flush();
         self.refresh_exemptions()?;
         self.events
             .tell(&Event::new(Kind::Allow, Timestamp::now(), "allowed by hand").about(prefix));
@@ -799,8 +802,9 @@ impl Service {
                     None => format!("{prefix} is not on the allow list"),
                 }));
             }
+            self.store.remember([Change::AllowDel(prefix)]);
         }
-        let saved = self.store.remember_now(vec![Change::AllowDel(prefix)]);
+        let saved = self.store.flush();
         self.refresh_exemptions()?;
         self.events
             .tell(&Event::new(Kind::Allow, Timestamp::now(), "no longer allowed").about(prefix));
@@ -834,6 +838,9 @@ fn by(producer: &Producer) -> String {
     }
 }
 
+/// Held while a ban comes into force and is remembered.
+type Coming<'a> = RwLockReadGuard<'a, ()>;
+
 /// What the backend is told of a ban.
 pub fn entry(ban: &Ban, now: &Now) -> Entry {
     Entry {
@@ -846,3 +853,6 @@ pub fn entry(ban: &Ban, now: &Now) -> Entry {
         expiry: now.expiry(ban.until),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -312,8 +312,13 @@ impl Store {
 
     /// Remembers now: returns when the change is on disk.
     pub fn remember_now(&self, changes: Vec<Change>) -> Result<(), NotSaved> {
+        self.remember(changes);
+        self.flush()
+    }
+
+    /// Returns when all that was remembered before is on disk.
+    pub fn flush(&self) -> Result<(), NotSaved> {
         let mut queue = self.shared.queue();
-        push(&mut queue, changes);
         let (mine, failures) = (queue.queued, queue.failures);
         queue.urgent = true;
         self.shared.work.notify_one();
