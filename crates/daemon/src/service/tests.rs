@@ -7,12 +7,13 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
+    time::Duration,
 };
 
-use weir_core::{PrefixSet, class::Classes};
+use weir_core::{Action, Ban, PrefixSet, Producer, Scope, Until, class::Classes};
 use weir_enforce::{
-    Attachment, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Error, Expiry, InsertError,
-    Inserted, PacketEvent, Settings, Usage,
+    Attachment, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
+    Expiry, InsertError, Inserted, PacketEvent, Policy, Settings, Usage,
 };
 
 use super::*;

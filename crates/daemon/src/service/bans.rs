@@ -1,0 +1,261 @@
+//! How bans come into force, are told and remembered, and how their ends are:
+//! those of jails, watches and decoy ports. Manual ones, and lifting any, are in
+//! `manual_bans`.
+
+use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+use weir_core::{Ban, Subject};
+use weir_enforce::{BootNanos, Entry, Policy};
+
+use super::Service;
+use crate::{
+    events::{Event, Kind},
+    expiry::{Ended, Expiries},
+    refused::Refused,
+    store::{Change, PORTION, clock::Now},
+};
+
+/// Held while a ban comes into force and is remembered.
+pub(super) type Coming<'a> = RwLockReadGuard<'a, ()>;
+
+/// What the backend is told of a ban.
+pub(super) fn entry(ban: &Ban, now: &Now) -> Entry {
+    Entry {
+        subject: ban.subject,
+        policy: Arc::new(Policy {
+            producer: ban.producer.clone(),
+            scope: ban.scope.clone(),
+            action: ban.action,
+        }),
+        expiry: now.expiry(ban.until),
+    }
+}
+
+impl Service {
+    /// The hot path: bans decided by jails. In force first, then remembered
+    /// within a second; nothing here waits for the disk.
+    pub fn enforce(&self, bans: Vec<Ban>) {
+        if bans.is_empty() {
+            return;
+        }
+        let now = Now::read();
+        let bans = self.without_exempt(bans, &now);
+        let coming = self.coming_into_force();
+        self.put_in_force(&coming, bans, &now);
+    }
+
+    /// Says of each ban that is not to be why it is not.
+    fn without_exempt(&self, mut bans: Vec<Ban>, now: &Now) -> Vec<Ban> {
+        let exempt = self.exempt.current();
+        bans.retain(|ban| match exempt.covering(ban.subject) {
+            None => true,
+            Some(exemption) => {
+                self.events.tell(
+                    &Event::new(
+                        Kind::Allow,
+                        now.wall,
+                        format!("not banned ({}): {}", ban.reason, exemption.reason),
+                    )
+                    .about(ban.subject.prefix())
+                    .by(&ban.producer),
+                );
+                false
+            }
+        });
+        bans
+    }
+
+    fn put_in_force(&self, coming: &Coming<'_>, bans: Vec<Ban>, now: &Now) {
+        let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, now)).collect();
+        let inserted = self.backend.insert(&entries);
+        let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
+        let mut refused = Vec::new();
+        match inserted {
+            Ok(inserted) => self.evicted(&inserted.evicted),
+            Err(ended) => {
+                tracing::debug!("bulk insert: {ended}");
+                self.evicted(&ended.done.evicted);
+                (decided, refused) = self.insert_one_by_one(decided);
+            }
+        }
+        let in_force = decided.iter().map(|(_, entry)| entry);
+        self.refused.follow(refused, in_force, &self.alerts);
+        self.tell_and_remember(coming, decided, now);
+    }
+
+    /// These bans are in force now.
+    pub(super) fn tell_and_remember(
+        &self,
+        _coming: &Coming<'_>,
+        bans: Vec<(Ban, Entry)>,
+        now: &Now,
+    ) {
+        let order = self.telling();
+        let in_force = bans.iter().map(|(_, entry)| entry);
+        self.tell_ended(&self.expiries.put(in_force, now.boottime));
+        for (ban, _) in &bans {
+            self.events.tell(&self.geography.placed(Event::ban(ban)));
+        }
+        drop(order);
+        self.store
+            .remember(bans.into_iter().map(|(ban, entry)| Change::Ban {
+                ban,
+                expiry: entry.expiry,
+            }));
+    }
+
+    /// One bad entry must not keep the others out: those that are in force, and
+    /// those that are not.
+    fn insert_one_by_one(&self, decided: Vec<(Ban, Entry)>) -> (Vec<(Ban, Entry)>, Vec<Refused>) {
+        let (mut in_force, mut refused) = (Vec::new(), Vec::new());
+        for (ban, entry) in decided {
+            match self.backend.insert(std::slice::from_ref(&entry)) {
+                Ok(inserted) => {
+                    self.evicted(&inserted.evicted);
+                    in_force.push((ban, entry));
+                }
+                Err(ended) => {
+                    self.evicted(&ended.done.evicted);
+                    let error = ended.error;
+                    refused.push(Refused { ban, entry, error });
+                }
+            }
+        }
+        (in_force, refused)
+    }
+
+    /// Tries the bans again that the backend refused; for once a second.
+    pub fn follow_refused(&self) {
+        let now = Now::read();
+        // Who lifts bans meanwhile finds each of them waiting, or in force.
+        let coming = self.coming_into_force();
+        let due = self.refused.take_due(now.boottime);
+        if !due.is_empty() {
+            let bans = due.into_iter().map(|refused| refused.ban).collect();
+            let bans = self.without_exempt(bans, &now);
+            self.put_in_force(&coming, bans, &now);
+        }
+        drop(coming);
+        self.refused.settle(&self.alerts);
+    }
+
+    pub(super) fn coming_into_force(&self) -> Coming<'_> {
+        self.in_force.read().expect("no holder of this lock panics")
+    }
+
+    pub(super) fn lifting(&self) -> RwLockWriteGuard<'_, ()> {
+        self.in_force
+            .write()
+            .expect("no holder of this lock panics")
+    }
+
+    /// Writes the bans in force into a database that was made anew; waits for the
+    /// disk as long as it answers. A ban that comes later is remembered anyway.
+    pub fn remember_bans_again(&self) -> Result<(), weir_enforce::Error> {
+        let mut entries = self.backend.entries()?;
+        entries.sort_unstable_by_key(|entry| entry.subject);
+        let mut saved = true;
+        for portion in entries.chunks(PORTION) {
+            {
+                // As they are by now, and before any change of them is remembered.
+                let _none_comes_or_goes = self.lifting();
+                let now = Now::read();
+                let mut current = Vec::with_capacity(portion.len());
+                for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
+                    let subject = of_subject[0].subject;
+                    let held = self.backend.entries_for(subject.prefix().addr())?;
+                    current.extend(held.into_iter().filter(|entry| entry.subject == subject));
+                }
+                self.store.remember(current.into_iter().map(|entry| {
+                    let until = now.until(entry.expiry);
+                    Change::Recovered { entry, until }
+                }));
+            }
+            // If it is not, there is an alert.
+            saved = saved && self.store.flush().is_ok();
+        }
+        Ok(())
+    }
+
+    /// The alert that a table is full is over once a twentieth of it is free:
+    /// not with the first place, which the next ban takes.
+    pub(crate) fn follow_usage(&self) {
+        let usage = self.backend.usage();
+        let has_room = |used, most| used + most / 20 < most;
+        if has_room(usage.bans, usage.max_bans) && has_room(usage.wide, usage.max_wide) {
+            self.alerts.clear("table-full");
+        }
+    }
+
+    /// Says and remembers who had to go at a table's cap.
+    pub(crate) fn evicted(&self, evicted: &[Entry]) {
+        if evicted.is_empty() {
+            return;
+        }
+        let usage = self.backend.usage();
+        let full = if usage.wide >= usage.max_wide {
+            format!(
+                "there are {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+                usage.max_wide
+            )
+        } else {
+            format!(
+                "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
+                usage.max_bans
+            )
+        };
+        self.alerts.raise("table-full", full);
+        self.expiries.remove(evicted);
+        for entry in evicted {
+            let why = "evicted: the table is at its cap";
+            self.tell_end(entry.subject, &entry.policy, why);
+        }
+        self.store
+            .remember(evicted.iter().map(|entry| Change::Unban {
+                subject: entry.subject,
+                policy: entry.policy.clone(),
+            }));
+    }
+
+    /// With what is known of the ends of bans.
+    pub fn with_expiries(self, expiries: Expiries) -> Self {
+        Self { expiries, ..self }
+    }
+
+    /// Tells of bans that have ended by themselves since it was last called; for
+    /// once a second.
+    pub fn follow_expiries(&self) {
+        let _order = self.telling();
+        let now = BootNanos::now();
+        let ended = self.expiries.take_ended(now);
+        self.tell_ended(&ended);
+        // Who starts next is not to tell of it again.
+        self.store.remember(
+            ended
+                .into_iter()
+                .map(|Ended { subject, policy }| Change::Ended {
+                    subject,
+                    policy,
+                    by: now,
+                }),
+        );
+    }
+
+    fn tell_ended(&self, ended: &[Ended]) {
+        for Ended { subject, policy } in ended {
+            self.tell_end(*subject, policy, "its time is over");
+        }
+    }
+
+    /// Held while a ban, or its end, is noted and told: the end of one is not
+    /// told behind the next one of the same name.
+    fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock().expect("no holder of this lock panics")
+    }
+
+    /// Tells of a ban that is no longer in force.
+    pub fn tell_end(&self, subject: Subject, policy: &Policy, why: &str) {
+        let event = Event::unban(subject, &policy.producer, &policy.scope, why);
+        self.events.tell(&self.geography.placed(event));
+    }
+}

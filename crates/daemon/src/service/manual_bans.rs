@@ -1,0 +1,258 @@
+//! Manual bans, and lifting bans of any kind.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
+use weir_enforce::Entry;
+
+use super::{Done, Lifted, ListedBan, MAX_REASON, Refusal, Service, bans::entry};
+use crate::{
+    config::duration_text,
+    store::{Change, Detail, PORTION, clock::Now},
+};
+
+/// The longest ban that is not permanent.
+const MAX_BAN: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+impl Service {
+    /// A manual ban: in force, then durable. Without a reason of its own it has
+    /// that of the ban which it renews.
+    pub fn ban(
+        &self,
+        subject: &str,
+        length: Option<Duration>,
+        scope: Scope,
+        action: Action,
+        reason: Option<String>,
+    ) -> Result<Done<ListedBan>, Refusal> {
+        let subject: Subject = subject.parse()?;
+        let reason = match reason {
+            Some(reason) => reason,
+            None => self
+                .reason_of_manual_ban(subject, &scope)?
+                .unwrap_or_else(|| "by hand".to_owned()),
+        };
+        if reason.len() > MAX_REASON {
+            return Err(Refusal::Malformed(format!(
+                "the reason has {} bytes: at most {MAX_REASON}",
+                reason.len()
+            )));
+        }
+        if length.is_some_and(|l| l.is_zero() || l > MAX_BAN) {
+            return Err(Refusal::Malformed(format!(
+                "a ban lasts 1s-{}, or forever",
+                duration_text(MAX_BAN)
+            )));
+        }
+        if let Some(exemption) = self.exempt.current().covering(subject) {
+            return Err(Refusal::Exempt {
+                subject,
+                reason: exemption.reason,
+            });
+        }
+        let now = Now::read();
+        let until = match length {
+            None => Until::Never,
+            Some(length) => Until::At(now.wall.checked_add(length).unwrap_or(Timestamp::MAX)),
+        };
+        let ban = Ban {
+            subject,
+            scope,
+            producer: Producer::Manual,
+            action,
+            reason,
+            since: now.wall,
+            until,
+            evidence: Vec::new(),
+        };
+        let entry = entry(&ban, &now);
+        let detail = Detail {
+            since: ban.since,
+            reason: ban.reason.clone(),
+            evidence: Vec::new(),
+        };
+        {
+            let coming = self.coming_into_force();
+            match self.backend.insert(std::slice::from_ref(&entry)) {
+                Ok(inserted) => self.evicted(&inserted.evicted),
+                Err(ended) => {
+                    self.evicted(&ended.done.evicted);
+                    return Err(ended.error.into());
+                }
+            }
+            self.tell_and_remember(&coming, vec![(ban, entry.clone())], &now);
+        }
+        let saved = self.store.flush();
+        Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
+    }
+
+    /// Why this subject is banned by hand on these ports, if it is.
+    fn reason_of_manual_ban(
+        &self,
+        subject: Subject,
+        scope: &Scope,
+    ) -> Result<Option<String>, Refusal> {
+        let mut entries = self.backend.entries_for(subject.prefix().addr())?;
+        entries.retain(|entry| {
+            entry.subject == subject
+                && entry.policy.producer == Producer::Manual
+                && entry.policy.scope == *scope
+        });
+        let mut details = self.store.details(&entries).into_iter().flatten();
+        Ok(details.next().map(|detail| detail.reason))
+    }
+
+    /// Lifts the bans of exactly this subject, of one producer and scope if named.
+    pub fn unban(
+        &self,
+        subject: &str,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Done<Lifted>, Refusal> {
+        let prefix: Prefix = subject.parse()?;
+        let subject = Subject::new(prefix)?;
+        let lifted = self.lift(subject, producer, scope, "lifted by hand")?;
+        if lifted == 0 {
+            return Err(Refusal::NotFound(
+                self.why_not_lifted(subject, producer, scope)?,
+            ));
+        }
+        let saved = self.store.flush();
+        if let Some(ledger) = self.ledger() {
+            ledger.forgive(subject);
+        }
+        let still = self.still_denied(subject)?;
+        Ok(Done::new(Lifted { lifted, still }, saved))
+    }
+
+    /// Why no ban of this subject is lifted: it has none, or not such a one.
+    fn why_not_lifted(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<String, Refusal> {
+        let entries = self.backend.entries_for(subject.prefix().addr())?;
+        let (own, others): (Vec<_>, Vec<_>) = entries.iter().partition(|e| e.subject == subject);
+        if let Some(own) = own.first() {
+            let (mut asked, policy) = (String::new(), &own.policy);
+            if let Some(producer) = producer.filter(|p| **p != policy.producer) {
+                asked.push_str(&format!(" {}", by(producer)));
+            }
+            if let Some(scope) = scope.filter(|s| **s != policy.scope) {
+                asked.push_str(&format!(" on {scope}"));
+            }
+            return Ok(format!("{}, not{asked}", in_words(own)));
+        }
+        Ok(match others.first() {
+            Some(wider) => format!("{subject} itself is not banned, but {} is", wider.subject),
+            None => format!("{subject} is not banned"),
+        })
+    }
+
+    /// What denies this subject although a ban of it was lifted.
+    fn still_denied(&self, subject: Subject) -> Result<Option<String>, Refusal> {
+        let prefix = subject.prefix();
+        if self.exempt.current().covering(subject).is_some() {
+            return Ok(None);
+        }
+        let entries = self.backend.entries_for(prefix.addr())?;
+        let mut holding = entries.iter().filter(|e| e.subject.prefix().covers(prefix));
+        if let Some(entry) = holding.next() {
+            return Ok(Some(format!(
+                "{subject} is still denied: {}",
+                in_words(entry)
+            )));
+        }
+        let denied = match prefix.is_host() {
+            true => self.denies(prefix.addr()),
+            false => None,
+        };
+        Ok(denied.map(|denied| format!("{subject} is still denied: {denied}")))
+    }
+
+    /// Takes the bans of a subject out of force, and out of those that wait for
+    /// it; returns how many.
+    fn lift(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+        why: &str,
+    ) -> Result<usize, Refusal> {
+        let _none_comes = self.lifting();
+        let lifted = self.backend.remove(subject, producer, scope)?;
+        self.expiries.remove(&lifted);
+        for entry in &lifted {
+            self.tell_end(entry.subject, &entry.policy, why);
+        }
+        self.store
+            .remember(lifted.iter().map(|entry| Change::Unban {
+                subject,
+                policy: entry.policy.clone(),
+            }));
+        let waiting = self
+            .refused
+            .lift(Some(subject), producer, scope, &self.alerts);
+        Ok(lifted.len() + waiting)
+    }
+
+    /// Lifts every ban, or every one of a producer.
+    pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
+        let (mut entries, waiting) = {
+            let _none_comes = self.lifting();
+            let entries = self.backend.entries()?;
+            if producer.is_none() {
+                // Of all that are in force the database has been told.
+                self.store.remember([Change::UnbanAll]);
+            }
+            let waiting = self.refused.lift(None, producer, None, &self.alerts);
+            (entries, waiting)
+        };
+        entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
+        if let Some(Producer::Jail(jail)) = producer
+            && entries.is_empty()
+            && waiting == 0
+        {
+            self.is_a_jail(jail)?;
+        }
+        entries.sort_unstable_by_key(|entry| entry.subject);
+        let mut lifted = waiting;
+        let mut saved = self.store.flush();
+        for portion in entries.chunks(PORTION) {
+            for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
+                let why = "lifted by hand, with all others";
+                lifted += self.lift(of_subject[0].subject, producer, None, why)?;
+            }
+            saved = saved.and_then(|()| self.store.flush());
+        }
+        let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
+        tracing::info!("all {lifted} bans{of} lifted by hand");
+        let still = None;
+        Ok(Done::new(Lifted { lifted, still }, saved))
+    }
+}
+
+/// A ban in words.
+fn in_words(entry: &Entry) -> String {
+    let policy = &entry.policy;
+    format!(
+        "{} is banned {} on {}",
+        entry.subject,
+        by(&policy.producer),
+        policy.scope
+    )
+}
+
+/// Who bans, in words.
+fn by(producer: &Producer) -> String {
+    match producer {
+        Producer::Manual => "by hand".to_owned(),
+        Producer::Jail(name) => format!("by jail {name}"),
+        Producer::Watch(name) => format!("by watch {name}"),
+        Producer::List(name) => format!("by list {name}"),
+        Producer::Decoy => "by a decoy port".to_owned(),
+        Producer::Geofence => "by the geofence".to_owned(),
+    }
+}
