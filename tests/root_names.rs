@@ -430,6 +430,8 @@ fn with_line_breaks(victim: &str) -> Vec<Vec<u8>> {
         "1 - - sshd - - - ",
         "Nov 21 10:00:00 h sshd: ",
         "2026-11-21T10:00:00Z h sshd[7]: ",
+        "h sshd[7]: ",
+        "sshd: ",
     ];
     let mut lies = Vec::new();
     for (head, line_break) in heads
@@ -447,7 +449,8 @@ fn with_line_breaks(victim: &str) -> Vec<Vec<u8>> {
 }
 
 /// Issue 13: sshd escapes line breaks for syslog, and for nothing else. With -E
-/// its file holds a client's lines, with -e the journal a client's entries.
+/// its file holds a client's lines, with -e the journal a client's entries, and what
+/// puts a stamp before each line, as `ts` and `svlogd` do, makes them no truer.
 #[test]
 fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
     if skipped(&PROGRAMS) || !journal::ready() {
@@ -458,7 +461,9 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
         [jail.sshd]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
         [jail.sshd-aggressive]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
         [jail.file]\nfilter = \"sshd\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n\
-        [jail.file-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n";
+        [jail.file-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n\
+        [jail.stamped]\nfilter = \"sshd\"\npaths = [\"{log}.stamped\"]\nmax_retry = 1\nipv6_prefix = 128\n\
+        [jail.stamped-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}.stamped\"]\nmax_retry = 1\nipv6_prefix = 128\n";
     let mut weir = Weir::new(&site.host, config);
     let journal = journal::Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
@@ -501,14 +506,23 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
     // Read in order: once these have counted, all of it has been read.
     let last = |who: &str| format!("Failed password for root from {who} port 1 ssh2");
     journal.write_entries(&fields("syslog"), [last(OTHER[0]).into_bytes()]);
-    let mut file = File::options().append(true).open(&own_file).unwrap();
-    for n in 0..weir_core::detect::BEHIND_NO_HEAD {
-        writeln!(file, "Nov 21 10:00:00 host cron[{n}]: x").unwrap();
-    }
     let now = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
-    writeln!(file, "{now} host sshd[1]: {}", last(OTHER[1])).unwrap();
+    let stamped_file = format!("{}.stamped", own_file.display());
+    let mut stamped = File::create(&stamped_file).unwrap();
+    for line in said.split_inclusive(|b| *b == b'\n') {
+        stamped
+            .write_all(&[now.as_bytes(), b" ", line].concat())
+            .unwrap();
+    }
+    let own = File::options().append(true).open(&own_file).unwrap();
+    for (mut file, who) in [(own, OTHER[1]), (stamped, CUSTOMER[0])] {
+        for n in 0..weir_core::detect::BEHIND_NO_HEAD {
+            writeln!(file, "Nov 21 10:00:00 host cron[{n}]: x").unwrap();
+        }
+        writeln!(file, "{now} host sshd[1]: {}", last(who)).unwrap();
+    }
     soon("the last failures to count", || {
-        (weir.banned().len() == 4).then_some(())
+        (weir.banned().len() == 6).then_some(())
     });
     for (said, name) in [(said, "-e"), (fs::read(&own_file).unwrap(), "-E")] {
         let lines: Vec<_> = said.split(|b| *b == b'\n').collect();
@@ -526,13 +540,20 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
         );
     }
     let status = weir.json(&["status"]);
-    for jail in ["sshd", "sshd-aggressive", "file", "file-aggressive"] {
+    for jail in [
+        "sshd",
+        "sshd-aggressive",
+        "file",
+        "file-aggressive",
+        "stamped",
+        "stamped-aggressive",
+    ] {
         let of = weir.json(&["status", jail]);
         assert_eq!(of["findings"], 1, "{of}");
-        let kind = if jail.starts_with("file") {
-            "headless"
-        } else {
+        let kind = if jail.starts_with("sshd") {
             "stdout"
+        } else {
+            "headless"
         };
         soon(&format!("the alert of {jail}"), || {
             let status = weir.json(&["status"]);

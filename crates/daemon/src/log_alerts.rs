@@ -40,7 +40,7 @@ fn about(jail: &str, kind: &str) -> String {
 fn message(kind: &str, total: u64) -> String {
     match kind {
         "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
-        "headless" => "failures do not count: lines of its log have no time stamp and program's tag, as a syslog daemon writes them before each message, so that a client can write whole lines. Have the program log to syslog, and read the journal or syslog's file; sshd: start it without -E and -e".to_owned(),
+        "headless" => "failures do not count: lines of its log have no time stamp and program's tag, as a syslog daemon writes them before each message, so that a client can write whole lines. Have the program log to syslog, and read the journal or syslog's file; sshd: start it without -E and -e, and not behind ts or svlogd. (Where only other programs leave the tag out: allow_untagged = true in the filter)".to_owned(),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),

@@ -140,6 +140,7 @@ pub(crate) fn sshd(aggressive: bool) -> Definition {
         patterns,
         syslog_only: true,
         root_only: true,
+        allow_untagged: false,
         // Follows "Invalid user", which has counted.
         ignore: vec![format!(
             "[error: ]PAM: {PAM} for illegal user <user> from <addr>[ via <word>][ \\[preauth\\]]"

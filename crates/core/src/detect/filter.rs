@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de};
 use super::{
     Age, Clock, Context, Finding, MAX_LINE, MAX_USER, Miss, Record, STAMP_TOLERANCE, builtin,
     connections::{Bond, Connection, Connections},
-    head::{self, NoHead},
+    head::{self, Head, NoHead},
     notices::{self, Headless, Notices},
     pattern::{Captures, Pattern, PatternError},
     stamp::{self, Stamp, StampCache},
@@ -49,6 +49,12 @@ pub struct Definition {
     /// `journal_match` that names a user goes before.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub root_only: bool,
+    /// Of a file, lines that have a time stamp and no tag do not count, and say
+    /// nothing about the lines behind them: for logs in which others than the
+    /// filter's programs leave the tag out. Without it such a line is taken for a
+    /// program's that lets a client's line breaks through.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_untagged: bool,
 }
 
 /// One pattern: a plain string, or a table where several messages can tell of
@@ -192,6 +198,7 @@ pub struct Filter {
     connections: bool,
     syslog_only: bool,
     root_only: bool,
+    allow_untagged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -204,8 +211,8 @@ struct Rule {
 /// Why a line is not one of the filter's programs'.
 enum NotRead<'a> {
     NoHead(NoHead),
-    /// Another program's tag, and its message.
-    Other(&'a [u8], &'a [u8]),
+    /// Another program's.
+    Other(Head<'a>),
 }
 
 /// A line of the filter's programs, taken apart.
@@ -332,6 +339,7 @@ impl Filter {
             by_first,
             syslog_only: definition.syslog_only,
             root_only: definition.root_only,
+            allow_untagged: definition.allow_untagged,
         })
     }
 
@@ -417,21 +425,33 @@ impl Filter {
 
     /// What a line that is not read tells of its log.
     fn notice(&self, state: &mut FilterState, record: &Record<'_>, why: &NotRead<'_>) {
-        match why {
-            NotRead::NoHead(NoHead::Tag) => {}
-            NotRead::NoHead(NoHead::Stamp) => {
-                state.headless.saw(record.stream);
-                let line = &record.line[..record.line.len().min(MAX_LINE)];
-                let (_, message, length) = trimmed(line);
-                let is_failure = self.matching(message, length, is_cut(record)).is_some();
-                state.notices.headless += u64::from(is_failure);
-            }
-            NotRead::Other(tag, message) => {
-                let lost = notices::rate_limited(tag, message.trim_ascii(), self.identifiers());
+        let has_no_tag = match why {
+            NotRead::NoHead(NoHead::SyslogDaemon) => return,
+            NotRead::NoHead(NoHead::Stamp) => false,
+            NotRead::NoHead(NoHead::Tag) => true,
+            NotRead::Other(head) if head.may_be_a_function() => true,
+            NotRead::Other(head) => {
+                let message = head.message.trim_ascii();
+                let lost = notices::rate_limited(head.tag, message, self.identifiers());
                 let sum = &mut state.notices.rate_limited;
                 *sum = sum.saturating_add(lost.unwrap_or(0));
+                return;
             }
+        };
+        if has_no_tag && self.allow_untagged {
+            return;
         }
+        state.headless.saw(record.stream);
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        let behind_stamp = stamp::split(line).filter(|_| has_no_tag);
+        let (_, message, length) = trimmed(behind_stamp.map_or(line, |(_, rest)| rest));
+        let is_failure = self.matching(message, length, is_cut(record)).is_some();
+        state.notices.headless += u64::from(is_failure);
+    }
+
+    /// Does a line with a time stamp and no tag say nothing about those behind it?
+    pub fn allows_untagged(&self) -> bool {
+        self.allow_untagged
     }
 
     /// The stamp and the message of a line of this filter's programs.
@@ -458,7 +478,7 @@ impl Filter {
         }
         let head = head::split(line).map_err(NotRead::NoHead)?;
         if !self.identifiers.iter().any(|known| **known == *head.tag) {
-            return Err(NotRead::Other(head.tag, head.message));
+            return Err(NotRead::Other(head));
         }
         Ok(Parts {
             stamp: head.stamp,
@@ -473,8 +493,9 @@ impl Filter {
         let Parts { stamp, message, .. } = match self.split(record) {
             Ok(parts) => parts,
             Err(NotRead::NoHead(NoHead::Stamp)) => return Miss::NoStamp,
+            Err(NotRead::NoHead(NoHead::SyslogDaemon)) => return Miss::SyslogDaemon,
             Err(NotRead::NoHead(NoHead::Tag)) => return Miss::NoTag,
-            Err(NotRead::Other(tag, _)) => return Miss::other_program(tag),
+            Err(NotRead::Other(head)) => return Miss::other_program(head.tag),
         };
         let (_, message, length) = trimmed(message);
         let patterns = self.patterns.iter().map(|rule| &rule.pattern);

@@ -22,13 +22,28 @@ pub(crate) struct Head<'a> {
     /// 0: the head has none.
     pub pid: u32,
     pub message: &'a [u8],
+    /// The tag follows the stamp and names no process: it may be the first word
+    /// of a message instead.
+    pub is_bare: bool,
+}
+
+impl Head<'_> {
+    /// The tag may be a function of OpenSSH's, which begins some of its messages:
+    /// `kex_exchange_identification: …`.
+    pub fn may_be_a_function(&self) -> bool {
+        let is_of_a_name = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_';
+        self.is_bare && self.tag.contains(&b'_') && self.tag.iter().all(is_of_a_name)
+    }
 }
 
 /// Why a line has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHead {
     Stamp,
+    /// A stamp, and behind it no program's tag.
     Tag,
+    /// The same, in a line that a syslog daemon writes about itself.
+    SyslogDaemon,
 }
 
 /// What a line begins with.
@@ -38,6 +53,8 @@ pub enum LineHead {
     Syslog(String),
     /// A time stamp only.
     Stamp,
+    /// A time stamp, and what a syslog daemon says about itself.
+    SyslogDaemon,
     /// Neither: a program wrote it into a file of its own, or it is the rest of
     /// a message that has a line break.
     None,
@@ -51,6 +68,7 @@ pub fn line_head(line: &[u8]) -> LineHead {
             LineHead::Syslog(String::from_utf8_lossy(tag).into_owned())
         }
         Err(NoHead::Tag) => LineHead::Stamp,
+        Err(NoHead::SyslogDaemon) => LineHead::SyslogDaemon,
         Err(NoHead::Stamp) => LineHead::None,
     }
 }
@@ -78,13 +96,69 @@ fn split_at_start(line: &[u8]) -> Result<Head<'_>, NoHead> {
         return rfc5424(rest);
     }
     let (stamp, rest) = stamp::split(line).ok_or(NoHead::Stamp)?;
-    let ((tag, pid), message) = tag_and_message(rest).ok_or(NoHead::Tag)?;
+    if begins_a_message(rest) {
+        return Err(NoHead::Tag);
+    }
+    let Some(((tag, pid), message)) = tag_and_message(rest) else {
+        return Err(match is_of_a_syslog_daemon(rest) {
+            true => NoHead::SyslogDaemon,
+            false => NoHead::Tag,
+        });
+    };
     Ok(Head {
         stamp: Some(stamp),
         tag,
         pid,
         message,
+        is_bare: pid == 0 && rest.len() == tag.len() + 2 + message.len(),
     })
+}
+
+/// What OpenSSH's messages begin with where a host and a tag would stand, or the
+/// tag alone: the level, and words in front of a colon. (Behind "User " a client's
+/// text follows, which may have one.)
+fn begins_a_message(behind_stamp: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 9] = [
+        b"error: ",
+        b"fatal: ",
+        b"debug1: ",
+        b"debug2: ",
+        b"debug3: ",
+        b"Disconnecting: ",
+        b"User ",
+        b"banner exchange: ",
+        b"userauth_hostbased mismatch: ",
+    ];
+    matches!(
+        behind_stamp.first(),
+        Some(b'e' | b'f' | b'd' | b'D' | b'U' | b'b' | b'u')
+    ) && BEGINNINGS
+        .iter()
+        .any(|words| behind_stamp.starts_with(words))
+}
+
+/// What syslog daemons write about themselves, without a tag, behind the host or
+/// without one. Whole messages, and none that a program's begins with.
+fn is_of_a_syslog_daemon(behind_stamp: &[u8]) -> bool {
+    let says = |message: &[u8]| {
+        let repeated = || {
+            let rest = message.strip_prefix(b"last message repeated ")?;
+            let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+            let is_whole = matches!(&rest[digits..], b" time" | b" times");
+            (digits > 0).then_some(is_whole)
+        };
+        message == b"-- MARK --"
+            || message == b"exiting on signal 15"
+            || message == b"syslogd exiting"
+            || message.starts_with(b"syslogd started: BusyBox v")
+            || repeated().unwrap_or(false)
+    };
+    let text = behind_stamp.trim_ascii_end();
+    let Some((_host, behind_host)) = word(text) else {
+        return false;
+    };
+    let behind_level = word(behind_host).filter(|(level, _)| is_facility_and_level(level));
+    says(text) || says(behind_host) || behind_level.is_some_and(|(_, rest)| says(rest))
 }
 
 /// What follows `<38>`.
@@ -207,6 +281,7 @@ fn rfc5424(rest: &[u8]) -> Result<Head<'_>, NoHead> {
         tag,
         pid,
         message: unmarked.unwrap_or(message),
+        is_bare: false,
     })
 }
 
@@ -335,13 +410,68 @@ mod tests {
         assert_eq!(read("\0\0"), Err(NoHead::Stamp));
         assert_eq!(line_head(b"\0x"), LineHead::None);
         assert_eq!(
-            line_head(b"Nov 21 04:33:07 host -- MARK --"),
+            line_head(b"Nov 21 04:33:07 Invalid user x"),
             LineHead::Stamp
         );
         assert_eq!(
             line_head(zeros(3).as_bytes()),
             LineHead::Syslog("sshd".into())
         );
+    }
+
+    /// A client's text can have colons and tags where a message is not escaped.
+    #[test]
+    fn a_message_of_sshds_behind_a_stamp_has_no_tag() {
+        for text in [
+            "error: Received disconnect from 192.0.2.7 port 22:3: x",
+            "fatal: no matching cipher found: client x",
+            "debug1: x",
+            "Disconnecting: bad service request x",
+            "User sshd[1]: Invalid user x from 203.0.113.9",
+            "User -- MARK --",
+            "Invalid user -- MARK --",
+            "banner exchange: Connection from 192.0.2.7 port 22: invalid format",
+            "userauth_hostbased mismatch: client x",
+        ] {
+            let line = format!("2026-11-21T04:33:07.123Z {text}");
+            assert_eq!(read(&line), Err(NoHead::Tag), "{line}");
+        }
+        for (text, may_be) in [
+            ("kex_exchange_identification: x", true),
+            ("host kex_exchange_identification: x", false),
+            ("my_app[1]: x", false),
+            ("sshd: x", false),
+        ] {
+            let line = format!("Nov 21 04:33:07 {text}");
+            let head = split(line.as_bytes()).unwrap();
+            assert_eq!(head.may_be_a_function(), may_be, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_syslog_daemon_says_about_itself_needs_no_tag() {
+        for text in [
+            "-- MARK --",
+            "host -- MARK --",
+            "host last message repeated 2 times",
+            "host last message repeated 1 time",
+            "host exiting on signal 15",
+            "host syslog.info -- MARK --",
+            "host syslog.info syslogd started: BusyBox v1.35.0",
+            "host syslog.info syslogd exiting",
+        ] {
+            let line = format!("Nov 21 04:33:07 {text}");
+            assert_eq!(read(&line), Err(NoHead::SyslogDaemon), "{line}");
+        }
+        for text in [
+            "host x -- MARK --",
+            "host -- MARK -- x",
+            "host last message repeated  times",
+            "host last message repeated 2 times x",
+        ] {
+            let line = format!("Nov 21 04:33:07 {text}");
+            assert_eq!(read(&line), Err(NoHead::Tag), "{line}");
+        }
     }
 
     #[test]

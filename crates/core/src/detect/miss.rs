@@ -16,6 +16,8 @@ pub enum Miss {
     NoStamp,
     /// Its stamp is not followed by a host and a tag.
     NoTag,
+    /// A syslog daemon says it about itself.
+    SyslogDaemon,
     /// Its tag is not one of the filter's.
     OtherProgram {
         /// Whose it is.
@@ -54,7 +56,7 @@ pub enum Miss {
     NoTime,
     /// A pattern fits; its attempt has counted by another line.
     Counted,
-    /// A pattern fits; a line without a head came shortly before.
+    /// A pattern fits; a line without a stamp or a tag came shortly before.
     BehindNoHead,
     /// A pattern fits; the entry came from standard output, and the filter is
     /// `syslog_only`.
@@ -104,6 +106,7 @@ impl fmt::Display for Miss {
             Self::NoTag => f.write_str(
                 "no \"host program[pid]: \" follows the time stamp, and the filter has identifiers",
             ),
+            Self::SyslogDaemon => f.write_str("a syslog daemon says it about itself"),
             Self::OtherProgram { tag } => {
                 write!(f, "the line is of {tag:?}, which is not one of the identifiers")
             }
@@ -136,7 +139,7 @@ impl fmt::Display for Miss {
             Self::Counted => f.write_str("another line has told of this attempt, and counted"),
             Self::BehindNoHead => write!(
                 f,
-                "a line without a time stamp and a program's tag came within the {BEHIND_NO_HEAD} before it: its writer does not keep a client's line breaks out of the log, so it may be a client's text"
+                "a line without a time stamp or without a program's tag came within the {BEHIND_NO_HEAD} before it: its writer may let a client's line breaks through to the log, so it may be a client's text"
             ),
             Self::Stdout => f.write_str(
                 "it came from a program's standard output, where a client's line break begins another entry, and the filter has syslog_only",

@@ -2,11 +2,12 @@
 //! trusted, and lines that a log daemon says it has dropped. What follows from
 //! it is for others to say.
 
-/// So many lines behind one without a head do not count. Who writes a client's
-/// line breaks as they are begins each message without a head, and a client's
-/// text goes on for some lines at most: OpenSSH's messages have 1,023 bytes, and
-/// the shortest head has 13.
-pub const BEHIND_NO_HEAD: u16 = 128;
+/// So many lines behind one without a stamp or a tag do not count. Who writes a
+/// client's line breaks as they are begins each message without a head, or with
+/// the stamp that `ts` or `svlogd` puts there, and a client's text goes on for some
+/// lines at most: OpenSSH's messages have 1,023 bytes, and the shortest line that
+/// looks like another program's behind such a stamp has four, `a: ` and its end.
+pub const BEHIND_NO_HEAD: u16 = 256;
 
 /// Noticed since somebody asked last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,9 @@
 //!
 //! And is that head a syslog daemon's? Who writes a file of his own (`sshd -E`)
 //! may leave a client's line breaks in it, and a client can then write lines
-//! with any head: of a file whose lines have none `weir check` warns, and what comes
-//! behind such a line does not count.
+//! with any head, or with any tag where something puts a time stamp before each
+//! line (`ts`, `svlogd`): of a file whose lines have none `weir check` warns, and
+//! what comes behind such a line does not count.
 
 use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_head};
 
@@ -57,22 +58,27 @@ pub(super) fn check(
         }
         let names: Vec<_> = filter.identifiers().collect();
         let names = names.join(", ");
-        let bare = heads.iter().filter(|head| **head == LineHead::None).count();
-        // A crash leaves one such line; of some others a client's text has heads.
-        if bare > 2 && 10 * bare > heads.len() {
+        let bare = |head: &&LineHead| match head {
+            LineHead::None => true,
+            LineHead::Stamp => !filter.allows_untagged(),
+            LineHead::Syslog(_) | LineHead::SyslogDaemon => false,
+        };
+        let bare = heads.iter().filter(bare).count();
+        let of = heads.len();
+        let has = |head| heads.contains(&head);
+        if tags.is_empty() && has(LineHead::Stamp) && !has(LineHead::None) {
+            warnings.push(format!(
+                "[jail.{jail}]: no line of {path} has a time stamp and a program's tag, and its filter reads only those of {names}, and none behind a line that has no tag: use a file that a syslog daemon writes or source = \"journal\", or leave identifiers out of the filter where the program has no tags and lets no client's line break through",
+            ));
+        } else if bare > 2 && 10 * bare > of {
+            // A crash leaves one such line; of some others a client's text has heads.
             // No error: a log's content must not keep the daemon from starting.
             warnings.push(format!(
-                "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp and program's tag, as a syslog daemon writes them, so a client's line break may have begun some of the others, and the {BEHIND_NO_HEAD} lines behind each do not count; its filter reads only lines of {names}: use a file that a syslog daemon writes, source = \"journal\" (sshd: start it without -E and -e), or a filter without identifiers",
-                heads.len()
+                "[jail.{jail}]: {bare} of the last {of} lines of {path} have no time stamp and program's tag, as a syslog daemon writes them, so a client's line break may have begun some of the others, and the {BEHIND_NO_HEAD} lines behind each do not count; its filter reads only lines of {names}: use a file that a syslog daemon writes, source = \"journal\" (sshd: start it without -E and -e), or a filter without identifiers"
             ));
         } else if bare > 0 {
             warnings.push(format!(
-                "[jail.{jail}]: {bare} of the last {} lines of {path} have no time stamp: who writes them may let a client's line break begin a line, so the {BEHIND_NO_HEAD} lines behind each do not count",
-                heads.len()
-            ));
-        } else if tags.is_empty() && !heads.is_empty() {
-            warnings.push(format!(
-                "[jail.{jail}]: no line of {path} has a time stamp and a program's tag, and its filter reads only those of {names}; leave identifiers out of the filter where the lines have none",
+                "[jail.{jail}]: {bare} of the last {of} lines of {path} have no time stamp, or no program's tag behind it: who writes them may let a client's line break begin a line, so the {BEHIND_NO_HEAD} lines behind each do not count (allow_untagged = true in the filter counts those behind lines that lack the tag)"
             ));
         }
     }

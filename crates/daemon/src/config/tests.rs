@@ -580,6 +580,22 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
         told.contains("1 of the last 5 lines of /var/log/auth.log have no time stamp"),
         "{told}"
     );
+    // Who leaves the tag out may write a client's line breaks; a syslog daemon may.
+    let mixed: &str = format!("{SYSLOG}Nov 21 04:33:07 host x\n{SYSLOG}").leak();
+    let told = warnings(named, Some(mixed));
+    for word in [
+        "1 of the last 5 lines",
+        "or no program's tag",
+        "allow_untagged",
+    ] {
+        assert!(told.contains(word), "{word:?}: {told}");
+    }
+    assert_eq!(
+        warnings(&format!("{named}allow_untagged = true\n"), Some(mixed)),
+        ""
+    );
+    let own = format!("{SYSLOG}Nov 21 04:33:07 host -- MARK --\n");
+    assert_eq!(warnings(named, Some(own.leak())), "");
     let journal = "[filter.own]\npatterns = [\"<addr>\"]\n[jail.own]\nsource = \"journal\"\n";
     let refused = errors(journal);
     assert!(
@@ -589,15 +605,23 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
 }
 
 /// What sshd writes with -E: a client's line break begins any line, with any
-/// head.
+/// head. So it does behind what puts a stamp before each line, with any tag.
 #[test]
 fn a_file_without_heads_is_told_for_a_filter_that_reads_them() {
+    let log = |stamp: &str, forged: &str| {
+        format!(
+            "{stamp}Server listening on :: port 22.\r\n{stamp}Invalid user a\n{forged}\n{stamp} from 198.51.100.7 port 4711\r\n"
+        )
+    };
     const FORGED: &str = "Nov 21 04:33:07 h sshd: Invalid user x from 203.0.113.9";
-    let log = format!(
-        "Server listening on :: port 22.\r\nInvalid user a\n{FORGED}\n from 198.51.100.7 port 4711\r\n"
-    );
+    for stamp in ["", "Nov 21 04:33:07 "] {
+        file_without_heads(log(stamp, FORGED).leak());
+    }
+}
+
+fn file_without_heads(log: &'static str) {
     let host = Lab {
-        log: Some(log.leak()),
+        log: Some(log),
         ..Lab::default()
     };
     for filter in ["sshd", "sshd-aggressive"] {

@@ -9,21 +9,60 @@ const FAMILIES: [(&str, &str); 2] = [
     ("2001:db8:bad::7", "2001:db8::9"),
 ];
 
-/// One row: how often sshd escapes it, its text with the client's address, and
-/// how many texts of the client's are in it.
-fn rows(own: &str) -> Vec<(usize, String, usize)> {
+/// One message in which sshd logs texts of a client's.
+struct Row {
+    /// The client's own address.
+    addr: IpAddr,
+    /// How often sshd escapes it.
+    escapes: usize,
+    message: String,
+    /// How many texts of the client's are in it.
+    slots: usize,
+}
+
+fn rows(own: &str) -> Vec<Row> {
     let table = include_str!("../../../../../../testdata/sshd/client_text.txt");
     let row = |row: &str| {
         let (escapes, row) = row.split_once(" | ").expect("two columns");
-        let row = row.replace("ADDR", own).replace("PORT", "4711");
-        let texts = row.split('{').skip(1);
+        let message = row.replace("ADDR", own).replace("PORT", "4711");
+        let texts = message.split('{').skip(1);
         let digit = |c: char| c.is_ascii_digit();
         let slots = texts.filter(|t| t.trim_start_matches(digit).starts_with('}'));
-        let slots = slots.count();
-        (escapes.parse().unwrap(), row, slots)
+        Row {
+            addr: own.parse().unwrap(),
+            escapes: escapes.parse().unwrap(),
+            slots: slots.count(),
+            message,
+        }
     };
     let lines = table.lines().filter(|row| !row.starts_with('#'));
     lines.map(row).collect()
+}
+
+/// Every row, with the lies about a victim of the same family.
+fn for_each_row(
+    definition: &Definition,
+    families: [(&str, &str); 2],
+    mut each: impl FnMut(&Row, &[String]),
+) {
+    for (own, victim) in families {
+        let lies = lies(definition, victim);
+        rows(own).iter().for_each(|row| each(row, &lies));
+    }
+}
+
+fn compiled(name: &str) -> (Definition, Filter) {
+    let definition = Filter::builtin_definition(name).unwrap();
+    let filter = Filter::compile(&definition).unwrap();
+    (definition, filter)
+}
+
+fn context() -> Context<'static> {
+    static ZONE: TimeZone = TimeZone::UTC;
+    Context {
+        now: NOW.parse().unwrap(),
+        zone: &ZONE,
+    }
 }
 
 /// Every end of a pattern with the victim's address, and each whole one.
@@ -72,19 +111,26 @@ fn spellings(part: &str, victim: &str) -> Vec<String> {
     done
 }
 
-/// What sshd makes of one row of client_text.txt when the client's texts are
-/// `texts`, before a syslog daemon cuts it.
-fn sshd_writes(row: &str, escapes: usize, texts: &mut dyn Iterator<Item = &str>) -> String {
-    let mut message = sshd_escapes(row, escapes, texts);
-    message.truncate(500);
-    message
-}
+impl Row {
+    /// What sshd makes of it with `text` in this slot, before a syslog daemon cuts
+    /// it.
+    fn written(&self, slot: usize, text: &str) -> String {
+        let mut message = self.escaped(slot, text);
+        message.truncate(500);
+        message
+    }
 
-/// The same with -e or -E, where line breaks are no characters to escape.
-fn sshd_writes_raw(row: &str, escapes: usize, texts: &mut dyn Iterator<Item = &str>) -> String {
-    let mut message = sshd_escapes(row, escapes, texts);
-    message.truncate(1020);
-    message + "\r\n"
+    /// The same with -e or -E, where line breaks are no characters to escape.
+    fn written_raw(&self, slot: usize, text: &str) -> String {
+        let mut message = self.escaped(slot, text);
+        message.truncate(1020);
+        message + "\r\n"
+    }
+
+    fn escaped(&self, slot: usize, text: &str) -> String {
+        let mut texts = (0..self.slots).map(|s| if s == slot { text } else { "x" });
+        sshd_escapes(&self.message, self.escapes, &mut texts)
+    }
 }
 
 /// What sshd makes of a row, escaped as often as it is handed on.
@@ -135,48 +181,37 @@ fn sshd_escapes(row: &str, escapes: usize, texts: &mut dyn Iterator<Item = &str>
 /// where sshd cuts the message.
 #[test]
 fn no_text_of_a_client_names_another_address() {
-    let definition = Filter::builtin_definition("sshd-aggressive").unwrap();
-    let filter = Filter::compile(&definition).unwrap();
-    let zone = TimeZone::UTC;
-    let context = Context {
-        now: NOW.parse().unwrap(),
-        zone: &zone,
-    };
+    let (definition, filter) = compiled("sshd-aggressive");
+    let context = context();
     let (mut tried, mut found) = (0, 0);
-    for (own, victim) in FAMILIES {
-        let addr: IpAddr = own.parse().unwrap();
-        let lies = lies(&definition, victim);
-        for (escapes, row, slots) in rows(own) {
-            tried += 1;
-            for (slot, lie) in (0..slots).flat_map(|s| lies.iter().map(move |l| (s, l))) {
-                // 120 characters that sshd escapes are more than a message holds.
-                for escaped in 0..120 {
-                    let pad = "\u{1}".repeat(escaped);
-                    let plain = "x".repeat(escaped);
-                    let texts = [
-                        format!("{pad}{lie}"),
-                        format!("{plain}{lie}"),
-                        format!("{lie}{pad}"),
-                        format!("{pad}{lie}{}", " ".repeat(500)),
-                    ];
-                    for text in &texts {
-                        let mut texts = (0..slots).map(|s| if s == slot { text } else { "x" });
-                        let message = sshd_writes(&row, escapes, &mut texts);
-                        let record = Record {
-                            line: message.as_bytes(),
-                            message_only: true,
-                            ..Record::default()
-                        };
-                        let finding = filter.read(&mut FilterState::default(), &record, &context);
-                        if let Some(finding) = finding {
-                            assert_eq!(finding.addr, addr, "{row}\n{message}");
-                            found += 1;
-                        }
+    for_each_row(&definition, FAMILIES, |row, lies| {
+        tried += 1;
+        for (slot, lie) in (0..row.slots).flat_map(|s| lies.iter().map(move |l| (s, l))) {
+            // 120 characters that sshd escapes are more than a message holds.
+            for escaped in 0..120 {
+                let pad = "\u{1}".repeat(escaped);
+                let plain = "x".repeat(escaped);
+                for text in [
+                    format!("{pad}{lie}"),
+                    format!("{plain}{lie}"),
+                    format!("{lie}{pad}"),
+                    format!("{pad}{lie}{}", " ".repeat(500)),
+                ] {
+                    let message = row.written(slot, &text);
+                    let record = Record {
+                        line: message.as_bytes(),
+                        message_only: true,
+                        ..Record::default()
+                    };
+                    let finding = filter.read(&mut FilterState::default(), &record, &context);
+                    if let Some(finding) = finding {
+                        assert_eq!(finding.addr, row.addr, "{}\n{message}", row.message);
+                        found += 1;
                     }
                 }
             }
         }
-    }
+    });
     assert!(tried > 100 && found > 10_000, "{tried} rows, {found} found");
 }
 
@@ -185,69 +220,59 @@ fn no_text_of_a_client_names_another_address() {
 #[test]
 fn a_line_cut_by_a_syslogd_names_no_other_address() {
     const LENGTHS: [usize; 3] = [255, 1023, 2047];
-    let definition = Filter::builtin_definition("sshd-aggressive").unwrap();
-    let filter = Filter::compile(&definition).unwrap();
-    let zone = TimeZone::UTC;
-    let context = Context {
-        now: NOW.parse().unwrap(),
-        zone: &zone,
-    };
-    let mut cut = 0;
-    for (own, victim) in [
+    const LONG: [(&str, &str); 2] = [
         ("198.51.100.77", "203.0.113.9"),
         ("2001:db8:bad::1234", "2001:db8::9"),
-    ] {
-        let addr: IpAddr = own.parse().unwrap();
-        let lies = lies(&definition, victim);
-        for (escapes, row, slots) in rows(own) {
-            let heads = [
-                "<38>Nov 21 04:33:07 sshd[7]: ",
-                "<190>Nov 21 04:33:07 sshd-session[4194304]: ",
-            ];
-            for head in heads {
-                let behind = &head[head.find('>').unwrap() + 1..];
-                let mut check = |text: &str, slot: usize| {
-                    let mut texts = (0..slots).map(|s| if s == slot { text } else { "x" });
-                    let message = sshd_writes(&row, escapes, &mut texts);
-                    for length in LENGTHS {
-                        let Some(message) = message.get(..length - head.len()) else {
-                            continue;
+    ];
+    let (definition, filter) = compiled("sshd-aggressive");
+    let context = context();
+    let mut cut = 0;
+    for_each_row(&definition, LONG, |row, lies| {
+        let heads = [
+            "<38>Nov 21 04:33:07 sshd[7]: ",
+            "<190>Nov 21 04:33:07 sshd-session[4194304]: ",
+        ];
+        for head in heads {
+            let behind = &head[head.find('>').unwrap() + 1..];
+            let mut check = |text: &str, slot: usize| {
+                let message = row.written(slot, text);
+                for length in LENGTHS {
+                    let Some(message) = message.get(..length - head.len()) else {
+                        continue;
+                    };
+                    cut += 1;
+                    // Its file has a host as well, or not.
+                    for line in [
+                        format!("{behind}{message}"),
+                        format!("Nov 21 04:33:07 h auth.info {}{message}", &behind[16..]),
+                    ] {
+                        let record = Record {
+                            line: line.as_bytes(),
+                            ..Record::default()
                         };
-                        cut += 1;
-                        // Its file has a host as well, or not.
-                        for line in [
-                            format!("{behind}{message}"),
-                            format!("Nov 21 04:33:07 h auth.info {}{message}", &behind[16..]),
-                        ] {
-                            let record = Record {
-                                line: line.as_bytes(),
-                                ..Record::default()
-                            };
-                            let state = &mut FilterState::default();
-                            let finding = filter.read(state, &record, &context);
-                            assert!(finding.is_none_or(|f| f.addr == addr), "{line}");
-                        }
+                        let finding = filter.read(&mut FilterState::default(), &record, &context);
+                        assert!(finding.is_none_or(|f| f.addr == row.addr), "{line}");
                     }
-                };
-                for slot in 0..slots {
-                    // One character more or less moves each place of a message
-                    // to where it is cut.
-                    for escaped in 10..50 {
-                        for plain in 0..5 {
-                            let pad = "\u{1}".repeat(escaped) + &"x".repeat(plain);
-                            check(&pad, slot);
-                            for lie in &lies {
-                                check(&format!("{pad}{lie}"), slot);
-                                if plain == 0 {
-                                    check(&format!("{pad}{lie}{}", " ".repeat(100)), slot);
-                                }
+                }
+            };
+            for slot in 0..row.slots {
+                // One character more or less moves each place of a message to
+                // where it is cut.
+                for escaped in 10..50 {
+                    for plain in 0..5 {
+                        let pad = "\u{1}".repeat(escaped) + &"x".repeat(plain);
+                        check(&pad, slot);
+                        for lie in lies {
+                            check(&format!("{pad}{lie}"), slot);
+                            if plain == 0 {
+                                check(&format!("{pad}{lie}{}", " ".repeat(100)), slot);
                             }
                         }
                     }
                 }
             }
         }
-    }
+    });
     assert!(cut > 10_000, "{cut} lines were cut");
 }
 
@@ -255,14 +280,9 @@ fn a_line_cut_by_a_syslogd_names_no_other_address() {
 /// of the file, of which the client writes every byte.
 #[test]
 fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
-    let zone = TimeZone::UTC;
-    let context = Context {
-        now: NOW.parse().unwrap(),
-        zone: &zone,
-    };
+    let context = context();
     for name in Filter::builtin_names() {
-        let definition = Filter::builtin_definition(name).unwrap();
-        let filter = Filter::compile(&definition).unwrap();
+        let (_, filter) = compiled(name);
         let (mut stdout, mut headless) = (0, 0);
         for (own, victim) in FAMILIES {
             let mut whole = vec![
@@ -276,10 +296,10 @@ fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
             ] {
                 whole.extend([0, 1].map(|n| format!("{head}{}", whole[n])));
             }
-            for (escapes, row, slots) in rows(own) {
+            for row in rows(own) {
                 let mut journal = FilterState::default();
                 let mut file = FilterState::default();
-                for (slot, lie) in (0..slots).flat_map(|s| whole.iter().map(move |l| (s, l))) {
+                for (slot, lie) in (0..row.slots).flat_map(|s| whole.iter().map(move |l| (s, l))) {
                     for break_ in ["\n", "\r\n", "\r"] {
                         let many = format!("{break_}{lie}").repeat(9);
                         for text in [
@@ -287,9 +307,7 @@ fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
                             format!("{break_}{lie}{break_}{lie}"),
                             many,
                         ] {
-                            let text = text.as_str();
-                            let mut texts = (0..slots).map(|s| if s == slot { text } else { "x" });
-                            let written = sshd_writes_raw(&row, escapes, &mut texts);
+                            let written = row.written_raw(slot, &text);
                             for line in written.split_terminator('\n') {
                                 let entry = Record {
                                     line: line.trim_end().as_bytes(),
@@ -326,4 +344,129 @@ fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
             "{name}: {stdout}, {headless}"
         );
     }
+}
+
+/// With -e or -E behind something that puts a time stamp before each line, and no
+/// tag: a client's line has a stamp, and every tag that the client wants.
+#[test]
+fn a_line_break_behind_a_stamp_without_a_tag_accuses_nobody() {
+    // `ts`, an ISO 8601 stamp, `svlogd -tt`, `svlogd -t`.
+    const STAMPS: [&str; 4] = [
+        "Nov 21 04:33:07 ",
+        "2026-11-21T04:33:07.123456+00:00 ",
+        "2026-11-21_04:33:07.12345 ",
+        "@400000006741bd03075bcd15 ",
+    ];
+    let context = context();
+    for name in Filter::builtin_names() {
+        let (definition, filter) = compiled(name);
+        let allowing = Filter::compile(&Definition {
+            allow_untagged: true,
+            ..definition
+        });
+        let allowing = allowing.unwrap();
+        let (mut headless, mut allowed) = (0, 0);
+        for (own, victim) in FAMILIES {
+            let mut whole = Vec::new();
+            for head in ["h sshd[1]: ", "sshd: ", "h auth.info sshd[1]: ", ""] {
+                whole.push(format!("{head}Invalid user x from {victim}"));
+                whole.push(format!(
+                    "{head}Failed password for root from {victim} port 22 ssh2"
+                ));
+            }
+            // What PAM says goes to syslog, whoever asks it.
+            let rows = rows(own).into_iter();
+            for row in rows.filter(|row| !row.message.starts_with("pam_")) {
+                for (slot, lie) in (0..row.slots).flat_map(|s| whole.iter().map(move |l| (s, l))) {
+                    let many_heads = "a: \n".repeat(240);
+                    for text in [
+                        format!("x\n{lie}\n"),
+                        format!("\n{lie}\r\n{lie}"),
+                        format!("{lie}\n{lie}\n"),
+                        format!("a: b\n{lie}\n"),
+                        format!("sshd[1]: a\n{lie}\n"),
+                        format!("-- MARK --\n{lie}\n"),
+                        format!("last message repeated 2 times\n{lie}\n"),
+                        format!("x\n{many_heads}{lie}\n"),
+                    ] {
+                        let written = row.written_raw(slot, &text);
+                        for stamp in STAMPS {
+                            // As if nothing had been in the log before.
+                            let (mut state, mut other) = <(FilterState, FilterState)>::default();
+                            for line in written.split_terminator('\n') {
+                                let line = format!("{stamp}{line}");
+                                let record = Record {
+                                    line: line.as_bytes(),
+                                    age: Age::Live,
+                                    ..Record::default()
+                                };
+                                let finding = filter.read(&mut state, &record, &context);
+                                assert_eq!(finding, None, "{line:?} in {written}");
+                                let finding = allowing.read(&mut other, &record, &context);
+                                allowed += u64::from(finding.is_some());
+                            }
+                            headless += state.take_notices().headless;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(
+            headless > 1000 && allowed > 1000,
+            "{name}: {headless} were told of, {allowed} with allow_untagged"
+        );
+    }
+}
+
+/// A syslog daemon's own lines have no tag either, and other logs have none at all.
+#[test]
+fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
+    const FAILURE: &str =
+        "Nov 21 04:33:07 host sshd[7]: Failed password for root from 192.0.2.7 port 22 ssh2";
+    let context = context();
+    let counts = |filter: &Filter, lines: &[&str]| {
+        let mut state = FilterState::default();
+        let read = lines.iter().map(|line| {
+            let record = Record {
+                line: line.as_bytes(),
+                age: Age::Live,
+                ..Record::default()
+            };
+            let finding = filter.read(&mut state, &record, &context);
+            finding.map_or(0, |finding| finding.attempts)
+        });
+        read.sum::<u32>()
+    };
+    let sshd = Filter::builtin("sshd").unwrap();
+    for (before, expected) in [
+        ("Nov 21 04:33:07 host -- MARK --", 1),
+        ("Nov 21 04:33:07 host last message repeated 2 times", 1),
+        ("Nov 21 04:33:07 host kernel: x", 1),
+        ("Nov 21 04:33:07 host su(pam_unix)[7]: x", 1),
+        ("Nov 21 04:33:07 host some_daemon: x", 1),
+        ("Nov 21 04:33:07 host anything else", 0),
+        ("Nov 21 04:33:07 kex_exchange_identification: x", 0),
+    ] {
+        assert_eq!(counts(&sshd, &[before, FAILURE]), expected, "{before}");
+    }
+    // Without identifiers no line of the log has a tag, and each one counts.
+    let nginx = Filter::compile(&Definition {
+        patterns: vec!["<word> <text>, client: <addr>, server: x".into()],
+        ..Definition::default()
+    })
+    .unwrap();
+    let refused = "2026/11/21 04:33:07 [error] 7#7: x, client: 192.0.2.7, server: x";
+    let stamped = "2026-11-21T04:33:07Z [error] 7#7: x, client: 192.0.2.7, server: x";
+    assert_eq!(counts(&nginx, &[refused, stamped, "x", refused]), 3);
+    // A program whose name looks like a function of OpenSSH's.
+    let own = Filter::compile(&Definition {
+        identifiers: vec!["my_app".into()],
+        patterns: vec!["refused <addr>".into()],
+        ..Definition::default()
+    })
+    .unwrap();
+    assert_eq!(
+        counts(&own, &["Nov 21 04:33:07 my_app: refused 192.0.2.7"; 2]),
+        2
+    );
 }
