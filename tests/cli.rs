@@ -906,6 +906,54 @@ fn check_names_every_mistake() {
 }
 
 #[test]
+fn filters_are_shown_and_their_mistakes_named() {
+    let host = Host::new();
+    host.configure("[filter.shop]\nidentifiers = [\"shop\"]\npatterns = [\"refused <addr>\"]\n");
+    let shown = host.weir(&["filter", "show", "shop"]);
+    assert_eq!(
+        (shown.code, &*shown.out),
+        (
+            0,
+            "identifiers = [\n    \"shop\",\n]\npatterns = [\n    \"refused <addr>\",\n]\n"
+        ),
+        "{}",
+        shown.err
+    );
+    let json = host.weir(&["filter", "show", "sshd", "--json"]).json();
+    assert_eq!(json["identifiers"][0], "sshd", "{json}");
+    let none = host.weir(&["filter", "show", "sshdd"]);
+    assert!(
+        none.code == 2 && none.err.contains("there are: sshd, sshd-aggressive, shop"),
+        "{}",
+        none.err
+    );
+    // What is shown is a file of filter.d; without a weir.toml it is enough.
+    let dir = host.path("etc/filter.d");
+    fs::create_dir_all(&dir).unwrap();
+    let built_in = host.weir(&["filter", "show", "sshd"]).out;
+    fs::write(dir.join("copy.toml"), &built_in).unwrap();
+    let show = |name: &str| {
+        let mut show = Command::new(WEIR);
+        show.args(["filter", "show", name, "--config"])
+            .arg(host.path("etc"));
+        show.output().unwrap().into()
+    };
+    let copy: Answer = show("copy");
+    assert_eq!((copy.code, copy.out), (0, built_in), "{}", copy.err);
+    let bad = "patterns = [\n  \"refused <addr>\",\n]\nidentifeirs = []\n";
+    fs::write(dir.join("bad.toml"), bad).unwrap();
+    let bad: Answer = show("bad");
+    let told = "filter.d/bad.toml:4: unknown key \"identifeirs\" in [filter.bad]; allowed: ";
+    assert!(
+        bad.code == 2
+            && bad.err.contains(told)
+            && bad.err.ends_with("; did you mean identifiers?\n"),
+        "{}",
+        bad.err
+    );
+}
+
+#[test]
 fn filters_are_tried_on_lines() {
     let list = Host::new().weir(&["filter", "list", "--json"]).json();
     assert_eq!(list["filters"][0]["from"], "built in", "{list}");

@@ -813,6 +813,8 @@ fn root_two_names_of_a_device_protect_it_once() {
                 }
                 _ => weir.run(),
             }
+            let check = weir.ask(&["check"]).out;
+            assert!(!check.contains("there is no interface"), "{check}");
             for family in [0, 1] {
                 let bad = ATTACKER[family];
                 weir.ask(&["ban", bad, "--for", "1h"]).done();

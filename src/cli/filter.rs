@@ -1,5 +1,7 @@
 //! `weir filter`
 
+mod show;
+
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, Write},
@@ -32,9 +34,17 @@ pub enum Verb {
     /// last time stamp is from the clock. Exit code 1 if no line was a failure
     /// (with --json the objects say so).
     Test(Test),
-    /// List the filters that weir brings and those of the configuration
+    /// List the built-in filters and those of the configuration
     List {
         /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the definition of a filter, as a file of filter.d has it
+    Show {
+        /// Which filter: of the configuration, or a built-in one
+        name: String,
+        /// Print it as JSON
         #[arg(long)]
         json: bool,
     },
@@ -108,6 +118,14 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
     match verb {
         Verb::Test(test) => run_test(common, test),
         Verb::List { json } => list(common, *json),
+        Verb::Show { name, json } => {
+            let definition = find(common, name)?;
+            match json {
+                true => super::show::json(&serde_json::to_value(&definition)?)?,
+                false => io::stdout().write_all(show::text(&definition).as_bytes())?,
+            }
+            Ok(Answer::Done)
+        }
     }
 }
 
@@ -141,7 +159,8 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
             "--option {option:?}: weir's own filters take no options; those of Fail2ban filters come later"
         );
     }
-    let filter = find(common, test)?;
+    let definition = find(common, &test.name)?;
+    let filter = Filter::compile(&definition).with_context(|| test.name.clone())?;
     let zone = match &test.tz {
         None => TimeZone::system(),
         Some(name) => TimeZone::get(name)
@@ -292,41 +311,44 @@ fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
     object
 }
 
-fn find(common: &Common, test: &Test) -> anyhow::Result<Filter> {
-    let name = &test.name;
+/// The definition of the filter of this name.
+fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
     if name.is_empty() || name.starts_with('.') || name.contains('/') {
         bail!("{name:?} is not the name of a filter");
     }
     let config = common.config.as_path();
+    let mut own = None;
     if config.is_dir() {
         let dir = config.join("filter.d");
-        let own = dir.join(format!("{name}.toml"));
-        if own.exists() {
-            let text = std::fs::read_to_string(&own)
-                .with_context(|| format!("reading {}", own.display()))?;
-            let definition: Definition =
-                toml::from_str(&text).with_context(|| own.display().to_string())?;
-            return Filter::compile(&definition).with_context(|| own.display().to_string());
+        let file = dir.join(format!("{name}.toml"));
+        if file.exists() {
+            return Ok(weir_daemon::config::filter_of(&file)?);
         }
         let fail2ban = dir.join(format!("{name}.conf"));
         if fail2ban.exists() {
             bail!(
-                "{} is a Fail2ban filter: weir does not read these yet; write {} with weir's own patterns, or use a filter that weir brings ({})",
+                "{} is a Fail2ban filter: weir does not read these yet; write {} with weir's own patterns, or use a built-in filter ({})",
                 fail2ban.display(),
-                own.display(),
+                file.display(),
                 Filter::builtin_names().join(", ")
             );
         }
         if config.join("weir.toml").exists() {
-            return Ok(weir_daemon::worker::filter(&Config::load(config)?, name)?);
+            own = Some(Config::load(config)?);
         }
     } else if config.exists() || config != Path::new(DEFAULT_PATH) {
-        return Ok(weir_daemon::worker::filter(&Config::load(config)?, name)?);
+        own = Some(Config::load(config)?);
     }
-    Filter::builtin(name).with_context(|| {
+    let mut filters = own.map(|config| config.filters).unwrap_or_default();
+    if let Some(definition) = filters.remove(name) {
+        return Ok(definition);
+    }
+    Filter::builtin_definition(name).with_context(|| {
+        let known = Filter::builtin_names().iter().copied();
+        let known = known.chain(filters.keys().map(String::as_str));
         format!(
-            "there is no filter {name:?}; weir brings {}",
-            Filter::builtin_names().join(", ")
+            "there is no filter {name:?}; there are: {}",
+            known.collect::<Vec<_>>().join(", ")
         )
     })
 }

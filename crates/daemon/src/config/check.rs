@@ -18,7 +18,7 @@ use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
     Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice, advice, decoy,
-    geofence, heads, journal, limits, list,
+    filter, geofence, heads, journal, limits, list,
     reader::{At, Document, Part, Section},
     ring, sink, watch,
 };
@@ -54,7 +54,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
             * 1_000_000,
     };
     let lockout = lockout(&mut root);
-    let filters = filters(&mut root);
+    let filters = filter::read(&mut root);
     let jails = jails(&mut root, &filters, host, &mut warnings);
     let decoy = decoy::read(&mut root, host, &jails, &mut warnings);
     let geofence = geofence::read(&mut root, host, &mut warnings);
@@ -107,8 +107,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     };
     if config.denies_nothing() {
         config.warnings.push(
-            "nothing is enabled that bans or denies: only bans made by hand are enforced"
-                .to_owned(),
+            "nothing is enabled that bans or denies: only manual bans are enforced".to_owned(),
         );
     }
     document.finish(config)
@@ -154,7 +153,6 @@ fn enforcement(
             format!("interfaces is {:?}; allowed: {INTERFACES}", word.value),
         ),
         Some(Err(list)) => {
-            let known = host.interfaces();
             if list.value.is_empty() && backend != Choice::DryRun {
                 root.error(
                     list.line,
@@ -163,11 +161,11 @@ fn enforcement(
             }
             for name in list.value {
                 // A modem, a tunnel: it may come later, or be a mistake.
-                if !known.contains(&name.value) && backend != Choice::DryRun {
+                if !host.has_interface(&name.value) && backend != Choice::DryRun {
                     warnings.push(format!(
                         "interfaces: there is no interface {:?} now: it is protected as soon as it is there; this host has: {}",
                         name.value,
-                        known.join(", ")
+                        host.interfaces().join(", ")
                     ));
                 }
                 if name.value.is_empty() || name.value.len() > MAX_INTERFACE {
@@ -260,26 +258,6 @@ fn lockout(root: &mut Section<'_, '_>) -> Lockout {
         section.finish();
     }
     lockout
-}
-
-/// The filters of the file; `None` for one that is there but broken, so that
-/// a jail that names it is not reported as well.
-fn filters(root: &mut Section<'_, '_>) -> BTreeMap<String, Option<Definition>> {
-    let mut filters = BTreeMap::new();
-    for (name, section) in root.named_sections("filter") {
-        let line = section.line();
-        let checked = section.deserialize::<Definition>().and_then(|definition| {
-            match Filter::compile(&definition) {
-                Ok(_) => Some(definition),
-                Err(error) => {
-                    root.error(line, format!("[filter.{name}]: {error}"));
-                    None
-                }
-            }
-        });
-        filters.insert(name, checked);
-    }
-    filters
 }
 
 fn jails(

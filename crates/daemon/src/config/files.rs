@@ -111,7 +111,7 @@ pub(super) fn bytes(file: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-fn text(file: &Path) -> Result<String, ConfigErrors> {
+pub(super) fn text(file: &Path) -> Result<String, ConfigErrors> {
     let bytes = bytes(file).map_err(|error| whole(file, format!("cannot read: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -277,12 +277,12 @@ mod tests {
             (
                 "filter.d/own.toml",
                 "\npatterns = [\"x\"]\n",
-                "filter.d/own.toml:1: [filter.own]: patterns[0]",
+                "filter.d/own.toml:2: [filter.own]: patterns[0]",
             ),
             (
                 "filter.d/own.toml",
                 "patterns = [\"<addr>\"]\nretry = 3\n",
-                "filter.d/own.toml:2: [filter.own]: unknown field",
+                "filter.d/own.toml:2: unknown key \"retry\" in [filter.own]; allowed: identifiers, ",
             ),
             (
                 "jail.d/own.toml",

@@ -16,6 +16,12 @@ pub(crate) fn all() -> Vec<String> {
     names
 }
 
+/// Is there an interface of this name? An alternative one (`ip link property`)
+/// is as good.
+pub(crate) fn is_there(name: &str) -> bool {
+    nix::net::if_::if_nametoindex(name).is_ok()
+}
+
 /// The interfaces that have a default route.
 pub(crate) fn with_default_route() -> Vec<String> {
     let names: BTreeSet<_> = default_routes_v4(&read("/proc/net/route"))

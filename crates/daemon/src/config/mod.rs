@@ -6,6 +6,7 @@ mod advice;
 mod check;
 mod decoy;
 mod files;
+mod filter;
 mod geofence;
 mod heads;
 mod interfaces;
@@ -46,6 +47,7 @@ use weir_enforce::{
 
 use crate::store::KeepHistory;
 
+pub use filter::filter_of;
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
@@ -226,6 +228,8 @@ impl Config {
 pub trait HostFacts {
     /// The names of its network interfaces.
     fn interfaces(&self) -> Vec<String>;
+    /// Is one of them called so, or has this as an alternative name?
+    fn has_interface(&self, name: &str) -> bool;
     /// Those with a default route, IPv4 or IPv6.
     fn default_route_interfaces(&self) -> Vec<String>;
     /// Is there a systemd journal, with something in it?
@@ -260,6 +264,9 @@ pub struct Host;
 impl HostFacts for Host {
     fn interfaces(&self) -> Vec<String> {
         interfaces::all()
+    }
+    fn has_interface(&self, name: &str) -> bool {
+        interfaces::is_there(name)
     }
     fn default_route_interfaces(&self) -> Vec<String> {
         interfaces::with_default_route()

@@ -544,6 +544,36 @@ impl<'d, 'i> Section<'d, 'i> {
         named
     }
 
+    /// A list of texts, or of tables in their place; what is neither is noted and
+    /// left out.
+    pub fn texts_or_sections(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+    ) -> Option<Vec<Result<At<String>, Self>>> {
+        let At { value, line } = self.take(key)?;
+        let array = match value.into_inner() {
+            DeValue::Array(array) => array,
+            other => {
+                self.mistyped(line, key, &other, allowed);
+                return None;
+            }
+        };
+        let mut items = Vec::new();
+        for item in array {
+            let line = self.document.line(item.span());
+            if let DeValue::String(text) = item.get_ref() {
+                let value = text.clone().into_owned();
+                items.push(Ok(At { value, line }));
+            } else if item.get_ref().is_table() {
+                items.extend(self.table_of(key, item, line).map(Err));
+            } else {
+                self.mistyped(line, key, item.get_ref(), allowed);
+            }
+        }
+        Some(items)
+    }
+
     fn table_of(
         &self,
         key: &str,
@@ -570,24 +600,9 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
-    /// The whole table as a type that reads itself (a filter).
-    pub fn deserialize<T: serde::de::DeserializeOwned>(self) -> Option<T> {
-        let span = 0..0;
-        let value = Spanned::new(span, DeValue::Table(self.table));
-        match T::deserialize(toml::de::ValueDeserializer::from(value)) {
-            Ok(value) => Some(value),
-            Err(error) => {
-                let line = error
-                    .span()
-                    .filter(|span| span.end > 0)
-                    .map_or(self.line, |span| self.document.line(span));
-                self.document.error(
-                    line,
-                    format!("[{}]: {}", self.name, error.message().replace('\n', ", ")),
-                );
-                None
-            }
-        }
+    /// How many mistakes were found by now, in the whole document.
+    pub fn mistakes(&self) -> usize {
+        self.document.errors.borrow().len()
     }
 
     /// Reports the keys that nobody asked for.

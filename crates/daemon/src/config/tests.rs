@@ -4,6 +4,8 @@ use super::*;
 
 /// A host of which a test says what matters to it.
 pub(super) struct Lab {
+    /// The interfaces that have a default route.
+    pub(super) routed: &'static [&'static str],
     pub(super) journal: bool,
     pub(super) has_file: fn(&str) -> bool,
     /// The last lines of every log.
@@ -17,6 +19,7 @@ pub(super) struct Lab {
 impl Default for Lab {
     fn default() -> Self {
         Self {
+            routed: &["eth0"],
             journal: true,
             has_file: |path| path == "/var/log/auth.log",
             log: None,
@@ -31,8 +34,12 @@ impl HostFacts for Lab {
     fn interfaces(&self) -> Vec<String> {
         vec!["eth0".into(), "eth1".into(), "lo".into()]
     }
+    /// eth0 is also called lan0.
+    fn has_interface(&self, name: &str) -> bool {
+        name == "lan0" || self.interfaces().iter().any(|known| known == name)
+    }
     fn default_route_interfaces(&self) -> Vec<String> {
-        vec!["eth0".into()]
+        self.routed.iter().map(|name| (*name).to_owned()).collect()
     }
     fn has_journal(&self) -> bool {
         self.journal
@@ -263,11 +270,36 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
         ),
         (
             "[filter.web]\npaterns = ['x']",
-            &["weir.toml:", "[filter.web]: ", "paterns"],
+            &[
+                "weir.toml:2: unknown key \"paterns\" in [filter.web]; allowed: identifiers, syslog_only, root_only, allow_untagged, patterns, ignore; did you mean patterns?",
+                "weir.toml:1: patterns is missing in [filter.web]; allowed: a list",
+            ],
         ),
         (
-            "[filter.web]\npatterns = ['no address']",
-            &["weir.toml:1: [filter.web]: "],
+            "[filter.web]\npatterns = [\n  '<addr>',\n  'no address',\n]",
+            &["weir.toml:4: [filter.web]: patterns[1]"],
+        ),
+        (
+            "[filter.web]\npatterns = [\n  { text = '<addr>', anounces = 'a' },\n  { },\n  3,\n]",
+            &[
+                "weir.toml:3: unknown key \"anounces\" in [filter.web.patterns]; allowed: text, announces, completes, unless_counted, max_length; did you mean announces?",
+                "weir.toml:4: text is missing in [filter.web.patterns]; allowed: a pattern",
+                "weir.toml:5: patterns in [filter.web] is 3; allowed: a list of patterns",
+            ],
+        ),
+        (
+            "[filter.web]\npatterns = 'x <addr>'\nroot_only = 1\nidentifiers = [1]",
+            &[
+                "weir.toml:2: patterns in [filter.web] is \"x <addr>\"; allowed: a list of patterns",
+                "weir.toml:3: root_only in [filter.web] is 1; allowed: true, false",
+                "weir.toml:4: identifiers in [filter.web] is 1; allowed: a list of syslog tags",
+            ],
+        ),
+        (
+            "[filter.web]\npatterns = ['<addr>']\n[[filter.shop.patterns]]\ntext = '<addr>'\nmax_length = 0",
+            &[
+                "weir.toml:5: max_length in [filter.shop.patterns] is 0; allowed: a whole number 1-8192",
+            ],
         ),
         ("[jail.sshd\nmax_retry = 3", &["weir.toml:1: "]),
         ("backend = ", &["weir.toml:1: "]),
@@ -281,6 +313,35 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
                 "{text:?}\ngives {message:?}\nwithout {part:?}"
             );
         }
+    }
+}
+
+#[test]
+fn an_interface_is_known_by_an_alternative_name() {
+    let warnings = |interfaces: &str, routed| {
+        let host = Lab {
+            routed,
+            ..Lab::default()
+        };
+        let text = format!("{interfaces}[jail.sshd]\n");
+        let config = Config::check(Path::new("weir.toml"), &text, &host).unwrap();
+        config.warnings.join("\n")
+    };
+    let eth0: &'static [&'static str] = &["eth0"];
+    assert_eq!(warnings("interfaces = [\"eth0\", \"lan0\"]\n", eth0), "");
+    let told = warnings("interfaces = [\"lan1\"]\n", eth0);
+    assert!(
+        told.contains("there is no interface \"lan1\" now") && told.contains("has: eth0, eth1"),
+        "{told}"
+    );
+    // What nobody sees at boot is said by who asks.
+    for auto in ["", "interfaces = \"auto\"\n"] {
+        assert_eq!(warnings(auto, eth0), "");
+        let told = warnings(auto, &[]);
+        assert!(
+            told.contains("no interface has a default route yet"),
+            "{told}"
+        );
     }
 }
 

@@ -1,0 +1,125 @@
+//! `[filter.NAME]`, and filter.d/NAME.toml: patterns of one's own.
+
+use std::{collections::BTreeMap, path::Path};
+
+use weir_core::detect::{Definition, DefinitionError, Filter, MAX_LINE, PatternDefinition};
+
+use super::{
+    ConfigErrors, files,
+    reader::{At, Document, Part, Section},
+};
+
+const PATTERNS: &str =
+    "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";
+const PATTERN: &str = "a pattern such as \"login of <user> from <addr> failed\"";
+const LABEL: &str = "a label such as \"password\"";
+
+/// The filters of the configuration; `None` for one that is there but broken, so
+/// that a jail that names it is not reported as well.
+pub(super) fn read(root: &mut Section<'_, '_>) -> BTreeMap<String, Option<Definition>> {
+    let named = root.named_sections("filter").into_iter();
+    named
+        .map(|(name, section)| {
+            let definition = definition(&name, section);
+            (name, definition)
+        })
+        .collect()
+}
+
+/// The filter that a file of filter.d defines, whatever else is wrong with the
+/// configuration.
+///
+/// # Errors
+/// All mistakes in the file.
+pub fn filter_of(file: &Path) -> Result<Definition, ConfigErrors> {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let table = Some(("filter", name.into_owned()));
+    let parts = Part::all(vec![(file.to_owned(), files::text(file)?, table)]);
+    let document = Document::new(&parts);
+    let mut root = document.root();
+    let read = read(&mut root).into_values().next().flatten();
+    root.finish();
+    document.finish(read.unwrap_or_default())
+}
+
+fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
+    let before = section.mistakes();
+    let line = section.line();
+    let texts = |section: &mut Section<'_, '_>, key, allowed| {
+        let list = section.list(key, allowed);
+        list.map(|list| list.value).unwrap_or_default()
+    };
+    let identifiers = texts(&mut section, "identifiers", "a list of syslog tags");
+    let syslog_only = section.boolean("syslog_only").unwrap_or(false);
+    let root_only = section.boolean("root_only").unwrap_or(false);
+    let allow_untagged = section.boolean("allow_untagged").unwrap_or(false);
+    if !section.has("patterns") {
+        section.error(
+            line,
+            format!("patterns is missing in [filter.{name}]; allowed: {PATTERNS}"),
+        );
+    }
+    let patterns = section.texts_or_sections("patterns", PATTERNS);
+    let patterns: Vec<_> = patterns
+        .into_iter()
+        .flatten()
+        .map(|item| pattern(name, item))
+        .collect();
+    let ignore = texts(&mut section, "ignore", "a list of patterns");
+    let definition = Definition {
+        identifiers: identifiers.into_iter().map(|at| at.value).collect(),
+        patterns: patterns.iter().map(|at| at.value.clone()).collect(),
+        ignore: ignore.iter().map(|at| at.value.clone()).collect(),
+        syslog_only,
+        root_only,
+        allow_untagged,
+    };
+    // What was left out would be missed as well.
+    if section.mistakes() == before
+        && let Err(error) = Filter::compile(&definition)
+    {
+        let at = match &error {
+            DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {
+                ignore.get(*pattern).map(|at| at.line)
+            }
+            DefinitionError::Pattern { pattern, .. } | DefinitionError::Label { pattern, .. } => {
+                patterns.get(*pattern).map(|at| at.line)
+            }
+            _ => None,
+        };
+        section.error(at.unwrap_or(line), format!("[filter.{name}]: {error}"));
+    }
+    let is_good = section.mistakes() == before;
+    section.finish();
+    is_good.then_some(definition)
+}
+
+/// A text alone, or a table where several messages tell of one attempt.
+fn pattern(filter: &str, item: Result<At<String>, Section<'_, '_>>) -> At<PatternDefinition> {
+    let mut section = match item {
+        Ok(At { value, line }) => {
+            let value = value.as_str().into();
+            return At { value, line };
+        }
+        Err(section) => section,
+    };
+    let line = section.line();
+    if !section.has("text") {
+        section.error(
+            line,
+            format!("text is missing in [filter.{filter}.patterns]; allowed: {PATTERN}"),
+        );
+    }
+    let text = section.string("text", PATTERN);
+    let value = PatternDefinition {
+        text: text.map_or_else(String::new, |at| at.value),
+        announces: section.string("announces", LABEL).map(|at| at.value),
+        completes: section.string("completes", LABEL).map(|at| at.value),
+        unless_counted: section.boolean("unless_counted").unwrap_or(false),
+        max_length: section
+            .integer("max_length", 1..=MAX_LINE as u64)
+            .map(|at| at.value as usize),
+    };
+    section.finish();
+    At { value, line }
+}
