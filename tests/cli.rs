@@ -374,7 +374,7 @@ fn bans_by_hand() {
         (of_other.code, of_other.out.as_str()),
         (
             1,
-            "203.0.113.9 is banned by hand on all ports, not by jail sshd\n"
+            "203.0.113.9 is banned manually on all ports, not by jail sshd\n"
         )
     );
     let of_port = host.weir(&["unban", "203.0.113.9", "--port", "22/tcp"]);
@@ -389,7 +389,7 @@ fn bans_by_hand() {
         (one.code, one.out.as_str()),
         (
             0,
-            "1 ban lifted\n203.0.113.9 is still denied: 203.0.113.0/24 is banned by hand on all ports\n"
+            "1 ban lifted\n203.0.113.9 is still denied: 203.0.113.0/24 is banned manually on all ports\n"
         )
     );
     assert_eq!(host.weir(&["ban", "203.0.113.9"]).code, 0);
@@ -551,7 +551,7 @@ fn after_sigkill_bans_counts_and_positions_are_intact() {
     let hour = of("192.0.2.50").unwrap();
     let left = hour["remaining_seconds"].as_u64().unwrap();
     assert!((3500..3600).contains(&left), "{left}");
-    assert_eq!(hour["reason"], "by hand");
+    assert_eq!(hour["reason"], "manual ban");
     assert_eq!(of("192.0.2.51"), None, "it ended while the daemon was dead");
     assert_eq!(of("192.0.2.52").unwrap()["until"], Value::Null);
     let jail = of("203.0.113.7").unwrap();

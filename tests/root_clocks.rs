@@ -263,7 +263,7 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     assert_eq!(weir.banned().len(), 3);
     assert!(!site.connects(CUSTOMER[1], at(1)));
     let why = weir.why(ATTACKER[0]);
-    assert_eq!(why["bans"][0]["reason"], "by hand", "{why}");
+    assert_eq!(why["bans"][0]["reason"], "manual ban", "{why}");
     // Written again under this boot's clock: it is this one that counts now.
     power_off(&mut weir);
     weir.view = other_boot(&weir, 2).suspended_for(HALF_HOUR);

@@ -379,7 +379,7 @@ fn root_the_cap_evicts_within_the_producer() {
         let told = format!("unban 198.51.100.{n}, jail sshd: evicted");
         soon(&told, || weir.said().contains(&told).then_some(()));
     }
-    // By hand nothing is evicted: it is said.
+    // For a manual ban nothing is evicted: it is said.
     weir.ask(&["ban", "203.0.113.200"])
         .refused(&["the ban table is full", "max_bans"]);
     assert_eq!(weir.banned().len(), 64);

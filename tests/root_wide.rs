@@ -1,4 +1,4 @@
-//! Bans of prefixes of any length through the whole daemon: by hand and by a
+//! Bans of prefixes of any length through the whole daemon: manual and of a
 //! jail, IPv4 and IPv6, over restart, crash, growth and a change of
 //! `ipv4_length`, to their end; and at their cap.
 
@@ -261,7 +261,7 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     let why = weir.why(INSIDE[1]);
     assert_eq!(why["bans"][0]["producer"], "jail:sshd", "{why}");
 
-    // By hand first: those stay.
+    // Manual ones first: those stay.
     weir.ask(&["ban", BANNED[0]]).done();
     let nth = |n: u32| IpAddr::from(Ipv6Addr::from(0x2a00_u128 << 112 | u128::from(n) << 80 | 7));
     weir.log_failures((0..CAP - 2).map(nth), 1);
@@ -285,7 +285,7 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     soon(told, || weir.said().contains(told).then_some(()));
     site.serves(INSIDE[1], at(1));
     assert!(!site.connects(INSIDE[0], at(0)));
-    // By hand nothing is evicted: it is said. Bans of addresses have room.
+    // For a manual one nothing is evicted: it is said. Bans of addresses have room.
     weir.ask(&["ban", "203.0.112.0/20"])
         .refused(&["8192 bans of prefixes", "unban"]);
     weir.ask(&["ban", CUSTOMER[0]]).done();

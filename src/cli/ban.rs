@@ -9,15 +9,15 @@ use super::{Answer, Common, client, complain, show, targets};
 /// Each ban is on disk and in force when the command returns. Own addresses,
 /// gateways, resolvers, peers of root's logins and the allow list cannot be
 /// banned; inside a wider prefix they pass. One that cannot be banned does not
-/// keep the others from it; exit code 2 then. Who is banned by hand already on
-/// these ports gets the new end, and the new reason if there is one.
+/// keep the others from it; exit code 2 then. A manual ban that is there already
+/// on these ports gets the new end, and the new reason if there is one.
 #[derive(clap::Args)]
 pub struct Args {
     /// Addresses or prefixes, such as 192.0.2.7 or 2001:db8::/48; - reads them
     /// from standard input, one a line
     #[arg(required = true, value_name = "SUBJECT")]
     subjects: Vec<String>,
-    /// How long, such as 90s, 10m, 1h, 7d; without it until lifted
+    /// How long, such as 90s, 10m, 1h, 7d; without it the ban is permanent
     #[arg(long = "for", value_name = "TIME")]
     length: Option<String>,
     /// Only these ports, such as 22/tcp or 80/tcp,443/tcp; without it all

@@ -2,9 +2,14 @@
 
 use std::io::Write;
 
+use serde_json::Value;
+
 use super::{Answer, Common, client::quote, show};
 
 /// List the bans in force
+///
+/// A terminal is shown what fits into its lines; `weir why` shows a ban's reason
+/// and end whole, and so does this command in a pipe or a file.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only the bans of this jail
@@ -17,6 +22,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// What is shortened for a narrow terminal, in this order, and how far.
+const NARROWED: [(&str, usize); 4] = [("REASON", 12), ("PORTS", 9), ("BY", 8), ("REASON", 0)];
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let limit = match args.limit {
@@ -33,19 +41,27 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         return Ok(Answer::Done);
     }
     let bans = answer["bans"].as_array().map_or(&[][..], Vec::as_slice);
-    let rows: Vec<_> = bans
-        .iter()
-        .map(|ban| {
+    let rows = |end: fn(&Value) -> String| -> Vec<_> {
+        let row = |ban: &Value| {
             vec![
                 show::text(&ban["subject"]),
                 format!("{}{}", show::text(&ban["scope"]), show::rejected(ban)),
-                show::producer(ban),
-                show::end(ban),
+                show::text(&ban["producer"]),
+                end(ban),
                 show::text(&ban["reason"]),
             ]
-        })
-        .collect();
-    show::table(&["SUBJECT", "PORTS", "BY", "END", "REASON"], &rows)?;
+        };
+        bans.iter().map(row).collect()
+    };
+    let mut head = vec!["SUBJECT", "PORTS", "BY", "END", "REASON"];
+    let mut table = rows(show::end);
+    if let Some(room) = show::terminal_columns()
+        && show::table_width(&head, &table) > room
+    {
+        table = rows(show::left);
+        show::fit(&mut head, &mut table, room, &NARROWED);
+    }
+    show::table(&head, &table)?;
     let total = answer["total"].as_u64().unwrap_or(0);
     if total > bans.len() as u64 {
         writeln!(

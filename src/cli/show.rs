@@ -124,13 +124,22 @@ pub fn text(value: &Value) -> String {
 
 /// When a ban ends and how long that is from now.
 pub fn end(ban: &Value) -> String {
-    match (ban["until"].as_str(), ban["remaining_seconds"].as_u64()) {
-        (Some(until), Some(left)) => format!(
-            "until {} ({} left)",
-            moment(until),
-            weir_daemon::config::duration_text(std::time::Duration::from_secs(left))
-        ),
-        _ => "until lifted".to_owned(),
+    match ban["until"].as_str() {
+        Some(until) if ban["remaining_seconds"].is_u64() => {
+            format!("until {} ({})", moment(until), left(ban))
+        }
+        _ => left(ban),
+    }
+}
+
+/// How long a ban lasts from now.
+pub fn left(ban: &Value) -> String {
+    match ban["remaining_seconds"].as_u64() {
+        Some(left) => {
+            let left = std::time::Duration::from_secs(left);
+            format!("{} left", weir_daemon::config::duration_text(left))
+        }
+        None => "permanent".to_owned(),
     }
 }
 
@@ -147,11 +156,11 @@ pub fn moment(text: &str) -> String {
     }
 }
 
-/// Who made it, to go after "by".
-pub fn producer(ban: &Value) -> String {
+/// Who made it, in a sentence.
+pub fn by(ban: &Value) -> String {
     match ban["producer"].as_str() {
-        Some("manual") => "hand".to_owned(),
-        _ => text(&ban["producer"]),
+        Some("manual") => "manual".to_owned(),
+        _ => format!("by {}", text(&ban["producer"])),
     }
 }
 
@@ -163,14 +172,61 @@ pub fn rejected(ban: &Value) -> &'static str {
     }
 }
 
-/// A table with columns as wide as their widest cell.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-    let mut widths: Vec<usize> = head.iter().map(|h| h.chars().count()).collect();
+/// The columns of the terminal that standard output is; a file or a pipe has none.
+pub fn terminal_columns() -> Option<usize> {
+    let out = io::stdout();
+    out.is_terminal().then(|| {
+        let size = terminal_size::terminal_size_of(&out);
+        size.map_or(COLUMNS, |(width, _)| usize::from(width.0))
+    })
+}
+
+fn widths(head: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+    let mut widths: Vec<usize> = head.iter().map(|cell| width(cell)).collect();
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = (*widest).max(width(cell));
         }
     }
+    widths
+}
+
+/// How wide [`table`] prints this.
+pub fn table_width(head: &[&str], rows: &[Vec<String>]) -> usize {
+    let widths = widths(head, rows);
+    widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+}
+
+/// Shortens columns until the table has room: each of these, in order, down to so
+/// many characters; with less than its head has, a column is left out.
+pub fn fit(head: &mut Vec<&str>, rows: &mut [Vec<String>], room: usize, columns: &[(&str, usize)]) {
+    for (name, least) in columns {
+        let over = table_width(head, rows).saturating_sub(room);
+        let Some(column) = head
+            .iter()
+            .position(|head| head == name)
+            .filter(|_| over > 0)
+        else {
+            continue;
+        };
+        let now = widths(head, rows)[column];
+        let new = now.saturating_sub(over).max(*least).min(now);
+        if new < width(name) {
+            head.remove(column);
+            for row in rows.iter_mut() {
+                row.remove(column);
+            }
+            continue;
+        }
+        for row in rows.iter_mut().filter(|row| width(&row[column]) > new) {
+            row[column] = row[column].chars().take(new - 1).chain(['…']).collect();
+        }
+    }
+}
+
+/// A table with columns as wide as their widest cell.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+    let widths = widths(head, rows);
     let mut out = io::stdout().lock();
     let mut write = |cells: &mut dyn Iterator<Item = &str>| {
         let padded: Vec<String> = cells
@@ -214,6 +270,33 @@ mod tests {
             ["a".to_owned(), format!("    {long}"), "    b".to_owned()]
         );
         assert_eq!(wrap("äöü short"), ["äöü short"]);
+    }
+
+    #[test]
+    fn columns_are_shortened_in_order_until_a_table_fits() {
+        const ORDER: [(&str, usize); 4] = [("WHY", 5), ("PORTS", 6), ("BY", 4), ("WHY", 0)];
+        let fitted = |room| {
+            let mut head = vec!["WHO", "PORTS", "BY", "WHY"];
+            let row = ["192.0.2.7", "22/tcp,80/tcp", "jail:sshd", "5 failures"];
+            let mut rows = vec![row.map(str::to_owned).to_vec()];
+            fit(&mut head, &mut rows, room, &ORDER);
+            assert!(rows[0].len() == head.len());
+            (table_width(&head, &rows), rows[0].join("  "))
+        };
+        let whole = "192.0.2.7  22/tcp,80/tcp  jail:sshd  5 failures";
+        for (room, shown) in [
+            (80, whole),
+            (47, whole),
+            (46, "192.0.2.7  22/tcp,80/tcp  jail:sshd  5 failur…"),
+            (42, "192.0.2.7  22/tcp,80/tcp  jail:sshd  5 fa…"),
+            (40, "192.0.2.7  22/tcp,80/…  jail:sshd  5 fa…"),
+            (30, "192.0.2.7  22/tc…  jai…  5 fa…"),
+            (24, "192.0.2.7  22/tc…  jai…"),
+            (10, "192.0.2.7  22/tc…  jai…"),
+        ] {
+            assert_eq!(fitted(room).1, shown, "{room}");
+            assert!(fitted(room).0 <= room.max(23), "{room}");
+        }
     }
 
     #[test]

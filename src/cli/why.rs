@@ -89,11 +89,11 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     }
     for ban in answer["bans"].as_array().into_iter().flatten() {
         show::line(format!(
-            "  ban of {} on {}{} by {}, {}",
+            "  ban of {} on {}{}, {}, {}",
             show::text(&ban["subject"]),
             show::text(&ban["scope"]),
             show::rejected(ban),
-            show::producer(ban),
+            show::by(ban),
             show::end(ban)
         ))?;
         if let Some(since) = ban["since"].as_str() {
@@ -118,10 +118,10 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     }
     for past in history {
         show::line(format!(
-            "    {} {} by {}: {}",
+            "    {} {}, {}: {}",
             show::moment(past["since"].as_str().unwrap_or_default()),
             show::text(&past["subject"]),
-            show::producer(past),
+            show::by(past),
             show::text(&past["reason"])
         ))?;
     }

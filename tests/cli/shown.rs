@@ -24,6 +24,19 @@ impl Host {
         script.stdin(Stdio::null()).output().unwrap().into()
     }
 
+    /// The same on one that is so wide.
+    fn on_terminal_of(&self, columns: usize, args: &str) -> Answer {
+        let weir = super::WEIR;
+        let config = self.path("weir.toml");
+        let command = format!(
+            "stty cols {columns} rows 24; {weir} --config {} {args}",
+            config.display()
+        );
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        script.stdin(Stdio::null()).output().unwrap().into()
+    }
+
     /// Runs a verb that reads this from standard input.
     fn fed(&self, args: &[&str], input: &str) -> Answer {
         let mut command = self.command(args);
@@ -145,6 +158,63 @@ fn the_first_line_of_status_says_whether_the_host_is_protected() {
     );
 }
 
+/// A line of its own for each ban; what is not for a person is whole.
+#[test]
+fn bans_fit_into_the_columns_of_a_terminal() {
+    let host = Host::started();
+    let reason = "named in ticket 4711 by the abuse desk of another network";
+    let whole = [
+        "192.0.2.7",
+        "2001:db8:1111:2222::/64",
+        "2001:db8:3333:4444:5555:6666:7777:8888",
+    ];
+    for (subject, more) in whole.into_iter().zip([
+        &["--for", "1h"][..],
+        &["--port", "22/tcp,25/tcp,80/tcp,443/tcp"],
+        &[
+            "--port",
+            "22/tcp,8000-8999/udp",
+            "--for",
+            "23h59m",
+            "--reject",
+        ],
+    ]) {
+        let ban = [&["ban", subject, "--reason", reason], more].concat();
+        assert_eq!(host.weir(&ban).code, 0);
+    }
+    let lines = |shown: &Answer| -> Vec<String> {
+        assert_eq!(shown.code, 0, "{}", shown.err);
+        let lines = shown.out.lines().map(|line| line.trim_end().to_owned());
+        lines.collect()
+    };
+    let width = |lines: &[String]| lines.iter().map(|line| line.chars().count()).max().unwrap();
+    for columns in [80, 100, 120] {
+        let narrow = lines(&host.on_terminal_of(columns, "bans"));
+        assert!(width(&narrow) <= columns, "{narrow:#?}");
+        assert_eq!(narrow.len(), 4);
+        for (line, subject) in narrow[1..].iter().zip(whole) {
+            assert!(line.starts_with(subject), "{narrow:#?}");
+        }
+        assert!(narrow[1].contains(" left") && narrow[2].contains("permanent"));
+        assert_eq!(
+            narrow[1].contains("named in ti"),
+            columns > 80,
+            "{narrow:#?}"
+        );
+    }
+    let piped = lines(&host.weir(&["bans"]));
+    for line in &piped[1..] {
+        assert!(
+            line.ends_with(reason) && line.contains(" manual "),
+            "{piped:#?}"
+        );
+    }
+    assert!(piped[1].contains(" until 20"), "{piped:#?}");
+    let wide = lines(&host.on_terminal_of(250, "bans"));
+    assert_eq!(width(&wide), width(&piped));
+    assert!(wide[3].ends_with(reason));
+}
+
 #[test]
 fn several_targets_are_banned_and_lifted_at_once() {
     let host = Host::started();
@@ -222,7 +292,7 @@ fn a_ban_that_is_renewed_without_a_reason_keeps_its_own() {
     assert_eq!(reason(&host), "another");
     assert_eq!(host.weir(&["unban", "192.0.2.7"]).code, 0);
     assert_eq!(host.weir(&ban).code, 0);
-    assert_eq!(reason(&host), "by hand");
+    assert_eq!(reason(&host), "manual ban");
 }
 
 #[test]

@@ -265,9 +265,9 @@ impl Gatherer {
         }
         for entry in allow {
             let note = if entry.note.is_empty() {
-                "it was allowed by hand".to_owned()
+                "it was allowed manually".to_owned()
             } else {
-                format!("it was allowed by hand: {}", entry.note)
+                format!("it was allowed manually: {}", entry.note)
             };
             list.add(entry.prefix, note);
         }

@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(long.proof, Proof::None);
         let warnings = check(text).unwrap().warnings.join("\n");
         assert!(warnings.contains("in a customer's name"), "{warnings}");
-        // Nothing but bans by hand? No: decoys ban as well.
-        assert!(!warnings.contains("only bans made by hand"), "{warnings}");
+        // Nothing but manual bans? No: decoys ban as well.
+        assert!(!warnings.contains("only manual bans"), "{warnings}");
     }
 
     /// `<img src="http://host:3389/">` has everybody who reads the page complete a

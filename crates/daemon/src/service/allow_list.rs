@@ -107,7 +107,7 @@ impl Service {
         let saved = self.store.flush();
         self.refresh_exemptions()?;
         self.events
-            .tell(&Event::new(Kind::Allow, Timestamp::now(), "allowed by hand").about(prefix));
+            .tell(&Event::new(Kind::Allow, Timestamp::now(), "allowed manually").about(prefix));
         Ok(Done::new(Allowed { prefix }, saved))
     }
 
@@ -126,7 +126,7 @@ impl Service {
                     .into_iter()
                     .find(|e| e.prefix == prefix);
                 return Err(Refusal::NotFound(match why {
-                    Some(e) => format!("{prefix} was not allowed by hand: {}", e.reason),
+                    Some(e) => format!("{prefix} was not allowed manually: {}", e.reason),
                     None => format!("{prefix} is not on the allow list"),
                 }));
             }

@@ -31,7 +31,7 @@ impl Service {
             Some(reason) => reason,
             None => self
                 .reason_of_manual_ban(subject, &scope)?
-                .unwrap_or_else(|| "by hand".to_owned()),
+                .unwrap_or_else(|| "manual ban".to_owned()),
         };
         if reason.len() > MAX_REASON {
             return Err(Refusal::Malformed(format!(
@@ -87,7 +87,7 @@ impl Service {
         Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
     }
 
-    /// Why this subject is banned by hand on these ports, if it is.
+    /// Why this subject is banned manually on these ports, if it is.
     fn reason_of_manual_ban(
         &self,
         subject: Subject,
@@ -112,7 +112,7 @@ impl Service {
     ) -> Result<Done<Lifted>, Refusal> {
         let prefix: Prefix = subject.parse()?;
         let subject = Subject::new(prefix)?;
-        let lifted = self.lift(subject, producer, scope, "lifted by hand")?;
+        let lifted = self.lift(subject, producer, scope, "lifted manually")?;
         if lifted == 0 {
             return Err(Refusal::NotFound(
                 self.why_not_lifted(subject, producer, scope)?,
@@ -222,13 +222,13 @@ impl Service {
         let mut saved = self.store.flush();
         for portion in entries.chunks(PORTION) {
             for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
-                let why = "lifted by hand, with all others";
+                let why = "lifted manually, with all others";
                 lifted += self.lift(of_subject[0].subject, producer, None, why)?;
             }
             saved = saved.and_then(|()| self.store.flush());
         }
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
-        tracing::info!("all {lifted} bans{of} lifted by hand");
+        tracing::info!("all {lifted} bans{of} lifted manually");
         let still = None;
         Ok(Done::new(Lifted { lifted, still }, saved))
     }
@@ -248,7 +248,7 @@ fn in_words(entry: &Entry) -> String {
 /// Who bans, in words.
 fn by(producer: &Producer) -> String {
     match producer {
-        Producer::Manual => "by hand".to_owned(),
+        Producer::Manual => "manually".to_owned(),
         Producer::Jail(name) => format!("by jail {name}"),
         Producer::Watch(name) => format!("by watch {name}"),
         Producer::List(name) => format!("by list {name}"),

@@ -133,7 +133,7 @@ pub fn attempt(config: &SinkConfig) -> Tried {
     let event = Event::new(
         Kind::Test,
         Timestamp::now(),
-        format!("a test of the sink {}, by hand", config.name),
+        format!("a manual test of the sink {}", config.name),
     );
     let begun = Instant::now();
     let done = open(config).and_then(|mut receiver| receiver.deliver(&event));

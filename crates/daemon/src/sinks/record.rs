@@ -124,7 +124,7 @@ impl Records {
                 let end = Timestamp::from_second(end.as_second()).unwrap_or(end);
                 text.push_str(&format!("; until {end}"));
             }
-            Some(weir_core::Until::Never) => text.push_str("; until lifted"),
+            Some(weir_core::Until::Never) => text.push_str("; permanent"),
             None => {}
         }
         if let Some(line) = event.evidence.last() {
