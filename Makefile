@@ -9,6 +9,7 @@ JOBS    ?= -j2
 TARGET  ?= $(or $(CARGO_TARGET_DIR),target)
 SBIN    := $(DESTDIR)$(PREFIX)/sbin
 MAN     := $(DESTDIR)$(PREFIX)/share/man/man1
+MAN5    := $(DESTDIR)$(PREFIX)/share/man/man5
 BASH    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 ZSH     := $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
 FISH    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
@@ -104,7 +105,7 @@ install: ## install binary, unit, default configuration, man pages, completions,
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir.service | install -D -m 0644 /dev/stdin $(UNIT)/weir.service
 	sed 's,/usr/sbin/weir,$(PREFIX)/sbin/weir,' dist/weir-ring-syslog@.service | install -D -m 0644 /dev/stdin $(UNIT)/weir-ring-syslog@.service
 	test -e $(DESTDIR)/etc/weir/weir.toml || install -D -m 0644 dist/weir.toml $(DESTDIR)/etc/weir/weir.toml
-	umask 022 && $(SBIN)/weir man $(MAN)
+	umask 022 && $(SBIN)/weir man $(MAN) && mkdir -p $(MAN5) && mv -f $(MAN)/weir.toml.5 $(MAN5)/
 	$(SBIN)/weir completions bash | install -D -m 0644 /dev/stdin $(BASH)/weir
 	$(SBIN)/weir completions zsh | install -D -m 0644 /dev/stdin $(ZSH)/_weir
 	$(SBIN)/weir completions fish | install -D -m 0644 /dev/stdin $(FISH)/weir.fish
@@ -139,7 +140,7 @@ uninstall: ## take all of it away; PURGE=1: configuration and database, too
 	@test -n "$(DESTDIR)" || dist/withdraw.sh $(SBIN)/weir
 	@$(MAKE) --no-print-directory uninstall-ring
 	rm -f $(SBIN)/weir $(SBIN)/.weir.new $(DEBUG)/weir.debug $(UNIT)/weir.service $(UNIT)/weir-ring-syslog@.service $(BASH)/weir $(ZSH)/_weir $(FISH)/weir.fish
-	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1
+	rm -f $(MAN)/weir.1 $(MAN)/weir-*.1 $(MAN5)/weir.toml.5
 	@$(SYSTEMD) || exit 0; systemctl daemon-reload; systemctl reset-failed weir 2>/dev/null || true
 	@test -z "$(PURGE)" || rm -rf $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir
 	@for kept in $(DESTDIR)/etc/weir $(DESTDIR)/var/lib/weir; do \

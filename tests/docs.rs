@@ -478,7 +478,17 @@ fn the_man_pages_are_sound() {
         let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         1 + verbs.map(count).sum::<usize>()
     }
-    assert_eq!(pages.len(), count(&cli::Weir::command()));
+    // And one for the configuration.
+    assert_eq!(pages.len(), count(&cli::Weir::command()) + 1);
+    let config = fs::read_to_string(dir.path().join("weir.toml.5")).unwrap();
+    assert!(config.starts_with(".TH weir.toml 5 20"), "{config}");
+    for part in [
+        "\n.B max_retry\n",
+        "\nAllowed: a whole number 1\\-1000.\n",
+        "\nDefault: \"10m\".\n",
+    ] {
+        assert!(config.contains(part), "{part:?} in {config}");
+    }
     let page = fs::read_to_string(dir.path().join("weir-why.1")).unwrap();
     let header = page.lines().find(|line| line.starts_with(".TH")).unwrap();
     assert!(header.starts_with(".TH weir-why 1 20"), "{header}");

@@ -343,6 +343,7 @@ fn a_staged_tree_is_filled_and_emptied() {
         "etc/weir/weir.toml",
         "usr/share/man/man1/weir.1",
         "usr/share/man/man1/weir-ban.1",
+        "usr/share/man/man5/weir.toml.5",
         "usr/share/bash-completion/completions/weir",
         "usr/share/zsh/vendor-completions/_weir",
         "usr/share/fish/vendor_completions.d/weir.fish",

@@ -1,4 +1,7 @@
-//! Man pages and shell completions, made from the definition of the verbs.
+//! Man pages and shell completions, made from the definition of the verbs, and
+//! weir.toml(5), made from the configuration's reader.
+
+mod config_page;
 
 use std::{
     io::{self, Write},
@@ -17,7 +20,7 @@ const DATE: &str = "2026-11-21";
 /// Write the man pages to a directory
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// Where weir.1, weir-ban.1, … are written
+    /// Where weir.1, weir-ban.1, … and weir.toml.5 are written
     dir: PathBuf,
 }
 
@@ -33,6 +36,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
     weir.build();
     std::fs::create_dir_all(&args.dir)
         .and_then(|()| pages(weir, &args.dir))
+        .and_then(|()| std::fs::write(args.dir.join("weir.toml.5"), config_page::roff(DATE)))
         .with_context(|| format!("writing man pages to {}", args.dir.display()))?;
     Ok(Answer::Done)
 }

@@ -14,6 +14,7 @@ mod journal;
 mod limits;
 mod list;
 mod listeners;
+pub mod manual;
 pub(crate) mod program;
 mod reader;
 mod ring;
