@@ -278,6 +278,7 @@ fn every_configuration_in_the_documents_is_good() {
             let jail = "[jail.sshd]\npaths = [\"/var/log/auth.log\"]\n";
             let sink = "[sink.log]\nkind = \"file\"\npath = \"/var/log/weir.json\"\n";
             let zmq = "[sink.bus]\nkind = \"zmq\"\nurl = \"tcp://127.0.0.1:5556\"\n";
+            let filter = "[filter.own]\npatterns = [\"<addr>\"]\n";
             let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
             let list = "[list.bad]\nfile = \"/etc/weir/bad.txt\"\n";
             let places = [
@@ -291,6 +292,7 @@ fn every_configuration_in_the_documents_is_good() {
                 "[decoy]\nports = [\"1/tcp\"]\n",
                 sink,
                 zmq,
+                filter,
             ];
             let tried = places.map(|section| mistakes(&format!("{section}{}\n", span.text)));
             if tried.iter().all(Option::is_some) {
