@@ -228,8 +228,9 @@ impl Daemon {
 
     fn offences(&self, subject: &str) -> usize {
         let subject: Subject = subject.parse().unwrap();
-        self.service.store.flush().unwrap();
         let store = &self.service.store;
+        // A disk that others keep busy gets its time.
+        assert!((0..12).any(|_| store.flush().is_ok()));
         store.offences(subject.prefix().addr(), 10).len()
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::config::tests::Lab;
 
 fn written(table: &Table, more: &str) -> String {
     let needs = table
@@ -27,7 +28,7 @@ fn written(table: &Table, more: &str) -> String {
 }
 
 fn check(text: &str) -> Result<Config, String> {
-    let checked = Config::check(Path::new("weir.toml"), text, &Host);
+    let checked = Config::check(Path::new("weir.toml"), text, &Lab::default());
     checked.map_err(|errors| errors.to_string())
 }
 
