@@ -80,6 +80,8 @@ pub enum PatternError {
     },
     /// A free text inside an optional part.
     FreeInOptional,
+    /// Part of a regular expression, which no line has as it stands.
+    Regex(String),
     /// Longer than 1024 bytes.
     TooLong,
 }
@@ -105,6 +107,12 @@ impl fmt::Display for PatternError {
                 "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
             ),
             Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
+            Self::Regex(part) => write!(
+                f,
+                "{part} in it, and a pattern is no regular expression: {}; for a literal {part} write {}",
+                instead_of(part),
+                literal(part)
+            ),
             Self::TooLong => f.write_str("it is longer than 1024 bytes"),
         }
     }
@@ -116,6 +124,9 @@ impl Pattern {
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if text.len() > 1024 {
             return Err(PatternError::TooLong);
+        }
+        if let Some(part) = regex_part(text) {
+            return Err(PatternError::Regex(part));
         }
         let mut chars = text.chars().peekable();
         let elements = parse_sequence(&mut chars, 0)?;
@@ -279,6 +290,49 @@ impl Pattern {
             wanted,
             backwards,
         }
+    }
+}
+
+/// What only whoever takes a pattern for a regular expression writes. Other
+/// characters than letters and digits may be escaped.
+fn regex_part(text: &str) -> Option<String> {
+    if text.starts_with('^') {
+        return Some("^".to_owned());
+    }
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, chars.peek()) {
+            ('\\', Some(next)) if next.is_ascii_alphanumeric() => return Some(format!("\\{next}")),
+            ('\\', _) => {
+                chars.next();
+            }
+            ('.', Some(next @ ('*' | '+')))
+            | (']' | ')' | '>', Some(next @ ('*' | '+' | '?' | '{')))
+            | ('(', Some(next @ '?')) => return Some(format!("{c}{next}")),
+            ('$', None) => return Some("$".to_owned()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What to write for a part of a regular expression.
+fn instead_of(part: &str) -> &'static str {
+    match part {
+        "^" | "$" => "leave it out, as a pattern is the whole message",
+        "\\d" => "write <number>",
+        "\\s" => "write a blank",
+        "\\S" | "\\w" => "write <word>, or <user:word> for a client's",
+        ".*" | ".+" => "write <text>, or <user> for a user's name",
+        _ => "write [optional], (one|another), <word>, <number> or <text>",
+    }
+}
+
+/// The same, to be taken as it stands.
+fn literal(part: &str) -> String {
+    match part.strip_prefix([']', ')', '>']) {
+        Some(repetition) => format!("{}\\{repetition}", &part[..1]),
+        None => format!("\\{part}"),
     }
 }
 
@@ -701,12 +755,47 @@ mod tests {
             ("[]<addr>", PatternError::Empty),
             ("[[[[[[a]]]]]]<addr>", PatternError::Nested),
             ("<addr>\\", PatternError::Unbalanced('\\')),
+            ("^no <addr>", PatternError::Regex("^".into())),
+            ("no <addr>$", PatternError::Regex("$".into())),
+            ("no .* from <addr>", PatternError::Regex(".*".into())),
+            ("no .+ from <addr>", PatternError::Regex(".+".into())),
+            ("no \\S+ from <addr>", PatternError::Regex("\\S".into())),
+            ("no (\\d|x) from <addr>", PatternError::Regex("\\d".into())),
+            ("no [0-9]+ from <addr>", PatternError::Regex("]+".into())),
+            ("no (a|b)* from <addr>", PatternError::Regex(")*".into())),
+            ("(?:no|none) from <addr>", PatternError::Regex("(?".into())),
+            ("no <word>? from <addr>", PatternError::Regex(">?".into())),
         ] {
             assert_eq!(
                 Pattern::parse(pattern).expect_err(pattern),
                 error,
                 "{pattern}"
             );
+        }
+        for (pattern, said) in [
+            ("^no <addr>", "leave it out"),
+            (
+                "no \\d <addr>",
+                "write <number>; for a literal \\d write \\\\d",
+            ),
+            ("no .* <addr>", "write <text>, or <user> for a user's name"),
+            ("no [0-9]+ <addr>", "for a literal ]+ write ]\\+"),
+        ] {
+            let error = Pattern::parse(pattern).expect_err(pattern).to_string();
+            assert!(error.contains(said), "{pattern}: {error}");
+        }
+        // Where such characters are a message's own, they are written so.
+        for (pattern, line) in [
+            ("\\^no \\.* \\\\S <addr>\\$", "^no .* \\S 192.0.2.7$"),
+            (
+                "$5 a^b... <addr>.[ \\[preauth\\]]",
+                "$5 a^b... 192.0.2.7. [preauth]",
+            ),
+            ("[0-9]\\+ (a|b)\\* <addr>", "0-9+ a* 192.0.2.7"),
+            ("really? 1+1 a*b <addr>", "really? 1+1 a*b 192.0.2.7"),
+        ] {
+            let read = Pattern::parse(pattern).unwrap().read(line.as_bytes());
+            assert!(read.is_some(), "{pattern}: {line}");
         }
     }
 }
