@@ -137,11 +137,19 @@ impl Kernel {
             };
             let writers: Vec<_> = entries
                 .chunks(entries.len().div_ceil(writers))
-                .map(|share| scope.spawn(move || insert(share)))
+                .map(|share| {
+                    let writer = std::thread::Builder::new();
+                    let writer = writer.spawn_scoped(scope, move || insert(share));
+                    (share, writer)
+                })
                 .collect();
             let mut outcome = Ok(());
-            for writer in writers {
-                let (inserted, ended) = writer.join().expect("inserting does not panic");
+            for (share, writer) in writers {
+                let (inserted, ended) = match writer {
+                    Ok(writer) => writer.join().expect("inserting does not panic"),
+                    // The system has no thread left: this one does it.
+                    Err(_) => insert(share),
+                };
                 done.new += inserted.new;
                 done.replaced += inserted.replaced;
                 done.evicted.extend(inserted.evicted);
