@@ -1,5 +1,5 @@
 //! A file system of one log file that stops answering when it is told to, as a
-//! server of NFS does that has gone: FUSE, spoken over `/dev/fuse` as far as
+//! server of NFS does that has gone, or answers late or with errors: FUSE, spoken over `/dev/fuse` as far as
 //! opening and reading that file needs (linux/fuse.h, version 7).
 
 use std::{
@@ -9,10 +9,10 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -59,6 +59,12 @@ pub fn missing() -> Option<String> {
 struct Shared {
     content: Mutex<Vec<u8>>,
     hangs: AtomicBool,
+    /// How many requests have come.
+    requests: AtomicU64,
+    /// Milliseconds before each answer.
+    delay: AtomicU64,
+    /// Reads of so many bytes or fewer get EIO.
+    fails_up_to: AtomicU32,
     stop: AtomicBool,
 }
 
@@ -121,6 +127,23 @@ impl FuseLog {
     pub fn hang(&self, hangs: bool) {
         self.shared.hangs.store(hangs, Relaxed);
     }
+
+    /// How often it has been asked something.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Relaxed)
+    }
+
+    /// From now on each answer comes so late, one after the other.
+    pub fn delay(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.shared.delay.store(millis, Relaxed);
+    }
+
+    /// From now on whoever reads so many bytes at once, or fewer, gets an I/O
+    /// error; 0: nobody.
+    pub fn fail_reads_up_to(&self, bytes: u32) {
+        self.shared.fails_up_to.store(bytes, Relaxed);
+    }
 }
 
 impl Drop for FuseLog {
@@ -152,7 +175,16 @@ fn serve(mut device: File, shared: &Shared) {
             continue;
         }
         match device.read(&mut buffer) {
-            Ok(len) => answer(&mut device, &buffer[..len], shared),
+            Ok(len) => {
+                shared.requests.fetch_add(1, Relaxed);
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_millis(shared.delay.load(Relaxed))
+                    && !shared.stop.load(Relaxed)
+                {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                answer(&mut device, &buffer[..len], shared);
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -205,6 +237,7 @@ impl Reply {
 }
 
 const NO_SUCH_FILE: i32 = 2;
+const IO_ERROR: i32 = 5;
 const NOT_IMPLEMENTED: i32 = 38;
 
 fn answer(device: &mut File, request: &[u8], shared: &Shared) {
@@ -238,9 +271,12 @@ fn answer(device: &mut File, request: &[u8], shared: &Shared) {
         op::OPENDIR => Ok(Reply::default().u64(&[0]).u32(&[0, 0])),
         op::READ => {
             let from = usize::try_from(u64_at(arguments, 8)).unwrap_or(size);
-            let most = u32_at(arguments, 16) as usize;
+            let most = u32_at(arguments, 16);
             let rest = content.get(from..).unwrap_or_default();
-            Ok(Reply(rest[..rest.len().min(most)].to_vec()))
+            match most <= shared.fails_up_to.load(Relaxed) {
+                true => Err(IO_ERROR),
+                false => Ok(Reply(rest[..rest.len().min(most as usize)].to_vec())),
+            }
         }
         op::READDIR | op::RELEASE | op::RELEASEDIR => Ok(Reply::default()),
         // FLUSH among them: else a process that ends waits at each open file, and

@@ -346,7 +346,11 @@ impl FileSource {
         dirty.sort_unstable();
         for (_, id) in dirty {
             let tail = self.tails.get_mut(&id).expect("just listed");
-            match tail.read(&mut self.buffer, &self.reached, info, each) {
+            let read = tail.read(&mut self.buffer, &self.reached, info, each);
+            if read.is_ok() && tail.trouble.take().is_some() {
+                self.rescan = true; // Which tells that it is over.
+            }
+            match read {
                 Ok(true) => {
                     info.more = true;
                     if tail.retired.is_some() {
@@ -357,6 +361,7 @@ impl FileSource {
                 Err(error) => {
                     tail.dirty = false;
                     let (path, message) = (tail.path.clone(), format!("cannot read: {error}"));
+                    tail.trouble = Some(message.clone());
                     self.problem(info, path, message);
                 }
             }
@@ -379,6 +384,7 @@ impl FileSource {
                 }
                 // Its last line will not be finished any more.
                 tail.flush(info, each);
+                self.reached.set(&tail);
                 tail.close();
             }
         }

@@ -264,6 +264,13 @@ impl FileSource {
             }
         }
         self.paths = found;
+        // What could not be read is told until it has been read.
+        for tail in self.tails.values() {
+            if let Some(trouble) = &tail.trouble {
+                let told = problems.entry(tail.path.clone());
+                told.or_insert_with(|| trouble.clone());
+            }
+        }
         let over: Vec<_> = self
             .problems
             .keys()

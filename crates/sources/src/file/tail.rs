@@ -30,6 +30,8 @@ pub(super) struct Tail {
     pub dirty: bool,
     /// No pattern matches it any more: since when, or when something came last.
     pub retired: Option<Instant>,
+    /// Why it could not be read when that was tried last.
+    pub trouble: Option<String>,
     /// What is read next.
     offset: u64,
     /// Where the unfinished line begins.
@@ -59,6 +61,7 @@ impl Tail {
             watch,
             dirty: true,
             retired: None,
+            trouble: None,
             offset: 0,
             line_start: 0,
             partial: vec![],
@@ -105,7 +108,7 @@ impl Tail {
 
     pub fn seek(&mut self, offset: u64) -> io::Result<()> {
         (self.offset, self.line_start) = (offset, offset);
-        self.learn_head()
+        self.learn_head(offset)
     }
 
     /// Goes on where an earlier run stood; a line that this is in the middle of
@@ -168,13 +171,15 @@ impl Tail {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            self.offset += n as u64;
+            let behind = self.offset + n as u64;
+            // If that fails, these bytes are read again.
+            if self.head.len() < HEAD {
+                self.learn_head(behind)?;
+            }
+            self.offset = behind;
             info.bytes += n as u64;
             if self.retired.is_some() {
                 self.retired = Some(Instant::now());
-            }
-            if self.head.len() < HEAD {
-                self.learn_head()?;
             }
             self.split(&buffer[..n], info, each);
             reached.set(self);
@@ -258,12 +263,13 @@ impl Tail {
         Ok(head[..read] != self.head)
     }
 
-    fn learn_head(&mut self) -> io::Result<()> {
-        let mut head = std::mem::take(&mut self.head);
-        head.resize(HEAD.min(self.offset as usize), 0);
-        let read = self.read_full(&mut head, 0)?;
-        head.truncate(read);
-        self.head = head;
+    /// Reads the file's first bytes, as far as they lie before `end`.
+    fn learn_head(&mut self, end: u64) -> io::Result<()> {
+        let mut head = [0; HEAD];
+        let head = &mut head[..HEAD.min(end as usize)];
+        let read = self.read_full(head, 0)?;
+        self.head.clear();
+        self.head.extend_from_slice(&head[..read]);
         Ok(())
     }
 

@@ -440,6 +440,45 @@ fn how_far_it_has_read_is_known_while_it_waits() {
     }
 }
 
+/// The first bytes of a file are read again, to know it by: where that fails, what
+/// was read before is no less unread.
+#[test]
+fn root_what_cannot_be_read_is_told_once_and_read_later() {
+    use weir_lab::fuse::{FuseLog, missing};
+
+    if let Some(why) = missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    for bytes in [HEAD_AND_LESS, u32::MAX] {
+        let log = FuseLog::mount().unwrap();
+        log.append("one\ntwo\n");
+        let mut source = source(&[&log.path()], Start::Beginning);
+        let mut look = || {
+            // As every few seconds.
+            source.scanned = None;
+            let (lines, info) = batch(&mut source, NOW);
+            let problems = info.problems.into_iter();
+            let told: Vec<_> = problems.map(|p| (p.message, p.resolved)).collect();
+            (lines, told)
+        };
+        log.fail_reads_up_to(bytes);
+        let (none, told) = look();
+        assert_eq!((none, told.len()), (vec![], 1), "{told:?}");
+        assert!(told[0].0.starts_with("cannot read: "), "{told:?}");
+        for _ in 0..3 {
+            assert_eq!(look(), (vec![], vec![]));
+        }
+        log.fail_reads_up_to(0);
+        assert_eq!(look().0, ["one", "two"]);
+        assert_eq!(look().1, [("can be read again".to_owned(), true)]);
+        assert_eq!(look(), (vec![], vec![]));
+    }
+}
+
+/// No more is read of a file to know it by.
+const HEAD_AND_LESS: u32 = 256;
+
 #[test]
 fn a_file_that_is_added_begins_at_its_end_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
