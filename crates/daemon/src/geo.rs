@@ -15,7 +15,9 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicU64, Ordering},
+        mpsc::{self, SyncSender},
     },
+    time::Duration,
 };
 
 use weir_core::geo::{Atlas, Country, Place, Selector};
@@ -30,6 +32,9 @@ pub struct Geography {
     current: RwLock<Option<Arc<Atlas>>>,
     changes: AtomicU64,
     state: Mutex<State>,
+    looker: Mutex<Looker>,
+    /// So many looks a file system has time for.
+    patience: u32,
     alerts: Arc<Alerts>,
 }
 
@@ -38,9 +43,21 @@ struct State {
     wanted: Option<Wanted>,
     countries: Part,
     systems: Part,
-    /// A thread reads files.
-    loading: bool,
 }
+
+/// The thread that looks at files and reads them: their file system may not answer.
+#[derive(Default)]
+struct Looker {
+    /// Asks for another look; absent before there is a thread.
+    ask: Option<SyncSender<()>>,
+    /// How often it has been asked for one since it began the last.
+    unheard: u32,
+}
+
+/// Of looks, one a second.
+const PATIENCE: u32 = 60;
+/// A start or a reload waits so long for a database; a large one takes seconds.
+const READ_WITHIN: Duration = Duration::from_secs(20);
 
 /// What the configuration asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +119,7 @@ impl Stamp {
 /// The alerts' subjects.
 const COUNTRIES: &str = "geofence-database";
 const SYSTEMS: &str = "geofence-asn-database";
+const FILE_SYSTEM: &str = "geofence-file-system";
 
 /// What a thread brings back; `None`: that file was not read.
 type Read = Option<Result<Good, String>>;
@@ -109,9 +127,8 @@ type Read = Option<Result<Good, String>>;
 impl Part {
     /// Has the file changed since it was read, and settled? Asked once per
     /// look; a file that is being written differs from look to look.
-    fn is_due(&mut self, path: Option<&PathBuf>) -> bool {
-        let Some(path) = path else { return false };
-        let now = Stamp::of(path);
+    fn is_due(&mut self, now: Option<Stamp>) -> bool {
+        let Some(now) = now else { return false };
         let settled = self.seen.replace(now) == Some(now);
         if !settled || self.tried == Some(now) {
             return false;
@@ -181,6 +198,33 @@ fn read_systems(wanted: &Wanted) -> Result<Good, String> {
     })
 }
 
+/// The state of the file at `path`, and what is read of it, by a thread that may
+/// wait for ever. A file that does not answer is looked at again like one that
+/// changes.
+fn in_time(
+    wanted: &Wanted,
+    path: &Option<PathBuf>,
+    read: fn(&Wanted) -> Result<Good, String>,
+) -> (Option<Stamp>, Result<Good, String>) {
+    let Some(path) = path.clone() else {
+        return (None, read(wanted));
+    };
+    let (tell, told) = mpsc::channel();
+    let (file, wanted) = (path.clone(), wanted.clone());
+    let asked = threads::spawn("weir-geo-read", move || {
+        let stamp = Stamp::of(&file);
+        // Nobody may be waiting any more.
+        let _ = tell.send((Some(stamp), read(&wanted)));
+    });
+    let answer = match asked {
+        Ok(_) => told
+            .recv_timeout(READ_WITHIN)
+            .map_err(|_| "its file system does not answer".to_owned()),
+        Err(error) => Err(format!("cannot start a thread to read it: {error}")),
+    };
+    answer.unwrap_or_else(|error| (None, Err(format!("{}: {error}", path.display()))))
+}
+
 /// What is wrong with the databases that a configuration names, and what the
 /// daemon does meanwhile. They are read as it does it, which takes up to a
 /// second for a large one. One that is not there yet is the configuration's to
@@ -213,6 +257,8 @@ impl Geography {
             current: RwLock::default(),
             changes: AtomicU64::new(0),
             state: Mutex::default(),
+            looker: Mutex::default(),
+            patience: PATIENCE,
             alerts,
         }
     }
@@ -268,6 +314,10 @@ impl Geography {
         event
     }
 
+    fn looker(&self) -> MutexGuard<'_, Looker> {
+        self.looker.lock().expect("no holder of this lock panics")
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
@@ -281,6 +331,9 @@ impl Geography {
             return;
         }
         let before = std::mem::replace(&mut state.wanted, wanted.clone());
+        // It may wait for a file that nobody wants any more, and ends then.
+        *self.looker() = Looker::default();
+        self.alerts.clear(FILE_SYSTEM);
         let Some(wanted) = wanted else {
             // A thread that still reads finds its files no longer wanted.
             state.countries = Part::default();
@@ -296,8 +349,7 @@ impl Geography {
                 .is_some_and(|old| path(old) == path(&wanted))
         };
         if !same(|w| &w.countries) || state.countries.good.is_none() {
-            let stamp = wanted.countries.as_deref().map(Stamp::of);
-            let read = read_countries(&wanted);
+            let (stamp, read) = in_time(&wanted, &wanted.countries, read_countries);
             let part = &mut state.countries;
             (part.seen, part.tried) = (stamp, stamp);
             if read.is_err() && part.good.is_none() {
@@ -309,8 +361,7 @@ impl Geography {
             state.systems = Part::default();
             self.alerts.clear(SYSTEMS);
         } else if !same(|w| &w.systems) || before.is_none_or(|old| old.asns != wanted.asns) {
-            let stamp = wanted.systems.as_deref().map(Stamp::of);
-            let read = read_systems(&wanted);
+            let (stamp, read) = in_time(&wanted, &wanted.systems, read_systems);
             let part = &mut state.systems;
             (part.seen, part.tried) = (stamp, stamp);
             part.take(read, SYSTEMS, &self.alerts);
@@ -318,38 +369,81 @@ impl Geography {
         self.publish(&state);
     }
 
-    /// Looks whether files have changed; for once a second. Reading them is
-    /// left to a thread of its own: a large one takes seconds.
+    /// Has a thread of its own look whether files have changed, and read them; for
+    /// once a second. It waits for no file system.
     pub fn look(self: &Arc<Self>) {
-        let mut state = self.state();
-        let Some(wanted) = state.wanted.clone().filter(|_| !state.loading) else {
+        let names_files = |wanted: &Wanted| wanted.countries.is_some() || wanted.systems.is_some();
+        // Who changes the configuration may wait for a file.
+        let Ok(state) = self.state.try_lock() else {
             return;
         };
-        let due = (
-            state.countries.is_due(wanted.countries.as_ref()),
-            state.systems.is_due(wanted.systems.as_ref()),
-        );
+        if !state.wanted.as_ref().is_some_and(names_files) {
+            return;
+        }
+        drop(state);
+        let mut looker = self.looker();
+        let asked = match &looker.ask {
+            Some(ask) => ask.try_send(()).is_ok(),
+            None => match self.start_looking() {
+                Ok(ask) => {
+                    looker.ask = Some(ask);
+                    true
+                }
+                Err(error) => {
+                    let message = format!("cannot start a thread to read it: {error}");
+                    return self.alerts.raise(COUNTRIES, message);
+                }
+            },
+        };
+        looker.unheard = if asked { 0 } else { looker.unheard + 1 };
+        if looker.unheard >= self.patience {
+            self.alerts.raise(
+                FILE_SYSTEM,
+                "the file system of a database of the geofence does not answer: what was read of it before stays in force. Mend the file system, or name another file and reload".to_owned(),
+            );
+        }
+    }
+
+    /// Starts the thread that looks once, and again whenever it is asked to.
+    fn start_looking(self: &Arc<Self>) -> std::io::Result<SyncSender<()>> {
+        let (ask, asked) = mpsc::sync_channel(1);
+        let this = Arc::downgrade(self);
+        ask.try_send(()).expect("it is empty");
+        threads::spawn("weir-geo", move || {
+            while let (Ok(()), Some(this)) = (asked.recv(), this.upgrade()) {
+                this.look_now();
+                this.alerts.clear(FILE_SYSTEM);
+            }
+        })?;
+        Ok(ask)
+    }
+
+    fn look_now(&self) {
+        let Some(wanted) = self.state().wanted.clone() else {
+            return;
+        };
+        let stamps =
+            [&wanted.countries, &wanted.systems].map(|path| path.as_deref().map(Stamp::of));
+        let due = {
+            let mut state = self.state();
+            if state.wanted.as_ref() != Some(&wanted) {
+                return;
+            }
+            (
+                state.countries.is_due(stamps[0]),
+                state.systems.is_due(stamps[1]),
+            )
+        };
         if due == (false, false) {
             return;
         }
-        let this = self.clone();
-        let work = move || {
-            let countries = due.0.then(|| read_countries(&wanted));
-            let systems = due.1.then(|| read_systems(&wanted));
-            this.take(&wanted, countries, systems);
-        };
-        match threads::spawn("weir-geo", work) {
-            Ok(_) => state.loading = true,
-            Err(error) => self.alerts.raise(
-                COUNTRIES,
-                format!("cannot start a thread to read it: {error}"),
-            ),
-        }
+        let countries = due.0.then(|| read_countries(&wanted));
+        let systems = due.1.then(|| read_systems(&wanted));
+        self.take(&wanted, countries, systems);
     }
 
     fn take(&self, wanted: &Wanted, countries: Read, systems: Read) {
         let mut state = self.state();
-        state.loading = false;
         if state.wanted.as_ref() != Some(wanted) {
             return; // Configured otherwise meanwhile, and read then.
         }

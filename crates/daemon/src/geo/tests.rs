@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_lab::mmdb::{self, Mmdb};
+use weir_lab::{
+    fuse::{FuseLog, missing},
+    mmdb::{self, Mmdb},
+};
 
 use super::*;
 use crate::{config::Config, events::Kind};
@@ -15,13 +18,20 @@ struct Site {
     geography: Arc<Geography>,
 }
 
+fn patient(patience: u32) -> Arc<Geography> {
+    Arc::new(Geography {
+        patience,
+        ..Geography::new(Arc::default())
+    })
+}
+
 const ADDR: &str = "192.0.2.7";
 
 impl Site {
     fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
-            geography: Arc::new(Geography::new(Arc::default())),
+            geography: patient(u32::MAX),
         }
     }
 
@@ -176,10 +186,12 @@ fn a_file_being_written_is_left_alone() {
     let path = site.path("growing");
     for size in 1..20 {
         fs::write(&path, vec![0; size]).unwrap();
-        assert!(!part.is_due(Some(&path)), "it has grown to {size}");
+        let now = Some(Stamp::of(&path));
+        assert!(!part.is_due(now), "it has grown to {size}");
     }
-    assert!(part.is_due(Some(&path)));
-    assert!(!part.is_due(Some(&path)), "read once per change");
+    let now = Some(Stamp::of(&path));
+    assert!(part.is_due(now));
+    assert!(!part.is_due(now), "read once per change");
 }
 
 #[test]
@@ -228,4 +240,38 @@ fn an_event_has_the_country_of_its_subject() {
         site.geography.placed(event()).country.as_deref(),
         Some("NL")
     );
+}
+
+/// A server of NFS that is gone: nobody else waits for it, and it is told.
+#[test]
+fn root_a_database_on_a_hung_file_system_stops_nothing_else() {
+    if let Some(why) = missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    let files = FuseLog::mount().unwrap();
+    let site = Site {
+        geography: patient(3),
+        ..Site::new()
+    };
+    let fence = format!(
+        "[geofence]\ndeny = [\"country:RU\"]\ndatabase = {:?}",
+        files.path()
+    );
+    site.configure(&fence);
+    assert!(site.alert().contains("built-in of "), "{}", site.alert());
+    files.hang(true);
+    // Each look returns.
+    let is_told = || site.alert().contains("does not answer");
+    site.until("it is told", is_told);
+    let google = site.geography.place("8.8.8.8".parse().unwrap());
+    assert_eq!(google.country.unwrap().to_string(), "US");
+    // What is asked of another file is done, and that one is looked at.
+    site.countries("NL");
+    site.configure(FENCE);
+    assert_eq!(site.country(), "NL");
+    assert_eq!(site.alert(), "");
+    site.countries("DE");
+    site.until("the new file is in force", || site.country() == "DE");
+    files.hang(false);
 }
