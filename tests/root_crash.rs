@@ -691,6 +691,57 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
     assert!(!told.contains("WATCHDOG=trigger"), "{told}");
 }
 
+/// No single call takes long, and all of them together longer than anybody waits.
+#[test]
+fn root_a_log_that_answers_slowly_holds_no_stop_up() {
+    if skipped(&[]) {
+        return;
+    }
+    if let Some(why) = weir_lab::fuse::missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    let site = Site::new();
+    let log = FuseLog::mount().unwrap();
+    let directory = log.path().parent().unwrap().to_owned();
+    // Each look for one of them asks the file system.
+    let more = (0..20).map(|n| directory.join(format!("{n}.log")));
+    let paths: Vec<_> = more.chain([log.path()]).collect();
+    let mut weir = Weir::new(
+        &site.host,
+        &format!(
+            "interfaces = [\"eth0\"]\n[jail.remote]\nfilter = \"sshd\"\nmax_retry = 100\npaths = {paths:?}\n"
+        ),
+    );
+    let who = "198.18.7.7";
+    let until_counted = |weir: &Weir, failures| {
+        let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
+        let line =
+            format!("{now} host sshd[77]: Failed password for root from {who} port 40022 ssh2\n");
+        log.append(&line.repeat(3));
+        let counted = || weir.why(who)["tracked"][0]["findings"].as_u64();
+        soon("the lines of the log", || {
+            (counted().unwrap_or(0) >= failures).then_some(())
+        });
+        assert_eq!(counted(), Some(failures));
+    };
+    weir.run();
+    until_counted(&weir, 3);
+    let before = log.requests();
+    log.delay(Duration::from_secs(2));
+    // It looks for all of them now.
+    soon("the next look", || {
+        (log.requests() > before + 1).then_some(())
+    });
+    weir.stop();
+    let said = weir.said();
+    assert!(said.contains("not waited for any more: "), "{said}");
+    log.delay(Duration::ZERO);
+    weir.run();
+    until_counted(&weir, 6);
+    weir.stop();
+}
+
 #[cfg(not(feature = "fault-points"))]
 #[test]
 fn root_sigkill_at_fault_points() {

@@ -6,14 +6,14 @@
 //! well, but no restart would help it: the next daemon would wait there, too.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sd_notify::NotifyState;
@@ -58,6 +58,8 @@ pub struct Pulse(Arc<Heart>);
 #[derive(Default)]
 struct Heart {
     rounds: AtomicU64,
+    /// Calls into file systems, begun or ended.
+    calls: AtomicU64,
     /// Written under the lock of `call`.
     given_up: AtomicBool,
     call: Mutex<Call>,
@@ -66,10 +68,9 @@ struct Heart {
 /// The call into a file system that a thread is in.
 #[derive(Default)]
 struct Call {
-    /// Absent while it is in none.
-    since: Option<Instant>,
+    is_open: bool,
+    /// Of the last call, when it is over.
     what: &'static str,
-    /// Kept from call to call, for its memory.
     path: PathBuf,
 }
 
@@ -91,12 +92,14 @@ impl Pulse {
         fs_call::observe(Calls(self.clone()));
     }
 
-    /// Gives the thread up if it has waited for a file system for so long. From
-    /// then on nobody waits for it, and what it reads when it comes back counts
-    /// for nothing.
-    pub fn give_up_after(&self, time: Duration) -> bool {
+    /// Gives the thread up if it is in a call into a file system. From then on
+    /// nobody waits for it, and what it reads when it comes back counts for
+    /// nothing. `before` is called while it cannot come back: it finds what the
+    /// thread has done, and nothing half done.
+    pub fn give_up(&self, before: impl FnOnce()) -> bool {
         let call = self.0.call();
-        if call.since.is_some_and(|since| since.elapsed() >= time) {
+        if call.is_open && !self.is_given_up() {
+            before();
             self.0.given_up.store(true, Relaxed);
         }
         self.is_given_up()
@@ -111,10 +114,14 @@ impl Pulse {
     /// What the thread waits for, in words.
     pub fn waits_for(&self) -> Option<String> {
         let call = self.0.call();
-        call.since.map(|_| {
-            let path = crate::escape(&call.path.to_string_lossy());
-            format!("{} {path}", call.what)
-        })
+        call.is_open.then(|| call.to_string())
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = crate::escape(&self.path.to_string_lossy());
+        write!(f, "{} {path}", self.what)
     }
 }
 
@@ -125,27 +132,47 @@ impl fs_call::Observer for Calls {
     fn begins(&self, what: &'static str, path: &Path) {
         let Self(pulse) = self;
         // Slow is not still.
-        pulse.beat();
+        pulse.0.calls.fetch_add(1, Relaxed);
         let mut call = pulse.0.call();
         call.what = what;
         call.path.as_mut_os_string().clear();
         call.path.as_mut_os_string().push(path);
-        call.since = Some(Instant::now());
+        call.is_open = true;
     }
 
     fn ended(&self) {
         let Self(pulse) = self;
         // Before it is in no call any more: it goes on.
-        pulse.beat();
-        pulse.0.call().since = None;
+        pulse.0.calls.fetch_add(1, Relaxed);
+        pulse.0.call().is_open = false;
     }
 }
 
 struct Watched {
     name: String,
     heart: Weak<Heart>,
-    /// Its rounds when it was looked at, and how often that has been the same.
-    seen: (u64, u32),
+    rounds: Seen,
+    /// Of rounds and calls together.
+    signs: Seen,
+}
+
+/// A count when it was looked at, and how often it has been the same.
+#[derive(Default)]
+struct Seen {
+    count: u64,
+    times: u32,
+}
+
+impl Seen {
+    fn again(&mut self, count: u64) {
+        *self = match self.count == count {
+            true => Self {
+                count,
+                times: self.times + 1,
+            },
+            false => Self { count, times: 0 },
+        };
+    }
 }
 
 /// Threads that do not go on, by name.
@@ -153,7 +180,8 @@ struct Watched {
 struct Still {
     /// Nobody knows why.
     stuck: Vec<String>,
-    /// A file system does not answer them.
+    /// A file system does not answer them, or so slowly that they come to nothing
+    /// else.
     waiting: Vec<String>,
 }
 
@@ -172,7 +200,8 @@ impl Pulses {
         self.watched().push(Watched {
             name: name.into(),
             heart: Arc::downgrade(&heart),
-            seen: (0, 0),
+            rounds: Seen::default(),
+            signs: Seen::default(),
         });
         Pulse(heart)
     }
@@ -188,17 +217,20 @@ impl Pulses {
             if pulse.is_given_up() {
                 return false;
             }
-            let now = pulse.0.rounds.load(Relaxed);
-            watched.seen = match watched.seen {
-                (before, times) if before == now => (now, times + 1),
-                _ => (now, 0),
-            };
-            if watched.seen.1 >= patience {
-                let name = &watched.name;
+            let rounds = pulse.0.rounds.load(Relaxed);
+            let calls = pulse.0.calls.load(Relaxed);
+            watched.rounds.again(rounds);
+            watched.signs.again(rounds.wrapping_add(calls));
+            let name = &watched.name;
+            if watched.signs.times >= patience {
                 match pulse.waits_for() {
                     Some(call) => still.waiting.push(format!("{name} waits for {call}")),
                     None => still.stuck.push(name.clone()),
                 }
+            } else if watched.rounds.times >= patience {
+                let call = pulse.0.call();
+                let one = format!("{name} waits for one answer after another, last {call}");
+                still.waiting.push(one);
             }
             true
         });
@@ -215,7 +247,7 @@ impl Pulses {
             false => alerts.raise(
                 FILE_SYSTEM,
                 format!(
-                    "the file system of a log does not answer: {}; what is read together with that log waits as well. Mend the file system, or take the path out of the configuration and reload",
+                    "the file system of a log does not answer in time: {}; what is read together with that log waits as well. Mend the file system, or take the path out of the configuration and reload",
                     waiting.join(", ")
                 ),
             ),
@@ -283,7 +315,9 @@ mod tests {
         let pulses = Pulses::default();
         let pulse = pulses.of("reader");
         let calls = Calls(pulse.clone());
-        assert!(!pulse.give_up_after(Duration::ZERO), "it is in no call");
+        let not_asked = || unreachable!("it is in no call");
+        assert!(!pulse.give_up(not_asked));
+        pulse.beat();
         calls.begins("read", Path::new("/mnt/a\u{1b}.log"));
         for _ in 0..2 {
             assert_eq!(pulses.look(2), Still::default());
@@ -296,21 +330,48 @@ mod tests {
         );
         assert!(!waiting.contains('\u{1b}'), "{waiting:?}");
         calls.ended();
+        pulse.beat();
         // It has come back, and stands still elsewhere some time later.
         for _ in 0..2 {
             assert_eq!(pulses.look(2), Still::default());
         }
         assert_eq!(names(pulses.look(2)), ("reader".into(), String::new()));
-        // Each call is a sign of life.
+        // It goes on, and its next call is a sign of life.
+        pulse.beat();
         calls.begins("read", Path::new("/mnt/a.log"));
         assert_eq!(pulses.look(2), Still::default());
-        assert!(!pulse.give_up_after(Duration::from_secs(3600)));
-        assert!(pulse.give_up_after(Duration::ZERO));
+        let mut asked = 0;
+        for _ in 0..2 {
+            assert!(pulse.give_up(|| {
+                asked += 1;
+                assert!(pulse.0.call.try_lock().is_err(), "it could go on");
+            }));
+        }
+        assert_eq!(asked, 1);
         calls.ended();
         assert!(pulse.is_given_up());
         for _ in 0..3 {
             assert_eq!(pulses.look(2), Still::default(), "nobody waits for it");
         }
+    }
+
+    #[test]
+    fn who_waits_for_one_answer_after_another_is_told() {
+        use fs_call::Observer;
+
+        let pulses = Pulses::default();
+        let pulse = pulses.of("reader");
+        let calls = Calls(pulse.clone());
+        for look in 0..9 {
+            calls.begins("stat", Path::new("/mnt/a.log"));
+            let (stuck, waiting) = names(pulses.look(4));
+            calls.ended();
+            assert_eq!(stuck, "");
+            let told = waiting.contains("one answer after another, last stat /mnt/a.log");
+            assert_eq!(told, look >= 3, "look {look}: {waiting}");
+        }
+        pulse.beat();
+        assert_eq!(pulses.look(4), Still::default());
     }
 
     #[test]

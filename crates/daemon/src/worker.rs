@@ -4,6 +4,7 @@
 //! is passed on per record, nobody else is woken.
 
 mod alerts;
+mod hands;
 mod in_hand;
 
 use std::{
@@ -41,6 +42,7 @@ use crate::{
     threads,
 };
 use alerts::{Own, SourceAlerts};
+use hands::Hand;
 use in_hand::InHand;
 
 /// A worker looks this often whether it is to stop.
@@ -52,8 +54,8 @@ const REOPEN: Duration = Duration::from_secs(5);
 /// A start waits this long for the sources to be opened: one on a dead network
 /// file system must not keep the daemon from its other work.
 const OPENED_WITHIN: Duration = Duration::from_secs(10);
-/// A thread that waits for a file system is waited for this long at a stop or a
-/// reload. Slow servers answer in less.
+/// A stop or a reload waits this long for threads that wait for file systems,
+/// however many calls they make in that time. Slow servers answer in less.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
 /// The most threads that were given up and have not come back. Each holds a
 /// stack, and the file that it waits for.
@@ -288,11 +290,14 @@ impl Workers {
             alerts: Arc::default(),
             given_up: Vec::new(),
         };
-        workers.spawn(service, running(service, config)?, Age::Backlog)?;
+        let groups = running(service, config)?;
+        let hands = hands_for(&groups)?;
+        workers.employ(service, groups, hands, Age::Backlog);
         Ok(workers)
     }
 
-    /// Changes over to another configuration. On an error the old one goes on.
+    /// Changes over to another configuration. On an error the old one goes on: all
+    /// that can fail comes before its threads are ended.
     pub fn replace(
         &mut self,
         service: &Arc<Service>,
@@ -306,35 +311,24 @@ impl Workers {
         {
             return Err(WorkerError::GivenUp(call));
         }
+        let hands = hands_for(&groups)?;
         self.stop();
         let now = Timestamp::now();
         let ledger = Arc::new(Ledger::new(jails(new)));
         ledger.take_over(&self.ledger, now);
-        let before = std::mem::replace(&mut self.ledger, ledger);
+        self.ledger = ledger;
         // Theirs may be another zone now.
         for jail in &old.jails {
             service.alerts.forget(&Running::about_stamps(&jail.name));
             LogAlerts::forget(&service.alerts, &jail.name);
         }
         // What has been written meanwhile is a moment old.
-        let Err(error) = self.spawn(service, groups, Age::Unknown) else {
-            return Ok(());
-        };
-        self.stop();
-        // What has been read meanwhile is read: its counts go back with it.
-        let ledger = Arc::new(Ledger::new(jails(old)));
-        ledger.take_back(&before, &self.ledger, Timestamp::now());
-        self.ledger = ledger;
-        self.spawn(service, running(service, old)?, Age::Unknown)?;
-        Err(error)
+        self.employ(service, groups, hands, Age::Unknown);
+        Ok(())
     }
 
-    fn spawn(
-        &mut self,
-        service: &Arc<Service>,
-        groups: BTreeMap<Group, Vec<Running>>,
-        held: Age,
-    ) -> Result<(), WorkerError> {
+    fn employ(&mut self, service: &Arc<Service>, groups: Groups, hands: Vec<Hand>, held: Age) {
+        let mut hands = hands.into_iter().enumerate();
         self.stop = Arc::default();
         service.set_ledger(self.ledger.clone());
         let (opened, all_opened) = mpsc::channel();
@@ -362,7 +356,7 @@ impl Workers {
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
             let parts = group.parts(instance).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {
-                let name = format!("weir-worker-{}", self.threads.len());
+                let (number, hand) = hands.next().expect("there is one for each part");
                 // One thread saves what all of the group count.
                 let saves = if part == 0 {
                     numbers.clone()
@@ -371,7 +365,7 @@ impl Workers {
                 };
                 let in_hand = Arc::new(InHand::new(
                     service,
-                    service.pulses.of(name.as_str()),
+                    service.pulses.of(format!("weir-worker-{number}")),
                     key.clone(),
                     saves,
                     self.ledger.clone(),
@@ -387,8 +381,7 @@ impl Workers {
                     held,
                     opened: Some(opened.clone()),
                 };
-                let thread =
-                    threads::spawn(name, move || worker.run()).map_err(WorkerError::Thread)?;
+                let thread = hand.give(Box::new(move || worker.run()));
                 self.threads.push(Reader { thread, in_hand });
             }
         }
@@ -396,19 +389,22 @@ impl Workers {
         // Each worker drops its end: who is told that weir runs may rely on
         // the next line being read.
         let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
-        Ok(())
     }
 
     /// Ends the threads; their positions and counts are remembered. One that a
     /// file system does not answer is left to itself.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        let patience = Instant::now() + GIVEN_UP_AFTER;
         for reader in self.threads.drain(..) {
-            let pulse = &reader.in_hand.pulse;
-            while !reader.thread.is_finished() && !pulse.give_up_after(GIVEN_UP_AFTER) {
+            let is_over = || {
+                reader.thread.is_finished()
+                    || Instant::now() >= patience && reader.in_hand.give_up()
+            };
+            while !is_over() {
                 thread::sleep(Duration::from_millis(2));
             }
-            if pulse.is_given_up() {
+            if reader.in_hand.pulse.is_given_up() {
                 tracing::warn!(
                     "not waited for any more: {}",
                     reader.waits_for().unwrap_or_default()
@@ -446,11 +442,16 @@ fn jails(config: &Config) -> Vec<Jail> {
 }
 
 /// The jails with their compiled filters, by what they read.
-fn running(
-    service: &Service,
-    config: &Config,
-) -> Result<BTreeMap<Group, Vec<Running>>, WorkerError> {
-    let mut groups: BTreeMap<Group, Vec<Running>> = BTreeMap::new();
+type Groups = BTreeMap<Group, Vec<Running>>;
+
+/// A thread for each part of what they read.
+fn hands_for(groups: &Groups) -> Result<Vec<Hand>, WorkerError> {
+    let count = groups.keys().map(Group::workers).sum();
+    Hand::several(count, threads::spawn).map_err(WorkerError::Thread)
+}
+
+fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
+    let mut groups = Groups::new();
     for (number, jail) in config.jails.iter().enumerate() {
         let mut filter = filter(config, &jail.filter)?;
         if jail.journal_match.iter().any(|(field, _)| field == "_UID") {

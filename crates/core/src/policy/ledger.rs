@@ -422,17 +422,6 @@ impl Ledger {
         self.take_in(other.snapshot(now), now, true);
     }
 
-    /// Takes what a ledger counted while it was in force for this one's jails, and
-    /// what the one before it counted for jails that it does not have.
-    pub fn take_back(&self, before: &Self, meanwhile: &Self, now: Timestamp) {
-        let is_new_to = |jail: &String| meanwhile.jail(jail).is_none();
-        let history = before.history().into_iter();
-        self.restore_history(history.filter(|offence| is_new_to(&offence.jail)));
-        let counted = before.snapshot(now).into_iter();
-        self.take_in(counted.filter(|one| is_new_to(&one.jail)), now, true);
-        self.take_over(meanwhile, now);
-    }
-
     fn take_in(
         &self,
         tracked: impl IntoIterator<Item = Tracked>,

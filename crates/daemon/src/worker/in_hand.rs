@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_core::{Ban, policy::Ledger};
-use weir_sources::Reached;
+use weir_sources::{Position, Reached};
 
 use crate::{positions::Positions, service::Service, threads::Pulse};
 
@@ -24,6 +24,8 @@ pub(super) struct InHand {
     bans: Mutex<Vec<Ban>>,
     /// How far it has read, where it may have to wait for ever.
     reached: Mutex<Option<Reached>>,
+    /// The same when it was given up.
+    left: Mutex<Option<Vec<Position>>>,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,6 +50,7 @@ impl InHand {
             positions,
             bans: Mutex::default(),
             reached: Mutex::default(),
+            left: Mutex::default(),
         }
     }
 
@@ -80,10 +83,19 @@ impl InHand {
         });
     }
 
+    /// Gives the thread up if it waits for a file system. Where it stands then is
+    /// kept: when it comes back it goes on, and nobody counts what it delivers.
+    pub fn give_up(&self) -> bool {
+        self.pulse.give_up(|| {
+            let reached = lock(&self.reached).take();
+            *lock(&self.left) = reached.map(|reached| reached.positions());
+        })
+    }
+
     /// The end of a thread that was given up: as it would have done it.
     pub fn finish(&self) {
         self.enforce();
-        let reached = lock(&self.reached).take();
-        self.save(true, || serde_json::to_string(&reached?.positions()).ok());
+        let left = lock(&self.left).take();
+        self.save(true, || serde_json::to_string(&left?).ok());
     }
 }

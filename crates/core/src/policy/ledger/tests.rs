@@ -541,29 +541,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-fn what_was_counted_meanwhile_is_taken_back() {
-    let (sshd, web) = (jail("sshd", 3, 100), jail("web", 3, 100));
-    let old = Ledger::new(vec![sshd.clone(), web.clone()]);
-    let (known, banned) = ("192.0.2.7", "2001:db8:7::1");
-    for who in [known, banned] {
-        assert_eq!(record(&old, who, 0, 0), counted(1, 3));
-    }
-    let line = b"GET /";
-    let of_web = old.record(1, &finding(known, 0), line, at(0));
-    assert_eq!(of_web, counted(1, 3));
-    // The next configuration has no jail "web".
-    let meanwhile = Ledger::new(vec![sshd.clone()]);
-    meanwhile.take_over(&old, at(1));
-    assert_eq!(record(&meanwhile, known, 2, 2), counted(2, 3));
-    assert_eq!(record(&meanwhile, banned, 2, 2), counted(2, 3));
-    assert!(matches!(record(&meanwhile, banned, 3, 3), Outcome::Ban(_)));
-    let back = Ledger::new(vec![sshd, web]);
-    back.take_back(&old, &meanwhile, at(4));
-    assert_eq!(record(&back, banned, 5, 5), counted(1, 3), "banned since");
-    let of_web = back.record(1, &finding(known, 5), line, at(5));
-    assert_eq!(of_web, counted(2, 3));
-    assert!(matches!(record(&back, known, 5, 5), Outcome::Ban(_)));
-    assert_eq!(back.history().len(), 2);
-}
