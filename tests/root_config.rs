@@ -225,7 +225,7 @@ fn root_a_second_daemon_is_refused() {
     second.configure(CONFIG);
     second
         .fails()
-        .refused(&["another weir daemon holds this instance"]);
+        .refused(&["another weir daemon holds this instance", &pid]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
     let _server = site.server();
     assert!(!site.connects(ATTACKER[0], at(0)));

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use weir_enforce::is_stopped;
 
 use super::complain;
 
@@ -187,7 +188,9 @@ async fn answer_of<T>(peer: Option<i32>, answer: impl Future<Output = T>) -> any
         return Ok(answer);
     }
     // Of a process outside of this one's PID namespace there is no number.
-    let peer = peer.filter(|pid| *pid > 0);
+    let peer = peer
+        .and_then(|pid| u32::try_from(pid).ok())
+        .filter(|pid| *pid > 0);
     let daemon = match peer {
         Some(pid) => format!("the daemon (pid {pid})"),
         None => "the daemon".to_owned(),
@@ -206,14 +209,6 @@ async fn answer_of<T>(peer: Option<i32>, answer: impl Future<Output = T>) -> any
             let seconds = ANSWER_WITHIN.as_secs();
             Silent(format!("{daemon} has not answered for {seconds}s")).into()
         })
-}
-
-/// Was this process stopped by a signal, or by a debugger?
-fn is_stopped(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state is in parentheses, and may hold some.
-    let (_, state) = stat.rsplit_once(") ").unwrap_or_default();
-    state.starts_with(['T', 't'])
 }
 
 async fn read(response: hyper::Response<Incoming>) -> anyhow::Result<Value> {
@@ -275,11 +270,5 @@ mod tests {
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.is::<Unreachable>(), is_dead, "{error}");
         }
-    }
-
-    #[test]
-    fn who_runs_is_not_stopped() {
-        assert!(!is_stopped(std::process::id().try_into().unwrap()));
-        assert!(!is_stopped(-1));
     }
 }

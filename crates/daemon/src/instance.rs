@@ -6,11 +6,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use caps::{CapSet, Capability, CapsHashSet};
-use rustix::fs::FlockOperation;
+use weir_kernel::lock::{self, NotTaken};
 
 /// Why this process cannot be the daemon.
 #[derive(Debug, thiserror::Error)]
@@ -18,11 +17,11 @@ use rustix::fs::FlockOperation;
 pub enum InstanceError {
     /// Somebody is already.
     #[error(
-        "another weir daemon (pid {pid}) uses {dir}; stop it, or give this one its own state_dir, socket and instance"
+        "another weir daemon ({owner}) uses {dir}; stop it, or give this one its own state_dir, socket and instance"
     )]
     Busy {
         /// Its process, if it said so.
-        pid: String,
+        owner: String,
         /// The state directory.
         dir: PathBuf,
     },
@@ -72,33 +71,19 @@ pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
         }
         Err(error) => return Err(system("make", &path)(error)),
     };
-    let until = Instant::now() + LEFT_BY_THE_DEAD;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = noted_pid(&file);
-                let lives = pid.is_none_or(weir_enforce::is_alive);
-                if lives || Instant::now() > until {
-                    return Err(InstanceError::Busy {
-                        pid: pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
-                        dir: state_dir.to_owned(),
-                    });
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(error) => return Err(system("lock", &path)(error.into())),
-        }
-    }
+    let owner = || noted_pid(&file).or_else(|| lock::owner_of_file(&file));
+    lock::take_file(&file, owner).map_err(|error| match error {
+        NotTaken::Held(pid) => InstanceError::Busy {
+            owner: lock::owner(pid),
+            dir: state_dir.to_owned(),
+        },
+        NotTaken::Failed(error) => system("lock", &path)(error),
+    })?;
     if writable && let Err(error) = note_pid(&mut file) {
         tracing::debug!("cannot write {}: {error}", path.display());
     }
     Ok(Some(InstanceLock(file)))
 }
-
-/// How long a child of a daemon that was killed may hold its lock: from its fork
-/// to its exec.
-const LEFT_BY_THE_DEAD: Duration = Duration::from_secs(5);
 
 /// The process that noted itself in the lock's file last.
 fn noted_pid(file: &File) -> Option<u32> {
@@ -206,6 +191,8 @@ pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -218,7 +205,7 @@ mod tests {
         assert!(error.contains(&us), "{error}");
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
-        assert!(!weir_enforce::is_alive(dead.id()));
+        assert!(!lock::is_alive(dead.id()));
         let file = dir.path().join("weir.lock");
         fs::write(&file, format!("{}\n", dead.id())).unwrap();
         let child = std::thread::spawn(move || {

@@ -10,30 +10,15 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener},
     },
-    time::{Duration, Instant},
 };
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
 };
 
+use weir_kernel::lock::{self, NotTaken};
+
 use crate::Error;
-
-/// How long a child of a process that was killed may hold its name: from its fork
-/// to its exec.
-const LEFT_BY_THE_DEAD: Duration = Duration::from_secs(5);
-
-/// Is there such a process, which has not ended? Children between fork and exec
-/// hold the locks of one that has.
-pub fn is_alive(pid: u32) -> bool {
-    // Behind the program's name in brackets stands the state.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(") ")
-        .next()
-        .and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
 
 /// Held while this process is the instance's only one.
 pub(crate) struct Claim(Option<UnixListener>);
@@ -46,31 +31,34 @@ impl Claim {
     /// # Errors
     /// A process of root, or of ours, holds it: [`Error::Busy`] names it.
     pub(crate) fn take(instance: &str) -> Result<Self, Error> {
-        let until = Instant::now() + LEFT_BY_THE_DEAD;
-        let address = || SocketAddr::from_abstract_name(name(instance));
-        loop {
-            let error = match address().and_then(|address| UnixListener::bind_addr(&address)) {
-                Ok(listener) => {
-                    // For `drain`; it cannot fail on a socket of ours.
-                    let _ = listener.set_nonblocking(true);
-                    return Ok(Self(Some(listener)));
-                }
-                Err(error) => error,
-            };
-            match holder(instance) {
-                Ok(pid) if is_alive(pid) || Instant::now() > until => {
-                    return Err(Error::Busy(format!(
-                        "another weir daemon holds this instance ({instance:?}, pid {pid}): stop it first"
-                    )));
-                }
-                Ok(_) => std::thread::sleep(Duration::from_millis(10)),
-                // Whoever may not enforce must not keep from it either.
-                Err(why) => {
-                    tracing::warn!(
-                        "the name of the instance {instance:?} cannot be held ({error}; {why})"
-                    );
-                    return Ok(Self(None));
-                }
+        let bind = || -> io::Result<UnixListener> {
+            let address = SocketAddr::from_abstract_name(name(instance))?;
+            let listener = UnixListener::bind_addr(&address)?;
+            // For `drain`; it cannot fail on a socket of ours.
+            let _ = listener.set_nonblocking(true);
+            Ok(listener)
+        };
+        let mut refused: Option<io::Error> = None;
+        let attempt = || match bind() {
+            Ok(listener) => Ok(Some(listener)),
+            Err(error) => {
+                refused = Some(error);
+                Ok(None)
+            }
+        };
+        match lock::take(attempt, || holder(instance).map(Some)) {
+            Ok(listener) => Ok(Self(Some(listener))),
+            Err(NotTaken::Held(pid)) => Err(Error::Busy(format!(
+                "another weir daemon holds this instance ({instance:?}, {}): stop it first",
+                lock::owner(pid)
+            ))),
+            // Whoever may not enforce must not keep from it either.
+            Err(NotTaken::Failed(why)) => {
+                let error = refused.map_or_else(String::new, |error| format!("{error}; "));
+                tracing::warn!(
+                    "the name of the instance {instance:?} cannot be held ({error}{why})"
+                );
+                Ok(Self(None))
             }
         }
     }

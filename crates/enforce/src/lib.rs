@@ -19,9 +19,9 @@ mod span;
 pub mod switch;
 
 pub use choice::{Choice, Feature, Limit};
-pub use claim::is_alive;
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
+pub use weir_kernel::lock::is_stopped;
 
 use std::{sync::Arc, time::Duration};
 

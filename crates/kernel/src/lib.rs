@@ -23,6 +23,7 @@ pub mod generation;
 pub mod generator;
 mod interfaces;
 pub mod link;
+pub mod lock;
 mod memory;
 mod netfilter;
 pub mod offload;

@@ -9,7 +9,6 @@ use std::{
         unix::fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use rustix::{
@@ -17,7 +16,10 @@ use rustix::{
     mount::MountFlags,
 };
 
-use crate::error::{Context, Error, Result};
+use crate::{
+    error::{Context, Error, Result},
+    lock::{self, NotTaken},
+};
 
 /// Where all instances are, unless the configuration says otherwise.
 pub const DEFAULT_ROOT: &str = "/sys/fs/bpf/weir";
@@ -82,23 +84,18 @@ impl InstanceDir {
             Mode::empty(),
         )
         .context(|| format!("open {}", path.display()))?;
-        let take = || rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        let mut taken = take();
-        // A child of a daemon that was killed holds it until its exec.
-        for _ in 0..50 {
-            if taken != Err(rustix::io::Errno::WOULDBLOCK) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-            taken = take();
-        }
-        match taken {
+        match lock::take_file(&lock, || lock::owner_of_file(&lock)) {
             Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::refused(
+            Err(NotTaken::Held(pid)) => Err(Error::refused(
                 format!("write to {}", path.display()),
-                "another weir daemon holds this instance",
+                format!(
+                    "another weir daemon holds this instance ({})",
+                    lock::owner(pid)
+                ),
             )),
-            Err(e) => Err(Error::new(format!("lock {}", path.display()), e.into())),
+            Err(NotTaken::Failed(error)) => {
+                Err(Error::new(format!("lock {}", path.display()), error))
+            }
         }
     }
 
