@@ -318,6 +318,114 @@ fn root_rules_protect_an_interface_made_again_without_a_gap() {
     }
 }
 
+/// The same by an alternative name, which a device is given when it has packets
+/// already: rules go by the name that it had.
+#[test]
+fn root_rules_protect_a_device_before_it_has_its_alternative_name() {
+    if skipped(&RULES) {
+        return;
+    }
+    for (backend, rules) in [
+        ("nft", &["nft", "list", "ruleset"][..]),
+        ("ipset", &["iptables-save", "-t", "raw"]),
+    ] {
+        let mut site = Site::new();
+        let named = ["link property add dev eth0 altname lan0".to_owned()];
+        site.host.ip(&named).unwrap();
+        let weir = Weir::start(&site.host, &config(backend).replace("eth0", "lan0"));
+        ban(&weir);
+        let _server = site.server();
+        enforces(&site, &weir);
+        for _ in 0..2 {
+            site.veth.delete().unwrap();
+            soon("rules for when it is back", || {
+                let said = site.host.output(rules[0], &rules[1..]).unwrap();
+                let said = String::from_utf8_lossy(&said.stdout).into_owned();
+                said.contains("lan0").then_some(())
+            });
+            site.veth.create().unwrap();
+            for family in [0, 1] {
+                assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
+                site.serves(CUSTOMER[family], at(family));
+            }
+            site.host.ip(&named).unwrap();
+            protected_soon(&weir, "lan0", backend);
+            enforces(&site, &weir);
+        }
+    }
+}
+
+/// Of two names of a device the one that is pinned has it after a restart, whatever
+/// stands first.
+#[test]
+fn root_the_pinned_name_of_a_device_has_it_after_a_restart() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
+        let site = Site::new();
+        let named = ["link property add dev eth0 altname lan0".to_owned()];
+        site.host.ip(&named).unwrap();
+        let mut weir = Weir::start(&site.host, &config(backend));
+        ban(&weir);
+        let _server = site.server();
+        enforces(&site, &weir);
+        weir.kill();
+        weir.configure(&config(backend).replace("[\"eth0\"", "[\"lan0\", \"eth0\""));
+        weir.run();
+        let (_, note) = weir.attachment("lan0");
+        assert!(
+            note.contains("the same device as eth0"),
+            "{backend}: {note}"
+        );
+        let pins: Vec<_> = std::fs::read_dir(weir.pins().join("links"))
+            .unwrap()
+            .map(|pin| pin.unwrap().file_name())
+            .collect();
+        assert_eq!(pins, [format!("eth0@{backend}").as_str()]);
+        enforces(&site, &weir);
+    }
+}
+
+/// Whoever cannot look at an interface, here for want of descriptors, does not know
+/// that it is gone: it is protected as before.
+#[test]
+fn root_want_of_descriptors_lets_go_of_no_interface() {
+    if skipped(&RULES) {
+        return;
+    }
+    for backend in ["xdp", "tcx", "cls_bpf", "netfilter", "nft"] {
+        let site = Site::new();
+        let named = ["link property add dev eth0 altname lan0".to_owned()];
+        site.host.ip(&named).unwrap();
+        let weir = Weir::start(&site.host, &config(backend).replace("eth0", "lan0"));
+        ban(&weir);
+        let _server = site.server();
+        enforces(&site, &weir);
+        let descriptors = |most: &str| {
+            let (pid, most) = (weir.pid().to_string(), format!("--nofile={most}:"));
+            site.host.run("prlimit", &["--pid", &pid, &most]).unwrap();
+        };
+        descriptors("3");
+        soon("the error to be told", || {
+            weir.said()
+                .contains("cannot look at interface")
+                .then_some(())
+        });
+        for family in [0, 1] {
+            assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
+            site.serves(CUSTOMER[family], at(family));
+        }
+        descriptors("1024");
+        soon("the end of the alert", || {
+            let status = weir.ask(&["status", "--json"]);
+            (status.code == Some(0)).then_some(())
+        });
+        protected_soon(&weir, "lan0", backend);
+        enforces(&site, &weir);
+    }
+}
+
 #[test]
 fn root_an_interface_made_again_while_no_daemon_runs() {
     if skipped(&[]) {

@@ -12,16 +12,15 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
-use weir_kernel::device::{self, Device};
-
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
     Error, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
     book::{Book, Pending},
     choice::without_decoys,
+    devices,
     span::Covered,
 };
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 
 /// Packets and bytes by the names of counters; those of reasons have their
 /// names.
@@ -75,22 +74,6 @@ impl Desired {
             }
         }
     }
-}
-
-/// The configured interfaces by the names that rules know them by, each device
-/// once: an alternative name means nothing in a rule. One that is not there has the
-/// name that is configured.
-pub(crate) fn real_names(configured: &[String]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::with_capacity(configured.len());
-    for name in configured {
-        let index = Device::find(name).ok().map(|device| device.index);
-        let real = index.and_then(device::name_of);
-        let real = real.unwrap_or_else(|| name.clone());
-        if !names.contains(&real) {
-            names.push(real);
-        }
-    }
-    names
 }
 
 /// Adds what was counted elsewhere.
@@ -267,16 +250,15 @@ impl<F: Firewall> Backend for F {
     fn attachments(&self) -> Vec<Attachment> {
         let interfaces = self.desired().settings.interfaces.clone();
         let attachment = |interface: String| {
-            let present = Device::find(&interface).is_ok();
-            let (hook, note) = match present {
-                true => {
-                    let real = real_names(std::slice::from_ref(&interface)).remove(0);
-                    (F::CHOICE.name(), self.tell(&real))
-                }
-                false => (
+            let (present, hook, note) = match devices::real_name(&interface) {
+                Ok(Some(real)) => (true, F::CHOICE.name(), self.tell(&real)),
+                Ok(None) => (
+                    false,
                     "none",
                     "no such interface now; protected as soon as it is back".to_owned(),
                 ),
+                // The rules are as they were.
+                Err(error) => (true, F::CHOICE.name(), error.to_string()),
             };
             Attachment {
                 hook: hook.to_owned(),

@@ -9,6 +9,7 @@ pub mod calibration;
 mod choice;
 mod claim;
 mod command;
+mod devices;
 mod dry_run;
 mod entry;
 mod firewall;

@@ -200,7 +200,7 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
 pub fn protected(place: &Place) -> Vec<String> {
     let kinds = Kind::LASTING.into_iter();
     let mut all: Vec<_> = kinds.flat_map(|kind| kind.interfaces(place)).collect();
-    all.retain(|name| Device::find(name).is_ok());
+    all.retain(|name| !matches!(Device::find_present(name), Ok(None)));
     all.sort();
     all.dedup();
     all

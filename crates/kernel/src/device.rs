@@ -61,8 +61,19 @@ const _: () = assert!(size_of::<DriverInfo>() == 196);
 
 /// The name of an interface of the calling thread's namespace; `None` when it
 /// is gone.
-pub fn name_of(index: u32) -> Option<String> {
-    netdevice::index_to_name(any_socket().ok()?, index).ok()
+///
+/// # Errors
+/// Others than that there is no such interface.
+pub fn name_of(index: u32) -> io::Result<Option<String>> {
+    present(netdevice::index_to_name(any_socket()?, index).map_err(Into::into))
+}
+
+/// That there is no such interface is an answer.
+fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 impl Device {
@@ -104,6 +115,14 @@ impl Device {
             kind,
             driver,
         })
+    }
+
+    /// The same; `None` where there is no such interface.
+    ///
+    /// # Errors
+    /// Others than that: they do not say that there is none.
+    pub fn find_present(name: &str) -> io::Result<Option<Self>> {
+        present(Self::find(name))
     }
 
     /// Frames begin with an Ethernet header? (loopback's do, too)
@@ -188,5 +207,9 @@ mod tests {
         let lo = Device::find("lo").unwrap();
         assert!(lo.is_ethernet() && lo.is_virtual(), "{lo:?}");
         assert!(Device::find("no-such-device").is_err());
+        assert_eq!(Device::find_present("no-such-device").unwrap(), None);
+        assert_eq!(Device::find_present("lo").unwrap(), Some(lo.clone()));
+        assert_eq!(name_of(lo.index).unwrap().as_deref(), Some("lo"));
+        assert_eq!(name_of(i32::MAX as u32).unwrap(), None);
     }
 }

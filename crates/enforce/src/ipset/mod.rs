@@ -24,6 +24,7 @@ use weir_kernel::{clock, fault};
 
 use crate::{
     BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
+    devices::RealNames,
     firewall::{self, Counted, Desired, Firewall},
     nft::iptables,
 };
@@ -56,6 +57,7 @@ struct Inside {
     /// The chains as written, by family, and the interfaces that they name.
     written: [String; 2],
     names: Vec<String>,
+    devices: RealNames,
     suspended: u64,
     prolonged: Instant,
     /// What chains had counted before these were made: the ones of IPv4 carry it
@@ -105,6 +107,7 @@ pub fn open(
             scopes: Vec::new(),
             written: Default::default(),
             names: Vec::new(),
+            devices: RealNames::default(),
             suspended: clock::suspended(),
             prolonged: Instant::now(),
             carried: Counted::new(),
@@ -210,6 +213,12 @@ impl Ipset {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 
+    /// The interfaces as rules shall name them now.
+    fn look_at_devices(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+        let configured = self.desired().settings.interfaces.clone();
+        kernel.devices.look(&configured)
+    }
+
     fn restore_sets(&self, lines: &str) -> Result<(), Error> {
         if lines.is_empty() {
             return Ok(());
@@ -221,7 +230,7 @@ impl Ipset {
 
     /// Writes our chains, and the jump to them if it is not there.
     fn put_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
-        let names = firewall::real_names(&self.desired().settings.interfaces);
+        let names = self.look_at_devices(kernel)?;
         check_names(&names)?;
         let counted = counters(&self.base, &kernel.carried)?;
         for family in [0, 1] {
@@ -529,7 +538,7 @@ impl Firewall for Ipset {
         if kernel.untidy {
             self.tidy(kernel);
         }
-        let names = firewall::real_names(&self.desired().settings.interfaces);
+        let names = self.look_at_devices(kernel)?;
         if names != kernel.names {
             return self.put_rules(kernel); // one has another name of its own
         }

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 use weir_kernel::{
     Generation,
-    device::{self, Device},
+    device::Device,
     link::{self, Hook, Link},
 };
 
@@ -13,6 +13,7 @@ use super::link_pins::{attached_to, pin_of, pinned, remove_link, remove_pin, ren
 use crate::{
     Attachment, Error,
     calibration::{self, Advice},
+    devices,
 };
 
 /// What there is to say of an interface that is not there.
@@ -69,16 +70,8 @@ fn candidates(
 
 /// The device of this name, if there is one and the hook is for its kind.
 fn find(name: &str, wanted: Option<Hook>) -> Result<Option<Device>, Error> {
-    let device = match Device::find(name) {
-        Ok(device) => device,
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
-            return Ok(None);
-        }
-        Err(e) => {
-            return Err(Error::Unsupported(format!(
-                "cannot look at interface {name:?}: {e}"
-            )));
-        }
+    let Some(device) = devices::find(name)? else {
+        return Ok(None);
     };
     if let Some(hook) = wanted
         && hook != Hook::Netfilter
@@ -154,7 +147,10 @@ impl Interface {
             Some(attached) => Some(attached.ifindex),
             None => attached_to(&self.name, links),
         };
-        let Some(renamed) = attached.and_then(device::name_of) else {
+        let Some(index) = attached else {
+            return Ok(None);
+        };
+        let Some(renamed) = devices::name_of(index)? else {
             return Ok(None);
         };
         let device = find(&renamed, wanted)?;
@@ -454,12 +450,12 @@ impl Interface {
         if self.same_as.is_some() {
             return Ok(false);
         }
-        let index = Device::find(&self.name).map(|d| d.index).ok();
+        let index = devices::find(&self.name)?.map(|device| device.index);
         if let Some(attached) = &self.state {
             let renamed = match index {
                 // The name decides between two devices.
                 Some(_) => None,
-                None => device::name_of(attached.ifindex),
+                None => devices::name_of(attached.ifindex)?,
             };
             if index == Some(attached.ifindex) || renamed.is_some() {
                 if self.renamed != renamed {
@@ -479,7 +475,7 @@ impl Interface {
                 }
                 tracing::warn!(interface = self.name, "somebody removed weir's filter");
             } else {
-                if let Some(name) = device::name_of(attached.ifindex) {
+                if let Some(name) = devices::name_of(attached.ifindex)? {
                     tracing::warn!(
                         interface = self.name,
                         "another device has this name: the one that had it, {name} now, is no longer protected unless that name is configured"
@@ -563,7 +559,7 @@ impl Interface {
             interface: self.name.clone(),
             hook: self.hook().map_or("none", Hook::name).to_owned(),
             note,
-            present: self.state.is_some() || Device::find(&self.name).is_ok(),
+            present: self.state.is_some() || !matches!(devices::find(&self.name), Ok(None)),
             renamed: self.renamed.clone(),
         }
     }

@@ -12,7 +12,7 @@ use weir_kernel::{
     pins,
 };
 
-use crate::Error;
+use crate::{Error, devices};
 
 /// The number of the interface that what is pinned under this name is attached
 /// to; `None` when it is gone.
@@ -34,7 +34,7 @@ pub(super) fn follow_names(names: &[String], links: &Path) -> Result<(), Error> 
         let Ok((index, _)) = Link::open(&pin).and_then(|link| link.target()) else {
             continue;
         };
-        if let Some(now) = device::name_of(index).filter(|now| names.contains(now)) {
+        if let Some(now) = devices::name_of(index)?.filter(|now| names.contains(now)) {
             rename_pin(&pin, &pin_of(links, &now, hook))?;
         }
     }
@@ -45,7 +45,10 @@ pub(super) fn follow_names(names: &[String], links: &Path) -> Result<(), Error> 
 pub(super) fn attached(links: &Path) -> Vec<String> {
     let mut names: Vec<_> = all_pinned(links)
         .into_iter()
-        .filter_map(|(_, _, pin)| device::name_of(Link::open(&pin).ok()?.target().ok()?.0))
+        .filter_map(|(name, _, pin)| {
+            let (index, _) = Link::open(&pin).ok()?.target().ok()?;
+            device::name_of(index).unwrap_or(Some(name))
+        })
         .collect();
     names.sort();
     names.dedup();

@@ -50,6 +50,7 @@ use crate::choice::{Choice, WITHOUT_ANSWERS};
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
     Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
+    devices,
 };
 use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
@@ -403,7 +404,7 @@ impl Kernel {
             if interfaces.iter().any(|i| i.name == *name) {
                 continue;
             }
-            let Ok(device) = Device::find(name) else {
+            let Some(device) = devices::find(name)? else {
                 continue;
             };
             let keeps_its_name = |i: &Interface| {

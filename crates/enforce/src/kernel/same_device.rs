@@ -3,10 +3,8 @@
 
 use std::path::Path;
 
-use weir_kernel::device::{self, Device};
-
 use super::{attach::Interface, link_pins::attached_to};
-use crate::Error;
+use crate::{Error, devices};
 
 /// The names, each once.
 pub(super) fn unique(names: &[String]) -> Vec<String> {
@@ -26,8 +24,8 @@ pub(super) fn find<'a>(
     links: &Path,
 ) -> Result<(), Error> {
     let mut all: Vec<(Option<u32>, &mut Interface)> = interfaces
-        .map(|interface| (index_of(interface), interface))
-        .collect();
+        .map(|interface| Ok((index_of(interface)?, interface)))
+        .collect::<Result<_, Error>>()?;
     // Attached ones first; the others as they were typed.
     let is_owner = |(index, interface): &(Option<u32>, &mut Interface)| {
         // At a start what is attached is known by its pin only.
@@ -55,8 +53,12 @@ pub(super) fn find<'a>(
 }
 
 /// The device of the name, or the one that had it.
-fn index_of(interface: &Interface) -> Option<u32> {
-    let found = Device::find(&interface.name).map(|device| device.index);
-    let attached = || interface.index().filter(|i| device::name_of(*i).is_some());
-    found.ok().or_else(attached)
+fn index_of(interface: &Interface) -> Result<Option<u32>, Error> {
+    if let Some(device) = devices::find(&interface.name)? {
+        return Ok(Some(device.index));
+    }
+    match interface.index() {
+        Some(index) => Ok(devices::name_of(index)?.map(|_| index)),
+        None => Ok(None),
+    }
 }

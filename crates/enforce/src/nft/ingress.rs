@@ -73,14 +73,14 @@ impl Ingress {
         let mut wanted = BTreeMap::new();
         let mut without = BTreeMap::new();
         for name in interfaces {
-            let found = Device::find(name).map(|device| device.index);
+            let found = Device::find_present(name)?.map(|device| device.index);
             let reason = match (found, self.without.get(name)) {
-                (Err(_), _) => Without::Gone,
-                (Ok(index), _) if redirecting.contains(&index) => Without::Qdisc,
-                (Ok(index), Some(refused @ Without::Refused(by, _))) if *by == index => {
+                (None, _) => Without::Gone,
+                (Some(index), _) if redirecting.contains(&index) => Without::Qdisc,
+                (Some(index), Some(refused @ Without::Refused(by, _))) if *by == index => {
                     refused.clone()
                 }
-                (Ok(index), _) => {
+                (Some(index), _) => {
                     wanted.insert(index, name.clone());
                     continue;
                 }

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     BootNanos, Entry, Expiry, Policy,
+    devices::RealNames,
     firewall::{self, Counted},
 };
 
@@ -58,6 +59,7 @@ pub(super) struct Inside {
     pub(super) scopes: usize,
     /// The interfaces, as the table names them.
     pub(super) names: Vec<String>,
+    pub(super) devices: RealNames,
 }
 
 impl Inside {
@@ -76,6 +78,7 @@ impl Inside {
             rules: 0,
             scopes: 0,
             names: Vec::new(),
+            devices: RealNames::default(),
         }
     }
 

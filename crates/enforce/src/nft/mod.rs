@@ -34,7 +34,7 @@ use weir_kernel::{clock, fault};
 
 use crate::{
     Choice, ClassCounter, Error, Feature, Limit, Settings,
-    firewall::{Counted, Desired, Firewall, real_names},
+    firewall::{Counted, Desired, Firewall},
     kernel::watch,
 };
 use border::Border;
@@ -177,10 +177,17 @@ impl Nft {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 
+    /// The interfaces as rules shall name them now.
+    fn look_at_devices(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+        let configured = self.desired().settings.interfaces.clone();
+        kernel.devices.look(&configured)
+    }
+
     /// Makes the table anew while another one stands by; then, one after the
     /// other, devices get their chains, which prerouting has stood in for.
     fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
+        let interfaces = self.look_at_devices(kernel)?;
         let is_there =
             |table: &Table| exists(&kernel.socket, table).map_err(failed("read", &self.table));
         let other = standby::of(&self.table);
@@ -192,10 +199,9 @@ impl Nft {
         let counted = kernel
             .counters(&self.table)
             .map_err(failed("read", &self.table))?;
-        let (ruleset, batches, standby, interfaces, observe) = {
+        let (ruleset, batches, standby, observe) = {
             let mut desired = self.desired();
             desired.pending.clear();
-            let interfaces = real_names(&desired.settings.interfaces);
             let all = ruleset::Desired {
                 book: &desired.book,
                 allow: &desired.allow,
@@ -212,13 +218,7 @@ impl Nft {
                 };
                 Ruleset::build_standby(&other, kernel.able, other_is_there, &all)
             });
-            (
-                ruleset,
-                batches,
-                standby,
-                interfaces,
-                desired.settings.observe,
-            )
+            (ruleset, batches, standby, desired.settings.observe)
         };
         let commit = |[fill, lead]: [Batch; 2], between| {
             kernel.socket.commit(fill)?;
@@ -310,7 +310,7 @@ impl Nft {
         if kernel.ruleset.is_none() || kernel.broken {
             return Ok(());
         }
-        let interfaces = real_names(&self.desired().settings.interfaces);
+        let interfaces = self.look_at_devices(kernel)?;
         if interfaces != kernel.names {
             return self.rebuild(kernel); // one has another name of its own
         }
