@@ -11,8 +11,8 @@ use std::{
 };
 
 use common::{
-    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Stop, Stream, Weir, addr,
-    all_arrived, skipped, soon,
+    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Stop, Stream, Traffic, Weir,
+    addr, all_arrived, send_gently, skipped, soon,
 };
 use weir_core::{
     Action, Prefix, PrefixSet, Reason, Scope,
@@ -678,20 +678,9 @@ fn root_nobody_slips_by_while_the_allow_list_changes() {
         }
         let server = UdpServer::start(&site.host, any(PORT)).unwrap();
         let _shop = UdpServer::start(&site.host, any(PORT + 1)).unwrap();
-        let (sent, bought) = (AtomicU64::new(0), AtomicU64::new(0));
+        let traffic = Traffic::default();
         for is_killed in [false, true] {
-            let stop = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let _stop = Stop(&stop);
-                let (site, stop) = (&site, &stop);
-                let denied = [ATTACKER[0], ATTACKER[1], OTHER[0], OTHER[1]];
-                let stream = Stream { stop, sent: &sent };
-                scope.spawn(move || stream.run(site, &denied, PORT));
-                let customers = Stream {
-                    stop,
-                    sent: &bought,
-                };
-                scope.spawn(move || customers.run(site, &CUSTOMER, PORT + 1));
+            traffic.flows(&site, PORT, || {
                 for turn in 0..if is_killed { KILLS } else { CHANGES } {
                     if is_killed {
                         weir.kill();
@@ -707,8 +696,9 @@ fn root_nobody_slips_by_while_the_allow_list_changes() {
                     assert_eq!(server.received(), 0, "{backend}, {is_killed}, {turn}");
                 }
             });
-            println!("killed: {is_killed}; {sent:?} denied packets, none passed");
-            all_arrived(&site, bought.load(Ordering::Relaxed));
+            let Traffic { denied, customers } = &traffic;
+            println!("killed: {is_killed}; {denied:?} denied packets, none passed");
+            all_arrived(&site, customers.load(Ordering::Relaxed));
         }
     }
 }
@@ -1187,8 +1177,7 @@ fn root_restarts_neither_double_nor_lose_what_was_counted() {
         let sent = |n: u64| {
             for who in [ATTACKER, OTHER].concat() {
                 let to = at(usize::from(who.contains(':')), PORT);
-                let sent = udp_send(&site.internet, Some(addr(who)), to, b"x", n);
-                assert_eq!(sent.unwrap(), n);
+                send_gently(&site, who, to, n);
             }
         };
         let counted = |weir: &Weir| {
@@ -1215,6 +1204,8 @@ fn root_restarts_neither_double_nor_lose_what_was_counted() {
         weir.ask(&["ban", "198.18.7.7", "--port", "22/tcp", "--for", "1h"])
             .done();
         assert_eq!(counted(&weir), all, "{backend}, other rules");
+        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        site.serves(CUSTOMER[0], at(0, PORT));
         site.host.run(flush[0], &flush[1..]).unwrap();
         soon("the bans to be back", || {
             (weir.said().contains("somebody has changed")

@@ -12,8 +12,8 @@ use std::{
 };
 
 use common::{
-    ATTACKER, CUSTOMER, HOST, OTHER, Site, Stop, Stream, Weir, addr, all_arrived, skipped, soon,
-    stack_counted,
+    ATTACKER, CUSTOMER, HOST, OTHER, Site, Stop, Stream, Traffic, Weir, addr, all_arrived, skipped,
+    soon, stack_counted,
 };
 use weir_lab::{
     Side,
@@ -383,22 +383,12 @@ fn root_nft_lists_hold_while_they_change() {
     weir.run();
     let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
     let _shop = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT + 1)).unwrap();
-    let (stop, sent, bought) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let denied = [ATTACKER[0], ATTACKER[1], OTHER[0], OTHER[1]];
-        let (site, stop) = (&site, &stop);
-        let stream = Stream { stop, sent: &sent };
-        scope.spawn(move || stream.run(site, &denied, PORT));
-        let customers = Stream {
-            stop,
-            sent: &bought,
-        };
-        scope.spawn(move || customers.run(site, &CUSTOMER, PORT + 1));
+    let traffic = Traffic::default();
+    traffic.flows(&site, PORT, || {
         let more = || {
-            let before = sent.load(Ordering::Relaxed);
+            let before = traffic.denied.load(Ordering::Relaxed);
             soon("more packets", || {
-                (sent.load(Ordering::Relaxed) > before + 200).then_some(())
+                (traffic.denied.load(Ordering::Relaxed) > before + 200).then_some(())
             });
         };
         let in_force = |weir: &Weir, turn: u32| {
@@ -428,10 +418,10 @@ fn root_nft_lists_hold_while_they_change() {
             assert_eq!(udp.received(), 0, "kill {turn}: a denied packet passed");
         }
     });
-    println!("{} denied packets, none passed", sent.into_inner());
+    println!("{:?} denied packets, none passed", traffic.denied);
     // The allow list wins all the time: of the customers, who are on the list,
     // every packet came.
-    all_arrived(&site, bought.into_inner());
+    all_arrived(&site, traffic.customers.into_inner());
     weir.stop();
     weir.detach().done();
     let left = site.host.output("nft", &["list", "tables"]).unwrap();

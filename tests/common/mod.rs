@@ -12,7 +12,7 @@ use std::{net::IpAddr, time::Duration};
 use weir_lab::wait_for;
 
 pub use site::{PORT, Site, at};
-pub use stream::{Stop, Stream, all_arrived, stack_counted};
+pub use stream::{Stop, Stream, Traffic, all_arrived, send_gently, stack_counted};
 pub use weir::{Answer, WEIR, Weir};
 
 /// For what should happen.

@@ -9,7 +9,7 @@ use std::{
 
 use weir_lab::traffic::udp_send;
 
-use super::{HOST, Site, addr};
+use super::{ATTACKER, CUSTOMER, HOST, OTHER, Site, addr};
 
 /// Senders that go on until they are told to stop, each in turn.
 pub struct Stream<'a> {
@@ -39,6 +39,50 @@ pub struct Stop<'a>(pub &'a AtomicBool);
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Packets that came beside something.
+#[derive(Default)]
+pub struct Traffic {
+    /// Of those who are denied, to a port.
+    pub denied: AtomicU64,
+    /// Of customers, to the port behind it.
+    pub customers: AtomicU64,
+}
+
+impl Traffic {
+    /// Sends all the time while `beside` runs.
+    pub fn flows(&self, site: &Site, port: u16, beside: impl FnOnce()) {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            let denied = Stream {
+                stop: &stop,
+                sent: &self.denied,
+            };
+            scope.spawn(move || denied.run(site, &[ATTACKER, OTHER].concat(), port));
+            let customers = Stream {
+                stop: &stop,
+                sent: &self.customers,
+            };
+            scope.spawn(move || customers.run(site, &CUSTOMER, port + 1));
+            beside();
+        });
+    }
+}
+
+/// Sends datagrams in groups that a loaded machine's queues have room for.
+#[track_caller]
+pub fn send_gently(site: &Site, from: &str, to: SocketAddr, count: u64) {
+    const GROUP: u64 = 100;
+    let mut left = count;
+    while left > 0 {
+        let some = left.min(GROUP);
+        let sent = udp_send(&site.internet, Some(addr(from)), to, b"x", some).unwrap();
+        assert_eq!(sent, some, "{from}");
+        left -= some;
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
