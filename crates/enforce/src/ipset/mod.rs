@@ -29,7 +29,7 @@ use crate::{
     nft::iptables,
 };
 use rules::{Asked, IPTABLES, RESTORE, SAVE};
-use sets::Bans;
+use sets::{Bans, SetUse};
 
 /// How often bans that are longer than ipset's longest are prolonged.
 const PROLONG: Duration = Duration::from_secs(3600);
@@ -279,9 +279,14 @@ impl Ipset {
         Ok(())
     }
 
+    /// The set that is filled before it is exchanged for another one.
+    fn aside(&self) -> String {
+        format!("{}.new", self.base)
+    }
+
     /// A set of prefixes, filled aside and exchanged whole.
     fn put_prefixes(&self, set: &str, family: usize, prefixes: &[String]) -> Result<(), Error> {
-        let aside = format!("{}.new", self.base);
+        let aside = self.aside();
         let mut lines = String::new();
         sets::create_prefixes(&mut lines, set, family);
         sets::create_prefixes(&mut lines, &aside, family);
@@ -304,12 +309,7 @@ impl Ipset {
 
     /// The lists in sets that no rule asks yet.
     fn put_lists(&self, kernel: &mut Inside) -> Result<(), Error> {
-        let there = self.sets_there()?;
-        let is_free = |generation: &u8| {
-            let in_use = |set: &String| rules::is_list_set(set, &self.base, *generation);
-            !there.iter().any(in_use)
-        };
-        let generation = (0..10).find(is_free).unwrap_or(0);
+        let generation = self.free_generation(SetUse::List)?;
         let classes = self.desired().classes.clone();
         for bit in 0..classes.lists.len() {
             let listed = |class: u16| {
@@ -335,12 +335,22 @@ impl Ipset {
     /// over to them in one transaction a family.
     fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
-        let there = self.sets_there()?;
-        let in_use = |generation: &u8| {
-            let begin = format!("{}.{generation}", self.base);
-            there.iter().any(|set| set.starts_with(&begin))
-        };
-        kernel.generation = (0..10).find(|g| !in_use(g)).unwrap_or(0);
+        let before = self.sets_there()?;
+        let put = self.put_sets_and_rules(kernel);
+        if put.is_err() {
+            self.tidy_after_failure(kernel, &before);
+        }
+        put?;
+        kernel.broken = false;
+        kernel.attached = true;
+        kernel.suspended = clock::suspended();
+        kernel.prolonged = Instant::now();
+        self.tidy(kernel);
+        Ok(())
+    }
+
+    fn put_sets_and_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
+        kernel.generation = self.free_generation(SetUse::Bans)?;
         let (lines, _) = {
             let mut desired = self.desired();
             desired.pending.clear();
@@ -353,13 +363,32 @@ impl Ipset {
         self.restore_sets(&lines)?;
         self.put_allow_sets()?;
         self.put_lists(kernel)?;
-        self.put_rules(kernel)?;
-        kernel.broken = false;
-        kernel.attached = true;
-        kernel.suspended = clock::suspended();
-        kernel.prolonged = Instant::now();
-        self.tidy(kernel);
-        Ok(())
+        self.put_rules(kernel)
+    }
+
+    /// A number that no set of ours for this use has: one that has it may be in
+    /// force, and must not be written to.
+    fn free_generation(&self, set_use: SetUse) -> Result<u8, Error> {
+        let there = self.sets_there()?;
+        let is_free = |generation: &u8| {
+            let has_it = |set: &String| {
+                let role = sets::role(set, &self.base);
+                role.is_some_and(|role| role.set_use == set_use && role.generation == *generation)
+            };
+            !there.iter().any(has_it)
+        };
+        let begin = match set_use {
+            SetUse::Bans => "",
+            SetUse::List => "list",
+        };
+        let mut generations = sets::GENERATIONS;
+        generations.find(is_free).ok_or_else(|| Error::System {
+            what: "cannot make sets of ipset beside those in force".to_owned(),
+            source: std::io::Error::other(format!(
+                "{0}.{begin}0 to {0}.{begin}9 are all there; destroy those that no rule names (ipset list -terse: References: 0)",
+                self.base
+            )),
+        })
     }
 
     fn sets_there(&self) -> Result<Vec<String>, Error> {
@@ -384,6 +413,37 @@ impl Ipset {
         for set in there.iter().filter(|set| !wanted.contains(set)) {
             if let Err(error) = command::run("ipset", &["destroy", set], "") {
                 tracing::debug!("{error}; again in a second");
+                kernel.untidy = true;
+            }
+        }
+    }
+
+    /// Destroys what an attempt that failed has made, and sets of earlier ones that
+    /// no rule asks any more: each attempt takes another number, and there are ten.
+    /// What the rules ask stays, with the other sets of its number, whose bans are
+    /// for the next daemon. `before`: what was there before the attempt.
+    fn tidy_after_failure(&self, kernel: &mut Inside, before: &[String]) {
+        let mut asked = Vec::new();
+        for program in SAVE {
+            let Ok(saved) = command::run(program, &["-t", "raw"], "") else {
+                return; // nobody knows what is in force
+            };
+            asked.extend(rules::asked_sets(&saved, &self.base));
+        }
+        let in_force: Vec<_> = asked
+            .iter()
+            .map(|set| sets::role(set, &self.base))
+            .collect();
+        for set in self.sets_there().unwrap_or_default() {
+            let stays = match sets::role(&set, &self.base) {
+                _ if set == self.aside() => false,
+                // Without rules of ours: what was found is all there is of the bans.
+                _ if asked.is_empty() => before.contains(&set),
+                None => asked.contains(&set),
+                role => in_force.contains(&role),
+            };
+            if !stays && let Err(error) = command::run("ipset", &["destroy", &set], "") {
+                tracing::debug!("{error}");
                 kernel.untidy = true;
             }
         }
@@ -466,10 +526,23 @@ impl Firewall for Ipset {
         if !kernel.attached {
             return Ok(());
         }
-        self.put_lists(&mut kernel)?;
-        self.put_rules(&mut kernel)?;
-        self.tidy(&mut kernel);
-        Ok(())
+        if kernel.broken {
+            return self.rebuild(&mut kernel);
+        }
+        let before = self.sets_there()?;
+        let put = self.put_lists(&mut kernel).and_then(|()| {
+            // One family may ask the new sets, and the other one the old ones.
+            kernel.broken = true;
+            self.put_rules(&mut kernel)
+        });
+        match put {
+            Ok(()) => {
+                kernel.broken = false;
+                self.tidy(&mut kernel);
+            }
+            Err(_) => self.tidy_after_failure(&mut kernel, &before),
+        }
+        put
     }
 
     fn put_settings(&self) -> Result<(), Error> {

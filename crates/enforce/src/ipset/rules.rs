@@ -66,11 +66,6 @@ pub(super) fn list_set(base: &str, generation: u8, bit: usize, family: usize) ->
     format!("{base}.list{generation}-{bit}-{}", [4, 6][family])
 }
 
-/// Is the set one of a list, of this generation?
-pub(super) fn is_list_set(set: &str, base: &str, generation: u8) -> bool {
-    set.starts_with(&format!("{base}.list{generation}-"))
-}
-
 /// The counter of a list, in a rule's comment.
 pub(super) fn list_counter(name: &str) -> String {
     format!("list:{name}")
@@ -78,6 +73,17 @@ pub(super) fn list_counter(name: &str) -> String {
 
 pub(super) fn is_list_counter(name: &str) -> bool {
     name.starts_with("list:")
+}
+
+/// Our sets that the saved rules ask.
+pub(super) fn asked_sets(saved: &str, base: &str) -> Vec<String> {
+    let asked = saved.lines().flat_map(|rule| {
+        let parts = rule.split(" --match-set ").skip(1);
+        parts.filter_map(|part| part.split(' ').next())
+    });
+    let asked = asked.collect::<Vec<_>>().join("\n");
+    let ours = super::sets::ours(&asked, base).into_iter();
+    ours.map(str::to_owned).collect()
 }
 
 /// The interfaces whose packets the saved rules hand to our chains.
@@ -367,6 +373,19 @@ mod tests {
         ] {
             assert!(!is_ours(other, base), "{other}");
         }
+    }
+
+    #[test]
+    fn rules_say_which_sets_they_ask() {
+        let saved = ":weir_a - [0:0]\n\
+                     -A weir_a -m set --match-set weir_a.04h0-0 src -g weir_a.sure\n\
+                     -A weir_b -m set --match-set weir_b.04h0-0 src -g weir_b.sure\n\
+                     -A OUTPUT -m set ! --match-set weir_a.list1-0-4 dst -m set --match-set theirs src\n";
+        assert_eq!(
+            asked_sets(saved, "weir_a"),
+            ["weir_a.04h0-0", "weir_a.list1-0-4"]
+        );
+        assert!(asked_sets("", "weir_a").is_empty());
     }
 
     #[test]

@@ -19,6 +19,43 @@ const MAX_COMMENT: usize = 255;
 /// Of the instance's name: set names have 31 bytes at most, chains 28.
 const MAX_INSTANCE: usize = 14;
 
+/// The numbers that sets may have: one digit in their names.
+pub(super) const GENERATIONS: std::ops::RangeInclusive<u8> = 0..=9;
+
+/// What a set with a number holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SetUse {
+    Bans,
+    List,
+}
+
+/// What a set is for, as far as sets go into force and out of it together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Role {
+    pub(super) set_use: SetUse,
+    pub(super) generation: u8,
+    family: usize,
+}
+
+/// Reads it from a name; `None` of a set without a number, as the allow list's.
+pub(super) fn role(set: &str, base: &str) -> Option<Role> {
+    let rest = set.strip_prefix(base)?.strip_prefix('.')?;
+    let (set_use, rest) = match rest.strip_prefix("list") {
+        Some(rest) => (SetUse::List, rest),
+        None => (SetUse::Bans, rest),
+    };
+    let generation = rest.get(..1)?.parse().ok()?;
+    let family = match set_use {
+        SetUse::Bans => rest.get(1..2)?,
+        SetUse::List => rest.rsplit('-').next()?,
+    };
+    Some(Role {
+        set_use,
+        generation,
+        family: ["4", "6"].iter().position(|digit| *digit == family)?,
+    })
+}
+
 /// What the names of all sets and chains of an instance begin with.
 pub(super) fn base(instance: &str) -> String {
     if instance.len() <= MAX_INSTANCE {
@@ -179,7 +216,13 @@ pub(super) fn prefixes(
     v4: impl Iterator<Item = (u32, u32)>,
     v6: impl Iterator<Item = (u128, u128)>,
 ) -> [Vec<String>; 2] {
-    let text = |prefixes: Vec<Prefix>| prefixes.into_iter().map(|prefix| prefix.to_string());
+    // ipset takes no length of zero.
+    let halves = |prefix: Prefix| match (prefix.bits(), prefix.addr().is_ipv6()) {
+        (0, false) => vec!["0.0.0.0/1".to_owned(), "128.0.0.0/1".to_owned()],
+        (0, true) => vec!["::/1".to_owned(), "8000::/1".to_owned()],
+        _ => vec![prefix.to_string()],
+    };
+    let text = |prefixes: Vec<Prefix>| prefixes.into_iter().flat_map(halves);
     [
         v4.flat_map(|(first, last)| text(prefixes_of(first.into(), last.into(), 32)))
             .collect(),
@@ -209,6 +252,43 @@ mod tests {
             assert!(base.len() + ".s4096".len() <= 28, "{base}");
         }
         assert_ne!(base(long), base(&long.replace('4', "5")));
+    }
+
+    #[test]
+    fn names_say_which_sets_are_in_force_together() {
+        let base = base("default");
+        let bans = Bans {
+            generation: 3,
+            family: 1,
+            hosts: false,
+            scope: 12,
+            touched: false,
+            rank: 2,
+        };
+        let of = |set: &str| role(set, &base).map(|r| (r.set_use, r.generation, r.family));
+        assert_eq!(of(&bans.name(&base)), Some((SetUse::Bans, 3, 1)));
+        let touched = Bans {
+            family: 0,
+            touched: true,
+            ..bans
+        };
+        assert_eq!(of(&touched.name(&base)), Some((SetUse::Bans, 3, 0)));
+        let list = super::super::rules::list_set(&base, 7, 46, 0);
+        assert_eq!(of(&list), Some((SetUse::List, 7, 0)));
+        for other in [
+            "weir_default.allow4",
+            "weir_default.new",
+            "weir_other.34h0-0",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn everybody_is_two_halves() {
+        let all = prefixes([(0, u32::MAX)].into_iter(), [(0, u128::MAX)].into_iter());
+        assert_eq!(all[0], ["0.0.0.0/1", "128.0.0.0/1"]);
+        assert_eq!(all[1], ["::/1", "8000::/1"]);
     }
 
     #[test]
