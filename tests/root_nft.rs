@@ -7,19 +7,24 @@ use std::{
     fs,
     net::SocketAddr,
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use common::{
-    ATTACKER, CUSTOMER, HOST, OTHER, Site, Stop, Stream, Traffic, Weir, addr, all_arrived, skipped,
-    soon, stack_counted,
+    ATTACKER, CUSTOMER, HOST, OTHER, Site, Traffic, Weir, addr, all_arrived, skipped, soon,
+    stack_counted,
 };
 use weir_lab::{
     Side,
     mmdb::{Mmdb, country},
     packet::Packet,
     traffic::{TcpServer, UdpServer, send_frames, udp_send},
+};
+#[cfg(feature = "fault-points")]
+use {
+    common::{Stop, Stream},
+    std::sync::atomic::{AtomicBool, AtomicU64},
 };
 
 const PORT: u16 = 8080;
@@ -525,6 +530,154 @@ fn root_sigkill_between_the_transactions_of_nft() {
         weir.detach().done();
         assert_eq!(tables(&weir), (0, [0, 0]));
     });
+}
+
+/// The daemon's faults, and what makes it write its table anew: a suspended machine.
+#[cfg(feature = "fault-points")]
+struct Faults {
+    refuse: PathBuf,
+    slept: PathBuf,
+    seconds: u32,
+}
+
+#[cfg(feature = "fault-points")]
+impl Faults {
+    /// In the daemon's environment from its next start on.
+    fn of(weir: &mut Weir) -> Self {
+        let [refuse, slept] = ["refuse", "slept"].map(|name| weir.path(name));
+        weir.env = vec![
+            ("WEIR_FAULT_REFUSE", refuse.display().to_string()),
+            ("WEIR_FAULT_SLEPT", slept.display().to_string()),
+        ];
+        Self {
+            refuse,
+            slept,
+            seconds: 0,
+        }
+    }
+
+    fn refuse(&self, what: &str) {
+        fs::write(&self.refuse, what).unwrap();
+    }
+
+    fn make_anew(&mut self) {
+        self.seconds += 10;
+        let new = self.slept.with_extension("new");
+        fs::write(&new, self.seconds.to_string()).unwrap();
+        fs::rename(new, &self.slept).unwrap();
+    }
+}
+
+/// The handle of our table, another one for each that is made anew; and whether
+/// packets come to it, and to the one that stands by.
+#[cfg(feature = "fault-points")]
+fn table_and_chains(site: &Site, weir: &Weir) -> (Option<u64>, [bool; 2]) {
+    let said = site
+        .host
+        .output("nft", &["-j", "-a", "list", "tables"])
+        .unwrap();
+    let tables: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let tables = tables["nftables"].as_array().unwrap();
+    let name = format!("weir_{}", weir.instance);
+    let of_inet =
+        |t: &&serde_json::Value| t["table"]["family"] == "inet" && t["table"]["name"] == name;
+    let handle = tables
+        .iter()
+        .find(of_inet)
+        .and_then(|t| t["table"]["handle"].as_u64());
+    let is_led_to = |table: &str| {
+        let list = ["list", "chain", "inet", table, "in"];
+        site.host.output("nft", &list).unwrap().status.success()
+    };
+    let chains = [name.clone(), format!("{name}.standby")].map(|table| is_led_to(&table));
+    (handle, chains)
+}
+
+/// The table cannot be led to after it was filled: what stands by enforces as long,
+/// goes afterwards, and what it dropped is counted once.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_nft_stands_by_until_the_table_is_whole() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut faults = Faults::of(&mut weir);
+    weir.run();
+    for who in ATTACKER {
+        weir.ask(&["ban", who]).done();
+    }
+    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let (site, stop) = (&site, &stop);
+        let stream = Stream { stop, sent: &sent };
+        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+        for turn in 0..3 {
+            faults.refuse("nft-lead");
+            faults.make_anew();
+            soon("the table that stands by to be all there is", || {
+                (table_and_chains(site, &weir).1 == [false, true]).then_some(())
+            });
+            let before = sent.load(Ordering::Relaxed);
+            soon("more packets", || {
+                (sent.load(Ordering::Relaxed) > before + 2000).then_some(())
+            });
+            faults.refuse("");
+            soon("the table to be whole", || {
+                (table_and_chains(site, &weir).1 == [true, false]).then_some(())
+            });
+            assert_eq!(udp.received(), 0, "turn {turn}: a banned packet passed");
+        }
+    });
+    let (sent, counted) = (sent.into_inner(), weir.packets("banned-all"));
+    println!("{sent} banned packets, {counted} counted");
+    assert!(counted <= sent, "{counted} counted of {sent}");
+    assert!(counted > 3 * 2000, "{counted} counted of {sent}");
+}
+
+/// Without room for a table that stands by, the new one is filled and led to in one
+/// transaction: nothing is open between the two.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_nft_leaves_no_moment_open_where_nothing_can_stand_by() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    const TURNS: u32 = 20;
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut faults = Faults::of(&mut weir);
+    faults.refuse("nft-standby");
+    weir.run();
+    for who in ATTACKER {
+        weir.ask(&["ban", who]).done();
+    }
+    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let (site, stop) = (&site, &stop);
+        let stream = Stream { stop, sent: &sent };
+        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+        for turn in 0..TURNS {
+            let (before, _) = table_and_chains(site, &weir);
+            faults.make_anew();
+            soon("the table to be another one", || {
+                let (now, chains) = table_and_chains(site, &weir);
+                (now != before && chains == [true, false]).then_some(())
+            });
+            println!("turn {turn}: {} passed so far", udp.received());
+        }
+    });
+    let (passed, sent) = (udp.received(), sent.into_inner());
+    println!("{passed} of {sent} passed");
+    // Two transactions let hundreds pass, one nearly none: what is between two chains
+    // of one priority when it is carried out.
+    assert!(passed < 10, "{passed} of {sent} banned packets passed");
+    assert!(weir.said().contains("may pass while"), "{}", weir.said());
 }
 
 /// Debian's `nft` lists all of the table, as text and as JSON, and finds every

@@ -35,6 +35,26 @@ pub fn trip(name: &str) {
 #[inline(always)]
 pub fn trip(_name: &str) {}
 
+/// Fails as if the kernel had no memory for it, while the file that
+/// `WEIR_FAULT_REFUSE` names has a line that is this name.
+#[cfg(feature = "fault-points")]
+pub fn refuse(name: &str) -> std::io::Result<()> {
+    let refused = std::env::var_os("WEIR_FAULT_REFUSE")
+        .and_then(|file| std::fs::read_to_string(file).ok())
+        .unwrap_or_default();
+    match refused.lines().any(|line| line == name) {
+        true => Err(std::io::ErrorKind::OutOfMemory.into()),
+        false => Ok(()),
+    }
+}
+
+/// Refuses nothing in a program that is not under test.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn refuse(_name: &str) -> std::io::Result<()> {
+    Ok(())
+}
+
 /// For how long, in nanoseconds, the machine is to have been suspended more
 /// than it was: the file that `WEIR_FAULT_SLEPT` names holds the seconds.
 #[cfg(feature = "fault-points")]

@@ -220,25 +220,46 @@ impl Nft {
             });
             (ruleset, batches, standby, desired.settings.observe)
         };
-        let commit = |[fill, lead]: [Batch; 2], between| {
-            kernel.socket.commit(fill)?;
-            fault::point(between);
-            kernel.socket.commit(lead)
+        let stands_by = match standby {
+            None => !enforces || observe,
+            Some([fill, lead]) => {
+                let put = fault::refuse("nft-standby").and_then(|()| {
+                    kernel.socket.commit(fill)?;
+                    fault::point("nft-standby-filled");
+                    kernel.socket.commit(lead)
+                });
+                if let Err(error) = &put {
+                    tracing::warn!(
+                        "cannot make the table inet {} of nftables ({error}); banned and listed packets may pass while inet {} is made anew",
+                        other.0,
+                        self.table.0
+                    );
+                }
+                put.is_ok()
+            }
         };
-        if let Some(Err(error)) = standby.map(|batches| commit(batches, "nft-standby-filled")) {
-            tracing::warn!(
-                "cannot make the table inet {} of nftables ({error}); banned and listed packets may pass while inet {} is made anew",
-                other.0,
-                self.table.0
-            );
-        }
         fault::point("nft-standing-by");
-        let put = commit(batches, "nft-filled");
+        let [mut fill, mut lead] = batches;
+        if !stands_by {
+            // No table stands by for the moment between the two, in which none would
+            // enforce: of half a million packets of banned sources 394 and 940 passed
+            // in 20 changes, none of 1.6 million in 60 with one transaction. Listed ones
+            // may still pass in it, before their map is filled; in two all of them do.
+            fill.append(&lead);
+            lead = Batch::new();
+        }
+        let put = fault::refuse("nft-fill").and_then(|()| {
+            kernel.socket.commit(fill)?;
+            // The new table counts on from there, the one that stood by included.
+            (kernel.carried, kernel.counted) = (counted, Counted::new());
+            fault::point("nft-filled");
+            fault::refuse("nft-lead")?;
+            kernel.socket.commit(lead)
+        });
         fault::point("nft-before-standing-down");
         put.and_then(|()| {
             kernel.scopes = ruleset.scopes();
             kernel.ruleset = Some(ruleset);
-            (kernel.carried, kernel.counted) = (counted, Counted::new());
             kernel.suspended = clock::suspended();
             kernel.ingress.forget();
             kernel.ingress.observe = observe;

@@ -8,6 +8,8 @@ use std::io;
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
+/// Bytes of either.
+const CONTROL: usize = 20;
 /// linux/netlink.h
 pub(super) const REQUEST: u16 = 1;
 pub(super) const ACK: u16 = 4;
@@ -116,6 +118,14 @@ impl Batch {
             sequence: 0,
             transaction,
             family: INET,
+        }
+    }
+
+    /// Adds what another transaction has.
+    pub(super) fn append(&mut self, other: &Self) {
+        if !other.is_empty() {
+            self.last = self.bytes.len() + other.last - CONTROL;
+            self.bytes.extend(&other.bytes[CONTROL..]);
         }
     }
 
@@ -329,6 +339,36 @@ mod tests {
         assert_eq!(found.nested(3).number(2), Some(7));
         assert_eq!(found.nested(3).long(4), Some(9));
         assert_eq!(found.get(2), None);
+    }
+
+    #[test]
+    fn two_transactions_are_one() {
+        let of = |names: &[&str]| {
+            let mut batch = Batch::new();
+            for name in names {
+                batch.add(Kind::NewTable, |to| to.text(1, name));
+            }
+            batch
+        };
+        for (first, second) in [
+            (&["a", "b"][..], &["c"][..]),
+            (&["a", "b", "c"], &[]),
+            (&[], &["a", "b", "c"]),
+        ] {
+            let mut joined = of(first);
+            joined.append(&of(second));
+            // But for the sequence numbers, which nobody asks for.
+            let (joined, whole) = (joined.finish(), of(&["a", "b", "c"]).finish());
+            assert_eq!(joined.len(), whole.len());
+            let differ = joined.iter().zip(&whole).enumerate();
+            let differ = differ.filter(|(_, (a, b))| a != b);
+            let message = (whole.len() - 2 * CONTROL) / 3;
+            for (at, _) in differ {
+                let in_message = (at + message - CONTROL) % message;
+                let of_sequence = 8..12;
+                assert!(of_sequence.contains(&in_message), "byte {at}");
+            }
+        }
     }
 
     #[test]
