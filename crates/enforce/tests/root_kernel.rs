@@ -17,7 +17,7 @@ use weir_enforce::{
     calibration::{Advice, Calibration, HookCost, Measured, Prefer},
     kernel::{self, Hook, Kernel, KernelConfig},
 };
-use weir_kernel::{Generation, Geometry, generation::MAX_POLICIES, pins, run};
+use weir_kernel::{Generation, Geometry, Key, Placed, Slot, generation::MAX_POLICIES, pins, run};
 
 /// `XDP_DROP` of linux/bpf.h.
 const XDP_DROP: u32 = 1;
@@ -577,6 +577,156 @@ fn root_tables_grow_to_the_cap_and_not_beyond() {
     assert!(memory <= bound, "{memory} bytes, where {bound} hold all");
 }
 
+/// A reload that changes `observe` while larger tables are being loaded: they hold
+/// what it says.
+#[test]
+fn root_a_change_of_observe_reaches_the_tables_that_are_loading() {
+    let instance = Instance::new("observe", 1_000_000);
+    let backend = instance.open();
+    let watched = entry(9_999_998, Producer::Manual, 3600);
+    backend.insert(std::slice::from_ref(&watched)).unwrap();
+    let source = watched.subject.prefix().addr();
+    let mut first = 0;
+    for turn in 0..4 {
+        let observe = turn % 2 == 0;
+        let (growths, generation) = (backend.work().growths, backend.usage().generation);
+        let many = 10_000 << turn;
+        let bulk: Vec<_> = (first..first + many)
+            .map(|n| entry(2 * n, jail("a"), 3600))
+            .collect();
+        first += many;
+        std::thread::scope(|scope| {
+            let growing = scope.spawn(|| backend.insert(&bulk).map(|done| done.new));
+            while backend.work().growths == growths {
+                assert!(
+                    !growing.is_finished(),
+                    "turn {turn}: the tables did not grow"
+                );
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            let mut settings = instance.0.settings.clone();
+            settings.observe = observe;
+            backend.reconfigure(&settings).unwrap();
+            assert_eq!(growing.join().unwrap().unwrap(), many as usize);
+        });
+        assert!(backend.usage().generation > generation, "turn {turn}");
+        let dropped = is_dropped(&instance.pinned(), source, 22);
+        assert_eq!(dropped, !observe, "turn {turn}");
+    }
+}
+
+/// Larger tables that cannot be made the current ones, here because something has
+/// the name of that link: interfaces that ran their programs already run those of
+/// the current ones again.
+#[test]
+fn root_interfaces_go_back_to_the_tables_that_stay_current() {
+    if weir_kernel::probe::tcx_programs(1).is_none() {
+        eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
+        return;
+    }
+    let net = weir_lab::Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    let mut instance = Instance::new("back", 1_000_000);
+    instance.0.settings.interfaces = vec!["br0".into(), "br1".into()];
+    host.enter(|| {
+        for name in &instance.0.settings.interfaces {
+            let added = std::process::Command::new("ip")
+                .args(["link", "add", name, "up", "type", "bridge"])
+                .status();
+            assert!(added.unwrap().success());
+        }
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let programs = || ["br0", "br1"].map(programs_of);
+        let before = programs();
+        let pins = instance.0.pin_root.join(pins::escape(&instance.0.instance));
+        std::fs::create_dir(pins.join("current-new")).unwrap();
+        let bulk: Vec<_> = (0..10_000).map(|n| entry(2 * n, jail("a"), 3600)).collect();
+        let growths = backend.work().growths;
+        let _ = backend.insert(&bulk);
+        assert!(backend.work().growths > growths, "nothing was tried");
+        assert_eq!(backend.usage().generation, 1);
+        assert_eq!(programs(), before);
+        std::fs::remove_dir(pins.join("current-new")).unwrap();
+        let until = Instant::now() + Duration::from_secs(90);
+        while backend.usage().generation == 1 {
+            assert!(Instant::now() < until, "it never grows again");
+            let _ = backend.maintain();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let after = programs();
+        assert!(after != before && after[0] == after[1], "{after:?}");
+    })
+    .unwrap();
+}
+
+/// On tcx ingress.
+fn programs_of(interface: &str) -> Vec<(u32, String)> {
+    let index = weir_kernel::device::Device::find(interface).unwrap().index;
+    weir_kernel::probe::tcx_programs(index).unwrap()
+}
+
+/// Two writers find no room at once in tables that are as large as they may be: one
+/// has them made anew, and the other one is not told that they are full.
+#[test]
+fn root_tables_made_anew_have_room_for_every_writer() {
+    const MOST: usize = 8192;
+    let mut instance = Instance::new("anew", MOST);
+    instance.0.room = (MOST, MOST);
+    let backend = instance.open();
+    let first = entry(0, jail("a"), 3600);
+    backend.insert(std::slice::from_ref(&first)).unwrap();
+    // Some buckets full and the others empty, behind the backend's back.
+    let pinned = instance.pinned();
+    let table = &pinned.table;
+    let key = |n: u32| Key::of(subject(2 * n).prefix()).unwrap();
+    let like = table.get(key(0))[0];
+    let place = |n: u32| {
+        table.insert(Slot {
+            key: key(n),
+            ..like
+        })
+    };
+    for n in 1..100_000 {
+        place(n);
+    }
+    let geometry = table.geometry();
+    let (buckets, overflow) = (geometry.buckets64 as usize, geometry.overflow64 as usize);
+    let mut others = Vec::new();
+    table.for_each_in(buckets / 8..buckets, 0, &mut |slot| others.push(slot.key));
+    for key in others {
+        table.remove(key, |_| true);
+    }
+    let mut kept = 0;
+    table.for_each_in(0..buckets + overflow, 0, &mut |_| kept += 1);
+    assert!(kept > buckets / 8 && kept < MOST / 2, "{kept}");
+    let without_room = (200_000..400_000).filter(|n| {
+        let placed = place(*n);
+        if placed == Placed::New {
+            table.remove(key(*n), |_| true);
+        }
+        placed == Placed::NoRoom
+    });
+    let writers: Vec<u32> = without_room.take(2).collect();
+    assert_eq!(writers.len(), 2);
+    let together = std::sync::Barrier::new(writers.len());
+    std::thread::scope(|scope| {
+        for n in &writers {
+            let (backend, together) = (&backend, &together);
+            scope.spawn(move || {
+                let ban = entry(2 * n, jail("a"), 3600);
+                together.wait();
+                assert_eq!(backend.insert(&[ban]).unwrap().new, 1);
+            });
+        }
+    });
+    assert_eq!(backend.usage().generation, 2);
+    for n in writers {
+        let addr = subject(2 * n).prefix().addr();
+        assert_eq!(backend.entries_for(addr).unwrap().len(), 1, "{addr}");
+    }
+}
+
 #[test]
 fn root_scopes_are_lifted_one_by_one() {
     let instance = Instance::new("scopes", 1000);
@@ -779,10 +929,8 @@ fn root_a_refused_xdp_ends_on_tcx() {
     .unwrap();
 }
 
-/// On tcx ingress.
 fn programs_on(interface: &str) -> usize {
-    let index = weir_kernel::device::Device::find(interface).unwrap().index;
-    weir_kernel::probe::tcx_programs(index).unwrap().len()
+    programs_of(interface).len()
 }
 
 /// The packet path with answers cannot be loaded, here for want of descriptors:
