@@ -17,6 +17,7 @@ use weir_core::{Prefix, Subject, geo::Number};
 use super::{
     ListError,
     join::{Span, joined, joined_in_order, prefixes, shown, without},
+    json,
 };
 
 /// How the entries of a list are written.
@@ -684,38 +685,20 @@ impl Reader {
         Ok(())
     }
 
-    /// Texts in quotes. Whether it is JSON besides does not matter: a text with
-    /// an escape in it is no address.
+    /// Texts in quotes. Which of them are entries does not depend on where they
+    /// stand: a text with an escape in it is no address.
     fn json(&mut self, bytes: &[u8]) -> Result<(), ListError> {
-        let (mut at, mut line, mut counted) = (0, 1, 0);
+        let (mut line, mut counted) = (1, 0);
         let mut texts = 0;
-        while let Some(open) = memchr::memchr(b'"', &bytes[at..]) {
-            let from = at + open + 1;
-            let mut end = from;
-            loop {
-                match memchr::memchr2(b'"', b'\\', &bytes[end..]) {
-                    Some(found) if bytes[end + found] == b'\\' => {
-                        end = (end + found + 2).min(bytes.len());
-                    }
-                    Some(found) => {
-                        end += found;
-                        break;
-                    }
-                    None => {
-                        self.skipped
-                            .note(line, || "a text without an end".to_owned());
-                        return Ok(());
-                    }
-                }
-            }
+        json::texts(bytes, |from, text| {
             texts += 1;
-            if let Some(found) = entry(&bytes[from..end]) {
-                line += memchr::memchr_iter(b'\n', &bytes[counted..from]).count();
-                counted = from;
-                self.take(line, found, || clipped(&bytes[from..end]))?;
-            }
-            at = end + 1;
-        }
+            let Some(found) = entry(text) else {
+                return Ok(());
+            };
+            line += memchr::memchr_iter(b'\n', &bytes[counted..from]).count();
+            counted = from;
+            self.take(line, found, || clipped(text))
+        })?;
         if texts > 0 && self.entries == 0 {
             self.skipped.note(1, || clipped(bytes.trim_ascii_start()));
         }

@@ -8,6 +8,7 @@ pub mod crowdsec;
 pub mod fetch;
 pub mod grammar;
 mod join;
+mod json;
 
 pub use cache::{Cache, Kept};
 pub use crowdsec::Decisions;
@@ -81,6 +82,14 @@ pub enum ListError {
         line: usize,
         /// Its beginning.
         text: String,
+    },
+    /// JSON that ends early, or whose brackets do not fit.
+    #[error("it is damaged JSON: line {line}: {what}")]
+    Damaged {
+        /// Where that is.
+        line: usize,
+        /// What is there.
+        what: &'static str,
     },
     /// A hosts file.
     #[error(

@@ -199,6 +199,15 @@ fn what_is_no_list_is_refused_in_words() {
         (&prose, "line 1 is \"Dear user"),
         ("{\"error\": \"not found\"}", "no line of it is an address"),
         (
+            "[{\"ip\":\"198.51.100.7\"},{\"ip\":\"198.51.",
+            "damaged JSON: line 1: a text without an end",
+        ),
+        (
+            "[{\"ip\":\"198.51.100.7\"},\n",
+            "damaged JSON: line 2: the end before the last bracket",
+        ),
+        ("[[[[", "damaged JSON: line 1: the end before"),
+        (
             "127.0.0.1 localhost\n0.0.0.0 a.example b.example\n0.0.0.0 c.example\n",
             "hosts file: 4 names and no address",
         ),
