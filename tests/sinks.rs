@@ -723,13 +723,15 @@ fn alerts_reach_the_sinks_and_a_reload_changes_them() {
         )
     };
     let mut host = Plain::new();
-    host.configure(&section("one", &first));
+    // The rights to run watches are given up where there is none at the start.
+    let idle = "[watch.idle]\ncommand = [\"/bin/sleep\", \"1000\"]\n";
+    host.configure(&format!("{}{idle}", section("one", &first)));
     host.start();
     host.done(&["ban", "203.0.113.1"]);
     host.until("the first ban", |_| first.seen().len() == 1);
     let failing = "[watch.bad]\ncommand = [\"/bin/false\"]\n";
     host.configure(&format!(
-        "{}{}{failing}",
+        "{}{}{idle}{failing}",
         section("one", &first),
         section("two", &second)
     ));

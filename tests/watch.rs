@@ -4,13 +4,14 @@
 #[path = "common/plain.rs"]
 mod plain;
 
-use std::{fs, io::Write, path::Path};
+use std::{fs, io::Write, os::unix::fs::MetadataExt, path::Path};
 
 use plain::Plain;
 
 /// A watch whose command is this shell script; what its name says is in
-/// `NAME.sh`.
+/// `NAME.sh`. It is not root, and writes to `out`.
 fn watch(host: &Plain, name: &str, script: &str, keys: &str) -> String {
+    out(host);
     let file = host.write(&format!("{name}.sh"), script);
     format!(
         "[watch.{name}]\ncommand = [\"/bin/sh\", \"{}\"]\n{keys}\n",
@@ -18,8 +19,23 @@ fn watch(host: &Plain, name: &str, script: &str, keys: &str) -> String {
     )
 }
 
+/// The directory to which everybody may write.
+fn out(host: &Plain) {
+    let _ = fs::create_dir(host.path("out"));
+    mode(&host.path("out"), 0o777);
+    feed(host, "");
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
 /// A watch that prints what the test appends to `feed`.
-const FEED: &str = "touch {dir}/feed; exec tail -n +1 -f {dir}/feed";
+const FEED: &str = "exec tail -n +1 -f {dir}/feed";
 
 fn feed(host: &Plain, lines: &str) {
     let mut file = fs::File::options()
@@ -76,10 +92,10 @@ fn what_a_watch_prints_is_banned_and_explained() {
 fn hostile_lines_are_rejected_and_counted() {
     let mut host = Plain::new();
     let hostile = [
-        "192.0.2.66;touch {dir}/owned",
-        "$(touch {dir}/owned)",
-        "`touch {dir}/owned` 192.0.2.66",
-        "192.0.2.66|touch {dir}/owned",
+        "192.0.2.66;touch {dir}/out/owned",
+        "$(touch {dir}/out/owned)",
+        "`touch {dir}/out/owned` 192.0.2.66",
+        "192.0.2.66|touch {dir}/out/owned",
         "evil.example.org",
         "root from 192.0.2.66",
         "0.0.0.0/0",
@@ -91,7 +107,7 @@ fn hostile_lines_are_rejected_and_counted() {
     ];
     host.write(
         "lines",
-        &(hostile.join("\n") + "\n192.0.2.7 ;touch {dir}/owned\n"),
+        &(hostile.join("\n") + "\n192.0.2.7 ;touch {dir}/out/owned\n"),
     );
     host.configure(&watch(
         &host,
@@ -104,7 +120,7 @@ fn hostile_lines_are_rejected_and_counted() {
     assert_eq!(counted(&host, "mail", "rejected"), hostile.len() as u64);
     assert!(host.is_banned("192.0.2.7") && !host.is_banned("192.0.2.66"));
     assert_eq!(host.json(&["bans"])["total"], 1);
-    assert!(!host.path("owned").exists());
+    assert!(!host.path("out/owned").exists());
     let text = host.done(&["status"]);
     assert!(
         text.contains("12 rejected; last rejected: a line of more than 1024 bytes"),
@@ -179,16 +195,16 @@ fn a_command_that_ends_is_started_again_later_each_time() {
     host.configure(&watch(
         &host,
         "mail",
-        "date +%s%N >>{dir}/starts; echo 192.0.2.7; echo broken >&2; exit 3",
+        "date +%s%N >>{dir}/out/starts; echo 192.0.2.7; echo broken >&2; exit 3",
         "",
     ));
     host.start();
     host.until("three starts", |h| {
         // The daemon has counted it before it has written its line.
-        counted(h, "mail", "starts") >= 3 && h.read("starts").lines().count() >= 3
+        counted(h, "mail", "starts") >= 3 && h.read("out/starts").lines().count() >= 3
     });
     let starts: Vec<u64> = host
-        .read("starts")
+        .read("out/starts")
         .lines()
         .map(|line| line.parse().unwrap())
         .collect();
@@ -220,24 +236,24 @@ fn a_reload_ends_starts_and_leaves_alone() {
     let stays = watch(
         &host,
         "stays",
-        "echo $$ >{dir}/stays.pid; exec sleep 1000",
+        "echo $$ >{dir}/out/stays.pid; exec sleep 1000",
         "",
     );
     let goes = watch(
         &host,
         "goes",
-        "echo $$ >{dir}/goes.pid; exec sleep 1000",
+        "echo $$ >{dir}/out/goes.pid; exec sleep 1000",
         "",
     );
     let comes = watch(
         &host,
         "comes",
-        "echo $$ >{dir}/comes.pid; exec sleep 1000",
+        "echo $$ >{dir}/out/comes.pid; exec sleep 1000",
         "",
     );
     host.configure(&format!("{stays}{goes}"));
     host.start();
-    let pid = |h: &Plain, name: &str| h.read(&format!("{name}.pid"));
+    let pid = |h: &Plain, name: &str| h.read(&format!("out/{name}.pid"));
     host.until("both run", |h| {
         !pid(h, "stays").is_empty() && !pid(h, "goes").is_empty()
     });
@@ -264,13 +280,13 @@ fn nothing_of_a_watch_outlives_the_daemon() {
         host.configure(&watch(
             &host,
             "mail",
-            "trap '' TERM\necho $$ >{dir}/pids\n(echo hold; exec sleep 1000) &\necho $! >>{dir}/pids\n\
-             echo $PPID >>{dir}/pids; echo 192.0.2.7; while :; do sleep 1000; done",
+            "trap '' TERM\necho $$ >{dir}/out/pids\n(echo hold; exec sleep 1000) &\necho $! >>{dir}/out/pids\n\
+             echo $PPID >>{dir}/out/pids; echo 192.0.2.7; while :; do sleep 1000; done",
             "",
         ));
         host.start();
         host.until("the watch runs", |h| counted(h, "mail", "bans") == 1);
-        let pids = host.read("pids");
+        let pids = host.read("out/pids");
         let pids: Vec<_> = pids.lines().collect();
         assert!(
             pids.len() == 3 && pids.iter().all(|pid| alive(pid)),
@@ -290,21 +306,21 @@ fn a_command_has_no_environment_no_input_and_no_powers() {
     host.configure(&watch(
         &host,
         "mail",
-        "env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= -e ^OLDPWD= | sort >{dir}/env\n\
-         readlink /proc/self/fd/0 >{dir}/stdin\ncat /proc/self/status >{dir}/powers\n\
+        "env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= -e ^OLDPWD= | sort >{dir}/out/env\n\
+         readlink /proc/self/fd/0 >{dir}/out/stdin\ncat /proc/self/status >{dir}/out/powers\n\
          echo 192.0.2.7; exec sleep 1000",
         "",
     ));
     host.start();
     host.until("it runs", |h| counted(h, "mail", "bans") == 1);
-    let env = host.read("env");
+    let env = host.read("out/env");
     let keys: Vec<_> = env
         .lines()
         .map(|line| line.split('=').next().unwrap())
         .collect();
     assert_eq!(keys, ["LANG", "PATH", "WEIR_WATCH"], "{env}");
-    assert_eq!(host.read("stdin").trim(), "/dev/null");
-    let powers = host.read("powers");
+    assert_eq!(host.read("out/stdin").trim(), "/dev/null");
+    let powers = host.read("out/powers");
     let read = |key: &str| {
         let line = powers.lines().find_map(|line| line.strip_prefix(key));
         u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
@@ -314,6 +330,119 @@ fn a_command_has_no_environment_no_input_and_no_powers() {
     for set in ["CapPrm:", "CapEff:", "CapInh:", "CapAmb:"] {
         assert_eq!(read(set) & !CAP_DAC_READ_SEARCH, 0, "{set}");
     }
+}
+
+/// Issue 13: uid 0 without capabilities still owns root's files, and was let in
+/// at the control socket.
+#[test]
+fn root_a_watch_reads_all_and_is_not_root() {
+    let mut host = Plain::new();
+    if !is_root() {
+        println!("skipped root_a_watch_reads_all_and_is_not_root: needs root");
+        return;
+    }
+    for (name, rights) in [("victim", 0o644), ("secret", 0o600)] {
+        host.write(name, "as it was\n");
+        mode(&host.path(name), rights);
+    }
+    let script = format!(
+        "id -u >{{dir}}/out/id; id -G >>{{dir}}/out/id\n\
+         cat {{dir}}/secret >{{dir}}/out/read\n\
+         echo overwritten >{{dir}}/victim\n\
+         {} --config {{dir}}/weir.toml unban --all >{{dir}}/out/unban 2>&1\n\
+         echo told >/dev/stderr\n\
+         cat /proc/self/status >{{dir}}/out/powers; echo 192.0.2.7; exec sleep 1000",
+        env!("CARGO_BIN_EXE_weir")
+    );
+    host.configure(&watch(&host, "mail", &script, ""));
+    host.start();
+    host.done(&["ban", "203.0.113.9"]);
+    host.until("it has run", |h| h.is_banned("192.0.2.7"));
+    assert!(host.is_banned("203.0.113.9"), "{}", host.read("out/unban"));
+    assert_eq!(host.read("victim"), "as it was\n");
+    assert_eq!(host.read("out/read"), "as it was\n");
+    let about: Vec<_> = host
+        .read("out/id")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        about.len() == 2 && !about.contains(&"0".to_owned()),
+        "{about:?}"
+    );
+    let powers = host.read("out/powers");
+    let uid = &about[0];
+    assert!(
+        powers.contains(&format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n")),
+        "{powers}"
+    );
+    // Reading everything, and that only.
+    for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        assert!(
+            powers.contains(&format!("{set}:\t0000000000000004\n")),
+            "{powers}"
+        );
+    }
+    host.until("its complaint", |h| {
+        h.said().contains("watch mail says: told")
+    });
+}
+
+/// Without the rights to become somebody else it is an error, not root.
+#[test]
+fn root_a_watch_that_cannot_leave_root_does_not_run() {
+    if !is_root() {
+        println!("skipped root_a_watch_that_cannot_leave_root_does_not_run: needs root");
+        return;
+    }
+    for lacking in ["-setuid", "-setgid"] {
+        let output = std::process::Command::new("setpriv")
+            .args(["--bounding-set", lacking, env!("CARGO_BIN_EXE_weir")])
+            .args(["watch-child", "--", "/bin/echo", "it runs"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("cannot become user"), "{said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn what_only_root_may_run_is_named_by_check() {
+    let host = Plain::new();
+    let program = host.write("private.sh", "#!/bin/sh\n");
+    host.configure(&format!(
+        "[watch.mail]\ncommand = [\"{}\"]\n",
+        program.display()
+    ));
+    mode(&program, 0o700);
+    let (_, text) = host.ask(&["check"]);
+    let named = text.contains("private.sh: watches run as user") && text.contains("chmod o+x");
+    assert!(named || !is_root(), "{text}");
+    mode(&program, 0o711);
+    let (code, text) = host.ask(&["check"]);
+    assert!(code == Some(0) && !text.contains("chmod"), "{text}");
+}
+
+/// The rights to run watches are given up where there are none.
+#[test]
+fn root_the_first_watch_wants_a_restart() {
+    if !is_root() {
+        println!("skipped root_the_first_watch_wants_a_restart: needs root");
+        return;
+    }
+    let mut host = Plain::started("");
+    host.configure(&watch(&host, "mail", "echo 192.0.2.7; exec sleep 1000", ""));
+    let (code, text) = host.ask(&["reload"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        text.contains("watches from none") && text.contains("needs a restart"),
+        "{text}"
+    );
+    host.end("TERM");
+    host.start();
+    host.until("it runs", |h| h.is_banned("192.0.2.7"));
 }
 
 #[test]
@@ -336,6 +465,7 @@ fn what_it_complains_of_is_escaped_and_bounded() {
 #[test]
 fn a_program_is_judged_each_time_before_it_runs() {
     let mut host = Plain::new();
+    out(&host);
     let program = host.path("late.sh");
     let mode = |mode: u32| {
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -348,21 +478,24 @@ fn a_program_is_judged_each_time_before_it_runs() {
     host.until("it is missed", |h| h.alerts().contains("late.sh"));
     host.write(
         "late.sh",
-        "#!/bin/sh\ntouch {dir}/ran\necho 203.0.113.7\nexec sleep 1000\n",
+        "#!/bin/sh\ntouch {dir}/out/ran\necho 203.0.113.7\nexec sleep 1000\n",
     );
     mode(0o757);
     host.until("it is refused", |h| {
         h.alerts()
             .contains("late.sh can be written to by others, and root would run it")
     });
-    assert!(!host.path("ran").exists(), "a stranger's program has run");
+    assert!(
+        !host.path("out/ran").exists(),
+        "a stranger's program has run"
+    );
     mode(0o755);
     host.until("it runs", |h| h.is_banned("203.0.113.7"));
-    assert!(host.path("ran").exists());
+    assert!(host.path("out/ran").exists());
     // Changed under the daemon's eyes, and ended: not again.
     mode(0o757);
     let pid = host.status_of("watches", "mail")["pid"].to_string();
-    fs::remove_file(host.path("ran")).unwrap();
+    fs::remove_file(host.path("out/ran")).unwrap();
     assert!(
         std::process::Command::new("kill")
             .args(["-s", "KILL", &pid])
@@ -373,13 +506,13 @@ fn a_program_is_judged_each_time_before_it_runs() {
     host.until("it is refused again", |h| {
         h.alerts().contains("can be written to by others")
     });
-    assert!(!host.path("ran").exists());
+    assert!(!host.path("out/ran").exists());
 }
 
 #[test]
 fn a_script_that_others_can_change_is_refused_as_its_program_is() {
     let host = Plain::new();
-    let script = host.write("loose.sh", "touch {dir}/ran\n");
+    let script = host.write("loose.sh", "touch {dir}/out/ran\n");
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o646)).unwrap();
     host.configure(&format!(
         "[watch.mail]\ncommand = [\"/bin/sh\", \"{}\"]\n",

@@ -155,9 +155,24 @@ pub fn may_run_iptables() -> bool {
     caps::has_cap(None, CapSet::Permitted, FOR_IPTABLES).unwrap_or(false)
 }
 
+/// Kept as well when watches are configured: what they run has a user of its own,
+/// and ending that takes the last.
+const FOR_WATCHES: [Capability; 3] = [
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    Capability::CAP_KILL,
+];
+
+/// Can what a watch runs be run, and ended, as another user? Who is not root
+/// runs it as himself.
+pub fn may_run_watches() -> bool {
+    let has = |capability| caps::has_cap(None, CapSet::Permitted, capability).unwrap_or(false);
+    !rustix::process::geteuid().is_root() || FOR_WATCHES.into_iter().all(has)
+}
+
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
-pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
+pub fn drop_privileges(iptables: bool, watches: bool) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
     let all = rustix::process::Rlimit {
@@ -165,8 +180,9 @@ pub fn drop_privileges(iptables: bool) -> Result<(), caps::errors::CapsError> {
         maximum: None,
     };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, all);
-    let more = iptables.then_some(FOR_IPTABLES);
-    let keep: CapsHashSet = KEPT.into_iter().chain(more).collect();
+    let mut keep: CapsHashSet = KEPT.into_iter().collect();
+    keep.extend(iptables.then_some(FOR_IPTABLES));
+    keep.extend(FOR_WATCHES.into_iter().filter(|_| watches));
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {

@@ -113,6 +113,11 @@ impl Reloader {
         if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
             restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
         }
+        if old.watches.is_empty() && !new.watches.is_empty() && !instance::may_run_watches() {
+            restart.push(
+                "watches from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
+            );
+        }
         if !restart.is_empty() {
             return Err(refuse(format!(
                 "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",

@@ -129,7 +129,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Also to take away what an earlier daemon left there.
     let iptables = config.enforcement.backend == Choice::Ipset
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
-    instance::drop_privileges(iptables)?;
+    instance::drop_privileges(iptables, !config.watches.is_empty())?;
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {

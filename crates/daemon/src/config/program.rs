@@ -16,6 +16,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use crate::watch::user::{WatchUser, watch_user};
+
 /// Why a command is not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -93,10 +95,16 @@ impl Reader {
 /// Judges the program of a command, and those of its arguments that are
 /// programs or scripts.
 pub(crate) fn judge(command: &[String]) -> Result<(), Fault> {
+    let user = watch_user().map_err(|error| Fault::Missing(error.to_string()))?;
+    judge_for(command, user.as_ref())
+}
+
+/// The same, given whom it is to run as.
+fn judge_for(command: &[String], user: Option<&WatchUser>) -> Result<(), Fault> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Fault::Missing("no command".to_owned()));
     };
-    let file = runnable(Path::new(program), 0)?;
+    let file = runnable(Path::new(program), user, 0)?;
     let mut reader = match Reader::of(Path::new(program)) {
         Reader::Program => Reader::of(&file),
         reader => reader,
@@ -115,6 +123,7 @@ pub(crate) fn judge(command: &[String]) -> Result<(), Fault> {
         } else if fs::metadata(&path).is_ok_and(|about| about.is_file()) {
             let interpreted = matches!(reader, Reader::Interpreter { .. });
             let found = match interpreted || is_program(&path) {
+                true if reader == Reader::Launcher && !option => runnable(&path, user, 0)?,
                 true => safe(&path)?,
                 false => path,
             };
@@ -146,19 +155,28 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// A program and, if it is a script, whoever interprets it.
-fn runnable(program: &Path, depth: usize) -> Result<PathBuf, Fault> {
+fn runnable(program: &Path, user: Option<&WatchUser>, depth: usize) -> Result<PathBuf, Fault> {
     let file = safe(program)?;
     let about = fs::metadata(&file).map_err(|e| missing(program, &e))?;
     if !about.is_file() || about.mode() & 0o111 == 0 {
         let why = "not a program that can be run";
         return Err(Fault::Missing(format!("{}: {why}", program.display())));
     }
+    if let Some(user) = user
+        && !user.may_execute(about.uid(), about.gid(), about.mode())
+    {
+        let mode = about.mode() & 0o7777;
+        return Err(Fault::Missing(format!(
+            "{}: watches run as {user}, whom its mode {mode:04o} does not let run it: chmod o+x {0}",
+            program.display()
+        )));
+    }
     if let Some(interpreter) = first_line(&file) {
         if depth == MAX_DEPTH {
             let why = "scripts that interpret one another";
             return Err(Fault::Missing(format!("{}: {why}", program.display())));
         }
-        runnable(&interpreter, depth + 1)?;
+        runnable(&interpreter, user, depth + 1)?;
     }
     Ok(file)
 }
@@ -273,7 +291,37 @@ mod tests {
 
     fn said(command: &[&str]) -> String {
         let command: Vec<_> = command.iter().map(|word| (*word).to_owned()).collect();
-        judge(&command).map_or_else(|fault| fault.to_string(), |()| String::new())
+        let user = WatchUser::nobody();
+        judge_for(&command, Some(&user)).map_or_else(|fault| fault.to_string(), |()| String::new())
+    }
+
+    /// Issue 13: watches are not root, and reading all does not run all.
+    #[test]
+    fn what_only_root_may_run_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let private = file(dir.path(), "private", "#!/bin/sh\n", 0o700);
+        let by_private = file(dir.path(), "by", &format!("#!{private}\n"), 0o755);
+        let words = format!(
+            "private: watches run as user nobody (65534), whom its mode 0700 does not let run it: chmod o+x {private}"
+        );
+        for command in [
+            &[&private[..]][..],
+            &[&by_private],
+            &["/usr/bin/env", "A=1", &private],
+        ] {
+            assert!(
+                said(command).ends_with(&words),
+                "{command:?}: {}",
+                said(command)
+            );
+        }
+        // It reads every script, and runs what is not root's alone.
+        assert_eq!(said(&["/bin/sh", &private]), "");
+        file(dir.path(), "private", "#!/bin/sh\n", 0o711);
+        assert_eq!(said(&[&private]), "");
+        let nobody = WatchUser::nobody();
+        assert!(nobody.may_execute(65_534, 0, 0o700) && nobody.may_execute(0, 65_534, 0o710));
+        assert!(!nobody.may_execute(0, 65_534, 0o701) && !nobody.may_execute(65_534, 0, 0o677));
     }
 
     #[test]

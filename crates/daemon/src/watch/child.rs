@@ -1,8 +1,8 @@
 //! The process of a watch. The daemon starts a supervisor (this program again,
 //! [`supervise`]) that leads a process group of its own, and the supervisor
 //! starts the command: with no environment but `PATH`, `LANG` and `WEIR_WATCH`,
-//! nothing to read, and of root's powers only that of reading any file. The
-//! supervisor's standard input is a pipe that nobody writes to: when it ends,
+//! nothing to read, as a user of its own, and of root's powers only that of
+//! reading any file. The supervisor's standard input is a pipe that nobody writes to: when it ends,
 //! because the daemon closed it or died in any way, the group is ended. A death
 //! signal would reach the first process only, and setting one for another needs
 //! code between fork and exec.
@@ -25,7 +25,8 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
 };
 
-use crate::config::program;
+use super::user::watch_user;
+use crate::{config::program, instance};
 
 /// The hidden verb that runs [`supervise`].
 pub const VERB: &str = "watch-child";
@@ -45,8 +46,13 @@ impl Group {
     /// now: what the configuration's check found safe or missing may be another
     /// file since.
     pub(super) fn start(name: &str, command: &[String]) -> io::Result<Self> {
-        program::judge(command)
-            .map_err(|fault| io::Error::new(io::ErrorKind::PermissionDenied, fault.to_string()))?;
+        let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
+        program::judge(command).map_err(|fault| refused(fault.to_string()))?;
+        if !instance::may_run_watches() {
+            return Err(refused(
+                "the daemon may not run it as another user than root: it needs CAP_SETUID, CAP_SETGID and CAP_KILL (the unit's CapabilityBoundingSet=)".to_owned(),
+            ));
+        }
         // By this link even when an upgrade has replaced the file.
         let supervisor = Command::new("/proc/self/exe")
             .arg0("weir")
@@ -172,7 +178,7 @@ pub fn supervise(command: &[OsString]) -> io::Result<u8> {
         signal_hook::consts::SIGTERM,
         Arc::new(AtomicBool::new(false)),
     )?;
-    keep_reading_only();
+    keep_reading_only()?;
     let Some((program, arguments)) = command.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
     };
@@ -220,18 +226,31 @@ fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// A watch reads logs, which is all that it needs root for. `no_new_privs`,
-/// which the daemon has set, keeps exec from giving the rest back.
-fn keep_reading_only() {
-    let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let mut keep = CapsHashSet::new();
-    if permitted.contains(&Capability::CAP_DAC_READ_SEARCH) {
-        keep.insert(Capability::CAP_DAC_READ_SEARCH);
+/// A watch reads logs, which is all that it needs root for: the rest goes, root's
+/// user too, in this process and so in whatever it starts. `no_new_privs` keeps
+/// exec from giving anything back.
+fn keep_reading_only() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    let user = watch_user()?;
+    // A command may open its own output anew (`>/dev/stderr`): the pipes are root's.
+    let open_to_others = rustix::fs::Mode::from_raw_mode(0o622);
+    let _ = rustix::fs::fchmod(io::stdout(), open_to_others);
+    let _ = rustix::fs::fchmod(io::stderr(), open_to_others);
+    let permitted = caps::read(None, CapSet::Permitted).map_err(io::Error::other)?;
+    let reading = CapsHashSet::from([Capability::CAP_DAC_READ_SEARCH]);
+    let keep: CapsHashSet = permitted.intersection(&reading).copied().collect();
+    if let Some(user) = user {
+        rustix::thread::set_keep_capabilities(true)?;
+        user.become_it()?;
+        rustix::thread::set_keep_capabilities(false)?;
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     }
-    let _ = rustix::thread::set_no_new_privs(true);
-    for set in [CapSet::Effective, CapSet::Permitted] {
-        if let Err(error) = caps::set(None, set, &keep) {
-            eprintln!("cannot give up capabilities: {error}");
-        }
+    let sets = [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable];
+    // By the ambient set the command has it as well.
+    for set in sets.into_iter().chain([CapSet::Ambient]) {
+        caps::set(None, set, &keep).map_err(|error| {
+            io::Error::other(format!("cannot give up capabilities ({set:?}): {error}"))
+        })?;
     }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 
 pub mod child;
 pub mod line;
+pub(crate) mod user;
 
 use std::{
     collections::BTreeMap,
