@@ -382,12 +382,12 @@ fn rsyslog_fills_a_ring_as_the_guide_says() {
     let guide = include_str!("../docs/guide.md");
     let (_, recipe) = guide.split_once("```rsyslog\n").unwrap();
     let (recipe, _) = recipe.split_once("```").unwrap();
-    for place in ["/usr/sbin/weir", "/dev/shm/weir/sshd"] {
+    for place in ["/usr/sbin/weir", "/run/weir-ring/sshd"] {
         assert!(recipe.contains(place), "{recipe}");
     }
     let recipe = recipe
         .replace("/usr/sbin/weir", WEIR)
-        .replace("/dev/shm/weir/sshd", ring_dir.to_str().unwrap());
+        .replace("/run/weir-ring/sshd", ring_dir.to_str().unwrap());
     let config = dir.path().join("rsyslog.conf");
     let input = format!(
         "module(load=\"imuxsock\" SysSock.Use=\"off\")\ninput(type=\"imuxsock\" Socket=\"{}\")\n",

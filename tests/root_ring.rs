@@ -5,9 +5,9 @@
 mod common;
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Write,
-    os::unix::fs::{FileExt, chown},
+    os::unix::fs::{FileExt, PermissionsExt, chown},
     path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -303,16 +303,35 @@ fn root_a_strangers_directory_is_read_only_if_allowed() {
     chown(ring.path(), Some(STRANGER), None).unwrap();
     let weir = Weir::start(&site.host, &ring.config(""));
     write(&mut writer, ATTACKER[0], 3);
-    alert(
-        &weir,
-        &ring.path().join("."),
-        "the directory belongs to user 54321",
-    );
+    alert(&weir, &ring.path().join("."), "belongs to user 54321");
     assert_eq!(counted(&weir, ATTACKER[0]), 0);
     weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
     weir.ask(&["reload"]).done();
     write(&mut writer, OTHER[0], 3);
     site.drops_soon(OTHER[0]);
+}
+
+/// Issue 13: on a way that others can change, they say which directory it is.
+#[test]
+fn root_a_ring_that_others_can_exchange_is_told_and_not_read() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let _server = site.server();
+    let ring = Ring::new();
+    let mut writer = ring.writer("ours");
+    let above = ring.0.path();
+    let mode = |mode: u32| {
+        fs::set_permissions(above, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o777);
+    let weir = Weir::start(&site.host, &ring.config(""));
+    write(&mut writer, ATTACKER[0], 3);
+    alert(&weir, &ring.path().join("."), "can be written to by others");
+    assert_eq!(counted(&weir, ATTACKER[0]), 0);
+    mode(0o755);
+    site.drops_soon(ATTACKER[0]);
 }
 
 /// Printed, not asserted: a busy machine says nothing about weir.

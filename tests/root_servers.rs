@@ -44,7 +44,7 @@ struct Recipe {
 }
 
 /// A server's files and rings, which go with this value, in place of those
-/// below /var/log and /dev/shm/weir.
+/// below /var/log and /run/weir-ring.
 struct Place {
     files: TempDir,
     rings: TempDir,
@@ -76,11 +76,11 @@ impl Place {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The recipe whose ring is `/dev/shm/weir/NAME`, with our places.
+    /// The recipe whose ring is `/run/weir-ring/NAME`, with our places.
     fn recipe(&self, name: &str) -> Recipe {
         let guide = include_str!("../docs/guide.md");
         let (_, after) = guide.split_once("without changing them**").unwrap();
-        let place = format!("/dev/shm/weir/{name}");
+        let place = format!("/run/weir-ring/{name}");
         let block = |language: &str| {
             let fence = format!("```{language}\n");
             let mut blocks = after.split(&fence).skip(1);
@@ -92,7 +92,7 @@ impl Place {
             found
                 .unwrap_or_else(|| panic!("no {language} in the guide with {place}"))
                 .replace("/var/log/", &dir(self.files.path()))
-                .replace("/dev/shm/weir/", &dir(self.rings.path()))
+                .replace("/run/weir-ring/", &dir(self.rings.path()))
         };
         Recipe {
             unit: block("ini"),

@@ -172,6 +172,7 @@ fn from_ring(text: &str, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Resu
         reader: "bench".into(),
         owner: None,
         workers: 1,
+        max_memory: 1 << 30,
     });
     let mut source = Source::Ring(ring.source(0)?);
     thread::scope(|scope| {

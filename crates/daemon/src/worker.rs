@@ -172,6 +172,7 @@ impl Group {
                     reader: format!("weir:{instance}"),
                     owner: choice.owner,
                     workers: choice.workers,
+                    max_memory: choice.max_mib << 20,
                 });
                 let part = |index| {
                     let ring = ring.clone();

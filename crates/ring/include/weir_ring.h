@@ -1,7 +1,7 @@
 /* weir_ring: hands a server's log records to any number of readers through
  * shared memory, without a system call.
  *
- * A segment is a file in memory (under /dev/shm, or a memfd) with ONE writer
+ * A segment is a file in memory (on a tmpfs, or a memfd) with ONE writer
  * and up to 64 readers that come and go. Give each writing thread a segment
  * of its own in one directory; readers open the directory as a set.
  *

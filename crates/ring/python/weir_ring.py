@@ -5,14 +5,14 @@ PYTHONPATH. One segment has one writer and up to 64 readers:
 
     import weir_ring
 
-    with weir_ring.Writer("/dev/shm/weir/shop/worker-0") as writer:
+    with weir_ring.Writer("/run/weir-ring/shop/worker-0") as writer:
         writer.write("192.0.2.7 GET /wp-login.php 403")
 
-    with weir_ring.Reader("/dev/shm/weir/shop/worker-0") as reader:
+    with weir_ring.Reader("/run/weir-ring/shop/worker-0") as reader:
         for record in reader.follow(timeout=1.0):
             print(record.time, record.payload, record.lost)
 
-    with weir_ring.Set("/dev/shm/weir/shop") as ring:
+    with weir_ring.Set("/run/weir-ring/shop") as ring:
         for segment, record in ring.follow(timeout=1.0):
             ...
 

@@ -1,7 +1,7 @@
 //! Hands a server's log records to any number of readers through shared
 //! memory, without a system call.
 //!
-//! Each writing thread has a segment of its own: a file under `/dev/shm`, or
+//! Each writing thread has a segment of its own: a file on a tmpfs, or
 //! a memfd, with one [`Writer`] and up to 64 [`Reader`]s that come and go.
 //! A [`Set`] reads all the segments of a directory, with as many threads as
 //! there are [`Worker`]s. What to do with a full ring is the writer's choice
@@ -44,6 +44,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("weir-ring needs 64-bit Linux");
 
+mod ancestors;
 mod error;
 #[cfg(feature = "capi")]
 #[doc(hidden)]
@@ -61,6 +62,7 @@ mod sys;
 mod wake;
 mod writer;
 
+pub use ancestors::check_directory;
 pub use error::{Error, ErrorKind, Result};
 pub use guard::set_enabled as set_sigbus_guard;
 pub use inspect::{Attached, Inspection, inspect};

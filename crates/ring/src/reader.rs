@@ -37,6 +37,7 @@ pub struct ReaderOptions {
     pub(crate) start: Start,
     pub(crate) owner: Owner,
     pub(crate) batch: usize,
+    pub(crate) max_mapped: u64,
 }
 
 impl Default for ReaderOptions {
@@ -45,6 +46,7 @@ impl Default for ReaderOptions {
             start: Start::Oldest,
             owner: Owner::Trusted,
             batch: 16384,
+            max_mapped: 1 << 30,
         }
     }
 }
@@ -64,6 +66,14 @@ impl ReaderOptions {
     /// Whose segments to open.
     pub fn owner(mut self, owner: Owner) -> ReaderOptions {
         self.owner = owner;
+        self
+    }
+
+    /// Bytes that the segments of a [`Set`](crate::Set) may take together, 1 GiB
+    /// unless said otherwise; segments beyond that are not read, and counted.
+    /// Their pages may be charged to whoever maps them.
+    pub fn max_mapped(mut self, bytes: u64) -> ReaderOptions {
+        self.max_mapped = bytes;
         self
     }
 
@@ -106,9 +116,13 @@ pub struct Reader {
 impl Reader {
     /// Attaches to the segment `path`.
     pub fn open(path: impl AsRef<Path>, options: &ReaderOptions) -> Result<Reader> {
-        let path = path.as_ref();
+        Reader::open_within(path.as_ref(), options, u64::MAX)
+    }
+
+    /// The same, if its file is at most `room` bytes long.
+    pub(crate) fn open_within(path: &Path, options: &ReaderOptions, room: u64) -> Result<Reader> {
         let file = segment::open(path, options.owner)?;
-        Reader::attach(file, options).map_err(|error| error.at(path))
+        Reader::attach(file, options, room).map_err(|error| error.at(path))
     }
 
     /// Attaches to a segment that was handed over as an open file. Whose it
@@ -118,11 +132,11 @@ impl Reader {
         // A description of our own: with the writer's, locks would be shared.
         let file = sys::reopen(&file)
             .map_err(|error| Error::system("cannot reopen the segment", error))?;
-        Reader::attach(file, options)
+        Reader::attach(file, options, u64::MAX)
     }
 
-    fn attach(file: std::fs::File, options: &ReaderOptions) -> Result<Reader> {
-        let segment = Segment::map(file)?;
+    fn attach(file: std::fs::File, options: &ReaderOptions, room: u64) -> Result<Reader> {
+        let segment = Segment::map(file, room)?;
         let header = *segment.header();
         let (slot, from) = claim(&segment, options.start)?;
         let id = match options.start {
@@ -374,6 +388,11 @@ impl Reader {
     /// Which of the 64 slots it occupies.
     pub fn slot(&self) -> usize {
         self.slot
+    }
+
+    /// The length of its file.
+    pub(crate) fn file_size(&self) -> u64 {
+        self.segment.header().file_size()
     }
 }
 

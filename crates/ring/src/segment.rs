@@ -34,6 +34,9 @@ unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
+/// What `stat` counts a file's room in.
+const BLOCK: u64 = 512;
+
 /// The byte whose lock says that a writer is attached.
 pub(crate) const WRITER_LOCK: u64 = std::mem::offset_of!(Control, writer) as u64;
 
@@ -283,6 +286,18 @@ fn too_short(length: u64) -> Error {
     )
 }
 
+/// A writer allocates every page that it maps (`format`). Where they are
+/// missing, mapping the file would make them, of this process's memory.
+fn all_allocated(allocated: u64, needed: u64) -> Result<()> {
+    if allocated >= needed {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Truncated,
+        format!("{allocated} of its {needed} bytes are allocated, a writer allocates them all"),
+    ))
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the reservation is ours and nothing refers to it any more.
@@ -291,17 +306,25 @@ impl Drop for Map {
 }
 
 impl Segment {
-    /// Maps a file after checking its header.
-    pub(crate) fn map(file: File) -> Result<Segment> {
-        let size = |file: &File| {
+    /// Maps a file of at most `room` bytes after checking its header.
+    pub(crate) fn map(file: File, room: u64) -> Result<Segment> {
+        let examine = |file: &File| {
             file.metadata()
-                .map(|meta| meta.len())
                 .map_err(|error| Error::system("cannot examine the segment", error))
         };
-        let length = size(&file)?;
+        let about = examine(&file)?;
+        let length = about.len();
         if length < CONTROL_BYTES as u64 {
             return Err(too_short(length));
         }
+        if length > room {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("file of {length} bytes, {room} are allowed"),
+            ));
+        }
+        let allocated = about.blocks().saturating_mul(BLOCK);
+        all_allocated(allocated, CONTROL_BYTES as u64)?;
         let header = {
             let map = Map::of(&file, None)?;
             // Cut between here and there: the guard holds.
@@ -309,13 +332,14 @@ impl Segment {
             map.load_header()
         };
         let policy = header.check(length)?;
+        all_allocated(allocated, CONTROL_BYTES as u64 + header.data_size)?;
         let map = Map::of(&file, Some(&header))?;
         let guard = if sys::is_sealed(&file) {
             Guard::none()
         } else {
             Guard::new(map.base.as_ptr() as usize, map.length)?
         };
-        if map.load_header() != header || size(&file)? != length {
+        if map.load_header() != header || examine(&file)?.len() != length {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 "changes while it is being opened",

@@ -2,29 +2,38 @@
 //! read round robin by any number of worker threads, each with a share of
 //! its own and, if wanted, of the others' while it has nothing to do.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
+use crate::ancestors::check_directory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::{Batch, Reader, ReaderOptions};
 use crate::{sys, wake};
 
-/// Segments of one set; more files are left alone.
+/// Segments of one set; more are not read, and counted.
 const SEGMENTS: usize = 1024;
+/// Files of the directory that are looked at.
+const FILES: usize = 4 * SEGMENTS;
 /// How often the directory is looked at.
 const LOOK_EVERY: u64 = 100_000_000;
+/// How often a file that could not be opened is tried again.
+const RETRY_EVERY: u64 = 1_000_000_000;
 /// How long a worker sleeps while another one has a segment of its own.
 const HELD: Duration = Duration::from_millis(1);
 
 struct Source {
     name: String,
-    file: (u64, u64),
+    /// The number of its file (inode).
+    file: u64,
+    /// The length of its file.
+    size: u64,
     reader: Mutex<Reader>,
     /// As of the last turn: who asks need not wait for the reader, which a
     /// sleeping worker holds.
@@ -33,7 +42,8 @@ struct Source {
     bad: OnceLock<String>,
 }
 
-/// A file in the directory that is there and is not read.
+/// A file in the directory that is there and is not read, or the directory
+/// itself, `.`, or [`Trouble::LIMIT`] of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// Its name in the directory.
@@ -42,6 +52,26 @@ pub struct Trouble {
     pub why: String,
     /// Found while it was read, not when it was opened.
     pub bad: bool,
+}
+
+impl Trouble {
+    /// The name under which a limit is told that leaves files unread.
+    pub const LIMIT: &str = "limit";
+}
+
+/// What is there, is not read, and may be so later.
+#[derive(Default)]
+struct Waiting {
+    /// Why nothing of the directory is read.
+    directory: Option<String>,
+    /// Files that could not be opened when they were last tried, by number.
+    files: HashMap<u64, Trouble>,
+    /// When they were.
+    tried: u64,
+    /// Files beyond what a set reads.
+    unread: usize,
+    /// Which limit that is.
+    limit: String,
 }
 
 /// The segments of a directory.
@@ -53,12 +83,10 @@ pub struct Set {
     /// Counts changes of `sources`.
     generation: AtomicUsize,
     looked: AtomicU64,
-    /// Files that could not be opened as segments, by identity: each counts
+    /// Files that could not be opened as segments, by number: each counts
     /// once.
-    refused: Mutex<Vec<((u64, u64), Trouble)>>,
-    /// Files that could not be opened when they were last tried, and are
-    /// tried again.
-    waiting: Mutex<Vec<Trouble>>,
+    refused: Mutex<HashMap<u64, Trouble>>,
+    waiting: Mutex<Waiting>,
     bad: AtomicU64,
     /// Losses of segments that are gone.
     lost_before: AtomicU64,
@@ -74,6 +102,9 @@ pub struct Statistics {
     pub bad: u64,
     /// Files in the directory that are not segments, or of a stranger.
     pub refused: usize,
+    /// Files beyond [`ReaderOptions::max_mapped`] or the number of segments that
+    /// a set reads.
+    pub unread: usize,
     /// Records lost, over all segments.
     pub lost: u64,
     /// What they took, or would have taken; see [`Reader::lost_bytes`].
@@ -90,8 +121,8 @@ impl Set {
             sources: RwLock::new(Vec::new()),
             generation: AtomicUsize::new(0),
             looked: AtomicU64::new(0),
-            refused: Mutex::new(Vec::new()),
-            waiting: Mutex::new(Vec::new()),
+            refused: Mutex::default(),
+            waiting: Mutex::default(),
             bad: AtomicU64::new(0),
             lost_before: AtomicU64::new(0),
             lost_bytes_before: AtomicU64::new(0),
@@ -128,102 +159,152 @@ impl Set {
     /// Looks for new, replaced and removed segments. Workers do it by
     /// themselves ten times a second.
     pub fn rescan(&self) -> Result<()> {
-        self.looked.store(sys::coarse_interval(), Relaxed);
+        let now = sys::coarse_interval();
+        self.looked.store(now, Relaxed);
         // Whoever owns the directory says what is in it: removes segments, puts
-        // others of the same owner in their place.
-        let owner = fs::metadata(&self.directory).map(|meta| self.options.owner.check(meta.uid()));
-        if let Ok(Err(stranger)) = owner {
-            *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = vec![Trouble {
-                name: ".".into(),
-                why: format!("the directory {stranger}"),
-                bad: false,
-            }];
-            return Ok(());
-        }
-        let mut found = Vec::new();
-        match fs::read_dir(&self.directory) {
-            Ok(entries) => {
-                for entry in entries.flatten() {
-                    let name = entry.file_name().to_string_lossy().into_owned();
-                    if let Ok(meta) = entry.metadata()
-                        && meta.is_file()
-                        && !name.starts_with('.')
-                    {
-                        found.push((name, (meta.dev(), meta.ino())));
-                    }
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        // others of the same owner in their place. Whoever can write on the way
+        // there says which directory it is.
+        match check_directory(&self.directory, self.options.owner) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
-                let what = format!("cannot list {}", self.directory.display());
-                return Err(Error::system(what, error));
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                *waiting = Waiting::default();
+                waiting.directory = Some(format!("the directory {error}"));
+                return Ok(());
             }
+            Ok(()) => {}
         }
-        found.sort();
-        self.drop_the_gone(&found);
+        let (found, whole) = self.files()?;
+        if whole {
+            self.drop_the_gone(&found);
+        }
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut waiting = Vec::new();
-        refused.retain(|(file, _)| found.iter().any(|(_, known)| known == file));
+        let present: HashSet<u64> = found.values().copied().collect();
+        refused.retain(|file, _| present.contains(file));
+        let before =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let retry = now.wrapping_sub(before.tried) >= RETRY_EVERY;
+        let mut waiting = Waiting {
+            tried: if retry { now } else { before.tried },
+            ..Waiting::default()
+        };
+        if !whole {
+            waiting.unread = 1;
+            waiting.limit = format!("more than {FILES} files, the others are not looked at");
+        }
+        let mut known = HashSet::new();
+        let (mut segments, mut mapped) = (0, 0);
+        for source in self.list().into_iter().flatten() {
+            segments += 1;
+            mapped += source.size;
+            known.insert(source.name.clone());
+        }
         for (name, file) in found {
-            if refused.iter().any(|(known, _)| *known == file) || self.knows(&name) {
+            if refused.contains_key(&file) || known.contains(&name) {
                 continue;
             }
-            match Reader::open(self.directory.join(&name), &self.options) {
-                Ok(reader) => self.add(Source {
-                    name,
-                    file,
-                    reader: Mutex::new(reader),
-                    lost: AtomicU64::new(0),
-                    lost_bytes: AtomicU64::new(0),
-                    bad: OnceLock::new(),
-                }),
-                Err(error) => {
-                    let trouble = Trouble {
-                        name,
-                        why: error.to_string(),
-                        bad: false,
-                    };
-                    match error.kind() {
-                        ErrorKind::NotFound => {}
-                        // Out of slots or memory, or not permitted: worth
-                        // another look.
-                        ErrorKind::NoSlot
-                        | ErrorKind::NoSpace
-                        | ErrorKind::ReaderActive
-                        | ErrorKind::System => waiting.push(trouble),
-                        _ => refused.push((file, trouble)),
-                    }
+            if let Some(trouble) = before.files.get(&file).filter(|_| !retry) {
+                waiting.files.insert(file, trouble.clone());
+                continue;
+            }
+            let path = self.directory.join(&name);
+            let room = self.options.max_mapped.saturating_sub(mapped);
+            let over = if segments == SEGMENTS {
+                Some(format!("a ring has at most {SEGMENTS}"))
+            } else if fs::symlink_metadata(&path).is_ok_and(|meta| meta.len() > room) {
+                let most = self.options.max_mapped;
+                Some(format!("all together they may take {most} bytes"))
+            } else {
+                None
+            };
+            if let Some(over) = over {
+                waiting.unread += 1;
+                if waiting.limit.is_empty() {
+                    waiting.limit = format!("{name} and perhaps more are too many: {over}");
                 }
+                continue;
+            }
+            let trouble = |error: Error| Trouble {
+                name: name.clone(),
+                why: error.to_string(),
+                bad: false,
+            };
+            match Reader::open_within(&path, &self.options, room) {
+                Ok(reader) => {
+                    segments += 1;
+                    mapped += reader.file_size();
+                    self.add(Source {
+                        size: reader.file_size(),
+                        name,
+                        file,
+                        reader: Mutex::new(reader),
+                        lost: AtomicU64::new(0),
+                        lost_bytes: AtomicU64::new(0),
+                        bad: OnceLock::new(),
+                    });
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::NotFound => {}
+                    // Out of slots or memory, or not permitted: worth
+                    // another look.
+                    ErrorKind::NoSlot
+                    | ErrorKind::NoSpace
+                    | ErrorKind::ReaderActive
+                    | ErrorKind::System => {
+                        waiting.files.insert(file, trouble(error));
+                    }
+                    _ => {
+                        refused.insert(file, trouble(error));
+                    }
+                },
             }
         }
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
         Ok(())
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.list()
-            .iter()
-            .flatten()
-            .any(|source| source.name == name)
+    /// Names and numbers of the plain files in the directory, and whether that
+    /// is all of them.
+    fn files(&self) -> Result<(BTreeMap<String, u64>, bool)> {
+        let mut found = BTreeMap::new();
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((found, true)),
+            Err(error) => {
+                let what = format!("cannot list {}", self.directory.display());
+                return Err(Error::system(what, error));
+            }
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // From the listing itself, without a look at each file.
+            if name.starts_with('.') || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                continue;
+            }
+            if found.len() == FILES {
+                return Ok((found, false));
+            }
+            found.insert(name, entry.ino());
+        }
+        Ok((found, true))
     }
 
     fn add(&self, source: Source) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         match sources.iter().position(Option::is_none) {
             Some(free) => sources[free] = Some(Arc::new(source)),
-            None if sources.len() < SEGMENTS => sources.push(Some(Arc::new(source))),
-            None => return,
+            None => sources.push(Some(Arc::new(source))),
         }
         self.generation.fetch_add(1, Relaxed);
     }
 
     /// Lets go of segments whose file was removed or replaced, once they have
     /// been read to the end.
-    fn drop_the_gone(&self, found: &[(String, (u64, u64))]) {
+    fn drop_the_gone(&self, found: &BTreeMap<String, u64>) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         for place in sources.iter_mut() {
             let Some(source) = place else { continue };
-            if found.contains(&(source.name.clone(), source.file)) {
+            if found.get(&source.name) == Some(&source.file) {
                 continue;
             }
             let Some(mut reader) = source.try_lock() else {
@@ -256,6 +337,11 @@ impl Set {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .len(),
+            unread: self
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .unread,
             lost: self.lost_before.load(Relaxed),
             lost_bytes: self.lost_bytes_before.load(Relaxed),
             ..Statistics::default()
@@ -271,10 +357,19 @@ impl Set {
     /// What is there and is not read, bad segments included.
     pub fn troubles(&self) -> Vec<Trouble> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut troubles: Vec<_> = refused.iter().map(|(_, trouble)| trouble.clone()).collect();
+        let mut troubles: Vec<_> = refused.values().cloned().collect();
         drop(refused);
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        troubles.extend(waiting.iter().cloned());
+        let whole = |name: &str, why: &str| Trouble {
+            name: name.into(),
+            why: why.into(),
+            bad: false,
+        };
+        troubles.extend(waiting.directory.as_deref().map(|why| whole(".", why)));
+        if waiting.unread > 0 {
+            troubles.push(whole(Trouble::LIMIT, &waiting.limit));
+        }
+        troubles.extend(waiting.files.values().cloned());
         drop(waiting);
         for source in self.list().iter().flatten() {
             if let Some(why) = source.bad.get() {

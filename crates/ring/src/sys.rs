@@ -120,6 +120,11 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+pub(crate) fn own_gid() -> u32 {
+    // SAFETY: as above.
+    unsafe { libc::getegid() }
+}
+
 /// Whether the file's pages are huge ones of hugetlbfs.
 pub(crate) fn on_hugetlbfs(file: &File) -> bool {
     // SAFETY: all-zero is a valid `statfs`, written by the call.

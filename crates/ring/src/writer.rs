@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use crate::ancestors;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Policy, SLOTS};
 use crate::protocol::{self, Memory, POSITION_LIMIT, Producer, footprint};
@@ -162,10 +163,16 @@ const LOOK_EVERY: u64 = 10_000_000;
 
 impl Writer {
     /// Creates the segment `path`, or goes on where the last writer of it
-    /// stopped. The directory is made if it is not there. Under `/dev/shm`
-    /// or another memory file system.
+    /// stopped. The directory is made if it is not there: in a memory file
+    /// system, by a way that nobody else can change ([`ErrorKind::Owner`]).
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Writer> {
         let path = path.as_ref();
+        if let Some(directory) = directory_of(path) {
+            match ancestors::judge(directory, options.trusted(), false) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                judged => judged?,
+            }
+        }
         // Each turn that does not end here found that somebody else created
         // or removed the file meanwhile.
         for _ in 0..100 {
@@ -225,10 +232,7 @@ impl Writer {
         let name = path.file_name().ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, "a segment needs a file name").at(path)
         })?;
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(directory) = directory {
+        if let Some(directory) = directory_of(path) {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
@@ -236,6 +240,8 @@ impl Writer {
                 .map_err(|error| {
                     Error::system(format!("cannot create {}", directory.display()), error)
                 })?;
+            // Somebody else may have made it meanwhile.
+            ancestors::judge(directory, options.trusted(), false)?;
         }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let passing = Passing(path.with_file_name(format!(
@@ -279,7 +285,7 @@ impl Writer {
                 "another writer is attached to this segment",
             ));
         }
-        let mut segment = Segment::map(file)?;
+        let mut segment = Segment::map(file, u64::MAX)?;
         let header = *segment.header();
         if let Some(options) = options
             && (header.data_size, segment.policy()) != (options.size, options.policy)
@@ -535,6 +541,11 @@ impl Options {
     fn trusted(&self) -> Owner {
         self.owner.0.map_or(Owner::Trusted, Owner::User)
     }
+}
+
+fn directory_of(path: &Path) -> Option<&Path> {
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
 }
 
 fn replaceable(kind: ErrorKind) -> bool {

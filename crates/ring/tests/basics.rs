@@ -2,13 +2,13 @@
 //! input by name.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use weir_ring::{
     Clock, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, Refused, SLOTS, Set, Start,
-    Writer, Written, inspect,
+    Trouble, Writer, Written, inspect,
 };
 
 fn directory() -> tempfile::TempDir {
@@ -336,7 +336,6 @@ fn files_of_strangers_and_what_is_no_file_are_refused() {
 
 #[test]
 fn mode_and_owner_are_as_asked_for() {
-    use std::os::unix::fs::MetadataExt;
     let directory = directory();
     let path = directory.path().join("deep/er/a");
     let options = small(Policy::DropNewest).mode(0o660);
@@ -534,6 +533,123 @@ fn a_set_reads_round_robin_finds_new_segments_and_steals() {
     fs::remove_file(path("3")).expect("removed");
     set.rescan().expect("listed");
     assert_eq!(set.statistics().segments, 2);
+}
+
+/// Issue 13: a hole of a mapped file becomes a page of whoever maps it.
+#[test]
+fn a_segment_with_holes_is_refused() {
+    let directory = directory();
+    for (size, from) in [(1 << 16, 16384), (4 << 20, 2 << 20)] {
+        let path = directory.path().join(size.to_string());
+        let options = Options::new().size(size);
+        drop(Writer::create(&path, &options).expect("a segment"));
+        assert!(Reader::open(&path, &ReaderOptions::new()).is_ok(), "{size}");
+        let whole = fs::read(&path).expect("its bytes");
+        let sparse = directory.path().join(format!("sparse-{size}"));
+        let file = fs::File::create(&sparse).expect("a file");
+        file.set_len(whole.len() as u64).expect("its length");
+        file.write_all_at(&whole[..16384], 0).expect("its header");
+        file.write_all_at(&[0; 8192], from).expect("some data");
+        drop(file);
+        let blocks = || fs::metadata(&sparse).expect("there").blocks();
+        let before = blocks();
+        let refused = Reader::open(&sparse, &ReaderOptions::new())
+            .err()
+            .expect("refused");
+        assert_eq!(refused.kind(), ErrorKind::Truncated);
+        assert!(
+            refused.to_string().contains("bytes are allocated"),
+            "{refused}"
+        );
+        assert_eq!(blocks(), before, "opening it allocated pages");
+        // A writer that may replace what is damaged makes a whole one.
+        Writer::create(&sparse, &options.replace(true)).expect("replaced");
+        assert!(Reader::open(&sparse, &ReaderOptions::new()).is_ok());
+    }
+}
+
+#[test]
+fn a_set_maps_no_more_than_it_may() {
+    let directory = directory();
+    let options = Options::new().size(1 << 16);
+    let one = (1 << 16) + 16384;
+    let writers: Vec<_> = (0..4)
+        .map(|n| Writer::create(directory.path().join(n.to_string()), &options).expect("room"))
+        .collect();
+    let reader = ReaderOptions::new().max_mapped(2 * one);
+    let set = Set::open(directory.path(), &reader).expect("a set");
+    let counted = || (set.statistics().segments, set.statistics().unread);
+    assert_eq!(counted(), (2, 2));
+    let [limit] = &set.troubles()[..] else {
+        panic!("{:?}", set.troubles());
+    };
+    assert_eq!(limit.name, Trouble::LIMIT);
+    let said = "2 and perhaps more are too many: all together they may take 163840 bytes";
+    assert_eq!(limit.why, said);
+    // With the first two gone there is room for the others.
+    drop(writers);
+    for name in ["0", "1"] {
+        fs::remove_file(directory.path().join(name)).expect("removed");
+    }
+    set.rescan().expect("listed");
+    assert_eq!(counted(), (2, 0));
+    assert_eq!(set.troubles(), []);
+}
+
+#[test]
+fn a_set_has_an_end_of_segments_and_of_files() {
+    let directory = directory();
+    for n in 0..1026 {
+        let path = directory.path().join(format!("{n:04}"));
+        drop(Writer::create(path, &small(Policy::DropNewest)).expect("a segment"));
+    }
+    let set = Set::open(directory.path(), &ReaderOptions::new()).expect("a set");
+    let counted = || {
+        let now = set.statistics();
+        (now.segments, now.refused, now.unread)
+    };
+    assert_eq!(counted(), (1024, 0, 2));
+    assert_eq!(
+        set.troubles()[0].why,
+        "1024 and perhaps more are too many: a ring has at most 1024"
+    );
+    for n in 0..4096 {
+        fs::write(directory.path().join(format!("junk{n}")), "").expect("a file");
+    }
+    set.rescan().expect("listed");
+    let (segments, _, unread) = counted();
+    assert_eq!((segments, unread > 0), (1024, true));
+    let whole = "more than 4096 files, the others are not looked at";
+    assert!(set.troubles().iter().any(|trouble| trouble.why == whole));
+}
+
+/// Issue 13: a link in the way of root's writer leads it anywhere.
+#[test]
+fn a_writer_follows_no_way_that_others_can_change() {
+    let directory = directory();
+    let open = directory.path().join("open");
+    fs::create_dir(&open).expect("a directory");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("its mode");
+    let options = small(Policy::DropNewest);
+    let refused = |path: &Path| {
+        let error = Writer::create(path, &options).err().expect("refused");
+        assert!(error.to_string().contains("by others"), "{error}");
+        error.kind()
+    };
+    assert_eq!(refused(&open.join("ring/a")), ErrorKind::Owner);
+    assert!(!open.join("ring").exists());
+    fs::create_dir(open.join("ring")).expect("a directory");
+    assert_eq!(refused(&open.join("ring/a")), ErrorKind::Owner);
+    let set = Set::open(open.join("ring"), &ReaderOptions::new()).expect("a set");
+    let [whole] = &set.troubles()[..] else {
+        panic!("{:?}", set.troubles());
+    };
+    assert_eq!(whole.name, ".");
+    assert!(
+        whole.why.contains("open: can be written to by others"),
+        "{}",
+        whole.why
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ use weir_core::detect::{Age, Record, Writer};
 pub use file::{FileConfig, FileSource, Fingerprint, Position, Reached, Start};
 #[cfg(feature = "journal")]
 pub use journal::{JournalConfig, JournalSource, JournalStart};
-pub use ring::{Ring, RingConfig, RingSource, RingStatistics};
+pub use ring::{Ring, RingConfig, RingSource, RingStatistics, ring_fault};
 
 /// The longest part of a line that is delivered, in bytes; the rest is skipped.
 /// Filters know a cut line by this length.

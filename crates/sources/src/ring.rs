@@ -15,7 +15,7 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::detect::{Age, Writer};
-use weir_ring::{Owner, ReaderOptions, Set, Start, Worker};
+use weir_ring::{Owner, ReaderOptions, Set, Start, Trouble, Worker};
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
 
@@ -42,6 +42,8 @@ pub struct RingConfig {
     pub owner: Option<u32>,
     /// How many threads read, at least 1.
     pub workers: usize,
+    /// Bytes that its segments may take together; others are not read.
+    pub max_memory: u64,
 }
 
 /// What a ring has been through since it was opened.
@@ -51,8 +53,8 @@ pub struct RingStatistics {
     pub workers: usize,
     /// Segments being read.
     pub segments: usize,
-    /// Files that are refused: no segments, damaged, or of a user who is not
-    /// trusted.
+    /// Files that are refused: no segments, damaged, of a user who is not
+    /// trusted, or more than are read.
     pub unreadable: usize,
     /// Segments found bad while they were read.
     pub bad: u64,
@@ -95,7 +97,8 @@ impl Ring {
             none => {
                 let options = ReaderOptions::new()
                     .start(Start::Resume(name_of(&config.reader)))
-                    .owner(config.owner.map_or(Owner::Trusted, Owner::User));
+                    .owner(config.owner.map_or(Owner::Trusted, Owner::User))
+                    .max_mapped(config.max_memory);
                 none.insert(Set::open(&config.directory, &options)?).clone()
             }
         };
@@ -108,6 +111,14 @@ impl Ring {
             watch: (index == 0).then(Watch::default),
         })
     }
+}
+
+/// Why nothing is read of a ring's directory, if it is there: somebody else than
+/// root, our own user and `owner` can exchange it.
+pub fn ring_fault(directory: &Path, owner: Option<u32>) -> Option<String> {
+    let owner = owner.map_or(Owner::Trusted, Owner::User);
+    let error = weir_ring::check_directory(directory, owner).err()?;
+    (error.kind() != weir_ring::ErrorKind::NotFound).then(|| error.to_string())
 }
 
 /// One thread's part in reading a ring.
@@ -179,9 +190,11 @@ impl RingSource {
             .into_iter()
             .map(|trouble| (trouble.name, trouble.why))
             .collect();
+        let limit = troubles.remove_entry(Trouble::LIMIT);
         while troubles.len() > NAMED {
             troubles.pop_last();
         }
+        troubles.extend(limit);
         watch.look_at_files(directory, troubles, &mut info.problems);
     }
 
@@ -192,7 +205,7 @@ impl RingSource {
         Some(RingStatistics {
             workers: self.ring.0.config.workers,
             segments: now.segments,
-            unreadable: now.refused,
+            unreadable: now.refused + now.unread,
             bad: now.bad,
             records: self.ring.0.records.load(Ordering::Relaxed),
             lost: now.lost,
@@ -257,7 +270,13 @@ impl Watch {
             if before.get(name) != Some(why) {
                 problems.push(Problem {
                     path: directory.join(name),
-                    message: format!("{why}; not read until it is removed"),
+                    message: match name.as_str() {
+                        "." => format!("{why}; nothing in it is read"),
+                        Trouble::LIMIT => format!(
+                            "{why}; they are not read: remove old ones, or raise ring_max_mib"
+                        ),
+                        _ => format!("{why}; not read until it is removed"),
+                    },
                     resolved: false,
                 });
             }
@@ -329,6 +348,7 @@ mod tests {
             reader: "test".into(),
             owner: None,
             workers,
+            max_memory: 1 << 30,
         })
     }
 
@@ -458,6 +478,24 @@ mod tests {
         read_until(&mut source, |lines, _| lines == ["after"]);
         let now = source.statistics().unwrap();
         assert_eq!((now.bad, now.segments), (1, 1));
+    }
+
+    #[test]
+    fn segments_beyond_the_memory_are_told_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let _writers = ["a", "b", "c"].map(|name| writer(dir.path(), name));
+        let ring = Ring::new(RingConfig {
+            max_memory: 2 << 16,
+            ..ring(dir.path(), 1).0.config.clone()
+        });
+        let mut source = ring.source(0).unwrap();
+        let words = "b and perhaps more are too many: all together they may take 131072 bytes; they are not read: remove old ones, or raise ring_max_mib";
+        read_until(&mut source, |_, problems| {
+            let told = |problem: &Problem| problem.message == words && !problem.resolved;
+            problems.iter().any(told)
+        });
+        let now = source.statistics().unwrap();
+        assert_eq!((now.segments, now.unreadable), (1, 2));
     }
 
     /// Every record once, whoever reads it.

@@ -11,7 +11,7 @@ const ALIKE: usize = 64;
 
 #[derive(clap::Args)]
 pub struct Segment {
-    /// The ring's directory, such as /dev/shm/weir/shop; made if it is not there
+    /// The ring's directory, such as /run/weir-ring/shop; made if it is not there
     dir: PathBuf,
     /// The segment's name in it [default: the verb's with the first free number]
     #[arg(long)]

@@ -23,7 +23,7 @@ use crate::cli::{Answer, show};
 /// behind than it is, by an eighth of the ring at most.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The ring's directory, such as /dev/shm/weir/shop
+    /// The ring's directory, such as /run/weir-ring/shop
     dir: PathBuf,
     /// Watch it for so many seconds to know the rates; 0: no rates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
@@ -78,9 +78,11 @@ fn look(dir: &Path) -> anyhow::Result<Segments> {
     let list = || format!("cannot list {}", dir.display());
     let mut segments = Segments::new();
     for entry in fs::read_dir(dir).with_context(list)? {
-        let name = entry.with_context(list)?.file_name();
+        let entry = entry.with_context(list)?;
+        let name = entry.file_name();
         let shown = name.to_string_lossy().into_owned();
-        if shown.starts_with('.') {
+        // A socket may be beside the segments.
+        if shown.starts_with('.') || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }
         // Who may read it is the readers' question: a look harms nobody.

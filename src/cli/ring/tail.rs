@@ -36,7 +36,7 @@ const KEPT: u32 = 1000;
 /// Records come in order within a segment.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The ring's directory, such as /dev/shm/weir/shop; may come later
+    /// The ring's directory, such as /run/weir-ring/shop; may come later
     dir: PathBuf,
     /// Print the records as they are, one per line, instead of as JSON
     #[arg(long)]

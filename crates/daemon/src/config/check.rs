@@ -521,7 +521,7 @@ fn source(
         (SourceWord::Ring, _) => {
             section.error(
                 line,
-                format!("ring is missing in [jail.{jail}]; source = \"ring\" needs ring = \"/dev/shm/weir/…\""),
+                format!("ring is missing in [jail.{jail}]; source = \"ring\" needs ring = \"/run/weir-ring/…\""),
             );
             SourceChoice::Journal
         }

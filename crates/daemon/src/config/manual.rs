@@ -248,6 +248,11 @@ pub const TABLES: &[Table] = &[
                 "Whose segments of the ring are read besides root's.",
             ),
             key(
+                "ring_max_mib",
+                Means("1024"),
+                "MiB that the segments of the ring may take together; the others are not read.",
+            ),
+            key(
                 "workers",
                 Means("one for each processor, 8 at most"),
                 "Threads that read the ring.",

@@ -173,6 +173,8 @@ pub struct RingChoice {
     pub owner: Option<u32>,
     /// How many threads read it.
     pub workers: usize,
+    /// MiB that its segments may take together.
+    pub max_mib: u64,
 }
 
 impl fmt::Display for SourceChoice {
@@ -243,6 +245,11 @@ pub trait HostFacts {
     }
     /// The number of the user of this name.
     fn user(&self, name: &str) -> Option<u32>;
+    /// Why nothing is read of this ring's directory, if it is there: others
+    /// than root, the daemon's user and `owner` say what it is.
+    fn ring_fault(&self, _directory: &Path, _owner: Option<u32>) -> Option<String> {
+        None
+    }
     /// How many processors it has.
     fn processors(&self) -> usize;
     /// The ports that somebody serves here, for others than this host itself.
@@ -284,6 +291,9 @@ impl HostFacts for Host {
     fn user(&self, name: &str) -> Option<u32> {
         let user = nix::unistd::User::from_name(name).ok()??;
         Some(user.uid.as_raw())
+    }
+    fn ring_fault(&self, directory: &Path, owner: Option<u32>) -> Option<String> {
+        weir_sources::ring_fault(directory, owner)
     }
     fn processors(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)

@@ -1,12 +1,19 @@
-//! A jail's keys about a shared-memory ring: `ring`, `ring_owner`, `workers`.
+//! A jail's keys about a shared-memory ring: `ring`, `ring_owner`,
+//! `ring_max_mib`, `workers`.
+
+use std::path::Path;
 
 use super::{
     HostFacts, JailConfig, RingChoice, SourceChoice,
     reader::{At, Section},
 };
 
-const RING: &str = "the absolute path of a ring's directory such as \"/dev/shm/weir/shop\"";
+const RING: &str = "the absolute path of a ring's directory such as \"/run/weir-ring/shop\"";
 const OWNER: &str = "the name or number of the user whose segments are read besides root's";
+/// MiB that the segments of a ring may take together: unless said otherwise, and
+/// at most.
+const MIB: u64 = 1024;
+const MAX_MIB: u64 = 1 << 20;
 const MAX_WORKERS: u64 = 64;
 /// More threads than these are not started unasked.
 const WORKERS: usize = 8;
@@ -20,17 +27,19 @@ pub(super) fn read(
 ) -> Option<At<RingChoice>> {
     let ring = section.string("ring", RING);
     let owner = section.string("ring_owner", OWNER);
+    let max_mib = section.integer("ring_max_mib", 1..=MAX_MIB);
     let workers = section.integer("workers", 1..=MAX_WORKERS);
     let Some(ring) = ring else {
         let lines = [
             ("ring_owner", owner.map(|at| at.line)),
+            ("ring_max_mib", max_mib.map(|at| at.line)),
             ("workers", workers.map(|at| at.line)),
         ];
         for (key, line) in lines {
             if let Some(line) = line {
                 section.error(
                     line,
-                    format!("{key} in [jail.{jail}] is about rings; allowed: with ring = \"/dev/shm/weir/…\""),
+                    format!("{key} in [jail.{jail}] is about rings; allowed: with ring = \"/run/weir-ring/…\""),
                 );
             }
         }
@@ -61,8 +70,14 @@ pub(super) fn read(
         }
         number
     });
+    if let Some(fault) = host.ring_fault(Path::new(&ring.value), owner) {
+        warnings.push(format!(
+            "[jail.{jail}]: {fault}; nothing in it is read. Rings belong below a directory of root's, such as /run/weir-ring"
+        ));
+    }
     Some(At {
         value: RingChoice {
+            max_mib: max_mib.map_or(MIB, |at| at.value),
             directory: ring.value.into(),
             owner,
             workers: workers.map_or_else(|| host.processors().min(WORKERS), |at| at.value as usize),
@@ -86,7 +101,7 @@ pub(super) fn check_against(
         section.error(
             section.line(),
             format!(
-                "[jail.{jail}] and [jail.{}] read one ring with other words; allowed: the same ring_owner and workers in both",
+                "[jail.{jail}] and [jail.{}] read one ring with other words; allowed: the same ring_owner, ring_max_mib and workers in both",
                 other.name
             ),
         );

@@ -434,16 +434,17 @@ fn everything_can_be_said() {
 #[test]
 fn a_ring_is_named_with_who_writes_it_and_how_many_read_it() {
     let ring = |words: &str| {
-        let text = format!("[jail.sshd]\nring = \"/dev/shm/weir/shop\"\n{words}");
+        let text = format!("[jail.sshd]\nring = \"/run/weir-ring/shop\"\n{words}");
         let config = check(&text).unwrap();
         assert!(config.warnings[0].contains("does not exist yet"));
         config.jails[0].source.clone()
     };
     let choice = |owner, workers| {
         SourceChoice::Ring(RingChoice {
-            directory: "/dev/shm/weir/shop".into(),
+            directory: "/run/weir-ring/shop".into(),
             owner,
             workers,
+            max_mib: 1024,
         })
     };
     // As many workers as processors, unless the file says otherwise.
@@ -451,6 +452,36 @@ fn a_ring_is_named_with_who_writes_it_and_how_many_read_it() {
     let words = "ring_owner = \"www-data\"\nworkers = 2";
     assert_eq!(ring(words), choice(Some(33), 2));
     assert_eq!(ring("ring_owner = \"1000\""), choice(Some(1000), 4));
+    let SourceChoice::Ring(choice) = ring("ring_max_mib = 7") else {
+        panic!("no ring");
+    };
+    assert_eq!(choice.max_mib, 7);
+}
+
+/// Issue 13: a directory that others can exchange.
+#[test]
+fn a_ring_that_others_can_exchange_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let ring = home.path().join("open/ring");
+    std::fs::create_dir_all(&ring).unwrap();
+    let text = format!(
+        "backend = \"dry-run\"\ninterfaces = []\n[jail.sshd]\nring = \"{}\"\n",
+        ring.display()
+    );
+    let warned = |mode: u32| {
+        let open = home.path().join("open");
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(mode)).unwrap();
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        let about = |warning: &&String| warning.contains("nothing in it is read");
+        config.warnings.iter().find(about).cloned()
+    };
+    assert_eq!(warned(0o755), None);
+    let warning = warned(0o777).unwrap();
+    assert!(
+        warning.contains("open: can be written to by others"),
+        "{warning}"
+    );
 }
 
 #[test]
@@ -474,6 +505,14 @@ fn mistakes_about_rings_are_named() {
             ":3: workers in [jail.a] is 0; allowed: a whole number 1-64",
         ),
         ("workers = 2", ":2: workers in [jail.a] is about rings"),
+        (
+            "ring_max_mib = 2",
+            ":2: ring_max_mib in [jail.a] is about rings",
+        ),
+        (
+            "ring = \"/r\"\nring_max_mib = 0",
+            ":3: ring_max_mib in [jail.a] is 0; allowed: a whole number 1-1048576",
+        ),
         (
             "ring = \"/r\"\npaths = [\"/l\"]",
             ":3: [jail.a] has both ring and paths",
