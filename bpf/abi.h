@@ -162,9 +162,9 @@ struct decoy_counter {
 
 /* Of all CPUs: cookies that came back wrong. */
 struct decoy_guesses {
-	__u32 second; /* of CLOCK_BOOTTIME, of what follows */
-	__u32 wrong;  /* in that second */
-	__u64 total;
+	__u32 second; /* of CLOCK_BOOTTIME */
+	__u32 before; /* `wrong`, its lower half, when that second began */
+	__u64 wrong;  /* and those that are looked at just now */
 };
 
 /* The class table: which lists and which rules of the geofence are about an

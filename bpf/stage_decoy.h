@@ -71,8 +71,8 @@ struct {
  * cannot outrun this; a flood in other people's names is not passed on to them
  * any faster than that. */
 #define DECOY_ANSWERS 4096
-/* Cookies that come back wrong, of the whole host in a second (and one more a CPU
- * at most); above that none is looked at until the next. Who sends SYN and guess in
+/* Cookies that come back wrong, of the whole host in a second, whatever the number
+ * of CPUs; above that none is looked at until the next. Who sends SYN and guess in
  * a victim's name has it banned by 1 guess in 2^29 (8 bits of time with 2 of 256
  * accepted, 24 of data with 4 accepted): at this rate after two years in the mean,
  * and within a day with a probability of 0.13 %. */
@@ -186,20 +186,37 @@ static __always_inline struct decoy_counter *decoy_counter(__u64 now)
 	return c;
 }
 
-/* May one more cookie be looked at? Asked by few: conversations that were sent
- * one. */
-static __always_inline struct decoy_guesses *guesses_left(void)
+/* Takes one of this second's looks at a cookie; NULL when there is none left. It
+ * is given back by `decoy_guesses.wrong -= 1` when the cookie is right. Asked by
+ * few: conversations that were sent one.
+ *
+ * What counts is how far `wrong`, which no second sets back, has come since the
+ * second began, and it moves before it is read: of CPUs that take the last look
+ * at once each reads that all of them have. (Linux before 5.12 has no atomic
+ * instruction that returns a value.) `wrong` is read before `second`: who begins
+ * a second late finds it begun, or notes a number from before it. */
+static __always_inline struct decoy_guesses *take_guess(void)
 {
 	__u32 zero = 0, second = bpf_ktime_get_boot_ns() / 1000000000;
 	struct decoy_guesses *g = bpf_map_lookup_elem(&decoy_guesses, &zero);
+	__u32 wrong;
 
 	if (!g)
 		return NULL;
-	if (g->second != second) {
-		g->second = second;
-		g->wrong = 0;
+	wrong = *(volatile __u64 *)&g->wrong;
+	/* Another CPU's clock may have been read a moment later. */
+	if ((__s32)(second - *(volatile __u32 *)&g->second) > 0) {
+		*(volatile __u32 *)&g->before = wrong;
+		*(volatile __u32 *)&g->second = second;
 	}
-	return g->wrong < DECOY_GUESSES ? g : NULL;
+	if ((__s32)(wrong - *(volatile __u32 *)&g->before) >= DECOY_GUESSES)
+		return NULL;
+	__sync_fetch_and_add(&g->wrong, 1);
+	wrong = *(volatile __u64 *)&g->wrong;
+	if ((__s32)(wrong - *(volatile __u32 *)&g->before) <= DECOY_GUESSES)
+		return g;
+	__sync_fetch_and_add(&g->wrong, -1);
+	return NULL;
 }
 
 static __always_inline __u64 lasting_hash128(__u64 hi, __u64 lo)
@@ -392,7 +409,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			count(R_DECOY, frame_len);
 			return drop;
 		}
-		guesses = guesses_left();
+		guesses = take_guess();
 		if (!guesses)
 			goto none;
 		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
@@ -401,10 +418,9 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 			 * our own, for which somebody forged that SYN, the next
 			 * segment is past all this. */
 			*slot = 0;
-			__sync_fetch_and_add(&guesses->wrong, 1);
-			__sync_fetch_and_add(&guesses->total, 1);
 			goto none;
 		}
+		__sync_fetch_and_add(&guesses->wrong, -1);
 		*slot = tag ^ ASKED;
 		b->exit.reason = R_PROVEN;
 		count_and_tell(&b->exit, now);

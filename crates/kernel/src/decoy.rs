@@ -119,7 +119,7 @@ impl Decoys {
         let wrong = guesses.map_or(0, |bytes| {
             // SAFETY: long enough, and every bit pattern is a `decoy_guesses`.
             let guesses: decoy_guesses = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-            guesses.total
+            guesses.wrong
         });
         let none = DecoyCounts {
             wrong,
