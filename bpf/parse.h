@@ -342,6 +342,7 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 	if (ip->hop_limit == 255 && nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST &&
 	    nd[1] == 0) {
 		l4->essential = 1;
+		l4->goes_on = 1; /* what comes back is essential, too */
 		l4->no_address = is_one_of(nd[0], 0, ND_ASKS);
 	}
 	if (ip->hop_limit == 1)

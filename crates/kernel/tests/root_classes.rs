@@ -314,6 +314,13 @@ fn root_an_icmp_error_opens_nothing() {
             path.inbound(&icmp(from(denied), denied, echo, 0), Reason::Fenced);
         }
     }
+    // Nor does what a neighbour is told, as he asks for our address.
+    let (denied, neighbour) = ("2001:db8:1::3", to("2001:db8:1::3").ttl(255));
+    path.outbound(&icmp(neighbour, denied, 136, 0), None);
+    for wanted in [true, false] {
+        let (echo, _) = echo(denied, wanted);
+        path.inbound(&icmp(from(denied), denied, echo, 0), Reason::Fenced);
+    }
     // Nor does one that comes in open a way out.
     let path = Path::new(&[fence("all", Direction::Out, &["country:RU"])], &[]);
     for (denied, (kind, code)) in [("10.1.2.3", (3, 3)), ("2001:db8:1::3", (1, 4))] {

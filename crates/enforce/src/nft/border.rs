@@ -30,8 +30,11 @@ use crate::{ClassCounter, firewall::Counted, kernel::ANSWER_WITHIN};
 const FLOWS: u32 = 65_536;
 /// With more combinations than this the geofence counts no countries.
 const MOST_COUNTED: usize = 2048;
-/// First and last of the ICMP types that tell of an error.
-const ICMP_ERRORS: [(u8, &[u8]); 2] = [(1, &[3, 4, 11, 12]), (58, &[1, 2, 3, 4])];
+/// The ICMP types that begin nothing: errors, and neighbour discovery.
+const BEGIN_NOTHING: [(u8, &[u8]); 2] = [
+    (1, &[3, 4, 11, 12]),
+    (58, &[1, 2, 3, 4, 133, 134, 135, 136, 137]),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
@@ -422,8 +425,8 @@ fn ask(to: &mut Batch, ends: &Ends, chain: &str, at: usize, cover: &Cover, end: 
 }
 
 /// Returns with packets that cannot begin a flow: TCP but a bare SYN, its later
-/// fragments (but those that may overwrite the first one's flags), and ICMP errors,
-/// without which path MTU discovery breaks.
+/// fragments (but those that may overwrite the first one's flags), ICMP errors, without
+/// which path MTU discovery breaks, and neighbour discovery.
 fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
     for (family, second) in [[0, 1], [0, 1 << 3]].into_iter().enumerate() {
         table.rule(to, chain, |rule| {
@@ -442,7 +445,7 @@ fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
             .differs(SCRATCH, &[0x02])
             .verdict(Verdict::Return);
     });
-    for (protocol, types) in ICMP_ERRORS {
+    for (protocol, types) in BEGIN_NOTHING {
         for kind in types {
             table.rule(to, chain, |rule| {
                 rule.meta(Meta::Protocol, SCRATCH)
