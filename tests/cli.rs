@@ -452,7 +452,7 @@ fn what_cannot_be_banned_is_refused_with_the_reason() {
         (vec!["ban", "127.0.0.1"], "loopback"),
         (vec!["ban", "::1"], "loopback"),
         (vec!["ban", "0.0.0.0/0"], "cannot be banned"),
-        (vec!["ban", "fe80::1"], "link-local"),
+        (vec!["ban", "fe80::/64"], "link-local"),
         (vec!["ban", "192.0.2.1/24"], "write 192.0.2.0/24"),
         (vec!["ban", "10.1.0.0/9"], "write 10.0.0.0/9"),
         (vec!["ban", "2001:db8:1::/33"], "write 2001:db8::/33"),

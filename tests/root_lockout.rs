@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
 use weir_lab::{
     View,
     sshd::{self, CUSTOMER as ACCOUNT, Outcome, PROGRAMS, SshHost, SshOpts},
@@ -45,6 +45,32 @@ fn bannable_soon(weir: &Weir, who: &str) {
     soon(&format!("{who} to be bannable"), || {
         (weir.ask(&["ban", who]).code == Some(0)).then_some(())
     });
+}
+
+/// One host of our own network must not have all others there banned.
+#[test]
+fn root_a_neighbour_is_banned_alone() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let config = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
+    let weir = Weir::start(&site.host, config);
+    let everybody_elses = "2001:db8:bad::/64";
+    for (who, banned) in [
+        ("2001:db8::666", "2001:db8::666"),
+        ("fe80::666", "fe80::666"),
+        (ATTACKER[1], everybody_elses),
+    ] {
+        weir.log_failures([addr(who)], 3);
+        soon(&format!("the ban of {banned}"), || {
+            weir.banned().iter().any(|b| b == banned).then_some(())
+        });
+    }
+    assert_eq!(weir.banned().len(), 3, "{:?}", weir.banned());
+    let _server = site.server();
+    assert!(!site.connects(ATTACKER[1], common::at(1)));
+    site.serves(GATEWAY[1], common::at(1));
 }
 
 #[test]

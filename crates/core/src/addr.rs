@@ -187,8 +187,9 @@ impl<'de> Deserialize<'de> for Prefix {
 }
 
 /// A prefix that may be banned. Never the unspecified address, loopback,
-/// link-local IPv6, multicast, broadcast or `::/24` (whose keys the kernel
-/// table uses for IPv4): without them a host loses its own network.
+/// multicast, broadcast or `::/24` (whose keys the kernel table uses for IPv4):
+/// without them a host loses its own network. Of link-local IPv6, which is the
+/// same prefix on every link, single addresses only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Subject(Prefix);
 
@@ -202,7 +203,7 @@ const NEVER: [(Prefix, &str); 9] = [
     (v6(1, 128), "it is loopback"),
     (
         v6(0xfe80 << 112, 10),
-        "link-local addresses carry neighbour discovery",
+        "link-local addresses are those of every link, and banned one by one",
     ),
     (v6(0xff00 << 112, 8), "it is multicast"),
     (v6(0, 24), "it is reserved (RFC 4291)"),
@@ -223,10 +224,18 @@ const fn v6(bits: u128, len: u8) -> Prefix {
     }
 }
 
+/// Is all of it link-local IPv6 (RFC 4291)?
+fn is_link_local(prefix: Prefix) -> bool {
+    v6(0xfe80 << 112, 10).covers(prefix)
+}
+
 impl Subject {
     /// Checks that `prefix` is bannable.
     pub fn new(prefix: Prefix) -> Result<Self, AddrError> {
         for (never, why) in NEVER {
+            if is_link_local(prefix) && prefix.is_host() {
+                continue;
+            }
             if never.covers(prefix) || prefix.covers(never) {
                 return Err(AddrError::Unbannable(prefix, why));
             }
@@ -410,8 +419,8 @@ mod tests {
         for text in [
             "::",
             "::1",
-            "fe80::1",
             "fe80::/64",
+            "fe80::/9",
             "ff02::1",
             "0.0.0.0",
             "0.0.0.0/0",
@@ -429,6 +438,7 @@ mod tests {
             "2001:db8::7",
             "2001:db8::/64",
             "198.51.100.0/24",
+            "fe80::1",
         ] {
             assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
         }

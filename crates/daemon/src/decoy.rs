@@ -155,9 +155,15 @@ impl Decoy {
                     served.push(port_text(protocol.number(), *port));
                 }
             }
-            let own = exempt::own_addresses().into_iter();
-            let own: BTreeSet<IpAddr> = own.map(|(_, addr)| addr.to_canonical()).collect();
-            decoys.own = own.into_iter().collect();
+            // Those that cannot be read now are as they were.
+            decoys.own = match (exempt::own_addresses(), &told.decoys) {
+                (Err(_), Some(before)) => before.own.clone(),
+                (own, _) => {
+                    let own = own.unwrap_or_default().into_iter();
+                    let own: BTreeSet<IpAddr> = own.map(|(_, addr)| addr.to_canonical()).collect();
+                    own.into_iter().collect()
+                }
+            };
         }
         if served.is_empty() {
             service.alerts.clear(SERVED);

@@ -8,7 +8,7 @@ mod logins;
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     net::IpAddr,
     sync::{Arc, Mutex, RwLock},
     time::{Duration, Instant},
@@ -197,6 +197,51 @@ impl Written {
 #[derive(Default)]
 pub struct Gatherer {
     logins: BTreeMap<IpAddr, Login>,
+    host: Host,
+}
+
+/// Who belongs to this host, as last read: what cannot be read now (for want of
+/// descriptors, say) is as it was.
+#[derive(Default)]
+struct Host {
+    own: Vec<(String, IpAddr)>,
+    gateways: Vec<IpAddr>,
+    resolvers: BTreeMap<&'static str, Vec<IpAddr>>,
+}
+
+impl Host {
+    /// Reads it again; what could not be read.
+    fn read(&mut self) -> Vec<String> {
+        let mut failed = Vec::new();
+        keep(&mut self.own, own_addresses(), "own addresses", &mut failed);
+        let gateways = crate::config::default_gateways();
+        keep(
+            &mut self.gateways,
+            gateways,
+            "default gateways",
+            &mut failed,
+        );
+        for file in ["/etc/resolv.conf"].into_iter().chain(UPSTREAM) {
+            let read = match fs::read_to_string(file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+                read => read.map(|text| resolvers(&text)),
+            };
+            keep(
+                self.resolvers.entry(file).or_default(),
+                read,
+                file,
+                &mut failed,
+            );
+        }
+        failed
+    }
+}
+
+fn keep<T>(known: &mut T, read: io::Result<T>, what: &str, failed: &mut Vec<String>) {
+    match read {
+        Ok(now) => *known = now,
+        Err(error) => failed.push(format!("{what}: {error}")),
+    }
 }
 
 /// Somebody's who may become root.
@@ -219,23 +264,29 @@ const UPSTREAM: [&str; 5] = [
 const MAX_LOGINS: usize = 1024;
 
 impl Gatherer {
-    /// The exemptions of this moment, read from the host; those of lists come
-    /// to them in [`Exempt::replace`].
-    pub fn gather(&mut self, config: &Config, allow: &[AllowEntry], now: Instant) -> Exemptions {
+    /// The exemptions of this moment, read from the host, and what of it could not
+    /// be read; those of lists come to them in [`Exempt::replace`].
+    pub fn gather(
+        &mut self,
+        config: &Config,
+        allow: &[AllowEntry],
+        now: Instant,
+    ) -> (Exemptions, Vec<String>) {
         let mut list = Exemptions::default();
-        for (interface, addr) in own_addresses() {
+        let failed = self.host.read();
+        for (interface, addr) in &self.host.own {
             list.add(
-                Prefix::host(addr),
+                Prefix::host(*addr),
                 format!("it is an address of this host ({interface})"),
             );
         }
-        for addr in crate::config::default_gateways() {
-            list.add(Prefix::host(addr), "it is the default gateway");
+        for addr in &self.host.gateways {
+            list.add(Prefix::host(*addr), "it is the default gateway");
         }
-        for file in ["/etc/resolv.conf"].iter().chain(&UPSTREAM) {
-            for addr in resolvers(&fs::read_to_string(file).unwrap_or_default()) {
+        for (file, addrs) in &self.host.resolvers {
+            for addr in addrs {
                 list.add(
-                    Prefix::host(addr),
+                    Prefix::host(*addr),
                     format!("it is a resolver of this host ({file})"),
                 );
             }
@@ -271,7 +322,12 @@ impl Gatherer {
             };
             list.add(entry.prefix, note);
         }
-        list
+        (list, failed)
+    }
+
+    /// The addresses of this host, as last read.
+    pub fn own(&self) -> Vec<IpAddr> {
+        self.host.own.iter().map(|(_, addr)| *addr).collect()
     }
 
     fn expire(&mut self, grace: Duration, now: Instant) {
@@ -288,21 +344,18 @@ impl Gatherer {
 }
 
 /// The addresses of all interfaces.
-pub(crate) fn own_addresses() -> Vec<(String, IpAddr)> {
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
-        return Vec::new();
-    };
-    interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let addr: IpAddr = if let Some(v4) = address.as_sockaddr_in() {
-                v4.ip().into()
-            } else {
-                address.as_sockaddr_in6()?.ip().into()
-            };
-            Some((interface.interface_name, addr))
-        })
-        .collect()
+pub(crate) fn own_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    let addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let addr: IpAddr = if let Some(v4) = address.as_sockaddr_in() {
+            v4.ip().into()
+        } else {
+            address.as_sockaddr_in6()?.ip().into()
+        };
+        Some((interface.interface_name, addr))
+    });
+    Ok(addresses.collect())
 }
 
 fn resolvers(text: &str) -> Vec<IpAddr> {
@@ -311,7 +364,7 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
             let mut words = line.split_whitespace();
             (words.next()? == "nameserver").then_some(())?;
             let addr = words.next()?;
-            // fe80::1%eth0: link-local addresses are never banned anyway.
+            // fe80::1%eth0: on whatever link.
             addr.split('%').next()?.parse().ok()
         })
         .collect()
@@ -340,6 +393,17 @@ mod tests {
         assert_eq!(follow(false, Ok(())), (true, 3));
         assert_eq!(follow(false, Ok(())), (true, 3));
         assert_eq!(follow(true, Ok(())), (true, 4));
+    }
+
+    #[test]
+    fn what_cannot_be_read_now_is_as_it_was() {
+        let (mut known, mut failed) = (vec![1], Vec::new());
+        keep(&mut known, Ok(vec![2]), "gateways", &mut failed);
+        let none_left = io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error());
+        keep(&mut known, Err(none_left), "gateways", &mut failed);
+        assert_eq!(known, [2]);
+        assert_eq!(failed.len(), 1);
+        assert!(failed[0].starts_with("gateways: Too many open files"));
     }
 
     #[test]

@@ -170,6 +170,27 @@ pub fn may_run_watches() -> bool {
     !rustix::process::geteuid().is_root() || FOR_WATCHES.into_iter().all(has)
 }
 
+/// Descriptors that the daemon may hold, where the host allows so many: systemd
+/// gives 1,024 at first, and one source of logs may hold 4,096 files. (No more:
+/// some programs close every descriptor that they might have.)
+const MAX_FILES: u64 = 65_536;
+
+/// Has the limit of open files raised as far as it may be.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource::Nofile, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Nofile);
+    let wanted = maximum.map_or(MAX_FILES, |most| most.min(MAX_FILES));
+    if current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum,
+        };
+        if let Err(error) = setrlimit(Nofile, raised) {
+            tracing::warn!("cannot raise the limit of open files: {error}");
+        }
+    }
+}
+
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
 pub fn drop_privileges(iptables: bool, watches: bool) -> Result<(), caps::errors::CapsError> {

@@ -206,6 +206,9 @@ impl Service {
 
     /// Who counts findings now.
     pub fn set_ledger(&self, ledger: Arc<Ledger>) {
+        let gatherer = self.gatherer.lock().expect("no holder of this lock panics");
+        ledger.set_own(&gatherer.own());
+        drop(gatherer);
         *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
     }
 

@@ -482,9 +482,7 @@ fn nobody(src: IpAddr) -> bool {
 fn unbannable(src: IpAddr) -> bool {
     match src {
         IpAddr::V4(src) => src.is_multicast() || src.is_broadcast(),
-        IpAddr::V6(src) => {
-            src.is_loopback() || src.is_multicast() || src.segments()[0] & 0xffc0 == 0xfe80
-        }
+        IpAddr::V6(src) => src.is_loopback() || src.is_multicast(),
     }
 }
 
@@ -969,7 +967,7 @@ mod tests {
                 "{name}"
             );
         }
-        for never in ["fe80::1", "febf::1", "ff02::1"] {
+        for never in ["ff02::1"] {
             let packet = Packet::eth()
                 .ip6(never.parse::<Ipv6Addr>().unwrap(), B6)
                 .tcp(1, 22);

@@ -19,9 +19,9 @@ mod evidence;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -118,6 +118,8 @@ pub struct Ledger {
     counters: Vec<Counters>,
     shards: Vec<Mutex<Shard>>,
     hash: RandomState,
+    /// IPv6 addresses of this host.
+    own: RwLock<Arc<[Ipv6Addr]>>,
 }
 
 #[derive(Debug, Default)]
@@ -153,8 +155,38 @@ impl Ledger {
             counters: jails.iter().map(|_| Counters::default()).collect(),
             shards: (0..SHARDS).map(|n| Mutex::new(shard(n))).collect(),
             hash: RandomState::new(),
+            own: RwLock::default(),
             jails,
         }
+    }
+
+    /// The addresses of this host: with whom it shares a network by IPv6 is
+    /// counted by his own address, whatever a jail's length, or one of them would
+    /// have all of them banned.
+    pub fn set_own(&self, own: &[IpAddr]) {
+        let own = own.iter().filter_map(|addr| match addr {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(addr) => Some(*addr),
+        });
+        *self.own.write().unwrap_or_else(PoisonError::into_inner) = own.collect();
+    }
+
+    /// Whom a jail counts, and bans, for this address.
+    fn subject(&self, addr: IpAddr, limits: &JailLimits) -> Result<Subject, String> {
+        let host = Prefix::host(addr);
+        let prefix = match host.addr() {
+            IpAddr::V4(_) => host,
+            IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
+            IpAddr::V6(_) => {
+                let wide = Prefix::new(host.addr(), limits.ipv6_prefix).unwrap_or(host);
+                let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+                match own.iter().any(|addr| wide.contains(IpAddr::V6(*addr))) {
+                    true => host,
+                    false => wide,
+                }
+            }
+        };
+        Subject::new(prefix).map_err(|error| error.to_string())
     }
 
     /// The jails, by number.
@@ -173,7 +205,7 @@ impl Ledger {
             None => return Outcome::Ignored(Ignored::NoSuchJail),
             Some(Jail { ignore, limits, .. }) => match ignore.lookup(finding.addr) {
                 Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
-                None => match subject(finding.addr, limits) {
+                None => match self.subject(finding.addr, limits) {
                     Ok(subject) => {
                         self.judge(jail, subject, (finding.time, finding.attempts), line, now)
                     }
@@ -200,7 +232,7 @@ impl Ledger {
                 Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
                 None => {
                     let subject = match prefix == Prefix::host(prefix.addr()) {
-                        true => subject(prefix.addr(), limits),
+                        true => self.subject(prefix.addr(), limits),
                         false => Subject::new(prefix).map_err(|error| error.to_string()),
                     };
                     match subject {
@@ -418,6 +450,9 @@ impl Ledger {
 
     /// Takes counts and past bans of the ledger of another configuration.
     pub fn take_over(&self, other: &Self, now: Timestamp) {
+        let own = other.own.read().unwrap_or_else(PoisonError::into_inner);
+        *self.own.write().unwrap_or_else(PoisonError::into_inner) = own.clone();
+        drop(own);
         self.restore_history(other.history());
         self.take_in(other.snapshot(now), now, true);
     }
@@ -579,14 +614,6 @@ impl Ledger {
 /// A panic of another worker leaves counts that are still sound.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn subject(addr: IpAddr, limits: &JailLimits) -> Result<Subject, String> {
-    let prefix = match Prefix::host(addr) {
-        host if host.addr().is_ipv4() => host,
-        host => Prefix::new(host.addr(), limits.ipv6_prefix).unwrap_or(host),
-    };
-    Subject::new(prefix).map_err(|error| error.to_string())
 }
 
 fn count(entries: &[Entry]) -> u32 {

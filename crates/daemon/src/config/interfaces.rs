@@ -1,7 +1,7 @@
 //! Which network interfaces there are, and which of them lead outside.
 //! Attaching to them is the backend's business.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, io};
 
 /// All names in this network namespace (/sys may show another one's).
 pub(crate) fn all() -> Vec<String> {
@@ -24,6 +24,7 @@ pub(crate) fn is_there(name: &str) -> bool {
 
 /// The interfaces that have a default route.
 pub(crate) fn with_default_route() -> Vec<String> {
+    let read = |path| read(path).unwrap_or_default();
     let names: BTreeSet<_> = default_routes_v4(&read("/proc/net/route"))
         .into_iter()
         .chain(default_routes_v6(&read("/proc/net/ipv6_route")))
@@ -33,16 +34,19 @@ pub(crate) fn with_default_route() -> Vec<String> {
 }
 
 /// The gateways of the default routes.
-pub(crate) fn default_gateways() -> Vec<std::net::IpAddr> {
-    default_routes_v4(&read("/proc/net/route"))
+pub(crate) fn default_gateways() -> io::Result<Vec<std::net::IpAddr>> {
+    let routes = default_routes_v4(&read("/proc/net/route")?)
         .into_iter()
-        .chain(default_routes_v6(&read("/proc/net/ipv6_route")))
-        .filter_map(|(_, gateway)| gateway)
-        .collect()
+        .chain(default_routes_v6(&read("/proc/net/ipv6_route")?));
+    Ok(routes.filter_map(|(_, gateway)| gateway).collect())
 }
 
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+/// A kernel without IPv6 has no such file.
+fn read(path: &str) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => read,
+    }
 }
 
 const RTF_UP: u32 = 0x1;

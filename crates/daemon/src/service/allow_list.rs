@@ -41,7 +41,20 @@ impl Service {
     pub fn refresh_exemptions_by(&self, config: &Config) -> Result<(), weir_enforce::Error> {
         let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
-        let list = gatherer.gather(config, &allow, Instant::now());
+        let (list, failed) = gatherer.gather(config, &allow, Instant::now());
+        if let Some(ledger) = self.ledger() {
+            ledger.set_own(&gatherer.own());
+        }
+        match failed.is_empty() {
+            true => self.alerts.clear("exemptions"),
+            false => self.alerts.raise(
+                "exemptions",
+                format!(
+                    "cannot read who must not be banned, who was known stays exempt: {}",
+                    failed.join("; ")
+                ),
+            ),
+        }
         self.alert_on_wide();
         let changed = self.exempt.replace(list, self.lists.current());
         self.allow_written.follow(changed, || {

@@ -123,7 +123,10 @@ impl Admit {
             let reserved = matches!(prefix.addr(), IpAddr::V6(a) if a.to_bits() >> 104 == 0);
             return reserved.then_some("it is reserved (RFC 4291)");
         }
-        if Subject::new(prefix).is_err() {
+        // A single link-local address can be banned, but is on no list: neither
+        // lists nor the geofence judge them.
+        let link_local = matches!(prefix.addr(), IpAddr::V6(a) if a.is_unicast_link_local());
+        if Subject::new(prefix).is_err() || link_local {
             return Some("nobody can ban it");
         }
         let private = |other: &Prefix| other.covers(prefix) || prefix.covers(*other);

@@ -119,14 +119,7 @@ fn what_is_never_counted() {
         record(&ledger, "192.0.2.200", 0, 0),
         Outcome::Ignored(Ignored::Listed("192.0.2.200".parse().unwrap()))
     );
-    for addr in [
-        "127.0.0.1",
-        "::1",
-        "fe80::1",
-        "0.0.0.0",
-        "ff02::1",
-        "255.255.255.255",
-    ] {
+    for addr in ["127.0.0.1", "::1", "0.0.0.0", "ff02::1", "255.255.255.255"] {
         let outcome = record(&ledger, addr, 0, 0);
         assert!(
             matches!(outcome, Outcome::Ignored(Ignored::Unbannable(_))),
@@ -137,6 +130,34 @@ fn what_is_never_counted() {
         ledger.record(1, &finding("192.0.2.7", 0), b"", at(0)),
         Outcome::Ignored(Ignored::NoSuchJail)
     );
+}
+
+/// One host on our own link must not have all others there banned.
+#[test]
+fn neighbours_count_by_their_own_address() {
+    let ledger = Ledger::new(vec![jail("sshd", 2, 100)]);
+    ledger.set_own(&["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+    for network in ["2001:db8::", "fe80::"] {
+        let of = |host: u8| format!("{network}{host}");
+        assert_eq!(record(&ledger, &of(6), 0, 0), counted(1, 2));
+        assert_eq!(record(&ledger, &of(7), 0, 0), counted(1, 2));
+        let Outcome::Ban(ban) = record(&ledger, &of(6), 1, 1) else {
+            panic!("two of one address");
+        };
+        assert_eq!(ban.subject.to_string(), of(6));
+    }
+    assert_eq!(record(&ledger, "2001:db8:0:1::6", 0, 0), counted(1, 2));
+    let Outcome::Ban(ban) = record(&ledger, "2001:db8:0:1::7", 0, 0) else {
+        panic!("two of one /64");
+    };
+    assert_eq!(ban.subject.to_string(), "2001:db8:0:1::/64");
+    // Whoever takes over does not forget.
+    let next = Ledger::new(vec![jail("sshd", 1, 100)]);
+    next.take_over(&ledger, at(1));
+    let Outcome::Ban(ban) = record(&next, "2001:db8::9", 1, 1) else {
+        panic!("the first");
+    };
+    assert_eq!(ban.subject.to_string(), "2001:db8::9");
 }
 
 #[test]
