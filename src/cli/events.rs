@@ -23,7 +23,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let _ = (args.follow, args.json);
     let mut out = std::io::stdout();
     common.client().stream("/v1/events", &mut |data| {
-        // JSON escapes control characters by itself.
+        // The daemon has escaped what could steer a terminal.
         out.write_all(data)?;
         out.flush()?;
         Ok(())

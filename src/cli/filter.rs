@@ -209,8 +209,7 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
         };
         if test.json {
             let result = result(finding.as_ref(), why.as_deref());
-            serde_json::to_writer(&mut out, &result).map_err(io::Error::from)?;
-            writeln!(out)?;
+            writeln!(out, "{}", weir_daemon::escape_json(result.to_string()))?;
         } else if let Some(finding) = finding {
             writeln!(
                 out,

@@ -108,8 +108,8 @@ fn has_colours() -> bool {
 /// Prints a value as JSON.
 pub fn json(value: &Value) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    writeln!(out, "{}", weir_daemon::escape_json(text))?;
     Ok(())
 }
 

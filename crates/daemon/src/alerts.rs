@@ -18,7 +18,7 @@ use crate::events::Outlets;
 /// The alerts that hold now.
 #[derive(Default)]
 pub struct Alerts {
-    list: Mutex<BTreeMap<String, Alert>>,
+    list: Mutex<List>,
     outlets: OnceLock<Arc<Outlets>>,
 }
 
@@ -33,11 +33,37 @@ pub struct Alert {
     pub message: String,
 }
 
-/// Jails and files can raise alerts of their own: at most this many.
-const MAX_ALERTS: usize = 256;
+/// Jails, files and the like can each have an alert, and some of them others than
+/// the administrator can make: of one kind (what stands before the colon) at most
+/// this many are shown, so that they hide no other kind.
+const MAX_OF_A_KIND: usize = 64;
+
+type List = BTreeMap<String, Alert>;
+
+fn kind(about: &str) -> &str {
+    about.split(':').next().unwrap_or(about)
+}
+
+/// The alert that says that there are more of this kind.
+fn more_of(kind: &str) -> String {
+    format!("alerts:{kind}")
+}
+
+fn is_full(list: &List, kind: &str) -> bool {
+    let of_kind = list.keys().filter(|about| self::kind(about) == kind);
+    of_kind.count() >= MAX_OF_A_KIND
+}
+
+fn remove(list: &mut List, about: &str) -> bool {
+    let removed = list.remove(about).is_some();
+    if removed && !is_full(list, kind(about)) {
+        list.remove(&more_of(kind(about)));
+    }
+    removed
+}
 
 impl Alerts {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Alert>> {
+    fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().expect("no holder of this lock panics")
     }
 
@@ -57,11 +83,18 @@ impl Alerts {
         if !may() {
             return;
         }
-        let full = list.len() >= MAX_ALERTS;
+        let full = is_full(&list, kind(about));
         match list.get_mut(about) {
             Some(alert) if alert.message == message => return,
             Some(alert) => alert.message = message.clone(),
-            None if full => return,
+            None if full => {
+                drop(list);
+                let kind = kind(about);
+                let message = format!(
+                    "there are more than {MAX_OF_A_KIND} alerts about `{kind}`: this many are shown"
+                );
+                return self.raise(&more_of(kind), message);
+            }
             None => {
                 list.insert(
                     about.to_owned(),
@@ -82,14 +115,14 @@ impl Alerts {
 
     /// It is over.
     pub fn clear(&self, about: &str) {
-        if self.lock().remove(about).is_some() {
+        if remove(&mut self.lock(), about) {
             tracing::info!("{about}: works again");
         }
     }
 
     /// What it was about is no more.
     pub fn forget(&self, about: &str) {
-        self.lock().remove(about);
+        remove(&mut self.lock(), about);
     }
 
     /// All that hold, by subject.
@@ -125,7 +158,7 @@ impl Voice {
     pub fn clear(&self, about: &str) {
         let removed = {
             let mut list = self.alerts.lock();
-            !self.silent.load(Relaxed) && list.remove(about).is_some()
+            !self.silent.load(Relaxed) && remove(&mut list, about)
         };
         if removed {
             tracing::info!("{about}: works again");
@@ -137,7 +170,7 @@ impl Voice {
         let mut list = self.alerts.lock();
         if !self.silent.swap(true, Relaxed) {
             for about in about {
-                list.remove(*about);
+                remove(&mut list, about);
             }
         }
     }
@@ -146,6 +179,29 @@ impl Voice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_alerts_of_a_kind_hide_no_other() {
+        let alerts = Alerts::default();
+        for n in 0..300 {
+            alerts.raise(&format!("source:/{n}"), "not a regular file".into());
+        }
+        alerts.raise("allow-wide", "everybody is allowed".into());
+        let told = || -> Vec<String> {
+            let list = alerts.list().into_iter();
+            list.map(|alert| alert.about).collect()
+        };
+        assert_eq!(told().len(), MAX_OF_A_KIND + 2);
+        for about in ["allow-wide", "alerts:source"] {
+            assert!(told().iter().any(|one| one == about), "{:?}", told());
+        }
+        // One place is free again, and taken.
+        alerts.clear("source:/0");
+        assert!(!told().iter().any(|one| one == "alerts:source"));
+        alerts.raise("source:/299", "not a regular file".into());
+        assert_eq!(told().len(), MAX_OF_A_KIND + 1);
+        assert!(told().iter().any(|one| one == "source:/299"));
+    }
 
     #[test]
     fn whoever_is_silent_changes_nothing_that_his_successor_said() {

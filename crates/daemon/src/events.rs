@@ -248,7 +248,7 @@ impl Outlets {
         if self.sender.receiver_count() == 0 {
             return;
         }
-        let Ok(line) = serde_json::to_string(event) else {
+        let Ok(line) = serde_json::to_string(event).map(crate::escape_json) else {
             return;
         };
         // Fails only when the last reader has just gone.

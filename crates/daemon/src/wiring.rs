@@ -103,6 +103,8 @@ fn mount_bpffs(enforcement: &Enforcement) -> Result<(), weir_enforce::Error> {
 
 /// How often the maintenance thread looks after things.
 const TICK: Duration = Duration::from_secs(1);
+/// Longer than any daemon runs.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long the packet-event thread waits before it looks whether to stop.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
 
@@ -129,6 +131,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Also to take away what an earlier daemon left there.
     let iptables = config.enforcement.backend == Choice::Ipset
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
+    instance::raise_file_limit();
     instance::drop_privileges(iptables, !config.watches.is_empty())?;
 
     let service = Arc::new(start_enforcement(config)?);
@@ -171,11 +174,15 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(control::THREADS)
+            // Where there is no thread to be had, tokio waits for one that it has,
+            // and panics if it has none: the first one stays.
+            .thread_keep_alive(FOREVER)
             .build()
             .map_err(system("cannot start the control socket".into()))?;
         spawn(
             "weir-control",
             Box::new(move || {
+                runtime.spawn_blocking(|| ());
                 runtime.spawn(async move {
                     loop {
                         pulse.beat();

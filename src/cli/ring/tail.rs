@@ -19,6 +19,7 @@ use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
+use weir_daemon::escape_json;
 use weir_ring::{Owner, ReaderOptions, Record, Set};
 
 use super::segment::parse_bytes;
@@ -155,7 +156,7 @@ fn as_json(line: &mut Vec<u8>, segment: &str, record: &Record<'_>) {
     if record.lost > 0 {
         object["lost"] = record.lost.into();
     }
-    serde_json::to_writer(&mut *line, &object).expect("a vector takes all there is");
+    line.extend(escape_json(object.to_string()).as_bytes());
     line.push(b'\n');
 }
 

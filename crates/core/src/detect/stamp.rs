@@ -24,8 +24,13 @@ pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     let first = *line.first()?;
     let (whole, rest) = if first.is_ascii_alphabetic() {
         match line {
-            [_, _, _, _, _, _, _, _, _, b':', _, _, b':', _, _, _, ..] => (15, &line[15..]),
-            [_, _, _, _, _, b' ', _, _, b':', _, _, b':', _, _, _, ..] => (14, &line[14..]),
+            // `fe80::abc:de:1:2 - -` has its colons in the right places, too.
+            [_, _, _, b' ', _, _, b' ', time @ ..]
+                if matches!(time, [_, _, b':', _, _, b':', _, _, _, ..]) =>
+            {
+                (15, &line[15..])
+            }
+            [_, _, _, b' ', _, b' ', _, _, b':', _, _, b':', _, _, _, ..] => (14, &line[14..]),
             _ => return None,
         }
     } else if first.is_ascii_digit() {
@@ -202,6 +207,16 @@ mod tests {
     /// Central Europe without a zone database: pure core has none.
     fn europe() -> TimeZone {
         TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
+    }
+
+    #[test]
+    fn an_address_is_no_stamp() {
+        for line in [
+            "fe80::abc:de:1:2 - - [x] \"GET /\" 404",
+            "fd00:abcd:12:3::7 - - [x] \"GET /\" 404",
+        ] {
+            assert!(split(line.as_bytes()).is_none(), "{line}");
+        }
     }
 
     #[test]
