@@ -37,13 +37,10 @@ impl fmt::Display for Fault {
 }
 
 /// Programs that run the file which is their first argument beside options.
-const INTERPRETERS: [&str; 17] = [
-    "ash", "awk", "bash", "dash", "gawk", "ksh", "lua", "mawk", "mksh", "node", "nodejs", "perl",
-    "php", "python", "ruby", "sh", "zsh",
-];
-/// Programs that run the command which their arguments are.
-const LAUNCHERS: [&str; 8] = [
-    "busybox", "env", "ionice", "nice", "nohup", "setsid", "stdbuf", "timeout",
+const INTERPRETERS: [&str; 25] = [
+    "ash", "awk", "bash", "dash", "expect", "fish", "gawk", "ksh", "lua", "luajit", "mawk", "mksh",
+    "node", "nodejs", "perl", "php", "pypy", "python", "rbash", "ruby", "sh", "tclsh", "wish",
+    "yash", "zsh",
 ];
 /// Symbolic links that are followed on one way.
 const MAX_LINKS: usize = 40;
@@ -55,12 +52,13 @@ const MAX_DEPTH: usize = 4;
 /// Who reads the next argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// Runs a command.
-    Launcher,
     /// Runs a script; a shell's `-e` takes no code.
     Interpreter { is_shell: bool },
-    /// Reads data.
+    /// Reads data, or runs the command that follows, as env, sudo and flock do:
+    /// whatever they are, an interpreter is known by its name.
     Program,
+    /// Had its code before: the rest is for that.
+    Code,
 }
 
 impl Reader {
@@ -72,10 +70,7 @@ impl Reader {
             let is_shell = name.ends_with("sh");
             return Self::Interpreter { is_shell };
         }
-        match LAUNCHERS.contains(&name) {
-            true => Self::Launcher,
-            false => Self::Program,
-        }
+        Self::Program
     }
 
     /// Is the argument behind this option code itself, as with `-c`?
@@ -119,29 +114,29 @@ fn judge_for(command: &[String], user: Option<&WatchUser>) -> Result<(), Fault> 
         };
         let path = Path::new("/").join(path);
         if reader.takes_code(argument) && option {
-            reader = Reader::Program;
+            reader = Reader::Code;
         } else if fs::metadata(&path).is_ok_and(|about| about.is_file()) {
             let interpreted = matches!(reader, Reader::Interpreter { .. });
             let found = match interpreted || is_program(&path) {
                 true if reader == Reader::Launcher && !option => runnable(&path, user, 0)?,
                 true => safe(&path)?,
-                false => path,
+                false => path.clone(),
             };
-            if !option {
-                reader = match reader {
-                    Reader::Launcher => Reader::of(&found),
-                    _ => Reader::Program,
+            if !option && reader != Reader::Code {
+                reader = match Reader::of(&path) {
+                    Reader::Program => Reader::of(&found),
+                    named => named,
                 };
             }
-        } else if !option {
-            // The value of an option before it, or the code of an awk program.
-            reader = match reader {
-                Reader::Interpreter { .. } if !before.starts_with('-') => Reader::Program,
-                Reader::Launcher => match Reader::of(Path::new(argument)) {
-                    Reader::Program => Reader::Launcher,
-                    named => named,
-                },
-                reader => reader,
+        } else if !option && reader != Reader::Code {
+            // The value of an option before it, the code of an awk program, or
+            // an interpreter that is looked for in the PATH.
+            reader = match (Reader::of(Path::new(argument)), reader) {
+                (Reader::Program, Reader::Interpreter { .. }) if !before.starts_with('-') => {
+                    Reader::Program
+                }
+                (Reader::Program, reader) => reader,
+                (named, _) => named,
             };
         }
         before = argument;
@@ -342,6 +337,23 @@ mod tests {
             (&["/bin/sh", "-e", &loose], unsafe_words),
             (&["/usr/bin/env", "/bin/sh", &loose], unsafe_words),
             (&["/usr/bin/env", "A=1", "sh", "-e", &loose], unsafe_words),
+            (&["/usr/bin/flock", &data, "/bin/sh", &loose], unsafe_words),
+            (&["/usr/bin/flock", &data, "/bin/cat", &data], ""),
+            (&["/bin/sh", "-c", "cat \"$1\"", "sh", &data], ""),
+            (&["/usr/bin/setpriv", "--nnp", "perl", &loose], unsafe_words),
+            (
+                &[
+                    "/usr/bin/setpriv",
+                    "nice",
+                    "-n",
+                    "5",
+                    "expect",
+                    "-f",
+                    &loose,
+                ],
+                unsafe_words,
+            ),
+            (&["/usr/bin/logger", "-t", "web", "-f", &data], ""),
             (&["/bin/sh", "-c", "cat \"$0\"", &data], ""),
             (&["/usr/bin/awk", "{ print $1 }", &data], ""),
             (&["/usr/bin/awk", "-F", ":", "{ print $1 }", &data], ""),
