@@ -442,6 +442,18 @@ COMMIT
 COMMIT
 ";
 
+/// As ufw has them, in part, for IPv4 and for IPv6.
+const THEIR_UFW: &str = "*filter
+:ufw-before-input - [0:0]
+:ufw-user-input - [0:0]
+-A INPUT -j ufw-before-input
+-A ufw-before-input -i lo -j ACCEPT
+-A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A ufw-before-input -j ufw-user-input
+-A ufw-user-input -p tcp -m tcp --dport 8080 -j ACCEPT
+COMMIT
+";
+
 /// Everybody else's rules and sets, without counters and dates.
 fn theirs(site: &Site) -> String {
     [
@@ -493,6 +505,9 @@ fn root_other_rules_stay_and_forwarded_packets_are_dropped() {
         };
         feed("nft", &["-f"], THEIRS);
         feed("iptables-restore", &["--noflush"], THEIR_IPTABLES);
+        for restore in ["iptables-restore", "ip6tables-restore"] {
+            feed(restore, &["--noflush"], THEIR_UFW);
+        }
         site.host
             .run("ipset", &["create", "theirs", "hash:net"])
             .unwrap();

@@ -196,6 +196,10 @@ fn root_uninstall_leaves_nothing_in_force() {
     let unit = fs::read_to_string(place("/lib/systemd/system/weir.service")).unwrap();
     let starts = format!("ExecStart={} daemon", host.installed().display());
     assert!(unit.contains(&starts), "{unit}");
+    // The daemon counts on being started again.
+    for needed in ["Type=notify", "Restart=always", "WatchdogSec=3min"] {
+        assert!(unit.lines().any(|line| line == needed), "{unit}");
+    }
     fs::write(place("/etc/weir/weir.toml"), CONFIG).unwrap();
     fs::write(place("/run/auth.log"), "").unwrap();
     let mut daemon = host.start(&site);

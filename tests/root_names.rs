@@ -306,16 +306,31 @@ fn padded(head: &str, cut_at: usize, lie: &str) -> Vec<u8> {
     [&vec![b'x'; room], lie.as_bytes()].concat()
 }
 
+/// The attacker of a family says something to sshd.
+fn say(site: &Site, family: usize, port: u16, speak: &dyn Fn(TcpStream) -> std::io::Result<()>) {
+    let to = SocketAddr::new(addr(HOST[family]), port);
+    let from = Some(addr(ATTACKER[family]));
+    let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    // The server may hang up at any moment.
+    let _ = speak(stream);
+}
+
+/// Read in order: once these have counted, all before them have.
+fn the_last_have_counted(site: &Site, weir: &Weir, sshd: &SshHost) {
+    for who in OTHER {
+        let to = SocketAddr::new(addr(HOST[usize::from(who.contains(':'))]), sshd.port());
+        sshd::attempt(&site.internet, Some(addr(who)), to, "root", "guess", SOON).unwrap();
+        soon("the last failure to count", || {
+            let tracked = weir.why(who)["tracked"].as_array().unwrap().len();
+            (tracked == 2).then_some(())
+        });
+    }
+}
+
 /// Says a lie in each of them.
 fn say_all(site: &Site, family: usize, port: u16, lie: &[u8]) {
-    let say = |speak: &dyn Fn(TcpStream) -> std::io::Result<()>| {
-        let to = SocketAddr::new(addr(HOST[family]), port);
-        let from = Some(addr(ATTACKER[family]));
-        let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        // The server may hang up at any moment.
-        let _ = speak(stream);
-    };
+    let say = |speak: &dyn Fn(TcpStream) -> std::io::Result<()>| say(site, family, port, speak);
     for (_, messages) in dialogues(lie) {
         say(&|stream| {
             let mut ssh = ssh::Ssh::open(stream)?;
@@ -384,14 +399,7 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
             say_all(&site, family, sshd.port(), lie);
         }
     }
-    for who in OTHER {
-        let to = SocketAddr::new(addr(HOST[usize::from(who.contains(':'))]), sshd.port());
-        sshd::attempt(&site.internet, Some(addr(who)), to, "root", "guess", SOON).unwrap();
-        soon("the last failure to count", || {
-            let tracked = weir.why(who)["tracked"].as_array().unwrap().len();
-            (tracked == 2).then_some(())
-        });
-    }
+    the_last_have_counted(&site, &weir, &sshd);
     let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
     for said in [
         "authenticating user root 198.51.100.7 port",
@@ -407,6 +415,11 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
     ] {
         assert!(log.contains(said), "sshd has not logged {said:?}");
     }
+    only_those_who_spoke(&weir);
+}
+
+/// The attackers and the two who came last have counted, and nobody else.
+fn only_those_who_spoke(weir: &Weir) {
     for jail in ["sshd", "sshd-aggressive"] {
         let status = weir.json(&["status", jail]);
         assert_eq!(status["tracked"], 4, "{status}");
@@ -420,6 +433,59 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
         assert_eq!(why["tracked"].as_array().unwrap().len(), 2, "{why}");
     }
     assert!(weir.banned().is_empty());
+}
+
+/// Debian's sshd asks PAM, whose modules and whose "keyboard-interactive" log
+/// names in messages of their own.
+#[test]
+fn root_no_name_accuses_anybody_else_through_pam() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut opts = SshOpts::new(weir.log());
+    opts.sshd_config = "UsePAM yes\nKbdInteractiveAuthentication yes\n".into();
+    let sshd = SshHost::start(&site.host, &opts).unwrap();
+    weir.run();
+    let guess = [&[0][..], &ssh::string(b"guess")].concat();
+    let no_devices = [ssh::string(b""), ssh::string(b"")].concat();
+    let answer = [
+        &[ssh::INFO_RESPONSE][..],
+        &1_u32.to_be_bytes(),
+        &ssh::string(b"guess"),
+    ]
+    .concat();
+    for (family, victim) in [(0, VICTIM[0]), (1, VICTIM[1])] {
+        for lie in [
+            format!("x from {victim} port 22 ssh2"),
+            format!("x from {victim}"),
+            format!("x  rhost={victim} user=root"),
+        ] {
+            let said = |method: &[u8], rest: &[u8]| {
+                ssh::userauth(lie.as_bytes(), b"ssh-connection", method, rest)
+            };
+            say(&site, family, sshd.port(), &|stream| {
+                let mut ssh = ssh::Ssh::open(stream)?;
+                ssh.send(&said(b"password", &guess))?;
+                ssh.send(&said(b"keyboard-interactive", &no_devices))?;
+                ssh.send(&answer)?;
+                ssh.hang_up();
+                Ok(())
+            });
+        }
+    }
+    the_last_have_counted(&site, &weir, &sshd);
+    let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
+    for said in [
+        "pam_unix(sshd:auth): ",
+        " for illegal user x from 203.0.113.9 port 22 ssh2 from 198.51.100.7",
+        "Failed keyboard-interactive/pam for invalid user x from 203.0.113.9",
+        "Failed password for invalid user x from 203.0.113.9",
+    ] {
+        assert!(log.contains(said), "sshd has not logged {said:?}:\n{log}");
+    }
+    only_those_who_spoke(&weir);
 }
 
 /// Whole lines and entries, behind a line break that is none for sshd.

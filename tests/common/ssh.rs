@@ -28,6 +28,7 @@ const NEWKEYS: u8 = 21;
 const KEX_ECDH_INIT: u8 = 30;
 const KEX_ECDH_REPLY: u8 = 31;
 pub const USERAUTH_REQUEST: u8 = 50;
+pub const INFO_RESPONSE: u8 = 61;
 
 /// A string as SSH writes it: its length, then its bytes.
 pub fn string(bytes: &[u8]) -> Vec<u8> {
