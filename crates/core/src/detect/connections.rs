@@ -1,7 +1,11 @@
 //! Connections of the last minutes, and which of their attempts have counted:
 //! a program writes several lines about one.
 
-use std::{collections::hash_map::RandomState, hash::BuildHasher, net::IpAddr};
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hash, Hasher},
+    net::IpAddr,
+};
 
 use jiff::Timestamp;
 
@@ -26,7 +30,7 @@ pub(super) struct Bond {
 
 /// What a message says of its connection. A client can use a port again within
 /// minutes: another process serves it then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
     pub addr: IpAddr,
     /// 0: the message names none.
@@ -35,10 +39,27 @@ pub(super) struct Connection {
     pub pid: u32,
 }
 
+impl Hash for Connection {
+    /// All at once: one is computed for each failure.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let addr = match self.addr {
+            IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+            IpAddr::V6(addr) => addr,
+        };
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&addr.octets());
+        bytes[16..20].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[20..22].copy_from_slice(&self.port.to_ne_bytes());
+        state.write(&bytes);
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connections {
     slots: Vec<Option<Counted>>,
     hash: RandomState,
+    /// Something was announced of a connection whose port nobody named.
+    without_port: bool,
 }
 
 /// A connection of which something has counted.
@@ -62,25 +83,21 @@ impl Connections {
         if self.slots.is_empty() {
             self.slots.resize(CONNECTIONS, None);
         }
-        let mut known = false;
-        // The second look is for an announcement that names no port.
-        let without_port = Connection {
-            port: 0,
-            ..connection
-        };
-        let looks = [connection, without_port];
-        for look in &looks[..if connection.port == 0 { 1 } else { 2 }] {
-            if let Some(counted) = self.find(look, time) {
-                known |= *look == connection;
-                if counted.announced & bond.completes != 0 {
-                    counted.announced &= !bond.completes;
-                    // One of them was announced, and has counted.
-                    attempts -= 1;
-                    if attempts == 0 {
-                        return 0;
-                    }
-                    break;
-                }
+        let slot = self.slot(&connection);
+        let known = self.in_slot(slot, &connection, time).is_some();
+        let mut completed = self.complete(slot, &connection, bond, time);
+        if !completed && self.without_port && connection.port != 0 {
+            let announced = Connection {
+                port: 0,
+                ..connection
+            };
+            completed = self.complete(self.slot(&announced), &announced, bond, time);
+        }
+        if completed {
+            // One of them was announced, and has counted.
+            attempts -= 1;
+            if attempts == 0 {
+                return 0;
             }
         }
         if bond.unless_counted {
@@ -89,25 +106,44 @@ impl Connections {
             }
             attempts = 1;
         }
-        let announced = match self.find(&connection, time) {
-            Some(counted) => counted.announced,
-            None => 0,
-        };
-        let slot = self.slot(&connection);
+        let before = self.in_slot(slot, &connection, time);
+        let announced = before.map_or(0, |counted| counted.announced) | bond.announces;
+        self.without_port |= connection.port == 0 && announced != 0;
         self.slots[slot] = Some(Counted {
             connection,
-            announced: announced | bond.announces,
+            announced,
             since: time,
         });
         attempts
+    }
+
+    /// Was what this message completes announced by another one? Once.
+    fn complete(
+        &mut self,
+        slot: usize,
+        connection: &Connection,
+        bond: &Bond,
+        time: Timestamp,
+    ) -> bool {
+        match self.in_slot(slot, connection, time) {
+            Some(counted) if counted.announced & bond.completes != 0 => {
+                counted.announced &= !bond.completes;
+                true
+            }
+            _ => false,
+        }
     }
 
     fn slot(&self, connection: &Connection) -> usize {
         self.hash.hash_one(connection) as usize % CONNECTIONS
     }
 
-    fn find(&mut self, connection: &Connection, time: Timestamp) -> Option<&mut Counted> {
-        let slot = self.slot(connection);
+    fn in_slot(
+        &mut self,
+        slot: usize,
+        connection: &Connection,
+        time: Timestamp,
+    ) -> Option<&mut Counted> {
         self.slots[slot].as_mut().filter(|c| {
             c.connection == *connection
                 && (time.as_second() - c.since.as_second()).abs() <= CONNECTION_SECONDS

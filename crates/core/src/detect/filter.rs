@@ -605,7 +605,11 @@ fn repeated(message: &[u8]) -> (u32, &[u8]) {
 
 /// Somebody's text, at most [`MAX_USER`] bytes of it.
 fn bounded(user: &[u8]) -> String {
-    let mut text = String::from_utf8_lossy(&user[..user.len().min(MAX_USER)]).into_owned();
+    let user = &user[..user.len().min(MAX_USER)];
+    if let Ok(text) = std::str::from_utf8(user) {
+        return text.to_owned();
+    }
+    let mut text = String::from_utf8_lossy(user).into_owned();
     // A replacement character is longer than what it replaces.
     while text.len() > MAX_USER {
         text.pop();

@@ -219,8 +219,11 @@ fn tag(word: &[u8]) -> Option<Tag<'_>> {
 
 /// A process's number; 0 for what is none.
 fn number(digits: &[u8]) -> u32 {
-    let text = std::str::from_utf8(digits).unwrap_or_default();
-    text.parse().unwrap_or(0)
+    let number = digits.iter().try_fold(0u32, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    });
+    number.unwrap_or(0)
 }
 
 fn is_facility_and_level(word: &[u8]) -> bool {
