@@ -118,7 +118,9 @@ fn judge_for(command: &[String], user: Option<&WatchUser>) -> Result<(), Fault> 
         } else if fs::metadata(&path).is_ok_and(|about| about.is_file()) {
             let interpreted = matches!(reader, Reader::Interpreter { .. });
             let found = match interpreted || is_program(&path) {
-                true if reader == Reader::Launcher && !option => runnable(&path, user, 0)?,
+                true if reader == Reader::Program && !option && is_executable(&path) => {
+                    runnable(&path, user, 0)?
+                }
                 true => safe(&path)?,
                 false => path.clone(),
             };
@@ -144,9 +146,12 @@ fn judge_for(command: &[String], user: Option<&WatchUser>) -> Result<(), Fault> 
     Ok(())
 }
 
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.mode() & 0o111 != 0)
+}
+
 fn is_program(path: &Path) -> bool {
-    let executable = |about: fs::Metadata| about.mode() & 0o111 != 0;
-    fs::metadata(path).is_ok_and(executable) || first_line(path).is_some()
+    is_executable(path) || first_line(path).is_some()
 }
 
 /// A program and, if it is a script, whoever interprets it.
