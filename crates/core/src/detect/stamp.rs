@@ -25,8 +25,8 @@ pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     let (whole, rest) = if first.is_ascii_alphabetic() {
         match line {
             // `fe80::abc:de:1:2 - -` has its colons in the right places, too.
-            [_, _, _, b' ', _, _, b' ', time @ ..]
-                if matches!(time, [_, _, b':', _, _, b':', _, _, _, ..]) =>
+            [_, _, _, _, _, _, _, _, _, b':', _, _, b':', _, _, _, ..]
+                if line[3] == b' ' && line[6] == b' ' =>
             {
                 (15, &line[15..])
             }
