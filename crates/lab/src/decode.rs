@@ -967,7 +967,7 @@ mod tests {
                 "{name}"
             );
         }
-        for never in ["ff02::1"] {
+        for never in ["ff02::1", "ff05::2"] {
             let packet = Packet::eth()
                 .ip6(never.parse::<Ipv6Addr>().unwrap(), B6)
                 .tcp(1, 22);
