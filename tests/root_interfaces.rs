@@ -902,7 +902,20 @@ fn root_a_renamed_interface_stays_protected() {
     if skipped(&[]) {
         return;
     }
-    for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
+    for backend in [
+        "xdp",
+        "xdp-generic",
+        "tcx",
+        "cls_bpf",
+        "netfilter",
+        "nft",
+        "ipset",
+    ] {
+        println!("{backend}");
+        let has_rules = ["nft", "ipset"].contains(&backend);
+        if has_rules && skipped(&["nft", "ipset", "iptables-restore"]) {
+            continue;
+        }
         let mut site = Site::new();
         let mut weir = Weir::start(&site.host, &config(backend));
         ban(&weir);
@@ -919,11 +932,13 @@ fn root_a_renamed_interface_stays_protected() {
             (backend, true),
             "{note}"
         );
-        // The next daemon finds it by what is attached.
-        weir.kill();
-        weir.run();
-        enforces(&site, &weir);
-        assert_eq!(weir.attachment("eth0").0, backend);
+        // The next daemon finds it by what is attached; rules have names only.
+        if !has_rules {
+            weir.kill();
+            weir.run();
+            enforces(&site, &weir);
+            assert_eq!(weir.attachment("eth0").0, backend);
+        }
         // Named as it is called now, by a reload; back, by a restart.
         weir.configure(&config(backend).replace("eth0", "wan"));
         weir.ask(&["reload"]).done();
@@ -938,9 +953,11 @@ fn root_a_renamed_interface_stays_protected() {
         weir.run();
         enforces(&site, &weir);
         assert_eq!(weir.attachment("eth0").0, backend);
-        let links = std::fs::read_dir(weir.pins().join("links")).unwrap();
-        let names = links.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        assert!(names.into_iter().all(|name| !name.contains("wan")));
+        if !has_rules {
+            let links = std::fs::read_dir(weir.pins().join("links")).unwrap();
+            let names = links.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert!(names.into_iter().all(|name| !name.contains("wan")));
+        }
     }
 }
 

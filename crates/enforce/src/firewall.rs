@@ -127,6 +127,9 @@ pub(crate) trait Firewall: Send + Sync {
     /// What there is to say about an interface that is there.
     fn tell(&self, interface: &str) -> String;
 
+    /// What the device of this configured name is called since it was renamed.
+    fn renamed(&self, configured: &str) -> Option<String>;
+
     /// Once a second.
     fn tend(&self) -> Result<(), Error>;
 
@@ -250,13 +253,23 @@ impl<F: Firewall> Backend for F {
     fn attachments(&self) -> Vec<Attachment> {
         let interfaces = self.desired().settings.interfaces.clone();
         let attachment = |interface: String| {
+            let mut renamed = None;
             let (present, hook, note) = match devices::real_name(&interface) {
                 Ok(Some(real)) => (true, F::CHOICE.name(), self.tell(&real)),
-                Ok(None) => (
-                    false,
-                    "none",
-                    "no such interface now; protected as soon as it is back".to_owned(),
-                ),
+                Ok(None) => {
+                    renamed = self.renamed(&interface);
+                    match &renamed {
+                        Some(now) => {
+                            let note = format!("called {now} now; {}", self.tell(now));
+                            (true, F::CHOICE.name(), note)
+                        }
+                        None => (
+                            false,
+                            "none",
+                            "no such interface now; protected as soon as it is back".to_owned(),
+                        ),
+                    }
+                }
                 // The rules are as they were.
                 Err(error) => (true, F::CHOICE.name(), error.to_string()),
             };
@@ -265,7 +278,7 @@ impl<F: Firewall> Backend for F {
                 note,
                 interface,
                 present,
-                renamed: None,
+                renamed,
             }
         };
         interfaces.into_iter().map(attachment).collect()

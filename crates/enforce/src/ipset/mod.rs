@@ -590,6 +590,10 @@ impl Firewall for Ipset {
         Some(sets::memory(&listed, &self.base))
     }
 
+    fn renamed(&self, configured: &str) -> Option<String> {
+        self.kernel().devices.renamed(configured)
+    }
+
     fn tend(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
         let kernel = &mut *kernel;

@@ -419,6 +419,10 @@ impl Firewall for Nft {
         self.kernel().ingress.tell(interface)
     }
 
+    fn renamed(&self, configured: &str) -> Option<String> {
+        self.kernel().devices.renamed(configured)
+    }
+
     fn tend(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
         let kernel = &mut *kernel;
