@@ -249,6 +249,28 @@ fn root_decoy_forged_floods_ban_nobody() {
 }
 
 /// G6: who we connect to from a decoy port is not a visitor.
+/// One host of our own network must not have all others there banned.
+#[test]
+fn root_decoy_a_neighbour_is_banned_alone() {
+    if skipped(&[]) {
+        return;
+    }
+    let trap = Trap::new(BACKENDS[0], "");
+    // An address of this host in the visitor's /64.
+    let own = "2001:db8:bad::1";
+    trap.site
+        .host
+        .ip(&[format!("addr add {own}/128 dev lo")])
+        .unwrap();
+    soon("the address to be known", || {
+        trap.weir.why(own)["exempt"].is_object().then_some(())
+    });
+    trap.weir.ask(&["reload"]).done();
+    trap.visits(ATTACKER[1], 1);
+    trap.is_banned(ATTACKER[1], 1);
+    assert_eq!(trap.weir.banned(), [ATTACKER[1]]);
+}
+
 #[test]
 fn root_decoy_own_connections_work() {
     if skipped(&[]) {

@@ -35,8 +35,10 @@ pub struct Alert {
 
 /// Jails, files and the like can each have an alert, and some of them others than
 /// the administrator can make: of one kind (what stands before the colon) at most
-/// this many are shown, so that they hide no other kind.
-const MAX_OF_A_KIND: usize = 64;
+/// this many are shown and told, so that they hide no other kind.
+const SHOWN: usize = 64;
+/// So many of a kind are known; of those that come then nothing is.
+const KNOWN: usize = 1024;
 
 type List = BTreeMap<String, Alert>;
 
@@ -44,22 +46,21 @@ fn kind(about: &str) -> &str {
     about.split(':').next().unwrap_or(about)
 }
 
-/// The alert that says that there are more of this kind.
-fn more_of(kind: &str) -> String {
-    format!("alerts:{kind}")
-}
-
-fn is_full(list: &List, kind: &str) -> bool {
+fn count(list: &List, kind: &str) -> usize {
     let of_kind = list.keys().filter(|about| self::kind(about) == kind);
-    of_kind.count() >= MAX_OF_A_KIND
+    of_kind.count()
 }
 
-fn remove(list: &mut List, about: &str) -> bool {
-    let removed = list.remove(about).is_some();
-    if removed && !is_full(list, kind(about)) {
-        list.remove(&more_of(kind(about)));
+/// What there is to say when there are more of a kind than are shown.
+fn more_of(kind: &str, number: usize, since: Timestamp) -> Alert {
+    let at_least = if number >= KNOWN { "at least " } else { "" };
+    Alert {
+        about: format!("alerts:{kind}"),
+        since,
+        message: format!(
+            "there are {at_least}{number} alerts about `{kind}`: {SHOWN} of them are shown"
+        ),
     }
-    removed
 }
 
 impl Alerts {
@@ -83,51 +84,70 @@ impl Alerts {
         if !may() {
             return;
         }
-        let full = is_full(&list, kind(about));
-        match list.get_mut(about) {
+        let before = count(&list, kind(about));
+        let is_new = match list.get_mut(about) {
             Some(alert) if alert.message == message => return,
-            Some(alert) => alert.message = message.clone(),
-            None if full => {
-                drop(list);
-                let kind = kind(about);
-                let message = format!(
-                    "there are more than {MAX_OF_A_KIND} alerts about `{kind}`: this many are shown"
-                );
-                return self.raise(&more_of(kind), message);
+            Some(alert) => {
+                alert.message.clone_from(&message);
+                false
             }
+            None if before >= KNOWN => return,
             None => {
-                list.insert(
-                    about.to_owned(),
-                    Alert {
-                        about: about.to_owned(),
-                        since: Timestamp::now(),
-                        message: message.clone(),
-                    },
-                );
+                let alert = Alert {
+                    about: about.to_owned(),
+                    since: Timestamp::now(),
+                    message: message.clone(),
+                };
+                list.insert(about.to_owned(), alert);
+                true
             }
-        }
+        };
         drop(list);
-        tracing::error!("{about}: {}", crate::escape(&message));
+        match (is_new, before) {
+            (true, SHOWN) => {
+                let more = more_of(kind(about), before + 1, Timestamp::now());
+                self.say(&more.about, &more.message);
+            }
+            (true, SHOWN..) => {}
+            (true, _) => self.say(about, &message),
+            // Whether it is one of those that are shown is not known.
+            (false, ..=SHOWN) => self.say(about, &message),
+            (false, _) => {}
+        }
+    }
+
+    fn say(&self, about: &str, message: &str) {
+        tracing::error!("{about}: {}", crate::escape(message));
         if let Some(outlets) = self.outlets.get() {
-            outlets.alert(about, &message);
+            outlets.alert(about, message);
         }
     }
 
     /// It is over.
     pub fn clear(&self, about: &str) {
-        if remove(&mut self.lock(), about) {
+        if self.lock().remove(about).is_some() {
             tracing::info!("{about}: works again");
         }
     }
 
     /// What it was about is no more.
     pub fn forget(&self, about: &str) {
-        remove(&mut self.lock(), about);
+        self.lock().remove(about);
     }
 
     /// All that hold, by subject.
     pub fn list(&self) -> Vec<Alert> {
-        self.lock().values().cloned().collect()
+        let list = self.lock();
+        let mut shown = Vec::with_capacity(list.len().min(SHOWN));
+        // Sorted by subject: those of a kind are neighbours.
+        let alerts: Vec<&Alert> = list.values().collect();
+        for alerts in alerts.chunk_by(|a, b| kind(&a.about) == kind(&b.about)) {
+            shown.extend(alerts.iter().take(SHOWN).map(|alert| (*alert).clone()));
+            if let Some(hidden) = alerts.get(SHOWN) {
+                shown.push(more_of(kind(&hidden.about), alerts.len(), hidden.since));
+            }
+        }
+        shown
     }
 }
 
@@ -158,7 +178,7 @@ impl Voice {
     pub fn clear(&self, about: &str) {
         let removed = {
             let mut list = self.alerts.lock();
-            !self.silent.load(Relaxed) && remove(&mut list, about)
+            !self.silent.load(Relaxed) && list.remove(about).is_some()
         };
         if removed {
             tracing::info!("{about}: works again");
@@ -170,7 +190,7 @@ impl Voice {
         let mut list = self.alerts.lock();
         if !self.silent.swap(true, Relaxed) {
             for about in about {
-                remove(&mut list, about);
+                list.remove(*about);
             }
         }
     }
@@ -183,24 +203,25 @@ mod tests {
     #[test]
     fn many_alerts_of_a_kind_hide_no_other() {
         let alerts = Alerts::default();
-        for n in 0..300 {
+        for n in 0..KNOWN + 300 {
             alerts.raise(&format!("source:/{n}"), "not a regular file".into());
         }
         alerts.raise("allow-wide", "everybody is allowed".into());
-        let told = || -> Vec<String> {
-            let list = alerts.list().into_iter();
-            list.map(|alert| alert.about).collect()
-        };
-        assert_eq!(told().len(), MAX_OF_A_KIND + 2);
-        for about in ["allow-wide", "alerts:source"] {
-            assert!(told().iter().any(|one| one == about), "{:?}", told());
+        let about = |about: &str| alerts.list().into_iter().find(|one| one.about == about);
+        assert_eq!(alerts.list().len(), SHOWN + 2);
+        assert!(about("allow-wide").is_some());
+        let more = about("alerts:source").unwrap().message;
+        assert!(
+            more.contains("at least 1024 alerts about `source`"),
+            "{more}"
+        );
+        // Those that are not shown come forward as others end.
+        for n in 0..KNOWN - SHOWN {
+            alerts.clear(&format!("source:/{n}"));
         }
-        // One place is free again, and taken.
-        alerts.clear("source:/0");
-        assert!(!told().iter().any(|one| one == "alerts:source"));
-        alerts.raise("source:/299", "not a regular file".into());
-        assert_eq!(told().len(), MAX_OF_A_KIND + 1);
-        assert!(told().iter().any(|one| one == "source:/299"));
+        assert_eq!(alerts.list().len(), SHOWN + 1);
+        assert_eq!(about("alerts:source"), None);
+        assert!(about(&format!("source:/{}", KNOWN - 1)).is_some());
     }
 
     #[test]

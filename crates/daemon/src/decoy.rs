@@ -113,6 +113,7 @@ impl Decoy {
             return;
         };
         let ledger = ledger(&config);
+        ledger.set_own(&service.own_addresses());
         let mut active = self.lock_active();
         ledger.restore_history(match active.take() {
             Some(before) => before.ledger.history(),
@@ -164,6 +165,10 @@ impl Decoy {
                     own.into_iter().collect()
                 }
             };
+        }
+        // Who shares a network with this host is banned alone.
+        if let Some(active) = self.active() {
+            active.ledger.set_own(&decoys.own);
         }
         if served.is_empty() {
             service.alerts.clear(SERVED);

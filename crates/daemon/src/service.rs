@@ -206,10 +206,14 @@ impl Service {
 
     /// Who counts findings now.
     pub fn set_ledger(&self, ledger: Arc<Ledger>) {
-        let gatherer = self.gatherer.lock().expect("no holder of this lock panics");
-        ledger.set_own(&gatherer.own());
-        drop(gatherer);
+        ledger.set_own(&self.own_addresses());
         *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
+    }
+
+    /// The addresses of this host, as last read.
+    pub(crate) fn own_addresses(&self) -> Vec<IpAddr> {
+        let gatherer = self.gatherer.lock().expect("no holder of this lock panics");
+        gatherer.own()
     }
 
     /// What denies this address without a ban, the geofence or a list, in words.

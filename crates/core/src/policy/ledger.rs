@@ -178,12 +178,16 @@ impl Ledger {
             IpAddr::V4(_) => host,
             IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
             IpAddr::V6(_) => {
-                let wide = Prefix::new(host.addr(), limits.ipv6_prefix).unwrap_or(host);
                 let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-                match own.iter().any(|addr| wide.contains(IpAddr::V6(*addr))) {
-                    true => host,
-                    false => wide,
-                }
+                let holds_own =
+                    |wide: &Prefix| own.iter().any(|addr| wide.contains(IpAddr::V6(*addr)));
+                // With one /64 or more each, neighbours in something wider have
+                // more than an address.
+                [limits.ipv6_prefix, 64.max(limits.ipv6_prefix)]
+                    .into_iter()
+                    .filter_map(|length| Prefix::new(host.addr(), length))
+                    .find(|wide| !holds_own(wide))
+                    .unwrap_or(host)
             }
         };
         Subject::new(prefix).map_err(|error| error.to_string())

@@ -36,12 +36,38 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Programs that run the file which is their first argument beside options.
-const INTERPRETERS: [&str; 25] = [
-    "ash", "awk", "bash", "dash", "expect", "fish", "gawk", "ksh", "lua", "luajit", "mawk", "mksh",
-    "node", "nodejs", "perl", "php", "pypy", "python", "rbash", "ruby", "sh", "tclsh", "wish",
-    "yash", "zsh",
+/// Programs that run the file which is their first argument beside options, and
+/// the options behind which code itself comes.
+const INTERPRETERS: [(&str, &str); 25] = [
+    ("ash", "c"),
+    ("awk", ""),
+    ("bash", "c"),
+    ("dash", "c"),
+    ("expect", "c"),
+    ("fish", "c"),
+    ("gawk", "e"),
+    ("ksh", "c"),
+    ("lua", "e"),
+    ("luajit", "e"),
+    ("mawk", ""),
+    ("mksh", "c"),
+    ("node", "ep"),
+    ("nodejs", "ep"),
+    ("perl", "eE"),
+    ("php", "r"),
+    ("pypy", "c"),
+    ("python", "c"),
+    ("rbash", "c"),
+    ("ruby", "e"),
+    ("sh", "c"),
+    ("tclsh", ""),
+    ("wish", ""),
+    ("yash", "c"),
+    ("zsh", "c"),
 ];
+/// What may stand before such an option, in one word with it: options without a
+/// value (`-ec`, `-lane`). What is not known here is no code.
+const FLAGS: &str = "alnpsuxvefqBEIO0";
 /// Symbolic links that are followed on one way.
 const MAX_LINKS: usize = 40;
 /// The kernel reads no more of a script's first line.
@@ -52,8 +78,8 @@ const MAX_DEPTH: usize = 4;
 /// Who reads the next argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// Runs a script; a shell's `-e` takes no code.
-    Interpreter { is_shell: bool },
+    /// Runs a script; its options of these letters take code.
+    Interpreter { code: &'static str },
     /// Reads data, or runs the command that follows, as env, sudo and flock do:
     /// whatever they are, an interpreter is known by its name.
     Program,
@@ -66,24 +92,18 @@ impl Reader {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         // python3.11
         let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-        if INTERPRETERS.contains(&name) {
-            let is_shell = name.ends_with("sh");
-            return Self::Interpreter { is_shell };
-        }
-        Self::Program
+        let known = INTERPRETERS.iter().find(|(known, _)| *known == name);
+        known.map_or(Self::Program, |(_, code)| Self::Interpreter { code })
     }
 
     /// Is the argument behind this option code itself, as with `-c`?
     fn takes_code(self, option: &str) -> bool {
-        let Self::Interpreter { is_shell } = self else {
+        let (Self::Interpreter { code }, Some(letters)) = (self, option.strip_prefix('-')) else {
             return false;
         };
-        let ends: &[char] = if is_shell {
-            &['c']
-        } else {
-            &['c', 'e', 'E', 'r']
-        };
-        !option.starts_with("--") && option.ends_with(ends)
+        let mut letters = letters.chars();
+        let last = letters.next_back();
+        last.is_some_and(|last| code.contains(last)) && letters.all(|flag| FLAGS.contains(flag))
     }
 }
 
@@ -363,6 +383,22 @@ mod tests {
             (&["/usr/bin/awk", "{ print $1 }", &data], ""),
             (&["/usr/bin/awk", "-F", ":", "{ print $1 }", &data], ""),
             (&["/usr/bin/perl", "-ne", "print", &data], ""),
+            (&["/usr/bin/perl", "-Mfeature", &loose], unsafe_words),
+            (&["/usr/bin/perl", "-MData::Dumper", &loose], unsafe_words),
+            (&["/bin/bash", "-euc", "cat \"$0\"", &data], ""),
+            (&["/usr/bin/setpriv", "python3", "-E", &loose], unsafe_words),
+            (
+                &["/usr/bin/setpriv", "python3", "-Wignore", &loose],
+                unsafe_words,
+            ),
+            (
+                &["/usr/bin/setpriv", "php", "-c", "ini", &loose],
+                unsafe_words,
+            ),
+            (
+                &["/usr/bin/setpriv", "node", "-r", "mod", &loose],
+                unsafe_words,
+            ),
             (&["/usr/bin/awk", "-f", &loose, &data], unsafe_words),
             (&["/bin/cat", &loose_program], unsafe_words),
             (&[&format!("{}/run", dir.display())], unsafe_words),

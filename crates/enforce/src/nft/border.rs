@@ -17,7 +17,7 @@ use weir_core::{
 };
 
 use super::{
-    ends::{DESTINATION, Ends, SOURCE, is_later_fragment},
+    ends::{DESTINATION, Ends, SOURCE, is_later_fragment, neighbour_discovery},
     ranges::{Range, put_ranges, range4, range6},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
     ruleset::Ruleset,
@@ -30,11 +30,8 @@ use crate::{ClassCounter, firewall::Counted, kernel::ANSWER_WITHIN};
 const FLOWS: u32 = 65_536;
 /// With more combinations than this the geofence counts no countries.
 const MOST_COUNTED: usize = 2048;
-/// The ICMP types that begin nothing: errors, and neighbour discovery.
-const BEGIN_NOTHING: [(u8, &[u8]); 2] = [
-    (1, &[3, 4, 11, 12]),
-    (58, &[1, 2, 3, 4, 133, 134, 135, 136, 137]),
-];
+/// First and last of the ICMP types that tell of an error.
+const ICMP_ERRORS: [(u8, &[u8]); 2] = [(1, &[3, 4, 11, 12]), (58, &[1, 2, 3, 4])];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
@@ -445,7 +442,7 @@ fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
             .differs(SCRATCH, &[0x02])
             .verdict(Verdict::Return);
     });
-    for (protocol, types) in BEGIN_NOTHING {
+    for (protocol, types) in ICMP_ERRORS {
         for kind in types {
             table.rule(to, chain, |rule| {
                 rule.meta(Meta::Protocol, SCRATCH)
@@ -456,6 +453,9 @@ fn goes_on(to: &mut Batch, table: &Table, chain: &str) {
             });
         }
     }
+    table.rule(to, chain, |rule| {
+        neighbour_discovery(rule).verdict(Verdict::Return);
+    });
 }
 
 /// Rules that have a flow's key when `then` comes: one for packets with ports,

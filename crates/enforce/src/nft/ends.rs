@@ -121,26 +121,11 @@ impl Ends {
                 udp(whole, from, there);
             });
         }
-        fn whole6(rule: Rule<'_>) -> Rule<'_> {
-            rule.meta(Meta::Family, SCRATCH)
-                .equals(SCRATCH, &FAMILY[1..])
-                .has_fragment_header(SCRATCH)
-                .equals(SCRATCH, &[0])
-        }
         for (from, there) in [(547, 546), (546, 547)] {
             table.rule(to, chain, |rule| udp(whole6(rule), from, there));
         }
-        // RFC 4861 7.1: hop limit 255, code 0.
         table.rule(to, chain, |rule| {
-            whole6(rule)
-                .meta(Meta::Protocol, SCRATCH)
-                .equals(SCRATCH, &[ICMPV6])
-                .load(From::Network, 7, 1, SCRATCH)
-                .equals(SCRATCH, &[255])
-                .load(From::Transport, 0, 1, SCRATCH)
-                .within(SCRATCH, &[133], &[137])
-                .load(From::Transport, 1, 1, SCRATCH)
-                .equals(SCRATCH, &[0])
+            neighbour_discovery(rule)
                 .count(Reason::Essential.name())
                 .verdict(Verdict::Accept);
         });
@@ -470,4 +455,25 @@ pub(super) fn is_later_fragment(rule: Rule<'_>, family: usize) -> Rule<'_> {
         _ => (rule.fragment(2, 2, SCRATCH), [0xff, 0xf8]),
     };
     rule.mask(SCRATCH, &mask).differs(SCRATCH, &[0, 0])
+}
+
+/// An IPv6 packet that is no fragment.
+fn whole6(rule: Rule<'_>) -> Rule<'_> {
+    rule.meta(Meta::Family, SCRATCH)
+        .equals(SCRATCH, &FAMILY[1..])
+        .has_fragment_header(SCRATCH)
+        .equals(SCRATCH, &[0])
+}
+
+/// Neighbour discovery (RFC 4861 7.1: hop limit 255, code 0), whole (RFC 6980).
+pub(super) fn neighbour_discovery(rule: Rule<'_>) -> Rule<'_> {
+    whole6(rule)
+        .meta(Meta::Protocol, SCRATCH)
+        .equals(SCRATCH, &[ICMPV6])
+        .load(From::Network, 7, 1, SCRATCH)
+        .equals(SCRATCH, &[255])
+        .load(From::Transport, 0, 1, SCRATCH)
+        .within(SCRATCH, &[133], &[137])
+        .load(From::Transport, 1, 1, SCRATCH)
+        .equals(SCRATCH, &[0])
 }

@@ -151,6 +151,21 @@ fn neighbours_count_by_their_own_address() {
         panic!("two of one /64");
     };
     assert_eq!(ban.subject.to_string(), "2001:db8:0:1::/64");
+    // In something wider than a /64, neighbours have a /64 each.
+    let mut wide = jail("sshd", 1, 100);
+    wide.limits.ipv6_prefix = 48;
+    let wide = Ledger::new(vec![wide]);
+    wide.set_own(&["2001:db8::1".parse().unwrap()]);
+    for (who, banned) in [
+        ("2001:db8::6", "2001:db8::6"),
+        ("2001:db8:0:1::6", "2001:db8:0:1::/64"),
+        ("2001:db8:1:1::6", "2001:db8:1::/48"),
+    ] {
+        let Outcome::Ban(ban) = record(&wide, who, 0, 0) else {
+            panic!("{who}");
+        };
+        assert_eq!(ban.subject.to_string(), banned);
+    }
     // Whoever takes over does not forget.
     let next = Ledger::new(vec![jail("sshd", 1, 100)]);
     next.take_over(&ledger, at(1));
