@@ -29,7 +29,7 @@ fn source(n: u32) -> IpAddr {
     match n % 2 {
         0 => IpAddr::from((0xc612_0000 + n / 2).to_be_bytes()),
         _ => IpAddr::V6(Ipv6Addr::from(
-            0x2001_0db8_0bad_0000_0000_0000_0000_0007 | u128::from(n / 2) << 64,
+            0x2001_0db8_0bad_0000_0000_0000_0000_0007 + (u128::from(n / 2) << 64),
         )),
     }
 }

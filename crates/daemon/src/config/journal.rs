@@ -65,9 +65,10 @@ pub(super) fn read(
     let says_who =
         |(field, _): &(String, String)| matches!(field.as_str(), "_SYSTEMD_UNIT" | "_UID");
     if fields.len() == list.value.len() && !fields.iter().any(says_who) {
+        let all: Vec<_> = list.value.iter().map(|at| at.value.as_str()).collect();
         wrong(
             list.line,
-            "",
+            &all.join(" "),
             "does not say whose process it is, and anybody can name a program; allowed: with _SYSTEMD_UNIT=… or _UID=…",
         );
     }

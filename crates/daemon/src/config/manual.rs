@@ -271,7 +271,7 @@ pub const TABLES: &[Table] = &[
             key(
                 "ipv6_prefix",
                 Is("64"),
-                "IPv6 addresses are counted and banned by prefixes of this length; 65 to 127 are none.",
+                "IPv6 addresses are counted and banned by prefixes of this length: 32 to 64, or 128.",
             ),
             key(
                 "max_tracked",

@@ -570,7 +570,7 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
         ),
         (
             "journal_match = [\"_COMM=sshd\"]",
-            "anybody can name a program",
+            "weir.toml:2: journal_match in [jail.sshd]: \"_COMM=sshd\" does not say whose process it is, and anybody can name a program",
         ),
         ("journal_match = []", "allowed: with _SYSTEMD_UNIT"),
         (
