@@ -388,7 +388,7 @@ fn root_the_pinned_name_of_a_device_has_it_after_a_restart() {
 }
 
 /// Whoever cannot look at an interface, here for want of descriptors, does not know
-/// that it is gone: it is protected as before.
+/// that it is gone: it is protected as before, and new bans are in force at once.
 #[test]
 fn root_want_of_descriptors_lets_go_of_no_interface() {
     if skipped(&RULES) {
@@ -398,10 +398,17 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
         let site = Site::new();
         let named = ["link property add dev eth0 altname lan0".to_owned()];
         site.host.ip(&named).unwrap();
-        let weir = Weir::start(&site.host, &config(backend).replace("eth0", "lan0"));
+        let jail = "[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
+        let config = config(backend).replace("eth0", "lan0") + jail;
+        let weir = Weir::start(&site.host, &config);
         ban(&weir);
         let _server = site.server();
         enforces(&site, &weir);
+        // Has the daemon open the log: it opens nothing for a while.
+        weir.log_failures([addr("203.0.113.77")], 1);
+        soon("the log to be read", || {
+            (weir.banned().len() == 3).then_some(())
+        });
         let descriptors = |most: &str| {
             let (pid, most) = (weir.pid().to_string(), format!("--nofile={most}:"));
             site.host.run("prlimit", &["--pid", &pid, &most]).unwrap();
@@ -416,12 +423,19 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
             assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
             site.serves(CUSTOMER[family], at(family));
         }
+        weir.log_failures(CUSTOMER.map(addr), 1);
+        for who in CUSTOMER {
+            site.drops_soon(who);
+        }
         descriptors("1024");
         soon("the end of the alert", || {
             let status = weir.ask(&["status", "--json"]);
             (status.code == Some(0)).then_some(())
         });
         protected_soon(&weir, "lan0", backend);
+        for banned in [CUSTOMER[0], "2001:db8:c::/64"] {
+            weir.ask(&["unban", banned]).done();
+        }
         enforces(&site, &weir);
     }
 }

@@ -35,6 +35,13 @@ pub(super) struct Ingress {
     without: BTreeMap<String, Without>,
 }
 
+/// What [`Ingress::look`] saw.
+pub(super) struct Looked {
+    /// Those that shall have a chain.
+    wanted: BTreeMap<u32, String>,
+    without: BTreeMap<String, Without>,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Without {
     Gone,
@@ -61,14 +68,11 @@ impl Ingress {
         self.covered.clear();
     }
 
-    /// Gives the devices that are there their chain and takes it from those
-    /// that are not.
-    pub(super) fn follow(
-        &mut self,
-        socket: &Nftables,
-        table: &Table,
-        interfaces: &[String],
-    ) -> io::Result<()> {
+    /// Which devices there are, and which of them may have a chain.
+    ///
+    /// # Errors
+    /// Nobody can say: what has a chain keeps it.
+    pub(super) fn look(&self, interfaces: &[String]) -> io::Result<Looked> {
         let redirecting = with_ingress_qdisc()?;
         let mut wanted = BTreeMap::new();
         let mut without = BTreeMap::new();
@@ -87,6 +91,17 @@ impl Ingress {
             };
             without.insert(name.clone(), reason);
         }
+        Ok(Looked { wanted, without })
+    }
+
+    /// Gives the devices that are there their chain and takes it from those
+    /// that are not.
+    pub(super) fn follow(
+        &mut self,
+        socket: &Nftables,
+        table: &Table,
+        Looked { wanted, without }: Looked,
+    ) -> io::Result<()> {
         self.without = without;
         if wanted == self.covered {
             return Ok(());

@@ -69,6 +69,11 @@ fn failed(what: &str, table: &Table) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::System { what, source }
 }
 
+fn cannot_look_at_interfaces(source: io::Error) -> Error {
+    let what = "cannot look at interfaces".to_owned();
+    Error::System { what, source }
+}
+
 /// Reads what an earlier daemon left under this name; changes nothing yet.
 ///
 /// # Errors
@@ -183,11 +188,23 @@ impl Nft {
         kernel.devices.look(&configured)
     }
 
+    /// The same for a table that is made anew: where nobody can look, for want of
+    /// descriptors say, the names in force stay. `follow` looks again, and says so.
+    fn names_to_write(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+        match self.look_at_devices(kernel) {
+            Err(error) if kernel.ruleset.is_some() => {
+                tracing::debug!("{error}; the rules keep the interfaces that they name");
+                Ok(kernel.names.clone())
+            }
+            looked => looked,
+        }
+    }
+
     /// Makes the table anew while another one stands by; then, one after the
     /// other, devices get their chains, which prerouting has stood in for.
     fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
         kernel.broken = true;
-        let interfaces = self.look_at_devices(kernel)?;
+        let interfaces = self.names_to_write(kernel)?;
         let is_there =
             |table: &Table| exists(&kernel.socket, table).map_err(failed("read", &self.table));
         let other = standby::of(&self.table);
@@ -265,9 +282,14 @@ impl Nft {
             kernel.ingress.observe = observe;
             kernel.names = interfaces;
             tags::delete(&kernel.socket, &self.table)?;
-            kernel
-                .ingress
-                .follow(&kernel.socket, &self.table, &kernel.names)
+            match kernel.ingress.look(&kernel.names) {
+                Ok(looked) => kernel.ingress.follow(&kernel.socket, &self.table, looked),
+                // Prerouting judges all of them until somebody can look.
+                Err(error) => {
+                    tracing::debug!("cannot look at interfaces: {error}");
+                    Ok(())
+                }
+            }
         })
         // Otherwise what stands by is all that enforces.
         .and_then(|()| kernel.stand_down(&self.table))
@@ -327,6 +349,7 @@ impl Nft {
         self.follow(&mut self.kernel())
     }
 
+    /// With an error of looking the table is as it was, and takes changes.
     fn follow(&self, kernel: &mut Inside) -> Result<(), Error> {
         if kernel.ruleset.is_none() || kernel.broken {
             return Ok(());
@@ -335,10 +358,16 @@ impl Nft {
         if interfaces != kernel.names {
             return self.rebuild(kernel); // one has another name of its own
         }
-        kernel
+        let looked = kernel
             .ingress
-            .follow(&kernel.socket, &self.table, &interfaces)
-            .map_err(failed("change", &self.table))
+            .look(&interfaces)
+            .map_err(cannot_look_at_interfaces)?;
+        let followed = kernel.ingress.follow(&kernel.socket, &self.table, looked);
+        if let Err(error) = followed {
+            tracing::debug!("nftables refused a change ({error}); making the table anew");
+            return self.rebuild(kernel);
+        }
+        Ok(())
     }
 }
 
@@ -398,10 +427,13 @@ impl Firewall for Nft {
 
     fn put_settings(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
-        match kernel.ruleset {
-            Some(_) => self.rebuild(&mut kernel),
-            None => Ok(()),
+        if kernel.ruleset.is_none() {
+            return Ok(());
         }
+        // Other interfaces need a look; what else changed does not wait for it.
+        let looked = self.look_at_devices(&mut kernel);
+        self.rebuild(&mut kernel)?;
+        looked.map(drop)
     }
 
     fn counted(&self) -> Result<Counted, Error> {
@@ -429,10 +461,7 @@ impl Firewall for Nft {
         let Some(scopes) = kernel.ruleset.as_ref().map(Ruleset::scopes) else {
             return Ok(());
         };
-        if let Err(error) = self.follow(kernel) {
-            tracing::debug!("{error}; making the table anew");
-            kernel.broken = true;
-        }
+        let followed = self.follow(kernel);
         let slept = clock::suspended().abs_diff(kernel.suspended) > clock::SECOND / 10;
         let disturbed = kernel
             .is_disturbed(&self.table)
@@ -444,10 +473,14 @@ impl Firewall for Nft {
             );
         }
         let worn = scopes > kernel.scopes + MAX_NEW_SCOPES;
-        if slept || disturbed || kernel.broken || worn {
+        if kernel.broken {
             return self.rebuild(kernel);
         }
-        kernel.seen = kernel.generation().map_err(failed("read", &self.table))?;
-        Ok(())
+        if slept || disturbed || worn {
+            self.rebuild(kernel)?;
+        } else {
+            kernel.seen = kernel.generation().map_err(failed("read", &self.table))?;
+        }
+        followed
     }
 }
