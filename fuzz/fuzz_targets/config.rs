@@ -13,6 +13,9 @@ impl HostFacts for Host {
     fn interfaces(&self) -> Vec<String> {
         vec!["eth0".into(), "lo".into()]
     }
+    fn has_interface(&self, name: &str) -> bool {
+        ["eth0", "lo", "lan0"].contains(&name)
+    }
     fn default_route_interfaces(&self) -> Vec<String> {
         vec!["eth0".into()]
     }
