@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::detect::Notices;
+use weir_core::detect::{BEHIND_NO_HEAD, HeadlessLine, Notices};
 
 use crate::alerts::Alerts;
 
@@ -26,9 +26,12 @@ pub struct LogAlerts {
 }
 
 /// So much of one kind since its alert was raised.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 struct Tally {
     total: u64,
+    /// The first line without a head: a text that changed each minute would be an
+    /// event each minute.
+    line: Option<HeadlessLine>,
     last: Option<Instant>,
     told: Option<(Instant, u64)>,
 }
@@ -37,10 +40,28 @@ fn about(jail: &str, kind: &str) -> String {
     format!("jail:{jail}:{kind}")
 }
 
-fn message(kind: &str, total: u64) -> String {
+/// What to do about a line for which failures do not count.
+fn headless(line: &HeadlessLine) -> String {
+    let text = crate::escape(&String::from_utf8_lossy(&line.text));
+    let (lacks, mend) = match line.has_stamp {
+        true => (
+            "no program's tag behind its time stamp",
+            "Have whoever writes it write a tag, or, where only other programs leave it out, set allow_untagged = true in the filter. Lines of the filter's own program behind ts or svlogd are never counted: have it log to syslog",
+        ),
+        false => (
+            "no time stamp and program's tag, as a syslog daemon writes them before each message",
+            "Have the program log to syslog, and read the journal or syslog's file; sshd: start it without -E and -e",
+        ),
+    };
+    format!(
+        "failures do not count: a line of its log, \"{text}\", has {lacks}, so that a client may have written it, and the {BEHIND_NO_HEAD} lines behind it. {mend}"
+    )
+}
+
+fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
     match kind {
         "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
-        "headless" => "failures do not count: lines of its log have no time stamp and program's tag, as a syslog daemon writes them before each message, so that a client can write whole lines. Have the program log to syslog, and read the journal or syslog's file; sshd: start it without -E and -e, and not behind ts or svlogd. (Where only other programs leave the tag out: allow_untagged = true in the filter)".to_owned(),
+        "headless" => headless(line),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -62,6 +83,7 @@ impl LogAlerts {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tally, kind), count) in tallies.iter_mut().zip(KINDS).zip(counts) {
             if count > 0 {
+                tally.line = tally.line.take().or_else(|| notices.line.clone());
                 tally.total = tally.total.saturating_add(count);
                 tally.last = Some(now);
             }
@@ -76,7 +98,9 @@ impl LogAlerts {
             });
             if is_due {
                 tally.told = Some((now, tally.total));
-                alerts.raise(&about(&self.jail, kind), message(kind, tally.total));
+                let line = tally.line.clone().unwrap_or_default();
+                let message = message(kind, tally.total, &line);
+                alerts.raise(&about(&self.jail, kind), message);
             }
         }
     }
@@ -94,6 +118,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_line_for_which_failures_do_not_count_is_shown() {
+        let alerts = Alerts::default();
+        let log = LogAlerts::new("sshd");
+        let begun = Instant::now();
+        let told = |seconds, text: &str, has_stamp| {
+            let notices = Notices {
+                headless: 1,
+                line: Some(HeadlessLine {
+                    has_stamp,
+                    text: text.into(),
+                }),
+                ..Notices::default()
+            };
+            log.add(&alerts, notices, begun + Duration::from_secs(seconds));
+            let [alert] = &alerts.list()[..] else {
+                panic!("{:?}", alerts.list());
+            };
+            alert.message.clone()
+        };
+        let first = told(0, "Nov 21 04:33:07 x\u{1b}[2J", true);
+        assert!(first.contains("\"Nov 21 04:33:07 x\\u{1b}[2J\""), "{first}");
+        assert!(first.contains("allow_untagged") && !first.contains("-E"));
+        assert_eq!(told(61, "another", false), first);
+    }
+
+    #[test]
     fn alerts_about_a_log_are_few_and_end_by_themselves() {
         let alerts = Alerts::default();
         let log = LogAlerts::new("sshd");
@@ -106,8 +156,8 @@ mod tests {
         let add = |seconds, stdout, rate_limited| {
             let notices = Notices {
                 stdout,
-                headless: 0,
                 rate_limited,
+                ..Notices::default()
             };
             log.add(&alerts, notices, begun + Duration::from_secs(seconds));
             shown()

@@ -218,6 +218,7 @@ enum NotRead<'a> {
 /// A line of the filter's programs, taken apart.
 struct Parts<'a> {
     stamp: Option<Stamp<'a>>,
+    host: Option<&'a [u8]>,
     /// 0: nobody knows.
     pid: u32,
     message: &'a [u8],
@@ -373,6 +374,7 @@ impl Filter {
                 return None;
             }
         };
+        state.headless.names(parts.host);
         let (attempts, message, length) = trimmed(parts.message);
         let (pattern, captures) = self.matching(message, length, is_cut(record))?;
         let addr = captures.addr?;
@@ -431,6 +433,7 @@ impl Filter {
             NotRead::NoHead(NoHead::Tag) => true,
             NotRead::Other(head) if head.may_be_a_function() => true,
             NotRead::Other(head) => {
+                state.headless.names(head.host);
                 let message = head.message.trim_ascii();
                 let lost = notices::rate_limited(head.tag, message, self.identifiers());
                 let sum = &mut state.notices.rate_limited;
@@ -441,8 +444,14 @@ impl Filter {
         if has_no_tag && self.allow_untagged {
             return;
         }
-        state.headless.saw(record.stream);
         let line = &record.line[..record.line.len().min(MAX_LINE)];
+        if let Some(host) = head::host_of_odd_tag(line).filter(|_| has_no_tag)
+            && !state.headless.last
+            && state.headless.knows(host)
+        {
+            return;
+        }
+        state.headless.saw(record.stream, line, has_no_tag);
         let behind_stamp = stamp::split(line).filter(|_| has_no_tag);
         let (_, message, length) = trimmed(behind_stamp.map_or(line, |(_, rest)| rest));
         let is_failure = self.matching(message, length, is_cut(record)).is_some();
@@ -461,6 +470,7 @@ impl Filter {
         if record.message_only {
             return Ok(Parts {
                 stamp: None,
+                host: None,
                 pid,
                 message: line,
             });
@@ -472,6 +482,7 @@ impl Filter {
             };
             return Ok(Parts {
                 stamp,
+                host: None,
                 pid,
                 message,
             });
@@ -482,6 +493,7 @@ impl Filter {
         }
         Ok(Parts {
             stamp: head.stamp,
+            host: head.host,
             pid: head.pid,
             message: head.message,
         })
@@ -630,7 +642,11 @@ pub struct FilterState {
 impl FilterState {
     /// What was noticed since the last call.
     pub fn take_notices(&mut self) -> Notices {
-        std::mem::take(&mut self.notices)
+        let mut notices = std::mem::take(&mut self.notices);
+        if notices.headless > 0 {
+            notices.line = Some(self.headless.line.clone());
+        }
+        notices
     }
 }
 

@@ -11,6 +11,8 @@
 //! <38>1 2026-11-21T04:33:07.12Z host sshd 77 - - …  RFC 5424
 //! ```
 
+use std::collections::HashSet;
+
 use super::stamp::{self, Stamp};
 
 /// A line that has one.
@@ -18,6 +20,7 @@ use super::stamp::{self, Stamp};
 pub(crate) struct Head<'a> {
     /// `None` where RFC 5424's has no time ("-").
     pub stamp: Option<Stamp<'a>>,
+    pub host: Option<&'a [u8]>,
     pub tag: &'a [u8],
     /// 0: the head has none.
     pub pid: u32,
@@ -29,10 +32,38 @@ pub(crate) struct Head<'a> {
 
 impl Head<'_> {
     /// The tag may be a function of OpenSSH's, which begins some of its messages:
-    /// `kex_exchange_identification: …`.
+    /// `kex_exchange_identification: …`. Others' names with an underscore are tags
+    /// in a log without host names: `backup_db: …`.
     pub fn may_be_a_function(&self) -> bool {
+        const BEGINNINGS: [&[u8]; 22] = [
+            b"auth",
+            b"cert_",
+            b"channel_",
+            b"client_",
+            b"dispatch_",
+            b"do_",
+            b"hostbased_",
+            b"hostkey",
+            b"input_",
+            b"kex",
+            b"key_",
+            b"match_",
+            b"mm_",
+            b"monitor_",
+            b"packet_",
+            b"parse_",
+            b"process_",
+            b"server_",
+            b"session_",
+            b"ssh",
+            b"user_",
+            b"userauth",
+        ];
         let is_of_a_name = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_';
-        self.is_bare && self.tag.contains(&b'_') && self.tag.iter().all(is_of_a_name)
+        self.is_bare
+            && self.tag.contains(&b'_')
+            && self.tag.iter().all(is_of_a_name)
+            && BEGINNINGS.iter().any(|words| self.tag.starts_with(words))
     }
 }
 
@@ -55,13 +86,15 @@ pub enum LineHead {
     Stamp,
     /// A time stamp, and what a syslog daemon says about itself.
     SyslogDaemon,
+    /// The same, and a tag that has blanks or was cut, behind a host's name.
+    OddTag,
     /// Neither: a program wrote it into a file of its own, or it is the rest of
     /// a message that has a line break.
     None,
 }
 
 /// Whose line this is, as far as it says.
-pub fn line_head(line: &[u8]) -> LineHead {
+fn line_head(line: &[u8]) -> LineHead {
     match split(line) {
         Ok(head) => {
             let tag = &head.tag[..head.tag.len().min(60)];
@@ -71,6 +104,18 @@ pub fn line_head(line: &[u8]) -> LineHead {
         Err(NoHead::SyslogDaemon) => LineHead::SyslogDaemon,
         Err(NoHead::Stamp) => LineHead::None,
     }
+}
+
+/// Whose lines these are, in a log in which they stand together: a host that some
+/// of them name writes the others, too.
+pub fn line_heads<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Vec<LineHead> {
+    let hosts = lines.clone().filter_map(|line| split(line).ok()?.host);
+    let hosts: HashSet<_> = hosts.collect();
+    let head = |line| match host_of_odd_tag(line) {
+        Some(host) if hosts.contains(host) => LineHead::OddTag,
+        _ => line_head(line),
+    };
+    lines.map(head).collect()
 }
 
 /// No word of a head is longer (RFC 5424: a host's name, 255).
@@ -99,7 +144,7 @@ fn split_at_start(line: &[u8]) -> Result<Head<'_>, NoHead> {
     if begins_a_message(rest) {
         return Err(NoHead::Tag);
     }
-    let Some(((tag, pid), message)) = tag_and_message(rest) else {
+    let Some((host, (tag, pid), message)) = tag_and_message(rest) else {
         return Err(match is_of_a_syslog_daemon(rest) {
             true => NoHead::SyslogDaemon,
             false => NoHead::Tag,
@@ -107,10 +152,11 @@ fn split_at_start(line: &[u8]) -> Result<Head<'_>, NoHead> {
     };
     Ok(Head {
         stamp: Some(stamp),
+        host,
         tag,
         pid,
         message,
-        is_bare: pid == 0 && rest.len() == tag.len() + 2 + message.len(),
+        is_bare: host.is_none() && pid == 0,
     })
 }
 
@@ -147,8 +193,23 @@ fn is_of_a_syslog_daemon(behind_stamp: &[u8]) -> bool {
             let is_whole = matches!(&rest[digits..], b" time" | b" times");
             (digits > 0).then_some(is_whole)
         };
+        let restarted = || {
+            // `syslogd 1.4.1: restart.`, `syslogd (GNU inetutils 2.4): restart`
+            let (version, restart) = {
+                let rest = message.strip_prefix(b"syslogd ")?;
+                let colon = memchr::memmem::find(rest, b": ")?;
+                (&rest[..colon], &rest[colon + 2..])
+            };
+            let is_whole = matches!(
+                restart,
+                b"restart" | b"restart." | b"restart (remote reception)."
+            );
+            let is_of_a_version = |b: &u8| b.is_ascii_alphanumeric() || b" .-+#()".contains(b);
+            Some(is_whole && version.len() < 60 && version.iter().all(is_of_a_version))
+        };
         message == b"-- MARK --"
             || message == b"exiting on signal 15"
+            || restarted().unwrap_or(false)
             || message == b"syslogd exiting"
             || message.starts_with(b"syslogd started: BusyBox v")
             || repeated().unwrap_or(false)
@@ -186,20 +247,91 @@ type Tag<'a> = (&'a [u8], u32);
 
 /// `host tag[pid]: message`, without the host, or with BusyBox's
 /// `facility.level` between the two.
-fn tag_and_message(rest: &[u8]) -> Option<(Tag<'_>, &[u8])> {
+fn tag_and_message(rest: &[u8]) -> Option<(Option<&[u8]>, Tag<'_>, &[u8])> {
     let (first, rest) = word(rest)?;
     if let Some(tag) = tag(first) {
-        return Some((tag, rest));
+        return Some((None, tag, rest));
     }
     let (second, rest) = word(rest)?;
-    if let Some(tag) = tag(second) {
-        return Some((tag, rest));
+    if let Some(tag) = tag(second).or_else(|| tag_that_was_opened(second)) {
+        let host = (!first.is_empty()).then_some(first);
+        return Some((host, tag, rest));
     }
     if !is_facility_and_level(second) {
         return None;
     }
     let (third, rest) = word(rest)?;
-    Some((tag(third)?, rest))
+    Some((Some(first), tag(third)?, rest))
+}
+
+/// The tag of `gdm-password]:`, as GDM names itself to PAM's modules. It keeps its
+/// bracket: nobody's own tag has one.
+fn tag_that_was_opened(word: &[u8]) -> Option<Tag<'_>> {
+    let tag = word.strip_suffix(b":")?;
+    let name = tag.strip_suffix(b"]")?;
+    (!name.is_empty() && !name.contains(&b'[')).then_some((tag, 0))
+}
+
+/// The host of a line that has a stamp and a tag that is none by its format: one
+/// with blanks, `gnome shell[77]:`, or one that was cut at RFC 3164's 32 bytes and
+/// lost its end. A program's own message can look like that where a client has
+/// chosen its words: it is a tag only behind a host that is known.
+pub(crate) fn host_of_odd_tag(line: &[u8]) -> Option<&[u8]> {
+    /// What OpenSSH's messages begin with, where a client's text is not far.
+    const NOT_TAGS: [&[u8]; 26] = [
+        b"Accepted",
+        b"Address",
+        b"Authentication",
+        b"Bad",
+        b"Client",
+        b"Connection",
+        b"Disconnected",
+        b"Disconnecting",
+        b"Failed",
+        b"Illegal",
+        b"Invalid",
+        b"Nasty",
+        b"Partial",
+        b"Postponed",
+        b"Protocol",
+        b"Received",
+        b"Refusing",
+        b"Starting",
+        b"Unable",
+        b"User",
+        b"input_userauth_request:",
+        b"maximum",
+        b"probed",
+        b"reverse",
+        b"scanned",
+        b"subsystem",
+    ];
+    const CUT_AT: usize = 32;
+    const MOST_WORDS: usize = 4;
+    let line = match line.first() {
+        Some(b'<') => behind_priority(line)?,
+        _ => line,
+    };
+    let (_, rest) = stamp::split(line)?;
+    if begins_a_message(rest) {
+        return None;
+    }
+    let (host, rest) = word(rest).filter(|(host, _)| !host.is_empty())?;
+    let (first, mut rest) = word(rest)?;
+    if tag(first).is_some() || begins_a_message(rest) || NOT_TAGS.contains(&first) {
+        return None;
+    }
+    if first.len() == CUT_AT && first.iter().all(|b| b.is_ascii_graphic() && *b != b':') {
+        return Some(host);
+    }
+    for _ in 1..MOST_WORDS {
+        let (next, behind) = word(rest)?;
+        match tag(next) {
+            Some((_, pid)) => return (pid != 0).then_some(host),
+            None => rest = behind,
+        }
+    }
+    None
 }
 
 /// The tag and the process of `tag:` or `tag[pid]:`.
@@ -269,18 +401,19 @@ fn rfc5424(rest: &[u8]) -> Result<Head<'_>, NoHead> {
         }
     };
     let names = || {
-        let (_host, rest) = word(rest)?;
+        let (host, rest) = word(rest)?;
         let (tag, rest) = word(rest)?;
         let (process, rest) = word(rest)?;
         let (_message_id, rest) = word(rest)?;
         let rest = behind_structured_data(rest)?;
-        Some((tag, number(process), rest))
+        Some((host, tag, number(process), rest))
     };
-    let (tag, pid, message) = names().ok_or(NoHead::Tag)?;
+    let (host, tag, pid, message) = names().ok_or(NoHead::Tag)?;
     // UTF-8's mark, where the message is sure to be UTF-8.
     let unmarked = message.strip_prefix("\u{feff}".as_bytes());
     Ok(Head {
         stamp,
+        host: (host != b"-").then_some(host),
         tag,
         pid,
         message: unmarked.unwrap_or(message),
@@ -352,6 +485,16 @@ mod tests {
                 "2026-11-21T04:33:07.12+00:00 2001:db8::1 sshd[17]: text",
                 "sshd",
                 "text",
+            ),
+            (
+                "Jan 21 21:29:12 h gdm-password]: gkr-pam: unlocked login keyring",
+                "gdm-password]",
+                "gkr-pam: unlocked login keyring",
+            ),
+            (
+                "Jan 21 21:29:12 h gdm-launch-environment]: pam_unix(x): y",
+                "gdm-launch-environment]",
+                "pam_unix(x): y",
             ),
             // RFC 5424, as it is sent and without its priority.
             (
@@ -441,6 +584,8 @@ mod tests {
         }
         for (text, may_be) in [
             ("kex_exchange_identification: x", true),
+            ("ssh_packet_get_string: x", true),
+            ("backup_db: x", false),
             ("host kex_exchange_identification: x", false),
             ("my_app[1]: x", false),
             ("sshd: x", false),
@@ -448,6 +593,36 @@ mod tests {
             let line = format!("Nov 21 04:33:07 {text}");
             let head = split(line.as_bytes()).unwrap();
             assert_eq!(head.may_be_a_function(), may_be, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_tag_with_blanks_or_without_its_end_is_one_behind_a_known_host() {
+        for (text, is_odd) in [
+            ("h gnome shell[16940]: x", true),
+            ("h some long name[1]: x", true),
+            ("h systemd-networkd-wait-online[123 text", true),
+            ("h systemd-networkd-wait-online[12 text", false),
+            ("h anything else", false),
+            ("h anything else: x", false),
+            ("h one two three four[1]: x", true),
+            ("h one two three four five[1]: x", false),
+            ("h sshd[1]: Invalid user sshd[1]: x", false),
+            // A client's text.
+            ("Invalid user x", false),
+            ("h Invalid user shell[1]: x", false),
+            ("h User shell[1]: x", false),
+            ("h Connection closed by x[1]: x", false),
+            ("User gnome shell[1]: x", false),
+        ] {
+            let line = format!("Nov 21 04:33:07 {text}");
+            let host = host_of_odd_tag(line.as_bytes());
+            assert_eq!(host, is_odd.then_some(&b"h"[..]), "{line}");
+            let known = "Nov 21 04:33:07 h cron: x";
+            let heads = line_heads([known, &line].into_iter().map(str::as_bytes));
+            assert_eq!(heads[1] == LineHead::OddTag, is_odd, "{line}");
+            let alone = line_heads([line.as_bytes()].into_iter());
+            assert_ne!(alone[0], LineHead::OddTag);
         }
     }
 
@@ -462,6 +637,9 @@ mod tests {
             "host syslog.info -- MARK --",
             "host syslog.info syslogd started: BusyBox v1.35.0",
             "host syslog.info syslogd exiting",
+            "combo syslogd 1.4.1: restart.",
+            "host syslogd 1.5.0#5: restart (remote reception).",
+            "host syslogd (GNU inetutils 2.4): restart",
         ] {
             let line = format!("Nov 21 04:33:07 {text}");
             assert_eq!(read(&line), Err(NoHead::SyslogDaemon), "{line}");
@@ -471,6 +649,8 @@ mod tests {
             "host -- MARK -- x",
             "host last message repeated  times",
             "host last message repeated 2 times x",
+            "host syslogd 1.4.1: restart x",
+            "host x syslogd 1.4.1: restart.",
         ] {
             let line = format!("Nov 21 04:33:07 {text}");
             assert_eq!(read(&line), Err(NoHead::Tag), "{line}");

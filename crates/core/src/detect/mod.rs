@@ -20,9 +20,9 @@ use std::net::IpAddr;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
 pub use filter::{Definition, DefinitionError, Filter, FilterState, PatternDefinition};
-pub use head::{LineHead, line_head};
+pub use head::{LineHead, line_heads};
 pub use miss::Miss;
-pub use notices::{BEHIND_NO_HEAD, Notices, suppressed};
+pub use notices::{BEHIND_NO_HEAD, HeadlessLine, Notices, suppressed};
 pub use pattern::PatternError;
 
 /// The longest part of a line that is read; sources cut lines there.

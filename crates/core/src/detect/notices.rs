@@ -2,6 +2,8 @@
 //! trusted, and lines that a log daemon says it has dropped. What follows from
 //! it is for others to say.
 
+use std::collections::HashSet;
+
 /// So many lines behind one without a stamp or a tag do not count. Who writes a
 /// client's line breaks as they are begins each message without a head, or with
 /// the stamp that `ts` or `svlogd` puts there, and a client's text goes on for some
@@ -10,21 +12,36 @@
 pub const BEHIND_NO_HEAD: u16 = 256;
 
 /// Noticed since somebody asked last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
     /// Failures that do not count because they came from standard output.
     pub stdout: u64,
     /// Failures that do not count because they, or lines shortly before them,
     /// have no head.
     pub headless: u64,
+    /// The last line without a head before one of them.
+    pub line: Option<HeadlessLine>,
     /// Lines that a log daemon has dropped by its rate limit.
     pub rate_limited: u64,
 }
+
+/// A line for which others do not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeadlessLine {
+    /// It lacks the tag only.
+    pub has_stamp: bool,
+    /// Its beginning, as it was.
+    pub text: Vec<u8>,
+}
+
+/// So much of such a line is shown.
+const MAX_SHOWN: usize = 100;
 
 impl std::ops::AddAssign for Notices {
     fn add_assign(&mut self, more: Self) {
         self.stdout = self.stdout.saturating_add(more.stdout);
         self.headless = self.headless.saturating_add(more.headless);
+        self.line = more.line.or(self.line.take());
         self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
     }
 }
@@ -37,9 +54,22 @@ pub(super) struct Headless {
     left: Vec<u16>,
     /// The last line was one of them.
     pub last: bool,
+    /// The last line without a head.
+    pub line: HeadlessLine,
+    hosts: Hosts,
 }
 
 const PLACES: usize = 256;
+
+/// Hosts named in the heads of lines that count.
+#[derive(Clone, Debug, Default)]
+struct Hosts {
+    last: Vec<u8>,
+    known: HashSet<Box<[u8]>>,
+}
+
+/// More are not remembered: then all are learnt anew.
+const MAX_HOSTS: usize = 1024;
 
 impl Headless {
     /// The next line of a stream; true if it does not count.
@@ -54,9 +84,33 @@ impl Headless {
         self.last
     }
 
+    /// The line that came has a head with this host.
+    pub fn names(&mut self, host: Option<&[u8]>) {
+        let hosts = &mut self.hosts;
+        let Some(host) = host.filter(|host| !self.last && hosts.last != *host) else {
+            return;
+        };
+        hosts.last.clear();
+        hosts.last.extend_from_slice(host);
+        if !hosts.known.contains(host) {
+            if hosts.known.len() == MAX_HOSTS {
+                hosts.known.clear();
+            }
+            hosts.known.insert(host.into());
+        }
+    }
+
+    /// Did a line that counts name this host?
+    pub fn knows(&self, host: &[u8]) -> bool {
+        self.hosts.known.contains(host)
+    }
+
     /// The line that came had no head.
-    pub fn saw(&mut self, stream: u64) {
+    pub fn saw(&mut self, stream: u64, line: &[u8], has_stamp: bool) {
         self.left.resize(PLACES, 0);
+        self.line.has_stamp = has_stamp;
+        self.line.text.clear();
+        self.line.text.extend(line.iter().take(MAX_SHOWN));
         self.left[stream as usize % PLACES] = BEHIND_NO_HEAD;
     }
 }
@@ -118,6 +172,25 @@ fn is_unit_of(unit: &[u8], program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_are_learnt_from_lines_that_count_and_are_few() {
+        let mut headless = Headless::default();
+        headless.saw(0, &[b'x'; 200], true);
+        assert_eq!(headless.line.text.len(), MAX_SHOWN);
+        assert!(headless.next(0));
+        headless.names(Some(b"forged"));
+        assert!(!headless.next(1));
+        headless.names(None);
+        for n in 0..MAX_HOSTS {
+            headless.names(Some(format!("h{n}").as_bytes()));
+        }
+        assert!(headless.knows(b"h0") && !headless.knows(b"forged"));
+        headless.names(Some(b"h0"));
+        headless.names(Some(b"one more"));
+        assert!(headless.knows(b"one more") && !headless.knows(b"h1"));
+        assert_eq!(headless.hosts.known.len(), 1);
+    }
 
     #[test]
     fn what_a_log_daemon_dropped_is_read() {

@@ -9,7 +9,7 @@
 //! line (`ts`, `svlogd`): of a file whose lines have none `weir check` warns, and
 //! what comes behind such a line does not count.
 
-use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_head};
+use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_heads};
 
 use super::{HostFacts, SourceChoice, reader::Section};
 
@@ -40,7 +40,7 @@ pub(super) fn check(
             continue;
         };
         let lines = end.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        let heads: Vec<_> = lines.map(line_head).collect();
+        let heads = line_heads(lines);
         let tag = |head: &LineHead| match head {
             LineHead::Syslog(tag) => Some(tag.clone()),
             _ => None,
@@ -61,7 +61,7 @@ pub(super) fn check(
         let bare = |head: &&LineHead| match head {
             LineHead::None => true,
             LineHead::Stamp => !filter.allows_untagged(),
-            LineHead::Syslog(_) | LineHead::SyslogDaemon => false,
+            LineHead::Syslog(_) | LineHead::SyslogDaemon | LineHead::OddTag => false,
         };
         let bare = heads.iter().filter(bare).count();
         let of = heads.len();

@@ -449,6 +449,42 @@ fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
     ] {
         assert_eq!(counts(&sshd, &[before, FAILURE]), expected, "{before}");
     }
+    // As syslog daemons and programs write them; `true`: once the host is known.
+    for (before, needs_host) in [
+        (
+            "Jan 21 21:29:12 host gdm-password]: gkr-pam: unlocked login keyring",
+            false,
+        ),
+        ("Jan 21 21:29:12 host gdm-launch-environment]: x", false),
+        ("Jun  9 06:06:20 host syslogd 1.4.1: restart.", false),
+        (
+            "Jun  9 06:06:20 host syslogd (GNU inetutils 2.4): restart",
+            false,
+        ),
+        ("Nov 21 04:33:07 backup_db: x", false),
+        ("Nov 21 04:33:07 host gnome shell[16940]: x", true),
+        (
+            "Nov 21 04:33:07 host systemd-networkd-wait-online[123 text",
+            true,
+        ),
+    ] {
+        let alone = counts(&sshd, &[before, FAILURE]);
+        assert_eq!(alone, u32::from(!needs_host), "{before}");
+        assert_eq!(counts(&sshd, &[FAILURE, before, FAILURE]), 2, "{before}");
+        // Behind a line that is evidence a client may have written the host, too.
+        let lines = ["Nov 21 04:33:07 Invalid user x", FAILURE, before, FAILURE];
+        assert_eq!(counts(&sshd, &lines), 0, "{before}");
+    }
+    for before in [
+        "Nov 21 04:33:07 host anything else",
+        "Nov 21 04:33:07 other gnome shell[16940]: x",
+        "Nov 21 04:33:07 Invalid user shell[16940]: x",
+        "Nov 21 04:33:07 host Invalid user shell[16940]: x",
+        "Nov 21 04:33:07 host User shell[16940]: x",
+        "Nov 21 04:33:07 Connection from x]: x",
+    ] {
+        assert_eq!(counts(&sshd, &[FAILURE, before, FAILURE]), 1, "{before}");
+    }
     // Without identifiers no line of the log has a tag, and each one counts.
     let nginx = Filter::compile(&Definition {
         patterns: vec!["<word> <text>, client: <addr>, server: x".into()],
