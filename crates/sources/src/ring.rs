@@ -190,6 +190,10 @@ impl RingSource {
             .into_iter()
             .map(|trouble| (trouble.name, trouble.why))
             .collect();
+        if is_missing(directory) {
+            let why = "there is no such ring yet; waiting for it";
+            troubles.insert(".".into(), why.into());
+        }
         let limit = troubles.remove_entry(Trouble::LIMIT);
         while troubles.len() > NAMED {
             troubles.pop_last();
@@ -217,6 +221,11 @@ impl RingSource {
     pub fn directory(&self) -> &Path {
         &self.ring.0.config.directory
     }
+}
+
+/// What cannot be looked at is not missing.
+fn is_missing(directory: &Path) -> bool {
+    matches!(std::fs::metadata(directory), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
 impl Watch {
@@ -271,6 +280,7 @@ impl Watch {
                 problems.push(Problem {
                     path: directory.join(name),
                     message: match name.as_str() {
+                        "." if is_missing(directory) => why.clone(),
                         "." => format!("{why}; nothing in it is read"),
                         Trouble::LIMIT => format!(
                             "{why}; they are not read: remove old ones, or raise ring_max_mib"
@@ -378,6 +388,25 @@ mod tests {
             problems.extend(info.problems);
         }
         (lines, problems)
+    }
+
+    #[test]
+    fn a_ring_that_is_not_there_is_told_until_it_comes() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("shop");
+        let mut source = source(&directory);
+        let (_, problems) = read_until(&mut source, |_, problems| !problems.is_empty());
+        assert!(
+            problems[0].message.contains("no such ring yet") && !problems[0].resolved,
+            "{problems:?}"
+        );
+        let told = problems[0].path.clone();
+        fs::create_dir(&directory).unwrap();
+        let (_, problems) = read_until(&mut source, |_, problems| !problems.is_empty());
+        assert!(
+            problems[0].resolved && problems[0].path == told,
+            "{problems:?}"
+        );
     }
 
     #[test]
