@@ -222,7 +222,7 @@ impl Host {
             &mut failed,
         );
         for file in ["/etc/resolv.conf"].into_iter().chain(UPSTREAM) {
-            let read = match fs::read_to_string(file) {
+            let read = match fs::read(file) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
                 read => read.map(|text| resolvers(&text)),
             };
@@ -358,8 +358,10 @@ pub(crate) fn own_addresses() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(addresses.collect())
 }
 
-fn resolvers(text: &str) -> Vec<IpAddr> {
-    text.lines()
+/// Comments may be in any encoding.
+fn resolvers(text: &[u8]) -> Vec<IpAddr> {
+    String::from_utf8_lossy(text)
+        .lines()
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             (words.next()? == "nameserver").then_some(())?;
@@ -410,7 +412,10 @@ mod tests {
     fn resolvers_are_read() {
         let text = "# a comment\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nsearch example\nnameserver\n";
         let expected: Vec<IpAddr> = vec!["192.0.2.53".parse().unwrap(), "fe80::1".parse().unwrap()];
-        assert_eq!(resolvers(text), expected);
+        assert_eq!(resolvers(text.as_bytes()), expected);
+        let latin1 = b"# b\xfcro\nnameserver 192.0.2.53\n";
+        let expected: [IpAddr; 1] = ["192.0.2.53".parse().unwrap()];
+        assert_eq!(resolvers(latin1), expected);
     }
 
     #[test]
