@@ -103,8 +103,16 @@ impl Reloader {
     }
 
     /// Reads the configuration again and puts it into force; returns its
-    /// warnings.
+    /// warnings. A refusal is in the log, too: who asked may read no answer.
     pub fn reload(&self) -> Result<Vec<String>, Refusal> {
+        let done = self.reload_wholly();
+        if let Err(why) = &done {
+            tracing::warn!("a reload was refused, what was in force is still: {why}");
+        }
+        done
+    }
+
+    fn reload_wholly(&self) -> Result<Vec<String>, Refusal> {
         let refuse = |why: String| Refusal::Reload(why);
         let mut workers = self.workers();
         let old = self.service.config();

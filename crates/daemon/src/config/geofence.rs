@@ -126,6 +126,16 @@ pub(super) fn read(
             "line {line}: [geofence] denies nothing: everybody passes"
         ));
     }
+    if let [only] = &fences[..]
+        && only.default == Fate::Drop
+        && only.scope.is_all()
+        && only.allow.is_empty()
+        && only.except.is_empty()
+    {
+        warnings.push(format!(
+            "line {line}: [geofence] denies every country: default = \"drop\" without allow"
+        ));
+    }
     Some(GeofenceConfig {
         database: database.map(|at| at.value),
         asn_database: asn_database.map(|at| at.value),

@@ -103,10 +103,12 @@ fn pins(root: &Path, found: &mut Vec<String>) {
         Ok(_) => "it is no BPF file system".to_owned(),
         Err(error) => error.to_string(),
     };
-    let at = at.display();
-    found.push(format!(
-        "pin_root: {at}: {problem}; as root: mount -t bpf bpf {at}"
-    ));
+    // Over another directory a mount would hide what is in it.
+    let mend = match at == Path::new(USUAL_BPFFS) {
+        true => "as root: mount -t bpf bpf /sys/fs/bpf",
+        false => "leave pin_root out, or set it to a directory in /sys/fs/bpf",
+    };
+    found.push(format!("pin_root: {}: {problem}; {mend}", at.display()));
 }
 
 #[cfg(test)]

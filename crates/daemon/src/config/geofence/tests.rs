@@ -280,6 +280,10 @@ fn what_is_probably_not_meant_is_a_warning() {
             "line 1: [geofence] denies nothing: everybody passes",
         ),
         (
+            "default = \"drop\"",
+            "line 1: [geofence] denies every country",
+        ),
+        (
             "default = \"drop\"\ndeny = [\"country:RU\"]",
             "line 3: deny in [geofence]: country:RU is dropped anyway",
         ),
