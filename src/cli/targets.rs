@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 /// More are not taken at once.
 const MAX: usize = 1_000_000;
 
-/// All that are named. Of a line of standard input the first word counts;
-/// empty ones and comments (`#`) do not.
+/// All that are named. Of a line of standard input each word counts, up to a
+/// comment (`#`).
 pub fn read(named: &[String]) -> anyhow::Result<Vec<String>> {
     let mut targets = Vec::new();
     for name in named {
@@ -27,8 +27,9 @@ pub fn read(named: &[String]) -> anyhow::Result<Vec<String>> {
 fn from(input: impl BufRead, targets: &mut Vec<String>) -> anyhow::Result<()> {
     for line in input.lines() {
         let line = line.context("reading standard input")?;
-        let word = line.split_ascii_whitespace().next();
-        targets.extend(word.filter(|w| !w.starts_with('#')).map(str::to_owned));
+        let words = line.split_ascii_whitespace();
+        let words = words.take_while(|word| !word.starts_with('#'));
+        targets.extend(words.map(str::to_owned));
         if targets.len() > MAX {
             bail!("more than {MAX} addresses at once: use a [list] for so many");
         }
@@ -39,11 +40,20 @@ fn from(input: impl BufRead, targets: &mut Vec<String>) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_first_word_of_a_line_is_a_target() {
+    fn each_word_of_a_line_is_a_target() {
         let mut targets = vec!["192.0.2.1".to_owned()];
-        let input = b"# mine\n\n  192.0.2.7 sshd\n2001:db8::/48\r\n#192.0.2.9\n";
+        let input = b"# mine\n\n  192.0.2.7 192.0.2.8\t2001:db8::1 # 192.0.2.10\n2001:db8::/48\r\n#192.0.2.9\n";
         super::from(&input[..], &mut targets).unwrap();
-        assert_eq!(targets, ["192.0.2.1", "192.0.2.7", "2001:db8::/48"]);
+        assert_eq!(
+            targets,
+            [
+                "192.0.2.1",
+                "192.0.2.7",
+                "192.0.2.8",
+                "2001:db8::1",
+                "2001:db8::/48"
+            ]
+        );
         assert!(super::from(&b"\xff\n"[..], &mut targets).is_err());
     }
 }

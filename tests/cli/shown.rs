@@ -222,8 +222,11 @@ fn several_targets_are_banned_and_lifted_at_once() {
     let ban = host.weir(&["ban", "203.0.113.101", "2001:db8:7::/64", "--for", "1h"]);
     assert_eq!(ban.code, 0, "{}", ban.err);
     assert_eq!(ban.out.lines().count(), 2, "{}", ban.out);
-    let input = "# from elsewhere\n203.0.113.102 ssh\n\n203.0.113.103\n";
+    let input = "# from elsewhere\n203.0.113.102 203.0.113.103 # two\n\n";
     assert_eq!(host.fed(&["ban", "-"], input).code, 0);
+    let bad = host.fed(&["ban", "-"], "203.0.113.103 ssh\n");
+    assert_eq!(bad.code, 2);
+    assert!(bad.err.contains("ssh"), "{}", bad.err);
     assert_eq!(total(&host), 4);
     // One that cannot be banned is named and keeps nobody else from it.
     let ban = host.weir(&["ban", "198.51.100.1", "203.0.113.104", "x", "--json"]);
