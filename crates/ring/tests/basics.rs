@@ -596,8 +596,24 @@ fn a_set_maps_no_more_than_it_may() {
     assert_eq!(set.troubles(), []);
 }
 
+/// Has the limit of open files raised as far as it may be.
+#[allow(unsafe_code, reason = "setrlimit")]
+fn raise_file_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: it is written to, and then read.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}
+
 #[test]
 fn a_set_has_an_end_of_segments_and_of_files() {
+    raise_file_limit();
     let directory = directory();
     for n in 0..1026 {
         let path = directory.path().join(format!("{n:04}"));
