@@ -341,9 +341,9 @@ fn root_a_load_from_elsewhere_is_measured_and_the_interface_left_as_it_was() {
         let points = points(&run, hook);
         assert_eq!(points.len(), 1, "{hook}: {}", run["missing"]);
         let [arrived, dropped] = ["arrived", "dropped"].map(|k| number(points[0], k));
-        // Counters are read one after the other, beside the load.
-        assert!(arrived > 1000, "{}", points[0]);
-        assert!(dropped * 2 > arrived, "{}", points[0]);
+        // Counters are read one after the other, beside the load: on a busy
+        // machine far more may arrive than was dropped when that was read.
+        assert!(arrived > 1000 && dropped > 1000, "{}", points[0]);
     }
     let tables = std::fs::read_to_string(dir.path().join("out")).unwrap();
     assert!(
