@@ -27,7 +27,6 @@ use weir_enforce::{Decoys, PacketEvent};
 use crate::{
     config::{self, DecoyConfig, Proof},
     events::{Event, Kind},
-    exempt,
     service::Service,
     store::clock::Now,
 };
@@ -156,19 +155,13 @@ impl Decoy {
                     served.push(port_text(protocol.number(), *port));
                 }
             }
-            // Those that cannot be read now are as they were.
-            decoys.own = match (exempt::own_addresses(), &told.decoys) {
-                (Err(_), Some(before)) => before.own.clone(),
-                (own, _) => {
-                    let own = own.unwrap_or_default().into_iter();
-                    let own: BTreeSet<IpAddr> = own.map(|(_, addr)| addr.to_canonical()).collect();
-                    own.into_iter().collect()
-                }
-            };
-        }
-        // Who shares a network with this host is banned alone.
-        if let Some(active) = self.active() {
-            active.ledger.set_own(&decoys.own);
+            let own = service.own_addresses().into_iter();
+            let own: BTreeSet<IpAddr> = own.map(|addr| addr.to_canonical()).collect();
+            decoys.own = own.into_iter().collect();
+            // Who shares a network with this host is banned alone.
+            if let Some(active) = self.active() {
+                active.ledger.set_own(&decoys.own);
+            }
         }
         if served.is_empty() {
             service.alerts.clear(SERVED);

@@ -344,7 +344,7 @@ impl Gatherer {
 }
 
 /// The addresses of all interfaces.
-pub(crate) fn own_addresses() -> io::Result<Vec<(String, IpAddr)>> {
+fn own_addresses() -> io::Result<Vec<(String, IpAddr)>> {
     let interfaces = nix::ifaddrs::getifaddrs()?;
     let addresses = interfaces.filter_map(|interface| {
         let address = interface.address?;
