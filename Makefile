@@ -55,10 +55,10 @@ bench: ## the packet path against its limits (root, some minutes)
 lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(JOBS) --features weir/fault-points -- -D warnings
-	clang-format --dry-run -Werror bpf/*.c bpf/*.h
-	@for cc in clang-14 clang-19; do for c in bpf/*.bpf.c; do \
+	clang-format --dry-run -Werror bpf/*.h bpf/*/*.[ch]
+	@for cc in clang-14 clang-19; do for c in bpf/*/*.bpf.c; do \
 		echo "$$cc $$c"; \
-		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
+		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -Ibpf -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
 	shellcheck dist/*.sh .ci/run fuzz/run tests/kernels/*.sh
 	@# It wants the units' program in place: one that exists stands in for it.
@@ -71,7 +71,7 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 
 fmt: ## format Rust and BPF
 	$(CARGO) fmt --all
-	clang-format -i bpf/*.c bpf/*.h
+	clang-format -i bpf/*.h bpf/*/*.[ch]
 
 # The unsafe parts of the ring. An own directory: other flags, other files.
 sanitize: ## the ring's tests under AddressSanitizer

@@ -11,7 +11,7 @@
 /* Exits of the packet path: up to R_ESSENTIAL and R_REPLY they pass, from
  * R_BANNED_ALL on they drop; from R_OBSERVED on they are told as events, but
  * those from R_INVALID_SOURCE on are only counted: no source is known of them.
- * crates/core/src/reason.rs has the same numbers (asserted by crates/kernel). */
+ * crates/core/src/reason.rs has the same numbers (asserted by crates/bpf). */
 enum reason {
 	R_PASS,
 	R_NOT_IP,
@@ -46,7 +46,7 @@ enum reason {
 #define BAN_DEAD	1ULL
 /* Set in a policy number: the ban covers some ports only, see `policies`. */
 #define POLICY_SCOPED 0x8000
-/* The ban's packets are answered, see stage_reject.h. */
+/* The ban's packets are answered, see reject.h. */
 #define POLICY_REJECT 0x4000
 #define POLICY_NUMBER 0x3fff
 
@@ -85,7 +85,7 @@ struct bucket128 {
  * the hash names there, and at most this many from it on. */
 #define OVERFLOW_PROBES 4
 
-/* Bans of any prefix, in a trie (stage_wide.h). The words of the prefix itself
+/* Bans of any prefix, in a trie (prefix_bans.h). The words of the prefix itself
  * come first, then those of the prefixes that cover it. */
 #define MAX_WIDE   8192
 #define WIDE_WORDS 8

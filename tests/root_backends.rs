@@ -1443,8 +1443,8 @@ fn only() -> impl Iterator<Item = Case> {
         .filter(move |case| only.as_ref().is_none_or(|name| name == case.backend))
         .filter(|case| {
             let why = match case.backend {
-                "tcx" if weir_kernel::probe::tcx_programs(1).is_none() => "no tcx, Linux 6.6",
-                "netfilter" if !weir_kernel::generation::netfilter_supported() => {
+                "tcx" if weir_bpf::probe::tcx_programs(1).is_none() => "no tcx, Linux 6.6",
+                "netfilter" if !weir_bpf::generation::netfilter_supported() => {
                     "no netfilter hook for BPF, Linux 6.4"
                 }
                 _ => return true,

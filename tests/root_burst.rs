@@ -17,8 +17,8 @@ use std::{
 };
 
 use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use weir_bpf::{Generation, JiffyClock, Key};
 use weir_core::Prefix;
-use weir_kernel::{Generation, JiffyClock, Key};
 use weir_lab::traffic::TcpServer;
 
 const PORT: u16 = 9999;
@@ -169,7 +169,7 @@ fn root_a_hundred_thousand_bans_end_together_at_their_jiffies() {
         let since: jiff::Timestamp = why["bans"][0]["since"].as_str().unwrap().parse().unwrap();
         let left = since.as_nanosecond() + ban_time * 1_000_000_000
             - jiff::Timestamp::now().as_nanosecond();
-        let said = weir_kernel::clock::boottime() + u64::try_from(left).expect("not over yet");
+        let said = weir_bpf::clock::boottime() + u64::try_from(left).expect("not over yet");
         // Two clocks are read one after the other here and in the daemon.
         let off = clock.jiffy_at(said).abs_diff(*end);
         assert!(off <= 1 + clock.hz() / 50, "{source}: off by {off} jiffies");

@@ -15,7 +15,7 @@ use std::{
 
 use common::{Site, WEIR, Weir, skipped};
 use serde_json::{Value, json};
-use weir_kernel::{
+use weir_bpf::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
 };

@@ -16,13 +16,13 @@ use std::{
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
 use libbpf_rs::ObjectBuilder;
-use weir_core::{Prefix, Reason};
-use weir_kernel::{
+use weir_bpf::{
     Generation, Geometry, Key, Options, Slot,
     link::{Hook, Link},
     record,
     table::NEVER,
 };
+use weir_core::{Prefix, Reason};
 use weir_lab::traffic::{UdpServer, udp_send};
 
 const PORT: u16 = 8080;

@@ -1,7 +1,7 @@
 //! Decoy ports against real scanners: who completes a handshake is banned on
 //! all ports, and nobody is for what others send in his name. IPv4 and IPv6,
 //! on tcx, native and generic XDP. (Which packet is answered how:
-//! crates/kernel/tests/root_decoy.rs.)
+//! crates/bpf/tests/root_decoy.rs.)
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_kernel::link::Link;
+use weir_bpf::link::Link;
 use weir_lab::{
     Side,
     packet::Packet,

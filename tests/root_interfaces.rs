@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, PORT, SOON, Site, Weir, addr, at, skipped, soon};
-use weir_kernel::{
+use weir_bpf::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
 };

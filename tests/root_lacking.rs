@@ -7,7 +7,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped};
-use weir_kernel::{decoy, generation, probe};
+use weir_bpf::{decoy, generation, probe};
 use weir_lab::traffic::TcpServer;
 
 const PORT: u16 = 8080;

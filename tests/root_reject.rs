@@ -1,7 +1,7 @@
 //! Bans that reject, seen by real clients: refused at once where a ban that
 //! drops leaves them waiting, IPv4 and IPv6, on every hook that can answer; and
 //! the same after a restart. (Which packet is answered how:
-//! crates/kernel/tests/root_reject.rs.)
+//! crates/bpf/tests/root_reject.rs.)
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, soon};
-use weir_kernel::link::Link;
+use weir_bpf::link::Link;
 use weir_lab::{
     ErrorKind as Kind,
     traffic::{self, TcpServer},

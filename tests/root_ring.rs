@@ -15,8 +15,8 @@ use std::{
 
 use common::{ATTACKER, CUSTOMER, OTHER, Site, WEIR, Weir, at, skipped, soon};
 use tempfile::TempDir;
+use weir_bpf::{Generation, Key};
 use weir_core::Prefix;
-use weir_kernel::{Generation, Key};
 use weir_ring::{Options, Writer};
 
 /// A ring's directory in shared memory, which goes with this value.

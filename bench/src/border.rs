@@ -5,13 +5,13 @@
 use std::{net::IpAddr, time::Instant};
 
 use anyhow::Context;
+use weir_bpf::{ClassImage, generator::Flood};
 use weir_core::{
     Prefix, Scope,
     class::{Class, Classes, Cover, ListLayer, Plan},
     fence::{Direction, Fate, Fence},
     geo::{Atlas, Number, Span, find},
 };
-use weir_kernel::{ClassImage, generator::Flood};
 use weir_sources::geo::Database;
 
 use crate::report::Report;

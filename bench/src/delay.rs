@@ -10,8 +10,8 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use weir_bpf::{Generation, Key, pins};
 use weir_core::Prefix;
-use weir_kernel::{Generation, Key, pins};
 use weir_lab::{Net, VethOpts};
 use weir_ring::Writer;
 

@@ -6,8 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, ensure};
-use weir_core::{Action, Prefix, PrefixSet, Reason, Scope};
-use weir_kernel::{
+use weir_bpf::{
     ClassImage, Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans, WidePlaced,
     device::set_gro,
     generation::POLICY_SCOPED,
@@ -16,6 +15,7 @@ use weir_kernel::{
     record, run,
     table::NEVER,
 };
+use weir_core::{Action, Prefix, PrefixSet, Reason, Scope};
 use weir_lab::{Net, Side, Veth, VethOpts};
 
 use crate::{border::Border, report::Report};

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
+use weir_bpf::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
 use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
 use weir_daemon::{
     alerts::Alerts,
@@ -20,7 +21,6 @@ use weir_enforce::{
     kernel::{self, Hook, KernelConfig},
     switch::{self, Place},
 };
-use weir_kernel::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
 
 use weir_lab::Net;
 

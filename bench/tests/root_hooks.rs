@@ -272,7 +272,7 @@ fn wire(net: &Net) -> Veth {
     );
     let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"]).unwrap();
     let veth = net.veth(&outside, "g0", &host, "d0", opts).unwrap();
-    host.enter(|| weir_kernel::device::set_gro("d0", true))
+    host.enter(|| weir_bpf::device::set_gro("d0", true))
         .unwrap()
         .unwrap();
     veth

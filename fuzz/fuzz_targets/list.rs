@@ -41,7 +41,12 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
             if !list.prefixes.is_empty() {
-                let again = parse(print(&list.prefixes).as_bytes(), Format::Plain, admit, &LIMITS);
+                let again = parse(
+                    print(&list.prefixes).as_bytes(),
+                    Format::Plain,
+                    admit,
+                    &LIMITS,
+                );
                 assert_eq!(again.map(|again| again.prefixes), Ok(list.prefixes));
             }
         }

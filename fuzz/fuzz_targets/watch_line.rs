@@ -17,7 +17,9 @@ fuzz_target!(|pieces: Vec<&[u8]>| {
         }
         cut.finish(&mut each);
     }
-    pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
+    pieces
+        .iter()
+        .for_each(|piece| whole.extend_from_slice(piece));
     if whole.last() == Some(&b'\n') {
         whole.pop();
     } else if whole.is_empty() {

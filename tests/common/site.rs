@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use weir_kernel::{
+use weir_bpf::{
     generator::Generator,
     link::{Hook, Link},
 };

@@ -31,7 +31,7 @@ fi
 # "PACKAGE TEST PATH" of each test program. Packages apart: they have tests of
 # the same name.
 cd "$here/../.."
-for package in weir-kernel weir; do
+for package in weir-bpf weir; do
 	tests=$(awk -v package=$package '$2 == package { print "--test", $3 }' "$here/suite" | sort -u)
 	# shellcheck disable=SC2086 # a list of words
 	${CARGO:-cargo} test --no-run --locked -j2 -p $package --features fault-points $tests 2>"$into/built" || {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use weir_kernel::power::PerfCounter;
+use weir_bpf::power::PerfCounter;
 
 use super::{Meter, Window, names, number};
 

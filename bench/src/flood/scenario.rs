@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use weir_kernel::clients::Families;
+use weir_bpf::clients::Families;
 
 /// Unwanted requests a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,12 +25,12 @@ use nix::sys::{
     },
     time::{TimeVal, TimeValLike},
 };
+use weir_bpf::clients;
 use weir_core::{Action, Prefix, Producer, Scope, Subject};
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
 };
-use weir_kernel::clients;
 use weir_ring::Writer;
 
 /// A ban follows this many refusals.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use weir_kernel::{
+use weir_bpf::{
     clients::{Clients, Crowd, Families},
     device::set_gro,
     link::{Hook, Link},

@@ -4,8 +4,8 @@ use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::Context;
 use serde_json::Value;
+use weir_bpf::{Generation, pins, record};
 use weir_enforce::kernel;
-use weir_kernel::{Generation, pins, record};
 
 use super::{
     scenario::{Transport, Use},

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use weir_kernel::{
+use weir_bpf::{
     generator::{Flood, Generator, Payload},
     link::{Hook as KernelHook, Link},
 };

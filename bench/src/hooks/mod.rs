@@ -27,7 +27,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
-use weir_kernel::generator::{Flood, Payload};
+use weir_bpf::generator::{Flood, Payload};
 
 use crate::{
     energy::{self, Meter, Source, Window},

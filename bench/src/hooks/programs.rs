@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_kernel::bare::{Attached, BareDrop, BareHook};
+use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
     site::Place,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use weir_kernel::generator::{Flood, Payload};
+use weir_bpf::generator::{Flood, Payload};
 
 use super::{
     HooksArgs, Run, begin,

@@ -5,7 +5,7 @@
 use std::{io::Write, net::IpAddr, process::Stdio, sync::Arc};
 
 use anyhow::{Context, bail};
-use weir_kernel::{device::set_gro, generator::Flood};
+use weir_bpf::{device::set_gro, generator::Flood};
 use weir_lab::{Namespace, Net, Side, VethOpts};
 
 /// The paper's.
@@ -45,7 +45,7 @@ impl Place {
     /// The interface's number.
     pub fn ifindex(&self) -> anyhow::Result<u32> {
         Ok(self
-            .enter(|| weir_kernel::device::Device::find(&self.dev))?
+            .enter(|| weir_bpf::device::Device::find(&self.dev))?
             .with_context(|| format!("look at interface {}", self.dev))?
             .index)
     }

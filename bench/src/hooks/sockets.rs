@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use socket2::{Domain, SockFilter, Socket, Type};
-use weir_kernel::bare::{Attached, BareDrop, BareHook};
+use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
     cpu::{self, pin},

@@ -4,8 +4,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use weir_bpf::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
 use weir_enforce::Choice;
-use weir_kernel::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
 
 use super::{
     programs,

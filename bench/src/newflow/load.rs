@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use weir_kernel::{
+use weir_bpf::{
     generator::{Flood, Generator},
     link::{Hook, Link},
 };

@@ -10,9 +10,9 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use weir_bpf::{Generation, pins, record};
 use weir_core::geo::Country;
 use weir_enforce::kernel;
-use weir_kernel::{Generation, pins, record};
 use weir_lab::{Child, Namespace, wait_for};
 
 use super::{

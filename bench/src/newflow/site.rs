@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use socket2::{Domain, SockFilter, Socket, Type};
-use weir_kernel::{
+use weir_bpf::{
     clients::{Clients, Crowd, Families},
     device::set_gro,
     generator::Flood,

@@ -3,7 +3,7 @@
 //! that the source is real, a completed handshake; what anybody can send in
 //! anybody's name makes a `found` event and no more, unless the configuration
 //! says `proof = "none"`. Answering and checking cookies is the packet path's
-//! (bpf/stage_decoy.h).
+//! (bpf/answer/decoy.h).
 
 use std::{
     collections::BTreeSet,

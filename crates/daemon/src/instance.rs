@@ -9,7 +9,7 @@ use std::{
 };
 
 use caps::{CapSet, Capability, CapsHashSet};
-use weir_kernel::lock::{self, NotTaken};
+use weir_bpf::lock::{self, NotTaken};
 
 /// Why this process cannot be the daemon.
 #[derive(Debug, thiserror::Error)]

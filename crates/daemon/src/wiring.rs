@@ -111,7 +111,7 @@ const EVENT_WAIT: Duration = Duration::from_millis(250);
 /// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
 /// behind in the kernel.
 pub fn run(config_file: &Path) -> Result<(), StartError> {
-    weir_kernel::arenas::fit_address_space();
+    weir_bpf::arenas::fit_address_space();
     threads::abort_on_panic();
     let config = Config::load(config_file)?;
     let system = |what: String| move |source| StartError::System { what, source };

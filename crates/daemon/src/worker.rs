@@ -21,12 +21,12 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
+use weir_bpf::fault;
 use weir_core::{
     Prefix,
     detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding, Notices},
     policy::{Jail, Ledger, Outcome},
 };
-use weir_kernel::fault;
 use weir_sources::{
     BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin, Ring,
     RingConfig, Source, SourceError, journal,

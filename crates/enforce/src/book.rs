@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use weir_bpf::wide::MAX_WIDE;
 use weir_core::{Prefix, Producer, Scope, Subject};
-use weir_kernel::wide::MAX_WIDE;
 
 use crate::{BootNanos, Entry, Error, Expiry, Inserted, Policy, Usage};
 

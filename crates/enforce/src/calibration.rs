@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use weir_kernel::{device::Device, link::Hook};
+use weir_bpf::{device::Device, link::Hook};
 
 /// The share of good TCP throughput, in percent, that a hook may cost and
 /// still be taken for cheaper drops.

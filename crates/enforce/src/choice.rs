@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use weir_kernel::link::Hook;
+use weir_bpf::link::Hook;
 
 use crate::{Decoys, Error};
 

@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
 };
 
-use weir_kernel::lock::{self, NotTaken};
+use weir_bpf::lock::{self, NotTaken};
 
 use crate::Error;
 

@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, io};
 
-use weir_kernel::device::{self, Device};
+use weir_bpf::device::{self, Device};
 
 use crate::Error;
 

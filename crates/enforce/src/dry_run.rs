@@ -134,7 +134,7 @@ impl Backend for DryRun {
 
 #[cfg(test)]
 mod tests {
-    use weir_kernel::wide::MAX_WIDE;
+    use weir_bpf::wide::MAX_WIDE;
 
     use super::*;
     use weir_core::Action;

@@ -12,7 +12,7 @@ pub struct BootNanos(pub u64);
 impl BootNanos {
     /// Now.
     pub fn now() -> Self {
-        Self(weir_kernel::clock::boottime())
+        Self(weir_bpf::clock::boottime())
     }
 }
 

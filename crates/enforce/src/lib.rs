@@ -22,18 +22,18 @@ pub mod switch;
 pub use choice::{Choice, Feature, Limit};
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
-pub use weir_kernel::lock::is_stopped;
+pub use weir_bpf::lock::is_stopped;
 
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
+use weir_bpf::wide::WIDE_WORDS;
 use weir_core::{
     PrefixSet, Producer, Reason, Scope, Subject,
     class::Classes,
     decoy::{DecoyPorts, Scanner},
     geo::Country,
 };
-use weir_kernel::wide::WIDE_WORDS;
 
 /// What went wrong while enforcing.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub enum Error {
     },
     /// The kernel refused.
     #[error(transparent)]
-    Kernel(#[from] weir_kernel::Error),
+    Kernel(#[from] weir_bpf::Error),
 }
 
 /// What may change while the daemon runs.
@@ -236,7 +236,7 @@ pub struct Decoys {
     pub own: Vec<std::net::IpAddr>,
 }
 
-pub use weir_kernel::decoy::DecoyCounts;
+pub use weir_bpf::decoy::DecoyCounts;
 
 /// Carries out decisions. All methods may be called from several threads at
 /// once; `insert` never blocks on the others, but for prefixes counted as

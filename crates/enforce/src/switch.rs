@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_bpf::device::Device;
 use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
-use weir_kernel::device::Device;
 
 use crate::{
     Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
@@ -180,7 +180,7 @@ pub fn instances(pin_root: &Path) -> Vec<String> {
 /// What an instance has in the kernel, in words: it goes on dropping without a
 /// daemon. Empty as well for whoever may not look.
 pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
-    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    let pins = pin_root.join(weir_bpf::pins::escape(instance));
     let there = [
         (
             kernel::is_there(pin_root, instance),

@@ -11,13 +11,13 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weir_bpf::{Generation, Geometry, Key, Placed, Slot, generation::MAX_POLICIES, pins, run};
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
     Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Feature, Policy, Settings,
     calibration::{Advice, Calibration, HookCost, Measured, Prefer},
     kernel::{self, Hook, Kernel, KernelConfig},
 };
-use weir_kernel::{Generation, Geometry, Key, Placed, Slot, generation::MAX_POLICIES, pins, run};
 
 /// `XDP_DROP` of linux/bpf.h.
 const XDP_DROP: u32 = 1;
@@ -338,7 +338,7 @@ fn root_a_growth_that_fails_waits_and_says_so() {
 /// other's lock, so threads that took them in two orders waited for ever.
 #[test]
 fn root_evictions_go_on_beside_new_generations() {
-    if !weir_kernel::decoy::supported() {
+    if !weir_bpf::decoy::supported() {
         eprintln!("skipped: decoy ports (probe: helper bpf_tcp_raw_check_syncookie_ipv6)");
         return;
     }
@@ -616,7 +616,7 @@ fn root_a_change_of_observe_reaches_the_tables_that_are_loading() {
 /// the current ones again.
 #[test]
 fn root_interfaces_go_back_to_the_tables_that_stay_current() {
-    if weir_kernel::probe::tcx_programs(1).is_none() {
+    if weir_bpf::probe::tcx_programs(1).is_none() {
         eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
         return;
     }
@@ -658,8 +658,8 @@ fn root_interfaces_go_back_to_the_tables_that_stay_current() {
 
 /// On tcx ingress.
 fn programs_of(interface: &str) -> Vec<(u32, String)> {
-    let index = weir_kernel::device::Device::find(interface).unwrap().index;
-    weir_kernel::probe::tcx_programs(index).unwrap()
+    let index = weir_bpf::device::Device::find(interface).unwrap().index;
+    weir_bpf::probe::tcx_programs(index).unwrap()
 }
 
 /// Two writers find no room at once in tables that are as large as they may be: one
@@ -873,14 +873,14 @@ fn root_a_refused_xdp_ends_on_tcx() {
             .args(["link", "add", "br0", "up", "type", "bridge"])
             .status();
         assert!(added.unwrap().success());
-        if weir_kernel::probe::tcx_programs(1).is_none() {
+        if weir_bpf::probe::tcx_programs(1).is_none() {
             eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
             return;
         }
         let backend = instance.open();
         backend.attach().unwrap();
         assert_eq!(backend.attachments()[0].hook, "xdp-generic");
-        let driver = weir_kernel::device::Device::find("br0").unwrap().driver;
+        let driver = weir_bpf::device::Device::find("br0").unwrap().driver;
         let cost = |hook, nanos| {
             let nanos = Duration::from_nanos(nanos);
             let drop = Measured {

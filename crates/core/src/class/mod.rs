@@ -1,7 +1,7 @@
 //! Geofence and lists joined into one partition of all addresses: every
 //! address has a class, and a class says which lists hold it and which rules of
 //! the geofence deny it. This is what the kernel looks up per packet; its form
-//! there is `weir-kernel`'s.
+//! there is `weir-bpf`'s.
 
 mod overlay;
 

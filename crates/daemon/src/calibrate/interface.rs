@@ -5,12 +5,12 @@
 
 use std::os::fd::BorrowedFd;
 
-use weir_enforce::calibration::{self, Advice};
-use weir_kernel::{
+use weir_bpf::{
     device::{self, Device},
     link::{self, Hook, Link},
     offload, probe,
 };
+use weir_enforce::calibration::{self, Advice};
 
 use super::{
     CalibrateError,

@@ -10,12 +10,12 @@ use std::{
 };
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use weir_core::Prefix;
-use weir_kernel::{
+use weir_bpf::{
     device::set_gro,
     generator::{Flood, Generator, Payload},
     link::{Hook, Link},
 };
+use weir_core::Prefix;
 use weir_lab::{Namespace, Net, Side, Veth, VethOpts};
 
 use super::{

@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_bpf::link::Hook;
 use weir_core::Reason;
-use weir_kernel::link::Hook;
 use weir_lab::Net;
 
 use super::{

@@ -32,7 +32,7 @@ pub enum CalibrateError {
     Lab(#[from] weir_lab::Error),
     /// The packet path or the generator.
     #[error(transparent)]
-    Kernel(#[from] weir_kernel::Error),
+    Kernel(#[from] weir_bpf::Error),
     /// A backend.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),

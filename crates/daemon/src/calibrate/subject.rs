@@ -8,19 +8,19 @@ use std::{
     sync::Arc,
 };
 
-use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
-use weir_enforce::{
-    Backend, Choice, Entry, Expiry, Policy, Settings,
-    kernel::DEFAULT_ROOT,
-    switch::{self, Place as State},
-};
-use weir_kernel::{
+use weir_bpf::{
     Generation, Geometry, Key, Options, Placed, Slot,
     generation::{NO_NETFILTER, netfilter_supported},
     link::Hook,
     pins::InstanceDir,
     record,
     table::NEVER,
+};
+use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
+use weir_enforce::{
+    Backend, Choice, Entry, Expiry, Policy, Settings,
+    kernel::DEFAULT_ROOT,
+    switch::{self, Place as State},
 };
 use weir_lab::Net;
 
@@ -114,7 +114,7 @@ struct Pins(Option<InstanceDir>);
 const PINS: &str = "calibrate-";
 
 impl Pins {
-    fn new() -> weir_kernel::Result<Self> {
+    fn new() -> weir_bpf::Result<Self> {
         let root = Path::new(DEFAULT_ROOT);
         let dead = |name: &str| {
             let pid = name

@@ -19,8 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_bpf::{clock, fault};
 use weir_core::{Reason, Scope, class::Classes};
-use weir_kernel::{clock, fault};
 
 use crate::{
     BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,

@@ -3,7 +3,7 @@
 
 use std::{io, path::PathBuf};
 
-use weir_kernel::{
+use weir_bpf::{
     Generation,
     device::Device,
     link::{self, Hook, Link},
@@ -45,7 +45,7 @@ struct Attached {
 
 /// What stands behind XDP: tcx, or a filter on a kernel without it.
 fn tc() -> Hook {
-    match weir_kernel::probe::tcx_programs(LOOPBACK) {
+    match weir_bpf::probe::tcx_programs(LOOPBACK) {
         Some(_) => Hook::Tcx,
         None => Hook::ClsBpf,
     }
@@ -507,7 +507,7 @@ impl Interface {
         let Some(attached) = &self.state else {
             return Ok(());
         };
-        let gone = |e: &weir_kernel::Error| {
+        let gone = |e: &weir_bpf::Error| {
             // The interface went a moment ago; `follow` sees to it.
             e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error())
         };

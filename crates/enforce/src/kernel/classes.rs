@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
+use weir_bpf::{ClassImage, class::By};
 use weir_core::{
     Action, Producer, Scope,
     class::{Classes, Cover},
 };
-use weir_kernel::{ClassImage, class::By};
 
 use super::{Kernel, random_seed};
 use crate::{ClassCounter, Error, Policy};

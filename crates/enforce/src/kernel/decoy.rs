@@ -1,7 +1,7 @@
 //! Decoy ports: told to the kernel, with a generation that has the stage when
 //! the first port comes, and one without when the last goes.
 
-use weir_kernel::decoy;
+use weir_bpf::decoy;
 
 use super::Kernel;
 use crate::{DecoyCounts, Decoys, Error, choice::without_decoys};

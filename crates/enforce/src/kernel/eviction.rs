@@ -3,8 +3,8 @@
 
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use weir_bpf::{BanTable, Slot};
 use weir_core::Producer;
-use weir_kernel::{BanTable, Slot};
 
 /// Victims found by the last pass over the table, per producer.
 ///

@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::Action;
-use weir_kernel::{
+use weir_bpf::{
     ClassImage, Generation, Geometry, Key, Options, Placed, fault, generation::rejects_supported,
 };
+use weir_core::Action;
 
 use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_bpf::{Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES};
 use weir_core::Producer;
-use weir_kernel::{Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES};
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance, next_expiry::Noting};
 use crate::{Entry, Error, Inserted, Policy};

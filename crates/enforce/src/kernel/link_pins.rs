@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use weir_kernel::{
+use weir_bpf::{
     device,
     link::{Hook, Link},
     pins,
@@ -95,14 +95,14 @@ pub(super) fn remove_link(pin: &Path) -> Result<(), Error> {
 pub(super) fn rename_pin(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(from, to).map_err(|e| {
         let what = format!("rename the pin {} to {}", from.display(), to.display());
-        weir_kernel::Error::new(what, e).into()
+        weir_bpf::Error::new(what, e).into()
     })
 }
 
 pub(super) fn remove_pin(pin: &Path) -> Result<(), Error> {
     match fs::remove_file(pin) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(weir_kernel::Error::new(format!("unpin {}", pin.display()), e).into())
+            Err(weir_bpf::Error::new(format!("unpin {}", pin.display()), e).into())
         }
         _ => Ok(()),
     }

@@ -35,16 +35,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{
-    Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
-};
-use weir_kernel::{
+use weir_bpf::{
     Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, device::Device,
     events::EventReader, fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
+use weir_core::{
+    Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
+};
 
-pub use weir_kernel::link::Hook;
-pub use weir_kernel::pins::{DEFAULT_ROOT, mount_bpffs};
+pub use weir_bpf::link::Hook;
+pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::choice::{Choice, WITHOUT_ANSWERS};
 use crate::{
@@ -119,7 +119,7 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
     let mut seed = [0; WORDS];
     for word in &mut seed {
         *word = getrandom::u64()
-            .map_err(|e| weir_kernel::Error::new("draw a random seed", std::io::Error::other(e)))?;
+            .map_err(|e| weir_bpf::Error::new("draw a random seed", std::io::Error::other(e)))?;
     }
     Ok(seed)
 }
@@ -259,14 +259,14 @@ fn first_generation(
 
 /// Are there pins of this instance?
 pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
-    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    let pins = pin_root.join(weir_bpf::pins::escape(instance));
     pins.join("current").exists()
 }
 
 /// The interfaces that an earlier daemon attached something to, by their names
 /// now.
 pub(crate) fn attached(pin_root: &Path, instance: &str) -> Vec<String> {
-    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    let pins = pin_root.join(weir_bpf::pins::escape(instance));
     link_pins::attached(&pins.join("links"))
 }
 
@@ -274,22 +274,20 @@ pub(crate) fn attached(pin_root: &Path, instance: &str) -> Vec<String> {
 pub(crate) fn instances(pin_root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(pin_root).into_iter().flatten().flatten();
     entries
-        .filter_map(|entry| weir_kernel::pins::unescape(entry.file_name().to_str()?))
+        .filter_map(|entry| weir_bpf::pins::unescape(entry.file_name().to_str()?))
         .collect()
 }
 
 /// Takes everything of an instance out of the kernel; returns the interfaces
 /// that were attached. No daemon may hold the instance.
 pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
-    let pins = pin_root.join(weir_kernel::pins::escape(instance));
+    let pins = pin_root.join(weir_bpf::pins::escape(instance));
     match std::fs::symlink_metadata(&pins) {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         // Not allowed to look is not: there is nothing.
         Err(error) => {
-            return Err(
-                weir_kernel::Error::new(format!("look at {}", pins.display()), error).into(),
-            );
+            return Err(weir_bpf::Error::new(format!("look at {}", pins.display()), error).into());
         }
     }
     let instance = InstanceDir::open(pin_root, instance)?;

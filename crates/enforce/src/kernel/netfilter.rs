@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_kernel::{
+use weir_bpf::{
     generation::{NO_NETFILTER, netfilter_supported},
     link::Hook,
 };

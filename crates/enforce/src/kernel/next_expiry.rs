@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_kernel::table::NEVER;
+use weir_bpf::table::NEVER;
 
 /// See the file's head. Zero: nothing is known.
 #[derive(Default)]

@@ -6,12 +6,12 @@ use std::{
     sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::Ordering},
 };
 
-use weir_core::{Action, Producer};
-use weir_kernel::{
+use weir_bpf::{
     Generation,
     generation::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
     rcu, record,
 };
+use weir_core::{Action, Producer};
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance};
 use crate::{Error, Policy};

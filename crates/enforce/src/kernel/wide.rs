@@ -5,8 +5,8 @@
 
 use std::sync::{MutexGuard, atomic::Ordering};
 
+use weir_bpf::{Key, WideBan, WideBans, WidePlaced, wide::MAX_WIDE};
 use weir_core::{Prefix, Producer, Subject};
-use weir_kernel::{Key, WideBan, WideBans, WidePlaced, wide::MAX_WIDE};
 
 use super::{Kernel, Tables};
 use crate::{Entry, Error, Inserted};

@@ -16,12 +16,12 @@ use super::{
 
 /// NFPROTO_IPV4, NFPROTO_IPV6.
 pub(super) const FAMILY: [u8; 2] = [2, 10];
-/// TCP, UDP, DCCP, SCTP, UDPLITE: as bpf/parse.h.
+/// TCP, UDP, DCCP, SCTP, UDPLITE: as bpf/lib/parse.h.
 pub(super) const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// Where the addresses lie in the IP header: source, destination.
 pub(super) const SOURCE: [u32; 2] = [12, 8];
 pub(super) const DESTINATION: [u32; 2] = [16, 24];
-/// Answers a second, and at once: as bpf/stage_reject.h, but for all CPUs.
+/// Answers a second, and at once: as bpf/answer/reject.h, but for all CPUs.
 const ANSWERS: u64 = 1000;
 const ANSWERS_AT_ONCE: u32 = 250;
 const TCP: u8 = 6;
@@ -31,7 +31,7 @@ const ECHO: [(u8, u8); 2] = [(1, 8), (58, 128)];
 const ICMPV6: u8 = 58;
 const IGMP: u8 = 2;
 /// Of ICMPv6, what a host sends before it has an address, by the hop limit that it
-/// has: router and neighbour solicitations; MLD. As bpf/parse.h.
+/// has: router and neighbour solicitations; MLD. As bpf/lib/parse.h.
 const WITHOUT_ADDRESS: [(u8, &[u8]); 2] = [(255, &[133, 135]), (1, &[130, 131, 132, 143])];
 
 /// Where bans of all ports end whose subject has no allowed address.

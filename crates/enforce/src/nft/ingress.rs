@@ -13,7 +13,7 @@ use std::{
     io,
 };
 
-use weir_kernel::{device::Device, filter::with_ingress_qdisc, rcu};
+use weir_bpf::{device::Device, filter::with_ingress_qdisc, rcu};
 
 use super::{
     chains::{COVERED, FRONT, PRIORITY_IN, by_family},

@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use weir_bpf::clock;
 use weir_core::{Prefix, Scope, Subject};
-use weir_kernel::clock;
 
 use super::{
     border::Border,

@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_kernel::{clock, fault};
+use weir_bpf::{clock, fault};
 
 use crate::{
     Choice, ClassCounter, Error, Feature, Limit, Settings,

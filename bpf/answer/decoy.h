@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Decoy ports: nobody serves them, so whoever asks there is looking for
+ * victims. A SYN is answered with the kernel's own SYN cookie, and only who
+ * sends that cookie back (R_PROVEN) has an address worth banning: everything
+ * before it can be sent in anybody's name. A RST proves nothing, the owner of
+ * a forged source sends one too.
+ *
+ * Asked last, of packets that would pass, and only in a generation that has
+ * decoys: without them (cfg.decoy = 0) the verifier removes all of it.
+ * Looked at: TCP and UDP directly behind an IPv4 header without options or an
+ * IPv6 header, whole packets, to an address of this host. Anything else, and
+ * everything from the allow list, meets the port as if weir were not there:
+ * bait, not a wall.
+ *
+ * Connections that this host opened from such a port go on: their SYN-ACKs and
+ * data are not answers to a cookie (`decoy_asked`), and pass. */
+#ifndef WEIR_DECOY_H
+#define WEIR_DECOY_H
+
+#include <linux/tcp.h>
+
+/* A bit per port: TCP's, then UDP's (crates/bpf/src/decoy.rs). */
+#define DECOY_PORT_WORDS (65536 / 64)
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * DECOY_PORT_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} decoy_ports SEC(".maps");
+
+/* Addresses of this host, IPv4 as ::ffff:a.b.c.d: what is forwarded to other
+ * hosts is theirs to answer. */
+#define MAX_OWN 4096
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_OWN);
+	__type(key, struct in6_addr);
+	__type(value, __u8);
+} decoy_own SEC(".maps");
+
+/* Which conversations were sent a cookie, by a keyed hash: a slot holds the
+ * tag of the last one, its lowest bit until the cookie came back. Without it
+ * each segment of an own connection would cost a cookie check, and an attacker
+ * could guess at cookies as fast as he can send. */
+#define DECOY_SLOTS 65536
+#define ASKED	    1U
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DECOY_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} decoy_asked SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct decoy_counter);
+} decoy_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct decoy_guesses);
+} decoy_guesses SEC(".maps");
+
+/* In one EVENT_WINDOW and CPU. A scan of all ports goes on for seconds, so it
+ * cannot outrun this; a flood in other people's names is not passed on to them
+ * any faster than that. */
+#define DECOY_ANSWERS 4096
+/* Cookies that come back wrong, of the whole host in a second, whatever the number
+ * of CPUs; above that none is looked at until the next. Who sends SYN and guess in
+ * a victim's name has it banned by 1 guess in 2^29 (8 bits of time with 2 of 256
+ * accepted, 24 of data with 4 accepted): at this rate after two years in the mean,
+ * and within a day with a probability of 0.13 %. */
+#define DECOY_GUESSES 8
+
+#define DECOY_WINDOW 512
+
+/* What decide() returns for a packet to a decoy port: + the reason by which it
+ * leaves when it is none of the decoy's business. */
+#define BAIT 16
+
+/* A reply in place: what was read of the request, then what is sent. */
+struct bait {
+	__u8 mac[12];
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip;
+	struct {
+		struct tcphdr tcp;
+		__u8 options[40];
+	} segment;
+	struct in6_addr source;
+	struct in6_addr own;
+	struct exit exit; /* here, for there is no room for it on the stack */
+};
+_Static_assert(sizeof(((struct bait *)0)->segment) == 60, "a TCP header at its longest");
+
+/* Too large for the stack beside decide()'s. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bait);
+} decoy_scratch SEC(".maps");
+
+/* The look that every innocent packet gets: two loads from a line that is in
+ * the cache, and one bit. */
+static __always_inline int is_bait(struct frame *f)
+{
+	struct ports *ports;
+	__u8 protocol;
+	__u32 index;
+	__u64 *word;
+	__u16 port;
+
+	if (f->proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = f->l3;
+
+		if ((void *)(ip + 1) > f->end || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
+			return 0;
+		protocol = ip->protocol;
+		ports = (void *)(ip + 1);
+	} else {
+		struct ipv6hdr *ip = f->l3;
+
+		if ((void *)(ip + 1) > f->end)
+			return 0;
+		protocol = ip->nexthdr;
+		ports = (void *)(ip + 1);
+	}
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return 0;
+	if ((void *)(ports + 1) > f->end) {
+		f->cut = 1;
+		return 0;
+	}
+	port = bpf_ntohs(ports->dest);
+	index = (protocol == IPPROTO_UDP ? DECOY_PORT_WORDS : 0) + (port >> 6);
+	word = bpf_map_lookup_elem(&decoy_ports, &index);
+	return word && (*word >> (port & 63)) & 1;
+}
+
+/* Of TCP's checksum: the part that is not in the segment. */
+static __always_inline __u64 pseudo_header(const struct bait *b, int v4, __u32 len)
+{
+	__u64 sum = bpf_htons(IPPROTO_TCP) + bpf_htons(len);
+
+	return sum + (v4 ? sum_words(&b->ip.v4.saddr, 2) : sum_words(&b->ip.v6.saddr, 8));
+}
+
+/* Between the ports of servers and clients, as parse.h has it. */
+static __always_inline int is_dhcp(__u16 source, __u16 dest, int v4)
+{
+	return v4 ? (source == 67 && dest == 68) || (source == 68 && dest == 67)
+		  : (source == 547 && dest == 546) || (source == 546 && dest == 547);
+}
+
+/* The implementations that send SYNs no operating system sends. */
+static __always_inline __u8 scanner_of(const struct tcphdr *tcp)
+{
+	__u16 window = bpf_ntohs(tcp->window);
+
+	if (tcp->doff == 5)
+		return window == 1024	 ? SCANNER_MASSCAN
+		       : window == 65535 ? SCANNER_ZMAP
+					 : SCANNER_BARE;
+	return tcp->doff == 6 && window == 1024 ? SCANNER_NMAP : SCANNER_NONE;
+}
+
+static __always_inline struct decoy_counter *decoy_counter(__u64 now)
+{
+	__u32 zero = 0;
+	struct decoy_counter *c = bpf_map_lookup_elem(&decoy_counters, &zero);
+
+	if (c && c->window != now >> EVENT_WINDOW_SHIFT) {
+		c->window = now >> EVENT_WINDOW_SHIFT;
+		c->answers = 0;
+	}
+	return c;
+}
+
+/* Takes one of this second's looks at a cookie; NULL when there is none left. It
+ * is given back by `decoy_guesses.wrong -= 1` when the cookie is right. Asked by
+ * few: conversations that were sent one.
+ *
+ * What counts is how far `wrong`, which no second sets back, has come since the
+ * second began, and it moves before it is read: of CPUs that take the last look
+ * at once each reads that all of them have. (Linux before 5.12 has no atomic
+ * instruction that returns a value.) `wrong` is read before `second`: who begins
+ * a second late finds it begun, or notes a number from before it. */
+static __always_inline struct decoy_guesses *take_guess(void)
+{
+	__u32 zero = 0, second = bpf_ktime_get_boot_ns() / 1000000000;
+	struct decoy_guesses *g = bpf_map_lookup_elem(&decoy_guesses, &zero);
+	__u32 wrong;
+
+	if (!g)
+		return NULL;
+	wrong = *(volatile __u64 *)&g->wrong;
+	/* Another CPU's clock may have been read a moment later. */
+	if ((__s32)(second - *(volatile __u32 *)&g->second) > 0) {
+		*(volatile __u32 *)&g->before = wrong;
+		*(volatile __u32 *)&g->second = second;
+	}
+	if ((__s32)(wrong - *(volatile __u32 *)&g->before) >= DECOY_GUESSES)
+		return NULL;
+	__sync_fetch_and_add(&g->wrong, 1);
+	wrong = *(volatile __u64 *)&g->wrong;
+	if ((__s32)(wrong - *(volatile __u32 *)&g->before) <= DECOY_GUESSES)
+		return g;
+	__sync_fetch_and_add(&g->wrong, -1);
+	return NULL;
+}
+
+static __always_inline __u64 lasting_hash128(__u64 hi, __u64 lo)
+{
+	return lasting_hash64(lasting_hash64(hi) ^ lo);
+}
+
+/* The slot of a conversation, and its tag there. */
+static __always_inline __u32 *asked_slot(const struct bait *b, __u32 *tag)
+{
+	const __u64 *source = (const __u64 *)&b->source, *own = (const __u64 *)&b->own;
+	__u64 ports = *(const __u32 *)&b->segment.tcp;
+	__u64 from = lasting_hash128(source[0], source[1]);
+	__u64 hash = lasting_hash128(from, lasting_hash128(own[0] ^ ports, own[1]));
+	__u32 index = hash & (DECOY_SLOTS - 1);
+
+	*tag = hash >> 32 | ASKED;
+	return bpf_map_lookup_elem(&decoy_asked, &index);
+}
+
+/* From the request in `b` the SYN-ACK; returns its TCP header's length, 0: none
+ * is due. Never longer than the request. The checksum of a request that comes
+ * from this machine may be a promise (CHECKSUM_PARTIAL): then the field holds
+ * the sum of the pseudo-header only, and in an skb whoever transmits keeps the
+ * promise for the reply as well. Native XDP has nobody to keep it. (Nor has
+ * generic XDP a way to tell: such a reply is right on a veth pair, and wrong on
+ * a virtio device; those are tcx's.) A request with a wrong checksum is
+ * nobody's. */
+static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 len)
+{
+	struct tcphdr *tcp = &b->segment.tcp;
+	__u64 pseudo = pseudo_header(b, v4, len);
+	int promised = 0;
+	__be32 addr;
+	__s64 cookie;
+	__u16 port;
+
+	if (fold(pseudo + sum_words(&b->segment, 15)) != 0xffff) {
+		if (tcp->check != fold(pseudo))
+			return 0;
+		promised = 1;
+	}
+	cookie = v4 ? bpf_tcp_raw_gen_syncookie_ipv4(&b->ip.v4, tcp, len)
+		    : bpf_tcp_raw_gen_syncookie_ipv6(&b->ip.v6, tcp, len);
+	if (cookie < 0)
+		return 0;
+
+	len = len > sizeof(*tcp) ? sizeof(*tcp) + 4 : sizeof(*tcp);
+	if (v4) {
+		struct iphdr *ip = &b->ip.v4;
+
+		addr = ip->saddr;
+		*ip = (struct iphdr){
+			.version = 4,
+			.ihl = 5,
+			.tot_len = bpf_htons(sizeof(*ip) + len),
+			.frag_off = bpf_htons(0x4000), /* don't fragment */
+			.ttl = REPLY_TTL,
+			.protocol = IPPROTO_TCP,
+			.saddr = ip->daddr,
+			.daddr = addr,
+		};
+		ip->check = ~fold(sum_words(ip, 5));
+	} else {
+		struct ipv6hdr *ip = &b->ip.v6;
+
+		*(__be32 *)ip = bpf_htonl(6 << 28);
+		ip->payload_len = bpf_htons(len);
+		ip->hop_limit = REPLY_TTL;
+		ip->saddr = b->own;
+		ip->daddr = b->source;
+	}
+	port = tcp->source;
+	*tcp = (struct tcphdr){
+		.source = tcp->dest,
+		.dest = port,
+		.seq = bpf_htonl((__u32)cookie),
+		.ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + 1),
+		.doff = len / 4,
+		.syn = 1,
+		.ack = 1,
+		.window = bpf_htons(DECOY_WINDOW),
+	};
+	/* Maximum segment size, as the cookie encodes it. */
+	*(__be32 *)b->segment.options =
+		len > sizeof(*tcp) ? bpf_htonl(0x02040000 | (cookie >> 32 & 0xffff)) : 0;
+	pseudo = pseudo_header(b, v4, len);
+	if (promised && tc)
+		tcp->check = fold(pseudo);
+	else
+		tcp->check = ~fold(pseudo + sum_words(&b->segment, 6));
+	return len;
+}
+
+/* Sends the reply out where the request came in. */
+static __always_inline int send_reply(void *ctx, int tc, struct bait *b, __u32 l3, int v4,
+				      __u32 frame_len, __u32 len)
+{
+	__u32 head = v4 ? sizeof(b->ip.v4) : sizeof(b->ip.v6);
+
+	if (shorten(ctx, tc, frame_len, l3 + head + len) ||
+	    reply_store(ctx, tc, l3, &b->ip, head) ||
+	    reply_store(ctx, tc, l3 + head, &b->segment, len > 20 ? 24 : 20))
+		return tc ? TC_ACT_SHOT : XDP_DROP;
+	return send_back(ctx, tc, b->mac);
+}
+
+/* A packet to a decoy port: what the hook shall return for it. */
+static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 frame_len,
+				__u32 ifindex, enum reason otherwise)
+{
+	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
+	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
+	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
+	int v4 = f->proto == bpf_htons(ETH_P_IP);
+	__u32 l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
+	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
+	__u64 now = bpf_jiffies64();
+	struct decoy_guesses *guesses;
+	struct decoy_counter *c;
+	struct bait *b;
+	struct tcphdr *tcp;
+
+	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
+	if (!b)
+		goto none;
+	*b = (struct bait){.exit = {.ifindex = ifindex, .bytes = frame_len}};
+	tcp = &b->segment.tcp;
+	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
+		goto none;
+	if (v4) {
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
+			goto none;
+		b->source.s6_addr32[2] = b->own.s6_addr32[2] = bpf_htonl(0xffff);
+		b->source.s6_addr32[3] = b->ip.v4.saddr;
+		b->own.s6_addr32[3] = b->ip.v4.daddr;
+		total = bpf_ntohs(b->ip.v4.tot_len) - sizeof(b->ip.v4);
+		b->exit.protocol = b->ip.v4.protocol;
+		len = l3 + sizeof(b->ip.v4);
+	} else {
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
+			goto none;
+		b->source = b->ip.v6.saddr;
+		b->own = b->ip.v6.daddr;
+		total = bpf_ntohs(b->ip.v6.payload_len);
+		b->exit.protocol = b->ip.v6.nexthdr;
+		len = l3 + sizeof(b->ip.v6);
+	}
+	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
+	    (v4 ? is_nobody4(b->ip.v4.saddr) : is_nobody6(&b->ip.v6.saddr)))
+		goto none;
+	is_tcp = b->exit.protocol == IPPROTO_TCP;
+	if (reply_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
+		goto none;
+	b->exit.port = bpf_ntohs(tcp->dest);
+	if (is_tcp && (tcp->rst || tcp->syn == tcp->ack || (tcp->syn && tcp->fin)))
+		goto none;
+
+	slot = NULL;
+	if (is_tcp) {
+		slot = asked_slot(b, &tag);
+		if (!slot || (tcp->ack && (*slot | ASKED) != tag))
+			goto none;
+	} else if (is_dhcp(bpf_ntohs(tcp->source), b->exit.port, v4)) {
+		otherwise = R_ESSENTIAL;
+		goto none;
+	}
+	if (v4 ? allowed4(b->ip.v4.saddr) : allowed6(&b->ip.v6.saddr)) {
+		otherwise = R_ALLOWED;
+		goto none;
+	}
+	__builtin_memcpy(b->exit.source, &b->source, sizeof(b->exit.source));
+	if (control.observe) {
+		b->exit.reason = R_OBSERVED;
+		count_and_tell(&b->exit, now);
+		return pass;
+	}
+	b->exit.reason = R_DECOY;
+	if (!slot) { /* UDP */
+		count_and_tell(&b->exit, now);
+		return drop;
+	}
+
+	c = decoy_counter(now);
+	if (!c)
+		goto none;
+	if (tcp->ack) {
+		if (!(*slot & ASKED)) {
+			/* Proven already: what follows until the ban is in. */
+			count(R_DECOY, frame_len);
+			return drop;
+		}
+		guesses = take_guess();
+		if (!guesses)
+			goto none;
+		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
+		       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp)) {
+			/* One guess a SYN. And should this be a connection of
+			 * our own, for which somebody forged that SYN, the next
+			 * segment is past all this. */
+			*slot = 0;
+			goto none;
+		}
+		__sync_fetch_and_add(&guesses->wrong, -1);
+		*slot = tag ^ ASKED;
+		b->exit.reason = R_PROVEN;
+		count_and_tell(&b->exit, now);
+		return drop;
+	}
+
+	b->exit.scanner = scanner_of(tcp);
+	count_and_tell(&b->exit, now);
+	if (c->answers >= DECOY_ANSWERS) {
+		c->silent++;
+		return drop;
+	}
+	/* With data (Fast Open) there is nothing to prove that is worth it. */
+	if (tcp->doff < 5 || total != tcp->doff * 4)
+		return drop;
+	/* Bounds that clang knows, for the verifier, each of one register. Less one:
+	 * of "other than 0" verifiers before Linux 6.8 conclude nothing. */
+	total = tcp->doff * 4 - sizeof(*tcp);
+	barrier_var(total);
+	if (total > sizeof(b->segment.options))
+		return drop;
+	barrier_var(total);
+	more = total - 1;
+	barrier_var(more);
+	if (more < sizeof(b->segment.options) &&
+	    reply_load(ctx, tc, len + sizeof(*tcp), b->segment.options, more + 1))
+		return drop;
+	total = write_reply(b, v4, tc, total + sizeof(*tcp));
+	if (!total)
+		return drop;
+	*slot = tag;
+	c->answers++;
+	c->answered++;
+	return send_reply(ctx, tc, b, l3, v4, frame_len, total);
+none:
+	count(otherwise, frame_len);
+	return pass;
+}
+
+/* Functions of their own, with frames of their own: the verifier sees each
+ * only in a generation that has decoys. */
+static __noinline int meet_xdp(struct xdp_md *ctx, __u32 otherwise)
+{
+	struct frame f = {.data = (void *)(long)ctx->data,
+			  .end = (void *)(long)ctx->data_end};
+	__u32 len = f.end - f.data;
+
+	if (parse_l2(ctx, 0, &f) != R_PASS)
+		return XDP_DROP;
+	if (cfg.frags && len >= 2048)
+		len = bpf_xdp_get_buff_len(ctx);
+	return meet(ctx, 0, &f, len, ctx->ingress_ifindex, otherwise);
+}
+
+static __noinline int meet_skb(struct __sk_buff *skb, __u32 otherwise)
+{
+	struct frame f = {.data = (void *)(long)skb->data,
+			  .end = (void *)(long)skb->data_end};
+
+	if (parse_l2(skb, 1, &f) != R_PASS)
+		return TC_ACT_SHOT;
+	return meet(skb, 1, &f, skb->len, skb->ingress_ifindex, otherwise);
+}
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* The packet path as a netfilter program, before connection tracking: IP packets
+ * of the interfaces that user space names, whatever the device. Part of
+ * firewall.bpf.c: the same tables and the same decision. No packet pointers are
+ * to be had here, so the headers are copied to a buffer, which then is the frame:
+ * a little for most, much for chains of headers that are longer.
+ *
+ * It sees what the IP stack has accepted, without its Ethernet header, under the
+ * name of the device that the stack knows (a VLAN's own). It cannot answer. */
+#ifndef WEIR_NETFILTER_H
+#define WEIR_NETFILTER_H
+
+#define NF_DROP	      0
+#define NF_ACCEPT     1
+#define NFPROTO_IPV4  2
+#define NFPROTO_IPV6  10
+#define NF_INTERFACES 4096
+#define NF_PROBES     8
+
+/* Of the kernel's own types what is read here; CO-RE finds the rest. */
+struct net_device {
+	int ifindex;
+} __attribute__((preserve_access_index));
+struct nf_hook_state {
+	__u8 pf;
+	struct net_device *in;
+} __attribute__((preserve_access_index));
+struct sk_buff {
+	unsigned int len;
+	unsigned int data_len;
+	__u16 mac_len;
+	unsigned char *data;
+} __attribute__((preserve_access_index));
+struct bpf_nf_ctx {
+	const struct nf_hook_state *state;
+	struct sk_buff *skb;
+} __attribute__((preserve_access_index));
+
+extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,
+			       struct bpf_dynptr *ptr__uninit) __ksym __weak;
+
+/* Interfaces whose packets are judged: index + 1, at the place that its hash
+ * names or one of the next. crates/bpf/src/interfaces.rs writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NF_INTERFACES);
+	__type(key, __u32);
+	__type(value, __u64);
+} nf_interfaces SEC(".maps");
+
+static __always_inline int is_judged(__u32 ifindex)
+{
+	__u32 first = ifindex * 0x9e3779b1U >> 20, at;
+	__u64 *there;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < NF_PROBES; i++) {
+		at = (first + i) & (NF_INTERFACES - 1);
+		there = bpf_map_lookup_elem(&nf_interfaces, &at);
+		if (there && *there == ifindex + 1ULL)
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int judge_head(struct head *head, __u32 have, __u32 len,
+				      __u32 bytes, __u32 ifindex, int whole, int v4)
+{
+	struct exit exit; /* set on the way to an event only */
+	struct frame f = {.data = head->bytes,
+			  .end = head->bytes + have,
+			  .l3 = head->bytes,
+			  .proto = bpf_htons(v4 ? ETH_P_IP : ETH_P_IPV6)};
+	enum reason reason = v4 ? decide_v4(NULL, &f, len, IN_NETFILTER, &exit)
+				: decide_v6(NULL, &f, len, IN_NETFILTER, &exit);
+
+	if (!whole && (f.cut || reason == R_MALFORMED))
+		return AGAIN;
+	return leave(&exit, reason, ifindex, bytes);
+}
+
+/* Global, so that the verifier checks it once for both calls: the first bytes
+ * of the packet are in the buffer. */
+__noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex, __u32 how)
+{
+	struct head *head = head_of_packet();
+	int whole = how & 1, v4 = how & 2;
+
+	if (!head || have > HEAD_MOST)
+		return 0;
+	if (v4)
+		return judge_head(head, have, len, bytes, ifindex, whole, 1);
+	return judge_head(head, have, len, bytes, ifindex, whole, 0);
+}
+
+/* The headers of most packets are in their linear part, and one copy from there
+ * costs half of what a dynptr does. */
+SEC("netfilter")
+int weir_netfilter(struct bpf_nf_ctx *ctx)
+{
+	const int pass = cfg.final_pass == XDP_PASS ? NF_ACCEPT : NF_DROP;
+	const struct nf_hook_state *state = ctx->state;
+	struct head *head = head_of_packet();
+	struct sk_buff *skb = ctx->skb;
+	struct net_device *in = state->in;
+	struct bpf_dynptr packet;
+	__u32 ifindex, len, bytes, v4;
+	__u64 have;
+	int drop;
+
+	if (!head)
+		return NF_ACCEPT;
+	/* BPF_PROG_RUN has no interface: 0, which only tests name. */
+	ifindex = in ? in->ifindex : 0;
+	if (!is_judged(ifindex))
+		return NF_ACCEPT;
+	len = skb->len;
+	bytes = len + skb->mac_len;
+	v4 = state->pf == NFPROTO_IPV4 ? 2 : 0;
+	have = len - skb->data_len;
+	if (have > HEAD_FIRST)
+		have = HEAD_FIRST;
+	barrier_var(have);
+	if (have > HEAD_FIRST || bpf_probe_read_kernel(head->bytes, have, skb->data))
+		return NF_ACCEPT;
+	drop = judge_nf(have, len, bytes, ifindex, v4 | (have == len ? 1 : 0));
+	if (drop != AGAIN)
+		return drop ? NF_DROP : pass;
+
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
+		return NF_ACCEPT;
+	have = len < HEAD_MOST ? len : HEAD_MOST;
+	barrier_var(have);
+	if (have == 0 || have > HEAD_MOST ||
+	    bpf_dynptr_read(head->bytes, have, &packet, 0, 0))
+		return NF_ACCEPT;
+	return judge_nf(have, len, bytes, ifindex, v4 | 1) ? NF_DROP : pass;
+}
+
+#endif

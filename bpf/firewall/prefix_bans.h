@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Bans of prefixes of any length: few, and seldom changed. A trie walk costs as
+ * much as the rest of an innocent's way, so it comes behind a bitmap that says
+ * where a prefix may lie, and that behind a word which the way reads anyway.
+ *
+ * A trie returns its longest match only. So each prefix holds what is banned by
+ * itself and by all prefixes that cover it; user space sees to that
+ * (crates/bpf/src/wide.rs). */
+#ifndef WEIR_PREFIX_BANS_H
+#define WEIR_PREFIX_BANS_H
+
+/* IPv4 as ::ffff:a.b.c.d: ::/24 is not bannable, so the two never meet. */
+struct wide_key {
+	__u32 bits;
+	__be32 addr[4];
+};
+
+/* One more than user space fills: before Linux 6.13 a full trie refused to
+ * replace an entry, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_WIDE + 1);
+	__type(key, struct wide_key);
+	__type(value, struct wide);
+} wide SEC(".maps");
+
+/* Positions as in allow_hint. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * HINT_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} wide_hint SEC(".maps");
+
+/* `family`: 0 for IPv4, 1 for IPv6; `bit`: the upper half of an IPv4 address,
+ * or an IPv6 /32 folded to 16 bits. */
+static __always_inline int may_be_wide(__u32 family, __u32 bit)
+{
+	__u32 index = family * HINT_WORDS + (bit >> 6);
+	__u64 *word;
+
+	if (!(control.wide >> family & 1))
+		return 0;
+	word = bpf_map_lookup_elem(&wide_hint, &index);
+	return word && (*word >> (bit & 63)) & 1;
+}
+
+/* The entries of all prefixes that hold this source, as find64 counts them. */
+__noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
+{
+	struct wide_key key = {
+		.bits = 128,
+		.addr = {bpf_htonl(hi >> 32), bpf_htonl(hi), bpf_htonl(lo >> 32),
+			 bpf_htonl(lo)},
+	};
+	struct wide *wide_bans = bpf_map_lookup_elem(&wide, &key);
+	__u64 found = 0;
+	__u32 i;
+
+	if (!wide_bans)
+		return 0;
+	for (i = 0; i < WIDE_WORDS; i++) {
+		if (i >= wide_bans->words)
+			break;
+		found += weigh(wide_bans->word[i], now, flow);
+	}
+	return found;
+}
+#define MAPPED			    0xffff00000000ULL
+#define find_wide4(addr, now, flow) find_wide(0, MAPPED | (addr), now, flow)
+
+#endif

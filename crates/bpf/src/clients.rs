@@ -1,0 +1,238 @@
+//! Many clients of one UDP server, wanted and unwanted ones, as live frames
+//! (`weir_request` and `weir_answer` in `bpf/tools/generator.bpf.c`). Who paces them
+//! and what the server makes of them is for the caller.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, libbpf_sys as sys,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    error::{Context, Error, Result},
+    skeleton::generator::{
+        GeneratorSkelBuilder,
+        types::{answers, clients, requests},
+    },
+};
+
+/// Bytes of a frame, the Ethernet header included.
+pub const REQUEST_LEN: usize = 64;
+/// The first byte of a wanted request's payload.
+pub const WANTED: u8 = b'W';
+/// The first byte of an unwanted request's payload.
+pub const UNWANTED: u8 = b'U';
+
+const _: () = assert!(size_of::<clients>() == 52, "abi");
+const _: () = assert!(size_of::<requests>() == 32, "abi");
+const _: () = assert!(size_of::<answers>() == 8, "abi");
+
+/// Which addresses clients have; of both, they alternate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Families {
+    /// IPv4 alone.
+    Ipv4,
+    /// IPv6 alone.
+    Ipv6,
+    /// Half of each.
+    Both,
+}
+
+/// Who sends to whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Crowd {
+    /// The clients' addresses.
+    pub families: Families,
+    /// How many clients send unwanted requests, each in its turn; at most 2^24.
+    pub unwanted: u32,
+    /// How many clients send wanted ones.
+    pub wanted: u32,
+    /// The server's addresses.
+    pub dest: (Ipv4Addr, Ipv6Addr),
+    /// Its port.
+    pub port: u16,
+    /// Destination and source on the wire.
+    pub macs: [[u8; 6]; 2],
+    /// Out through this interface of the sending thread's namespace.
+    pub ifindex: u32,
+}
+
+impl Crowd {
+    /// The address of a client that sends unwanted requests, by its turn.
+    pub fn unwanted_client(&self, turn: u32) -> IpAddr {
+        let ipv4 = |n: u32| {
+            IpAddr::from(Ipv4Addr::from(
+                0x1000_0000 | n.wrapping_mul(0x9e37_79b1) & 0x00ff_ffff,
+            ))
+        };
+        let ipv6 = |n: u32| {
+            let hi = 0x2a00 << 48 | super::generator::mix64(n.into()) >> 16;
+            IpAddr::from(Ipv6Addr::from(u128::from(hi) << 64 | 1))
+        };
+        match self.families {
+            Families::Ipv4 => ipv4(turn),
+            Families::Ipv6 => ipv6(turn),
+            Families::Both if turn & 1 == 1 => ipv6(turn >> 1),
+            Families::Both => ipv4(turn >> 1),
+        }
+    }
+}
+
+/// Requests sent so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Unwanted ones.
+    pub unwanted: u64,
+    /// Wanted ones.
+    pub wanted: u64,
+}
+
+/// The loaded programs with their state.
+pub struct Clients {
+    request: OwnedFd,
+    answer: OwnedFd,
+    settings: MapHandle,
+    requests: MapHandle,
+    answers: MapHandle,
+    crowd: Crowd,
+}
+
+impl Clients {
+    /// Loads the programs for this crowd.
+    pub fn load(crowd: Crowd) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let skel = GeneratorSkelBuilder::default()
+            .open(&mut storage)
+            .and_then(|open| open.load())
+            .context(|| "load the generator".into())?;
+        let program =
+            |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
+        Ok(Self {
+            request: program(skel.progs.weir_request.as_fd())?,
+            answer: program(skel.progs.weir_answer.as_fd())?,
+            settings: keep(&skel.maps.data_clients)?,
+            requests: keep(&skel.maps.data_requests)?,
+            answers: keep(&skel.maps.data_answers)?,
+            crowd,
+        })
+    }
+
+    /// The XDP program that counts the answers; for the clients' end of the wire.
+    pub fn answer(&self) -> BorrowedFd<'_> {
+        self.answer.as_fd()
+    }
+
+    /// The XDP program that sends. Attached to any idle device while requests
+    /// are sent, it makes a call of [`Self::send`] some 25 ms cheaper: without,
+    /// each call enters it into the kernel's XDP dispatcher and takes it out.
+    pub fn request(&self) -> BorrowedFd<'_> {
+        self.request.as_fd()
+    }
+
+    /// Sends this many requests as fast as they go, this share of them wanted
+    /// ones, spread evenly. One caller at a time.
+    pub fn send(&self, packets: u32, wanted_share: f64) -> Result<()> {
+        let crowd = &self.crowd;
+        let settings = clients {
+            dest_mac: crowd.macs[0],
+            source_mac: crowd.macs[1],
+            ifindex: crowd.ifindex,
+            unwanted: crowd.unwanted,
+            wanted: crowd.wanted,
+            share: (wanted_share * f64::from(u32::MAX)) as u32,
+            port: crowd.port,
+            families: match crowd.families {
+                Families::Ipv4 => 1,
+                Families::Ipv6 => 2,
+                Families::Both => 3,
+            },
+            pad: 0,
+            dest4: crowd.dest.0.octets(),
+            dest6: crowd.dest.1.octets(),
+        };
+        // SAFETY: plain old data without padding (its size is asserted).
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const settings).cast::<u8>(), size_of_val(&settings))
+        };
+        self.settings
+            .update(&0u32.to_ne_bytes(), bytes, MapFlags::ANY)
+            .context(|| "set the clients up".into())?;
+        run_live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
+    }
+
+    /// What was sent so far; may be called while another thread sends.
+    pub fn sent(&self) -> Result<Sent> {
+        let [unwanted, wanted] = words(&self.requests)?;
+        Ok(Sent { unwanted, wanted })
+    }
+
+    /// How many answers of the server have come.
+    pub fn answered(&self) -> Result<u64> {
+        let [count] = words(&self.answers)?;
+        Ok(count)
+    }
+}
+
+/// A handle that outlives the skeleton.
+fn keep(map: &impl MapCore) -> Result<MapHandle> {
+    let id = map
+        .info()
+        .context(|| "ask a map for its id".into())?
+        .info
+        .id;
+    MapHandle::from_map_id(id).context(|| "keep a map".into())
+}
+
+/// The first words of a one-element map.
+fn words<const N: usize>(map: &MapHandle) -> Result<[u64; N]> {
+    let bytes = map
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .context(|| "read what was counted".into())?
+        .unwrap_or_default();
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    Ok(words)
+}
+
+/// Runs an XDP program on live frames of this length.
+pub(crate) fn run_live(
+    program: BorrowedFd<'_>,
+    packets: u32,
+    len: usize,
+    ifindex: u32,
+) -> Result<()> {
+    let frame = vec![0u8; len];
+    let mut context = sys::xdp_md {
+        data_end: len as u32,
+        ingress_ifindex: ifindex.max(1),
+        ..Default::default()
+    };
+    let mut opts = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: len as u32,
+        ctx_in: (&raw mut context).cast(),
+        ctx_size_in: size_of::<sys::xdp_md>() as u32,
+        repeat: packets as i32,
+        flags: sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: 64,
+        ..Default::default()
+    };
+    // SAFETY: `opts` points to whole buffers that outlive the call.
+    let rc = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
+    if rc < 0 {
+        return Err(Error::new(
+            "send packets",
+            io::Error::from_raw_os_error(-rc),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The in-kernel packet generator (`bpf/tools/generator.bpf.c`), for benchmarks and
+//! tests: live frames, some 6–7 million packets a second on one core.
+
+use std::{
+    mem::MaybeUninit,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    clients::run_live,
+    error::{Context, Result},
+    link::Hook,
+    skeleton::generator::{GeneratorSkelBuilder, types::flood},
+};
+
+/// A flood of UDP packets.
+#[derive(Debug, Clone, Copy)]
+pub struct Flood {
+    /// How many sources, a power of two.
+    pub sources: u32,
+    /// Sources of different salts differ, `salt` being a multiple of `sources`.
+    pub salt: u32,
+    /// To this address; decides the family.
+    pub dest: IpAddr,
+    /// To this port.
+    pub port: u16,
+    /// Destination and source on the wire.
+    pub macs: [[u8; 6]; 2],
+    /// Out through this interface of the calling thread's namespace; 0 drops
+    /// in the generator, which measures it alone.
+    pub ifindex: u32,
+}
+
+fn mix32(mut h: u32) -> u32 {
+    h ^= h >> 16;
+    h = h.wrapping_mul(0x85eb_ca6b);
+    h ^= h >> 13;
+    h = h.wrapping_mul(0xc2b2_ae35);
+    h ^ h >> 16
+}
+
+pub(crate) fn mix64(mut h: u64) -> u64 {
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ h >> 33
+}
+
+impl Flood {
+    /// The address of source `n` (below `sources`).
+    pub fn source(&self, n: u32) -> IpAddr {
+        let n = n.wrapping_add(self.salt);
+        if self.dest.is_ipv4() {
+            let addr = ((u64::from(mix32(n)) * 0xb000_0000) >> 32) as u32 + 0x1000_0000;
+            let addr = if addr >> 24 == 127 {
+                addr - 0x0100_0000
+            } else {
+                addr
+            };
+            Ipv4Addr::from(addr).into()
+        } else {
+            let hi = mix64(n.into());
+            let lo = mix64(hi);
+            let hi = 0x2a00 << 48 | hi >> 16;
+            Ipv6Addr::from(u128::from(hi) << 64 | u128::from(lo)).into()
+        }
+    }
+}
+
+/// The loaded generator, and the bare drop programs.
+pub struct Generator {
+    generate: OwnedFd,
+    drop_xdp: OwnedFd,
+    drop_tcx: OwnedFd,
+    accept: OwnedFd,
+    bss: MapHandle,
+}
+
+impl Generator {
+    /// Loads the programs.
+    pub fn load() -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let skel = GeneratorSkelBuilder::default()
+            .open(&mut storage)
+            .and_then(|open| open.load())
+            .context(|| "load the generator".into())?;
+        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
+        let bss = skel
+            .maps
+            .bss
+            .info()
+            .context(|| "ask a map for its id".into())?
+            .info
+            .id;
+        Ok(Self {
+            generate: keep(skel.progs.weir_generate.as_fd())?,
+            drop_xdp: keep(skel.progs.weir_drop_xdp.as_fd())?,
+            drop_tcx: keep(skel.progs.weir_drop_tcx.as_fd())?,
+            accept: keep(skel.progs.weir_accept.as_fd())?,
+            bss: MapHandle::from_map_id(bss).context(|| "keep a map".into())?,
+        })
+    }
+
+    /// The unconditional drop on this hook: the limit.
+    pub fn bare_drop(&self, hook: Hook) -> BorrowedFd<'_> {
+        match hook {
+            Hook::Xdp | Hook::XdpGeneric => self.drop_xdp.as_fd(),
+            Hook::Netfilter => panic!("there is none for netfilter"),
+            Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => self.drop_tcx.as_fd(),
+        }
+    }
+
+    /// A native XDP program that passes everything: a veth end without one
+    /// takes no redirected frames.
+    pub fn accept(&self) -> BorrowedFd<'_> {
+        self.accept.as_fd()
+    }
+
+    /// The program that sends. Attached to any idle device meanwhile, it makes a
+    /// call of [`Self::send`] some 25 ms cheaper, as with
+    /// [`Clients::request`](crate::clients::Clients::request).
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.generate.as_fd()
+    }
+
+    /// Sends this many packets as fast as they go, and returns how long that
+    /// took by the caller's clock: receiving them is part of it where the
+    /// receiver runs in the same softirq.
+    pub fn send(&self, flood: &Flood, packets: u32) -> Result<std::time::Duration> {
+        self.send_sized(flood, Payload::least(flood.dest), 0, packets)
+    }
+
+    /// [`Self::send`] with this much payload, the first packet from source
+    /// number `first`: what goes on where an earlier call ended, visits all
+    /// sources however few packets a call sends.
+    pub fn send_sized(
+        &self,
+        flood: &Flood,
+        payload: Payload,
+        first: u32,
+        packets: u32,
+    ) -> Result<std::time::Duration> {
+        assert!(
+            flood.sources.is_power_of_two(),
+            "sources must be a power of two"
+        );
+        let mut dest = [0u8; 16];
+        match flood.dest {
+            IpAddr::V4(a) => dest[..4].copy_from_slice(&a.octets()),
+            IpAddr::V6(a) => dest = a.octets(),
+        }
+        let state = self::flood {
+            dest_mac: flood.macs[0],
+            source_mac: flood.macs[1],
+            mask: flood.sources - 1,
+            salt: flood.salt,
+            ifindex: flood.ifindex,
+            seq: first,
+            port: flood.port,
+            payload: payload.0,
+            ipv6: flood.dest.is_ipv6().into(),
+            pad: [0; 3],
+            dest,
+        };
+        // SAFETY: plain old data without padding (its size is asserted).
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const state).cast::<u8>(), size_of_val(&state))
+        };
+        let mut value = bytes.to_vec();
+        value.resize(self.bss.value_size() as usize, 0);
+        self.bss
+            .update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .context(|| "set the generator up".into())?;
+
+        let start = std::time::Instant::now();
+        let frame = payload.frame(flood.dest);
+        run_live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
+        Ok(start.elapsed())
+    }
+}
+
+/// Bytes behind the UDP header, at most [`Payload::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload(u16);
+
+impl Payload {
+    /// What an Ethernet frame has room for beside an IPv4 header; IPv6 has 20
+    /// bytes less.
+    pub const MAX: u16 = 1472;
+
+    /// As many bytes; none if the frame would have no room for them.
+    pub fn new(bytes: u16, dest: IpAddr) -> Option<Self> {
+        let max = if dest.is_ipv4() {
+            Self::MAX
+        } else {
+            Self::MAX - 20
+        };
+        (bytes <= max).then_some(Self(bytes))
+    }
+
+    /// Makes the shortest packets: 60 bytes of an IPv4 frame, 62 of IPv6.
+    pub fn least(dest: IpAddr) -> Self {
+        Self(if dest.is_ipv4() { 18 } else { 0 })
+    }
+
+    /// How many.
+    pub fn bytes(self) -> u16 {
+        self.0
+    }
+
+    /// The whole frame's length.
+    pub fn frame(self, dest: IpAddr) -> usize {
+        let headers = if dest.is_ipv4() {
+            14 + 20 + 8
+        } else {
+            14 + 40 + 8
+        };
+        headers + usize::from(self.0)
+    }
+}
+
+const _: () = assert!(size_of::<flood>() == 52, "abi");

@@ -1,0 +1,70 @@
+//! The only crate with libbpf: builds `bpf/`, loads and pins the packet path,
+//! and gives typed access to its tables. What to put into them is decided in
+//! `weir-enforce`.
+#![deny(missing_docs)]
+#![allow(
+    unsafe_code,
+    reason = "system calls and shared memory with the kernel live here"
+)]
+
+pub mod allow;
+pub mod arenas;
+pub mod bare;
+pub mod class;
+pub mod clients;
+pub mod clock;
+pub mod decoy;
+pub mod device;
+mod error;
+pub mod events;
+pub mod fault;
+pub mod filter;
+pub mod generation;
+pub mod generator;
+mod interfaces;
+pub mod link;
+pub mod lock;
+mod memory;
+mod netfilter;
+pub mod offload;
+pub mod pins;
+pub mod power;
+pub mod probe;
+pub mod rcu;
+pub mod record;
+pub mod run;
+pub mod table;
+pub mod wide;
+
+pub use class::{ClassImage, ClassTable};
+pub use clock::JiffyClock;
+pub use error::{Error, Result};
+pub use generation::{Generation, Options};
+pub use table::{BanTable, Geometry, Key, Placed, Slot};
+pub use wide::{WideBan, WideBans, WidePlaced};
+
+/// The generated skeletons: types of `bpf/abi.h`, maps, programs.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    reason = "generated"
+)]
+pub mod skeleton {
+    /// `bpf/firewall/firewall.bpf.c`
+    pub mod firewall {
+        include!(concat!(env!("OUT_DIR"), "/firewall.skel.rs"));
+    }
+    /// `bpf/tools/generator.bpf.c`
+    pub mod generator {
+        include!(concat!(env!("OUT_DIR"), "/generator.skel.rs"));
+    }
+    /// `bpf/tools/hooks.bpf.c`
+    pub mod hooks {
+        include!(concat!(env!("OUT_DIR"), "/hooks.skel.rs"));
+    }
+    /// `bpf/tools/clock.bpf.c`
+    pub mod clock {
+        include!(concat!(env!("OUT_DIR"), "/clock.skel.rs"));
+    }
+}
