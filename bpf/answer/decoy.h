@@ -18,6 +18,10 @@
 #define WEIR_DECOY_H
 
 #include <linux/tcp.h>
+#include "firewall/allow.h"
+#include "lib/hash.h"
+#include "lib/reply.h"
+#include "lib/verdict.h"
 
 /* A bit per port: TCP's, then UDP's (crates/bpf/src/decoy.rs). */
 #define DECOY_PORT_WORDS (65536 / 64)

@@ -25,6 +25,11 @@
 
 #include <linux/tcp.h>
 #include <linux/udp.h>
+#include "firewall/ban.h"
+#include "firewall/prefix_bans.h"
+#include "lib/reply.h"
+#include "lib/transport.h"
+#include "lib/verdict.h"
 
 /* Answers of one CPU: this many a second, and this many at once. */
 #define REJECT_RATE  1000
@@ -171,7 +176,7 @@ static __always_inline __u32 transport6(void *ctx, int tc, __u32 l3)
 		if (!is_extension(next))
 			return off | (__u32)next << 16;
 		if (next == IPPROTO_FRAGMENT ||
-		    reply_load(ctx, tc, (l3 & L3_MOST) + (off & 0x3fff), ext,
+		    reply_load(ctx, tc, (l3 & L3_MOST) + (off & CHAIN_MOST), ext,
 			       sizeof(*ext)))
 			return 0;
 		off += next == IPPROTO_AH ? (ext->len + 2) * 4 : (ext->len + 1) * 8;

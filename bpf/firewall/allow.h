@@ -5,6 +5,9 @@
 #ifndef WEIR_ALLOW_H
 #define WEIR_ALLOW_H
 
+#include <linux/in6.h>
+#include "lib/cfg.h"
+
 #define MAX_ALLOW 65536
 
 struct allow4_key {

@@ -6,6 +6,10 @@
 #ifndef WEIR_BAN_H
 #define WEIR_BAN_H
 
+#include "lib/cfg.h"
+#include "lib/hash.h"
+#include "lib/verifier.h"
+
 /* Sized before load: whole pages of buckets, then the overflow area. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -56,35 +60,6 @@ struct {
 #define FLOW_SET 0x80000000U
 /* Entries that reject only (reject.h). */
 #define FLOW_REJECT 0x40000000U
-
-static __always_inline __u64 keyed_hash(const volatile __u64 *seed, __u64 key)
-{
-	key += seed[0];
-	key ^= key >> 32;
-	key *= seed[1] | 1;
-	key ^= key >> 29;
-	key *= seed[2] | 1;
-	key ^= key >> 32;
-	return key;
-}
-
-/* Keyed: an attacker chooses addresses, not the seed (random per generation). */
-static __always_inline __u64 hash64(__u64 key)
-{
-	return keyed_hash(cfg.seed, key);
-}
-
-/* The same for maps that are handed on to the next generation: their keys must
- * be found there. Random per instance. */
-static __always_inline __u64 lasting_hash64(__u64 key)
-{
-	return keyed_hash(cfg.lasting_seed, key);
-}
-
-static __always_inline __u64 hash128(__u64 hi, __u64 lo)
-{
-	return hash64(hash64(hi) ^ lo);
-}
 
 /* One word holds all bits of a key: one cache miss at most. Three bits at eight
  * keys a word: 3 % false hits. An IPv6 host sets the other three of its
@@ -269,14 +244,6 @@ static __always_inline void note(struct glance *g, __u64 same, __u64 word, __u64
 	g->word |= word & same;
 	g->matches += same;
 	g->full &= not_zero(claim);
-}
-
-/* 1 or 0, opaque to clang and so one path for the verifier. */
-static __always_inline __u64 flag(__u64 x)
-{
-	x &= 1;
-	asm volatile("" : "+r"(x));
-	return x;
 }
 
 /* What a glance found, as find64 counts it; INCONCLUSIVE when there are several

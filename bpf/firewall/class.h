@@ -12,6 +12,11 @@
 #ifndef WEIR_CLASS_H
 #define WEIR_CLASS_H
 
+#include "firewall/ban.h"
+#include "firewall/flows.h"
+#include "lib/cfg.h"
+#include "lib/parse.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -6,6 +6,9 @@
 #ifndef WEIR_FLOWS_H
 #define WEIR_FLOWS_H
 
+#include "lib/cfg.h"
+#include "lib/hash.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* The packet path as a netfilter program, before connection tracking: IP packets
- * of the interfaces that user space names, whatever the device. Part of
- * firewall.bpf.c: the same tables and the same decision. No packet pointers are
- * to be had here, so the headers are copied to a buffer, which then is the frame:
- * a little for most, much for chains of headers that are longer.
+ * of the interfaces that user space names, whatever the device. No packet
+ * pointers are to be had here, so the headers are copied to a buffer, which then is the
+ * frame: a little for most, much for chains of headers that are longer.
  *
  * It sees what the IP stack has accepted, without its Ethernet header, under the
  * name of the device that the stack knows (a VLAN's own). It cannot answer. */
 #ifndef WEIR_NETFILTER_H
 #define WEIR_NETFILTER_H
+
+#include "firewall/decide.h"
 
 #define NF_DROP	      0
 #define NF_ACCEPT     1

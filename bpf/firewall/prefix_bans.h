@@ -9,6 +9,9 @@
 #ifndef WEIR_PREFIX_BANS_H
 #define WEIR_PREFIX_BANS_H
 
+#include "firewall/allow.h"
+#include "firewall/ban.h"
+
 /* IPv4 as ::ffff:a.b.c.d: ::/24 is not bannable, so the two never meet. */
 struct wide_key {
 	__u32 bits;

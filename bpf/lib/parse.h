@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* From the first byte of the frame to the IP header, and, when a stage asks,
- * on to the ports. Only what later stages need is read: an innocent packet
- * never has its transport header touched.
+/* From the IP header to the ports, when a stage asks. Only what later stages need
+ * is read: an innocent packet never has its transport header touched.
  *
  * Decided here, and in the reference decoder of the tests:
- *  - at most eight VLAN tags, counting the one in skb metadata; more are dropped,
- *    for Linux takes any number of priority tags (VLAN 0) off a frame;
  *  - IPv4 needs ihl >= 5, its options inside the frame, total length >= ihl*4;
  *  - transport bytes behind the total length (Ethernet padding) do not exist;
  *  - at most six IPv6 extension headers; a longer or cut chain is P_UNKNOWN.
@@ -14,18 +11,14 @@
 #ifndef WEIR_PARSE_H
 #define WEIR_PARSE_H
 
-#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include "lib/frame.h"
+#include "lib/verifier.h"
 
-#ifndef likely /* libbpf before 1.6 has them not */
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-#endif
-
-#define VLAN_MAX_TAGS	   8
+#define BIT(n)		   (1ULL << ((n)&63))
 #define IPV6_EXT_MAX_CHAIN 6
 #define IP_MF_OFFSET	   0x3fff /* more-fragments bit and offset */
 #define IP_OFFSET	   0x1fff
@@ -44,10 +37,6 @@
 /* Multicast listener query, reports and done (RFC 2710, RFC 3810). */
 #define MLD_TYPES (BIT(130) | BIT(131) | BIT(132) | BIT(143))
 
-struct vlan_tag {
-	__be16 tci;
-	__be16 proto;
-};
 struct ext_header {
 	__u8 next;
 	__u8 len;
@@ -57,15 +46,6 @@ struct ext_header {
 struct ports {
 	__be16 source;
 	__be16 dest;
-};
-
-/* A frame as a hook sees it; `l3` is set by parse_l2. */
-struct frame {
-	void *data;
-	void *end;
-	void *l3;
-	__be16 proto; /* Ethernet type of l3 */
-	__u16 cut;    /* the transport header lies behind `end` */
 };
 
 enum transport {
@@ -84,104 +64,6 @@ struct l4 {
 	__u16 dest;
 };
 
-/* What stands behind the VLAN tags of a frame that has some, as one scalar for
- * functions that the verifier checks once: offset | type << 16, and a reason in
- * the upper half when it is not R_PASS. */
-#define L2_REASON(l2) ((enum reason)((l2) >> 32))
-#define L2_OFFSET(l2) ((l2)&L3_MOST)
-#define L2_TYPE(l2)   ((__be16)((l2) >> 16))
-#define L3_MOST	      0x3f /* above Ethernet and eight tags: 46 */
-
-static __always_inline int is_tag(__be16 proto)
-{
-	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
-}
-
-static __always_inline __u64 pass_tags(struct frame *f, int tags_seen)
-{
-	struct vlan_tag *tag = f->data + sizeof(struct ethhdr) - sizeof(__be16) * 2;
-	int i;
-
-	/* A tag's type is what stands behind the one before it. */
-	if ((void *)(tag + 1) > f->end)
-		return (__u64)R_MALFORMED << 32;
-#pragma unroll
-	for (i = 0; i <= VLAN_MAX_TAGS; i++) {
-		if (!is_tag(tag->proto))
-			return ((void *)(tag + 1) - f->data) | (__u32)tag->proto << 16;
-		if (tags_seen + i >= VLAN_MAX_TAGS)
-			break;
-		tag++;
-		if ((void *)(tag + 1) > f->end)
-			return (__u64)R_MALFORMED << 32;
-	}
-	return (__u64)R_TOO_MANY_TAGS << 32;
-}
-
-/* Global, so that the verifier follows the tags once and not once a caller. */
-__noinline __u64 tags_of_xdp(struct xdp_md *ctx)
-{
-	struct frame f = {.data = (void *)(long)ctx->data,
-			  .end = (void *)(long)ctx->data_end};
-
-	return pass_tags(&f, 0);
-}
-
-__noinline __u64 tags_of_skb(struct __sk_buff *ctx)
-{
-	struct frame f = {.data = (void *)(long)ctx->data,
-			  .end = (void *)(long)ctx->data_end};
-
-	return pass_tags(&f, ctx->vlan_present ? 1 : 0);
-}
-
-/* R_PASS when f->l3 is set. `ctx`: an skb when `tc`. One tag is read here: a call
- * costs 9 ns. */
-static __always_inline enum reason parse_l2(void *ctx, int tc, struct frame *f)
-{
-	struct ethhdr *eth = f->data;
-	struct vlan_tag *tag;
-	__u64 l2, at;
-
-	if (unlikely((void *)(eth + 1) > f->end))
-		return R_MALFORMED;
-	f->proto = *(__be16 *)(f->data + offsetof(struct ethhdr, h_proto));
-	f->l3 = eth + 1;
-	if (likely(!is_tag(f->proto)))
-		return R_PASS;
-	tag = f->l3;
-	if ((void *)(tag + 1) > f->end)
-		return R_MALFORMED;
-	f->proto = tag->proto;
-	at = sizeof(*eth) + sizeof(*tag);
-	if (is_tag(f->proto)) {
-		l2 = tc ? tags_of_skb(ctx) : tags_of_xdp(ctx);
-		if (L2_REASON(l2))
-			return L2_REASON(l2);
-		f->proto = L2_TYPE(l2);
-		at = l2;
-	}
-	/* However many there are, the verifier goes on with one path. */
-	FORGET(at);
-	FORGET(f->proto);
-	f->l3 = f->data + L2_OFFSET(at);
-	return R_PASS;
-}
-
-/* Sign bit: x is not 0. The barrier keeps clang from making it a branch. */
-static __always_inline __u64 not_zero(__u64 x)
-{
-	x |= -x;
-	asm volatile("" : "+r"(x));
-	return x;
-}
-
-/* All ones when x is 0, else 0. */
-static __always_inline __u64 is_zero(__u64 x)
-{
-	return (not_zero(x) >> 63) - 1;
-}
-
 /* Membership of a protocol number as one test: a chain of comparisons would
  * be a path each for the verifier. `low` holds 0-63, `high` 128-191. */
 static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)
@@ -190,8 +72,6 @@ static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)
 
 	return (set >> (protocol & 63)) & 1;
 }
-
-#define BIT(n) (1ULL << ((n)&63))
 
 static __always_inline int has_ports(__u8 protocol)
 {
@@ -315,11 +195,11 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		next = ext->next;
 		off += len;
 	}
-	/* One path from here on, whatever the chain was; it is at most 12 KiB. */
-	FORGET(off);
-	off &= 0x3fff;
-	FORGET(next);
-	FORGET(fragmented);
+	/* One path from here on, whatever the chain was. */
+	VERIFIER_FORGET(off);
+	off &= CHAIN_MOST;
+	VERIFIER_FORGET(next);
+	VERIFIER_FORGET(fragmented);
 	l4->protocol = next;
 	if (off > total || f->l3 + off > f->end)
 		return;
@@ -353,14 +233,14 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
 {
 	l4->kind ^= control.zero;
-	FORGET(l4->protocol);
-	FORGET(l4->essential);
-	FORGET(l4->goes_on);
-	FORGET(l4->no_address);
-	FORGET(l4->source);
-	FORGET(l4->dest);
+	VERIFIER_FORGET(l4->protocol);
+	VERIFIER_FORGET(l4->essential);
+	VERIFIER_FORGET(l4->goes_on);
+	VERIFIER_FORGET(l4->no_address);
+	VERIFIER_FORGET(l4->source);
+	VERIFIER_FORGET(l4->dest);
 	f->cut |= l4->kind == P_UNKNOWN;
-	FORGET(f->cut);
+	VERIFIER_FORGET(f->cut);
 }
 
 /* What is known of the transport header as one scalar. */

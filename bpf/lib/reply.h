@@ -7,6 +7,9 @@
 #ifndef WEIR_REPLY_H
 #define WEIR_REPLY_H
 
+#include <linux/pkt_cls.h>
+#include "lib/parse.h"
+
 #define REPLY_TTL 64
 
 static __always_inline int reply_load(void *ctx, int tc, __u32 at, void *to, __u32 len)

@@ -4,6 +4,8 @@
 #ifndef WEIR_VERDICT_H
 #define WEIR_VERDICT_H
 
+#include "lib/cfg.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, R_MAX);

@@ -21,6 +21,8 @@ pub mod fault;
 pub mod filter;
 pub mod generation;
 pub mod generator;
+#[cfg(test)]
+mod headers;
 mod interfaces;
 pub mod link;
 pub mod lock;

@@ -1,11 +1,51 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* The packet path on egress, as a tcx program: destinations that a list or the
- * geofence denies, and stamps for flows that began here (flows.h). Part of
- * firewall.bpf.c: both directions judge by the same tables. Without geofence and
- * lists it is not loaded. What passes is not counted: ingress is where weir's
- * work is, and nobody waits for these numbers. */
-#ifndef WEIR_EGRESS_H
-#define WEIR_EGRESS_H
+/* The firewall as tc programs, in and out. What goes out is judged by the same
+ * tables, where there is a geofence or a list: destinations that one denies, and
+ * stamps for flows that began here (flows.h). What passes is not counted there:
+ * ingress is where weir's work is, and nobody waits for these numbers. */
+#ifndef WEIR_TC_H
+#define WEIR_TC_H
+
+#include <linux/pkt_cls.h>
+#include "firewall/decide.h"
+
+/* A TAP with NAPI_FRAGS shows 34 bytes, a packet merged by GRO its headers:
+ * enough for most. What needs more (ports behind options of a banned source)
+ * pulls it and is judged again. */
+#define TC_PULL_FIRST 54
+#define TC_PULL_MOST  16384
+
+/* Global, so that the verifier checks it once for both calls. */
+__noinline int judge_skb(struct __sk_buff *skb, int pulled)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct frame f = {.data = data, .end = end};
+	__u32 len = skb->len;
+
+	if (!pulled && data + TC_PULL_FIRST > end)
+		return AGAIN;
+	return decide(skb, &f, len, 1, pulled, skb->ingress_ifindex);
+}
+
+SEC("tcx/ingress")
+int weir_tcx(struct __sk_buff *skb)
+{
+	int drop = judge_skb(skb, 0);
+
+	if (drop == AGAIN) {
+		/* Without memory to pull, what is there must do. */
+		bpf_skb_pull_data(skb, skb->len < TC_PULL_MOST ? skb->len : TC_PULL_MOST);
+		drop = judge_skb(skb, 1);
+	}
+	if (cfg.reject && drop >= REFUSE)
+		return refuse_skb(skb, look_skb(skb, drop - REFUSE));
+	if (cfg.decoy && drop >= BAIT)
+		return meet_skb(skb, drop - BAIT);
+	if (drop)
+		return TC_ACT_SHOT;
+	return cfg.final_pass == XDP_PASS ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
 
 static __always_inline enum reason decide_out_v4(struct __sk_buff *skb, struct frame *f,
 						 __u32 frame_len, struct exit *exit)
@@ -18,7 +58,7 @@ static __always_inline enum reason decide_out_v4(struct __sk_buff *skb, struct f
 	if ((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5)
 		return R_MALFORMED;
 	class = class4(base, bpf_ntohl(ip->daddr));
-	FORGET(class);
+	VERIFIER_FORGET(class);
 	if (!class)
 		return R_PASS;
 	total = bpf_ntohs(ip->tot_len);
@@ -56,7 +96,7 @@ static __always_inline enum reason decide_out_v6(struct __sk_buff *skb, struct f
 	lo = ((__u64)bpf_ntohl(ip->daddr.s6_addr32[2]) << 32) |
 	     bpf_ntohl(ip->daddr.s6_addr32[3]);
 	class = class6(base, hi, lo);
-	FORGET(class);
+	VERIFIER_FORGET(class);
 	if (!class)
 		return R_PASS;
 	total = bpf_ntohs(ip->payload_len) + sizeof(*ip);

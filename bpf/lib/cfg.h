@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* What a program is loaded with, and what it is told while it runs. The first is
+ * read-only data: the verifier knows it, and removes what it switches off. */
+#ifndef WEIR_CFG_H
+#define WEIR_CFG_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+#ifndef likely /* libbpf before 1.6 has them not */
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+#endif
+
+const volatile struct {
+	__u64 seed[3];
+	__u64 lasting_seed[3]; /* of what goes from generation to generation */
+	__u32 pages64;	       /* of buckets */
+	__u32 over64;	       /* overflow buckets - 1 */
+	__u32 pages128;
+	__u32 over128;
+	__u32 bloom_mask;   /* words of one copy - 1 */
+	__u32 v4_length;    /* the IPv4 length below 32 that the table holds; 0: none */
+	__u32 final_pass;   /* XDP action of an innocent packet; benchmarks make it a drop
+			     */
+	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
+	__u32 flow_jiffies; /* how long an answer is expected */
+	__u32 decoy;	    /* 1: there are decoy ports (decoy.h) */
+	__u32 reject;	    /* 1: there are bans that answer (reject.h) */
+	__u32 walk_apart;   /* 1: for verifiers that prune little, see l4_of_xdp */
+	__u32 frags;	    /* 1: XDP frames may have more than a page (Linux 5.18) */
+} cfg = {.v4_length = 24, .final_pass = XDP_PASS};
+
+struct control control;
+
+#endif
