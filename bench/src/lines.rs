@@ -13,7 +13,7 @@ use anyhow::ensure;
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Action, PrefixSet, Scope,
-    detect::{Age, Context, Filter, FilterState, Finding, Record},
+    detect::{Age, Context, Finding, Program, ProgramState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
 };
 use weir_ring::{Options, Writer};
@@ -102,8 +102,8 @@ fn log(addresses: u32) -> anyhow::Result<String> {
 
 /// The sshd filter, and what it needs to know of the world.
 fn finder() -> impl FnMut(&Record<'_>) -> Option<Finding> {
-    let filter = Filter::builtin("sshd").expect("it is built in");
-    let mut state = FilterState::default();
+    let filter = Program::builtin("sshd").expect("it is built in");
+    let mut state = ProgramState::default();
     let (now, zone) = (Timestamp::now(), TimeZone::UTC);
     move |record| {
         let context = Context { now, zone: &zone };

@@ -11,7 +11,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
     Action, PrefixSet, Scope,
-    detect::{Age, Context, Filter, FilterState, Record},
+    detect::{Age, Context, Program, ProgramState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
 };
 
@@ -73,8 +73,8 @@ fn crafted(user: &[u8], message: u8) -> Vec<u8> {
 }
 
 fuzz_target!(|input: Input<'_>| {
-    let filter = Filter::builtin("sshd").expect("it is built in");
-    let mut state = FilterState::default();
+    let filter = Program::builtin("sshd").expect("it is built in");
+    let mut state = ProgramState::default();
     let zone = TimeZone::UTC;
     let now = Timestamp::from_second(1_800_000_000 + i64::from(input.seconds)).expect("in range");
     let context = Context { now, zone: &zone };

@@ -13,8 +13,7 @@ use clap::Subcommand;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 use weir_core::detect::{
-    Age, Clock, Context, Definition, Filter, FilterState, Finding, MAX_LINE, Record,
-    STAMP_TOLERANCE,
+    Age, Clock, Context, Definition, Finding, MAX_LINE, ProgramState, Record, STAMP_TOLERANCE,
 };
 use weir_daemon::{
     config::{Config, DEFAULT_PATH, duration_text},
@@ -130,7 +129,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
 }
 
 fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
-    let built_in = Filter::builtin_names().iter();
+    let built_in = Definition::builtin_names().iter();
     let mut filters: Vec<_> = built_in
         .map(|name| ((*name).to_owned(), "built in".to_owned()))
         .collect();
@@ -160,7 +159,7 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
         );
     }
     let definition = find(common, &test.name)?;
-    let filter = Filter::compile(&definition).with_context(|| test.name.clone())?;
+    let filter = definition.compile().with_context(|| test.name.clone())?;
     let zone = match &test.tz {
         None => TimeZone::system(),
         Some(name) => TimeZone::get(name)
@@ -174,7 +173,7 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
                 .with_context(|| format!("--now {epoch}: out of range"))?,
         ),
     };
-    let mut state = FilterState::default();
+    let mut state = ProgramState::default();
     let mut input = io::stdin().lock();
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut line = Vec::new();
@@ -329,7 +328,7 @@ fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
                 "{} is a Fail2ban filter: weir does not read these yet; write {} with weir's own patterns, or use a built-in filter ({})",
                 fail2ban.display(),
                 file.display(),
-                Filter::builtin_names().join(", ")
+                Definition::builtin_names().join(", ")
             );
         }
         if config.join("weir.toml").exists() {
@@ -342,8 +341,8 @@ fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
     if let Some(definition) = filters.remove(name) {
         return Ok(definition);
     }
-    Filter::builtin_definition(name).with_context(|| {
-        let known = Filter::builtin_names().iter().copied();
+    Definition::builtin(name).with_context(|| {
+        let known = Definition::builtin_names().iter().copied();
         let known = known.chain(filters.keys().map(String::as_str));
         format!(
             "there is no filter {name:?}; there are: {}",

@@ -24,7 +24,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use weir_bpf::fault;
 use weir_core::{
     Prefix,
-    detect::{Age, Clock, Context, DefinitionError, Filter, FilterState, Finding, Notices},
+    detect::{Age, Clock, Context, DefinitionError, Finding, Notices, Program, ProgramState},
     policy::{Jail, Ledger, Outcome},
 };
 use weir_sources::{
@@ -87,13 +87,13 @@ pub enum WorkerError {
 }
 
 /// The filter of this name: the configuration's own, or one that weir brings.
-pub fn filter(config: &Config, name: &str) -> Result<Filter, WorkerError> {
+pub fn filter(config: &Config, name: &str) -> Result<Program, WorkerError> {
     match config.filters.get(name) {
-        Some(definition) => Filter::compile(definition).map_err(|error| WorkerError::Filter {
+        Some(definition) => definition.compile().map_err(|error| WorkerError::Filter {
             name: name.to_owned(),
             error,
         }),
-        None => Filter::builtin(name).ok_or_else(|| WorkerError::NoFilter(name.to_owned())),
+        None => Program::builtin(name).ok_or_else(|| WorkerError::NoFilter(name.to_owned())),
     }
 }
 
@@ -200,8 +200,8 @@ struct Running {
     /// Its number in the ledger.
     number: usize,
     config: JailConfig,
-    filter: Filter,
-    states: Arc<[Mutex<FilterState>]>,
+    filter: Program,
+    states: Arc<[Mutex<ProgramState>]>,
     counters: Arc<JailCounters>,
     /// When a finding's stamp was last far off, in seconds; 0: never.
     stamps_off: Arc<AtomicI64>,

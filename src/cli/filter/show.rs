@@ -98,8 +98,6 @@ fn push(text: &mut String, more: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::detect::Filter;
-
     use super::*;
 
     /// What is shown, copied to filter.d, is the same filter.
@@ -121,10 +119,10 @@ mod tests {
             allow_untagged: true,
             ..Definition::default()
         };
-        let builtin = Filter::builtin_names();
+        let builtin = Definition::builtin_names();
         let builtin = builtin
             .iter()
-            .map(|name| Filter::builtin_definition(name).unwrap());
+            .map(|name| Definition::builtin(name).unwrap());
         for definition in builtin.chain([odd]) {
             let shown = text(&definition);
             assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown}");

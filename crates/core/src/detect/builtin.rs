@@ -1,8 +1,19 @@
 //! The filters that weir brings. Written from OpenSSH's own messages
 //! (`auth.c`, `auth2.c`, `monitor.c`, `packet.c`); how messages of one attempt
-//! are counted once is `filter`'s `announces`/`completes`/`unless_counted`.
+//! are counted once is `memory`'s.
 
-use super::filter::{Definition, PatternDefinition};
+use super::{
+    definition::{Definition, PatternDefinition},
+    program::Program,
+};
+
+impl Program {
+    /// A filter that weir brings, compiled.
+    pub fn builtin(name: &str) -> Option<Self> {
+        let definition = Definition::builtin(name)?;
+        Some(definition.compile().expect("they are tested"))
+    }
+}
 
 /// The longest message that nobody has cut. sshd cuts one at 500 bytes, and
 /// BusyBox's syslogd, by default, a line at 255, of which

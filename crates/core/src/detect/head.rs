@@ -13,7 +13,7 @@
 
 use std::collections::HashSet;
 
-use super::stamp::{self, Stamp};
+use super::timestamp::{self, Stamp};
 
 /// A line that has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ fn split_at_start(line: &[u8]) -> Result<Head<'_>, NoHead> {
     if let Some(rest) = line.strip_prefix(b"1 ") {
         return rfc5424(rest);
     }
-    let (stamp, rest) = stamp::split(line).ok_or(NoHead::Stamp)?;
+    let (stamp, rest) = timestamp::split(line).ok_or(NoHead::Stamp)?;
     if begins_a_message(rest) {
         return Err(NoHead::Tag);
     }
@@ -315,7 +315,7 @@ pub(crate) fn host_of_odd_tag(line: &[u8]) -> Option<&[u8]> {
         Some(b'<') => behind_priority(line)?,
         _ => line,
     };
-    let (_, rest) = stamp::split(line)?;
+    let (_, rest) = timestamp::split(line)?;
     if begins_a_message(rest) {
         return None;
     }
@@ -399,7 +399,7 @@ fn rfc5424(rest: &[u8]) -> Result<Head<'_>, NoHead> {
     let (stamp, rest) = match rest.strip_prefix(b"- ") {
         Some(rest) => (None, rest),
         None => {
-            let (stamp, rest) = stamp::split(rest).ok_or(NoHead::Stamp)?;
+            let (stamp, rest) = timestamp::split(rest).ok_or(NoHead::Stamp)?;
             (Some(stamp), rest)
         }
     };

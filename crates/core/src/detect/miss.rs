@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{BEHIND_NO_HEAD, pattern::Reach};
+use super::{BEHIND_NO_HEAD, matcher::Reach};
 
 /// The most of a line that a message shows.
 const SHOWN: usize = 60;

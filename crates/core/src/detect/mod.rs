@@ -2,38 +2,45 @@
 //! address failed, and when. Where lines come from is `weir-sources`' matter,
 //! what findings lead to is `policy`'s.
 //!
+//! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
+//! stands before its messages (`head`, `timestamp`), which of its rules can fit
+//! (`dispatch`), whether one does (`matcher`), what other lines have told of the
+//! same attempt (`memory`), and when it happened (`clock`).
+//!
 //! A line is text of whoever wrote it. Patterns are therefore anchored at both
 //! ends of the message and read the server's fields from the side where no
-//! free text stands (see `pattern`); a line costs time linear in its length.
+//! free text stands (see `matcher`); a line costs time linear in its length.
 
 mod builtin;
-mod connections;
-mod filter;
+mod clock;
+mod definition;
+mod dispatch;
 mod head;
+mod matcher;
+mod memory;
 mod miss;
 mod notices;
-mod pattern;
-mod stamp;
+mod program;
+mod template;
+mod timestamp;
 
 use std::net::IpAddr;
 
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use jiff::{Timestamp, tz::TimeZone};
 
-pub use filter::{Definition, DefinitionError, Filter, FilterState, PatternDefinition};
+pub use clock::{Age, Clock, STAMP_TOLERANCE};
+pub use definition::{Definition, DefinitionError, PatternDefinition};
 pub use head::{LineHead, line_heads};
 pub use miss::Miss;
 pub use notices::{BEHIND_NO_HEAD, HeadlessLine, Notices, suppressed};
-pub use pattern::PatternError;
+pub use program::{Program, ProgramState};
+pub use template::TemplateError;
 
 /// The longest part of a line that is read; sources cut lines there.
 pub const MAX_LINE: usize = 8192;
 
 /// The longest user name that a finding keeps, in bytes.
 pub const MAX_USER: usize = 64;
-
-/// How far a live line's stamp may be from the clock: lines are written late,
-/// clocks differ. Zones differ by a quarter of an hour at least.
-pub const STAMP_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// One line as a source delivers it, without its newline.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,35 +71,6 @@ pub struct Writer {
     /// It wrote to standard output or error, where each line is an entry: a
     /// client's line break begins another one.
     pub stdout: bool,
-}
-
-/// When a line was written, as far as its source knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Age {
-    /// Just now: without a stamp, or with one that is further off than
-    /// [`STAMP_TOLERANCE`], it counts as now.
-    Live,
-    /// Before reading began: it has the time of its stamp, and does not count
-    /// without one, or with one of the future.
-    Backlog,
-    /// Nobody knows: it has the time of its stamp; without one it is now.
-    #[default]
-    Unknown,
-}
-
-/// Where a finding's time is from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
-    /// The line's own stamp.
-    #[default]
-    Stamp,
-    /// The source; the line has no stamp that is a time.
-    Source,
-    /// The clock: the line has no stamp that is a time, and the source none.
-    Now,
-    /// The source, or the clock: the line's stamp is off by so much, ahead where
-    /// it is positive.
-    Off(SignedDuration),
 }
 
 /// What reading a line needs to know of the world.

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use weir_core::{
     Action, Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
-    detect::{Definition, Filter},
+    detect::{Definition, Program},
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 use weir_enforce::{Choice, Feature, calibration::Advice};
@@ -279,12 +279,12 @@ fn jails(
         let filter = section.string("filter", "the name of a filter");
         let filter_line = filter.as_ref().map_or(line, |at| at.line);
         let filter = filter.map_or_else(|| name.clone(), |at| at.value);
-        if !filters.contains_key(&filter) && Filter::builtin(&filter).is_none() {
+        if !filters.contains_key(&filter) && Definition::builtin(&filter).is_none() {
             section.error(
                 filter_line,
                 format!(
                     "[jail.{name}]: there is no filter {filter:?}; allowed: {}, or one of your own as [filter.{filter}]",
-                    Filter::builtin_names()
+                    Definition::builtin_names()
                         .iter()
                         .copied()
                         .chain(filters.keys().map(String::as_str))
@@ -345,10 +345,10 @@ fn jails(
 }
 
 /// The filter of this name, if it is one.
-fn compiled(name: &str, filters: &BTreeMap<String, Option<Definition>>) -> Option<Filter> {
+fn compiled(name: &str, filters: &BTreeMap<String, Option<Definition>>) -> Option<Program> {
     match filters.get(name) {
-        Some(definition) => Filter::compile(definition.as_ref()?).ok(),
-        None => Filter::builtin(name),
+        Some(definition) => definition.as_ref()?.compile().ok(),
+        None => Program::builtin(name),
     }
 }
 

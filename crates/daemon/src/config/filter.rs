@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use weir_core::detect::{Definition, DefinitionError, Filter, MAX_LINE, PatternDefinition};
+use weir_core::detect::{Definition, DefinitionError, MAX_LINE, PatternDefinition};
 
 use super::{
     ConfigErrors, files,
@@ -76,7 +76,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
     };
     // What was left out would be missed as well.
     if section.mistakes() == before
-        && let Err(error) = Filter::compile(&definition)
+        && let Err(error) = definition.compile()
     {
         let at = match &error {
             DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {

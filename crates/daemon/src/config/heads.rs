@@ -9,14 +9,14 @@
 //! line (`ts`, `svlogd`): of a file whose lines have none `weir check` warns, and
 //! what comes behind such a line does not count.
 
-use weir_core::detect::{BEHIND_NO_HEAD, Filter, LineHead, line_heads};
+use weir_core::detect::{BEHIND_NO_HEAD, LineHead, Program, line_heads};
 
 use super::{HostFacts, SourceChoice, reader::Section};
 
 pub(super) fn check(
     section: &Section<'_, '_>,
     jail: &str,
-    filter: &Filter,
+    filter: &Program,
     source: &SourceChoice,
     host: &dyn HostFacts,
     warnings: &mut Vec<String>,

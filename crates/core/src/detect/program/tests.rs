@@ -1,15 +1,19 @@
 use super::*;
-use crate::detect::Writer;
-use jiff::tz::TimeZone;
+use crate::detect::{Age, Clock, Definition, DefinitionError, PatternDefinition, Writer};
+use jiff::{Timestamp, tz::TimeZone};
 use std::net::IpAddr;
 
 mod client_text;
 
 const NOW: &str = "2026-11-21T05:00:00Z";
 
+fn compile(definition: Definition) -> Result<Program, DefinitionError> {
+    definition.compile()
+}
+
 fn read_all(filter: &str, lines: &[&str]) -> Vec<Option<Finding>> {
-    let filter = Filter::builtin(filter).expect("a built-in filter");
-    let mut state = FilterState::default();
+    let filter = Program::builtin(filter).expect("a built-in filter");
+    let mut state = ProgramState::default();
     let zone = TimeZone::UTC;
     let context = Context {
         now: NOW.parse().unwrap(),
@@ -123,7 +127,7 @@ fn one_attempt_counts_once() {
 /// A client binds its port as it likes, and another process serves it then.
 #[test]
 fn a_port_used_again_is_another_connection() {
-    let filter = Filter::builtin("sshd-aggressive").unwrap();
+    let filter = Program::builtin("sshd-aggressive").unwrap();
     let zone = TimeZone::UTC;
     let context = Context {
         now: NOW.parse().unwrap(),
@@ -141,7 +145,7 @@ fn a_port_used_again_is_another_connection() {
         ([1, 2, 3, 4], messages[1], 4),
         ([0, 0, 0, 0], messages[1], 1),
     ] {
-        let mut states = [FilterState::default(), FilterState::default()];
+        let mut states = [ProgramState::default(), ProgramState::default()];
         let mut counted = [0, 0];
         for pid in pids {
             let line = format!("Nov 21 04:33:07 host sshd[{pid}]: {message}");
@@ -166,7 +170,7 @@ fn a_port_used_again_is_another_connection() {
         assert_eq!(counted, [expected; 2], "{pids:?} {message}");
     }
     // What tells of one attempt is of one process.
-    let mut state = FilterState::default();
+    let mut state = ProgramState::default();
     let mut read = |pid: u32, message: &str| {
         let line = format!("<38>1 2026-11-21T04:33:07Z host sshd {pid} - - {message}");
         let record = Record {
@@ -188,13 +192,13 @@ fn a_port_used_again_is_another_connection() {
 
 #[test]
 fn what_a_log_daemon_dropped_is_noticed_in_a_file() {
-    let filter = Filter::builtin("sshd").unwrap();
+    let filter = Program::builtin("sshd").unwrap();
     let zone = TimeZone::UTC;
     let context = Context {
         now: NOW.parse().unwrap(),
         zone: &zone,
     };
-    let mut state = FilterState::default();
+    let mut state = ProgramState::default();
     for line in [
         "Nov 21 04:33:07 host rsyslogd: imuxsock[7]: 842 messages lost due to rate-limiting (200 allowed within 5 seconds)",
         "Nov 21 04:33:07 host systemd-journald[9]: Suppressed 158 messages from ssh.service",
@@ -230,14 +234,14 @@ fn joined_lines_count_each() {
 
 #[test]
 fn heads_and_journal_records() {
-    let filter = Filter::builtin("sshd").unwrap();
+    let filter = Program::builtin("sshd").unwrap();
     let zone = TimeZone::UTC;
     let context = Context {
         now: NOW.parse().unwrap(),
         zone: &zone,
     };
     let text = "Failed password for root from 192.0.2.7 port 22 ssh2";
-    let mut state = FilterState::default();
+    let mut state = ProgramState::default();
     let mut read = |line: &str, time: Option<&str>, message_only| {
         let time = time.map(|t| t.parse().unwrap());
         let record = Record {
@@ -307,7 +311,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
         ",
     )
     .unwrap();
-    let filter = Filter::compile(&definition).unwrap();
+    let filter = definition.compile().unwrap();
     let zone = TimeZone::UTC;
     let context = Context {
         now: NOW.parse().unwrap(),
@@ -321,7 +325,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
         ..Record::default()
     };
     let found = filter
-        .read(&mut FilterState::default(), &record, &context)
+        .read(&mut ProgramState::default(), &record, &context)
         .unwrap();
     assert_eq!(found.user.as_deref(), Some("\u{fffd}\0"));
     for (text, message) in [
@@ -341,7 +345,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
         ),
     ] {
         let definition: Definition = toml::from_str(text).unwrap();
-        let error = Filter::compile(&definition).expect_err(text).to_string();
+        let error = definition.compile().expect_err(text).to_string();
         assert!(error.contains(message), "{error}");
     }
     for text in [
@@ -357,7 +361,7 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
 #[test]
 fn user_names_and_lines_are_bounded() {
     // Cut where the attacker wants the line to end.
-    let filter = Filter::compile(&Definition {
+    let filter = compile(Definition {
         identifiers: vec!["sshd".into()],
         patterns: vec!["Failed password for <user> from <addr> port <port> ssh2".into()],
         ..Definition::default()
@@ -380,7 +384,7 @@ fn user_names_and_lines_are_bounded() {
             line: line.as_bytes(),
             ..Record::default()
         };
-        let found = filter.read(&mut FilterState::default(), &record, &context);
+        let found = filter.read(&mut ProgramState::default(), &record, &context);
         assert_eq!(found.is_some(), count);
     }
     let line = format!(
@@ -445,13 +449,13 @@ proptest::proptest! {
         let whole = b"Nov 21 04:33:07 host sshd[1]: message repeated 3 times: [ Failed password for root from 192.0.2.7 port 22 ssh2]";
         let mut mixed = whole[..cut.min(whole.len())].to_vec();
         mixed.extend(&line);
-        let filter = Filter::builtin("sshd-aggressive").unwrap();
+        let filter = Program::builtin("sshd-aggressive").unwrap();
         let zone = TimeZone::UTC;
         let context = Context { now: NOW.parse().unwrap(), zone: &zone };
         for line in [&line, &mixed] {
             for message_only in [false, true] {
                 let record = Record { line, message_only, ..Record::default() };
-                filter.read(&mut FilterState::default(), &record, &context);
+                filter.read(&mut ProgramState::default(), &record, &context);
             }
         }
     }
@@ -460,7 +464,7 @@ proptest::proptest! {
 #[test]
 fn a_line_without_a_stamp_has_the_time_of_its_record() {
     let definition: PatternDefinition = "denied <addr>".into();
-    let filter = Filter::compile(&Definition {
+    let filter = compile(Definition {
         patterns: vec![definition],
         ..Definition::default()
     })
@@ -479,7 +483,7 @@ fn a_line_without_a_stamp_has_the_time_of_its_record() {
             age: Age::Unknown,
             ..Record::default()
         };
-        let finding = filter.read(&mut FilterState::default(), &record, &context);
+        let finding = filter.read(&mut ProgramState::default(), &record, &context);
         finding.expect("matches").time
     };
     let bare = "denied 192.0.2.7";
@@ -492,8 +496,8 @@ fn a_line_without_a_stamp_has_the_time_of_its_record() {
 }
 
 /// A filter of lines without host and tag.
-fn denied() -> Filter {
-    Filter::compile(&Definition {
+fn denied() -> Program {
+    compile(Definition {
         patterns: vec!["denied <addr>".into()],
         ..Definition::default()
     })
@@ -514,7 +518,7 @@ fn a_stamp_counts_as_far_as_it_can_be() {
             age,
             ..Record::default()
         };
-        let finding = filter.read(&mut FilterState::default(), &record, &context)?;
+        let finding = filter.read(&mut ProgramState::default(), &record, &context)?;
         Some((finding.time.to_string(), finding.clock))
     };
     let hours = |hours| Clock::Off(jiff::SignedDuration::from_hours(hours));
@@ -603,8 +607,8 @@ fn a_stamp_counts_as_far_as_it_can_be() {
 
 #[test]
 fn a_line_that_missed_is_explained() {
-    let sshd = Filter::builtin("sshd").unwrap();
-    let own = Filter::compile(&Definition {
+    let sshd = Program::builtin("sshd").unwrap();
+    let own = compile(Definition {
         identifiers: vec!["shop".into()],
         patterns: vec![
             "login of <user> from <addr> port <port> refused".into(),
@@ -618,7 +622,7 @@ fn a_line_that_missed_is_explained() {
         ..Definition::default()
     })
     .unwrap();
-    let bare = Filter::compile(&Definition {
+    let bare = compile(Definition {
         patterns: vec!["login of <user> from <addr> refused".into()],
         ..Definition::default()
     })
@@ -628,8 +632,8 @@ fn a_line_that_missed_is_explained() {
         now: NOW.parse().unwrap(),
         zone: &zone,
     };
-    let why = |filter: &Filter, line: &str, age| {
-        let mut state = FilterState::default();
+    let why = |filter: &Program, line: &str, age| {
+        let mut state = ProgramState::default();
         let record = Record {
             line: line.as_bytes(),
             time: None,
@@ -720,7 +724,7 @@ fn a_line_that_missed_is_explained() {
         "nobody knows when it was written"
     );
     let fits = format!("{head}no 192.0.2.7:80");
-    let mut state = FilterState::default();
+    let mut state = ProgramState::default();
     let mut read = |line: &str| {
         let record = Record {
             line: line.as_bytes(),

@@ -51,9 +51,9 @@ fn for_each_row(
     }
 }
 
-fn compiled(name: &str) -> (Definition, Filter) {
-    let definition = Filter::builtin_definition(name).unwrap();
-    let filter = Filter::compile(&definition).unwrap();
+fn compiled(name: &str) -> (Definition, Program) {
+    let definition = Definition::builtin(name).unwrap();
+    let filter = definition.compile().unwrap();
     (definition, filter)
 }
 
@@ -203,7 +203,7 @@ fn no_text_of_a_client_names_another_address() {
                         message_only: true,
                         ..Record::default()
                     };
-                    let finding = filter.read(&mut FilterState::default(), &record, &context);
+                    let finding = filter.read(&mut ProgramState::default(), &record, &context);
                     if let Some(finding) = finding {
                         assert_eq!(finding.addr, row.addr, "{}\n{message}", row.message);
                         found += 1;
@@ -250,7 +250,7 @@ fn a_line_cut_by_a_syslogd_names_no_other_address() {
                             line: line.as_bytes(),
                             ..Record::default()
                         };
-                        let finding = filter.read(&mut FilterState::default(), &record, &context);
+                        let finding = filter.read(&mut ProgramState::default(), &record, &context);
                         assert!(finding.is_none_or(|f| f.addr == row.addr), "{line}");
                     }
                 }
@@ -281,7 +281,7 @@ fn a_line_cut_by_a_syslogd_names_no_other_address() {
 #[test]
 fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
     let context = context();
-    for name in Filter::builtin_names() {
+    for name in Definition::builtin_names() {
         let (_, filter) = compiled(name);
         let (mut stdout, mut headless) = (0, 0);
         for (own, victim) in FAMILIES {
@@ -297,8 +297,8 @@ fn a_line_break_that_sshd_does_not_escape_accuses_nobody() {
                 whole.extend([0, 1].map(|n| format!("{head}{}", whole[n])));
             }
             for row in rows(own) {
-                let mut journal = FilterState::default();
-                let mut file = FilterState::default();
+                let mut journal = ProgramState::default();
+                let mut file = ProgramState::default();
                 for (slot, lie) in (0..row.slots).flat_map(|s| whole.iter().map(move |l| (s, l))) {
                     for break_ in ["\n", "\r\n", "\r"] {
                         let many = format!("{break_}{lie}").repeat(9);
@@ -358,9 +358,9 @@ fn a_line_break_behind_a_stamp_without_a_tag_accuses_nobody() {
         "@400000006741bd03075bcd15 ",
     ];
     let context = context();
-    for name in Filter::builtin_names() {
+    for name in Definition::builtin_names() {
         let (definition, filter) = compiled(name);
-        let allowing = Filter::compile(&Definition {
+        let allowing = compile(Definition {
             allow_untagged: true,
             ..definition
         });
@@ -392,7 +392,7 @@ fn a_line_break_behind_a_stamp_without_a_tag_accuses_nobody() {
                         let written = row.written_raw(slot, &text);
                         for stamp in STAMPS {
                             // As if nothing had been in the log before.
-                            let (mut state, mut other) = <(FilterState, FilterState)>::default();
+                            let (mut state, mut other) = <(ProgramState, ProgramState)>::default();
                             for line in written.split_terminator('\n') {
                                 let line = format!("{stamp}{line}");
                                 let record = Record {
@@ -424,8 +424,8 @@ fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
     const FAILURE: &str =
         "Nov 21 04:33:07 host sshd[7]: Failed password for root from 192.0.2.7 port 22 ssh2";
     let context = context();
-    let counts = |filter: &Filter, lines: &[&str]| {
-        let mut state = FilterState::default();
+    let counts = |filter: &Program, lines: &[&str]| {
+        let mut state = ProgramState::default();
         let read = lines.iter().map(|line| {
             let record = Record {
                 line: line.as_bytes(),
@@ -437,7 +437,7 @@ fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
         });
         read.sum::<u32>()
     };
-    let sshd = Filter::builtin("sshd").unwrap();
+    let sshd = Program::builtin("sshd").unwrap();
     for (before, expected) in [
         ("Nov 21 04:33:07 host -- MARK --", 1),
         ("Nov 21 04:33:07 host last message repeated 2 times", 1),
@@ -486,7 +486,7 @@ fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
         assert_eq!(counts(&sshd, &[FAILURE, before, FAILURE]), 1, "{before}");
     }
     // Without identifiers no line of the log has a tag, and each one counts.
-    let nginx = Filter::compile(&Definition {
+    let nginx = compile(Definition {
         patterns: vec!["<word> <text>, client: <addr>, server: x".into()],
         ..Definition::default()
     })
@@ -495,7 +495,7 @@ fn lines_without_a_tag_count_where_they_are_no_sign_of_a_client() {
     let stamped = "2026-11-21T04:33:07Z [error] 7#7: x, client: 192.0.2.7, server: x";
     assert_eq!(counts(&nginx, &[refused, stamped, "x", refused]), 3);
     // A program whose name looks like a function of OpenSSH's.
-    let own = Filter::compile(&Definition {
+    let own = compile(Definition {
         identifiers: vec!["my_app".into()],
         patterns: vec!["refused <addr>".into()],
         ..Definition::default()

@@ -28,6 +28,14 @@ pub(super) struct Bond {
     pub unless_counted: bool,
 }
 
+impl Bond {
+    /// Must be remembered, or asked, what has counted of a connection? (Nothing is
+    /// completed that nothing announces.)
+    pub fn is_for_others(&self) -> bool {
+        self.announces != 0 || self.unless_counted
+    }
+}
+
 /// What a message says of its connection. A client can use a port again within
 /// minutes: another process serves it then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,313 @@
+//! A filter as it is written in TOML, weir's own form: what it says, what is wrong
+//! with it, and the program that it becomes. The language of its patterns is
+//! `template`'s.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de};
+
+use super::{
+    builtin,
+    dispatch::Dispatch,
+    matcher::Matcher,
+    memory::Bond,
+    program::{HeadRule, Program, Rule, Trust},
+    template::{Template, TemplateError},
+};
+
+/// The most patterns of a filter, and of its `ignore`.
+pub(super) const MAX_PATTERNS: usize = 1000;
+
+/// A filter as it is written.
+///
+/// ```toml
+/// identifiers = ["sshd", "sshd-session"]
+/// patterns = [
+///     'Failed password for [invalid user ]<user> from <addr> port <port>[ ssh2]',
+///     { text = 'Invalid user <user> from <addr>', announces = "invalid" },
+/// ]
+/// ignore = []
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// The syslog tags of the program. Empty: lines have no host and tag, the
+    /// message follows the stamp; such a filter never reads a syslog daemon's
+    /// lines.
+    #[serde(default)]
+    pub identifiers: Vec<String>,
+    /// What counts as a failure; the first that fits is taken.
+    pub patterns: Vec<PatternDefinition>,
+    /// Messages that do not count although a pattern fits. They need an
+    /// `<addr>` as well.
+    #[serde(default)]
+    pub ignore: Vec<String>,
+    /// Of the journal, only entries that came by syslog or journald's own
+    /// protocol count, none that a program wrote to its standard output: for
+    /// programs that leave a client's line breaks as they are there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub syslog_only: bool,
+    /// Of the journal, only entries of root's processes count. (A jail's
+    /// `journal_match` that names a user goes before.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub root_only: bool,
+    /// Of a file, lines that have a time stamp and no tag do not count, and say
+    /// nothing about the lines behind them: for logs in which others than the
+    /// filter's programs leave the tag out. Without it such a line is taken for a
+    /// program's that lets a client's line breaks through.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_untagged: bool,
+}
+
+/// One pattern: a plain string, or a table where several messages can tell of
+/// one and the same attempt on a connection (address and port).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PatternDefinition {
+    /// The pattern: fixed text with `<addr>`, `<port>`, `<user>`,
+    /// `<user:word>`, `<text>`, `<word>`, `<number>`, `[optional]`, `(a|b)`.
+    pub text: String,
+    /// It counts, and the next message of this connection that `completes`
+    /// the same label tells of the same attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announces: Option<String>,
+    /// It does not count when it completes an announced attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completes: Option<String>,
+    /// It counts only where nothing of this connection has counted before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unless_counted: bool,
+    /// It reads no message of more bytes: where the program cuts long ones, a
+    /// client's text can be made to end one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<usize>,
+}
+
+impl From<&str> for PatternDefinition {
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PatternDefinition {
+    fn deserialize<D: de::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            text: String,
+            announces: Option<String>,
+            completes: Option<String>,
+            #[serde(default)]
+            unless_counted: bool,
+            max_length: Option<usize>,
+        }
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = PatternDefinition;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a pattern: a string, or a table with text, announces, completes, unless_counted, max_length")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(text.into())
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let table = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(PatternDefinition {
+                    text: table.text,
+                    announces: table.announces,
+                    completes: table.completes,
+                    unless_counted: table.unless_counted,
+                    max_length: table.max_length,
+                })
+            }
+        }
+        d.deserialize_any(Visitor)
+    }
+}
+
+/// Why a definition is not a filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DefinitionError {
+    /// There is no pattern.
+    NoPatterns,
+    /// More than [`MAX_PATTERNS`] of one list.
+    TooMany(usize),
+    /// An identifier that cannot be a syslog tag.
+    Identifier(String),
+    /// More than eight labels in `announces`.
+    TooManyLabels,
+    /// A label is completed that nothing announces.
+    Label {
+        /// Number of the pattern, from 0.
+        pattern: usize,
+        /// The label.
+        label: String,
+    },
+    /// A pattern is malformed.
+    Pattern {
+        /// `patterns` or `ignore`.
+        list: &'static str,
+        /// Number of the pattern, from 0.
+        pattern: usize,
+        /// Its text.
+        text: String,
+        /// What is wrong.
+        error: TemplateError,
+    },
+}
+
+impl fmt::Display for DefinitionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPatterns => f.write_str("a filter needs at least one pattern"),
+            Self::TooMany(n) => {
+                write!(f, "{n} patterns in one filter: at most {MAX_PATTERNS}")
+            }
+            Self::Identifier(tag) => write!(
+                f,
+                "identifier {tag:?} cannot be a syslog tag: 1 to 64 characters without blank, colon and bracket"
+            ),
+            Self::TooManyLabels => f.write_str("more than 8 different labels in announces"),
+            Self::Label { pattern, label } => write!(
+                f,
+                "patterns[{pattern}] completes {label:?}, which no pattern announces"
+            ),
+            Self::Pattern {
+                list,
+                pattern,
+                text,
+                error,
+            } => {
+                let text: String = text.chars().take(120).collect();
+                write!(f, "{list}[{pattern}] {text:?}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DefinitionError {}
+
+impl Definition {
+    /// The definition of a filter that weir brings, to read or to extend: `sshd`
+    /// counts failed logins; `sshd-aggressive` also connections that end before a
+    /// login and failed negotiations.
+    pub fn builtin(name: &str) -> Option<Self> {
+        match name {
+            "sshd" => Some(builtin::sshd(false)),
+            "sshd-aggressive" => Some(builtin::sshd(true)),
+            _ => None,
+        }
+    }
+
+    /// The names of the filters that weir brings.
+    pub fn builtin_names() -> &'static [&'static str] {
+        &["sshd", "sshd-aggressive"]
+    }
+
+    /// Checks it and makes it a program.
+    ///
+    /// # Errors
+    /// The first mistake, with its place.
+    pub fn compile(&self) -> Result<Program, DefinitionError> {
+        if self.patterns.is_empty() {
+            return Err(DefinitionError::NoPatterns);
+        }
+        for n in [self.patterns.len(), self.ignore.len()] {
+            if n > MAX_PATTERNS {
+                return Err(DefinitionError::TooMany(n));
+            }
+        }
+        for tag in &self.identifiers {
+            let bad = |b: u8| b <= b' ' || b == b':' || b == b'[';
+            if tag.is_empty() || tag.len() > 64 || tag.bytes().any(bad) {
+                return Err(DefinitionError::Identifier(tag.clone()));
+            }
+        }
+        let labels = self.labels()?;
+        let rules = self.patterns.iter().enumerate();
+        let rules: Vec<Rule> = rules
+            .map(|(number, pattern)| {
+                let completes = pattern.completes.as_deref();
+                Ok(Rule {
+                    matcher: matcher("patterns", number, &pattern.text)?,
+                    bond: Bond {
+                        announces: labels.bit(number, pattern.announces.as_deref())?,
+                        completes: labels.bit(number, completes)?,
+                        unless_counted: pattern.unless_counted,
+                    },
+                    max_length: pattern.max_length.unwrap_or(usize::MAX),
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        let ignore = self.ignore.iter().enumerate();
+        let tags = self.identifiers.iter().map(|tag| tag.as_str().into());
+        Ok(Program {
+            head: match self.identifiers.is_empty() {
+                true => HeadRule::Stamp,
+                false => HeadRule::Syslog {
+                    tags: tags.collect(),
+                    allow_untagged: self.allow_untagged,
+                },
+            },
+            trust: Trust {
+                syslog_only: self.syslog_only,
+                root_only: self.root_only,
+            },
+            dispatch: Dispatch::new(rules.iter().map(|rule| &rule.matcher)),
+            has_bonds: rules.iter().any(|rule| rule.bond.is_for_others()),
+            rules,
+            ignore: ignore
+                .map(|(number, text)| matcher("ignore", number, text))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// What patterns announce, each once.
+    fn labels(&self) -> Result<Labels<'_>, DefinitionError> {
+        let mut labels = Vec::new();
+        for pattern in &self.patterns {
+            if let Some(label) = pattern.announces.as_deref()
+                && !labels.contains(&label)
+            {
+                labels.push(label);
+            }
+        }
+        match labels.len() > 8 {
+            true => Err(DefinitionError::TooManyLabels),
+            false => Ok(Labels(labels)),
+        }
+    }
+}
+
+/// Labels of `announces`, each a bit.
+struct Labels<'a>(Vec<&'a str>);
+
+impl Labels<'_> {
+    /// The bit of a label that a pattern names; 0 for none.
+    fn bit(&self, pattern: usize, label: Option<&str>) -> Result<u8, DefinitionError> {
+        let Some(label) = label else { return Ok(0) };
+        match self.0.iter().position(|known| *known == label) {
+            Some(at) => Ok(1 << at),
+            None => Err(DefinitionError::Label {
+                pattern,
+                label: label.to_owned(),
+            }),
+        }
+    }
+}
+
+/// The matcher of one pattern of a list.
+fn matcher(list: &'static str, pattern: usize, text: &str) -> Result<Matcher, DefinitionError> {
+    match Template::parse(text) {
+        Ok(template) => Ok(template.into()),
+        Err(error) => Err(DefinitionError::Pattern {
+            list,
+            pattern,
+            text: text.to_owned(),
+            error,
+        }),
+    }
+}

@@ -1,0 +1,371 @@
+//! A program reads records: whose line it is, which rule fits its message, whether
+//! it may be believed, when it happened and how many attempts it tells of. What it
+//! is compiled from is `definition`'s.
+
+use super::{
+    Context, Finding, MAX_LINE, MAX_USER, Miss, Record,
+    clock::when,
+    dispatch::Dispatch,
+    head::{self, Head, NoHead},
+    matcher::{Captures, Matcher},
+    memory::{Bond, Connection, Connections},
+    notices::{self, Headless, Notices},
+    timestamp::{self, Stamp, StampCache},
+};
+
+/// A compiled filter; shared between threads, each with its own [`ProgramState`].
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(super) head: HeadRule,
+    pub(super) trust: Trust,
+    /// The first that fits is taken.
+    pub(super) rules: Vec<Rule>,
+    pub(super) dispatch: Dispatch,
+    /// Messages that do not count although a rule fits.
+    pub(super) ignore: Vec<Matcher>,
+    /// Is any message bound to another one of its connection?
+    pub(super) has_bonds: bool,
+}
+
+/// What stands before a message in a file or a ring, and whose messages are read.
+#[derive(Clone, Debug)]
+pub(super) enum HeadRule {
+    /// A time stamp, or nothing; everybody's.
+    Stamp,
+    /// A syslog daemon's head.
+    Syslog {
+        /// Those of programs with one of these tags.
+        tags: Vec<Box<str>>,
+        /// A line with a stamp and no tag says nothing about those behind it.
+        allow_untagged: bool,
+    },
+}
+
+/// Which entries of the journal are believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trust {
+    /// None of standard output, where a client's line break begins another entry.
+    pub syslog_only: bool,
+    /// Those of root's processes only.
+    pub root_only: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub matcher: Matcher,
+    pub bond: Bond,
+    /// It reads no message of more bytes.
+    pub max_length: usize,
+}
+
+/// Why a line is not one of the program's.
+enum NotRead<'a> {
+    NoHead(NoHead),
+    /// Another program's.
+    Other(Head<'a>),
+}
+
+/// A line of the program's, taken apart.
+struct Parts<'a> {
+    stamp: Option<Stamp<'a>>,
+    host: Option<&'a [u8]>,
+    /// 0: nobody knows.
+    pid: u32,
+    message: &'a [u8],
+}
+
+impl Program {
+    /// The same program for a jail that names the users whose entries it reads.
+    pub fn of_named_users(self) -> Self {
+        let trust = Trust {
+            root_only: false,
+            ..self.trust
+        };
+        Self { trust, ..self }
+    }
+
+    /// The syslog tags whose lines it reads; none: it reads no syslog daemon's.
+    pub fn identifiers(&self) -> impl Iterator<Item = &str> {
+        let tags = match &self.head {
+            HeadRule::Stamp => &[][..],
+            HeadRule::Syslog { tags, .. } => tags,
+        };
+        tags.iter().map(|tag| &**tag)
+    }
+
+    /// What one record tells; `None` when it tells of no failure.
+    pub fn read(
+        &self,
+        state: &mut ProgramState,
+        record: &Record<'_>,
+        context: &Context<'_>,
+    ) -> Option<Finding> {
+        let behind_headless = state.headless.next(record.stream);
+        let parts = match self.split(record) {
+            Ok(parts) => parts,
+            Err(why) => {
+                self.notice(state, record, &why);
+                return None;
+            }
+        };
+        state.headless.names(parts.host);
+        let (attempts, message, length) = trimmed(parts.message);
+        let (pattern, captures) = self.matching(message, length, is_cut(record))?;
+        let addr = captures.addr?;
+        if self.ignore.iter().any(|p| p.read(message).is_some()) {
+            return None;
+        }
+        if let Some(why) = self.untrusted(record, behind_headless) {
+            match why {
+                Miss::Stdout => state.notices.stdout += 1,
+                Miss::BehindNoHead => state.notices.headless += 1,
+                _ => {}
+            }
+            return None;
+        }
+        let stamp = (parts.stamp).and_then(|stamp| state.stamps.time(stamp, context));
+        let (time, clock) = when(stamp, record, context.now)?;
+        let attempts = match self.has_bonds {
+            false => attempts,
+            true => {
+                let connection = Connection {
+                    addr,
+                    port: captures.port.unwrap_or(0),
+                    pid: parts.pid,
+                };
+                let bond = &self.rules[pattern].bond;
+                state.connections.counts(bond, connection, attempts, time)
+            }
+        };
+        (attempts > 0).then(|| Finding {
+            addr,
+            time,
+            clock,
+            user: captures.user.map(bounded),
+            attempts,
+            pattern,
+        })
+    }
+
+    /// Why a message that a pattern fits may be a client's text.
+    fn untrusted(&self, record: &Record<'_>, behind_headless: bool) -> Option<Miss> {
+        if !record.message_only {
+            let reads_heads = matches!(self.head, HeadRule::Syslog { .. });
+            return (behind_headless && reads_heads).then_some(Miss::BehindNoHead);
+        }
+        if self.trust.root_only && record.writer.uid.is_some_and(|uid| uid != 0) {
+            return Some(Miss::NotRoot);
+        }
+        (self.trust.syslog_only && record.writer.stdout).then_some(Miss::Stdout)
+    }
+
+    /// What a line that is not read tells of its log.
+    fn notice(&self, state: &mut ProgramState, record: &Record<'_>, why: &NotRead<'_>) {
+        let has_no_tag = match why {
+            NotRead::NoHead(NoHead::SyslogDaemon) => return,
+            NotRead::NoHead(NoHead::Stamp) => false,
+            NotRead::NoHead(NoHead::Tag) => true,
+            NotRead::Other(head) if head.may_be_a_function() => true,
+            NotRead::Other(head) => {
+                state.headless.names(head.host);
+                let message = head.message.trim_ascii();
+                let lost = notices::rate_limited(head.tag, message, self.identifiers());
+                let sum = &mut state.notices.rate_limited;
+                *sum = sum.saturating_add(lost.unwrap_or(0));
+                return;
+            }
+        };
+        if has_no_tag && self.allows_untagged() {
+            return;
+        }
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        if let Some(host) = head::host_of_odd_tag(line).filter(|_| has_no_tag)
+            && !state.headless.last
+            && state.headless.knows(host)
+        {
+            return;
+        }
+        state.headless.saw(record.stream, line, has_no_tag);
+        let behind_stamp = timestamp::split(line).filter(|_| has_no_tag);
+        let (_, message, length) = trimmed(behind_stamp.map_or(line, |(_, rest)| rest));
+        let is_failure = self.matching(message, length, is_cut(record)).is_some();
+        state.notices.headless += u64::from(is_failure);
+    }
+
+    /// Does a line with a time stamp and no tag say nothing about those behind it?
+    pub fn allows_untagged(&self) -> bool {
+        match self.head {
+            HeadRule::Stamp => false,
+            HeadRule::Syslog { allow_untagged, .. } => allow_untagged,
+        }
+    }
+
+    /// The stamp and the message of a line of these tags.
+    fn split<'a>(&self, record: &Record<'a>) -> Result<Parts<'a>, NotRead<'a>> {
+        let line = &record.line[..record.line.len().min(MAX_LINE)];
+        let pid = record.writer.pid.unwrap_or(0);
+        if record.message_only {
+            return Ok(Parts {
+                stamp: None,
+                host: None,
+                pid,
+                message: line,
+            });
+        }
+        let HeadRule::Syslog { tags, .. } = &self.head else {
+            let (stamp, message) = match timestamp::split(line) {
+                Some((stamp, message)) => (Some(stamp), message),
+                None => (None, line),
+            };
+            return Ok(Parts {
+                stamp,
+                host: None,
+                pid,
+                message,
+            });
+        };
+        let head = head::split(line).map_err(NotRead::NoHead)?;
+        if !tags.iter().any(|known| known.as_bytes() == head.tag) {
+            return Err(NotRead::Other(head));
+        }
+        Ok(Parts {
+            stamp: head.stamp,
+            host: head.host,
+            pid: head.pid,
+            message: head.message,
+        })
+    }
+
+    /// Why `read` found nothing in this record, in the state in which it was
+    /// read; for people who write filters.
+    pub fn explain(
+        &self,
+        state: &ProgramState,
+        record: &Record<'_>,
+        context: &Context<'_>,
+    ) -> Miss {
+        let Parts { stamp, message, .. } = match self.split(record) {
+            Ok(parts) => parts,
+            Err(NotRead::NoHead(NoHead::Stamp)) => return Miss::NoStamp,
+            Err(NotRead::NoHead(NoHead::SyslogDaemon)) => return Miss::SyslogDaemon,
+            Err(NotRead::NoHead(NoHead::Tag)) => return Miss::NoTag,
+            Err(NotRead::Other(head)) => return Miss::other_program(head.tag),
+        };
+        let (_, message, length) = trimmed(message);
+        let patterns = self.rules.iter().map(|rule| &rule.matcher);
+        if self.matching(message, length, is_cut(record)).is_none() {
+            if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
+                return Miss::TooLong { pattern };
+            }
+            let head = head::split(record.line).ok();
+            if let Some(head) = head.filter(|_| matches!(self.head, HeadRule::Stamp)) {
+                let (_, message, length) = trimmed(head.message);
+                let fits = self.matching(message, length, is_cut(record)).is_some();
+                return Miss::head_not_read(head.tag, fits);
+            }
+            let reached = patterns.map(|pattern| pattern.reach(message)).enumerate();
+            return match reached.max_by_key(|(n, reach)| (reach.bytes(message), usize::MAX - n)) {
+                Some((pattern, reach)) => Miss::no_pattern(pattern, message, &reach),
+                None => Miss::NoStamp,
+            };
+        }
+        if let Some(ignore) = self.ignore.iter().position(|p| p.read(message).is_some()) {
+            return Miss::Ignored { ignore };
+        }
+        if let Some(why) = self.untrusted(record, state.headless.last) {
+            return why;
+        }
+        let stamp = stamp.and_then(|stamp| state.stamps.clone().time(stamp, context));
+        match when(stamp, record, context.now) {
+            None => Miss::NoTime,
+            Some(_) => Miss::Counted,
+        }
+    }
+
+    /// `length`: of the message with the blanks at its ends.
+    fn matching<'a>(
+        &self,
+        message: &'a [u8],
+        length: usize,
+        cut: bool,
+    ) -> Option<(usize, Captures<'a>)> {
+        self.dispatch.candidates(message).find_map(|number| {
+            let Rule {
+                matcher,
+                max_length,
+                ..
+            } = &self.rules[number];
+            if length > *max_length || cut && !matcher.is_open_ended() {
+                return None;
+            }
+            Some((number, matcher.read(message)?))
+        })
+    }
+}
+
+/// The end of a line that was cut is wherever its writer wanted it to be.
+fn is_cut(record: &Record<'_>) -> bool {
+    record.line.len() >= MAX_LINE
+}
+
+/// A message without blanks at its ends and without rsyslog's "message repeated
+/// N times", N, and its length with the blanks: a client can write some where
+/// its program, or a syslog daemon, cuts the message.
+fn trimmed(message: &[u8]) -> (u32, &[u8], usize) {
+    let text = message.trim_ascii();
+    let blanks = message.len() - text.len();
+    let (attempts, text) = repeated(text);
+    (attempts, text, text.len() + blanks)
+}
+
+/// rsyslog's `message repeated N times: [ text]`: N and the text.
+fn repeated(message: &[u8]) -> (u32, &[u8]) {
+    let whole = || {
+        let rest = message.strip_prefix(b"message repeated ")?;
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let text = rest[digits..]
+            .strip_prefix(b" times: [")?
+            .strip_suffix(b"]")?;
+        let n = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+        (n > 0).then_some((n, text.trim_ascii()))
+    };
+    whole().unwrap_or((1, message))
+}
+
+/// Somebody's text, at most [`MAX_USER`] bytes of it.
+fn bounded(user: &[u8]) -> String {
+    let user = &user[..user.len().min(MAX_USER)];
+    if let Ok(text) = std::str::from_utf8(user) {
+        return text.to_owned();
+    }
+    let mut text = String::from_utf8_lossy(user).into_owned();
+    // A replacement character is longer than what it replaces.
+    while text.len() > MAX_USER {
+        text.pop();
+    }
+    text
+}
+
+/// What a program remembers from line to line: the last stamp's time, the
+/// connections of the last minutes, and what it has noticed. Bounded.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramState {
+    stamps: StampCache,
+    connections: Connections,
+    headless: Headless,
+    notices: Notices,
+}
+
+impl ProgramState {
+    /// What was noticed since the last call.
+    pub fn take_notices(&mut self) -> Notices {
+        let mut notices = std::mem::take(&mut self.notices);
+        if notices.headless > 0 {
+            notices.line = Some(self.headless.line.clone());
+        }
+        notices
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,448 @@
+//! The language in which the patterns of our own filters are written: fixed
+//! text with fields `<name>`, optional parts `[…]` and choices `(a|b)`; a
+//! backslash takes the next character literally. Text becomes elements here, and
+//! a pattern in which a client's text could take the place of the server's own
+//! fields is refused. How elements fit a message is `matcher`'s.
+
+use std::fmt;
+
+/// A pattern that was read: one `<addr>` outside optional parts, one free text at
+/// most, no client's text on both sides of the address.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    pub elements: Vec<Element>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    Literal(Box<[u8]>),
+    /// Longest first; the first that fits is taken.
+    Choice(Vec<Box<[u8]>>),
+    /// Taken whenever it fits; holds no free text.
+    Optional(Vec<Element>),
+    /// `before`/`behind`: a neighbouring literal byte that could also be part
+    /// of an address, such as the colon of `ADDR:PORT`.
+    Addr {
+        before: Option<u8>,
+        behind: Option<u8>,
+    },
+    Port,
+    Number,
+    Word,
+    UserWord,
+    Free(Free),
+}
+
+/// Text of any length and any bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Free {
+    User,
+    Text,
+}
+
+/// Why a text is not a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// `<name>` is not a field.
+    UnknownField(String),
+    /// A bracket is not closed, or closed without being open.
+    Unbalanced(char),
+    /// A bracket or choice inside a choice, or parts nested too deep.
+    Nested,
+    /// An optional part or a choice without text.
+    Empty,
+    /// No `<addr>`, or only in an optional part.
+    NoAddr,
+    /// More than one `<addr>`.
+    TwoAddrs,
+    /// More than one free text.
+    TwoFree,
+    /// A client's text on both sides of `<addr>`.
+    ClientTextAround {
+        /// The field before the address, such as `<user>`.
+        before: &'static str,
+        /// The field behind it.
+        behind: &'static str,
+    },
+    /// A free text inside an optional part.
+    FreeInOptional,
+    /// Part of a regular expression, which no line has as it stands.
+    Regex(String),
+    /// Longer than 1024 bytes.
+    TooLong,
+}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownField(name) => write!(
+                f,
+                "<{}> is not a field: write <addr>, <port>, <user>, <user:word>, <text>, <word> or <number>, or \\< for a literal <",
+                name.escape_debug()
+            ),
+            Self::Unbalanced(c) => write!(f, "{c:?} without its partner: write \\{c} for a literal one"),
+            Self::Nested => f.write_str("parts are nested too deep: choices hold text only, optional parts nest at most 4 deep"),
+            Self::Empty => f.write_str("an optional part or a choice is empty"),
+            Self::NoAddr => f.write_str("it needs one <addr> outside optional parts"),
+            Self::TwoAddrs => f.write_str("it has more than one <addr>"),
+            Self::TwoFree => f.write_str(
+                "it has more than one free text: only one of <user> and <text>, so that nobody's text can pose as a field",
+            ),
+            Self::ClientTextAround { before, behind } => write!(
+                f,
+                "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
+            ),
+            Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
+            Self::Regex(part) => write!(
+                f,
+                "{part} in it, and a pattern is no regular expression: {}; for a literal {part} write {}",
+                instead_of(part),
+                literal(part)
+            ),
+            Self::TooLong => f.write_str("it is longer than 1024 bytes"),
+        }
+    }
+}
+
+impl std::error::Error for TemplateError {}
+
+impl Template {
+    /// Reads a pattern as it is written.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        if text.len() > 1024 {
+            return Err(TemplateError::TooLong);
+        }
+        if let Some(part) = regex_part(text) {
+            return Err(TemplateError::Regex(part));
+        }
+        let mut chars = text.chars().peekable();
+        let elements = parse_sequence(&mut chars, 0)?;
+        let (mut addrs, mut frees) = (0, 0);
+        for element in &elements {
+            match element {
+                Element::Addr { .. } => addrs += 1,
+                Element::Free(_) => frees += 1,
+                Element::Optional(part) if holds_addr(part) => return Err(TemplateError::NoAddr),
+                _ => {}
+            }
+        }
+        match addrs {
+            0 => return Err(TemplateError::NoAddr),
+            1 => {}
+            _ => return Err(TemplateError::TwoAddrs),
+        }
+        let at = elements
+            .iter()
+            .position(|e| matches!(e, Element::Addr { .. }))
+            .expect("just counted");
+        let (left, right) = (&elements[..at], &elements[at + 1..]);
+        if let (Some(before), Some(behind)) = (client_text(left), client_text(right)) {
+            return Err(TemplateError::ClientTextAround { before, behind });
+        }
+        if frees > 1 {
+            return Err(TemplateError::TwoFree);
+        }
+        Ok(Self {
+            elements: with_neighbours(elements),
+        })
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match self {
+            Self::Literal(bytes) => write!(f, "{:?}", text(bytes)),
+            Self::Choice(texts) => {
+                let texts: Vec<_> = texts.iter().map(|t| format!("{:?}", text(t))).collect();
+                f.write_str(&texts.join(" or "))
+            }
+            Self::Optional(_) => f.write_str("an optional part"),
+            Self::Addr { .. } => f.write_str("<addr>"),
+            Self::Port => f.write_str("<port>"),
+            Self::Number => f.write_str("<number>"),
+            Self::Word => f.write_str("<word>"),
+            Self::UserWord => f.write_str("<user:word>"),
+            Self::Free(Free::User) => f.write_str("<user>"),
+            Self::Free(Free::Text) => f.write_str("<text>"),
+        }
+    }
+}
+
+/// What only whoever takes a pattern for a regular expression writes. Other
+/// characters than letters and digits may be escaped.
+fn regex_part(text: &str) -> Option<String> {
+    if text.starts_with('^') {
+        return Some("^".to_owned());
+    }
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, chars.peek()) {
+            ('\\', Some(next)) if next.is_ascii_alphanumeric() => return Some(format!("\\{next}")),
+            ('\\', _) => {
+                chars.next();
+            }
+            ('.', Some(next @ ('*' | '+')))
+            | (']' | ')' | '>', Some(next @ ('*' | '+' | '?' | '{')))
+            | ('(', Some(next @ '?')) => return Some(format!("{c}{next}")),
+            ('$', None) => return Some("$".to_owned()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What to write for a part of a regular expression.
+fn instead_of(part: &str) -> &'static str {
+    match part {
+        "^" | "$" => "leave it out, as a pattern is the whole message",
+        "\\d" => "write <number>",
+        "\\s" => "write a blank",
+        "\\S" | "\\w" => "write <word>, or <user:word> for a client's",
+        ".*" | ".+" => "write <text>, or <user> for a user's name",
+        _ => "write [optional], (one|another), <word>, <number> or <text>",
+    }
+}
+
+/// The same, to be taken as it stands.
+fn literal(part: &str) -> String {
+    match part.strip_prefix([']', ')', '>']) {
+        Some(repetition) => format!("{}\\{repetition}", &part[..1]),
+        None => format!("\\{part}"),
+    }
+}
+
+type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+/// Reads elements up to the end, or up to the `]` of an optional part.
+fn parse_sequence(chars: &mut Chars<'_>, depth: u8) -> Result<Vec<Element>, TemplateError> {
+    if depth > 4 {
+        return Err(TemplateError::Nested);
+    }
+    let mut elements = vec![];
+    let mut literal = String::new();
+    let flush = |literal: &mut String, elements: &mut Vec<Element>| {
+        if !literal.is_empty() {
+            elements.push(Element::Literal(literal.as_bytes().into()));
+            literal.clear();
+        }
+    };
+    loop {
+        let Some(c) = chars.next() else {
+            if depth > 0 {
+                return Err(TemplateError::Unbalanced('['));
+            }
+            break;
+        };
+        match c {
+            '\\' => literal.push(chars.next().ok_or(TemplateError::Unbalanced('\\'))?),
+            '[' => {
+                flush(&mut literal, &mut elements);
+                let part = parse_sequence(chars, depth + 1)?;
+                elements.push(Element::Optional(part));
+            }
+            ']' if depth > 0 => {
+                flush(&mut literal, &mut elements);
+                if elements.is_empty() {
+                    return Err(TemplateError::Empty);
+                }
+                if elements.iter().any(|e| matches!(e, Element::Free(_))) {
+                    return Err(TemplateError::FreeInOptional);
+                }
+                return Ok(elements);
+            }
+            '(' => {
+                flush(&mut literal, &mut elements);
+                elements.push(parse_choice(chars)?);
+            }
+            '<' => {
+                flush(&mut literal, &mut elements);
+                let mut name = String::new();
+                loop {
+                    match chars.next() {
+                        Some('>') => break,
+                        Some(c) => name.push(c),
+                        None => return Err(TemplateError::Unbalanced('<')),
+                    }
+                }
+                elements.push(match name.as_str() {
+                    "addr" => Element::Addr {
+                        before: None,
+                        behind: None,
+                    },
+                    "port" => Element::Port,
+                    "number" => Element::Number,
+                    "word" => Element::Word,
+                    "user:word" => Element::UserWord,
+                    "user" => Element::Free(Free::User),
+                    "text" => Element::Free(Free::Text),
+                    _ => return Err(TemplateError::UnknownField(name)),
+                });
+            }
+            ']' | ')' | '>' | '|' => return Err(TemplateError::Unbalanced(c)),
+            c => literal.push(c),
+        }
+    }
+    flush(&mut literal, &mut elements);
+    Ok(elements)
+}
+
+fn parse_choice(chars: &mut Chars<'_>) -> Result<Element, TemplateError> {
+    let mut texts = vec![String::new()];
+    loop {
+        let last = texts.last_mut().expect("there is always one");
+        match chars.next().ok_or(TemplateError::Unbalanced('('))? {
+            '\\' => last.push(chars.next().ok_or(TemplateError::Unbalanced('\\'))?),
+            '|' => texts.push(String::new()),
+            ')' => break,
+            '(' | '[' | '<' => return Err(TemplateError::Nested),
+            c => last.push(c),
+        }
+    }
+    if texts.iter().any(String::is_empty) {
+        return Err(TemplateError::Empty);
+    }
+    texts.sort_by_key(|t| std::cmp::Reverse(t.len()));
+    Ok(Element::Choice(
+        texts.into_iter().map(|t| t.into_bytes().into()).collect(),
+    ))
+}
+
+fn holds_addr(part: &[Element]) -> bool {
+    part.iter().any(|e| match e {
+        Element::Addr { .. } => true,
+        Element::Optional(part) => holds_addr(part),
+        _ => false,
+    })
+}
+
+/// The first field that holds what a client chose. `<word>` does not: it is for
+/// words that the program itself chooses, such as a date.
+fn client_text(elements: &[Element]) -> Option<&'static str> {
+    elements.iter().find_map(|element| match element {
+        Element::Free(Free::User) => Some("<user>"),
+        Element::Free(Free::Text) => Some("<text>"),
+        Element::UserWord => Some("<user:word>"),
+        Element::Optional(part) => client_text(part),
+        _ => None,
+    })
+}
+
+/// Tells each `<addr>` which neighbouring literal byte ends it, where that
+/// byte could be part of an address.
+fn with_neighbours(mut elements: Vec<Element>) -> Vec<Element> {
+    for i in 0..elements.len() {
+        let left = match i.checked_sub(1).map(|i| &elements[i]) {
+            Some(Element::Literal(text)) => text.last().copied().filter(|b| in_address(*b)),
+            _ => None,
+        };
+        let right = match elements.get(i + 1) {
+            Some(Element::Literal(text)) => text.first().copied().filter(|b| in_address(*b)),
+            _ => None,
+        };
+        if let Element::Addr { before, behind } = &mut elements[i] {
+            (*before, *behind) = (left, right);
+        }
+    }
+    elements
+}
+
+/// Can this byte be part of an address or its zone?
+pub(super) fn in_address(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b':' | b'.' | b'%' | b'_' | b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever the address is read from, a client's text would lie between
+    /// that end and the address: it could name one of its own there.
+    #[test]
+    fn no_pattern_has_client_text_on_both_sides_of_the_address() {
+        for (pattern, before, behind) in [
+            ("<user> <addr> <text>", "<user>", "<text>"),
+            ("<text> from <addr> as <user:word>", "<text>", "<user:word>"),
+            (
+                "User <user:word> from <addr> not allowed because <text>",
+                "<user:word>",
+                "<text>",
+            ),
+            (
+                "User <user:word> from <addr>[ as <user:word>] refused",
+                "<user:word>",
+                "<user:word>",
+            ),
+            (
+                "[x[ <user:word>]: ]<addr>[ <number>]: <text>",
+                "<user:word>",
+                "<text>",
+            ),
+        ] {
+            let error = Template::parse(pattern).expect_err(pattern);
+            assert_eq!(
+                error,
+                TemplateError::ClientTextAround { before, behind },
+                "{pattern}"
+            );
+            let said = error.to_string();
+            assert!(said.contains(before) && said.contains(behind), "{said}");
+        }
+        for pattern in [
+            "<user:word> <text> <addr>",
+            "<word> <addr> <number> <user>",
+            "<user> from <addr> port <port>[ via <word>]",
+        ] {
+            Template::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        for (pattern, error) in [
+            ("", TemplateError::NoAddr),
+            ("x[ <addr>]", TemplateError::NoAddr),
+            ("<addr> <addr>", TemplateError::TwoAddrs),
+            ("<user> <text> <addr>", TemplateError::TwoFree),
+            ("[a<text>]<addr>", TemplateError::FreeInOptional),
+            ("<host>", TemplateError::UnknownField("host".into())),
+            ("[<addr>", TemplateError::Unbalanced('[')),
+            ("<addr>]", TemplateError::Unbalanced(']')),
+            ("<addr", TemplateError::Unbalanced('<')),
+            ("(a|b<addr>)", TemplateError::Nested),
+            ("(a||b) <addr>", TemplateError::Empty),
+            ("[]<addr>", TemplateError::Empty),
+            ("[[[[[[a]]]]]]<addr>", TemplateError::Nested),
+            ("<addr>\\", TemplateError::Unbalanced('\\')),
+            ("^no <addr>", TemplateError::Regex("^".into())),
+            ("no <addr>$", TemplateError::Regex("$".into())),
+            ("no .* from <addr>", TemplateError::Regex(".*".into())),
+            ("no .+ from <addr>", TemplateError::Regex(".+".into())),
+            ("no \\S+ from <addr>", TemplateError::Regex("\\S".into())),
+            ("no (\\d|x) from <addr>", TemplateError::Regex("\\d".into())),
+            ("no [0-9]+ from <addr>", TemplateError::Regex("]+".into())),
+            ("no (a|b)* from <addr>", TemplateError::Regex(")*".into())),
+            ("(?:no|none) from <addr>", TemplateError::Regex("(?".into())),
+            ("no <word>? from <addr>", TemplateError::Regex(">?".into())),
+        ] {
+            assert_eq!(
+                Template::parse(pattern).expect_err(pattern),
+                error,
+                "{pattern}"
+            );
+        }
+        for (pattern, said) in [
+            ("^no <addr>", "leave it out"),
+            (
+                "no \\d <addr>",
+                "write <number>; for a literal \\d write \\\\d",
+            ),
+            ("no .* <addr>", "write <text>, or <user> for a user's name"),
+            ("no [0-9]+ <addr>", "for a literal ]+ write ]\\+"),
+        ] {
+            let error = Template::parse(pattern).expect_err(pattern).to_string();
+            assert!(error.contains(said), "{pattern}: {error}");
+        }
+    }
+}
