@@ -51,9 +51,18 @@ pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     })
 }
 
-/// The last stamp's time: a busy log repeats the second.
+/// The last stamps' times: a busy log repeats the second. One of each form, since
+/// logs of two forms may be read by turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StampCache {
+    bsd: Known,
+    iso: Known,
+}
+
+/// A stamp and its time.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// The stamp without its fraction of a second.
     bytes: Vec<u8>,
     seconds: Option<Timestamp>,
     /// The hour of the `now` that the year was guessed with.
@@ -63,8 +72,9 @@ pub(crate) struct StampCache {
 impl StampCache {
     /// The time that a stamp names; `None` when its values are not a time.
     pub fn time(&mut self, stamp: Stamp<'_>, context: &Context<'_>) -> Option<Timestamp> {
-        let (bytes, tail) = match stamp {
-            Stamp::Bsd(bytes, tail) | Stamp::Iso(bytes, tail) => (bytes, tail),
+        let (known, bytes, tail) = match stamp {
+            Stamp::Bsd(bytes, tail) => (&mut self.bsd, bytes, tail),
+            Stamp::Iso(bytes, tail) => (&mut self.iso, bytes, tail),
         };
         let digits = match tail.first() {
             Some(b'.' | b',') => 1 + tail[1..].iter().take_while(|b| b.is_ascii_digit()).count(),
@@ -72,22 +82,22 @@ impl StampCache {
         };
         let (fraction, zone) = tail.split_at(digits);
         let hour = context.now.as_second() / 3600;
-        let known = self.bytes.len() == bytes.len() + zone.len()
-            && self.bytes.starts_with(bytes)
-            && self.bytes.ends_with(zone)
-            && self.hour == hour;
-        if !known {
-            self.seconds = match stamp {
+        let is_known = known.bytes.len() == bytes.len() + zone.len()
+            && known.bytes.starts_with(bytes)
+            && known.bytes.ends_with(zone)
+            && known.hour == hour;
+        if !is_known {
+            known.seconds = match stamp {
                 Stamp::Bsd(bytes, _) if zone.is_empty() => bsd(bytes, context),
                 Stamp::Bsd(..) => None,
                 Stamp::Iso(bytes, _) => iso(bytes, zone, context),
             };
-            self.bytes.clear();
-            self.bytes.extend_from_slice(bytes);
-            self.bytes.extend_from_slice(zone);
-            self.hour = hour;
+            known.bytes.clear();
+            known.bytes.extend_from_slice(bytes);
+            known.bytes.extend_from_slice(zone);
+            known.hour = hour;
         }
-        let seconds = self.seconds?;
+        let seconds = known.seconds?;
         if fraction.is_empty() {
             return Some(seconds);
         }
@@ -312,6 +322,10 @@ mod tests {
             ("2026-11-21T04:33:07.1+00:00 h", "2026-11-21T04:33:07.1Z"),
             ("2026-11-21T04:33:07.2+00:00 h", "2026-11-21T04:33:07.2Z"),
             ("2026-11-21T04:33:07.2+01:00 h", "2026-11-21T03:33:07.2Z"),
+            ("2026-11-21T04:33:08+01:00 h", "2026-11-21T03:33:08Z"),
+            ("Nov 21 04:33:07 h", "2026-11-21T04:33:07Z"),
+            ("Nov 21 04:33:07.5 h", "2026-11-21T04:33:07.5Z"),
+            ("Nov 21 04:33:08 h", "2026-11-21T04:33:08Z"),
             ("2026-11-21T04:33:08+01:00 h", "2026-11-21T03:33:08Z"),
         ] {
             let (stamp, _) = split(line.as_bytes()).unwrap();
