@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_lab::mmdb::{self, Mmdb};
+use weir_testkit::mmdb::{self, Mmdb};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 const DEADLINE: Duration = Duration::from_secs(20);

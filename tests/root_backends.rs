@@ -21,8 +21,8 @@ use weir_core::{
     geo::{Atlas, Continent, Country, Place, Survey},
     verdict::{Asked, decide},
 };
-use weir_lab::{
-    Side, VethOpts,
+use weir_netlab::{Side, VethOpts};
+use weir_testkit::{
     mmdb::{Mmdb, country},
     packet::Packet,
     traffic::{

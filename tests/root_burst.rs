@@ -19,7 +19,7 @@ use std::{
 use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
 use weir_bpf::{Generation, JiffyClock, Key};
 use weir_core::Prefix;
-use weir_lab::traffic::TcpServer;
+use weir_testkit::traffic::TcpServer;
 
 const PORT: u16 = 9999;
 const MANY: u32 = 100_000;

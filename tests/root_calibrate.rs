@@ -19,7 +19,7 @@ use weir_bpf::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
 };
-use weir_lab::{Child, wait_for};
+use weir_netlab::{Child, wait_for};
 
 const AUTO: &str = "interfaces = [\"eth0\"]\n";
 

@@ -23,7 +23,7 @@ use weir_bpf::{
     table::NEVER,
 };
 use weir_core::{Prefix, Reason};
-use weir_lab::traffic::{UdpServer, udp_send};
+use weir_testkit::traffic::{UdpServer, udp_send};
 
 const PORT: u16 = 8080;
 
@@ -114,7 +114,8 @@ fn fate(site: &Site, servers: &[UdpServer; 2], others: &[&Other], who: [&str; 2]
     for family in [0, 1] {
         let to = SocketAddr::new(addr(HOST[family]), PORT);
         let from = Some(addr(CUSTOMER[family]));
-        weir_lab::traffic::udp_request(&site.internet, from, to, b"last", common::SOON).unwrap();
+        weir_testkit::traffic::udp_request(&site.internet, from, to, b"last", common::SOON)
+            .unwrap();
     }
     let sentinels = 2;
     Fate {

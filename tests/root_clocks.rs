@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, skipped, soon};
-use weir_lab::View;
+use weir_netlab::FakeHost;
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n";
 /// What the backends `nft` and `ipset` are driven by.
@@ -62,10 +62,10 @@ fn power_off(weir: &mut Weir) {
 }
 
 /// A boot that is not this one.
-fn other_boot(weir: &Weir, name: u8) -> View {
+fn other_boot(weir: &Weir, name: u8) -> FakeHost {
     let file = weir.path(&format!("boot_id-{name}"));
     fs::write(&file, format!("{name:08x}-0000-4000-8000-000000000000\n")).unwrap();
-    View::default().instead_of(BOOT_ID, file)
+    FakeHost::default().instead_of(BOOT_ID, file)
 }
 
 const HALF_HOUR: Duration = Duration::from_secs(1800);
@@ -83,7 +83,7 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
     weir.ask(&["ban", CUSTOMER[0]]).done();
     banned_for(&site, &weir, OTHER, 600);
     weir.stop();
-    weir.view = View::default().suspended_for(HALF_HOUR);
+    weir.fake_host = FakeHost::default().suspended_for(HALF_HOUR);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 1800);
     free(&site, &weir, OTHER);
@@ -97,7 +97,7 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
     banned_for(&site, &weir, OTHER, 600);
     // From the database alone, on the same boot: the boot clock decides.
     power_off(&mut weir);
-    weir.view = View::default().suspended_for(HALF_HOUR * 3 / 2);
+    weir.fake_host = FakeHost::default().suspended_for(HALF_HOUR * 3 / 2);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 900);
     free(&site, &weir, OTHER);
@@ -238,7 +238,7 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     let mut weir = Weir::new(&site.host, CONFIG);
     // The first boot has been up for a day longer than the second: by its
     // clock every ban of it would be far from over.
-    weir.view = other_boot(&weir, 1).suspended_for(Duration::from_secs(86_400));
+    weir.fake_host = other_boot(&weir, 1).suspended_for(Duration::from_secs(86_400));
     weir.run();
     let _server = site.server();
     ban(&weir, ATTACKER, "1h");
@@ -256,7 +256,7 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
         (Instant::now() > over).then_some(())
     });
 
-    weir.view = other_boot(&weir, 2);
+    weir.fake_host = other_boot(&weir, 2);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 3600);
     free(&site, &weir, OTHER);
@@ -266,12 +266,12 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     assert_eq!(why["bans"][0]["reason"], "manual ban", "{why}");
     // Written again under this boot's clock: it is this one that counts now.
     power_off(&mut weir);
-    weir.view = other_boot(&weir, 2).suspended_for(HALF_HOUR);
+    weir.fake_host = other_boot(&weir, 2).suspended_for(HALF_HOUR);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 1800);
     // And another boot whose clock is ahead: by it all would be over.
     power_off(&mut weir);
-    weir.view = other_boot(&weir, 3).suspended_for(Duration::from_secs(86_400));
+    weir.fake_host = other_boot(&weir, 3).suspended_for(Duration::from_secs(86_400));
     weir.run();
     banned_for(&site, &weir, ATTACKER, 3600);
     assert_eq!(weir.banned().len(), 3);
@@ -312,7 +312,7 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     let site = Site::new();
     let mut weir = Weir::new(&site.host, CONFIG);
     // The clock is two hours ahead.
-    weir.view = other_boot(&weir, 1);
+    weir.fake_host = other_boot(&weir, 1);
     wall_clock(&mut weir, "+7200");
     weir.run();
     assert!(
@@ -342,14 +342,14 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     ban(&weir, OTHER, "2h");
     power_off(&mut weir);
     weir.env.clear();
-    weir.view = other_boot(&weir, 2);
+    weir.fake_host = other_boot(&weir, 2);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 3600);
     banned_for(&site, &weir, OTHER, 7200);
 
     // A boot without a battery for its clock: back by years.
     power_off(&mut weir);
-    weir.view = other_boot(&weir, 3);
+    weir.fake_host = other_boot(&weir, 3);
     wall_clock(&mut weir, "-20y");
     weir.run();
     banned_for(&site, &weir, ATTACKER, 3600);
@@ -360,7 +360,7 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     weir.env.clear();
     weir.run();
     power_off(&mut weir);
-    weir.view = other_boot(&weir, 4);
+    weir.fake_host = other_boot(&weir, 4);
     weir.run();
     banned_for(&site, &weir, ATTACKER, 3600);
     banned_for(&site, &weir, OTHER, 7200);

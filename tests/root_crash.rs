@@ -19,8 +19,8 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use common::{CUSTOMER, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
-use weir_lab::{
-    Side, VethOpts,
+use weir_netlab::{Side, VethOpts};
+use weir_testkit::{
     fuse::FuseLog,
     traffic::{UdpServer, udp_request},
 };
@@ -267,7 +267,7 @@ fn root_tables_of_another_layout_are_replaced_under_attack() {
 
 #[cfg(feature = "fault-points")]
 mod fault {
-    use weir_lab::traffic::retry_interrupted;
+    use weir_testkit::traffic::retry_interrupted;
 
     use super::*;
 
@@ -588,7 +588,7 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
     if skipped(&[]) {
         return;
     }
-    if let Some(why) = weir_lab::fuse::missing() {
+    if let Some(why) = weir_testkit::fuse::missing() {
         println!("skipped: {why}");
         return;
     }
@@ -697,7 +697,7 @@ fn root_a_log_that_answers_slowly_holds_no_stop_up() {
     if skipped(&[]) {
         return;
     }
-    if let Some(why) = weir_lab::fuse::missing() {
+    if let Some(why) = weir_testkit::fuse::missing() {
         println!("skipped: {why}");
         return;
     }

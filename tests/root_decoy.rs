@@ -14,8 +14,8 @@ use std::{
 
 use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
 use weir_bpf::link::Link;
-use weir_lab::{
-    Side,
+use weir_netlab::Side;
+use weir_testkit::{
     packet::Packet,
     traffic::{self, TcpServer},
 };

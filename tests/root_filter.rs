@@ -7,7 +7,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{ATTACKER, CUSTOMER, PORT, SOON, Site, Weir, addr, at, skipped, soon};
-use weir_lab::traffic::{self, TcpServer, UdpServer};
+use weir_testkit::traffic::{self, TcpServer, UdpServer};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\nbackend = \"cls_bpf\"\n";
 

@@ -15,8 +15,8 @@ use std::{
 use common::{
     ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
 };
-use weir_lab::{
-    Side,
+use weir_netlab::Side;
+use weir_testkit::{
     mmdb::{Mmdb, country},
     packet::{Packet, flag},
     traffic::{TcpServer, UdpServer, ping, send_frames, tcp_connect, udp_request, udp_send},

@@ -19,7 +19,7 @@ use std::{
 
 use common::{ATTACKER, Answer, Site, WEIR, at, skipped, soon};
 use tempfile::TempDir;
-use weir_lab::Child;
+use weir_netlab::Child;
 
 /// Makes the private places, says so, and holds them until its input closes.
 const PLACES: &str = r#"

@@ -14,8 +14,8 @@ use weir_bpf::{
     generator::Generator,
     link::{Hook, Link, xdp_program_on},
 };
-use weir_lab::{
-    Side, Veth, VethOpts,
+use weir_netlab::{Side, Veth, VethOpts};
+use weir_testkit::{
     packet::Packet,
     traffic::{UdpServer, send_frames, udp_request, udp_send},
 };

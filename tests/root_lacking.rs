@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped};
 use weir_bpf::{decoy, generation, probe};
-use weir_lab::traffic::TcpServer;
+use weir_testkit::traffic::TcpServer;
 
 const PORT: u16 = 8080;
 

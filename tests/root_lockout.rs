@@ -12,8 +12,8 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
-use weir_lab::{
-    View,
+use weir_netlab::FakeHost;
+use weir_testkit::{
     sshd::{self, CUSTOMER as ACCOUNT, Outcome, PROGRAMS, SshHost, SshOpts},
     traffic::TcpServer,
 };
@@ -81,7 +81,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
     let site = Site::new();
     let mut weir = Weir::new(&site.host, CONFIG);
     let ssh = SshHost::start(&site.host, &SshOpts::new(weir.path("sshd.log"))).unwrap();
-    weir.view = View::default().instead_of("/run", ssh.run());
+    weir.fake_host = FakeHost::default().instead_of("/run", ssh.run());
     weir.run();
     let at = |family: usize| SocketAddr::new(addr(HOST[family]), ssh.port());
     let mut ignored = 0;
@@ -151,7 +151,7 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
     let site = Site::new();
     let mut weir = Weir::new(&site.host, CONFIG);
     fs::create_dir(weir.path("run")).unwrap();
-    weir.view = View::default().instead_of("/run", weir.path("run"));
+    weir.fake_host = FakeHost::default().instead_of("/run", weir.path("run"));
     let log_in = |weir: &Weir, kind: i16, who: [&str; 2]| {
         let entries = who.map(|who| entry(kind, "root", who)).concat();
         // A reader sees the old file or the new one.
@@ -216,7 +216,7 @@ fn root_nobody_bans_a_resolver() {
     )
     .unwrap();
     fs::create_dir(weir.path("run")).unwrap();
-    weir.view = View::default()
+    weir.fake_host = FakeHost::default()
         .instead_of("/etc/resolv.conf", &resolv)
         .instead_of("/run", weir.path("run"));
     weir.run();
@@ -282,7 +282,7 @@ fn root_who_may_become_root_is_not_locked_out() {
         let text = format!("UID={uid}\nREMOTE=1\nREMOTE_HOST={from}\n");
         fs::write(weir.path("run/systemd/sessions").join(session), text).unwrap();
     }
-    weir.view = View::default()
+    weir.fake_host = FakeHost::default()
         .instead_of("/run", weir.path("run"))
         .instead_of("/etc/passwd", passwd)
         .instead_of("/etc/group", group);

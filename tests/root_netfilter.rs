@@ -8,8 +8,8 @@ mod common;
 use std::{fs, net::SocketAddr};
 
 use common::{ATTACKER, CUSTOMER, PORT, SILENCE, Site, Weir, addr, at, skipped, soon};
-use weir_lab::{
-    VethOpts,
+use weir_netlab::VethOpts;
+use weir_testkit::{
     packet::Packet,
     traffic::{self, TcpServer, UdpServer},
 };

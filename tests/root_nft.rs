@@ -15,8 +15,8 @@ use common::{
     ATTACKER, CUSTOMER, HOST, OTHER, Site, Traffic, Weir, addr, all_arrived, skipped, soon,
     stack_counted,
 };
-use weir_lab::{
-    Side,
+use weir_netlab::Side;
+use weir_testkit::{
     mmdb::{Mmdb, country},
     packet::Packet,
     traffic::{TcpServer, UdpServer, send_frames, udp_send},

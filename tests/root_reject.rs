@@ -13,10 +13,8 @@ use std::{
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, soon};
 use weir_bpf::link::Link;
-use weir_lab::{
-    ErrorKind as Kind,
-    traffic::{self, TcpServer},
-};
+use weir_netlab::ErrorKind as Kind;
+use weir_testkit::traffic::{self, TcpServer};
 
 const BACKENDS: [&str; 5] = ["tcx", "xdp", "xdp-generic", "cls_bpf", "nft"];
 /// One of weir's own programs and the one that is nftables' doing.

@@ -17,7 +17,8 @@ use std::{
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon};
 use tempfile::TempDir;
-use weir_lab::{Child, traffic};
+use weir_netlab::Child;
+use weir_testkit::traffic;
 
 /// The shared library: cargo puts that of a dev-dependency beside the test.
 fn shim() -> PathBuf {

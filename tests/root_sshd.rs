@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
-use weir_lab::{
+use weir_testkit::{
     sshd::{self, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic::TcpServer,
 };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{CUSTOMER, GATEWAY, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
-use weir_lab::traffic::{TcpServer, ping};
+use weir_testkit::traffic::{TcpServer, ping};
 
 const PORT: u16 = 8080;
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n\

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use weir_bpf::{Generation, Key, pins};
 use weir_core::Prefix;
-use weir_lab::{Net, VethOpts};
+use weir_netlab::{Net, VethOpts};
 use weir_ring::Writer;
 
 use crate::report::{Report, percentile};
@@ -100,7 +100,7 @@ fn with_daemon(
         .stderr(Stdio::null());
     let daemon = host.spawn(command)?;
     let root = Path::new(pins::DEFAULT_ROOT).join(pins::escape(&instance));
-    let table = weir_lab::wait_for("the daemon's table", Duration::from_secs(20), || {
+    let table = weir_netlab::wait_for("the daemon's table", Duration::from_secs(20), || {
         let ready = dir.join("weir.sock").exists();
         Ok(ready
             .then(|| Generation::adopt(&root.join("current")).ok())

@@ -16,7 +16,7 @@ use weir_bpf::{
     table::NEVER,
 };
 use weir_core::{Action, Prefix, PrefixSet, Reason, Scope};
-use weir_lab::{Net, Side, Veth, VethOpts};
+use weir_netlab::{Net, Side, Veth, VethOpts};
 
 use crate::{border::Border, report::Report};
 
@@ -501,7 +501,7 @@ fn test_run(
             ..*flood
         }
         .source(0);
-        let packet = weir_lab::packet::Packet::eth()
+        let packet = weir_testkit::packet::Packet::eth()
             .ip(source, flood.dest)
             .udp(1024, PORT)
             .pad()

@@ -82,7 +82,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Measures if there is what namespaces and programs in the kernel need.
 fn with_root(measure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    if let Some(why) = weir_lab::missing(&[]) {
+    if let Some(why) = weir_netlab::missing(&[]) {
         anyhow::bail!("cannot measure here: {why}");
     }
     measure()

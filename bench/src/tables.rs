@@ -22,7 +22,7 @@ use weir_enforce::{
     switch::{self, Place},
 };
 
-use weir_lab::Net;
+use weir_netlab::Net;
 
 use crate::report::Report;
 

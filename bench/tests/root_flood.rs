@@ -13,7 +13,7 @@ use serde_json::Value;
 const SOON: Duration = Duration::from_secs(30);
 
 fn skipped() -> bool {
-    let why = weir_lab::missing(&[]);
+    let why = weir_netlab::missing(&[]);
     if let Some(why) = &why {
         println!("skipped: {why}");
     }
@@ -183,13 +183,13 @@ fn root_flood_interrupted_leaves_nothing() {
         .unwrap();
     let pid = child.id();
     // The pins are the last that a run makes.
-    weir_lab::wait_for("the daemon's pins", SOON, || {
+    weir_netlab::wait_for("the daemon's pins", SOON, || {
         Ok((left_by(pid).len() == 4).then_some(()))
     })
     .unwrap();
     let bench = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(bench, rustix::process::Signal::INT).unwrap();
-    weir_lab::wait_for("the end", SOON, || Ok(child.try_wait().unwrap()))
+    weir_netlab::wait_for("the end", SOON, || Ok(child.try_wait().unwrap()))
         .map(|status| assert_ne!(status.code(), Some(0)))
         .unwrap();
     assert_eq!(left_by(pid), [] as [PathBuf; 0]);

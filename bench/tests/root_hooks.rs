@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde_json::Value;
-use weir_lab::{Namespace, Net, Side, Veth, VethOpts, View};
+use weir_netlab::{FakeHost, Namespace, Net, Side, Veth, VethOpts};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_weir-bench");
 /// Rows whose hooks lose nothing; what they need beside a kernel.
@@ -100,12 +100,12 @@ fn points<'a>(run: &'a Value, hook: &str) -> Vec<&'a Value> {
 
 #[test]
 fn root_every_hook_drops_all_of_the_same_packets() {
-    if let Some(why) = weir_lab::missing(&[]) {
+    if let Some(why) = weir_netlab::missing(&[]) {
         return eprintln!("skipped: {why}");
     }
     let rows: Vec<&str> = ROWS
         .iter()
-        .filter(|(_, program)| weir_lab::missing(program.as_slice()).is_none())
+        .filter(|(_, program)| weir_netlab::missing(program.as_slice()).is_none())
         .map(|(name, _)| *name)
         .collect();
     let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn root_every_hook_drops_all_of_the_same_packets() {
 
 #[test]
 fn root_a_hook_that_is_not_there_is_named_and_the_others_go_on() {
-    if let Some(why) = weir_lab::missing(&["nft"]) {
+    if let Some(why) = weir_netlab::missing(&["nft"]) {
         return eprintln!("skipped: {why}");
     }
     let net = Net::new().unwrap();
@@ -214,7 +214,7 @@ fn root_a_hook_that_is_not_there_is_named_and_the_others_go_on() {
         .into_iter()
         .find(|file| Path::new(file).exists())
         .unwrap();
-    let view = View::default().instead_of(nft, "/bin/false");
+    let host = FakeHost::default().instead_of(nft, "/bin/false");
     let mut command = hooks(
         "0.03",
         &[
@@ -229,7 +229,7 @@ fn root_a_hook_that_is_not_there_is_named_and_the_others_go_on() {
     );
     let out = std::fs::File::create(dir.path().join("out")).unwrap();
     command.stdout(out).stderr(Stdio::null());
-    let mut child = namespace.spawn_with_view(command, &view).unwrap();
+    let mut child = namespace.spawn_on(command, &host).unwrap();
     let status = child.wait(Duration::from_secs(60)).unwrap();
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
     let run: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
@@ -280,7 +280,7 @@ fn wire(net: &Net) -> Veth {
 
 #[test]
 fn root_a_load_from_elsewhere_is_measured_and_the_interface_left_as_it_was() {
-    if let Some(why) = weir_lab::missing(&["nft", "iptables", "tc"]) {
+    if let Some(why) = weir_netlab::missing(&["nft", "iptables", "tc"]) {
         return eprintln!("skipped: {why}");
     }
     let net = Net::new().unwrap();
@@ -355,7 +355,7 @@ fn root_a_load_from_elsewhere_is_measured_and_the_interface_left_as_it_was() {
 
 #[test]
 fn root_an_interrupted_run_leaves_nothing() {
-    if let Some(why) = weir_lab::missing(&["nft"]) {
+    if let Some(why) = weir_netlab::missing(&["nft"]) {
         return eprintln!("skipped: {why}");
     }
     let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::Value;
-use weir_lab::mmdb::{Mmdb, country};
+use weir_testkit::mmdb::{Mmdb, country};
 
 /// The client's country, the background's, and one that is denied.
 const WORLD: [(&str, &str, &str); 4] = [
@@ -84,13 +84,13 @@ fn number(of: &Value, key: &str) -> u64 {
 
 #[test]
 fn root_newflow_gives_all_paths_the_same_work_and_loses_no_packet() {
-    if let Some(why) = weir_lab::missing(&[]) {
+    if let Some(why) = weir_netlab::missing(&[]) {
         println!("skipped: {why}");
         return;
     }
     let mut paths = Vec::new();
     for (path, program) in PATHS {
-        match program.and_then(|program| weir_lab::missing(&[program])) {
+        match program.and_then(|program| weir_netlab::missing(&[program])) {
             None => paths.push(path),
             Some(why) => println!("skipped: {path}: {why}"),
         }

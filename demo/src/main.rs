@@ -88,7 +88,7 @@ fn shield() -> anyhow::Result<()> {
 
 /// Can it run here at all?
 fn probe(weir: &Path) -> anyhow::Result<()> {
-    if let Some(why) = weir_lab::missing(&weir_lab::sshd::PROGRAMS) {
+    if let Some(why) = weir_netlab::missing(&weir_testkit::sshd::PROGRAMS) {
         anyhow::bail!("the demo cannot run here: {why}");
     }
     std::fs::metadata(weir).with_context(|| format!("no program {}", weir.display()))?;
@@ -185,7 +185,7 @@ fn play(instance: &OsStr, weir: &Path) -> ExitCode {
 /// and wires in them, then programs, tables and pins.
 fn tidy(instance: &OsStr, weir: &OsStr) -> anyhow::Result<ExitCode> {
     // The first network of a process removes those of processes that are gone.
-    drop(weir_lab::Net::new()?);
+    drop(weir_netlab::Net::new()?);
     // A killed daemon leaves its namespace some milliseconds before it lets go
     // of the instance's lock.
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -15,10 +15,10 @@ use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_lab::{
-    Child, Namespace, Net, Side, VethOpts,
+use weir_netlab::{Child, Namespace, Net, Side, VethOpts, wait_for};
+use weir_testkit::{
     sshd::{self, Outcome, SshHost, SshOpts, Stamp},
-    traffic, wait_for,
+    traffic,
 };
 
 /// For what must happen.

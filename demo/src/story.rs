@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
-use weir_lab::sshd::Outcome;
+use weir_testkit::sshd::Outcome;
 
 use crate::{
     MAX_RETRY,

@@ -34,7 +34,7 @@ fn weir() -> PathBuf {
 }
 
 fn skipped() -> bool {
-    let why = weir_lab::missing(&weir_lab::sshd::PROGRAMS);
+    let why = weir_netlab::missing(&weir_testkit::sshd::PROGRAMS);
     if let Some(why) = &why {
         println!("skipped: {why}");
     }

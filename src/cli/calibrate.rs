@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
-    if let Some(missing) = weir_lab::missing(&[]) {
+    if let Some(missing) = weir_netlab::missing(&[]) {
         anyhow::bail!("cannot calibrate: {missing}");
     }
     // A configuration with a mistake is no reason not to measure.

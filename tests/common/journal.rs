@@ -13,7 +13,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use weir_lab::View;
+use weir_netlab::FakeHost;
 
 use crate::common::{Weir, addr, skipped};
 
@@ -30,7 +30,7 @@ impl Journal {
         let dir = run.join("log/journal").join(machine.trim());
         fs::create_dir_all(&dir).unwrap();
         fs::create_dir(weir.path("no-journal")).unwrap();
-        weir.view = View::default()
+        weir.fake_host = FakeHost::default()
             .instead_of("/run", &run)
             .instead_of("/var/log", weir.path("no-journal"));
         Self(dir)

@@ -9,7 +9,7 @@ mod weir;
 
 use std::{net::IpAddr, time::Duration};
 
-use weir_lab::wait_for;
+use weir_netlab::wait_for;
 
 pub use site::{PORT, Site, at};
 pub use stream::{Stop, Stream, Traffic, all_arrived, send_gently, stack_counted};
@@ -33,7 +33,7 @@ pub const CUSTOMER: [&str; 2] = ["203.0.113.5", "2001:db8:c::5"];
 
 /// Prints why a test cannot run here.
 pub fn skipped(programs: &[&str]) -> bool {
-    let why = weir_lab::missing(programs);
+    let why = weir_netlab::missing(programs);
     if let Some(why) = &why {
         println!("skipped: {why}");
     }

@@ -6,10 +6,8 @@ use weir_bpf::{
     generator::Generator,
     link::{Hook, Link},
 };
-use weir_lab::{
-    Namespace, Net, Side, Veth, VethOpts,
-    traffic::{self, TcpServer},
-};
+use weir_netlab::{Namespace, Net, Side, Veth, VethOpts};
+use weir_testkit::traffic::{self, TcpServer};
 
 use super::{GATEWAY, HOST, SILENCE, SOON, addr, soon};
 

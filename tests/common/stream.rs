@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_lab::traffic::udp_send;
+use weir_testkit::traffic::udp_send;
 
 use super::{ATTACKER, CUSTOMER, HOST, OTHER, Site, addr};
 

@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_lab::{Child, Namespace, View, wait_for};
+use weir_netlab::{Child, FakeHost, Namespace, wait_for};
 
 use super::SOON;
 
@@ -119,7 +119,7 @@ pub struct Weir {
     pub dir: TempDir,
     pub instance: String,
     /// What the daemon sees of the machine from its next start on.
-    pub view: View,
+    pub fake_host: FakeHost,
     /// Added to the daemon's environment from its next start on.
     pub env: Vec<(&'static str, String)>,
     daemon: Option<Child>,
@@ -137,7 +137,7 @@ impl Weir {
                 .tempdir()
                 .unwrap(),
             instance: format!("test-{}-{number}", std::process::id()),
-            view: View::default(),
+            fake_host: FakeHost::default(),
             env: Vec::new(),
             daemon: None,
         };
@@ -218,7 +218,7 @@ impl Weir {
             command.env("WEIR_FAULT", point);
         }
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
-        let daemon = self.host.spawn_with_view(command, &self.view);
+        let daemon = self.host.spawn_on(command, &self.fake_host);
         self.daemon = Some(daemon.unwrap());
     }
 

@@ -22,7 +22,7 @@ const TABLE: [&str; 3] = ["table", "inet", "f2b-table"];
 
 /// The program that is missing here, if any.
 pub fn missing() -> Option<String> {
-    weir_lab::missing(&PROGRAMS)
+    weir_netlab::missing(&PROGRAMS)
 }
 
 /// A running Fail2ban.

@@ -15,7 +15,7 @@ use weir_bpf::{
     device::set_gro,
     link::{Hook, Link},
 };
-use weir_lab::{Child, Namespace, Net, Side, Veth, VethOpts};
+use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
 
 use super::{CAUGHT, scenario::Rate};
 

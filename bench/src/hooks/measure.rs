@@ -13,7 +13,7 @@ use weir_bpf::{
     generator::{Flood, Generator, Payload},
     link::{Hook as KernelHook, Link},
 };
-use weir_lab::{Namespace, Net, Side, VethOpts};
+use weir_netlab::{Namespace, Net, Side, VethOpts};
 
 use super::{
     cpu,

@@ -217,7 +217,7 @@ struct Earlier {
 pub fn run(args: &HooksArgs) -> anyhow::Result<()> {
     let mut report = Report::new();
     let run = if args.join.is_empty() {
-        if let Some(why) = weir_lab::missing(&[]) {
+        if let Some(why) = weir_netlab::missing(&[]) {
             bail!("cannot measure here: {why}");
         }
         ensure!(args.sources.is_power_of_two(), "--sources: a power of two");

@@ -84,7 +84,7 @@ impl Rules {
 
 /// The paper's; where distributions have but the other one, the host's.
 fn iptables_for(task: &Task) -> &'static str {
-    let has = |name: &str| weir_lab::missing(&[name]).is_none();
+    let has = |name: &str| weir_netlab::missing(&[name]).is_none();
     match (task.ipv4(), has("iptables-legacy")) {
         (true, true) => "iptables-legacy",
         (false, true) => "ip6tables-legacy",

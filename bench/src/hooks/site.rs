@@ -6,7 +6,7 @@ use std::{io::Write, net::IpAddr, process::Stdio, sync::Arc};
 
 use anyhow::{Context, bail};
 use weir_bpf::{device::set_gro, generator::Flood};
-use weir_lab::{Namespace, Net, Side, VethOpts};
+use weir_netlab::{Namespace, Net, Side, VethOpts};
 
 /// The paper's.
 pub const PORT: u16 = 12345;

@@ -12,7 +12,7 @@ use weir_bpf::{
     generator::{Flood, Generator},
     link::{Hook, Link},
 };
-use weir_lab::{Net, VethOpts};
+use weir_netlab::{Net, VethOpts};
 
 use super::site::{LOAD_CORE, Site, pin};
 

@@ -116,7 +116,7 @@ impl DelayArgs {
 
 /// Measures what was asked for and prints the tables.
 pub fn run(args: &DelayArgs) -> anyhow::Result<()> {
-    if let Some(why) = weir_lab::missing(&[]) {
+    if let Some(why) = weir_netlab::missing(&[]) {
         anyhow::bail!("cannot measure here: {why}");
     }
     crate::flood::catch_signals()?;

@@ -6,7 +6,7 @@ use std::{fmt::Write, net::Ipv4Addr};
 
 use anyhow::Context;
 use weir_core::geo::Country;
-use weir_lab::Namespace;
+use weir_netlab::Namespace;
 
 use super::{site::DEVICE, world::Range};
 

@@ -17,7 +17,7 @@ use nix::sys::{
 };
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_lab::packet::Packet;
+use weir_testkit::packet::Packet;
 
 use super::site::{BACKGROUND, LOAD_CORE, Site, pin};
 

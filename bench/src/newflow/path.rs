@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use weir_bpf::{Generation, pins, record};
 use weir_core::geo::Country;
 use weir_enforce::kernel;
-use weir_lab::{Child, Namespace, wait_for};
+use weir_netlab::{Child, Namespace, wait_for};
 
 use super::{
     nfqueue::{Judged, MARK_PASS},
@@ -134,7 +134,7 @@ impl Path {
             Self::Conntrack | Self::Queue { .. } => "iptables-legacy",
             Self::Nft(_) => "nft",
         };
-        weir_lab::missing(&[program])
+        weir_netlab::missing(&[program])
     }
 }
 

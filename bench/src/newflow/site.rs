@@ -18,7 +18,7 @@ use weir_bpf::{
     generator::Flood,
     link::{Hook, Link},
 };
-use weir_lab::{Namespace, Net, Side, VethOpts};
+use weir_netlab::{Namespace, Net, Side, VethOpts};
 
 use super::path::{self, Around, Path, Policy, Running};
 

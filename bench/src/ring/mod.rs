@@ -134,7 +134,7 @@ pub fn run(args: &RingArgs) -> anyhow::Result<()> {
         }
     }
     if delay {
-        match weir_lab::missing(&[]) {
+        match weir_netlab::missing(&[]) {
             Some(why) => eprintln!("skipped: delay record to ban: {why}"),
             None => delay::ring(&mut report, &crate::weir_binary(args.weir.as_deref())?)?,
         }

@@ -13,7 +13,7 @@ use weir_core::{
     fence::{Direction, Fate, Fence},
     geo::{Atlas, Country, Place, Span},
 };
-use weir_lab::packet::Packet;
+use weir_testkit::packet::Packet;
 
 const HOST4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1);

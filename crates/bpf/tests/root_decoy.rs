@@ -17,7 +17,7 @@ use weir_core::{
     Reason,
     decoy::{DecoyPorts, Scanner},
 };
-use weir_lab::packet::{Packet, checksum, proto};
+use weir_testkit::packet::{Packet, checksum, proto};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 const OWN4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

@@ -1,6 +1,6 @@
 //! Packets through the packet path by BPF_PROG_RUN, on XDP and tcx: a table of
 //! cases, each cut at every byte, and ten million generated ones, all against
-//! the reference decoder of `weir-lab`, which shares no code. Root: loads BPF.
+//! the reference decoder of `weir-testkit`, which shares no code. Root: loads BPF.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -15,11 +15,11 @@ use weir_bpf::{
     table::NEVER,
 };
 use weir_core::{Action, Prefix, Reason, Scope};
-use weir_lab::{
-    Side, VethOpts,
+use weir_netlab::{Side, VethOpts, wait_for};
+use weir_testkit::{
     decode::{self, Allow, Decoded, L3, Table, Verdict, decode, reference_verdict},
     packet::{Packet, proto},
-    traffic, wait_for,
+    traffic,
 };
 
 const HOST4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
@@ -692,7 +692,7 @@ fn root_packets_cut_at_every_byte() {
 /// 34 bytes or less: the packet path must pull what it needs.
 #[test]
 fn root_packets_with_short_heads() {
-    let net = weir_lab::Net::new().unwrap();
+    let net = weir_netlab::Net::new().unwrap();
     let host = net.namespace("tap").unwrap();
     let path = Path::new();
     host.enter(|| {
@@ -731,7 +731,7 @@ fn root_packets_with_short_heads() {
 /// Ethernet header out (docs/kernel.md). The one behind it is weir's own, by tcx.
 #[test]
 fn root_generic_xdp_leaves_frames_whole() {
-    let net = weir_lab::Net::new().unwrap();
+    let net = weir_netlab::Net::new().unwrap();
     let (host, peer) = (net.namespace("h").unwrap(), net.namespace("p").unwrap());
     let opts = VethOpts::new(&["203.0.113.1/24"], &["203.0.113.2/24"]).unwrap();
     let veth = net.veth(&host, "e0", &peer, "e0", opts.mtu(9000)).unwrap();

@@ -1,6 +1,6 @@
 //! Bans that reject, by BPF_PROG_RUN, on XDP and tc, IPv4 and IPv6: what is
 //! answered and how, what never is, and how often. Replies are read by the
-//! reference decoder of `weir-lab` and their checksums computed anew. Root:
+//! reference decoder of `weir-testkit` and their checksums computed anew. Root:
 //! loads BPF.
 
 use std::{
@@ -18,7 +18,7 @@ use weir_bpf::{
     table::NEVER,
 };
 use weir_core::{Action, Prefix, Reason, Scope};
-use weir_lab::{
+use weir_testkit::{
     decode::{L3, Transport, decode},
     packet::{Packet, checksum, proto},
 };

@@ -15,7 +15,7 @@ use weir_bpf::{
     wide::{MAX_WIDE, WIDE_WORDS},
 };
 use weir_core::{Action, Prefix, Reason, Scope};
-use weir_lab::packet::{Packet, proto};
+use weir_testkit::packet::{Packet, proto};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 const ALL: u16 = 1;

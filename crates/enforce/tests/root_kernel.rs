@@ -620,7 +620,7 @@ fn root_interfaces_go_back_to_the_tables_that_stay_current() {
         eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
         return;
     }
-    let net = weir_lab::Net::new().unwrap();
+    let net = weir_netlab::Net::new().unwrap();
     let host = net.namespace("host").unwrap();
     let mut instance = Instance::new("back", 1_000_000);
     instance.0.settings.interfaces = vec!["br0".into(), "br1".into()];
@@ -863,7 +863,7 @@ fn root_one_instance_has_one_writer() {
 /// on tcx meanwhile is in the way of tcx itself: the kernel takes a program once.
 #[test]
 fn root_a_refused_xdp_ends_on_tcx() {
-    let net = weir_lab::Net::new().unwrap();
+    let net = weir_netlab::Net::new().unwrap();
     let host = net.namespace("host").unwrap();
     let mut instance = Instance::new("stand-in", 1000);
     instance.0.settings.interfaces = vec!["br0".into()];
@@ -970,12 +970,12 @@ fn is_limited(backend: &dyn Backend) -> bool {
 /// Every change of hook, there and back, on a real device.
 #[test]
 fn root_hooks_change_at_run_time() {
-    let net = weir_lab::Net::new().unwrap();
+    let net = weir_netlab::Net::new().unwrap();
     let (host, other) = (
         net.namespace("host").unwrap(),
         net.namespace("net").unwrap(),
     );
-    let opts = weir_lab::VethOpts::new(&["10.9.2.1/24"], &["10.9.2.2/24"]).unwrap();
+    let opts = weir_netlab::VethOpts::new(&["10.9.2.1/24"], &["10.9.2.2/24"]).unwrap();
     net.veth(&host, "h0", &other, "n0", opts).unwrap();
     let mut instance = Instance::new("hooks", 1000);
     instance.0.settings.interfaces = vec!["h0".into()];

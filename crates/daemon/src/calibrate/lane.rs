@@ -16,7 +16,7 @@ use weir_bpf::{
     link::{Hook, Link},
 };
 use weir_core::Prefix;
-use weir_lab::{Namespace, Net, Side, Veth, VethOpts};
+use weir_netlab::{Namespace, Net, Side, Veth, VethOpts};
 
 use super::{
     CalibrateError,

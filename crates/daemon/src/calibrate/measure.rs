@@ -11,7 +11,7 @@ use std::{
 
 use weir_bpf::link::Hook;
 use weir_core::Reason;
-use weir_lab::Net;
+use weir_netlab::Net;
 
 use super::{
     CalibrateError,

@@ -29,7 +29,7 @@ pub enum CalibrateError {
     Interrupted,
     /// Namespaces, veth pairs, clients.
     #[error(transparent)]
-    Lab(#[from] weir_lab::Error),
+    Lab(#[from] weir_netlab::Error),
     /// The packet path or the generator.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),

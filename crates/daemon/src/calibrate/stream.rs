@@ -18,7 +18,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     time::{ClockId, clock_gettime},
 };
-use weir_lab::Namespace;
+use weir_netlab::Namespace;
 
 use super::{CalibrateError, lane::pin};
 

@@ -22,7 +22,7 @@ use weir_enforce::{
     kernel::DEFAULT_ROOT,
     switch::{self, Place as State},
 };
-use weir_lab::Net;
+use weir_netlab::Net;
 
 use super::{
     CalibrateError,

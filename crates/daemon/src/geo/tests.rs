@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_lab::{
+use weir_testkit::{
     fuse::{FuseLog, missing},
     mmdb::{self, Mmdb},
 };

@@ -444,7 +444,7 @@ fn how_far_it_has_read_is_known_while_it_waits() {
 /// was read before is no less unread.
 #[test]
 fn root_what_cannot_be_read_is_told_once_and_read_later() {
-    use weir_lab::fuse::{FuseLog, missing};
+    use weir_testkit::fuse::{FuseLog, missing};
 
     if let Some(why) = missing() {
         println!("skipped: {why}");

@@ -5,7 +5,7 @@ use std::{collections::hash_map::Entry, net::Ipv6Addr};
 
 use serde::Deserialize;
 use weir_core::geo::{Number, find};
-use weir_lab::mmdb::{Mmdb, Value, country, map};
+use weir_testkit::mmdb::{Mmdb, Value, country, map};
 
 use super::*;
 

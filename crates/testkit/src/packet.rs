@@ -2,7 +2,7 @@
 //! the outside in, lengths and checksums are filled in unless overridden.
 //!
 //! ```
-//! use weir_lab::packet::Packet;
+//! use weir_testkit::packet::Packet;
 //! let frame = Packet::eth().vlan(5).ip4([192, 0, 2, 7], [192, 0, 2, 1]).tcp(1234, 22).build();
 //! assert_eq!(frame.len(), 14 + 4 + 20 + 20);
 //! ```

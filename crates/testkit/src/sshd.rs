@@ -27,11 +27,12 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::{
-    error::{Context, Error, ErrorKind, Result},
-    namespace::{Child, Namespace, end_all, find, on_thread, pids_with, wait_for},
+use weir_netlab::{
+    Child, Context, Error, ErrorKind, Namespace, Result,
+    fake_host::{bind, make_private},
+    namespace::{end_all, find, on_thread, pids_with},
     net::temp_dir,
-    view::{bind, make_private},
+    wait_for,
 };
 
 /// The account that exists on every `SshHost`.
@@ -394,7 +395,7 @@ impl Place<'_> {
 
 fn tmpfs(at: &Path) -> Result<()> {
     mount(
-        Some("weir-lab"),
+        Some("weir-testkit"),
         at,
         Some("tmpfs"),
         MsFlags::empty(),

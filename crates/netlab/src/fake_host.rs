@@ -21,12 +21,12 @@ const TIME: CloneFlags = CloneFlags::from_bits_retain(0x80);
 
 /// A changed machine; the default is the machine as it is.
 #[derive(Debug, Clone, Default)]
-pub struct View {
+pub struct FakeHost {
     instead: Vec<(PathBuf, PathBuf)>,
     boottime_ahead: u64,
 }
 
-impl View {
+impl FakeHost {
     /// Shows the file or directory `other` where the machine has `path`.
     pub fn instead_of(mut self, path: impl Into<PathBuf>, other: impl Into<PathBuf>) -> Self {
         self.instead.push((path.into(), other.into()));
@@ -61,14 +61,14 @@ impl View {
 }
 
 /// Mounts made by this thread from now on are nobody else's.
-pub(crate) fn make_private() -> Result<()> {
+pub fn make_private() -> Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .context(|| "make the mounts private".into())
 }
 
 /// Shows `from` at `to`.
-pub(crate) fn bind(from: &Path, to: &Path) -> Result<()> {
+pub fn bind(from: &Path, to: &Path) -> Result<()> {
     let none: Option<&str> = None;
     mount(
         Some(from),

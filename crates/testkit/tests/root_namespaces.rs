@@ -9,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use weir_lab::{
-    ErrorKind, Net, Side, Veth, VethOpts, missing,
-    traffic::{TcpServer, UdpServer, ping, tcp_connect, tcp_open, udp_request},
-    wait_for,
-};
+use weir_netlab::{ErrorKind, Net, Side, Veth, VethOpts, missing, wait_for};
+use weir_testkit::traffic::{TcpServer, UdpServer, ping, tcp_connect, tcp_open, udp_request};
 
 const SOON: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);

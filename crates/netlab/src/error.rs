@@ -34,7 +34,7 @@ pub struct Error {
 
 impl Error {
     /// `what` reads after "cannot".
-    pub(crate) fn new(kind: ErrorKind, what: impl Into<String>, why: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, what: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             kind,
             what: what.into(),
@@ -43,7 +43,7 @@ impl Error {
     }
 
     /// From a system call.
-    pub(crate) fn io(what: impl Into<String>, e: &io::Error) -> Self {
+    pub fn io(what: impl Into<String>, e: &io::Error) -> Self {
         let kind = match e.kind() {
             io::ErrorKind::ConnectionRefused => ErrorKind::Refused,
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ErrorKind::TimedOut,
@@ -56,7 +56,7 @@ impl Error {
     }
 
     /// From a program that ended with a failure.
-    pub(crate) fn command(what: impl Into<String>, out: &Output) -> Self {
+    pub fn command(what: impl Into<String>, out: &Output) -> Self {
         let said = String::from_utf8_lossy(&out.stderr);
         let said = said.trim();
         let why = if said.is_empty() {
@@ -82,11 +82,13 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Adds what was being done to a system call's answer.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
+    /// `what` reads after "cannot".
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
 impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+    /// `what` reads after "cannot".
     fn context(self, what: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|e| Error::io(what(), &e.into()))
     }

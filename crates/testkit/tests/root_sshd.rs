@@ -7,12 +7,9 @@ use std::{
     time::Duration,
 };
 
-use weir_lab::{
-    Net, Side, VethOpts, missing,
-    sshd::{
-        CUSTOMER, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp, attempt, login,
-    },
-    wait_for,
+use weir_netlab::{Net, Side, VethOpts, missing, wait_for};
+use weir_testkit::sshd::{
+    CUSTOMER, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp, attempt, login,
 };
 
 /// Longer than a machine that is busy with other things takes.

@@ -453,10 +453,10 @@ fn sweep() {
     }
 }
 
-const TEMP_PREFIX: &str = "weir-lab-";
+const TEMP_PREFIX: &str = "weir-netlab-";
 
 /// A directory that ends with the guard, or with the next run's sweep.
-pub(crate) fn temp_dir() -> Result<tempfile::TempDir> {
+pub fn temp_dir() -> Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(&format!("{TEMP_PREFIX}{}-", process::id()))
         .tempdir()

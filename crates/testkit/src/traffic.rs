@@ -15,11 +15,9 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{
-    error::{Context, Error, ErrorKind, Result},
-    namespace::Namespace,
-    packet::checksum,
-};
+use weir_netlab::{Context, Error, ErrorKind, Namespace, Result};
+
+use crate::packet::checksum;
 
 /// How soon a server thread sees that it shall stop.
 const TICK: Duration = Duration::from_millis(20);

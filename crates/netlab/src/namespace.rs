@@ -23,7 +23,7 @@ use nix::{
 
 use crate::{
     error::{Context, Error, ErrorKind, Result},
-    view::View,
+    fake_host::FakeHost,
 };
 
 /// A handle on a network namespace; its `Net` removes it.
@@ -78,16 +78,16 @@ impl Namespace {
     /// Starts a program; it is killed when the guard goes. Its parent thread
     /// ends at once: a parent-death signal would reach it too early.
     pub fn spawn(&self, command: Command) -> Result<Child> {
-        self.spawn_with_view(command, &View::default())
+        self.spawn_on(command, &FakeHost::default())
     }
 
     /// The same for a program that sees another machine than this.
-    pub fn spawn_with_view(&self, mut command: Command, view: &View) -> Result<Child> {
+    pub fn spawn_on(&self, mut command: Command, host: &FakeHost) -> Result<Child> {
         let what = format!("start {:?} in {}", command.get_program(), self.name);
         let name = command.get_program().to_string_lossy().into_owned();
         let net = File::open(self.path()).context(|| format!("open namespace {}", self.name))?;
         let inner = on_thread(|| {
-            view.lay()?;
+            host.lay()?;
             setns(&net, CloneFlags::CLONE_NEWNET)
                 .context(|| format!("enter namespace {}", self.name))?;
             command.spawn().context(|| what)
@@ -143,7 +143,8 @@ pub struct Child {
 }
 
 impl Child {
-    pub(crate) fn new(name: &str, inner: process::Child) -> Self {
+    /// A program that was started by other means, by the name in messages.
+    pub fn new(name: &str, inner: process::Child) -> Self {
         Self {
             name: name.into(),
             inner,
@@ -215,7 +216,7 @@ pub fn wait_for<T>(
 }
 
 /// A thread whose namespaces may be changed without touching the caller's.
-pub(crate) fn on_thread<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub fn on_thread<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| match scope.spawn(f).join() {
         Ok(answer) => answer,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -253,7 +254,7 @@ pub(crate) fn pids_in(path: &Path, kind: &str) -> Vec<u32> {
 }
 
 /// Processes whose namespace of this type has this device and inode.
-pub(crate) fn pids_with(dev: u64, ino: u64, kind: &str) -> Vec<u32> {
+pub fn pids_with(dev: u64, ino: u64, kind: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -270,7 +271,7 @@ pub(crate) fn pids_with(dev: u64, ino: u64, kind: &str) -> Vec<u32> {
 
 /// Kills these processes (ours, known by their namespace) and looks again
 /// until none is left: one may have been forking.
-pub(crate) fn end_all(pids: impl Fn() -> Vec<u32>) {
+pub fn end_all(pids: impl Fn() -> Vec<u32>) {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let left = pids();
@@ -289,9 +290,19 @@ pub(crate) fn raw_pid(pid: u32) -> Pid {
 }
 
 /// The program's full path where we can find it, else the name for exec to try.
-pub(crate) fn find(program: &str) -> PathBuf {
+pub fn find(program: &str) -> PathBuf {
     if program.contains('/') {
         return program.into();
     }
-    crate::find_program(program).unwrap_or_else(|| program.into())
+    find_program(program).unwrap_or_else(|| program.into())
+}
+
+/// Where a program is: the path, then the places that root's path has but a
+/// user's may not.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Into::into))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
 }

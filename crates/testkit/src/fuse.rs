@@ -21,7 +21,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::error::{Context, Result};
+use weir_netlab::{Context, Result};
 
 /// The file's name in its directory.
 const NAME: &str = "hung.log";
@@ -94,7 +94,7 @@ impl FuseLog {
             device.as_raw_fd()
         );
         mount(
-            Some("weir-lab"),
+            Some("weir-testkit"),
             directory.path(),
             Some("fuse"),
             MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
