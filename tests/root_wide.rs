@@ -240,8 +240,7 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
     site.serves(INSIDE[0], at(0));
 }
 
-/// As `MAX_WIDE` of bpf/abi.h.
-const CAP: u32 = 8192;
+const CAP: u32 = weir_bpf::abi::MAX_WIDE;
 
 #[test]
 fn root_a_jail_bans_by_48_up_to_the_cap() {

@@ -24,7 +24,6 @@
 #include "lib/verdict.h"
 
 /* A bit per port: TCP's, then UDP's (crates/bpf/src/decoy.rs). */
-#define DECOY_PORT_WORDS (65536 / 64)
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -33,9 +32,6 @@ struct {
 	__type(value, __u64);
 } decoy_ports SEC(".maps");
 
-/* Addresses of this host, IPv4 as ::ffff:a.b.c.d: what is forwarded to other
- * hosts is theirs to answer. */
-#define MAX_OWN 4096
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -70,17 +66,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct decoy_guesses);
 } decoy_guesses SEC(".maps");
-
-/* In one EVENT_WINDOW and CPU. A scan of all ports goes on for seconds, so it
- * cannot outrun this; a flood in other people's names is not passed on to them
- * any faster than that. */
-#define DECOY_ANSWERS 4096
-/* Cookies that come back wrong, of the whole host in a second, whatever the number
- * of CPUs; above that none is looked at until the next. Who sends SYN and guess in
- * a victim's name has it banned by 1 guess in 2^29 (8 bits of time with 2 of 256
- * accepted, 24 of data with 4 accepted): at this rate after two years in the mean,
- * and within a day with a probability of 0.13 %. */
-#define DECOY_GUESSES 8
 
 #define DECOY_WINDOW 512
 

@@ -31,10 +31,7 @@
 #include "lib/transport.h"
 #include "lib/verdict.h"
 
-/* Answers of one CPU: this many a second, and this many at once. */
-#define REJECT_RATE  1000
-#define REJECT_BURST 250
-#define REJECT_COST  (1000000000ULL / REJECT_RATE) /* nanoseconds */
+#define REJECT_COST (1000000000ULL / REJECT_RATE) /* nanoseconds */
 
 #define ICMP_ECHO	  8
 #define ICMPV6_ECHO	  128

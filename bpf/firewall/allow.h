@@ -8,8 +8,6 @@
 #include <linux/in6.h>
 #include "lib/cfg.h"
 
-#define MAX_ALLOW 65536
-
 struct allow4_key {
 	__u32 bits;
 	__be32 addr;
@@ -35,11 +33,8 @@ struct {
 	__type(value, __u8);
 } allow6 SEC(".maps");
 
-/* A bit per upper half of an IPv4 address, then one per IPv6 /32 folded to 16
- * bits. Clear: no entry covers such a source. User space sets a bit before it
- * adds the entry (crates/bpf/src/allow.rs has the same positions). */
-#define HINT_WORDS (65536 / 64)
-
+/* Clear: no entry covers such a source. User space sets a bit before it adds the
+ * entry (crates/bpf/src/allow.rs has the same positions). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

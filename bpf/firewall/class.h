@@ -61,7 +61,7 @@ static __always_inline __u64 class_hash(const struct class_header *header, __u64
 	key ^= key >> 32;
 	key *= header->seed[1];
 	key ^= key >> 29;
-	key *= 0x9e3779b97f4a7c15ULL;
+	key *= CLASS_HASH_FACTOR;
 	return key ^ key >> 32;
 }
 

@@ -11,12 +11,10 @@
 
 #include "firewall/decide.h"
 
-#define NF_DROP	      0
-#define NF_ACCEPT     1
-#define NFPROTO_IPV4  2
-#define NFPROTO_IPV6  10
-#define NF_INTERFACES 4096
-#define NF_PROBES     8
+#define NF_DROP	     0
+#define NF_ACCEPT    1
+#define NFPROTO_IPV4 2
+#define NFPROTO_IPV6 10
 
 /* Of the kernel's own types what is read here; CO-RE finds the rest. */
 struct net_device {
@@ -52,7 +50,7 @@ struct {
 
 static __always_inline int is_judged(__u32 ifindex)
 {
-	__u32 first = ifindex * 0x9e3779b1U >> 20, at;
+	__u32 first = ifindex * NF_HASH_FACTOR >> NF_HASH_SHIFT, at;
 	__u64 *there;
 	int i;
 

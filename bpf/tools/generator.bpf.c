@@ -13,6 +13,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "abi/generator.h"
 
 struct flood {
 	__u8 dest_mac[6];
@@ -178,14 +179,12 @@ struct clients {
 	__u32 wanted;	/* and how many wanted ones */
 	__u32 share;	/* of the requests that are wanted ones, times 2^32 */
 	__u16 port;
-	__u8 families; /* FAMILY_* */
+	__u8 families; /* enum families */
 	__u8 pad;
 	__u8 dest4[4];
 	__u8 dest6[16];
 };
 SEC(".data.clients") struct clients clients = {.unwanted = 1, .wanted = 1};
-
-enum families { FAMILY_IPV4 = 1, FAMILY_IPV6 = 2, FAMILY_BOTH = 3 };
 
 /* Written by weir_request alone, which runs on one CPU at a time. */
 struct requests {
@@ -203,13 +202,6 @@ struct answers {
 	__u64 count;
 };
 SEC(".data.answers") struct answers answers = {};
-
-/* The server tells the two kinds apart by the first byte of the payload. */
-#define WANTED_PAYLOAD	 'W'
-#define UNWANTED_PAYLOAD 'U'
-
-/* Frames of requests: an Ethernet and an IPv6 header, UDP, two bytes. */
-#define REQUEST_LEN 64
 
 /* 16.0.0.0/8, permuted: the multiplier is odd, so all clients differ. */
 static __always_inline __u32 unwanted_v4(__u32 n)

@@ -1,9 +1,14 @@
-//! Compiles bpf/*/*.bpf.c with clang (`CLANG` chooses which) into skeletons.
+//! Compiles bpf/*/*.bpf.c with clang (`CLANG` chooses which) into skeletons, and
+//! the numbers of bpf/abi/*.h into constants.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    process::Command,
 };
+
+#[path = "build/constants.rs"]
+mod constants;
 
 /// One object, and one skeleton, each.
 const OBJECTS: [&str; 4] = [
@@ -19,27 +24,34 @@ fn main() {
     // Debian keeps asm/ under the multiarch directory, which clang does not
     // search for the bpf target.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+    let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    let includes = [
+        format!("-I/usr/include/{arch}-linux-gnu"),
+        format!("-I{}", bpf.display()),
+    ];
+    let mut command = Command::new(&clang);
+    command.args(&includes);
+    let abi = constants::generate(&bpf.join("abi"), command, &out);
+    fs::write(out.join("abi.rs"), abi).expect("the build's directory is writable");
     for object in OBJECTS {
         let source = bpf.join(format!("{object}.bpf.c"));
         let name = object.rsplit('/').next().unwrap_or(object);
         libbpf_cargo::SkeletonBuilder::new()
             .source(&source)
-            .clang(env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
-            .clang_args([
-                format!("-I/usr/include/{arch}-linux-gnu"),
-                format!("-I{}", bpf.display()),
+            .clang(&clang)
+            .clang_args(includes.iter().map(String::as_str).chain([
                 // 32-bit jumps and registers (Linux 5.1): clang 14 has fewer by
                 // default, and an innocent packet pays 1 ns for it.
-                "-mcpu=v3".into(),
-                "-Wall".into(),
-                "-Werror".into(),
-            ])
+                "-mcpu=v3", "-Wall", "-Werror",
+            ]))
             .reference_obj(true)
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|e| panic!("cannot build {}: {e:#}", source.display()));
     }
     println!("cargo:rustc-env=WEIR_BPF_BUILD={}", fingerprint(&bpf));
     println!("cargo:rerun-if-changed={}", bpf.display());
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-env-changed=CLANG");
 }
 

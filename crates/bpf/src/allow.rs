@@ -8,12 +8,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{Prefix, PrefixSet};
 
 use crate::{
+    abi,
     error::{Context, Result},
     memory::Words,
 };
 
-/// `HINT_WORDS` of bpf/firewall/allow.h: 65,536 bits a family.
-pub(crate) const HINT_WORDS: usize = 65_536 / 64;
+/// 64-bit words of a hint, of one family.
+pub(crate) const HINT_WORDS: usize = abi::HINT_WORDS as usize;
+/// Prefixes of one family that there is room for.
+pub const MAX_ALLOW: usize = abi::MAX_ALLOW as usize;
 
 /// Prefixes that no ban holds for.
 pub struct AllowList {

@@ -1,4 +1,4 @@
-//! The class table in the kernel (`bpf/abi.h`, `struct class_line` and on): two
+//! The class table in the kernel (`bpf/abi/class.h`): two
 //! copies, of which packets read one; `image` builds a copy aside, `exceptions`
 //! its hash.
 
@@ -14,6 +14,7 @@ use weir_core::{
 };
 
 use crate::{
+    abi::{CLASS_COUNTERS, CLASS_COVER_LINES},
     error::{Context, Result},
     fault,
     memory::Words,
@@ -22,10 +23,6 @@ use crate::{
 
 pub use image::ClassImage;
 
-/// `CLASS_COUNTERS` of bpf/abi.h.
-const COUNTERS: u32 = MAX_LISTS as u32 + 1 + 26 * 26;
-/// `CLASS_COVER_LINES` of bpf/abi.h.
-const COVER_LINES: usize = 1;
 /// The word of `struct control` (as 64-bit words) that names the copy in use.
 const CONTROL: usize = 2;
 
@@ -104,7 +101,7 @@ impl ClassTable {
             return Vec::new();
         };
         let covers = MAX_LISTS + MAX_FENCES;
-        let first = (base + COVER_LINES) * 8;
+        let first = (base + CLASS_COVER_LINES as usize) * 8;
         (first..first + covers / 2)
             .flat_map(|index| {
                 // Two words of a line, each with a policy in its lower half.
@@ -159,7 +156,7 @@ impl ClassTable {
     /// dropped something.
     pub fn counts(&self) -> Result<Vec<ClassCount>> {
         let mut counts = Vec::new();
-        for key in 0..COUNTERS {
+        for key in 0..CLASS_COUNTERS {
             let cpus = self
                 .counters
                 .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)

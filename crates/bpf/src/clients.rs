@@ -15,6 +15,7 @@ use libbpf_rs::{
 };
 
 use crate::{
+    abi,
     error::{Context, Error, Result},
     skeleton::generator::{
         GeneratorSkelBuilder,
@@ -23,11 +24,11 @@ use crate::{
 };
 
 /// Bytes of a frame, the Ethernet header included.
-pub const REQUEST_LEN: usize = 64;
+pub const REQUEST_LEN: usize = abi::REQUEST_LEN as usize;
 /// The first byte of a wanted request's payload.
-pub const WANTED: u8 = b'W';
+pub const WANTED: u8 = abi::WANTED_PAYLOAD as u8;
 /// The first byte of an unwanted request's payload.
-pub const UNWANTED: u8 = b'U';
+pub const UNWANTED: u8 = abi::UNWANTED_PAYLOAD as u8;
 
 const _: () = assert!(size_of::<clients>() == 52, "abi");
 const _: () = assert!(size_of::<requests>() == 32, "abi");
@@ -148,10 +149,10 @@ impl Clients {
             share: (wanted_share * f64::from(u32::MAX)) as u32,
             port: crowd.port,
             families: match crowd.families {
-                Families::Ipv4 => 1,
-                Families::Ipv6 => 2,
-                Families::Both => 3,
-            },
+                Families::Ipv4 => abi::FAMILY_IPV4,
+                Families::Ipv6 => abi::FAMILY_IPV6,
+                Families::Both => abi::FAMILY_BOTH,
+            } as u8,
             pad: 0,
             dest4: crowd.dest.0.octets(),
             dest6: crowd.dest.1.octets(),

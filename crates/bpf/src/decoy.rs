@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 use weir_core::decoy::DecoyPorts;
 
 use crate::{
+    abi,
     error::{Context, Error, Result},
     memory::Words,
     probe,
@@ -18,9 +19,9 @@ use crate::{
 const _: () = assert!(size_of::<decoy_counter>() == 32 && size_of::<decoy_guesses>() == 16);
 
 /// Words of both bitmaps.
-const PORT_WORDS: usize = 2 * 65_536 / 64;
-/// `MAX_OWN` of bpf/answer/decoy.h.
-pub const MAX_OWN: usize = 4096;
+const PORT_WORDS: usize = 2 * abi::DECOY_PORT_WORDS as usize;
+/// Addresses of this host that decoy ports answer for.
+pub const MAX_OWN: usize = abi::MAX_OWN as usize;
 
 /// What decoy ports have done since the maps were made, over all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use libbpf_rs::{
 };
 
 use crate::{
+    abi::{self, BUCKETS_PER_PAGE, FLOW_CELLS},
     allow::AllowList,
     class::ClassTable,
     decoy::Decoys,
@@ -31,28 +32,23 @@ use crate::{
             types::{counter, meta, policy},
         },
     },
-    table::{BUCKETS_PER_PAGE, BanTable, Geometry},
+    table::{BanTable, Geometry},
     wide::WideMaps,
 };
 
-/// `WEIR_ABI` of bpf/abi.h.
-pub const ABI: u32 = 7;
-/// `MAX_POLICIES` of bpf/abi.h.
-pub const MAX_POLICIES: u32 = 4096;
-/// `POLICY_SCOPED` of bpf/abi.h.
-pub const POLICY_SCOPED: u16 = 0x8000;
-/// `POLICY_REJECT` of bpf/abi.h.
-pub const POLICY_REJECT: u16 = 0x4000;
-/// `POLICY_NUMBER` of bpf/abi.h.
-pub const POLICY_NUMBER: u16 = 0x3fff;
-/// `FLOW_CELLS` of bpf/abi.h.
-const FLOW_CELLS: u32 = 65_536;
-/// `R_MAX` of bpf/abi.h.
-pub const REASONS: u32 = 20;
+/// Of the layout that this build knows; pins of another are replaced.
+pub const ABI: u32 = abi::WEIR_ABI;
+/// Policy numbers, 0 included, which is not used.
+pub const MAX_POLICIES: u32 = abi::MAX_POLICIES;
+/// Set in the policy number of an entry that covers some ports only.
+pub const POLICY_SCOPED: u16 = abi::POLICY_SCOPED as u16;
+/// Set in the policy number of an entry whose packets are answered.
+pub const POLICY_REJECT: u16 = abi::POLICY_REJECT as u16;
+/// What is left of a policy number without these.
+pub const POLICY_NUMBER: u16 = abi::POLICY_NUMBER as u16;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
 const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 152);
-const _: () = assert!(weir_core::Reason::ALL.len() == REASONS as usize);
 
 /// Names of the maps as pinned.
 const MAPS: [&str; 16] = [
@@ -128,7 +124,7 @@ pub struct Generation {
     pub v4_length: u8,
     /// The ban table.
     pub table: BanTable,
-    /// `bpf/abi.h struct policy` by number.
+    /// `struct policy` of bpf/abi/policy.h by number.
     pub policies: MapHandle,
     /// Per CPU `struct counter` by reason.
     pub counters: MapHandle,

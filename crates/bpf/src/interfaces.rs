@@ -6,14 +6,13 @@
 use libbpf_rs::MapHandle;
 
 use crate::{
+    abi,
     error::{Error, Result},
     memory::Words,
 };
 
-/// `NF_INTERFACES` of bpf/firewall/netfilter.h.
-const PLACES: usize = 4096;
-/// `NF_PROBES` there.
-const PROBES: usize = 8;
+const PLACES: usize = abi::NF_INTERFACES as usize;
+const PROBES: usize = abi::NF_PROBES as usize;
 
 /// The interfaces of an instance.
 pub(crate) struct Interfaces {
@@ -76,7 +75,7 @@ fn word(ifindex: u32) -> u64 {
 
 /// Where an index may be; mirrors `is_judged` of bpf/firewall/netfilter.h.
 fn places(ifindex: u32) -> impl Iterator<Item = usize> {
-    let first = (ifindex.wrapping_mul(0x9e37_79b1) >> 20) as usize;
+    let first = (ifindex.wrapping_mul(abi::NF_HASH_FACTOR) >> abi::NF_HASH_SHIFT) as usize;
     (first..first + PROBES).map(|place| place % PLACES)
 }
 

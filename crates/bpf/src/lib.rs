@@ -7,6 +7,7 @@
     reason = "system calls and shared memory with the kernel live here"
 )]
 
+pub mod abi;
 pub mod allow;
 pub mod arenas;
 pub mod bare;
@@ -45,7 +46,7 @@ pub use generation::{Generation, Options};
 pub use table::{BanTable, Geometry, Key, Placed, Slot};
 pub use wide::{WideBan, WideBans, WidePlaced};
 
-/// The generated skeletons: types of `bpf/abi.h`, maps, programs.
+/// The generated skeletons: types of `bpf/abi/*.h`, maps, programs.
 #[allow(
     missing_docs,
     clippy::all,

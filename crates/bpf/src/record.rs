@@ -4,15 +4,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{Action, PortRange, Protocol, Scope};
 
 use crate::{
+    abi::{ACTION_DROP, ACTION_REJECT, MAX_POLICIES, R_MAX},
     error::{Context, Result},
-    generation::{MAX_POLICIES, REASONS},
     skeleton::firewall::types::{counter, policy},
 };
-
-/// `enum action` of bpf/abi.h.
-const ACTION_DROP: u16 = 0;
-/// See [`ACTION_DROP`].
-const ACTION_REJECT: u16 = 1;
 
 /// Writes what a policy number means. `producer` is cut at 65 bytes.
 pub fn write_policy(
@@ -27,7 +22,7 @@ pub fn write_policy(
         action: match action {
             Action::Drop => ACTION_DROP,
             Action::Reject => ACTION_REJECT,
-        },
+        } as u16,
         ..Default::default()
     };
     for (to, from) in record.range.iter_mut().zip(scope.ranges()) {
@@ -82,7 +77,7 @@ pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, Action, String)
         let Ok(scope) = Scope::ports(ranges) else {
             continue;
         };
-        let action = match record.action {
+        let action = match record.action.into() {
             ACTION_REJECT => Action::Reject,
             _ => Action::Drop,
         };
@@ -98,7 +93,7 @@ pub fn read_policies(map: &MapHandle) -> Result<Vec<(u32, Scope, Action, String)
 
 /// Packets and bytes by reason number, over all CPUs.
 pub fn read_counters(map: &MapHandle) -> Result<Vec<(u64, u64)>> {
-    (0..REASONS)
+    (0..R_MAX)
         .map(|reason| {
             let cpus = map
                 .lookup_percpu(&reason.to_ne_bytes(), MapFlags::ANY)

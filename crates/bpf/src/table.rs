@@ -1,5 +1,5 @@
 //! The ban table: buckets in memory that the packet path reads without a lock
-//! while several threads insert (design: `bpf/abi.h`, `bpf/firewall/ban.h`).
+//! while several threads insert (design: `bpf/abi/ban.h`, `bpf/firewall/ban.h`).
 //!
 //! A slot's life: EMPTY → claimed (compare-exchange of its claim word) →
 //! published (compare-exchange of `word` from 0) → lifted or expired (`word`
@@ -22,26 +22,22 @@ use std::{
 use weir_core::Prefix;
 
 use crate::{
+    abi::{
+        self, BAN_DEAD as DEAD, BAN_POLICY_BITS as POLICY_BITS, BAN_POLICY_MASK as POLICY_MASK,
+        BUCKETS_PER_PAGE, CLAIM_TAKEN, KEY_EMPTY, KEY_TOMB,
+    },
     error::Result,
     memory::Words,
     skeleton::firewall::types::{ban64, ban128, bucket64, bucket128, control},
 };
 
-const KEY_EMPTY: u64 = 0;
-const KEY_TOMB: u64 = 1;
-const CLAIM_TAKEN: u64 = 2;
 /// Of a long key's slot: published before and lifted, so the key in it stays.
 const CLAIM_LIFTED: u64 = 3;
-const DEAD: u64 = 1;
-const POLICY_BITS: u32 = 16;
-const POLICY_MASK: u64 = 0xffff;
-const OVERFLOW_PROBES: u64 = 4;
+const OVERFLOW_PROBES: u64 = abi::OVERFLOW_PROBES as u64;
 /// Words of a bloom filter that a second-level cache holds beside all else.
 const BLOOM_IN_CACHE: usize = 1 << 16;
-/// `BUCKETS_PER_PAGE` of bpf/abi.h.
-pub(crate) const BUCKETS_PER_PAGE: u32 = 64;
-const SLOTS_64: usize = 4;
-const SLOTS_128: usize = 2;
+const SLOTS_64: usize = size_of::<bucket64>() / size_of::<ban64>();
+const SLOTS_128: usize = size_of::<bucket128>() / size_of::<ban128>();
 /// Buckets in which a key may have entries: two and its part of the overflow
 /// area.
 const BUCKETS_OF_A_KEY: usize = 2 + OVERFLOW_PROBES as usize;
@@ -50,7 +46,7 @@ const BUCKETS_OF_A_KEY: usize = 2 + OVERFLOW_PROBES as usize;
 const BLOOM_BASE: u64 = 0xffff_ffff;
 
 /// Expiry of a ban without end, jiffies.
-pub const NEVER: u64 = 0xffff_ffff_ffff;
+pub const NEVER: u64 = abi::BAN_NEVER;
 
 // The layout this file computes with, checked against the skeleton's types.
 const _: () = assert!(size_of::<bucket64>() == 64 && size_of::<bucket128>() == 64);

@@ -18,6 +18,7 @@ use weir_core::Prefix;
 
 use crate::{
     Generation,
+    abi::{self, BAN_POLICY_BITS, BAN_POLICY_MASK},
     allow::{HINT_WORDS, each_hint},
     error::{Context, Result},
     fault,
@@ -26,12 +27,11 @@ use crate::{
     table::NEVER,
 };
 
-/// `MAX_WIDE` of bpf/abi.h: entries at most, over both families.
-pub const MAX_WIDE: usize = 8192;
-/// `WIDE_WORDS` of bpf/abi.h: entries at most that one address may be under.
-pub const WIDE_WORDS: usize = 8;
+/// Entries at most, over both families.
+pub const MAX_WIDE: usize = abi::MAX_WIDE as usize;
+/// Entries at most that one address may be under.
+pub const WIDE_WORDS: usize = abi::WIDE_WORDS as usize;
 
-const POLICY_BITS: u32 = 16;
 const KEY_BYTES: usize = 20;
 const WORDS_AT: usize = 8;
 const VALUE_BYTES: usize = WORDS_AT + 8 * WIDE_WORDS;
@@ -230,10 +230,10 @@ impl WideBans {
     /// [`crate::BanTable::shift_expiries`].
     pub fn shift_expiries(&mut self, jiffies: i64) -> Result<()> {
         for word in self.nest.own.values_mut().flatten() {
-            let expiry = *word >> POLICY_BITS;
+            let expiry = *word >> BAN_POLICY_BITS;
             if expiry != NEVER {
                 let moved = expiry.saturating_add_signed(jiffies).clamp(1, NEVER - 1);
-                *word = moved << POLICY_BITS | *word & 0xffff;
+                *word = moved << BAN_POLICY_BITS | *word & BAN_POLICY_MASK;
             }
         }
         let all: Vec<_> = self.nest.own.keys().copied().collect();
@@ -376,14 +376,14 @@ impl Nest {
 }
 
 fn pack(ban: WideBan) -> u64 {
-    ban.expiry.min(NEVER) << POLICY_BITS | u64::from(ban.policy)
+    ban.expiry.min(NEVER) << BAN_POLICY_BITS | u64::from(ban.policy)
 }
 
 fn unpack(prefix: Prefix, word: u64) -> WideBan {
     WideBan {
         prefix,
         policy: word as u16,
-        expiry: word >> POLICY_BITS,
+        expiry: word >> BAN_POLICY_BITS,
     }
 }
 

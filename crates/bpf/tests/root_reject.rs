@@ -11,6 +11,7 @@ use std::{
 
 use weir_bpf::{
     Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
+    abi::{REJECT_BURST, REJECT_RATE},
     events::EventReader,
     generation::{POLICY_REJECT, POLICY_SCOPED},
     link::Hook,
@@ -28,9 +29,8 @@ const HOST4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const HOST6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1);
 /// Banned so that it rejects, wholly.
 const LOUD: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
-/// `REJECT_RATE` and `REJECT_BURST` of bpf/answer/reject.h.
-const RATE: u64 = 1000;
-const BURST: u64 = 250;
+const RATE: u64 = REJECT_RATE as u64;
+const BURST: u64 = REJECT_BURST as u64;
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;

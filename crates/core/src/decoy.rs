@@ -156,7 +156,7 @@ fn place(protocol: Protocol, port: u16) -> (usize, u64) {
 }
 
 /// What a SYN to a decoy port tells of the program that sent it; the numbers
-/// are `enum scanner` of `bpf/abi.h`.
+/// are `enum scanner` of `bpf/abi/event.h`; `abi.rs` of `weir-bpf` asserts each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]

@@ -1,5 +1,5 @@
 //! Why a packet passed or was dropped, as counted by the kernel. The numbers
-//! are `enum reason` of `bpf/abi.h`; `weir-bpf` asserts that they agree.
+//! are `enum reason` of `bpf/abi/reason.h`; `abi.rs` of `weir-bpf` asserts each.
 
 use serde::{Deserialize, Serialize};
 

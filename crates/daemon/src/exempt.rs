@@ -15,6 +15,7 @@ use std::{
 };
 
 use serde::Serialize;
+use weir_bpf::allow::MAX_ALLOW;
 use weir_core::{Prefix, PrefixSet, Subject};
 
 use crate::{
@@ -22,9 +23,6 @@ use crate::{
     lists::{CurrentList, ListAction},
     store::AllowEntry,
 };
-
-/// Prefixes of one family that the backend's allow list has room for.
-const MAX_ALLOW: usize = 65_536;
 
 /// Wider prefixes than the largest that anybody was ever given are allowed by
 /// mistake.

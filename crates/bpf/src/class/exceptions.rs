@@ -1,25 +1,21 @@
 //! Blocks that are of one class but for a few parts: the parts, by their hash
-//! (`EXCEPTION_…` of bpf/abi.h). Lists of single addresses are such, and a hash
+//! (`EXCEPTION_…` of bpf/abi/class.h). Lists of single addresses are such, and a hash
 //! takes two cache lines for each packet where nodes take two a level.
 
 use std::net::IpAddr;
+
+use crate::abi::{
+    self, EXCEPTION_24 as KIND_24, EXCEPTION_32 as KIND_32, EXCEPTION_48 as KIND_48,
+    EXCEPTION_64 as KIND_64, EXCEPTION_128 as KIND_128,
+};
 
 /// Parts of a block at most; one with more is a node.
 const MOST: usize = 64;
 /// Entries in a bucket, which is a cache line.
 const SLOTS: usize = 8;
-/// `EXCEPTION_TAKEN` of bpf/abi.h.
-const TAKEN: u64 = 0x1_0000;
-/// `EXCEPTION_CLASS` of bpf/abi.h.
-const CLASS: u64 = 0xffff;
-/// `EXCEPTION_PROBES` of bpf/abi.h.
-const PROBES: usize = 8;
-/// What tells parts of different kinds apart, as in bpf/abi.h.
-const KIND_24: u64 = 0x5851_f42d_4c95_7f2d;
-const KIND_32: u64 = 0x1405_7b7e_f767_814f;
-const KIND_48: u64 = 0x2545_f491_4f6c_dd1d;
-const KIND_64: u64 = 0x9fb2_1c65_1e98_df25;
-const KIND_128: u64 = 0xd6e8_feb8_6659_fd93;
+const TAKEN: u64 = abi::EXCEPTION_TAKEN as u64;
+const CLASS: u64 = abi::EXCEPTION_CLASS as u64;
+const PROBES: usize = abi::EXCEPTION_PROBES as usize;
 
 /// Addresses of one class that follow on one another, as numbers; an IPv4
 /// address is its 32 bits.
@@ -193,7 +189,7 @@ impl Exceptions {
         key ^= key >> 32;
         key = key.wrapping_mul(self.seed[1]);
         key ^= key >> 29;
-        key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        key = key.wrapping_mul(abi::CLASS_HASH_FACTOR);
         key ^ key >> 32
     }
 }

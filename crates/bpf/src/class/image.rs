@@ -9,45 +9,32 @@ use weir_core::{
 };
 
 use super::exceptions::{Exceptions, Family, Run};
-use crate::skeleton::{
-    clock::types::{class, class_header, class_node, cover},
-    firewall::types::class_line,
+use crate::{
+    abi::{
+        self, CLASS_NODE as NODE, CODE_APART as APART, CODE_EXCEPTION as EXCEPTION,
+        CODE_MIXED as MIXED, CODE_UNIFORM as UNIFORM, CODE_WALK as WALK,
+    },
+    skeleton::{
+        clock::types::{class, class_header, class_node, cover},
+        firewall::types::class_line,
+    },
 };
 
 /// 32-bit words in a line.
-pub(super) const WORDS: usize = 16;
-/// `CLASS_NODE` of bpf/abi.h.
-const NODE: u32 = 0x8000_0000;
-/// `CLASS_COVER_LINES` of bpf/abi.h, in words.
-const COVERS: usize = WORDS;
-/// `CLASS_TOP4` of bpf/abi.h, in words.
-const TOP4: usize = 8 * WORDS;
-/// `CLASS_TOP6` of bpf/abi.h, in words.
-const TOP6: usize = TOP4 + 65_536;
-/// `CLASS_CODE4` of bpf/abi.h, in words.
-const CODE4: usize = TOP6 + 65_536;
-/// `CLASS_CODE6` of bpf/abi.h, in words.
-const CODE6: usize = CODE4 + 65_536 / 16;
-/// `CLASS_HINT4` of bpf/abi.h, in words.
-const HINT4: usize = CODE6 + (1 << 24) / 16;
-/// `CLASS_BODY` of bpf/abi.h, in words.
-const BODY: usize = HINT4 + (1 << 24) / 32;
-/// `CLASS_INLINE_REFS` of bpf/abi.h.
-const INLINE: usize = 6;
+pub(super) const WORDS: usize = size_of::<class_line>() / 4;
+/// What the header numbers in lines, in words.
+const COVERS: usize = abi::CLASS_COVER_LINES as usize * WORDS;
+const TOP4: usize = abi::CLASS_TOP4 as usize * WORDS;
+const TOP6: usize = abi::CLASS_TOP6 as usize * WORDS;
+const CODE4: usize = abi::CLASS_CODE4 as usize * WORDS;
+const CODE6: usize = abi::CLASS_CODE6 as usize * WORDS;
+const HINT4: usize = abi::CLASS_HINT4 as usize * WORDS;
+const BODY: usize = abi::CLASS_BODY as usize * WORDS;
+/// References that a node holds itself.
+const INLINE: usize = abi::CLASS_INLINE_REFS as usize;
 /// Where a node's references begin when it holds them itself, in words.
 const HERE: usize = WORDS - INLINE;
-/// `COVER_IN` and `COVER_OUT` of bpf/abi.h.
-const WAYS: [u16; 2] = [1, 2];
-/// `CODE_UNIFORM` of bpf/abi.h.
-const UNIFORM: u32 = 1;
-/// `CODE_MIXED` of bpf/abi.h.
-const MIXED: u32 = 2;
-/// `CODE_APART` of bpf/abi.h.
-const APART: u32 = 3;
-/// `CODE_WALK` of bpf/abi.h.
-const WALK: u32 = 1;
-/// `CODE_EXCEPTION` of bpf/abi.h.
-const EXCEPTION: u32 = 2;
+const WAYS: [u16; 2] = [abi::COVER_IN as u16, abi::COVER_OUT as u16];
 
 const _: () = assert!(size_of::<class_line>() == 64 && size_of::<class_header>() == 64);
 const _: () = assert!(size_of::<class_node>() == 64 && size_of::<class>() == 16);

@@ -10,6 +10,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use weir_bpf::abi;
 use weir_core::{
     Reason,
     class::{Class, Classes, Cover},
@@ -27,7 +28,7 @@ use super::{
 use crate::{ClassCounter, firewall::Counted, kernel::ANSWER_WITHIN};
 
 /// Flows that are remembered at most, in each set.
-const FLOWS: u32 = 65_536;
+const FLOWS: u32 = abi::FLOW_CELLS;
 /// With more combinations than this the geofence counts no countries.
 const MOST_COUNTED: usize = 2048;
 /// First and last of the ICMP types that tell of an error.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use weir_bpf::abi;
 use weir_core::{Reason, Scope};
 
 use super::{
@@ -21,9 +22,9 @@ pub(super) const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// Where the addresses lie in the IP header: source, destination.
 pub(super) const SOURCE: [u32; 2] = [12, 8];
 pub(super) const DESTINATION: [u32; 2] = [16, 24];
-/// Answers a second, and at once: as bpf/answer/reject.h, but for all CPUs.
-const ANSWERS: u64 = 1000;
-const ANSWERS_AT_ONCE: u32 = 250;
+/// Answers a second, and at once: what the packet path gives each CPU, for all.
+const ANSWERS: u64 = abi::REJECT_RATE as u64;
+const ANSWERS_AT_ONCE: u32 = abi::REJECT_BURST;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// ICMP and ICMPv6 with what asks for an echo there.

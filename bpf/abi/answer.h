@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Packets that are answered: those to decoy ports, and those of bans that reject. */
+#ifndef WEIR_ABI_ANSWER_H
+#define WEIR_ABI_ANSWER_H
+
+#include <linux/types.h>
+
+/* Ports of a protocol: a bit each. */
+#define DECOY_PORT_WORDS (65536 / 64)
+
+/* Addresses of this host, IPv4 as ::ffff:a.b.c.d: what is forwarded to other
+ * hosts is theirs to answer. */
+#define MAX_OWN 4096
+
+/* SYN-ACKs in one EVENT_WINDOW and CPU. A scan of all ports goes on for seconds, so
+ * it cannot outrun this; a flood in other people's names is not passed on to them
+ * any faster than that. */
+#define DECOY_ANSWERS 4096
+
+/* Cookies that come back wrong, of the whole host in a second, whatever the number
+ * of CPUs; above that none is looked at until the next. Who sends SYN and guess in
+ * a victim's name has it banned by 1 guess in 2^29 (8 bits of time with 2 of 256
+ * accepted, 24 of data with 4 accepted): at this rate after two years in the mean,
+ * and within a day with a probability of 0.13 %. */
+#define DECOY_GUESSES 8
+
+/* Per CPU: what decoy ports answered. */
+struct decoy_counter {
+	__u64 window;  /* jiffies >> EVENT_WINDOW_SHIFT of what follows */
+	__u32 answers; /* SYN-ACKs in that window */
+	__u32 pad;
+	__u64 answered; /* SYN-ACKs */
+	__u64 silent;	/* SYNs above the limit, not answered */
+};
+
+/* Of all CPUs: cookies that came back wrong. */
+struct decoy_guesses {
+	__u32 second; /* of CLOCK_BOOTTIME */
+	__u32 before; /* `wrong`, its lower half, when that second began */
+	__u64 wrong;  /* and those that are looked at just now */
+};
+
+/* Answers of bans that reject, of one CPU: this many a second, and this many at
+ * once. */
+#define REJECT_RATE  1000
+#define REJECT_BURST 250
+
+_Static_assert(sizeof(struct decoy_counter) == 32, "abi");
+_Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
+
+#endif

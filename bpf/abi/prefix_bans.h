@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Bans of prefixes of any length. */
+#ifndef WEIR_ABI_PREFIX_BANS_H
+#define WEIR_ABI_PREFIX_BANS_H
+
+#include <linux/types.h>
+
+/* Bans of any prefix, in a trie (prefix_bans.h). The words of the prefix itself
+ * come first, then those of the prefixes that cover it. */
+#define MAX_WIDE   8192
+#define WIDE_WORDS 8
+struct wide {
+	__u32 own;
+	__u32 words; /* with those that cover it */
+	__u64 word[WIDE_WORDS];
+};
+
+_Static_assert(sizeof(struct wide) == 72, "abi");
+
+#endif
