@@ -6,7 +6,7 @@
 # starting is undone however this ends. Prints nothing when all is there.
 set -eu
 
-build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev libzmq3-dev ca-certificates"
+build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev ca-certificates"
 # A real sshd with its log, in a network of its own.
 demo="iproute2 openssh-server openssh-client rsyslog procps"
 # What the benchmarks compare with, beside real servers.
@@ -14,7 +14,7 @@ bench="iproute2 iptables nftables ipset"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
-test="$fuzz clang-14 clang-19 libbpf-dev clang-format shellcheck mandoc $demo $bench dropbear-bin
+test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
 systemd-journal-remote faketime nginx-light bind9 python3 nmap masscan curl"
 
 fail() {

@@ -17,6 +17,8 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// A directory with a configuration, and a daemon when one was started.
 pub struct Plain {
     pub dir: TempDir,
+    /// A command that weir is run by, which ends with running its arguments.
+    pub under: Vec<String>,
     daemon: Option<Child>,
 }
 
@@ -24,6 +26,7 @@ impl Plain {
     pub fn new() -> Self {
         Self {
             dir: TempDir::with_prefix("weir-plain-").unwrap(),
+            under: vec![],
             daemon: None,
         }
     }
@@ -84,8 +87,11 @@ impl Plain {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let weir = env!("CARGO_BIN_EXE_weir").to_owned();
+        let mut words = self.under.iter().chain([&weir]);
+        let mut command = Command::new(words.next().expect("weir, at least"));
         command
+            .args(words)
             .arg("--config")
             .arg(self.path("weir.toml"))
             .args(args);
@@ -167,8 +173,12 @@ impl Plain {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().unwrap().id()
+    }
+
     pub fn signal(&self, name: &str) {
-        let pid = self.daemon.as_ref().unwrap().id().to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(sent.unwrap().success());
     }

@@ -552,7 +552,7 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "sink.NAME",
-        about: "With kind = \"zmq\": a ZeroMQ publisher. It needs server_key_file or plain = true.",
+        about: "With kind = \"zmq\": a ZeroMQ publisher. It needs the library libzmq, and server_key_file or plain = true.",
         needs: &[
             ("kind", "\"zmq\""),
             ("url", "\"ipc:///run/x\""),

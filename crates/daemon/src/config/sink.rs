@@ -12,6 +12,7 @@ use std::{
 
 use ureq::http::Uri;
 use weir_core::ban::MAX_NAME;
+use weir_libzmq::Libzmq;
 use weir_sources::certificates;
 
 use super::{
@@ -190,7 +191,7 @@ pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Ve
         let (kind, rate) = match word.value {
             Word::Webhook => (webhook(&mut section, &name, warnings), Some(60)),
             Word::Telegram => (telegram(&mut section, &name), Some(20)),
-            Word::Zmq => (zmq(&mut section, &name, warnings), None),
+            Word::Zmq => (zmq(&mut section, &name, enabled, warnings), None),
             Word::File => (file(&mut section, &name, warnings), None),
         };
         let rate = rate.map(|default: u32| {
@@ -425,14 +426,13 @@ fn telegram(section: &mut Section<'_, '_>, name: &str) -> Option<SinkKind> {
     })
 }
 
-fn zmq(section: &mut Section<'_, '_>, name: &str, warnings: &mut Vec<String>) -> Option<SinkKind> {
+fn zmq(
+    section: &mut Section<'_, '_>,
+    name: &str,
+    enabled: bool,
+    warnings: &mut Vec<String>,
+) -> Option<SinkKind> {
     let line = section.line();
-    if !cfg!(feature = "zmq") {
-        section.error(
-            line,
-            format!("[sink.{name}]: this weir was built without ZeroMQ; allowed: kind = \"webhook\", \"telegram\", \"file\""),
-        );
-    }
     let url = needed(section, "url", ZMQ_URL, name);
     let given = section.has("server_key_file");
     let text = secret(section, "server_key_file", name, false);
@@ -448,12 +448,16 @@ fn zmq(section: &mut Section<'_, '_>, name: &str, warnings: &mut Vec<String>) ->
             None
         }
     });
-    #[cfg(feature = "zmq")]
-    if given && ::zmq::has("curve") != Some(true) {
-        section.error(
+    // Not for one that is turned off: nothing is opened for it.
+    match enabled.then(Libzmq::get) {
+        Some(Err(error)) => {
+            section.error(line, format!("[sink.{name}] with kind = \"zmq\" needs libzmq: {error}"));
+        }
+        Some(Ok(libzmq)) if given && !libzmq.has_curve() => section.error(
             line,
-            format!("server_key_file in [sink.{name}]: the libzmq that this weir was built with has no CURVE; allowed: plain = true, or another build"),
-        );
+            format!("server_key_file in [sink.{name}]: this host's libzmq has no CURVE; allowed: plain = true, or a libzmq with CURVE"),
+        ),
+        _ => {}
     }
     match (given, plain) {
         (false, false) => section.error(

@@ -12,7 +12,6 @@ mod rate;
 mod record;
 mod telegram;
 mod webhook;
-#[cfg(feature = "zmq")]
 mod zmq;
 
 use std::{
@@ -99,14 +98,9 @@ fn open(config: &SinkConfig) -> Result<Box<dyn Deliver>, Failure> {
             chat_id.clone(),
             records,
         )),
-        #[cfg(feature = "zmq")]
         SinkKind::Zmq { url, server_key } => {
             let opened = zmq::Publisher::new(url.clone(), server_key.as_ref(), records);
-            Box::new(opened.map_err(|e| Failure::later(format!("cannot connect to {url}: {e}")))?)
-        }
-        #[cfg(not(feature = "zmq"))]
-        SinkKind::Zmq { .. } => {
-            return Err(Failure::Refused("built without ZeroMQ".to_owned()));
+            Box::new(opened.map_err(Failure::later)?)
         }
         SinkKind::File { path } => Box::new(file::JsonLines::new(path.clone(), records)),
     })

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use weir_libzmq::{Kind, Libzmq, Socket};
+
 use super::{Deliver, Failure, record::Records};
 use crate::events::Event;
 
@@ -14,20 +16,24 @@ const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(3);
 /// Messages within libzmq, in all.
 const UNDER_WAY: i32 = 1000;
 /// On closing, what is under way has this long.
-const LINGER_MS: i32 = 1000;
+const LINGER: Duration = Duration::from_secs(1);
 /// A connection that is dead is noticed within some of these.
-const HEARTBEAT_MS: i32 = 5000;
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// No subscription that is for us is longer: a zero or one, and a topic that
+/// the header begins with.
+const SUBSCRIPTION: usize = 1 + HEADER;
 
 /// The header's topic, version and source; its size field has 16 bits.
 const TOPIC: &[u8] = b"ban";
 const VERSION: u8 = 2;
 const SOURCE: u32 = 999;
+const HEADER: usize = 28;
 
 /// The first frame. Offsets and the host's byte order are the interface: a C
 /// structure `{char url[16]; u8 version; u16 size; u32 msg_id; u32 source_id}`
 /// with its padding.
-fn header(size: u16) -> [u8; 28] {
-    let mut header = [0; 28];
+fn header(size: u16) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
     header[..TOPIC.len()].copy_from_slice(TOPIC);
     header[16] = VERSION;
     header[18..20].copy_from_slice(&size.to_ne_bytes());
@@ -37,11 +43,30 @@ fn header(size: u16) -> [u8; 28] {
 }
 
 pub(super) struct Publisher {
-    socket: zmq::Socket,
+    socket: Socket,
     url: String,
     records: Records,
     /// Topics that the subscriber wants; none: nobody is there.
     topics: usize,
+}
+
+fn connected(
+    library: &'static Libzmq,
+    url: &str,
+    server_key: Option<&[u8; 32]>,
+) -> Result<Socket, weir_libzmq::Error> {
+    let socket = Socket::new(library, Kind::XPub)?;
+    socket.set_linger(LINGER)?;
+    socket.set_send_queue(UNDER_WAY)?;
+    socket.set_ipv6()?;
+    // No queue for one who is not connected: ours is bounded and shown.
+    socket.set_immediate()?;
+    socket.set_heartbeat(HEARTBEAT)?;
+    if let Some(key) = server_key {
+        socket.set_curve_client(key, &library.curve_keys()?)?;
+    }
+    socket.connect(url)?;
+    Ok(socket)
 }
 
 impl Publisher {
@@ -49,21 +74,10 @@ impl Publisher {
         url: String,
         server_key: Option<&[u8; 32]>,
         records: Records,
-    ) -> Result<Self, zmq::Error> {
-        let socket = zmq::Context::new().socket(zmq::XPUB)?;
-        socket.set_linger(LINGER_MS)?;
-        socket.set_sndhwm(UNDER_WAY)?;
-        socket.set_ipv6(true)?;
-        // No queue for one who is not connected: ours is bounded and shown.
-        socket.set_immediate(true)?;
-        socket.set_heartbeat_ivl(HEARTBEAT_MS)?;
-        if let Some(key) = server_key {
-            let own = zmq::CurveKeyPair::new()?;
-            socket.set_curve_serverkey(key)?;
-            socket.set_curve_publickey(&own.public_key)?;
-            socket.set_curve_secretkey(&own.secret_key)?;
-        }
-        socket.connect(&url)?;
+    ) -> Result<Self, String> {
+        let library = Libzmq::get().map_err(|error| error.to_string())?;
+        let socket = connected(library, &url, server_key)
+            .map_err(|error| format!("cannot connect to {url}: {error}"))?;
         Ok(Self {
             socket,
             url,
@@ -74,8 +88,8 @@ impl Publisher {
 
     /// Takes note of who has come and gone.
     fn note_subscriptions(&mut self) {
-        while let Ok(message) = self.socket.recv_bytes(zmq::DONTWAIT) {
-            match message.split_first() {
+        while let Ok(message) = self.socket.try_receive(SUBSCRIPTION) {
+            match message.as_deref().and_then(<[u8]>::split_first) {
                 Some((1, topic)) if TOPIC.starts_with(topic) || header(0).starts_with(topic) => {
                     self.topics += 1;
                 }
@@ -106,12 +120,11 @@ impl Deliver for Publisher {
                     self.url
                 )));
             }
-            let _ = self.socket.poll(zmq::POLLIN, left.as_millis() as i64 + 1);
+            self.socket.wait(left + Duration::from_millis(1));
             self.note_subscriptions();
         }
-        let frames = [header(size).to_vec(), json.into_bytes()];
         self.socket
-            .send_multipart(frames, zmq::DONTWAIT)
+            .try_send(&[&header(size), json.as_bytes()])
             .map_err(|error| Failure::later(format!("cannot send to {}: {error}", self.url)))
     }
 
