@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use strsim::osa_distance;
+
 /// The keys above the first table: TOML gives those below it to the table.
 pub(super) const TOP_LEVEL: [&str; 13] = [
     "allow",
@@ -28,7 +30,7 @@ pub(super) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) ->
     }
     let near = known
         .iter()
-        .map(|known| (distance(key, known), known))
+        .map(|known| (osa_distance(key, known), known))
         .filter(|(distance, known)| {
             *distance <= 2.min(key.len().min(known.len()) / 3)
                 || (key.len() >= 4 && known.contains(key))
@@ -38,27 +40,6 @@ pub(super) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) ->
         Some((_, known)) => format!("; did you mean {known}?"),
         None => String::new(),
     }
-}
-
-/// Letters to add, leave out, change or swap with their neighbour that make one
-/// word of the other.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
-    for i in 1..=a.len() {
-        rows.rotate_left(1);
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = rows[1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = changed.min(rows[1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[0][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows[2] = row;
-    }
-    rows[2][b.len()]
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::{
     collections::HashMap,
     fs::OpenOptions,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::Path,
     sync::Arc,
 };
 
 use jiff::Timestamp;
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
@@ -169,22 +170,23 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, DatabaseError> {
         Err(rusqlite::Error::SqliteFailure(e, _))
             if matches!(e.code, ErrorCode::CannotOpen | ErrorCode::ReadOnly) =>
         {
-            let uri = format!("file:{}?immutable=1", uri_path(path));
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX
                 | OpenFlags::SQLITE_OPEN_URI;
-            Ok(Connection::open_with_flags(uri, flags)?)
+            Ok(Connection::open_with_flags(immutable(path), flags)?)
         }
         Err(other) => Err(other.into()),
     }
 }
 
-fn uri_path(path: &Path) -> String {
-    path.to_string_lossy()
-        .replace('%', "%25")
-        .replace('?', "%3f")
-        .replace('#', "%23")
+/// The file's URI, for one that nobody writes.
+fn immutable(path: &Path) -> String {
+    let path = percent_encode(path.as_os_str().as_bytes(), &RESERVED);
+    format!("file:{path}?immutable=1")
 }
+
+/// What is not a path in a URI that SQLite reads.
+const RESERVED: AsciiSet = CONTROLS.add(b'%').add(b'?').add(b'#');
 
 /// How many bans there are: short keys (IPv4, IPv6 /64) and long ones (/128).
 /// A subject begins with its length; this reads pages, not rows.
@@ -620,4 +622,24 @@ pub(super) fn until_from(micros: Option<i64>) -> Until {
 /// The prefixes of all stored allow entries.
 pub fn allow_set(entries: &[AllowEntry]) -> PrefixSet {
     entries.iter().map(|entry| entry.prefix).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_files_uri_is_that_file_whatever_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["plain", "a%3fb", "a?b#c", "a b&c=d", "ä\u{1}", "a%"] {
+            let path = directory.path().join(name);
+            let made = Connection::open(&path).unwrap();
+            made.pragma_update(None, "user_version", VERSION).unwrap();
+            made.close().unwrap();
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+            let opened = Connection::open_with_flags(immutable(&path), flags).unwrap();
+            let version = opened.pragma_query_value(None, "user_version", |row| row.get(0));
+            assert_eq!(version, Ok(VERSION), "{name:?}");
+        }
+    }
 }
