@@ -69,10 +69,6 @@ struct {
 
 #define DECOY_WINDOW 512
 
-/* What decide() returns for a packet to a decoy port: + the reason by which it
- * leaves when it is none of the decoy's business. */
-#define BAIT 16
-
 /* A reply in place: what was read of the request, then what is sent. */
 struct bait {
 	__u8 mac[12];

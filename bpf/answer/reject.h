@@ -84,9 +84,6 @@ struct {
 	__type(value, struct refusal);
 } reject_scratch SEC(".maps");
 
-/* What decide() returns for a packet that is banned: + the reason. */
-#define REFUSE 64
-
 static __always_inline struct refusal *refusal(void)
 {
 	__u32 zero = 0;

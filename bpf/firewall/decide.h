@@ -10,39 +10,18 @@
 
 #include "answer/decoy.h"
 #include "answer/reject.h"
-#include "firewall/allow.h"
-#include "firewall/ban.h"
-#include "firewall/class.h"
-#include "firewall/prefix_bans.h"
-#include "lib/transport.h"
-#include "lib/verdict.h"
+#include "firewall/source.h"
+#include "lib/decision.h"
 
-/* Has the source entries for this packet? `again` counts the scoped ones that
- * cover the flow it is given. Ports that cannot be known match any of them;
- * packets that have none match only bans of all ports. */
-#define SCOPE_HITS(l4, again)                                                            \
-	((l4)->kind == P_UNKNOWN ||                                                      \
-	 ((l4)->kind == P_PORTS &&                                                       \
-	  FOUND_SCOPED(again(FLOW_SET | (__u32)(l4)->protocol << 16 | (l4)->dest))))
-
-/* An IPv6 address as flow_hash takes it. */
-static __always_inline __u64 remote6(__u64 hi, __u64 lo)
+/* Sources that nobody has are dropped, for some of them reach sockets; but for what
+ * a host sends to get an address. Before anything else saves a packet: the allow list
+ * may. */
+static __always_inline enum reason settle_invalid(const struct l4 *l4,
+						  const struct source *s)
 {
-	return lasting_hash64(hi) ^ lo;
-}
-
-/* Addresses that nobody has: 0.0.0.0/8 (RFC 1122 3.2.1.3) and ::/24 (RFC 4291
- * 2.5.3, 2.5.5: unspecified, IPv4-compatible and -mapped; the rest is reserved),
- * whose keys in the ban table are IPv4's. No ban, list or place holds them, and
- * some of them reach sockets: so they are dropped, but for what a host sends to
- * get an address, and for ::1, which the stack takes from loopback only. Before
- * anything else saves a packet: the allow list may. */
-static __always_inline enum reason settle_invalid(const struct l4 *l4, int unspecified,
-						  int allowed)
-{
-	if (unspecified && l4->no_address)
+	if (is_unspecified(s) && l4->no_address)
 		return R_PASS;
-	if (allowed)
+	if (is_allowed(s))
 		return R_ALLOWED;
 	return R_INVALID_SOURCE;
 }
@@ -50,11 +29,11 @@ static __always_inline enum reason settle_invalid(const struct l4 *l4, int unspe
 /* What follows for a packet that is banned, listed or fenced by `why`: what may
  * still save it. */
 static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
-					  int allowed)
+					  const struct source *s)
 {
 	if (l4->essential)
 		return R_ESSENTIAL;
-	if (allowed)
+	if (is_allowed(s))
 		return R_ALLOWED;
 	if (control.observe)
 		return R_OBSERVED;
@@ -63,14 +42,21 @@ static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
 
 /* Most packets that are dropped: TCP, or UDP to a port that is not DHCP's, of a
  * source under a ban of all ports, of which no event is due. Nothing else of their
- * headers matters. `ports`: where a UDP header is; `dhcp`: the first of its two. */
-static __always_inline int is_plain(const struct frame *f, __u64 found, __u8 protocol,
-				    const struct ports *ports, __u16 dhcp, __u64 now)
+ * headers matters. */
+static __always_inline int is_plain(const struct frame *f, const struct source *s,
+				    __u64 found, __u64 now)
 {
-	__u16 dest;
+	struct iphdr *ip = f->l3;
+	struct ipv6hdr *ip6 = f->l3;
+	struct ports *ports = s->v4 ? (void *)(ip + 1) : (void *)(ip6 + 1);
+	__u16 dhcp = s->v4 ? 67 : 546, dest;
+	__u8 protocol;
 
+	if (s->v4 && unlikely(ip->ihl != 5))
+		return 0;
 	if (cfg.reject && FOUND_REJECTING(found))
 		return 0;
+	protocol = s->v4 ? ip->protocol : ip6->nexthdr;
 	if (protocol != IPPROTO_TCP) {
 		if (protocol != IPPROTO_UDP || (void *)(ports + 1) > f->end)
 			return 0;
@@ -79,6 +65,17 @@ static __always_inline int is_plain(const struct frame *f, __u64 found, __u8 pro
 			return 0;
 	}
 	return !control.observe && !is_told(R_BANNED_ALL, now);
+}
+
+/* Do bans of some ports cover this packet? Ports that cannot be known match any of
+ * them; packets that have none match only bans of all ports. */
+static __always_inline __u64 are_scoped(const struct source *s, const struct places *at,
+					__u64 now, const struct l4 *l4)
+{
+	return l4->kind == P_UNKNOWN ||
+	       (l4->kind == P_PORTS &&
+		FOUND_SCOPED(bans_of_flow(
+			s, at, now, FLOW_SET | (__u32)l4->protocol << 16 | l4->dest)));
 }
 
 /* The reason for which the source is denied, before anything saves it. */
@@ -93,168 +90,49 @@ static __always_inline enum reason denied(__u64 found, __u64 covered, __u32 said
 	return found ? R_OTHER_PORT : R_PASS;
 }
 
-static __always_inline enum reason decide_v4(void *ctx, struct frame *f, __u32 frame_len,
-					     int tc, struct exit *exit)
+/* The reason by which a packet leaves. `way`, a constant: COVER_IN, or COVER_OUT,
+ * where bans say nothing. What is told of it is in `exit` from R_OBSERVED on. */
+static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame *f,
+					 struct source *s, const int way,
+					 struct exit *exit)
 {
-	struct iphdr *ip = f->l3;
-	__u64 key, net = 0, hash, net_hash = 0, now, found = 0;
-	__u32 total, policy = 0, net_policy = 0, base = 0, class = 0, said = 0;
-	__u64 covered = 0;
-	int hit, wide_hit, net_hit = 0;
+	__u32 base = 0, class = 0, said = 0;
+	__u64 now = 0, found = 0, covered = 0;
+	struct places at = {};
 	enum reason why;
 	struct l4 l4 = {};
 
-	if (unlikely((void *)(ip + 1) > f->end || ip->version != 4 || ip->ihl < 5))
-		return R_MALFORMED;
-	total = bpf_ntohs(ip->tot_len);
-	/* BIG TCP: the stack writes 0 for a merged packet above 64 KiB. */
-	if (tc && total == 0 && frame_len > 65535)
-		total = frame_len;
-	if (unlikely(ip->ihl > 5) && f->l3 + ip->ihl * 4 > f->end)
-		return R_MALFORMED;
-	if (unlikely(total < ip->ihl * 4))
-		return R_MALFORMED;
-
-	key = bpf_ntohl(ip->saddr);
-	if (unlikely(!(key >> 24))) {
-		parse_l4_apart(ctx, tc, f, total, 0, &l4);
-		return settle_invalid(&l4, !key, allowed4(ip->saddr));
-	}
-	if (cfg.class_lines) {
-		base = control.class_base;
-		class = class4(base, key);
-		VERIFIER_FORGET(class);
-	}
-	if (cfg.v4_length) {
-		net = (key & (~0U << (32 - cfg.v4_length))) | (__u64)cfg.v4_length << 32;
-		net_hash = hash64(net);
-		net_hit = bloom_has_short(bloom_word(net_hash), net_hash);
-	}
-	key |= 32ULL << 32;
-	hash = hash64(key);
-	hit = bloom_has_short(bloom_word(hash), hash);
-	wide_hit = may_be_wide(0, (__u32)key >> 16);
-	if (likely(!hit && !net_hit && !wide_hit && !class))
-		return R_PASS;
-
-	now = bpf_jiffies64();
-	if (hit)
-		found = glance64(key, hash, now, &policy);
-	if (net_hit)
-		found += glance64(net, net_hash, now, &net_policy);
-	if (wide_hit)
-		found += find_wide4((__u32)key, now, 0);
-	VERIFIER_FORGET(found);
-	VERIFIER_FORGET(policy);
-	VERIFIER_FORGET(net_policy);
-	if (!found && !class)
-		return R_PASS;
-#define AGAIN_V4(flow)                                                                   \
-	((hit ? again64(key, hash, now, flow, policy) : 0) +                             \
-	 (net_hit ? again64(net, net_hash, now, flow, net_policy) : 0) +                 \
-	 (wide_hit ? find_wide4((__u32)key, now, flow) : 0))
-	if (FOUND_ALL(found)) {
-		if (likely(ip->ihl == 5) &&
-		    is_plain(f, found, ip->protocol, (void *)(ip + 1), 67, now) &&
-		    !allowed4(ip->saddr))
-			return R_UNTOLD;
-		parse_l4_apart(ctx, tc, f, total, 0, &l4);
-	} else {
-		parse_l4(ctx, tc, f, total, 0, &l4);
-	}
-	if (found && !FOUND_ALL(found))
-		covered = SCOPE_HITS(&l4, AGAIN_V4);
-	if (class && !FOUND_ALL(found) && !covered)
-		said = classify(base, class, bpf_ntohl(ip->saddr), flow_of(&l4),
-				how(&l4, COVER_IN));
-	why = denied(found, covered, said);
-	if (why < R_OBSERVED)
-		return why;
-	*exit = (struct exit){.protocol = l4.protocol,
-			      .rejecting = cfg.reject && FOUND_REJECTING(found),
-			      .port = l4.dest,
-			      .said = said};
-	exit->source[10] = exit->source[11] = 0xff;
-	__builtin_memcpy(&exit->source[12], &ip->saddr, 4);
-	return settle(why, &l4, allowed4(ip->saddr));
-}
-
-/* Bytes of an IPv6 packet by its own account: 0 in a jumbogram (RFC 2675), or
- * merged by GRO above 64 KiB; then the frame is the measure. */
-static __always_inline __u32 length6(const struct ipv6hdr *ip, __u32 frame_len, int tc)
-{
-	__u32 total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-
-	if (total == sizeof(*ip) &&
-	    (ip->nexthdr == IPPROTO_HOPOPTS || (tc && frame_len > 65535)))
-		total = ~0U;
-	return total;
-}
-
-static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 frame_len,
-					     int tc, struct exit *exit)
-{
-	struct ipv6hdr *ip = f->l3;
-	__u32 short_policy = 0, long_policy = 0, base = 0, class = 0, said = 0;
-	__u64 hi, lo, hash, bits, now, found = 0, covered = 0;
-	int short_hit, long_hit, wide_hit;
-	enum reason why;
-	struct l4 l4 = {};
-
-	if (unlikely((void *)(ip + 1) > f->end || ip->version != 6))
-		return R_MALFORMED;
-	hi = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[0]) << 32) |
-	     bpf_ntohl(ip->saddr.s6_addr32[1]);
-	lo = ((__u64)bpf_ntohl(ip->saddr.s6_addr32[2]) << 32) |
-	     bpf_ntohl(ip->saddr.s6_addr32[3]);
-	if (unlikely(!(hi >> 40))) {
-		if (!hi && lo == 1)
+	if (way == COVER_IN && unlikely(is_invalid(s))) {
+		if (is_loopback(s))
 			return R_PASS;
-		parse_l4_apart(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
-		return settle_invalid(&l4, !(hi | lo), allowed6(&ip->saddr));
+		parse_l4_apart(ctx, hook, f, s->total, !s->v4, &l4);
+		return settle_invalid(&l4, s);
 	}
 	if (cfg.class_lines) {
 		base = control.class_base;
-		class = class6(base, hi, lo);
-		VERIFIER_FORGET(class);
+		class = class_of(s, base);
 	}
-	hash = hash64(hi);
-	bits = bloom_word(hash);
-	short_hit = bloom_has_short(bits, hash);
-	long_hit = bloom_has_long(bits, hash);
-	wide_hit = may_be_wide(1, (hi >> 32 ^ hi >> 48) & 0xffff);
-	if (likely(!short_hit && !long_hit && !wide_hit && !class))
+	if (likely(!(way == COVER_IN && may_be_banned(s, &at)) && !class))
 		return R_PASS;
 
-	now = bpf_jiffies64();
-	if (short_hit)
-		found = glance64(hi, hash, now, &short_policy);
-	if (long_hit)
-		found += glance128(hi, lo, now, &long_policy);
-	if (wide_hit)
-		found += find_wide(hi, lo, now, 0);
-	VERIFIER_FORGET(found);
-	VERIFIER_FORGET(short_policy);
-	VERIFIER_FORGET(long_policy);
-	if (!found && !class)
-		return R_PASS;
-#define AGAIN_V6(flow)                                                                   \
-	((short_hit ? again64(hi, hash, now, flow, short_policy) : 0) +                  \
-	 (long_hit ? again128(hi, lo, now, flow, long_policy) : 0) +                     \
-	 (wide_hit ? find_wide(hi, lo, now, flow) : 0))
+	if (way == COVER_IN) {
+		now = bpf_jiffies64();
+		found = bans_of(s, &at, now);
+		if (!found && !class)
+			return R_PASS;
+		VERIFIER_FORGET(s->total);
+	}
 	if (FOUND_ALL(found)) {
-		if (is_plain(f, found, ip->nexthdr, (void *)(ip + 1), 546, now) &&
-		    !allowed6(&ip->saddr))
+		if (likely(is_plain(f, s, found, now)) && !is_allowed(s))
 			return R_UNTOLD;
-		parse_l4_apart(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+		parse_l4_apart(ctx, hook, f, s->total, !s->v4, &l4);
 	} else {
-		parse_l4(ctx, tc, f, length6(ip, frame_len, tc), 1, &l4);
+		parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
 	}
 	if (found && !FOUND_ALL(found))
-		covered = SCOPE_HITS(&l4, AGAIN_V6);
+		covered = are_scoped(s, &at, now, &l4);
 	if (class && !FOUND_ALL(found) && !covered)
-		said = classify(base, class, remote6(hi, lo), flow_of(&l4),
-				how(&l4, COVER_IN));
+		said = classify(base, class, remote_of(s), flow_of(&l4), how(&l4, way));
 	why = denied(found, covered, said);
 	if (why < R_OBSERVED)
 		return why;
@@ -262,23 +140,53 @@ static __always_inline enum reason decide_v6(void *ctx, struct frame *f, __u32 f
 			      .rejecting = cfg.reject && FOUND_REJECTING(found),
 			      .port = l4.dest,
 			      .said = said};
-	__builtin_memcpy(exit->source, &ip->saddr, 16);
-	return settle(why, &l4, allowed6(&ip->saddr));
+	if (s->v4) {
+		exit->source[10] = exit->source[11] = 0xff;
+		__builtin_memcpy(&exit->source[12], s->addr, 4);
+	} else {
+		__builtin_memcpy(exit->source, s->addr, 16);
+	}
+	return settle(why, &l4, s);
 }
 
-#define AGAIN -1 /* more of the headers must be made readable first */
+/* The same from the IP header on. */
+static __always_inline enum reason judge_ip(void *ctx, enum hook hook, struct frame *f,
+					    __u32 frame_len, const int v4, const int way,
+					    struct exit *exit)
+{
+	struct source s = {.v4 = v4};
+	enum reason reason = read_source(f, hook, frame_len, way, &s);
 
-/* Counts and tells; 1: drop, 0: pass. `exit` is set where it is told. */
-static __always_inline int leave(struct exit *exit, enum reason reason, __u32 ifindex,
-				 __u32 bytes)
+	return unlikely(reason) ? reason : judge(ctx, hook, f, &s, way, exit);
+}
+
+/* And from the first byte of the frame on. */
+static __always_inline enum reason judge_frame(void *ctx, enum hook hook, struct frame *f,
+					       __u32 frame_len, const int way,
+					       struct exit *exit)
+{
+	enum reason reason = parse_l2(ctx, hook, f);
+
+	if (unlikely(reason))
+		return reason;
+	if (likely(f->proto == bpf_htons(ETH_P_IP)))
+		return judge_ip(ctx, hook, f, frame_len, 1, way, exit);
+	if (f->proto == bpf_htons(ETH_P_IPV6))
+		return judge_ip(ctx, hook, f, frame_len, 0, way, exit);
+	return R_NOT_IP;
+}
+
+/* Counts and tells. `exit` is set where it is told. */
+static __always_inline enum act leave(struct exit *exit, enum reason reason,
+				      __u32 ifindex, __u32 bytes)
 {
 	if (reason == R_UNTOLD) {
 		count_untold(R_BANNED_ALL, bytes);
-		return 1;
+		return ACT_DROP;
 	}
 	if (unlikely(reason >= R_INVALID_SOURCE)) {
 		count(control.observe ? R_OBSERVED : reason, bytes);
-		return !control.observe;
+		return control.observe ? ACT_PASS : ACT_DROP;
 	}
 	if (unlikely(reason >= R_OBSERVED)) {
 		if (exit->said)
@@ -287,36 +195,27 @@ static __always_inline int leave(struct exit *exit, enum reason reason, __u32 if
 		exit->ifindex = ifindex;
 		exit->bytes = bytes;
 		count_and_tell(exit, bpf_jiffies64());
-		return reason >= R_BANNED_ALL;
+		return reason >= R_BANNED_ALL ? ACT_DROP : ACT_PASS;
 	}
 	count(reason, bytes);
-	return 0;
+	return ACT_PASS;
 }
 
-/* 1: drop, 0: pass, from BAIT on: for a decoy port, from REFUSE on: banned.
- * `whole`: f->end is as far as this hook can see. */
-static __always_inline int decide(void *ctx, struct frame *f, __u32 frame_len, int tc,
-				  int whole, __u32 ifindex)
+/* Of a frame that comes in. `whole`: f->end is as far as this hook can see. */
+static __always_inline struct decision decide(void *ctx, enum hook hook, struct frame *f,
+					      __u32 frame_len, int whole, __u32 ifindex)
 {
 	struct exit exit; /* set on the way to an event only */
-	enum reason reason = parse_l2(ctx, tc, f);
+	enum reason reason = judge_frame(ctx, hook, f, frame_len, COVER_IN, &exit);
 
-	if (reason == R_PASS) {
-		if (likely(f->proto == bpf_htons(ETH_P_IP)))
-			reason = decide_v4(ctx, f, frame_len, tc, &exit);
-		else if (f->proto == bpf_htons(ETH_P_IPV6))
-			reason = decide_v6(ctx, f, frame_len, tc, &exit);
-		else
-			reason = R_NOT_IP;
-	}
 	if (cfg.decoy && (reason == R_PASS || reason == R_OTHER_PORT) && is_bait(f))
-		return BAIT + reason;
+		return (struct decision){ACT_NEXT, NEXT_DECOY, reason};
 	if (!whole && (f->cut || reason == R_MALFORMED))
-		return AGAIN;
+		return (struct decision){ACT_PULL};
 	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
 	    exit.rejecting)
-		return REFUSE + reason;
-	return leave(&exit, reason, ifindex, frame_len);
+		return (struct decision){ACT_NEXT, NEXT_REJECT, reason};
+	return (struct decision){leave(&exit, reason, ifindex, frame_len)};
 }
 
 #endif

@@ -64,34 +64,25 @@ static __always_inline int is_judged(__u32 ifindex)
 	return 0;
 }
 
-static __always_inline int judge_head(struct head *head, __u32 have, __u32 len,
-				      __u32 bytes, __u32 ifindex, int whole, int v4)
-{
-	struct exit exit; /* set on the way to an event only */
-	struct frame f = {.data = head->bytes,
-			  .end = head->bytes + have,
-			  .l3 = head->bytes,
-			  .proto = bpf_htons(v4 ? ETH_P_IP : ETH_P_IPV6)};
-	enum reason reason = v4 ? decide_v4(NULL, &f, len, IN_NETFILTER, &exit)
-				: decide_v6(NULL, &f, len, IN_NETFILTER, &exit);
-
-	if (!whole && (f.cut || reason == R_MALFORMED))
-		return AGAIN;
-	return leave(&exit, reason, ifindex, bytes);
-}
-
 /* Global, so that the verifier checks it once for both calls: the first bytes
- * of the packet are in the buffer. */
+ * of the packet are in the buffer. An act. */
 __noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex, __u32 how)
 {
 	struct head *head = head_of_packet();
 	int whole = how & 1, v4 = how & 2;
+	struct exit exit; /* set on the way to an event only */
+	enum reason reason;
+	struct frame f = {};
 
 	if (!head || have > HEAD_MOST)
-		return 0;
-	if (v4)
-		return judge_head(head, have, len, bytes, ifindex, whole, 1);
-	return judge_head(head, have, len, bytes, ifindex, whole, 0);
+		return ACT_PASS;
+	f.data = f.l3 = head->bytes;
+	f.end = head->bytes + have;
+	reason = v4 ? judge_ip(NULL, IN_NETFILTER, &f, len, 1, COVER_IN, &exit)
+		    : judge_ip(NULL, IN_NETFILTER, &f, len, 0, COVER_IN, &exit);
+	if (!whole && (f.cut || reason == R_MALFORMED))
+		return ACT_PULL;
+	return leave(&exit, reason, ifindex, bytes);
 }
 
 /* The headers of most packets are in their linear part, and one copy from there
@@ -107,7 +98,7 @@ int weir_netfilter(struct bpf_nf_ctx *ctx)
 	struct bpf_dynptr packet;
 	__u32 ifindex, len, bytes, v4;
 	__u64 have;
-	int drop;
+	int act;
 
 	if (!head)
 		return NF_ACCEPT;
@@ -124,9 +115,9 @@ int weir_netfilter(struct bpf_nf_ctx *ctx)
 	barrier_var(have);
 	if (have > HEAD_FIRST || bpf_probe_read_kernel(head->bytes, have, skb->data))
 		return NF_ACCEPT;
-	drop = judge_nf(have, len, bytes, ifindex, v4 | (have == len ? 1 : 0));
-	if (drop != AGAIN)
-		return drop ? NF_DROP : pass;
+	act = judge_nf(have, len, bytes, ifindex, v4 | (have == len ? 1 : 0));
+	if (act != ACT_PULL)
+		return act == ACT_DROP ? NF_DROP : pass;
 
 	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
 		return NF_ACCEPT;
@@ -135,7 +126,8 @@ int weir_netfilter(struct bpf_nf_ctx *ctx)
 	if (have == 0 || have > HEAD_MOST ||
 	    bpf_dynptr_read(head->bytes, have, &packet, 0, 0))
 		return NF_ACCEPT;
-	return judge_nf(have, len, bytes, ifindex, v4 | 1) ? NF_DROP : pass;
+	act = judge_nf(have, len, bytes, ifindex, v4 | 1);
+	return act == ACT_DROP ? NF_DROP : pass;
 }
 
 #endif

@@ -10,19 +10,18 @@ static __always_inline int judge_xdp(struct xdp_md *ctx)
 	struct frame f = {.data = (void *)(long)ctx->data,
 			  .end = (void *)(long)ctx->data_end};
 	__u32 len = f.end - f.data;
-	int drop;
+	struct decision d;
 
 	/* Only a frame with a full first page can have more: no call otherwise. */
 	if (cfg.frags && unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
-	drop = decide(ctx, &f, len, 0, 1, ctx->ingress_ifindex);
-	if (cfg.reject && drop >= REFUSE)
-		return refuse_xdp(ctx, look_xdp(ctx, drop - REFUSE));
-	if (cfg.decoy && drop >= BAIT)
-		return meet_xdp(ctx, drop - BAIT);
-	if (drop)
-		return XDP_DROP;
-	return cfg.final_pass;
+	d = decide(ctx, IN_XDP, &f, len, 1, ctx->ingress_ifindex);
+	if (d.act == ACT_NEXT) {
+		if (cfg.reject && d.next == NEXT_REJECT)
+			return refuse_xdp(ctx, look_xdp(ctx, d.reason));
+		return meet_xdp(ctx, d.reason);
+	}
+	return d.act == ACT_DROP ? XDP_DROP : cfg.final_pass;
 }
 
 /* Whether it is for frames of many pages says whoever loads it. */
