@@ -20,12 +20,6 @@ use std::{
 /// The cycles that are still there, each as the step that closes it. This list
 /// only shrinks: a step that closes no cycle makes the test fail.
 const KNOWN: &[(&str, &str)] = &[
-    ("bench", "hooks/programs -> hooks/table"),
-    ("bench", "hooks/rules -> hooks/table"),
-    ("bench", "hooks/sockets -> hooks/table"),
-    ("bench", "hooks/weir -> hooks/table"),
-    ("bench", "newflow/nfqueue -> newflow/path"),
-    ("bench", "newflow/site -> newflow/path"),
     ("crates/bpf", "filter -> link"),
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
@@ -48,8 +42,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/daemon", "watch -> service"),
     ("crates/enforce", "nft/border -> nft/ruleset"),
     ("crates/enforce", "nft/chains -> nft/ruleset"),
-    ("crates/ring", "wake -> reader"),
-    ("crates/ring-preload", "rings -> interpose"),
 ];
 
 /// A module, from the root of its crate: `["config", "check"]`.

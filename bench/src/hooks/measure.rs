@@ -18,7 +18,7 @@ use weir_netlab::{Namespace, Net, Side, VethOpts};
 use super::{
     cpu,
     site::{Arrived, Place},
-    table::Running,
+    task::Running,
 };
 use crate::energy::{Meter, Window, unix_now};
 

@@ -16,6 +16,7 @@ mod site;
 mod sockets;
 mod summary;
 mod table;
+mod task;
 mod weir;
 
 use std::{
@@ -35,7 +36,8 @@ use crate::{
 };
 use measure::{ALONE, Plan, Point, Sender};
 use site::{HOST, Site};
-use table::{HOOKS, Hook, Running, Task};
+use table::{HOOKS, Hook};
+use task::{Running, Task};
 
 /// The paper's.
 const SIZES: [u16; 8] = [16, 32, 64, 128, 256, 512, 1024, 1472];

@@ -7,7 +7,7 @@ use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
     site::Place,
-    table::{Running, Task},
+    task::{Running, Task},
 };
 
 struct Program {

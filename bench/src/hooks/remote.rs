@@ -19,7 +19,8 @@ use super::{
     missing,
     site::{PORT, Place},
     summary,
-    table::{BANS, Hook, Sources, Task},
+    table::Hook,
+    task::{BANS, Sources, Task},
 };
 
 /// The load machine gets so long to begin, with each size anew.

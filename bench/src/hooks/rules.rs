@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::{
     site::{PORT, Place},
-    table::{Running, Task, udp_to_port},
+    task::{Running, Task},
 };
 
 /// Reads a counter.
@@ -36,6 +36,16 @@ impl Drop for Rules {
             }
         }
     }
+}
+
+/// The rule as iptables says it.
+fn udp_to_port() -> [String; 4] {
+    [
+        "-p".into(),
+        "udp".into(),
+        "--dport".into(),
+        PORT.to_string(),
+    ]
 }
 
 fn words(text: &str) -> Vec<String> {

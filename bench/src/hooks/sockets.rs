@@ -22,7 +22,7 @@ use super::{
     cpu::{self, pin},
     rules,
     site::{PORT, Place},
-    table::{Running, Task},
+    task::{Running, Task},
 };
 
 /// How soon a reader sees that it shall stop.

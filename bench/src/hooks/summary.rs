@@ -6,7 +6,8 @@ use super::{
     Run,
     figures::{Figure, Group, main_size, ratio, sizes},
     measure::{ALONE, Point},
-    table::{HOOKS, Hook, Sources},
+    table::{HOOKS, Hook},
+    task::Sources,
 };
 
 /// What stands in a row's cell when there is a figure, or when there is none.

@@ -2,83 +2,16 @@
 //! has, how it is set up, and where its drops are counted. A row is taken away
 //! by its [`Running`] value's end. To add one, add a line to [`HOOKS`].
 
-use std::{net::IpAddr, sync::Arc};
-
-use weir_bpf::{bare::BareHook, generator::Flood, link::Hook as KernelHook};
+use weir_bpf::{bare::BareHook, link::Hook as KernelHook};
 use weir_enforce::Choice;
 
 use super::{
     programs,
     rules::{self, Ends},
-    site::{PORT, Place},
-    sockets, weir,
+    sockets,
+    task::{Running, Sources, Task},
+    weir,
 };
-
-/// As many bans as rows with a table have.
-pub const BANS: u32 = 1 << 17;
-
-/// Which sources a row's packets come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sources {
-    /// The rule is the paper's and names none: as many as there may be.
-    Any,
-    /// All of a table of [`BANS`], in turn.
-    Banned,
-    /// The one that is banned.
-    One,
-}
-
-impl Sources {
-    /// How many; `any` of those that no rule names.
-    pub fn count(self, any: u32) -> u32 {
-        match self {
-            Self::Any => any,
-            Self::Banned => BANS,
-            Self::One => 1,
-        }
-    }
-}
-
-/// What a row has set up; its end takes that away.
-pub trait Running: Send {
-    /// Packets it has dropped so far, by its own counter.
-    fn dropped(&mut self) -> anyhow::Result<u64>;
-
-    /// Seconds of CPU that a program of its own has used so far.
-    fn cpu(&self) -> f64 {
-        0.0
-    }
-}
-
-/// Where and whom to drop.
-pub struct Task {
-    /// The host.
-    pub place: Arc<Place>,
-    /// Makes the addresses that are banned.
-    pub flood: Flood,
-    /// The row's.
-    pub sources: Sources,
-}
-
-impl Task {
-    /// Who is to be banned, if the row bans by source; each once: of so many
-    /// IPv4 addresses the generator makes a few twice.
-    pub fn banned(&self) -> Vec<IpAddr> {
-        let count = match self.sources {
-            Sources::Any => 0,
-            sources => sources.count(0),
-        };
-        let mut banned: Vec<IpAddr> = (0..count).map(|n| self.flood.source(n)).collect();
-        banned.sort_unstable();
-        banned.dedup();
-        banned
-    }
-
-    /// Is it about IPv4?
-    pub fn ipv4(&self) -> bool {
-        self.place.host.is_ipv4()
-    }
-}
 
 /// A row.
 pub struct Hook {
@@ -214,13 +147,3 @@ pub const HOOKS: &[Hook] = &[
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
 ];
-
-/// The rule as iptables says it.
-pub fn udp_to_port() -> [String; 4] {
-    [
-        "-p".into(),
-        "udp".into(),
-        "--dport".into(),
-        PORT.to_string(),
-    ]
-}

@@ -17,7 +17,7 @@ use weir_enforce::{
 
 use super::{
     site::Place,
-    table::{BANS, Running, Task},
+    task::{BANS, Running, Task},
 };
 
 /// The settings of a daemon with this backend.

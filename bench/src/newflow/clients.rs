@@ -10,7 +10,10 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize};
 use socket2::{Domain, Socket, Type};
 
-use super::site::{CLIENT, CLIENT_CORE, Site, pin};
+use super::{
+    layout::CLIENT_CORE,
+    site::{CLIENT, Site, pin},
+};
 use crate::report::percentile;
 
 /// What takes longer is lost; a queue of 8,192 packets that is served at 80 k

@@ -14,7 +14,10 @@ use weir_bpf::{
 };
 use weir_netlab::{Net, VethOpts};
 
-use super::site::{LOAD_CORE, Site, pin};
+use super::{
+    layout::LOAD_CORE,
+    site::{Site, pin},
+};
 
 /// Packets leave in bursts this far apart, as many as are due.
 const BURST: Duration = Duration::from_millis(1);

@@ -6,6 +6,7 @@
 //! networks of their own, and take turns in every round.
 
 mod clients;
+mod layout;
 mod load;
 mod measure;
 mod nfqueue;

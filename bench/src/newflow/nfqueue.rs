@@ -22,10 +22,12 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, NetlinkAddr, recvmmsg, setsockopt
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_core::geo::Country;
 
-use super::{path::DENIED_CHAIN, world::World};
+use super::world::World;
 
 /// Connection marks of ipt_geofence's sample configuration.
 pub const MARK_PASS: u32 = 1000;
+/// Where denied sources are dropped by rules of their own.
+pub const DENIED_CHAIN: &str = "DENIED";
 
 /// Messages taken by one system call at most, and verdicts given by one.
 const BATCH: usize = 64;

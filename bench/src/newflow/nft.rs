@@ -8,7 +8,7 @@ use anyhow::Context;
 use weir_core::geo::Country;
 use weir_netlab::Namespace;
 
-use super::{site::DEVICE, world::Range};
+use super::{layout::DEVICE, world::Range};
 
 /// Where the map is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,10 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_testkit::packet::Packet;
 
-use super::site::{BACKGROUND, LOAD_CORE, Site, pin};
+use super::{
+    layout::LOAD_CORE,
+    site::{BACKGROUND, Site, pin},
+};
 
 /// Behind the host; its default route goes back to the sender.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);

@@ -16,14 +16,12 @@ use weir_enforce::kernel;
 use weir_netlab::{Child, Namespace, wait_for};
 
 use super::{
-    nfqueue::{Judged, MARK_PASS},
+    layout::{CLIENT_CORE, DEVICE, LOAD_CORE},
+    nfqueue::{DENIED_CHAIN, Judged, MARK_PASS},
     nft::{self, At},
-    site::{CLIENT_CORE, DEVICE, LOAD_CORE},
     world::World,
 };
 
-/// Where denied sources are dropped by rules of their own.
-pub const DENIED_CHAIN: &str = "DENIED";
 const QUEUE: u16 = 5;
 const READY_IN: Duration = Duration::from_secs(60);
 

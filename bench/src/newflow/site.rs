@@ -20,14 +20,11 @@ use weir_bpf::{
 };
 use weir_netlab::{Namespace, Net, Side, VethOpts};
 
-use super::path::{self, Around, Path, Policy, Running};
+use super::{
+    layout::{CLIENT_CORE, DEVICE, LOAD_CORE},
+    path::{self, Around, Path, Policy, Running},
+};
 
-/// The device that the path protects.
-pub const DEVICE: &str = "d0";
-/// Client and server.
-pub const CLIENT_CORE: usize = 0;
-/// What sends the background load, and the softirqs that it raises.
-pub const LOAD_CORE: usize = 1;
 /// The host, as the clients know it.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 /// Who is always allowed, and measured.

@@ -22,13 +22,6 @@ fn config() -> Option<&'static Config> {
     CONFIG.get()?.as_ref()
 }
 
-/// One line on standard error.
-pub(crate) fn tell(what: &str) {
-    let line = format!("weir-ring-preload: {what}\n");
-    // SAFETY: the buffer lives through the call.
-    unsafe { real::WRITE.get()(2, line.as_ptr().cast(), line.len()) };
-}
-
 /// Puts `errno` back when dropped.
 struct Errno(c_int);
 
@@ -60,7 +53,7 @@ extern "C" fn start() {
     let program = unsafe { CStr::from_ptr(program_invocation_short_name) };
     let read = Config::read(|name| std::env::var_os(name), &program.to_string_lossy());
     let config = read.unwrap_or_else(|error| {
-        tell(&format!("{error}; doing nothing"));
+        real::tell(&format!("{error}; doing nothing"));
         None
     });
     if config.is_some() {

@@ -86,3 +86,10 @@ real! {
     DUP3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int = c"dup3";
     FCNTL: unsafe extern "C" fn(c_int, c_int, usize) -> c_int = c"fcntl64";
 }
+
+/// One line on standard error.
+pub(crate) fn tell(what: &str) {
+    let line = format!("weir-ring-preload: {what}\n");
+    // SAFETY: the buffer lives through the call.
+    unsafe { WRITE.get()(2, line.as_ptr().cast(), line.len()) };
+}

@@ -14,7 +14,7 @@ use weir_ring::{ErrorKind, Options, Refused, Writer};
 
 use crate::config::Config;
 use crate::files::{self, File};
-use crate::process;
+use crate::{process, real};
 
 /// Segments of a process, and the highest number of one, plus one.
 const SEGMENTS: usize = 256;
@@ -232,6 +232,6 @@ fn make(config: &Config) -> Result<Writer, String> {
 fn fail(why: &str) {
     FAILED.store(true, Relaxed);
     if !TOLD.swap(true, Relaxed) {
-        crate::interpose::tell(&format!("{why}; logging to files instead"));
+        real::tell(&format!("{why}; logging to files instead"));
     }
 }

@@ -5,14 +5,12 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{Policy, SLOTS};
 use crate::protocol::{self, Consumer, Copied, From, Memory, Step};
 use crate::segment::{self, Owner, Segment, WRITER_LOCK, slot_lock};
 use crate::sys;
-use crate::wake;
 
 /// Bytes behind the writer at which copying is at its full speed.
 const GATHER: u64 = 64 << 10;
@@ -315,12 +313,6 @@ impl Reader {
     fn tell_lost(&self) {
         let slot = &self.segment.control().slots[self.slot];
         slot.lost.store(self.consumer.lost, Relaxed);
-    }
-
-    /// Sleeps until there is something to read, not longer than `timeout`.
-    /// True if there is; false may come early, as when a writer closes.
-    pub fn sleep(&mut self, timeout: Duration) -> bool {
-        wake::sleep(std::iter::once(&mut *self), timeout)
     }
 
     pub(crate) fn has_records(&mut self) -> bool {

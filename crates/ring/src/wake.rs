@@ -13,6 +13,14 @@ use crate::sys;
 /// call can wait for - sleep is cut into pieces of this length.
 const UNSURE: Duration = Duration::from_millis(1);
 
+impl Reader {
+    /// Sleeps until there is something to read, not longer than `timeout`.
+    /// True if there is; false may come early, as when a writer closes.
+    pub fn sleep(&mut self, timeout: Duration) -> bool {
+        sleep(std::iter::once(self), timeout)
+    }
+}
+
 /// Sleeps until one of the readers has something. True if one has.
 pub(crate) fn sleep<'a>(readers: impl Iterator<Item = &'a mut Reader>, timeout: Duration) -> bool {
     let begun = Instant::now();
