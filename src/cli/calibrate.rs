@@ -10,10 +10,8 @@ use std::{
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use weir_daemon::{
-    calibrate::{self, CalibrateError, Figures, Plan, Spread, stored::SeenInterface},
-    config::Config,
-};
+use weir_calibrate::{CalibrateError, Figures, Plan, Spread, result_file::SeenInterface};
+use weir_daemon::config::Config;
 use weir_enforce::calibration::Advice;
 
 use super::{Answer, Common, show};
@@ -62,13 +60,13 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         .map_or_else(|| PathBuf::from("/var/lib/weir"), |c| c.state_dir.clone());
     let prefer = config.as_ref().map(|c| c.enforcement.advice.prefer);
     let configured = config.map_or_else(Vec::new, |c| c.enforcement.interfaces);
-    let kernel = calibrate::Machine::this().kernel;
+    let kernel = weir_calibrate::Machine::this().kernel;
     let mut interfaces = Vec::new();
     let names: BTreeSet<_> = configured.iter().chain(&args.interface).collect();
     for name in names {
-        let mut seen = calibrate::interface::look(name, &kernel)?;
+        let mut seen = weir_calibrate::interface::look(name, &kernel)?;
         if args.attach && args.interface.contains(name) {
-            calibrate::interface::attach(&mut seen)?;
+            weir_calibrate::interface::attach(&mut seen)?;
         }
         interfaces.push(seen);
     }
@@ -87,7 +85,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         // Nobody is left to tell if this fails.
         let _ = writeln!(std::io::stderr(), "{what}");
     };
-    let measured = calibrate::measure(&plan, &stop, &mut progress);
+    let measured = weir_calibrate::measure(&plan, &stop, &mut progress);
     let mut figures = match measured {
         // A call of the kernel's that the signal ended.
         Err(_) if stop.load(std::sync::atomic::Ordering::Relaxed) => {
@@ -96,8 +94,12 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         measured => measured?,
     };
     figures.interfaces = interfaces;
-    calibrate::save(&state_dir, &figures)
-        .with_context(|| format!("cannot write {}", state_dir.join(calibrate::FILE).display()))?;
+    weir_calibrate::save(&state_dir, &figures).with_context(|| {
+        format!(
+            "cannot write {}",
+            state_dir.join(weir_calibrate::FILE).display()
+        )
+    })?;
     if args.json {
         show::json(&serde_json::to_value(&figures)?)?;
     } else {
@@ -108,7 +110,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         print(&figures, &advice)?;
         show::line(format!(
             "written to {}; a running daemon takes it on at `weir reload`",
-            state_dir.join(calibrate::FILE).display()
+            state_dir.join(weir_calibrate::FILE).display()
         ))?;
     }
     Ok(Answer::Done)
@@ -178,7 +180,7 @@ fn print(figures: &Figures, advice: &Advice) -> anyhow::Result<()> {
     }
     for seen in &figures.interfaces {
         one_interface(seen)?;
-        if let Some(why) = calibrate::interface::choice(&seen.name, advice) {
+        if let Some(why) = weir_calibrate::interface::choice(&seen.name, advice) {
             show::line(format!("  {}", weir_daemon::escape(&why)))?;
         }
     }

@@ -26,7 +26,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         Err(errors) => (None, errors.0),
     };
     let warnings = config.as_ref().map_or(&[][..], |c| &c.warnings);
-    let problems = config.as_ref().map(config::trial).unwrap_or_default();
+    let problems = config.as_ref().map(weir_daemon::trial).unwrap_or_default();
     if args.json {
         let names = |pick: fn(&Config) -> Vec<&str>| config.as_ref().map(pick);
         show::json(&json!({

@@ -15,6 +15,7 @@ pub mod geo;
 pub mod policy;
 pub mod reason;
 pub mod scope;
+pub mod text;
 pub mod verdict;
 
 pub use action::Action;

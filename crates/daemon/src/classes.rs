@@ -4,7 +4,7 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -15,16 +15,13 @@ use weir_core::{
     fence::Fence,
     geo::Atlas,
 };
+use weir_enforce::Backend;
 
 use crate::{
     config::Config,
-    lists::{CurrentList, ListAction},
-    service::Service,
-    threads::Pulse,
+    geo::Geography,
+    lists::{CurrentList, ListAction, Lists},
 };
-
-/// How long news of a list may wait for the next look at the other inputs.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Why classes are not in force.
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +43,12 @@ impl ClassError {
     }
 }
 
-/// The classes in force and what they were made of.
-#[derive(Default)]
-pub struct Border {
+/// Keeps the kernel's classes what lists, databases and rules say; knows those
+/// in force and what they were made of.
+pub struct ClassSync {
+    backend: Arc<dyn Backend>,
+    lists: Lists,
+    geography: Arc<Geography>,
     state: Mutex<State>,
     /// Held while classes are made, so that older ones never follow newer.
     making: Mutex<()>,
@@ -69,20 +69,6 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn read(service: &Service, config: &Config) -> (Self, Option<Arc<Atlas>>) {
-        // The number before what it counts: news in between is seen next time.
-        let geography = service.geography.changes();
-        let inputs = Self {
-            geography,
-            lists: service.lists.current(),
-            fences: config
-                .geofence
-                .as_ref()
-                .map_or_else(Vec::new, |geofence| geofence.fences.clone()),
-        };
-        (inputs, service.geography.atlas())
-    }
-
     fn is_same(&self, other: &Self) -> bool {
         self.geography == other.geography
             && Arc::ptr_eq(&self.lists, &other.lists)
@@ -113,7 +99,7 @@ impl Inputs {
 
 /// The classes as shown.
 #[derive(Debug, Clone, Serialize)]
-pub struct BorderStatus {
+pub struct ClassStatus {
     /// The rules of the geofence in the order in which they are asked.
     pub rules: Vec<String>,
     /// The databases in force.
@@ -139,7 +125,32 @@ pub struct Listing {
     pub prefix: Prefix,
 }
 
-impl Border {
+impl ClassSync {
+    /// None in force yet; from these, for this backend.
+    pub fn new(backend: Arc<dyn Backend>, lists: Lists, geography: Arc<Geography>) -> Self {
+        Self {
+            backend,
+            lists,
+            geography,
+            state: Mutex::default(),
+            making: Mutex::default(),
+        }
+    }
+
+    fn inputs(&self, config: &Config) -> (Inputs, Option<Arc<Atlas>>) {
+        // The number before what it counts: news in between is seen next time.
+        let geography = self.geography.changes();
+        let inputs = Inputs {
+            geography,
+            lists: self.lists.current(),
+            fences: config
+                .geofence
+                .as_ref()
+                .map_or_else(Vec::new, |geofence| geofence.fences.clone()),
+        };
+        (inputs, self.geography.atlas())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
@@ -155,19 +166,15 @@ impl Border {
     }
 
     /// Puts the classes of the current inputs into force, if they have changed.
-    pub fn follow(&self, service: &Service) -> Result<(), ClassError> {
+    /// The configuration is asked for when no other can come any more.
+    pub fn follow(&self, config: impl FnOnce() -> Arc<Config>) -> Result<(), ClassError> {
         let alone = self.change();
-        self.apply(&alone, service, &service.config())
+        self.apply(&alone, &config())
     }
 
     /// The same by a configuration that is not in force yet.
-    pub fn apply(
-        &self,
-        _alone: &MutexGuard<'_, ()>,
-        service: &Service,
-        config: &Config,
-    ) -> Result<(), ClassError> {
-        let (inputs, atlas) = Inputs::read(service, config);
+    pub fn apply(&self, _alone: &MutexGuard<'_, ()>, config: &Config) -> Result<(), ClassError> {
+        let (inputs, atlas) = self.inputs(config);
         let known = self.state().made_of.clone();
         if known.as_ref().is_some_and(|known| known.is_same(&inputs)) {
             return Ok(());
@@ -175,8 +182,8 @@ impl Border {
         let begin = Instant::now();
         let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&Atlas::default()))?);
         // At the first start with nothing to enforce there is nothing to tell.
-        if known.is_some() || !classes.is_empty() || service.backend.has_classes() {
-            service.backend.set_classes(&classes)?;
+        if known.is_some() || !classes.is_empty() || self.backend.has_classes() {
+            self.backend.set_classes(&classes)?;
         }
         let took = begin.elapsed();
         if !classes.is_empty() {
@@ -196,28 +203,9 @@ impl Border {
         Ok(())
     }
 
-    /// Follows until the daemon stops; for a thread of its own: a rebuild of
-    /// everything takes a good part of a second.
-    pub fn keep(&self, service: &Service, pulse: &Pulse) {
-        let mut seen = service.lists.changes();
-        while !service.stopping.load(Ordering::Relaxed) {
-            pulse.beat();
-            match self.follow(service) {
-                Ok(()) => service.alerts.clear("classes"),
-                Err(error) => service.alerts.raise("classes", error.to_string()),
-            }
-            seen = service.lists.wait_for_change(seen, LOOK);
-        }
-    }
-
     /// What the kernel says about the first packet of a flow from this address
     /// to this port, or to any: the reason, and in words.
-    pub fn judge(
-        &self,
-        service: &Service,
-        addr: IpAddr,
-        port: Option<(Protocol, u16)>,
-    ) -> Option<(Reason, String)> {
+    pub fn judge(&self, addr: IpAddr, port: Option<(Protocol, u16)>) -> Option<(Reason, String)> {
         let classes = self.classes();
         let protocols = match port {
             Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
@@ -243,7 +231,7 @@ impl Border {
             }
             Said::Fenced(bit) => {
                 let rule = &classes.fences.get(bit)?.name;
-                let place = match service.geography.place(addr).country {
+                let place = match self.geography.place(addr).country {
                     Some(country) => format!("country {country}"),
                     None => "an unknown country".to_owned(),
                 };
@@ -273,15 +261,15 @@ impl Border {
     }
 
     /// For `weir status`; `None` while there is nothing.
-    pub fn status(&self, service: &Service) -> Option<BorderStatus> {
+    pub fn status(&self) -> Option<ClassStatus> {
         let state = self.state().clone();
         let inputs = state.made_of?;
         if inputs.fences.is_empty() && inputs.lists.is_empty() {
             return None;
         }
-        Some(BorderStatus {
+        Some(ClassStatus {
             rules: inputs.fences.iter().map(describe).collect(),
-            databases: service.geography.databases(),
+            databases: self.geography.databases(),
             ranges: [state.classes.v4.len(), state.classes.v6.len()],
             classes: state.classes.classes.len(),
             rebuilt_in_ms: state.took.as_millis() as u64,

@@ -22,7 +22,7 @@ pub use crate::config::ListAction;
 pub use left_out::{LeftOut, LeftOutLine};
 pub use status::ListStatus;
 
-use crate::{alerts::Alerts, config::ListConfig, exempt::Exemptions};
+use crate::{alerts::Alerts, config::ListConfig};
 use keeper::Keeper;
 
 /// Lists that are fetched and read at the same time: each may need the memory
@@ -78,7 +78,8 @@ pub struct NoSuchList {
     known: String,
 }
 
-/// All lists.
+/// All lists; a handle, clones are the same.
+#[derive(Clone)]
 pub struct Lists(Arc<Shared>);
 
 /// What the lists' threads share.
@@ -242,12 +243,13 @@ impl Lists {
         Ok(self.keeper(name)?.order(force))
     }
 
-    /// The list's state once this attempt has been made; `None` before.
+    /// The list's state once this attempt has been made; `None` before. Of a
+    /// list that denies, how many of the `exempt` are on it is part of that.
     pub fn attempted(
         &self,
         name: &str,
         attempt: u64,
-        exempt: &Exemptions,
+        exempt: &[Prefix],
     ) -> Result<Option<ListStatus>, NoSuchList> {
         let keeper = self.keeper(name)?;
         Ok((keeper.attempts() >= attempt).then(|| keeper.status(exempt)))
@@ -270,7 +272,7 @@ impl Lists {
     }
 
     /// Every list's state.
-    pub fn status(&self, exempt: &Exemptions) -> Vec<ListStatus> {
+    pub fn status(&self, exempt: &[Prefix]) -> Vec<ListStatus> {
         let keepers = self.0.state().keepers.clone();
         keepers.iter().map(|keeper| keeper.status(exempt)).collect()
     }

@@ -11,9 +11,9 @@ use crate::{
     instance,
     service::{Refusal, Service},
     sinks::Sinks,
+    start_error::StartError,
     uplinks,
     watch::Watches,
-    wiring::StartError,
     worker::Workers,
 };
 
@@ -29,7 +29,7 @@ fn put_rules_alone(
         .decoy
         .apply(&alone.decoy, service, config.decoy.as_ref())?;
     service.geography.configure(config.geofence.as_ref());
-    service.border.apply(&alone.border, service, config)?;
+    service.classes.apply(&alone.classes, config)?;
     Ok(())
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn put_rules(service: &Service, config: &Config) -> Result<(), StartE
 struct Alone<'a> {
     uplinks: MutexGuard<'a, uplinks::State>,
     decoy: MutexGuard<'a, ()>,
-    border: MutexGuard<'a, ()>,
+    classes: MutexGuard<'a, ()>,
 }
 
 impl<'a> Alone<'a> {
@@ -51,7 +51,7 @@ impl<'a> Alone<'a> {
         Self {
             uplinks: service.uplinks.change(),
             decoy: service.decoy.change(),
-            border: service.border.change(),
+            classes: service.classes.change(),
         }
     }
 }
@@ -64,7 +64,7 @@ fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<
         service.decoy.apply(&alone.decoy, service, None)?;
     }
     if config.geofence.is_none() {
-        service.border.apply(&alone.border, service, config)?;
+        service.classes.apply(&alone.classes, config)?;
     }
     let settings = alone.uplinks.settings(&config.enforcement);
     if alone.uplinks.in_force() != Some(&settings) {
@@ -152,7 +152,7 @@ impl Reloader {
         self.run_watches();
         self.service.decoy.configure(&self.service);
         // Lists that are new, or are no more.
-        if let Err(error) = self.service.border.follow(&self.service) {
+        if let Err(error) = self.service.classes.follow(|| self.service.config()) {
             self.service.alerts.raise("classes", error.to_string());
         }
         if let Err(error) = self.service.refresh_exemptions() {

@@ -34,7 +34,7 @@ pub use answers::{
 
 use crate::{
     alerts::Alerts,
-    classes::Border,
+    classes::ClassSync,
     config::Config,
     decoy::Decoy,
     events::Events,
@@ -115,7 +115,7 @@ pub struct Service {
     /// Lists of denied and allowed prefixes.
     pub lists: Lists,
     /// Lists and geofence as they are enforced.
-    pub border: Border,
+    pub classes: ClassSync,
     allow: Mutex<Vec<AllowEntry>>,
     allow_written: Written,
     gatherer: Mutex<Gatherer>,
@@ -159,8 +159,8 @@ impl Service {
         let events = Events::default();
         alerts.tell(events.outlets());
         Self {
+            classes: ClassSync::new(backend.clone(), lists.clone(), geography.clone()),
             lists,
-            border: Border::default(),
             config: RwLock::new(Arc::new(config)),
             backend,
             store,
@@ -218,7 +218,7 @@ impl Service {
 
     /// What denies this address without a ban, the geofence or a list, in words.
     pub fn denies(&self, addr: IpAddr) -> Option<String> {
-        let (_, denied) = self.border.judge(self, addr, None)?;
+        let (_, denied) = self.classes.judge(addr, None)?;
         Some(denied)
     }
 

@@ -6,15 +6,14 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_enforce::{Attachment, Choice, Settings, switch::Place};
+use weir_enforce::{Attachment, Backend, Choice, Settings, switch::Place};
 
 use crate::{
     alerts::Alerts,
     config::{self, Config, Enforcement},
-    service::Service,
 };
 
 /// What alerts about routes, and about interfaces that cannot be had, are about.
@@ -93,9 +92,15 @@ impl Uplinks {
 
     /// Once a second: protects what has got a default route since, and tells of
     /// what is not as it was configured.
-    pub fn follow(&self, service: &Service) {
+    /// The configuration is asked for when no other can come any more.
+    pub fn follow(
+        &self,
+        config: impl FnOnce() -> Arc<Config>,
+        backend: &dyn Backend,
+        alerts: &Alerts,
+    ) {
         let mut state = self.change();
-        let config = service.config();
+        let config = config();
         if config.enforcement.backend == Choice::DryRun {
             return;
         }
@@ -103,10 +108,10 @@ impl Uplinks {
         let mut refused = Vec::new();
         if state.in_force.as_ref() != Some(&wanted) {
             let before = state.in_force.clone();
-            match service.backend.reconfigure(&wanted) {
+            match backend.reconfigure(&wanted) {
                 Ok(()) => state.put_in_force(Some(wanted)),
                 Err(error) => {
-                    refused = one_by_one(&mut state, service, &wanted);
+                    refused = one_by_one(&mut state, backend, &wanted);
                     if refused.is_empty() && state.in_force() != Some(&wanted) {
                         refused.push(error.to_string());
                     }
@@ -116,23 +121,23 @@ impl Uplinks {
                 tracing::info!("protected interfaces: {}", now.interfaces.join(", "));
             }
         }
-        let attachments = service.backend.attachments();
+        let attachments = backend.attachments();
         if config.enforcement.auto && attachments.iter().all(|one| !one.present) {
             refused.push("no interface has a default route yet: nothing is protected".to_owned());
         }
         match refused.is_empty() {
-            true => service.alerts.clear(ABOUT),
-            false => service.alerts.raise(ABOUT, refused.join("; ")),
+            true => alerts.clear(ABOUT),
+            false => alerts.raise(ABOUT, refused.join("; ")),
         }
-        tell(&mut state, &service.alerts, &config, &attachments);
+        tell(&mut state, alerts, &config, &attachments);
     }
 }
 
 /// One that cannot be protected keeps no other from it.
-fn one_by_one(state: &mut State, service: &Service, wanted: &Settings) -> Vec<String> {
-    let attached = service.backend.attachments();
+fn one_by_one(state: &mut State, backend: &dyn Backend, wanted: &Settings) -> Vec<String> {
+    let attached = backend.attachments();
     let (good, refused) = as_far_as(wanted, state.in_force(), &attached, |settings| {
-        service.backend.reconfigure(settings)
+        backend.reconfigure(settings)
     });
     if good.is_some() {
         state.put_in_force(good);

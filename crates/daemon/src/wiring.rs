@@ -22,51 +22,19 @@ use weir_enforce::{
 
 use crate::{
     alerts::Alerts,
-    classes::ClassError,
-    config::{Config, ConfigErrors, Enforcement},
+    config::{Config, Enforcement},
     control,
     events::{Event, Kind, Packet},
     expiry::{Ended, Expiries},
-    instance::{self, InstanceError},
+    instance,
     reload::{self, Reloader},
     service::Service,
+    start_error::StartError,
     store::{Change, PORTION, Store, clock::Now, restore},
     threads::{self, Pulse},
     uplinks::Uplinks,
-    worker::{WorkerError, Workers},
+    worker::Workers,
 };
-
-/// Why the daemon does not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    /// Another daemon, or no place for state.
-    #[error(transparent)]
-    Instance(#[from] InstanceError),
-    /// Privileges cannot be given up.
-    #[error("cannot drop capabilities: {0}")]
-    Capabilities(#[from] caps::errors::CapsError),
-    /// Nothing can be enforced.
-    #[error(transparent)]
-    Backend(#[from] weir_enforce::Error),
-    /// Nor can geofence and lists.
-    #[error(transparent)]
-    Classes(#[from] ClassError),
-    /// Nothing can be read.
-    #[error(transparent)]
-    Worker(#[from] WorkerError),
-    /// A system call failed.
-    #[error("{what}: {source}")]
-    System {
-        /// What was being done to which object.
-        what: String,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-}
 
 /// Where the backend of a configuration keeps what it has.
 fn place(enforcement: &Enforcement) -> Place {
@@ -107,6 +75,8 @@ const TICK: Duration = Duration::from_secs(1);
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long the packet-event thread waits before it looks whether to stop.
 const EVENT_WAIT: Duration = Duration::from_millis(250);
+/// How long the look at the other inputs of the classes may wait for news of a list.
+const LISTS_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
 /// behind in the kernel.
@@ -159,11 +129,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
             Box::new(move || tell_packets(&service, &pulse)),
         )?
     };
-    let border = {
+    let classes = {
         let (service, pulse) = (service.clone(), service.pulses.of("weir-classes"));
         spawn(
             "weir-classes",
-            Box::new(move || service.border.keep(&service, &pulse)),
+            Box::new(move || keep_classes(&service, &pulse)),
         )?
     };
     let (stop_control, stopped) = watch::channel(false);
@@ -224,7 +194,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    for thread in [maintenance, packets, border, control] {
+    for thread in [maintenance, packets, classes, control] {
         thread.join().expect("a panic ends the daemon");
     }
     tidy_ledger(&service, true);
@@ -397,7 +367,9 @@ fn maintain(service: &Service) {
         alert_on(service, "backend", service.backend.maintain());
         service.follow_usage();
         service.evicted(&service.backend.take_evicted());
-        service.uplinks.follow(service);
+        let config = || service.config();
+        let (backend, alerts) = (&*service.backend, &*service.alerts);
+        service.uplinks.follow(config, backend, alerts);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
         alert_on(service, "decoy", service.decoy.follow(service));
@@ -413,6 +385,20 @@ fn maintain(service: &Service) {
         service.events.settle(false);
         service.pulses.tend(&service.alerts);
         thread::park_timeout(TICK);
+    }
+}
+
+/// Has lists and geofence follow what they are made of; on a thread of its own: a
+/// rebuild of everything takes a good part of a second.
+fn keep_classes(service: &Service, pulse: &Pulse) {
+    let mut seen = service.lists.changes();
+    while !service.stopping.load(Ordering::Relaxed) {
+        pulse.beat();
+        match service.classes.follow(|| service.config()) {
+            Ok(()) => service.alerts.clear("classes"),
+            Err(error) => service.alerts.raise("classes", error.to_string()),
+        }
+        seen = service.lists.wait_for_change(seen, LISTS_WAIT);
     }
 }
 

@@ -9,27 +9,23 @@ use std::{
 
 use jiff::tz::TimeZone;
 use weir_core::{
-    Action, Prefix, PrefixSet, Scope,
+    Action, Prefix, PrefixSet,
     ban::MAX_NAME,
     detect::{Definition, Program},
-    policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
-    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice, advice, decoy,
-    filter, geofence, heads, journal, limits, list,
+    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice,
+    allow::{is_too_wide, too_wide},
+    backend_limits, decoy, filter, geofence, heads, hook_preference, journal, list,
     reader::{At, Document, Part, Section},
-    ring, sink, watch,
+    ring, sink,
+    values::{DAY, YEARS, action, limits, name_byte, scope},
+    watch,
 };
-use crate::{
-    exempt::{is_too_wide, too_wide},
-    store::KeepHistory,
-};
+use crate::store::KeepHistory;
 
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
-const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Read when a jail's source is `auto` and there is no journal.
 const AUTH_LOG: &str = "/var/log/auth.log";
 
@@ -41,7 +37,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let lines = ["decoy", "geofence"].map(|section| root.line_of(section));
     let mut enforcement = enforcement(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
-    enforcement.advice = advice::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
+    enforcement.advice =
+        hook_preference::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
     let allow = allow(&mut root);
     let keep_history = KeepHistory {
@@ -75,7 +72,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         .map(|jail| format!("jail.{}", jail.name))
         .chain(watches_that.map(|watch| format!("watch.{}", watch.name)))
         .collect();
-    limits::check(
+    backend_limits::check(
         &root,
         enforcement.backend,
         &asked,
@@ -224,10 +221,6 @@ fn enforcement(
     }
 }
 
-pub(super) fn name_byte(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
-}
-
 fn path(root: &mut Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
     let allowed = format!("an absolute path such as {default:?}");
     match root.string(key, &allowed) {
@@ -374,73 +367,6 @@ fn time_zone(
         );
     }
     zone.ok()
-}
-
-/// What a section says of counting, where it `counts`, and of how long a ban
-/// lasts.
-pub(super) fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits {
-    let mut limits = JailLimits::default();
-    if counts && let Some(at) = section.integer("max_retry", 1..=u64::from(MAX_RETRY)) {
-        limits.max_retry = at.value as u32;
-    }
-    if counts && let Some(at) = section.duration("find_time", SECOND..=365 * DAY) {
-        limits.find_time = at.value;
-    }
-    if let Some(at) = section.duration_or_forever("ban_time", SECOND..=YEARS, true) {
-        limits.ban_time = at.value.map_or(BanTime::Never, BanTime::For);
-    }
-    limits.increment = section.section("increment").map(|mut increment| {
-        let factor = increment.number("factor", 1.0..=100.0).unwrap_or(2.0);
-        let max = increment
-            .duration("max", SECOND..=YEARS)
-            .map_or(5 * 7 * DAY, |at| at.value);
-        increment.finish();
-        Increment { factor, max }
-    });
-    limits
-}
-
-/// What the bans that a section makes do to packets.
-pub(super) fn action(section: &mut Section<'_, '_>) -> Action {
-    let choices = [Action::Drop, Action::Reject].map(|action| (action.name(), action));
-    section
-        .choice("action", &choices)
-        .map_or_else(Action::default, |at| at.value)
-}
-
-pub(super) fn scope(section: &mut Section<'_, '_>) -> Scope {
-    const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
-    match section.word_or_list("ports", PORTS) {
-        None => Scope::all(),
-        Some(Ok(word)) if word.value == "all" => Scope::all(),
-        Some(Ok(word)) => {
-            section.error(
-                word.line,
-                format!("ports is {:?}; allowed: {PORTS}", word.value),
-            );
-            Scope::all()
-        }
-        Some(Err(list)) => {
-            if list.value.is_empty() {
-                section.error(list.line, format!("ports is empty; allowed: {PORTS}"));
-            }
-            let mut ranges = Vec::new();
-            for port in &list.value {
-                match port.value.parse::<Scope>() {
-                    Ok(scope) if !scope.is_all() => ranges.extend(scope.ranges()),
-                    Ok(_) => section.error(
-                        port.line,
-                        "ports: write ports = \"all\", not as part of a list",
-                    ),
-                    Err(error) => section.error(port.line, format!("ports: {error}")),
-                }
-            }
-            Scope::ports(ranges).unwrap_or_else(|error| {
-                section.error(list.line, format!("ports: {error}"));
-                Scope::all()
-            })
-        }
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -14,8 +14,8 @@ use weir_core::{
 
 use super::{
     HostFacts,
-    check::{name_byte, scope},
     reader::{At, Section},
+    values::{name_byte, scope},
 };
 
 /// The geofence as configured.

@@ -10,8 +10,8 @@ use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS
 
 use super::{
     HostFacts,
-    check::{name_byte, scope},
     reader::{At, Section},
+    values::{name_byte, scope},
 };
 
 /// One enabled list.

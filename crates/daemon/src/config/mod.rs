@@ -2,25 +2,25 @@
 //! checked (`Config`). `weir check`, start and reload all come through
 //! [`Config::load`], so they find the same mistakes.
 
-mod advice;
+pub(crate) mod allow;
+mod backend_limits;
 mod check;
 mod decoy;
 mod files;
 mod filter;
 mod geofence;
 mod heads;
+mod hook_preference;
 mod interfaces;
 mod journal;
-mod limits;
 mod list;
 mod listeners;
 pub mod manual;
-pub(crate) mod program;
 mod reader;
 mod ring;
 mod sink;
 mod suggestion;
-mod trial;
+mod values;
 mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
@@ -53,7 +53,6 @@ pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
 pub use reader::{ConfigError, ConfigErrors};
 pub use sink::{Format, Secret, SinkConfig, SinkKind};
-pub use trial::trial;
 pub use watch::{OnlyIf, WatchConfig};
 
 /// Where the configuration is by default.
@@ -302,7 +301,7 @@ impl HostFacts for Host {
         listeners::all()
     }
     fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
-        crate::calibrate::load(state_dir)
+        weir_calibrate::load(state_dir)
     }
     fn ephemeral_ports(&self) -> RangeInclusive<u16> {
         listeners::ephemeral()

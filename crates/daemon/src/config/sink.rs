@@ -16,8 +16,8 @@ use weir_libzmq::Libzmq;
 use weir_sources::certificates;
 
 use super::{
-    check::name_byte,
     reader::{At, Section},
+    values::name_byte,
 };
 use crate::{events::Kind, sinks::key};
 

@@ -9,10 +9,10 @@ use weir_core::{
 };
 
 use super::{
-    check::{action, limits, name_byte, scope},
-    program::{self, Fault},
     reader::{At, Section},
+    values::{action, limits, name_byte, scope},
 };
+use crate::command::{self, Fault};
 
 const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/var/log/mail.log\"]: an absolute path and its arguments, no shell";
 
@@ -133,7 +133,7 @@ fn command(
                 program.value
             ),
         ),
-        Some(program) => match program::judge(&values(&words.value)) {
+        Some(program) => match command::judge(&values(&words.value)) {
             Ok(()) => {}
             // A package that is not there yet, or no longer, must not keep the
             // daemon from its other work.

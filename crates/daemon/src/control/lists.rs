@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn lists(State(api): State<Api>) -> Response {
     api.ask(move |service| {
-        let exempt = service.exempt.current();
+        let exempt: Vec<_> = service.exempt.current().own().collect();
         Ok(serde_json::json!({ "lists": service.lists.status(&exempt) }))
     })
     .await
@@ -48,7 +48,7 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
     };
     let begun = Instant::now();
     loop {
-        let exempt = api.service.exempt.current();
+        let exempt: Vec<_> = api.service.exempt.current().own().collect();
         let done = match lists.attempted(&name, attempt, &exempt) {
             Ok(done) => done,
             // A reload has taken it away meanwhile.
@@ -59,7 +59,7 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
                 .command(move |service| {
                     // So that it holds when the answer says so.
                     service.refresh_exemptions()?;
-                    if let Err(error) = service.border.follow(service) {
+                    if let Err(error) = service.classes.follow(|| service.config()) {
                         service.alerts.raise("classes", error.to_string());
                     }
                     Ok(serde_json::json!({ "done": done.is_some(), "list": done }))

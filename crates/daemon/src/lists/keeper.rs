@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     config::{ListConfig, ListSource},
-    exempt::Exemptions,
     threads,
 };
 
@@ -307,11 +306,11 @@ impl Keeper {
         }
     }
 
-    pub fn status(&self, exempt: &Exemptions) -> ListStatus {
+    pub fn status(&self, exempt: &[Prefix]) -> ListStatus {
         let current = self.current();
         let exempt = match current.action {
             ListAction::Deny => exempt
-                .own()
+                .iter()
                 .filter(|prefix| current.lookup(prefix.addr()).is_some())
                 .count(),
             ListAction::Allow => 0,

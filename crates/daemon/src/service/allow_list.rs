@@ -9,8 +9,8 @@ use weir_core::Prefix;
 use super::{Allowed, Done, MAX_REASON, Refusal, Service, answers};
 use crate::{
     config::Config,
+    config::allow::{is_too_wide, too_wide},
     events::{Event, Kind},
-    exempt::{is_too_wide, too_wide},
     store::{AllowEntry, Change},
 };
 

@@ -11,7 +11,7 @@ use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usag
 
 use crate::{
     alerts::Alert,
-    classes::{BorderStatus, Listing},
+    classes::{ClassStatus, Listing},
     decoy::DecoyStatus,
     exempt::Exemption,
     sinks::SinkStatus,
@@ -329,7 +329,7 @@ pub struct Status {
     /// Packets by exit.
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.
-    pub border: Option<BorderStatus>,
+    pub border: Option<ClassStatus>,
     /// What they dropped, by list and country.
     pub dropped: Vec<ClassCounter>,
     /// Jails.

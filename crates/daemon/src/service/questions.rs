@@ -80,7 +80,7 @@ impl Service {
                 .to_vec(),
             Some((protocol, port)) => vec![(protocol.number(), port)],
         };
-        let said = self.border.judge(self, addr, port);
+        let said = self.classes.judge(addr, port);
         let asked = Asked {
             source: addr,
             ports: &ports,
@@ -105,7 +105,7 @@ impl Service {
             exempt,
             bans: self.explain(entries),
             place: self.geography.place(addr),
-            lists: self.border.listings(addr),
+            lists: self.classes.listings(addr),
             denied: said.map(|(_, text)| text),
             history: self.store.offences(addr, 10),
             tracked: self.tracked(addr),
@@ -246,7 +246,7 @@ impl Service {
                 map_bytes: self.backend.memory(),
             },
             counters: self.backend.counters()?,
-            border: self.border.status(self),
+            border: self.classes.status(),
             dropped: self.backend.class_counts()?,
             jails: self.jails()?,
             rings: self.rings(),

@@ -7,18 +7,16 @@
 use std::{
     collections::HashMap,
     fs::OpenOptions,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::Path,
     sync::Arc,
 };
 
-use jiff::Timestamp;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
-use weir_core::{Ban, Prefix, PrefixSet, Subject, Until};
+use weir_core::{Ban, PrefixSet, Subject, Until};
 use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
 use super::{
@@ -26,6 +24,7 @@ use super::{
     clock::Now,
     progress,
     restore::{Boot, Loaded, Row},
+    row::{DatabaseError, blob, prefix_from, subject_from, timestamp},
 };
 
 const SCHEMA: &str = "
@@ -74,38 +73,6 @@ COMMIT;
 const CACHE_KIB: i64 = 16 * 1024;
 const LARGE_BATCH: usize = 1000;
 
-/// What is wrong with the database.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DatabaseError {
-    /// SQLite's answer.
-    #[error(transparent)]
-    Sqlite(#[from] rusqlite::Error),
-    /// Its file cannot be looked at.
-    #[error("cannot read it: {0}")]
-    File(String),
-    /// It was written by a newer weir.
-    #[error("it has version {0}, and this weir knows {VERSION}: it was written by a newer weir")]
-    Newer(i64),
-}
-
-impl DatabaseError {
-    /// Is the file beyond use, as opposed to not writable just now?
-    pub fn is_corrupt(&self) -> bool {
-        matches!(
-            self,
-            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _))
-                if matches!(e.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-        ) || matches!(
-            self,
-            Self::Sqlite(
-                rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::InvalidColumnType(..)
-            )
-        )
-    }
-}
-
 /// One process at a time has the database, and the index of its log is in that
 /// process's memory: in a file that is mapped, as usual, whoever cuts it short,
 /// or makes it immutable, ends the daemon by SIGBUS.
@@ -139,7 +106,10 @@ pub(super) fn open(path: &Path) -> Result<Connection, DatabaseError> {
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |r| r.get(0))?;
     if version > VERSION {
-        return Err(DatabaseError::Newer(version));
+        return Err(DatabaseError::Newer {
+            found: version,
+            known: VERSION,
+        });
     }
     if version == 1 {
         connection.execute_batch(FROM_1)?;
@@ -580,34 +550,6 @@ pub(super) fn purge(connection: &mut Connection, now: &Now) -> Result<bool, Data
 }
 
 /// A prefix as stored: its length, then the address bytes.
-pub(super) fn blob(prefix: Prefix) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(17);
-    bytes.push(prefix.bits());
-    match prefix.addr() {
-        IpAddr::V4(addr) => bytes.extend(addr.octets()),
-        IpAddr::V6(addr) => bytes.extend(addr.octets()),
-    }
-    bytes
-}
-
-fn prefix_from(bytes: &[u8]) -> Option<Prefix> {
-    let (len, addr) = bytes.split_first()?;
-    let addr: IpAddr = match addr.len() {
-        4 => Ipv4Addr::from(<[u8; 4]>::try_from(addr).ok()?).into(),
-        16 => Ipv6Addr::from(<[u8; 16]>::try_from(addr).ok()?).into(),
-        _ => return None,
-    };
-    Prefix::new(addr, *len)
-}
-
-pub(super) fn subject_from(bytes: &[u8]) -> Option<Subject> {
-    Subject::new(prefix_from(bytes)?).ok()
-}
-
-pub(super) fn timestamp(micros: i64) -> Timestamp {
-    Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
 fn until_to(until: Until) -> Option<i64> {
     match until {
         Until::Never => None,

@@ -9,7 +9,8 @@ use weir_core::{Prefix, Producer, Subject, policy};
 use super::{
     Offence,
     clock::Now,
-    database::{DatabaseError, PURGE, blob, policies, subject_from, timestamp, until_from},
+    database::{PURGE, policies, until_from},
+    row::{DatabaseError, blob, subject_from, timestamp},
 };
 
 /// How much history is kept.

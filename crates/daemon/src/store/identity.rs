@@ -11,7 +11,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::database::DatabaseError;
+use super::row::DatabaseError;
 
 /// Where SQLite's header holds what is compared: its magic and page size, and
 /// `application_id`, which each file of ours has its own of.

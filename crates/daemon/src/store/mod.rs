@@ -11,6 +11,7 @@ mod history;
 mod identity;
 mod progress;
 pub mod restore;
+mod row;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -30,9 +31,10 @@ use weir_core::{
 };
 use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
-pub use database::{DatabaseError, allow_set};
+pub use database::allow_set;
 pub use history::KeepHistory;
 pub use progress::Progress;
+pub use row::DatabaseError;
 
 use crate::{alerts::Alerts, threads};
 use clock::Now;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use rusqlite::{Connection, Transaction, params};
 use weir_core::policy::Tracked;
 
-use super::database::{DatabaseError, blob, subject_from};
+use super::row::{DatabaseError, blob, subject_from};
 
 /// How far a source was read, with the counts of that moment.
 #[derive(Debug, Clone)]

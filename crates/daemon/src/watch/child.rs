@@ -25,8 +25,10 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
 };
 
-use super::user::watch_user;
-use crate::{config::program, instance};
+use crate::{
+    command::{self, user::watch_user},
+    instance,
+};
 
 /// The hidden verb that runs [`supervise`].
 pub const VERB: &str = "watch-child";
@@ -47,7 +49,7 @@ impl Group {
     /// file since.
     pub(super) fn start(name: &str, command: &[String]) -> io::Result<Self> {
         let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
-        program::judge(command).map_err(|fault| refused(fault.to_string()))?;
+        command::judge(command).map_err(|fault| refused(fault.to_string()))?;
         if !instance::may_run_watches() {
             return Err(refused(
                 "the daemon may not run it as another user than root: it needs CAP_SETUID, CAP_SETGID and CAP_KILL (the unit's CapabilityBoundingSet=)".to_owned(),

@@ -6,7 +6,6 @@
 
 pub mod child;
 pub mod line;
-pub(crate) mod user;
 
 use std::{
     collections::BTreeMap,
@@ -494,7 +493,8 @@ mod tests {
     #[test]
     fn with_only_if_denied_the_geofence_or_a_list_must_agree() {
         let (watcher, _dir) = watcher("only_if = \"denied\"");
-        watcher.service.border.follow(&watcher.service).unwrap();
+        let service = &watcher.service;
+        service.classes.follow(|| service.config()).unwrap();
         let mut lines = Lines::default();
         watcher.take(&mut lines, Some(b"192.0.2.7\n2001:db8::7\n192.0."));
         watcher.take(&mut lines, Some(b"2.8 and why\n"));

@@ -17,8 +17,8 @@ use weir_enforce::{
     kernel::Hook,
 };
 
-use super::{host::Company, spread::Spread};
-use crate::escape;
+use super::{confidence::Spread, host::Company};
+use weir_core::text::escape;
 
 /// The file in the state directory.
 pub const FILE: &str = "calibration.json";

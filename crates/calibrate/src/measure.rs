@@ -15,11 +15,11 @@ use weir_netlab::Net;
 
 use super::{
     CalibrateError,
+    confidence::Spread,
     host::Spent,
-    lane::{Families, Lane, PACKETS, Source},
-    spread::Spread,
-    stored::{Baseline, Figures, HookFigures, Run},
-    subject::{HOOKS, PacketPath, RULES, Rules, refusal},
+    result_file::{Baseline, Figures, HookFigures, Run},
+    target::{HOOKS, PacketPath, RULES, Rules, refusal},
+    testbed::{Families, PACKETS, Source, Testbed},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
@@ -62,10 +62,10 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
     let net = Net::new()?;
     let source = Source::new()?;
     let _ready = source.keep_ready(&net)?;
-    let lane = Lane::new(&net, "hooks")?;
-    let path = PacketPath::new(&lane)?;
+    let testbed = Testbed::new(&net, "hooks")?;
+    let path = PacketPath::new(&testbed)?;
     let hooks = HOOKS.into_iter().map(|hook| {
-        let refused = path.attach(&lane.target, hook).err();
+        let refused = path.attach(&testbed.target, hook).err();
         Row::new(
             hook.name(),
             refused.map(|e| refusal(hook, &e)),
@@ -83,7 +83,11 @@ pub fn measure(plan: &Plan, stop: &AtomicBool, progress: &mut dyn FnMut(&str)) -
             Err(error) => Row::new(choice.name(), Some(error.to_string()), What::Nothing),
         });
     }
-    let site = Site { source, lane, path };
+    let site = Site {
+        source,
+        testbed,
+        path,
+    };
     let mut nothing = Rounds::default();
     // The first round warms caches and page pools up.
     site.round(0, &mut rows, &mut nothing, stop)?;
@@ -135,7 +139,7 @@ enum What {
 
 struct Site {
     source: Source,
-    lane: Lane,
+    testbed: Testbed,
     path: PacketPath,
 }
 
@@ -153,7 +157,7 @@ impl Site {
             false => Ok(()),
         };
         watch()?;
-        let alone = self.lane.alone(&self.source, number)?;
+        let alone = self.testbed.alone(&self.source, number)?;
         self.measure(&What::Nothing, number, alone, nothing)?;
         for row in rows.iter_mut().filter(|row| row.refused.is_none()) {
             watch()?;
@@ -171,10 +175,10 @@ impl Site {
         alone: Families<Duration>,
         into: &mut Rounds,
     ) -> Result<()> {
-        let (lane, hook) = match what {
-            What::Nothing => (&self.lane, None),
-            What::Hook(hook) => (&self.lane, Some(*hook)),
-            What::Rules(rules) => (&rules.lane, None),
+        let (testbed, hook) = match what {
+            What::Nothing => (&self.testbed, None),
+            What::Hook(hook) => (&self.testbed, Some(*hook)),
+            What::Rules(rules) => (&rules.testbed, None),
         };
         let count = |reason| match what {
             What::Nothing => Ok(None),
@@ -189,18 +193,18 @@ impl Site {
                 .map_err(CalibrateError::system("attach again"))
         };
         {
-            let _attached = attach(&lane.target)?;
+            let _attached = attach(&testbed.target)?;
             let before = count(Reason::BannedAll)?;
-            let unwanted = lane.unwanted(&self.source, round, alone)?;
+            let unwanted = testbed.unwanted(&self.source, round, alone)?;
             into.unwanted.push(unwanted);
             all_counted(before, count(Reason::BannedAll)?)?;
             let before = count(Reason::Pass)?;
-            let innocent = lane.innocent(&self.source, round, alone)?;
+            let innocent = testbed.innocent(&self.source, round, alone)?;
             into.innocent.push(innocent);
             all_counted(before, count(Reason::Pass)?)?;
         }
-        let _attached = attach(&lane.served)?;
-        into.gbit.push(lane.stream()?);
+        let _attached = attach(&testbed.served)?;
+        into.gbit.push(testbed.stream()?);
         Ok(())
     }
 }

@@ -14,9 +14,9 @@ use weir_enforce::calibration::{self, Advice};
 
 use super::{
     CalibrateError,
-    remarks::remarks,
-    stored::{SeenInterface, Trial},
-    subject::empty_path,
+    advice::advice,
+    result_file::{SeenInterface, Trial},
+    target::empty_path,
 };
 
 /// Looks at an interface.
@@ -50,7 +50,7 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
         advice: Vec::new(),
         driver: device.driver,
     };
-    seen.advice = remarks(&seen, processors());
+    seen.advice = advice(&seen, processors());
     Ok(seen)
 }
 
@@ -119,7 +119,7 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
             refused,
         });
     }
-    seen.advice = remarks(seen, processors());
+    seen.advice = advice(seen, processors());
     Ok(())
 }
 

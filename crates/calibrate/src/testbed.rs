@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weir_bpf::{
     device::set_gro,
     generator::{Flood, Generator, Payload},
@@ -20,6 +19,7 @@ use weir_netlab::{Namespace, Net, Side, Veth, VethOpts};
 
 use super::{
     CalibrateError,
+    processor::pin,
     stream::{Ends, spent},
 };
 
@@ -123,7 +123,7 @@ impl Source {
 }
 
 /// Four namespaces.
-pub(super) struct Lane {
+pub(super) struct Testbed {
     sender: Namespace,
     /// Where packets are dropped, and where TCP is served.
     pub(super) target: Place,
@@ -134,7 +134,7 @@ pub(super) struct Lane {
     alone: Families<Flood>,
 }
 
-impl Lane {
+impl Testbed {
     /// `name` is one of few letters.
     pub(super) fn new(net: &Net, name: &str) -> Result<Self> {
         let namespace = |role: &str| net.namespace(&format!("{name}-{role}"));
@@ -260,21 +260,4 @@ impl Lane {
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("a constant address")
-}
-
-/// Puts the calling thread on the first or second of the processors that this
-/// process may use: the receiving softirq then runs where the packets are made.
-pub(super) fn pin(which: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else {
-        return;
-    };
-    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|cpu| allowed.is_set(*cpu))
-        .collect();
-    if let Some(cpu) = cpus.get(which).or(cpus.first()) {
-        let mut one = CpuSet::new();
-        one.set(*cpu);
-        // Unpinned it measures, too, with more noise.
-        let _ = sched_setaffinity(None, &one);
-    }
 }

@@ -46,7 +46,7 @@ impl WatchUser {
     }
 
     /// Becomes this user for good, without other groups.
-    pub(super) fn become_it(&self) -> io::Result<()> {
+    pub(crate) fn become_it(&self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         setgroups(&[])
             .and_then(|()| setresgid(gid, gid, gid))

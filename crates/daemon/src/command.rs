@@ -4,6 +4,8 @@
 //! again before each run: what is safe stays so until root changes it, because
 //! everything on the way to it is root's.
 
+pub(crate) mod user;
+
 use std::{
     collections::VecDeque,
     ffi::OsString,
@@ -16,7 +18,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::watch::user::{WatchUser, watch_user};
+use user::{WatchUser, watch_user};
 
 /// Why a command is not run.
 #[derive(Debug, Clone, PartialEq, Eq)]

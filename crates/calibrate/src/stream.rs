@@ -20,7 +20,7 @@ use rustix::{
 };
 use weir_netlab::Namespace;
 
-use super::{CalibrateError, lane::pin};
+use super::{CalibrateError, processor::pin};
 
 /// For a connection that a hook does not let through.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,24 +1,28 @@
 //! `weir calibrate`: what each hook costs on this host (`measure`, in the
-//! network namespaces of a `lane`, with `stream` for TCP and `subject` for what
-//! stands in the way; `host` tells what else went on, `spread` how sure a figure
-//! is), what can be seen of its real interfaces (`interface`) and said of that (`remarks`), and the file that
-//! `backend = "auto"` goes by (`stored`). Which hook follows from the figures is
-//! decided in `weir_enforce::calibration`.
+//! network namespaces of a `testbed`, with `stream` for TCP and `target` for the
+//! path or rules that are measured; `host` tells what else went on, `confidence`
+//! how sure a figure is), what can be seen of its real interfaces (`interface`)
+//! and said of that (`advice`), and the file that `backend = "auto"` goes by
+//! (`result_file`). Which hook follows from the figures is decided in
+//! `weir_enforce::calibration`.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
+mod advice;
+mod confidence;
 mod host;
 pub mod interface;
-mod lane;
 pub mod measure;
-mod remarks;
-mod spread;
-pub mod stored;
+mod processor;
+pub mod result_file;
 mod stream;
-mod subject;
+mod target;
+mod testbed;
 
+pub use confidence::Spread;
 pub use host::Company;
 pub use measure::{Plan, measure};
-pub use spread::Spread;
-pub use stored::{FILE, Figures, Machine, load, save};
+pub use result_file::{FILE, Figures, Machine, load, save};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]

@@ -1,27 +1,27 @@
 //! What follows for weir from what was seen of an interface: what an
 //! administrator should know before native XDP is tried there, or could change.
 
-use super::stored::SeenInterface;
+use super::result_file::SeenInterface;
 
 /// Frames up to this length fit into a page with what native XDP needs beside
 /// them; drivers differ by some bytes.
 const PAGE_MTU: u32 = 3498;
 
 /// In the order in which they matter; none where nothing is to be said.
-pub(super) fn remarks(seen: &SeenInterface, processors: u32) -> Vec<String> {
+pub(super) fn advice(seen: &SeenInterface, processors: u32) -> Vec<String> {
     let name = &seen.name;
     let on = |offload: &str| seen.offloads.iter().any(|on| on == offload);
-    let mut remarks = Vec::new();
+    let mut advice = Vec::new();
     if !seen.ethernet {
-        remarks.push(
+        advice.push(
             "it carries no Ethernet frames, and the hooks of XDP and tc judge nothing else: \
              backend = \"auto\" takes netfilter"
                 .to_owned(),
         );
-        return remarks;
+        return advice;
     }
     if seen.driver == "bridge" {
-        remarks.push(
+        advice.push(
             "on a bridge weir sees what is for this host; name its ports for what it forwards, too"
                 .to_owned(),
         );
@@ -31,7 +31,7 @@ pub(super) fn remarks(seen: &SeenInterface, processors: u32) -> Vec<String> {
         .iter()
         .any(|program| program.starts_with("xdp"))
     {
-        remarks.push(
+        advice.push(
             "an XDP program is there, and an interface has one at most: unless it is weir's, \
              auto takes a hook behind it"
                 .to_owned(),
@@ -40,32 +40,32 @@ pub(super) fn remarks(seen: &SeenInterface, processors: u32) -> Vec<String> {
     match seen.native_xdp {
         Some(true) => {}
         None => {
-            remarks.push(format!(
+            advice.push(format!(
                 "whether the driver carries native XDP shows when it is tried: \
                  --interface {name} --attach"
             ));
         }
         // Nothing below is of interest to the other hooks.
-        Some(false) => return remarks,
+        Some(false) => return advice,
     }
     if let Some(mtu) = seen.mtu
         && mtu > PAGE_MTU
         && !is_software(&seen.driver)
         && seen.native_frags != Some(true)
     {
-        remarks.push(format!(
+        advice.push(format!(
             "for frames of MTU {mtu} the driver carries no native XDP: `ip link set {name} mtu \
              {PAGE_MTU}` at most, or a hook behind it"
         ));
     }
     if on("lro") {
-        remarks.push(format!(
+        advice.push(format!(
             "drivers refuse native XDP while LRO is on: `ethtool -K {name} lro off`"
         ));
     }
     if seen.driver == "virtio_net" {
         if on("rx-gro-hw") {
-            remarks.push(format!(
+            advice.push(format!(
                 "native XDP switches the host's GRO off, so that TCP takes more packets here; \
                  where it is refused, `ethtool -K {name} rx-gro-hw off`"
             ));
@@ -73,7 +73,7 @@ pub(super) fn remarks(seen: &SeenInterface, processors: u32) -> Vec<String> {
         if let Some([now, most]) = seen.queues
             && now.saturating_add(processors) > most
         {
-            remarks.push(format!(
+            advice.push(format!(
                 "native XDP wants a queue for each of {processors} processors beside {now}, and \
                  there are {most}: Linux before 5.13 refuses, later ones are slower to answer for \
                  bans that reject and at decoy ports; the hypervisor gives more (`queues=` of qemu)"
@@ -83,14 +83,14 @@ pub(super) fn remarks(seen: &SeenInterface, processors: u32) -> Vec<String> {
     if let Some([now, most]) = seen.queues
         && now < processors.min(most)
     {
-        remarks.push(format!(
+        advice.push(format!(
             "{now} receive {} for {processors} processors: a flood is dropped by as many; \
              `ethtool -L {name} combined {}`",
             if now == 1 { "queue" } else { "queues" },
             processors.min(most)
         ));
     }
-    remarks
+    advice
 }
 
 /// Their frames are in pages of the stack's.
@@ -192,7 +192,7 @@ mod tests {
         for (driver, native, change, expected) in cases {
             let mut seen = seen(driver, native);
             change(&mut seen);
-            let found = remarks(&seen, 4);
+            let found = advice(&seen, 4);
             assert_eq!(found.len(), expected.len(), "{seen:?}: {found:?}");
             for (remark, words) in found.iter().zip(expected) {
                 assert!(remark.contains(words), "{remark}");

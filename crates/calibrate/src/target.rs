@@ -1,6 +1,6 @@
 //! What is measured: a hook with the shipped packet path on it, or a backend
 //! that drops by rules of the kernel's. A hook is attached for each round; the
-//! rules of a backend, which take longer to write, stay in a lane of their own.
+//! rules of a backend, which take longer to write, stay in a testbed of their own.
 
 use std::{
     fs, io,
@@ -26,7 +26,7 @@ use weir_netlab::Net;
 
 use super::{
     CalibrateError,
-    lane::{AttachedLink, BANS, Lane, Place},
+    testbed::{AttachedLink, BANS, Place, Testbed},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
@@ -42,7 +42,7 @@ pub(super) const HOOKS: [Hook; 5] = [
 /// The other backends, for comparison.
 pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
 
-/// The packet path on hooks of a lane.
+/// The packet path on hooks of a testbed.
 pub(super) struct PacketPath {
     path: Generation,
     /// Why there is no program for netfilter.
@@ -51,7 +51,7 @@ pub(super) struct PacketPath {
 }
 
 impl PacketPath {
-    pub(super) fn new(lane: &Lane) -> Result<Self> {
+    pub(super) fn new(testbed: &Testbed) -> Result<Self> {
         let options = Options {
             netfilter: true,
             ..Options::bans(Geometry::for_bans(2 * BANS as usize, 0))
@@ -64,11 +64,11 @@ impl PacketPath {
             Ok(path) => (path, None),
             Err(why) => (empty_path(2 * BANS as usize)?, Some(why)),
         };
-        for place in [&lane.target, &lane.served] {
+        for place in [&testbed.target, &testbed.served] {
             path.judge_interface(place.ifindex)?;
         }
         record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
-        for prefix in lane.prefixes() {
+        for prefix in testbed.prefixes() {
             let placed = path.table.insert(Slot {
                 key: Key::of(prefix).expect("hosts and /64 have one"),
                 policy: 1,
@@ -165,23 +165,23 @@ pub(super) fn refusal(hook: Hook, error: &io::Error) -> String {
     }
 }
 
-/// A backend's rules, in force in both places of a lane. They end with the
-/// lane's namespaces.
+/// A backend's rules, in force in both places of a testbed. They end with the
+/// testbed's namespaces.
 pub(super) struct Rules {
-    pub(super) lane: Lane,
+    pub(super) testbed: Testbed,
     backend: Arc<dyn Backend>,
     _served: Arc<dyn Backend>,
 }
 
 impl Rules {
     pub(super) fn new(net: &Net, choice: Choice) -> Result<Self> {
-        let lane = Lane::new(net, choice.name())?;
+        let testbed = Testbed::new(net, choice.name())?;
         let policy = Arc::new(Policy {
             producer: Producer::Jail("calibrate".into()),
             scope: Scope::all(),
             action: Action::Drop,
         });
-        let entries: Vec<Entry> = lane
+        let entries: Vec<Entry> = testbed
             .prefixes()
             .map(|prefix| Entry {
                 subject: Whom::new(prefix).expect("the flood's sources may be banned"),
@@ -211,9 +211,9 @@ impl Rules {
                 Ok::<_, weir_enforce::Error>(backend)
             })??)
         };
-        let (backend, served) = (enforce(&lane.target)?, enforce(&lane.served)?);
+        let (backend, served) = (enforce(&testbed.target)?, enforce(&testbed.served)?);
         Ok(Self {
-            lane,
+            testbed,
             backend,
             _served: served,
         })
@@ -221,7 +221,7 @@ impl Rules {
 
     pub(super) fn count(&self, reason: Reason) -> Result<u64> {
         let counters = self
-            .lane
+            .testbed
             .target
             .namespace
             .enter(|| self.backend.counters())??;
