@@ -17,7 +17,7 @@ use crate::{
     Error, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
     book::{Book, Pending},
     choice::without_decoys,
-    devices,
+    hooks::devices,
     span::Covered,
 };
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};

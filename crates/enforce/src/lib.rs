@@ -9,10 +9,11 @@ pub mod calibration;
 mod choice;
 mod claim;
 mod command;
-mod devices;
 mod dry_run;
 mod entry;
+mod error;
 mod firewall;
+pub mod hooks;
 pub mod ipset;
 pub mod kernel;
 pub mod nft;
@@ -22,67 +23,19 @@ pub mod switch;
 pub use choice::{Choice, Feature, Limit};
 pub use dry_run::DryRun;
 pub use entry::{BootNanos, Entry, Expiry, Policy};
+pub use error::Error;
+pub use hooks::attachment::Attachment;
 pub use weir_bpf::lock::is_stopped;
 
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
-use weir_bpf::wide::WIDE_WORDS;
 use weir_core::{
     PrefixSet, Producer, Reason, Scope, Subject,
     class::Classes,
     decoy::{DecoyPorts, Scanner},
     geo::Country,
 };
-
-/// What went wrong while enforcing.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The kernel cannot do what the configuration asks; names the probe.
-    #[error("{0}")]
-    Unsupported(String),
-    /// Another program holds the hook or the instance.
-    #[error("{0}")]
-    Busy(String),
-    /// The table is full and this producer has nothing that may be evicted.
-    #[error("the ban table is full ({0} bans): raise max_bans or unban something")]
-    Full(usize),
-    /// There are as many bans of other prefixes as the kernel's table of those
-    /// holds, and this producer has none that may be evicted.
-    #[error(
-        "there are {0} bans of prefixes other than single addresses and IPv6 /64: unban some, or ban wider ones"
-    )]
-    WideFull(usize),
-    /// Some address would be under more bans of prefixes than the kernel looks at.
-    #[error(
-        "cannot ban {0}: some of its addresses would be under more than {max} bans of prefixes: lift some, or ban all ports",
-        max = WIDE_WORDS
-    )]
-    TooDeep(Subject),
-    /// More policies in use than the kernel's table has numbers.
-    #[error(
-        "too many different ban policies in force: at most {0} sets of source, ports and action; lift the bans of some"
-    )]
-    Policies(usize),
-    /// One subject has more bans at once than its places in the table.
-    #[error("{0} has too many different bans at once: lift some, or ban all ports")]
-    Crowded(Subject),
-    /// The table is as full as it should be, and a larger one cannot be made.
-    #[error("cannot make the ban table larger: {0}; tried again within a minute")]
-    Growth(String),
-    /// nftables or ipset refused, or the program that talks to them.
-    #[error("{what}: {source}")]
-    System {
-        /// What was being done to which object.
-        what: String,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(#[from] weir_bpf::Error),
-}
 
 /// What may change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,22 +123,6 @@ pub struct ClassCounter {
     pub packets: u64,
     /// Their bytes, from the Ethernet header on.
     pub bytes: u64,
-}
-
-/// One interface and how weir is attached to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Attachment {
-    /// Interface name.
-    pub interface: String,
-    /// Hook in force: `xdp`, `xdp-generic`, `tcx`; `none` while the interface is away.
-    pub hook: String,
-    /// Why this hook and not a cheaper one; empty when nothing stood in the way.
-    pub note: String,
-    /// Is there such an interface? One that is not is waited for.
-    pub present: bool,
-    /// What it is called since somebody renamed it; it is protected as before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub renamed: Option<String>,
 }
 
 /// How full the backend is.

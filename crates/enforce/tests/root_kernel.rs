@@ -3,6 +3,7 @@
 
 use std::{
     net::IpAddr,
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,12 +12,21 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weir_bpf::{Generation, Geometry, Key, Placed, Slot, generation::MAX_POLICIES, pins, run};
+use weir_bpf::{
+    Generation, Geometry, Key, Placed, Slot,
+    generation::MAX_POLICIES,
+    generator::Generator,
+    link::Link,
+    pins::{self, InstanceDir},
+    run,
+};
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
     Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Feature, Policy, Settings,
     calibration::{Advice, Calibration, HookCost, Measured, Prefer},
+    hooks::{Hooks, Programs, Wanted},
     kernel::{self, Hook, Kernel, KernelConfig},
+    nft,
 };
 
 /// `XDP_DROP` of linux/bpf.h.
@@ -1014,6 +1024,119 @@ fn root_hooks_change_at_run_time() {
         let backend = instance.open();
         backend.attach().unwrap();
         assert_eq!(backend.attachments()[0].interface, "h0");
+    })
+    .unwrap();
+}
+
+/// Programs that belong to no backend.
+struct OtherFeature {
+    programs: Generator,
+}
+
+impl Programs for OtherFeature {
+    fn refusal(&self, hook: Hook) -> Option<&'static str> {
+        (hook == Hook::Netfilter).then_some("it has no program there")
+    }
+
+    fn program(&self, hook: Hook) -> BorrowedFd<'_> {
+        self.programs.bare_drop(hook)
+    }
+
+    fn judge_outbound(&self) -> bool {
+        true
+    }
+
+    fn judge_interface(&self, _index: u32) -> Result<(), Error> {
+        unreachable!("netfilter is refused")
+    }
+
+    fn judge_only(&self, indexes: &[u32]) {
+        assert!(indexes.is_empty());
+    }
+}
+
+/// A feature has its programs at interfaces while nftables enforces the bans, as
+/// the firewall has where it is BPF: taken over, following its device, let go of.
+#[test]
+fn root_attach_points_need_no_backend() {
+    let net = weir_netlab::Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    let name = format!("test-feature-{}", std::process::id());
+    let ip = |args: &[&str]| {
+        let done = std::process::Command::new("ip").args(args).status();
+        assert!(done.unwrap().success(), "ip {args:?}");
+    };
+    let add = || ip(&["link", "add", "v0", "up", "type", "veth", "peer", "v1"]);
+    host.enter(|| {
+        add();
+        let settings = Settings {
+            interfaces: vec!["v0".into()],
+            backend: Choice::Nft,
+            advice: Advice::default(),
+            max_bans: 100,
+            observe: false,
+        };
+        let bans = nft::open(&name, None, &settings).unwrap();
+        bans.attach().unwrap();
+
+        let dir = InstanceDir::open(pins::DEFAULT_ROOT.as_ref(), &name).unwrap();
+        let links = || {
+            let pins = std::fs::read_dir(dir.links()).unwrap();
+            let mut pins: Vec<_> = pins.map(|pin| pin.unwrap().path()).collect();
+            pins.sort();
+            let target = |pin: &std::path::PathBuf| Link::open(pin).unwrap().target().unwrap();
+            pins.iter().map(target).collect::<Vec<_>>()
+        };
+        let feature = OtherFeature {
+            programs: Generator::load().unwrap(),
+        };
+        let mut wanted = Wanted::by(&settings);
+        let hooks = Hooks::new(dir.links(), &settings.interfaces);
+        assert!(!hooks.is_attached());
+        hooks.attach(&wanted, &feature).unwrap();
+        assert!(hooks.is_attached() && !hooks.any_on_netfilter());
+        assert_eq!(bans.attachments()[0].hook, "nft");
+        let attached = links();
+        assert_eq!(attached.len(), 2, "in and out: {attached:?}");
+        drop(hooks);
+        assert_eq!(links(), attached, "they outlive whoever attached them");
+
+        // The same links with the next daemon, and another hook by name.
+        let hooks = Hooks::new(dir.links(), &settings.interfaces);
+        hooks.attach(&wanted, &feature).unwrap();
+        assert_eq!(links(), attached);
+        wanted.hook = Some(Hook::Xdp);
+        let mut done = false;
+        hooks
+            .reconfigure(&settings.interfaces, &wanted, &feature, || done = true)
+            .unwrap();
+        assert!(done);
+        assert_eq!(hooks.first_hook(), Some(Hook::Xdp));
+        assert_eq!(hooks.attachments()[0].hook, "xdp");
+
+        // A device that goes and comes back.
+        let before = links();
+        ip(&["link", "del", "v0"]);
+        hooks.follow(&wanted, &feature).unwrap();
+        assert_eq!((links().len(), hooks.first_hook()), (0, None));
+        assert!(!hooks.attachments()[0].present);
+        add();
+        hooks.follow(&wanted, &feature).unwrap();
+        let after = links();
+        assert_eq!(after.len(), 2);
+        assert_ne!(after[0].0, before[0].0, "another device");
+        let other = OtherFeature {
+            programs: Generator::load().unwrap(),
+        };
+        hooks.update(&other, || {}).unwrap();
+        assert!(links().iter().zip(&after).all(|(new, old)| new.1 != old.1));
+
+        // Not an interface more, then none at all.
+        hooks.reconfigure(&[], &wanted, &other, || {}).unwrap();
+        assert_eq!(links(), []);
+        assert!(bans.attachments()[0].present);
+        dir.remove().unwrap();
+        assert_eq!(nft::detach(&name).unwrap().len(), 1);
     })
     .unwrap();
 }

@@ -24,8 +24,8 @@ use weir_core::{Reason, Scope, class::Classes};
 
 use crate::{
     BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
-    devices::RealNames,
     firewall::{self, Counted, Desired, Firewall},
+    hooks::devices::RealNames,
     nft::iptables,
 };
 use rules::{Asked, IPTABLES, RESTORE, SAVE};

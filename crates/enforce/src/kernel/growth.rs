@@ -204,11 +204,7 @@ impl Kernel {
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
-            netfilter: self.netfilter.load(Ordering::Relaxed)
-                || self
-                    .interfaces()
-                    .iter()
-                    .any(|i| i.judged_by_netfilter().is_some()),
+            netfilter: self.netfilter.load(Ordering::Relaxed) || self.hooks.any_on_netfilter(),
             // Once wanted, always: a ban that rejects may be about to be inserted.
             reject: self.answers.load(Ordering::Relaxed) && self.may_answer(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
@@ -253,12 +249,7 @@ impl Kernel {
 
     /// Has every interface run the current generation's programs.
     fn link_current(&self) -> Result<(), Error> {
-        let tables = self.tables();
-        let links = self.instance.links();
-        for interface in self.interfaces().iter_mut() {
-            interface.update(&tables.current, &links)?;
-        }
-        Ok(())
+        self.hooks.update(&self.tables().current, || {})
     }
 
     /// Loads it, without answers if not with them: tables grow all the same.
@@ -306,11 +297,8 @@ impl Kernel {
         let tables = self.tables();
         let next = tables.next.as_ref().expect("the caller put it there");
         fault::point("switch-before-links");
-        let links = self.instance.links();
-        for interface in self.interfaces().iter_mut() {
-            interface.update(next, &links)?;
-            fault::point("switch-between-links");
-        }
+        self.hooks
+            .update(next, || fault::point("switch-between-links"))?;
         self.instance.set_current(number)?;
         fault::point("switch-after-current");
         Ok(())

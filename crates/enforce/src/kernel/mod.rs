@@ -8,20 +8,17 @@
 //! grows. Taken in the order `maintenance`, `tables`, `interfaces`, `settings`,
 //! `wide`, `policies`.
 
-mod attach;
 mod classes;
 mod decoy;
 mod eviction;
 mod growth;
 mod growth_backoff;
 mod insertion;
-mod link_pins;
 mod maintenance;
 mod netfilter;
 mod next_expiry;
 mod policies;
-mod same_device;
-pub(crate) mod watch;
+mod programs;
 mod wide;
 mod work;
 
@@ -29,15 +26,15 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use weir_bpf::{
-    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, device::Device,
-    events::EventReader, fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
+    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
+    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 use weir_core::{
     Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
@@ -49,10 +46,9 @@ pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
 use crate::choice::{Choice, WITHOUT_ANSWERS};
 use crate::{
     Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage, calibration::Advice,
-    devices,
+    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
+    hooks::{self, Hooks, Wanted, link_events},
 };
-use attach::Interface;
 pub(crate) use classes::ANSWER_WITHIN;
 use maintenance::{Maintenance, MaintenanceLock};
 use next_expiry::NextExpiry;
@@ -88,7 +84,7 @@ pub struct Kernel {
     tables: RwLock<Tables>,
     policies: Policies,
     wide: Mutex<WideBans>,
-    interfaces: Mutex<Vec<Interface>>,
+    hooks: Hooks,
     maintenance: MaintenanceLock,
     events: Mutex<EventReader>,
     evicted: AtomicU64,
@@ -98,7 +94,6 @@ pub struct Kernel {
     numbers_left: AtomicBool,
     work: WorkCounts,
     crowded: AtomicBool,
-    attached: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
     /// Should the next generation have its program?
     netfilter: AtomicBool,
@@ -130,7 +125,7 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
 /// # Errors
 /// The hook is not for an interface of its kind, as [`open`] says.
 pub fn check_interface(name: &str, backend: Choice) -> Result<(), Error> {
-    Interface::check(name, backend.hook())
+    hooks::check(name, backend.hook())
 }
 
 /// Loads the packet path, or takes over what an earlier daemon left; attaches
@@ -141,7 +136,7 @@ pub fn check_interface(name: &str, backend: Choice) -> Result<(), Error> {
 /// not for; pins that are not whole.
 pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
-        Interface::check(name, config.settings.backend.hook())?;
+        hooks::check(name, config.settings.backend.hook())?;
     }
     let netfilter = config.settings.backend.hook() == Some(Hook::Netfilter);
     if netfilter {
@@ -176,6 +171,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let rebuild = adopted && (!current.is_of_this_build() || current.v4_length != v4_length);
     let policies = Policies::read(&current)?;
     let kernel = Kernel {
+        hooks: Hooks::new(instance.links(), &config.settings.interfaces),
         instance,
         ipv4_length: config.ipv4_length,
         clock,
@@ -188,12 +184,6 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
             current,
             next: None,
         }),
-        interfaces: Mutex::new(
-            same_device::unique(&config.settings.interfaces)
-                .iter()
-                .map(|name| Interface::new(name))
-                .collect(),
-        ),
         settings: RwLock::new(config.settings.clone()),
         maintenance: MaintenanceLock::default(),
         evicted: AtomicU64::new(0),
@@ -202,7 +192,6 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         numbers_left: AtomicBool::new(false),
         work: WorkCounts::default(),
         crowded: AtomicBool::new(false),
-        attached: AtomicBool::new(false),
         classes: Mutex::default(),
         netfilter: netfilter.into(),
     };
@@ -222,7 +211,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         .table
         .set_observe(config.settings.observe);
     let kernel = Arc::new(kernel);
-    watch::start(&kernel, Kernel::follow_interfaces);
+    link_events::start(&kernel, Kernel::follow_interfaces);
     Ok(kernel)
 }
 
@@ -267,7 +256,7 @@ pub(crate) fn is_there(pin_root: &Path, instance: &str) -> bool {
 /// now.
 pub(crate) fn attached(pin_root: &Path, instance: &str) -> Vec<String> {
     let pins = pin_root.join(weir_bpf::pins::escape(instance));
-    link_pins::attached(&pins.join("links"))
+    hooks::attached(&pins.join("links"))
 }
 
 /// The instances that have pins here.
@@ -291,11 +280,7 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
         }
     }
     let instance = InstanceDir::open(pin_root, instance)?;
-    let mut interfaces = Vec::new();
-    for (name, hook, pin) in link_pins::all_pinned(&instance.links()) {
-        link_pins::remove_link(&pin)?;
-        interfaces.push(format!("{name} ({})", hook.name()));
-    }
+    let interfaces = hooks::detach(&instance.links())?;
     instance.remove()?;
     Ok(interfaces)
 }
@@ -309,20 +294,13 @@ impl Kernel {
         self.tables.write().expect("no holder of this lock panics")
     }
 
-    fn interfaces(&self) -> MutexGuard<'_, Vec<Interface>> {
-        self.interfaces
-            .lock()
-            .expect("no holder of this lock panics")
-    }
-
     fn settings(&self) -> RwLockReadGuard<'_, Settings> {
         self.settings.read().expect("no holder of this lock panics")
     }
 
     /// The hook asked for, and what `auto` goes by.
-    fn wanted(&self) -> (Option<Hook>, Advice) {
-        let settings = self.settings();
-        (settings.backend.hook(), settings.advice.clone())
+    fn wanted(&self) -> Wanted {
+        Wanted::by(&self.settings())
     }
 
     fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {
@@ -370,116 +348,33 @@ impl Kernel {
     }
 
     fn attach_all(&self) -> Result<(), Error> {
-        let (hook, advice) = self.wanted();
-        let tables = self.tables();
-        let links = self.instance.links();
-        let mut interfaces = self.interfaces();
-        let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
-        link_pins::follow_names(&names, &links)?;
-        same_device::find(interfaces.iter_mut(), &links)?;
-        for interface in interfaces.iter_mut() {
-            interface.attach(hook, &advice, &tables.current, &links)?;
-            fault::point("attach-between-interfaces");
-        }
-        for (name, _, pin) in link_pins::all_pinned(&links) {
-            if !interfaces.iter().any(|i| i.name == name) {
-                link_pins::remove_link(&pin)?;
-            }
-        }
-        self.name_interfaces(&tables, &interfaces);
-        self.attached.store(true, Ordering::Relaxed);
-        Ok(())
+        let wanted = self.wanted();
+        self.hooks.attach(&wanted, &self.tables().current)
     }
 
     fn attach_as(&self, settings: &Settings) -> Result<(), Error> {
         let tables = self.tables();
-        let links = self.instance.links();
-        let mut interfaces = self.interfaces();
-        let mut added: Vec<Interface> = Vec::new();
-        // One that was renamed has the new name from here on, if that is asked
-        // for; first, for then its old one is another's.
-        for name in &settings.interfaces {
-            if interfaces.iter().any(|i| i.name == *name) {
-                continue;
+        let then = || {
+            for generation in std::iter::once(&tables.current).chain(&tables.next) {
+                generation.table.set_observe(settings.observe);
             }
-            let Some(device) = devices::find(name)? else {
-                continue;
-            };
-            let keeps_its_name = |i: &Interface| {
-                let named = Device::find(&i.name).is_ok_and(|d| d.index == device.index);
-                named && settings.interfaces.contains(&i.name)
-            };
-            let mut others = interfaces.iter_mut();
-            if let Some(renamed) = others.find(|i| i.was(device.index) && !keeps_its_name(i)) {
-                renamed.take_name(name, &links)?;
-            }
-        }
-        let is_known = |name: &&String| interfaces.iter().any(|i| i.name == **name);
-        let names = same_device::unique(&settings.interfaces);
-        let new = names.iter().filter(|name| !is_known(name));
-        added.extend(new.map(|name| Interface::new(name)));
-        let stays = |i: &&mut Interface| names.contains(&i.name);
-        let staying = interfaces.iter_mut().filter(stays);
-        same_device::find(staying.chain(&mut added), &links)?;
-        for name in &names {
-            let (hook, advice) = (settings.backend.hook(), &settings.advice);
-            let mut all = interfaces.iter_mut().chain(&mut added);
-            let interface = all.find(|i| i.name == *name).expect("known or added");
-            let attached = interface.attach(hook, advice, &tables.current, &links);
-            if let Err(error) = attached {
-                // Nobody would know of them.
-                for new in &mut added {
-                    new.detach(&links)?;
-                }
-                return Err(error);
-            }
-        }
-        for gone in interfaces
-            .iter_mut()
-            .filter(|i| !settings.interfaces.contains(&i.name))
-        {
-            gone.detach(&links)?;
-        }
-        interfaces.retain(|i| settings.interfaces.contains(&i.name));
-        interfaces.append(&mut added);
-        self.name_interfaces(&tables, &interfaces);
-        for generation in std::iter::once(&tables.current).chain(&tables.next) {
-            generation.table.set_observe(settings.observe);
-        }
-        *self
-            .settings
-            .write()
-            .expect("no holder of this lock panics") = settings.clone();
-        Ok(())
+            let mut present = self.settings.write();
+            let present = present.as_mut().expect("no holder of this lock panics");
+            present.clone_from(settings);
+        };
+        let wanted = Wanted::by(settings);
+        self.hooks
+            .reconfigure(&settings.interfaces, &wanted, &tables.current, then)
     }
 
     /// Attaches interfaces that came back under their name. Called on every
     /// change the kernel announces; cheap when nothing happened.
     pub fn follow_interfaces(&self) -> Result<(), Error> {
-        if !self.attached.load(Ordering::Relaxed) {
+        if !self.hooks.is_attached() {
             return Ok(());
         }
-        let (hook, advice) = self.wanted();
-        let tables = self.tables();
-        let links = self.instance.links();
-        let mut outcome = Ok(());
-        let mut interfaces = self.interfaces();
-        let mut changed = false;
-        same_device::find(interfaces.iter_mut(), &links)?;
-        for interface in interfaces.iter_mut() {
-            match interface.follow(hook, &advice, &tables.current, &links) {
-                Ok(true) => {
-                    changed = true;
-                    tracing::info!(interface = interface.name, "attached again");
-                }
-                Ok(false) => {}
-                Err(e) => outcome = Err(e),
-            }
-        }
-        if changed {
-            self.name_interfaces(&tables, &interfaces);
-        }
-        outcome
+        let wanted = self.wanted();
+        self.hooks.follow(&wanted, &self.tables().current)
     }
 
     /// Rebuilds the bloom filter now; `maintain` does it when it is due.
@@ -491,10 +386,8 @@ impl Kernel {
 
 impl Backend for Kernel {
     fn name(&self) -> &'static str {
-        let interfaces = self.interfaces();
-        interfaces
-            .iter()
-            .find_map(Interface::hook)
+        self.hooks
+            .first_hook()
             .or(self.settings().backend.hook())
             .map_or("auto", Hook::name)
     }
@@ -625,23 +518,13 @@ impl Backend for Kernel {
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
         for name in &settings.interfaces {
-            Interface::check(name, settings.backend.hook())?;
+            hooks::check(name, settings.backend.hook())?;
         }
         self.or_with_netfilter(settings, || self.attach_as(settings))
     }
 
     fn attachments(&self) -> Vec<Attachment> {
-        let interfaces = self.interfaces();
-        let described = interfaces.iter().map(|interface| {
-            let mut described = interface.describe();
-            let mut others = interfaces.iter();
-            let owner = others.find(|other| interface.same_as() == Some(&other.name));
-            if let Some(hook) = owner.and_then(Interface::hook) {
-                described.hook = hook.name().to_owned();
-            }
-            described
-        });
-        described.collect()
+        self.hooks.attachments()
     }
 
     fn usage(&self) -> Usage {
@@ -694,7 +577,7 @@ impl Backend for Kernel {
         drop(maintenance);
         let followed = match self.follow_interfaces() {
             // One that came may be the first that only netfilter is for.
-            Err(Error::Unsupported(_)) if self.attached.load(Ordering::Relaxed) => {
+            Err(Error::Unsupported(_)) if self.hooks.is_attached() => {
                 let settings = self.settings().clone();
                 self.or_with_netfilter(&settings, || self.follow_interfaces())
             }

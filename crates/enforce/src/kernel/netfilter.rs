@@ -9,8 +9,11 @@ use weir_bpf::{
     link::Hook,
 };
 
-use super::{Kernel, Tables, attach::Interface};
-use crate::{Choice, Error, Settings};
+use super::Kernel;
+use crate::{
+    Choice, Error, Settings,
+    hooks::{self, Wanted},
+};
 
 /// # Errors
 /// The kernel has no such programs.
@@ -30,8 +33,7 @@ impl Kernel {
         attach: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let wanted = settings.backend.hook();
-        let leads_there =
-            |name: &String| Interface::leads_to_netfilter(name, wanted, &settings.advice);
+        let leads_there = |name: &String| hooks::leads_to_netfilter(name, &Wanted::by(settings));
         let first = wanted == Some(Hook::Netfilter) || settings.interfaces.iter().any(leads_there);
         let has_it = || self.tables().current.has_netfilter();
         if first && !has_it() {
@@ -60,25 +62,10 @@ impl Kernel {
 
     /// The backend as far as its limits go.
     pub(super) fn effective(&self) -> Choice {
-        // By the order of locks, not held while interfaces are.
         let backend = self.settings().backend;
         match backend {
-            Choice::Auto if self.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
+            Choice::Auto if self.hooks.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
             backend => backend,
         }
-    }
-
-    fn any_on_netfilter(&self) -> bool {
-        let interfaces = self.interfaces();
-        interfaces.iter().any(|i| i.judged_by_netfilter().is_some())
-    }
-
-    /// Has netfilter judge those that are attached there, and no others.
-    pub(super) fn name_interfaces(&self, tables: &Tables, interfaces: &[Interface]) {
-        let judged: Vec<_> = interfaces
-            .iter()
-            .filter_map(Interface::judged_by_netfilter)
-            .collect();
-        tables.current.judge_only(&judged);
     }
 }

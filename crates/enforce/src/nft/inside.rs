@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     BootNanos, Entry, Expiry, Policy,
-    devices::RealNames,
     firewall::{self, Counted},
+    hooks::devices::RealNames,
 };
 
 /// Smaller sets are read before they can be rearranged twice.

@@ -35,7 +35,7 @@ use weir_bpf::{clock, fault};
 use crate::{
     Choice, ClassCounter, Error, Feature, Limit, Settings,
     firewall::{Counted, Desired, Firewall},
-    kernel::watch,
+    hooks::link_events,
 };
 use border::Border;
 use inside::Inside;
@@ -99,7 +99,7 @@ pub fn open(
         kernel: Mutex::new(inside),
         answers: able.answers,
     });
-    watch::start(&nft, Nft::follow_interfaces);
+    link_events::start(&nft, Nft::follow_interfaces);
     Ok(nft)
 }
 

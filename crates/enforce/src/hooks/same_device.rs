@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::{attach::Interface, link_pins::attached_to};
-use crate::{Error, devices};
+use super::{devices, interface::Interface, pins::attached_to};
+use crate::Error;
 
 /// The names, each once.
 pub(super) fn unique(names: &[String]) -> Vec<String> {

@@ -12,7 +12,8 @@ use weir_bpf::{
     pins,
 };
 
-use crate::{Error, devices};
+use super::devices;
+use crate::Error;
 
 /// The number of the interface that what is pinned under this name is attached
 /// to; `None` when it is gone.

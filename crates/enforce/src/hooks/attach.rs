@@ -1,0 +1,304 @@
+//! Which hook an interface gets, and its program put there. Another program is
+//! never displaced.
+
+use std::path::Path;
+
+use weir_bpf::{
+    device::Device,
+    link::{Hook, Link},
+};
+
+use super::{
+    interface::{AWAY, Attached, Interface, find},
+    pins::{pin_of, pinned, remove_link, remove_pin},
+    programs::{Programs, Wanted},
+    refusal::refusal,
+};
+use crate::{Error, calibration};
+
+/// The interface that every network namespace has.
+const LOOPBACK: u32 = 1;
+
+/// What stands behind XDP: tcx, or a filter on a kernel without it.
+fn tc() -> Hook {
+    match weir_bpf::probe::tcx_programs(LOOPBACK) {
+        Some(_) => Hook::Tcx,
+        None => Hook::ClsBpf,
+    }
+}
+
+/// Hooks to try in order, and why where `auto` chose.
+fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, String) {
+    match wanted.hook {
+        Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, tc()], String::new()),
+        Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, tc()], String::new()),
+        Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx, Hook::ClsBpf], String::new()),
+        Some(Hook::Netfilter) => (vec![Hook::Netfilter], String::new()),
+        Some(Hook::ClsBpf | Hook::EgressClsBpf) => (vec![Hook::ClsBpf], String::new()),
+        None => calibration::candidates(&wanted.advice, name, device),
+    }
+}
+
+impl Interface {
+    /// Would netfilter be tried first?
+    pub(super) fn leads_to_netfilter(name: &str, wanted: &Wanted) -> bool {
+        find(name, wanted.hook).is_ok_and(|device| {
+            device.is_some_and(|device| candidates(wanted, name, &device).0[0] == Hook::Netfilter)
+        })
+    }
+
+    /// Attaches, or takes over what an earlier daemon attached. An interface
+    /// that is not there is waited for: see [`Self::follow`].
+    pub(super) fn attach(
+        &mut self,
+        wanted: &Wanted,
+        programs: &dyn Programs,
+        links: &Path,
+    ) -> Result<(), Error> {
+        if self.same_as.is_some() {
+            return Ok(());
+        }
+        let Some(device) = self.device(wanted.hook, links)? else {
+            self.note = AWAY.to_owned();
+            return Ok(());
+        };
+        let (hooks, why) = candidates(wanted, &self.name, &device);
+        self.note = why;
+        self.attach_egress(hooks[0], &device, programs, links)?;
+        for (hook, pin) in pinned(links, &self.name) {
+            if hook.is_egress() {
+                continue;
+            }
+            let link = Link::open(&pin)?;
+            let fits = programs.refusal(hook).is_none();
+            if self.state.is_none()
+                && fits
+                && hooks.contains(&hook)
+                && link.target()?.0 == device.index
+            {
+                if hook == Hook::Netfilter {
+                    programs.judge_interface(device.index)?;
+                }
+                link.update(programs.program(hook))?;
+                self.state = Some(Attached {
+                    link,
+                    hook,
+                    ifindex: device.index,
+                    pin,
+                });
+            } else {
+                // Of an interface that is gone, or of a hook no longer wanted
+                // (which ends once the new one is in place, below).
+                if link.target()?.0 != device.index {
+                    remove_link(&pin)?;
+                }
+            }
+        }
+        let best = hooks[0];
+        if self.state.as_ref().is_some_and(|a| {
+            a.hook == best || (wanted.hook.is_none() && wanted.advice.calibration.is_none())
+        }) {
+            return self.end_others(links);
+        }
+        self.attach_new(&hooks, &device, programs, links)?;
+        self.end_others(links)
+    }
+
+    fn attach_new(
+        &mut self,
+        hooks: &[Hook],
+        device: &Device,
+        programs: &dyn Programs,
+        links: &Path,
+    ) -> Result<(), Error> {
+        let mut refusals = Vec::new();
+        // The two XDP modes exclude each other: ours ends before the other
+        // begins, and tcx stands in until a hook is in place, however many
+        // are refused.
+        let mut stand_in = None;
+        for &hook in hooks {
+            if self.state.as_ref().is_some_and(|a| a.hook == hook) {
+                self.add_note(&refusals);
+                return Ok(());
+            }
+            let is_xdp = |hook| matches!(hook, Hook::Xdp | Hook::XdpGeneric);
+            if hook == Hook::Tcx
+                && let Some(link) = stand_in.take()
+            {
+                // The kernel takes a program once on a hook.
+                return self.keep_stand_in(link, refusals, device, links);
+            }
+            if is_xdp(hook) && self.state.as_ref().is_some_and(|a| is_xdp(a.hook)) {
+                stand_in = Link::attach(programs.program(Hook::Tcx), device.index, Hook::Tcx).ok();
+                let ours = self.state.take().expect("just looked");
+                ours.link.detach();
+                remove_pin(&ours.pin)?;
+            }
+            if let Some(why) = programs.refusal(hook) {
+                refusals.push(format!("{}: {why}", hook.name()));
+                continue;
+            }
+            if hook == Hook::Netfilter {
+                programs.judge_interface(device.index)?;
+            }
+            let pin = pin_of(links, &self.name, hook);
+            // A leftover of an interface with another index.
+            remove_link(&pin)?;
+            match Link::attach_pinned(programs.program(hook), device.index, hook, &pin) {
+                Ok(link) => {
+                    if let Some(priority) = link.priority().filter(|priority| *priority > 1) {
+                        refusals.push(format!(
+                            "{}: filters of others come before it (priority {priority})",
+                            hook.name()
+                        ));
+                    }
+                    self.add_note(&refusals);
+                    let old = self.state.replace(Attached {
+                        link,
+                        hook,
+                        ifindex: device.index,
+                        pin,
+                    });
+                    end(old.map(|old| old.link));
+                    end(stand_in);
+                    return Ok(());
+                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
+            }
+        }
+        if let Some(link) = stand_in {
+            return self.keep_stand_in(link, refusals, device, links);
+        }
+        Err(Error::Unsupported(format!(
+            "cannot protect {}: {}",
+            self.name,
+            refusals.join("; ")
+        )))
+    }
+
+    /// What stood in on tcx while other hooks were tried is what there is.
+    fn keep_stand_in(
+        &mut self,
+        link: Link,
+        refusals: Vec<String>,
+        device: &Device,
+        links: &Path,
+    ) -> Result<(), Error> {
+        let pin = pin_of(links, &self.name, Hook::Tcx);
+        // A leftover of an interface with another index.
+        remove_link(&pin)?;
+        link.pin(&pin)?;
+        self.add_note(&refusals);
+        self.state = Some(Attached {
+            link,
+            hook: Hook::Tcx,
+            ifindex: device.index,
+            pin,
+        });
+        Ok(())
+    }
+
+    /// Behind why this hook was chosen: why those before it were not had.
+    fn add_note(&mut self, refusals: &[String]) {
+        for refusal in refusals {
+            if !self.note.is_empty() {
+                self.note.push_str("; ");
+            }
+            self.note.push_str(refusal);
+        }
+    }
+
+    /// Attaches the twin on egress, takes it over, or takes it away where
+    /// there is nothing for it to judge. Beside `ingress`, it is of its kind;
+    /// a filter where the kernel has no tcx.
+    pub(super) fn attach_egress(
+        &mut self,
+        ingress: Hook,
+        device: &Device,
+        programs: &dyn Programs,
+        links: &Path,
+    ) -> Result<(), Error> {
+        if !programs.judge_outbound() {
+            end(self.egress.take().map(|egress| egress.link));
+            for (_, pin) in pinned(links, &self.name)
+                .iter()
+                .filter(|(hook, _)| hook.is_egress())
+            {
+                remove_link(pin)?;
+            }
+            return Ok(());
+        }
+        for (hook, pin) in pinned(links, &self.name) {
+            if !hook.is_egress() || self.egress.is_some() {
+                continue;
+            }
+            let link = Link::open(&pin)?;
+            if link.target()?.0 == device.index {
+                self.egress = Some(Attached {
+                    link,
+                    hook,
+                    ifindex: device.index,
+                    pin,
+                });
+            }
+        }
+        if !device.is_ethernet() {
+            return Err(Error::Unsupported(format!(
+                "what goes out of {} cannot be judged, as geofence and lists want: it carries no Ethernet frames",
+                self.name
+            )));
+        }
+        let mut hooks = vec![ingress.egress(), Hook::EgressClsBpf];
+        hooks.dedup();
+        let mut refusals = Vec::new();
+        for hook in hooks {
+            let program = programs.program(hook);
+            if let Some(egress) = &self.egress
+                && egress.ifindex == device.index
+                && egress.hook == hook
+            {
+                return Ok(egress.link.update(program)?);
+            }
+            let pin = pin_of(links, &self.name, hook);
+            remove_link(&pin)?;
+            match Link::attach_pinned(program, device.index, hook, &pin) {
+                Ok(link) => {
+                    let old = self.egress.replace(Attached {
+                        link,
+                        hook,
+                        ifindex: device.index,
+                        pin,
+                    });
+                    if let Some(old) = old {
+                        old.link.detach();
+                        remove_pin(&old.pin)?;
+                    }
+                    return Ok(());
+                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "cannot judge what goes out of {}: {}",
+            self.name,
+            refusals.join("; ")
+        )))
+    }
+
+    /// Takes away weir's own other links on this interface.
+    pub(super) fn end_others(&self, links: &Path) -> Result<(), Error> {
+        for (_, pin) in pinned(links, &self.name) {
+            let ours = [&self.state, &self.egress];
+            if ours.into_iter().flatten().all(|a| a.pin != pin) {
+                remove_link(&pin)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn end(link: Option<Link>) {
+    if let Some(link) = link {
+        link.detach();
+    }
+}

@@ -1,0 +1,50 @@
+//! What an owner of programs tells [`super::Hooks`] about them: which program
+//! belongs to which hook, and which hooks cannot have one now.
+
+use std::os::fd::BorrowedFd;
+
+use weir_bpf::link::Hook;
+
+use crate::{Error, Settings, calibration::Advice};
+
+/// The hook that interfaces shall get.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// As the configuration names it; `None` leaves it to `advice`.
+    pub hook: Option<Hook>,
+    /// What `auto` goes by.
+    pub advice: Advice,
+}
+
+impl Wanted {
+    /// What these settings ask for.
+    pub fn by(settings: &Settings) -> Self {
+        Self {
+            hook: settings.backend.hook(),
+            advice: settings.advice.clone(),
+        }
+    }
+}
+
+/// Programs for attach points. Loading them, and what they do, is their owner's.
+pub trait Programs {
+    /// Why a hook cannot have a program of these, though the kernel might take it.
+    fn refusal(&self, hook: Hook) -> Option<&'static str>;
+
+    /// The program for a hook; the caller has asked for a [`Self::refusal`], or
+    /// for [`Self::judge_outbound`] where the hook is on egress.
+    fn program(&self, hook: Hook) -> BorrowedFd<'_>;
+
+    /// Do they judge what goes out? Then an interface gets the twin of its hook
+    /// on egress as well.
+    fn judge_outbound(&self) -> bool;
+
+    /// A program at a hook of all interfaces, netfilter's, judges this one too.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn judge_interface(&self, index: u32) -> Result<(), Error>;
+
+    /// And no others but these.
+    fn judge_only(&self, indexes: &[u32]);
+}

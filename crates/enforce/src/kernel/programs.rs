@@ -1,0 +1,33 @@
+//! The programs of a generation, for the attach points.
+
+use std::os::fd::BorrowedFd;
+
+use weir_bpf::{Generation, link::Hook};
+
+use crate::{Error, hooks::Programs};
+
+impl Programs for Generation {
+    fn refusal(&self, hook: Hook) -> Option<&'static str> {
+        match hook {
+            Hook::Netfilter if self.has_decoys => Some("it has no decoy ports"),
+            Hook::Netfilter if !self.has_netfilter() => Some("its program is not loaded"),
+            _ => None,
+        }
+    }
+
+    fn program(&self, hook: Hook) -> BorrowedFd<'_> {
+        Generation::program(self, hook)
+    }
+
+    fn judge_outbound(&self) -> bool {
+        self.classes.lines() > 0
+    }
+
+    fn judge_interface(&self, index: u32) -> Result<(), Error> {
+        Ok(Generation::judge_interface(self, index)?)
+    }
+
+    fn judge_only(&self, indexes: &[u32]) {
+        Generation::judge_only(self, indexes);
+    }
+}
