@@ -182,8 +182,10 @@ impl ClassSync {
         let begin = Instant::now();
         let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&Atlas::default()))?);
         // At the first start with nothing to enforce there is nothing to tell.
-        if known.is_some() || !classes.is_empty() || self.backend.has_classes() {
-            self.backend.set_classes(&classes)?;
+        let filter = self.backend.classes();
+        let enforces_some = filter.is_some_and(|filter| filter.has_classes());
+        if known.is_some() || !classes.is_empty() || enforces_some {
+            weir_enforce::set_classes(&*self.backend, &classes)?;
         }
         let took = begin.elapsed();
         if !classes.is_empty() {

@@ -177,7 +177,7 @@ impl Decoy {
         if told.decoys.as_ref() == Some(&decoys) {
             return Ok(());
         }
-        service.backend.set_decoys(&decoys)?;
+        weir_enforce::set_decoys(&*service.backend, &decoys)?;
         told.decoys = Some(decoys);
         Ok(())
     }
@@ -242,7 +242,8 @@ impl Decoy {
         let Some(active) = self.active() else {
             return Ok(None);
         };
-        let counts = service.backend.decoy_counts()?;
+        let responder = service.backend.decoys();
+        let counts = responder.map_or_else(|| Ok(Default::default()), |r| r.decoy_counts())?;
         let entries = service.backend.entries()?;
         let told = self.told();
         let open = told.decoys.as_ref().map_or(0, |d| d.ports.len());

@@ -430,9 +430,12 @@ fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Err
 }
 
 fn tell_packets(service: &Service, pulse: &Pulse) {
+    let Some(events) = service.backend.packet_events() else {
+        return;
+    };
     while !service.stopping.load(Ordering::Relaxed) {
         pulse.beat();
-        let polled = service.backend.poll_events(EVENT_WAIT, &mut |packet| {
+        let polled = events.poll_events(EVENT_WAIT, &mut |packet| {
             service.decoy.packet(service, &packet);
             let dropped = packet.reason.is_drop() || packet.reason == Reason::Observed;
             if !dropped || !service.events.has_readers() {

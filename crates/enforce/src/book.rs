@@ -11,7 +11,11 @@ use std::{
 use weir_bpf::wide::MAX_WIDE;
 use weir_core::{Prefix, Producer, Scope, Subject};
 
-use crate::{BootNanos, Entry, Error, Expiry, Inserted, Policy, Usage};
+use crate::{
+    backend::{Inserted, Usage},
+    entry::{BootNanos, Entry, Expiry, Policy},
+    error::Error,
+};
 
 /// Ended bans are kept this long: where the kernel rounds up, it holds them
 /// a little longer than the clock says.
@@ -42,9 +46,20 @@ pub(crate) struct Book {
 }
 
 /// What [`Book::insert`] did.
-pub(crate) struct Put {
+pub(crate) struct InsertOutcome {
     pub(crate) replaced: bool,
     pub(crate) evicted: Option<Entry>,
+}
+
+impl InsertOutcome {
+    /// Adds it to what was done before.
+    pub(crate) fn count_in(self, done: &mut Inserted) {
+        match self.replaced {
+            true => done.replaced += 1,
+            false => done.new += 1,
+        }
+        done.evicted.extend(self.evicted);
+    }
 }
 
 impl Book {
@@ -77,12 +92,12 @@ impl Book {
 
     /// Puts an entry in; the oldest-expiring of its producer goes when there is
     /// no room.
-    pub(crate) fn insert(&mut self, entry: &Entry) -> Result<Put, Error> {
+    pub(crate) fn insert(&mut self, entry: &Entry) -> Result<InsertOutcome, Error> {
         let table = self.table(entry.subject);
         if let Some((policy, expiry)) = self.replaced_by(entry).cloned() {
             self.take(entry.subject, &policy, expiry);
             self.add(table, entry);
-            return Ok(Put {
+            return Ok(InsertOutcome {
                 replaced: true,
                 evicted: None,
             });
@@ -112,7 +127,7 @@ impl Book {
             });
         }
         self.add(table, entry);
-        Ok(Put {
+        Ok(InsertOutcome {
             replaced: false,
             evicted,
         })
@@ -151,7 +166,7 @@ impl Book {
                     if let Some(evicted) = &put.evicted {
                         pending.entry(evicted.subject).or_insert(true);
                     }
-                    done.count(put);
+                    put.count_in(&mut done);
                 }
                 Err(error) => return (done, Err(error)),
             }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use weir_bpf::link::Hook;
 
-use crate::{Decoys, Error};
+use crate::error::Error;
 
 /// What the configuration's `backend` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,14 +110,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The answer of a backend that has no decoy ports.
-pub(crate) fn without_decoys(choice: Choice, decoys: &Decoys) -> Result<(), Error> {
-    match choice.limit(Feature::Decoys) {
-        Some(limit) if !decoys.ports.is_empty() => Err(Error::Unsupported(format!(
-            "backend {:?} has {limit}",
-            choice.name()
-        ))),
-        _ => Ok(()),
+impl Limit {
+    /// The error for whoever asks for it all the same.
+    pub(crate) fn refusal(&self, backend: &str) -> Error {
+        Error::Unsupported(format!("backend {backend:?} has {self}"))
     }
 }
 

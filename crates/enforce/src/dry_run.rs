@@ -3,21 +3,39 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
+    sync::{Mutex, MutexGuard},
 };
 
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
 
 use crate::{
-    Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    InsertError, Inserted, PacketEvent, Settings, Usage, book::Book,
+    backend::{Backend, Counter, InsertError, Inserted, Usage},
+    book::Book,
+    entry::{BootNanos, Entry},
+    error::Error,
+    hooks::attachment::Attachment,
+    settings::Settings,
 };
 
 /// The backend `dry-run`.
 pub struct DryRun {
     book: Mutex<Book>,
+    at: Option<Box<OnStep>>,
 }
+
+/// A moment at which whoever made a [`DryRun`] may wait or, of an insertion that
+/// begins, refuse it: a test has another thread come in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// An insertion begins.
+    Insert,
+    /// An insertion is done.
+    Inserted,
+    /// All entries were read.
+    Entries,
+}
+
+type OnStep = dyn Fn(Step) -> Result<(), Error> + Send + Sync;
 
 impl DryRun {
     /// A table of at most `max_bans` entries; `ipv4_length` as in
@@ -25,7 +43,22 @@ impl DryRun {
     pub fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
         Self {
             book: Mutex::new(Book::new(max_bans, ipv4_length)),
+            at: None,
         }
+    }
+
+    /// The same, with something to be done at each [`Step`].
+    #[must_use]
+    pub fn at_each_step(
+        mut self,
+        at: impl Fn(Step) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.at = Some(Box::new(at));
+        self
+    }
+
+    fn at(&self, step: Step) -> Result<(), Error> {
+        self.at.as_ref().map_or(Ok(()), |at| at(step))
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -39,12 +72,14 @@ impl Backend for DryRun {
     }
 
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
-        let mut book = self.book();
         let mut done = Inserted::default();
-        let outcome = entries
-            .iter()
-            .try_for_each(|entry| book.insert(entry).map(|put| done.count(put)));
-        done.with(outcome)
+        let outcome = self.at(Step::Insert).and_then(|()| {
+            let mut book = self.book();
+            entries
+                .iter()
+                .try_for_each(|entry| book.insert(entry).map(|put| put.count_in(&mut done)))
+        });
+        done.with(outcome.and_then(|()| self.at(Step::Inserted)))
     }
 
     fn remove(
@@ -57,7 +92,9 @@ impl Backend for DryRun {
     }
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
-        Ok(self.book().live())
+        let entries = self.book().live();
+        self.at(Step::Entries)?;
+        Ok(entries)
     }
 
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
@@ -66,26 +103,6 @@ impl Backend for DryRun {
 
     fn set_allow(&self, _allow: &PrefixSet) -> Result<(), Error> {
         Ok(()) // it sees no packets
-    }
-
-    fn set_classes(&self, _classes: &Arc<Classes>) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn has_classes(&self) -> bool {
-        false
-    }
-
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        Ok(Vec::new())
-    }
-
-    fn set_decoys(&self, _decoys: &Decoys) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        Ok(DecoyCounts::default())
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
@@ -121,25 +138,18 @@ impl Backend for DryRun {
         self.book().drop_over(BootNanos::now());
         Ok(())
     }
-
-    fn poll_events(
-        &self,
-        timeout: Duration,
-        _each: &mut dyn FnMut(PacketEvent),
-    ) -> Result<usize, Error> {
-        std::thread::sleep(timeout);
-        Ok(0)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use weir_bpf::wide::MAX_WIDE;
 
-    use super::*;
+    use std::sync::Arc;
+
     use weir_core::Action;
 
-    use crate::{Expiry, Policy};
+    use super::*;
+    use crate::entry::{Expiry, Policy};
 
     fn entry(subject: String, producer: Producer) -> Entry {
         Entry {

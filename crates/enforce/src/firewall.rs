@@ -9,15 +9,16 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 
 use crate::{
-    Attachment, Backend, BootNanos, Choice, ClassCounter, Counter, DecoyCounts, Decoys, Entry,
-    Error, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
+    backend::{Backend, ClassCounter, ClassFilter, Counter, InsertError, Inserted, Usage},
     book::{Book, Pending},
-    choice::without_decoys,
-    hooks::devices,
+    choice::{Choice, Feature, Limit},
+    entry::{BootNanos, Entry},
+    error::Error,
+    hooks::{attachment::Attachment, devices},
+    settings::Settings,
     span::Covered,
 };
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
@@ -187,37 +188,8 @@ impl<F: Firewall> Backend for F {
         self.put_allow()
     }
 
-    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        let limit = F::CHOICE.limit(crate::Feature::Geofence);
-        if let (false, Some(limit)) = (classes.fences.is_empty(), limit) {
-            return Err(Error::Unsupported(format!(
-                "backend {:?}: {limit}",
-                F::CHOICE.name()
-            )));
-        }
-        {
-            let mut desired = self.desired();
-            desired.had_classes = !classes.is_empty();
-            desired.classes = classes.clone();
-        }
-        self.put_classes()
-    }
-
-    fn has_classes(&self) -> bool {
-        self.desired().had_classes
-    }
-
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        let counted = self.counted()?;
-        Ok(self.count_classes(&counted))
-    }
-
-    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        without_decoys(F::CHOICE, decoys)
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        Ok(DecoyCounts::default())
+    fn classes(&self) -> Option<&dyn ClassFilter> {
+        Some(self)
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
@@ -298,13 +270,28 @@ impl<F: Firewall> Backend for F {
         self.desired().book.drop_over(BootNanos::now());
         self.tend()
     }
+}
 
-    fn poll_events(
-        &self,
-        timeout: Duration,
-        _each: &mut dyn FnMut(PacketEvent),
-    ) -> Result<usize, Error> {
-        std::thread::sleep(timeout);
-        Ok(0)
+impl<F: Firewall> ClassFilter for F {
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let limit = F::CHOICE.limit(Feature::Geofence);
+        if let (false, Some(limit)) = (classes.fences.is_empty(), limit) {
+            return Err(limit.refusal(F::CHOICE.name()));
+        }
+        {
+            let mut desired = self.desired();
+            desired.had_classes = !classes.is_empty();
+            desired.classes = classes.clone();
+        }
+        self.put_classes()
+    }
+
+    fn has_classes(&self) -> bool {
+        self.desired().had_classes
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        let counted = self.counted()?;
+        Ok(self.count_classes(&counted))
     }
 }

@@ -15,10 +15,11 @@ use weir_bpf::device::Device;
 use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
-    Attachment, Backend, Choice, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, InsertError, Inserted, Limit, PacketEvent, Policy, Settings, Usage,
+    Attachment, Backend, Choice, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
+    Decoys, DryRun, Entry, Error, Expiry, InsertError, Inserted, Limit, PacketEvent, PacketEvents,
+    Policy, Settings, Usage,
     claim::Claim,
-    ipset,
+    features, ipset,
     kernel::{self, KernelConfig},
     nft,
 };
@@ -380,9 +381,9 @@ impl Switch {
         self.insert_beside(&**next, &before.backend.entries()?)?;
         next.set_allow(&told.allow)?;
         if let Some(classes) = &told.classes {
-            next.set_classes(classes)?;
+            features::set_classes(&**next, classes)?;
         }
-        next.set_decoys(&told.decoys)?;
+        features::set_decoys(&**next, &told.decoys)?;
         if told.attached {
             next.attach()?;
         }
@@ -474,30 +475,16 @@ impl Backend for Switch {
         Ok(())
     }
 
-    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        let mut told = self.told();
-        self.backend().set_classes(classes)?;
-        told.classes = Some(classes.clone());
-        Ok(())
+    fn classes(&self) -> Option<&dyn ClassFilter> {
+        Some(self)
     }
 
-    fn has_classes(&self) -> bool {
-        self.backend().has_classes()
+    fn decoys(&self) -> Option<&dyn DecoyResponder> {
+        Some(self)
     }
 
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        self.backend().class_counts()
-    }
-
-    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        let mut told = self.told();
-        self.backend().set_decoys(decoys)?;
-        told.decoys = decoys.clone();
-        Ok(())
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        self.backend().decoy_counts()
+    fn packet_events(&self) -> Option<&dyn PacketEvents> {
+        Some(self)
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
@@ -545,13 +532,60 @@ impl Backend for Switch {
         }
         self.backend().maintain()
     }
+}
 
+// Offered whatever the present backend offers: the next one is told as well.
+
+impl ClassFilter for Switch {
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+        let mut told = self.told();
+        features::set_classes(&*self.backend(), classes)?;
+        told.classes = Some(classes.clone());
+        Ok(())
+    }
+
+    fn has_classes(&self) -> bool {
+        let backend = self.backend();
+        backend.classes().is_some_and(|filter| filter.has_classes())
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        match self.backend().classes() {
+            Some(filter) => filter.class_counts(),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl DecoyResponder for Switch {
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+        let mut told = self.told();
+        features::set_decoys(&*self.backend(), decoys)?;
+        told.decoys = decoys.clone();
+        Ok(())
+    }
+
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
+        match self.backend().decoys() {
+            Some(responder) => responder.decoy_counts(),
+            None => Ok(DecoyCounts::default()),
+        }
+    }
+}
+
+impl PacketEvents for Switch {
     fn poll_events(
         &self,
         timeout: Duration,
         each: &mut dyn FnMut(PacketEvent),
     ) -> Result<usize, Error> {
-        self.backend().poll_events(timeout, each)
+        match self.backend().packet_events() {
+            Some(events) => events.poll_events(timeout, each),
+            None => {
+                std::thread::sleep(timeout);
+                Ok(0)
+            }
+        }
     }
 }
 
@@ -628,5 +662,38 @@ mod tests {
         let evicted = subjects(evicted);
         assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
         assert_eq!(switch.take_evicted(), []);
+    }
+
+    /// A backend that sees no packets has neither; the next one may.
+    #[test]
+    fn what_only_some_backends_can_is_kept_for_the_next() {
+        let dry = DryRun::new(100, None);
+        assert!(dry.classes().is_none() && dry.decoys().is_none());
+        assert!(dry.packet_events().is_none());
+        let switch = over(dry);
+        let backend: &dyn Backend = &switch;
+        let classes = Arc::new(Classes {
+            classes: vec![Default::default(); 2],
+            v4: vec![weir_core::geo::Span {
+                first: 1,
+                last: 9,
+                value: 1,
+            }],
+            ..Classes::default()
+        });
+        let decoys = Decoys {
+            ports: weir_core::decoy::DecoyPorts::new(&["23/tcp".parse().unwrap()]),
+            own: Vec::new(),
+        };
+        features::set_classes(backend, &classes).unwrap();
+        features::set_decoys(backend, &decoys).unwrap();
+        let told = switch.told();
+        assert_eq!(told.classes.as_ref(), Some(&classes));
+        assert_eq!(told.decoys, decoys);
+        let filter = backend.classes().unwrap();
+        assert!(!filter.has_classes() && filter.class_counts().unwrap().is_empty());
+        let none = Duration::ZERO;
+        let events = backend.packet_events().unwrap();
+        assert_eq!(events.poll_events(none, &mut |_| {}).unwrap(), 0);
     }
 }

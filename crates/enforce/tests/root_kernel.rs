@@ -22,7 +22,8 @@ use weir_bpf::{
 };
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Decoys, Entry, Error, Expiry, Feature, Policy, Settings,
+    Backend, BootNanos, Choice, DecoyResponder, Decoys, Entry, Error, Expiry, Feature, Policy,
+    Settings,
     calibration::{Advice, Calibration, HookCost, Measured, Prefer},
     hooks::{Hooks, Programs, Wanted},
     kernel::{self, Hook, Kernel, KernelConfig},

@@ -247,7 +247,10 @@ impl Service {
             },
             counters: self.backend.counters()?,
             border: self.classes.status(),
-            dropped: self.backend.class_counts()?,
+            dropped: match self.backend.classes() {
+                Some(filter) => filter.class_counts()?,
+                None => Vec::new(),
+            },
             jails: self.jails()?,
             rings: self.rings(),
             watches: self.watches.status(&config),

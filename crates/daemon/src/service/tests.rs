@@ -10,25 +10,14 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Action, Ban, PrefixSet, Producer, Scope, Until, class::Classes};
-use weir_enforce::{
-    Attachment, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, DryRun, Entry, Error,
-    Expiry, InsertError, Inserted, PacketEvent, Policy, Settings, Usage,
-};
+use weir_core::{Action, Ban, Producer, Scope, Until};
+use weir_enforce::{BootNanos, DryRun, Entry, Error, Expiry, Policy, Step as At};
 
 use super::*;
 use crate::{
     config::Host,
     store::{KeepHistory, restore::Row},
 };
-
-/// Where the backend stops, once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    Insert,
-    Inserted,
-    Entries,
-}
 
 /// Tells that the backend has stopped, and waits for the word to go on.
 struct Stop {
@@ -37,13 +26,14 @@ struct Stop {
     go_on: Receiver<()>,
 }
 
-struct Stopping {
-    inner: DryRun,
+/// What the backend does at its steps.
+#[derive(Default)]
+struct Steps {
     stop: Mutex<Option<Stop>>,
     refuses: AtomicBool,
 }
 
-impl Stopping {
+impl Steps {
     /// It stops there next time.
     fn stop(&self, at: At) -> (Receiver<()>, Sender<()>) {
         let (stopped, has_stopped) = mpsc::channel();
@@ -52,107 +42,17 @@ impl Stopping {
         (has_stopped, say_go_on)
     }
 
-    fn at(&self, at: At) {
+    fn at(&self, at: At) -> Result<(), Error> {
+        if at == At::Insert && self.refuses.load(Ordering::Relaxed) {
+            return Err(Error::Full(1));
+        }
         let stop = self.stop.lock().unwrap().take_if(|stop| stop.at == at);
         if let Some(stop) = stop {
             stop.stopped.send(()).unwrap();
             // A test that failed has gone.
             let _ = stop.go_on.recv();
         }
-    }
-}
-
-impl Backend for Stopping {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
-        if self.refuses.load(Ordering::Relaxed) {
-            return Err(InsertError {
-                done: Inserted::default(),
-                error: Error::Full(1),
-            });
-        }
-        self.at(At::Insert);
-        let inserted = self.inner.insert(entries);
-        self.at(At::Inserted);
-        inserted
-    }
-
-    fn remove(
-        &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
-    ) -> Result<Vec<Entry>, Error> {
-        self.inner.remove(subject, producer, scope)
-    }
-
-    fn entries(&self) -> Result<Vec<Entry>, Error> {
-        let entries = self.inner.entries();
-        self.at(At::Entries);
-        entries
-    }
-
-    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        self.inner.entries_for(addr)
-    }
-
-    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
-        self.inner.set_allow(allow)
-    }
-
-    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        self.inner.set_classes(classes)
-    }
-
-    fn has_classes(&self) -> bool {
-        self.inner.has_classes()
-    }
-
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        self.inner.class_counts()
-    }
-
-    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        self.inner.set_decoys(decoys)
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        self.inner.decoy_counts()
-    }
-
-    fn counters(&self) -> Result<Vec<Counter>, Error> {
-        self.inner.counters()
-    }
-
-    fn attach(&self) -> Result<(), Error> {
-        self.inner.attach()
-    }
-
-    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        self.inner.reconfigure(settings)
-    }
-
-    fn attachments(&self) -> Vec<Attachment> {
-        self.inner.attachments()
-    }
-
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn maintain(&self) -> Result<(), Error> {
-        self.inner.maintain()
-    }
-
-    fn poll_events(
-        &self,
-        timeout: Duration,
-        each: &mut dyn FnMut(PacketEvent),
-    ) -> Result<usize, Error> {
-        self.inner.poll_events(timeout, each)
+        Ok(())
     }
 }
 
@@ -165,7 +65,8 @@ const WHO: [&str; 2] = ["192.0.2.7", "2001:db8:7::/64"];
 
 struct Daemon {
     service: Service,
-    backend: Arc<Stopping>,
+    backend: Arc<DryRun>,
+    steps: Arc<Steps>,
     dir: tempfile::TempDir,
 }
 
@@ -179,11 +80,9 @@ impl Daemon {
         let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
         let alerts = Arc::new(Alerts::default());
         let (store, _) = Store::open(dir.path(), KEEP, alerts.clone());
-        let backend = Arc::new(Stopping {
-            inner: DryRun::new(1000, None),
-            stop: Mutex::default(),
-            refuses: AtomicBool::new(false),
-        });
+        let steps = Arc::new(Steps::default());
+        let at = steps.clone();
+        let backend = Arc::new(DryRun::new(1000, None).at_each_step(move |step| at.at(step)));
         let uplinks = Uplinks::default();
         let service = Service::new(
             config,
@@ -196,6 +95,7 @@ impl Daemon {
         Self {
             service,
             backend,
+            steps,
             dir,
         }
     }
@@ -221,7 +121,7 @@ impl Daemon {
     }
 
     fn in_force(&self) -> Vec<Entry> {
-        let mut entries = self.backend.inner.entries().unwrap();
+        let mut entries = self.backend.entries().unwrap();
         entries.sort_by_key(|entry| entry.subject);
         entries
     }
@@ -250,7 +150,7 @@ fn between<T: Send>(
     one: impl FnOnce() + Send,
     other: impl FnOnce() -> T + Send,
 ) -> T {
-    let (has_stopped, go_on) = daemon.backend.stop(at);
+    let (has_stopped, go_on) = daemon.steps.stop(at);
     thread::scope(|scope| {
         scope.spawn(one);
         has_stopped.recv().unwrap();
@@ -274,9 +174,9 @@ fn a_refused_ban_that_is_tried_again_is_there_for_unban() {
             for at in [At::Insert, At::Inserted] {
                 let daemon = Daemon::new();
                 let service = &daemon.service;
-                daemon.backend.refuses.store(true, Ordering::Relaxed);
+                daemon.steps.refuses.store(true, Ordering::Relaxed);
                 daemon.ban_by_jail(who);
-                daemon.backend.refuses.store(false, Ordering::Relaxed);
+                daemon.steps.refuses.store(false, Ordering::Relaxed);
                 assert_eq!(service.alerts.list().len(), 1);
                 let lifted = between(
                     &daemon,
@@ -353,7 +253,7 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
             }),
             expiry: Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000)),
         });
-        daemon.backend.inner.insert(&entries).unwrap();
+        daemon.backend.insert(&entries).unwrap();
         let again = || service.remember_bans_again().unwrap();
         let change = || {
             service.unban(lifted, None, None).unwrap();
@@ -386,7 +286,7 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
 fn a_manual_ban_that_is_refused_is_not_remembered() {
     let daemon = Daemon::new();
     daemon.ban_by_hand(WHO[0], None);
-    daemon.backend.refuses.store(true, Ordering::Relaxed);
+    daemon.steps.refuses.store(true, Ordering::Relaxed);
     for who in WHO {
         let refused =
             daemon

@@ -14,14 +14,14 @@ use weir_core::{
 };
 
 use super::{Kernel, random_seed};
-use crate::{ClassCounter, Error, Policy};
+use crate::{ClassCounter, ClassFilter, Error, Policy};
 
 /// The answer to a flow without handshake is expected within this time of its
 /// last packet: conntrack's limit for UDP streams.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 impl Kernel {
-    fn classes(&self) -> MutexGuard<'_, Option<Arc<Classes>>> {
+    fn known_classes(&self) -> MutexGuard<'_, Option<Arc<Classes>>> {
         self.classes.lock().expect("no holder of this lock panics")
     }
 
@@ -50,8 +50,10 @@ impl Kernel {
             .map(|fence| self.cover_policy(fence, Producer::Geofence));
         lists.chain(fences).collect()
     }
+}
 
-    pub(super) fn put_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
+impl ClassFilter for Kernel {
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
         let policies = match self.cover_policies(classes) {
             Err(Error::Policies(_)) if self.free_policies(&mut maintenance) > 0 => {
@@ -59,7 +61,7 @@ impl Kernel {
             }
             outcome => outcome,
         }?;
-        let before = self.classes().clone();
+        let before = self.known_classes().clone();
         let names = |classes: &Classes| -> Vec<String> {
             classes.lists.iter().map(|l| l.name.clone()).collect()
         };
@@ -89,13 +91,17 @@ impl Kernel {
                 self.next_generation_with(&mut maintenance, geometry, lines, Some(&image))?;
             }
         }
-        *self.classes() = Some(classes.clone());
+        *self.known_classes() = Some(classes.clone());
         self.note_left(1);
         Ok(())
     }
 
-    pub(super) fn count_classes(&self) -> Result<Vec<ClassCounter>, Error> {
-        let classes = self.classes().clone();
+    fn has_classes(&self) -> bool {
+        self.tables().current.classes.lines() > 0
+    }
+
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
+        let classes = self.known_classes().clone();
         let counts = self.tables().current.classes.counts()?;
         Ok(counts
             .into_iter()

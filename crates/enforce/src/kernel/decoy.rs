@@ -4,11 +4,10 @@
 use weir_bpf::decoy;
 
 use super::Kernel;
-use crate::{DecoyCounts, Decoys, Error, choice::without_decoys};
+use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
 
-impl Kernel {
-    /// See [`crate::Backend::set_decoys`].
-    pub(super) fn put_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
+impl DecoyResponder for Kernel {
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
         let geometry = {
             let tables = self.tables();
@@ -18,7 +17,10 @@ impl Kernel {
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
             }
-            without_decoys(self.effective(), decoys)?;
+            let backend = self.effective();
+            if let (true, Some(limit)) = (wanted, backend.limit(Feature::Decoys)) {
+                return Err(limit.refusal(backend.name()));
+            }
             // The maps are those of all generations.
             current.decoys.write_own(&decoys.own)?;
             current.decoys.write_ports(&decoys.ports);
@@ -30,8 +32,7 @@ impl Kernel {
         self.next_generation(&mut maintenance, geometry)
     }
 
-    /// See [`crate::Backend::decoy_counts`].
-    pub(super) fn count_decoys(&self) -> Result<DecoyCounts, Error> {
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
         Ok(self.tables().current.decoys.counts()?)
     }
 }

@@ -45,8 +45,8 @@ pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::choice::{Choice, WITHOUT_ANSWERS};
 use crate::{
-    Attachment, Backend, BootNanos, ClassCounter, Counter, DecoyCounts, Decoys, Entry, Error,
-    Expiry, InsertError, Inserted, Limit, PacketEvent, Settings, Usage,
+    Attachment, Backend, BootNanos, ClassFilter, Counter, DecoyResponder, Entry, Error, Expiry,
+    InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage,
     hooks::{self, Hooks, Wanted, link_events},
 };
 pub(crate) use classes::ANSWER_WITHIN;
@@ -478,24 +478,16 @@ impl Backend for Kernel {
         Ok(self.tables().current.allow.write(allow)?)
     }
 
-    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        self.put_classes(classes)
+    fn classes(&self) -> Option<&dyn ClassFilter> {
+        Some(self)
     }
 
-    fn has_classes(&self) -> bool {
-        self.tables().current.classes.lines() > 0
+    fn decoys(&self) -> Option<&dyn DecoyResponder> {
+        Some(self)
     }
 
-    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error> {
-        self.count_classes()
-    }
-
-    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        self.put_decoys(decoys)
-    }
-
-    fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
-        self.count_decoys()
+    fn packet_events(&self) -> Option<&dyn PacketEvents> {
+        Some(self)
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
@@ -585,7 +577,9 @@ impl Backend for Kernel {
         };
         grown.and(followed)
     }
+}
 
+impl PacketEvents for Kernel {
     fn poll_events(
         &self,
         timeout: Duration,

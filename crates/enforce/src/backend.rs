@@ -1,0 +1,262 @@
+//! The traits behind which decisions are carried out: [`Backend`] is what every
+//! backend can, bans above all; beside it is what only some can, each a trait that
+//! a backend offers or not.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use serde::Serialize;
+use weir_bpf::decoy::DecoyCounts;
+use weir_core::{
+    PrefixSet, Producer, Reason, Scope, Subject,
+    class::Classes,
+    decoy::{DecoyPorts, Scanner},
+    geo::Country,
+};
+
+use crate::{
+    choice::Limit,
+    entry::{BootNanos, Entry},
+    error::Error,
+    hooks::attachment::Attachment,
+    settings::Settings,
+};
+
+/// The outcome of [`Backend::insert`].
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Inserted {
+    /// Entries that were not there before.
+    pub new: usize,
+    /// Entries whose (subject, policy) was there: their expiry was replaced.
+    pub replaced: usize,
+    /// Entries of the same producer that had to go because the table is at
+    /// its cap, oldest-expiring first.
+    pub evicted: Vec<Entry>,
+}
+
+/// An insertion that ended early, and what it had done until then: bans that
+/// were evicted are gone whatever came after.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct InsertError {
+    /// As if it had ended there.
+    pub done: Inserted,
+    /// Why it ended.
+    pub error: Error,
+}
+
+impl From<InsertError> for Error {
+    fn from(ended: InsertError) -> Self {
+        ended.error
+    }
+}
+
+impl Inserted {
+    /// The outcome of an insertion that did this.
+    pub(crate) fn with(self, outcome: Result<(), Error>) -> Result<Self, InsertError> {
+        match outcome {
+            Ok(()) => Ok(self),
+            Err(error) => Err(InsertError { done: self, error }),
+        }
+    }
+}
+
+/// Packets and bytes that left through one reason since the counters were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    /// Which exit.
+    pub reason: Reason,
+    /// Packets, over all CPUs and interfaces.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+/// Packets that a list dropped, or the geofence because of a country.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClassCounter {
+    /// The list; the geofence otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    /// The country, if the geofence knew it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub country: Option<Country>,
+    /// Packets in both directions, over all CPUs and interfaces.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+/// How full the backend is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Entries in force, without those of `wide`.
+    pub bans: usize,
+    /// The configured cap.
+    pub max_bans: usize,
+    /// Entries in force for prefixes other than single addresses, IPv6 /64 and
+    /// the configured IPv4 length.
+    pub wide: usize,
+    /// Their cap.
+    pub max_wide: usize,
+    /// Entries evicted at the cap since the start.
+    pub evicted: u64,
+    /// Entries in the overflow area.
+    pub overflow: usize,
+    /// Generation number of the tables.
+    pub generation: u64,
+}
+
+/// A packet that the kernel thought worth telling; rate-limited per reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PacketEvent {
+    /// When, CLOCK_BOOTTIME in nanoseconds, jiffy resolution.
+    pub at: BootNanos,
+    /// Why it left.
+    pub reason: Reason,
+    /// Its source address.
+    pub source: IpAddr,
+    /// Interface index it came in on.
+    pub ifindex: u32,
+    /// Transport protocol number, 0 when not parsed.
+    pub protocol: u8,
+    /// Destination port, 0 when not parsed.
+    pub port: u16,
+    /// Of a SYN to a decoy port: what sent it, when that shows.
+    pub scanner: Option<Scanner>,
+}
+
+/// Ports that nobody serves, and where.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Decoys {
+    /// Which.
+    pub ports: DecoyPorts,
+    /// The addresses of this host: what goes elsewhere is not judged.
+    pub own: Vec<IpAddr>,
+}
+
+/// Carries out decisions. All methods may be called from several threads at
+/// once; `insert` never blocks on the others, but for prefixes counted as
+/// [`Usage::wide`].
+pub trait Backend: Send + Sync {
+    /// The configuration's word for it: `xdp`, `tcx`, `dry-run`, …
+    fn name(&self) -> &'static str;
+
+    /// What this backend cannot do.
+    fn limits(&self) -> &'static [Limit] {
+        &[]
+    }
+
+    /// Puts entries into force; the same (subject, policy) again replaces the
+    /// expiry, and the policy's twin goes. On an error those before the named one are in force, and of a
+    /// large number perhaps others: they are inserted by several threads.
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError>;
+
+    /// Lifts the bans of exactly this subject (of one producer and scope when
+    /// named); returns what was lifted.
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error>;
+
+    /// What is in force now (unexpired), in no order; at most one pass over the table.
+    fn entries(&self) -> Result<Vec<Entry>, Error>;
+
+    /// The entries whose subject holds this address.
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error>;
+
+    /// Replaces the allow list, which wins over every ban.
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error>;
+
+    /// Geofence and lists, of a backend that judges by them.
+    fn classes(&self) -> Option<&dyn ClassFilter> {
+        None
+    }
+
+    /// Decoy ports, of a backend that answers at them.
+    fn decoys(&self) -> Option<&dyn DecoyResponder> {
+        None
+    }
+
+    /// Reports of single packets, of a backend that makes them.
+    fn packet_events(&self) -> Option<&dyn PacketEvents> {
+        None
+    }
+
+    /// Counters of every reason, in [`Reason::ALL`] order.
+    fn counters(&self) -> Result<Vec<Counter>, Error>;
+
+    /// Puts the packet path in place on the configured interfaces; links of an
+    /// earlier daemon are taken over. Call it once the bans and the allow list
+    /// are in: fill first, attach last.
+    ///
+    /// # Errors
+    /// An interface where nothing can attach; those before it stay attached.
+    fn attach(&self) -> Result<(), Error>;
+
+    /// Takes on changed settings without a moment unenforced.
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error>;
+
+    /// Entries for which a change of settings had no room since this was last
+    /// asked: they are no longer in force.
+    fn take_evicted(&self) -> Vec<Entry> {
+        Vec::new()
+    }
+
+    /// Interfaces and hooks.
+    fn attachments(&self) -> Vec<Attachment>;
+
+    /// How full it is.
+    fn usage(&self) -> Usage;
+
+    /// Kernel memory of the tables, bytes; `None` where the kernel does not tell.
+    /// For those who ask: `ipset` is run for it.
+    fn memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// Housekeeping, called every second or so by one thread: clears expired
+    /// entries, rebuilds filters, grows, re-attaches interfaces that came
+    /// back, corrects expiries after a suspend.
+    fn maintain(&self) -> Result<(), Error>;
+}
+
+/// Judges packets by the class of their address: geofence and lists.
+pub trait ClassFilter {
+    /// Replaces geofence and lists as a whole: each packet is judged by the old
+    /// ones or by the new. Nothing to judge costs nothing.
+    ///
+    /// # Errors
+    /// The kernel has no room or no egress hook, or the backend lacks what these
+    /// need; the old ones stay.
+    fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error>;
+
+    /// Does it enforce any, perhaps since an earlier daemon?
+    fn has_classes(&self) -> bool;
+
+    /// What lists and geofence dropped, those that dropped something.
+    fn class_counts(&self) -> Result<Vec<ClassCounter>, Error>;
+}
+
+/// Answers in place of the host at ports that nobody serves.
+pub trait DecoyResponder {
+    /// Replaces the decoy ports. None: the packet path is without them.
+    ///
+    /// # Errors
+    /// The kernel, or the hook in force, cannot answer.
+    fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error>;
+
+    /// What decoy ports answered.
+    fn decoy_counts(&self) -> Result<DecoyCounts, Error>;
+}
+
+/// Tells of single packets.
+pub trait PacketEvents {
+    /// Waits up to `timeout` for packet events and hands them over; returns how many.
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error>;
+}

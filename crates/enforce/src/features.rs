@@ -1,0 +1,44 @@
+//! What only some backends can, asked of any: a backend that offers it carries it
+//! out; one that has a limit about it refuses; one that has neither sees no packets.
+
+use std::sync::Arc;
+
+use weir_core::class::Classes;
+
+use crate::{
+    backend::{Backend, Decoys},
+    choice::Feature,
+    error::Error,
+};
+
+/// Replaces geofence and lists; see [`crate::ClassFilter::set_classes`].
+///
+/// # Errors
+/// The backend does not judge by these, or cannot.
+pub fn set_classes(backend: &dyn Backend, classes: &Arc<Classes>) -> Result<(), Error> {
+    match backend.classes() {
+        Some(filter) => filter.set_classes(classes),
+        None if classes.is_empty() => Ok(()),
+        None => refuse(backend, Feature::Geofence),
+    }
+}
+
+/// Replaces the decoy ports; see [`crate::DecoyResponder::set_decoys`].
+///
+/// # Errors
+/// The backend does not answer, or cannot.
+pub fn set_decoys(backend: &dyn Backend, decoys: &Decoys) -> Result<(), Error> {
+    match backend.decoys() {
+        Some(responder) => responder.set_decoys(decoys),
+        None if decoys.ports.is_empty() => Ok(()),
+        None => refuse(backend, Feature::Decoys),
+    }
+}
+
+fn refuse(backend: &dyn Backend, feature: Feature) -> Result<(), Error> {
+    let mut limits = backend.limits().iter();
+    match limits.find(|limit| limit.feature == feature) {
+        Some(limit) => Err(limit.refusal(backend.name())),
+        None => Ok(()),
+    }
+}

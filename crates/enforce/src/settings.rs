@@ -1,0 +1,18 @@
+//! What may change while a backend enforces.
+
+use crate::{calibration::Advice, choice::Choice};
+
+/// What may change while the daemon runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Names of the interfaces to protect.
+    pub interfaces: Vec<String>,
+    /// The backend, and its hook.
+    pub backend: Choice,
+    /// What `auto` goes by.
+    pub advice: Advice,
+    /// Bans at most, over all producers.
+    pub max_bans: usize,
+    /// Count what would be dropped, and pass it.
+    pub observe: bool,
+}
