@@ -219,22 +219,21 @@ impl Kernel {
         next.pin(&dir)?;
         fault::point("growth-before-fill");
         {
-            let mut tables = self.tables_alone();
+            let mut tables = self.tables_alone(maintenance);
             // As it is now: a reload may have changed it while this was loaded,
             // and changes both from here on.
             next.table.set_observe(self.settings().observe);
-            tables.next = Some(next);
-            tables.tell(&self.wide());
+            tables.add(next);
         }
-        if let Err(e) = self.fill_and_switch(number) {
+        if let Err(e) = self.fill_and_switch(maintenance, number) {
             // The old generation is whole and attached: go on with it.
-            self.tables_alone().next = None;
+            self.tables_alone(maintenance).next = None;
             self.link_current()?;
             self.instance.remove_generation(number)?;
             return Err(e);
         }
         let old = {
-            let mut tables = self.tables_alone();
+            let mut tables = self.tables_alone(maintenance);
             let next = tables.next.take().expect("it was put there above");
             std::mem::replace(&mut tables.current, next)
         };
@@ -267,12 +266,12 @@ impl Kernel {
         }
     }
 
-    fn fill_and_switch(&self, number: u64) -> Result<(), Error> {
+    fn fill_and_switch(&self, maintenance: &Maintenance<'_>, number: u64) -> Result<(), Error> {
         let buckets = self.tables().current.table.buckets_in_all();
         for start in (0..buckets).step_by(COPY_CHUNK) {
             // Alone: between reading an entry here and writing it there,
             // nobody may lift or change it.
-            let tables = self.tables_alone();
+            let tables = self.tables_alone(maintenance);
             let next = tables.next.as_ref().expect("the caller put it there");
             let mut full = false;
             tables.current.table.for_each_in(

@@ -1,8 +1,9 @@
 //! The maintenance lock. Whoever removes, evicts, sweeps or grows does so
 //! alone, and shows it by a [`Maintenance`], which nothing but
 //! [`MaintenanceLock::lock`] makes: a function that takes one cannot run
-//! without the lock, nor take it a second time. What belongs to the work, the
-//! choice of whom to evict among it, lies behind this one lock, so that there
+//! without the lock, nor take it a second time. Whoever wants the tables alone
+//! shows it, too, so this lock comes before that one. What belongs to the work,
+//! the choice of whom to evict among it, lies behind this one lock, so that there
 //! is no second one to take in another order.
 
 use std::{
@@ -11,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use super::{eviction::Eviction, growth_backoff::GrowthBackoff};
+use super::{eviction::Eviction, growth_backoff::GrowthBackoff, tables};
 
 /// See the file's head.
 #[derive(Default)]
@@ -39,8 +40,9 @@ pub(super) struct Progress {
 }
 
 impl MaintenanceLock {
-    /// Waits for whoever has it.
+    /// Waits for whoever has it, and that may be for the tables.
     pub(super) fn lock(&self) -> Maintenance<'_> {
+        tables::assert_none_here();
         Maintenance(self.0.lock().expect("no holder of this lock panics"))
     }
 }

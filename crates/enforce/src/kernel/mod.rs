@@ -5,8 +5,11 @@
 //! Locks: `tables` is read-locked by every insertion (several at once) and
 //! write-locked only for the instants in which a generation's copy advances or
 //! is switched. `maintenance` serialises whoever removes, evicts, sweeps or
-//! grows. Taken in the order `maintenance`, `tables`, `interfaces`, `settings`,
-//! `wide`, `policies`.
+//! grows. What holds a lock is a type, and the order is that of the types: the
+//! tables are had alone only for a [`Maintenance`], which is refused to whoever
+//! reads them ([`Reading`]), and the lock of the wide bans lies in the [`Tables`].
+//! All other locks are let go of in the function that takes them, which takes
+//! none beside.
 
 mod classes;
 mod decoy;
@@ -19,6 +22,7 @@ mod netfilter;
 mod next_expiry;
 mod policies;
 mod programs;
+mod tables;
 mod wide;
 mod work;
 
@@ -26,15 +30,15 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, RwLock, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use weir_bpf::{
-    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBans, clock, events::EventReader,
-    fault, pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
+    Generation, Geometry, JiffyClock, Key, Options, Slot, clock, events::EventReader, fault,
+    pins::InstanceDir, record, table::NEVER, wide::MAX_WIDE,
 };
 use weir_core::{
     Prefix, PrefixSet, Producer, Reason, Scope, Subject, class::Classes, decoy::Scanner,
@@ -53,6 +57,7 @@ pub(crate) use classes::ANSWER_WITHIN;
 use maintenance::{Maintenance, MaintenanceLock};
 use next_expiry::NextExpiry;
 use policies::Policies;
+use tables::{Reading, Tables};
 pub use work::Work;
 use work::WorkCounts;
 
@@ -80,10 +85,9 @@ pub struct Kernel {
     instance: InstanceDir,
     ipv4_length: Option<u8>,
     clock: JiffyClock,
-    settings: RwLock<Settings>,
+    settings: RwLock<Arc<Settings>>,
     tables: RwLock<Tables>,
     policies: Policies,
-    wide: Mutex<WideBans>,
     hooks: Hooks,
     maintenance: MaintenanceLock,
     events: Mutex<EventReader>,
@@ -101,12 +105,6 @@ pub struct Kernel {
     answers: AtomicBool,
     /// When the kernel refused to load what answers them.
     answers_refused: Mutex<Option<Instant>>,
-}
-
-struct Tables {
-    current: Generation,
-    /// Being filled; every write goes to both.
-    next: Option<Generation>,
 }
 
 /// Random words, which an attacker who chooses addresses does not know.
@@ -178,13 +176,9 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         answers: policies.any_rejects().into(),
         answers_refused: Mutex::default(),
         policies,
-        wide: Mutex::new(WideBans::of(&current)?),
         events: Mutex::new(EventReader::new(&current.events)?),
-        tables: RwLock::new(Tables {
-            current,
-            next: None,
-        }),
-        settings: RwLock::new(config.settings.clone()),
+        tables: RwLock::new(Tables::of(current)?),
+        settings: RwLock::new(Arc::new(config.settings.clone())),
         maintenance: MaintenanceLock::default(),
         evicted: AtomicU64::new(0),
         overflow: AtomicU64::new(0),
@@ -286,16 +280,20 @@ pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
 }
 
 impl Kernel {
-    fn tables(&self) -> RwLockReadGuard<'_, Tables> {
-        self.tables.read().expect("no holder of this lock panics")
+    fn tables(&self) -> Reading<'_> {
+        Reading::of(&self.tables)
     }
 
-    fn tables_alone(&self) -> RwLockWriteGuard<'_, Tables> {
+    /// Without anybody who inserts or looks: for whoever does maintenance.
+    fn tables_alone(&self, _: &Maintenance<'_>) -> RwLockWriteGuard<'_, Tables> {
+        tables::assert_none_here();
         self.tables.write().expect("no holder of this lock panics")
     }
 
-    fn settings(&self) -> RwLockReadGuard<'_, Settings> {
-        self.settings.read().expect("no holder of this lock panics")
+    /// As they are now.
+    fn settings(&self) -> Arc<Settings> {
+        let settings = self.settings.read();
+        settings.expect("no holder of this lock panics").clone()
     }
 
     /// The hook asked for, and what `auto` goes by.
@@ -327,7 +325,7 @@ impl Kernel {
     }
 
     /// jiffies stand still while the machine is suspended, ban times do not.
-    fn follow_suspend(&self, _: &Maintenance<'_>) -> Result<(), Error> {
+    fn follow_suspend(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
         let suspended = clock::suspended();
         let counted = self.tables().current.suspended();
         let delta = i128::from(suspended) - i128::from(counted);
@@ -337,13 +335,13 @@ impl Kernel {
         let jiffies = (delta * i128::from(self.clock.hz())).div_euclid(i128::from(clock::SECOND));
         let jiffies = i64::try_from(jiffies).unwrap_or(i64::MAX);
         // Alone: an entry is moved or inserted as it should be, not both.
-        let tables = self.tables_alone();
+        let tables = self.tables_alone(maintenance);
         for generation in std::iter::once(&tables.current).chain(&tables.next) {
             generation.table.shift_expiries(-jiffies);
             generation.set_suspended(suspended)?;
         }
         self.next_expiry.forget();
-        self.wide().shift_expiries(-jiffies)?;
+        tables.wide().shift_expiries(-jiffies)?;
         Ok(())
     }
 
@@ -360,7 +358,7 @@ impl Kernel {
             }
             let mut present = self.settings.write();
             let present = present.as_mut().expect("no holder of this lock panics");
-            present.clone_from(settings);
+            **present = Arc::new(settings.clone());
         };
         let wanted = Wanted::by(settings);
         self.hooks
@@ -438,11 +436,10 @@ impl Backend for Kernel {
     fn entries(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
         let now = self.clock.now();
-        self.tables()
-            .current
-            .table
-            .for_each(now, |slot| entries.extend(self.entry(slot)));
-        let wide = self.wide();
+        let tables = self.tables();
+        let table = &tables.current.table;
+        table.for_each(now, |slot| entries.extend(self.entry(slot)));
+        let wide = tables.wide();
         let live = wide.iter().filter(|ban| ban.expiry > now);
         entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
         Ok(entries)
@@ -468,7 +465,7 @@ impl Backend for Kernel {
             .filter(|slot| slot.expiry > now)
             .filter_map(|slot| self.entry(slot))
             .collect();
-        let wide = self.wide().covering(host);
+        let wide = tables.wide().covering(host);
         let live = wide.into_iter().filter(|ban| ban.expiry > now);
         entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
         Ok(entries)
@@ -504,7 +501,7 @@ impl Backend for Kernel {
     }
 
     fn attach(&self) -> Result<(), Error> {
-        let settings = self.settings().clone();
+        let settings = self.settings();
         self.or_with_netfilter(&settings, || self.attach_all())
     }
 
@@ -525,7 +522,7 @@ impl Backend for Kernel {
         Usage {
             bans: short + long,
             max_bans: self.settings().max_bans,
-            wide: self.wide().len(),
+            wide: tables.wide().len(),
             max_wide: MAX_WIDE,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
@@ -570,7 +567,7 @@ impl Backend for Kernel {
         let followed = match self.follow_interfaces() {
             // One that came may be the first that only netfilter is for.
             Err(Error::Unsupported(_)) if self.hooks.is_attached() => {
-                let settings = self.settings().clone();
+                let settings = self.settings();
                 self.or_with_netfilter(&settings, || self.follow_interfaces())
             }
             outcome => outcome,

@@ -163,7 +163,7 @@ impl Kernel {
         WorkCounts::count(&self.work.policy_scans);
         let freed = {
             // Alone: who inserts holds its number under this lock.
-            let tables = self.tables_alone();
+            let tables = self.tables_alone(maintenance);
             self.numbers_left.store(false, Ordering::Relaxed);
             let mut used: HashSet<u16> = HashSet::new();
             for generation in std::iter::once(&tables.current).chain(&tables.next) {
@@ -173,7 +173,7 @@ impl Kernel {
                 used.extend(generation.classes.policies());
             }
             {
-                let wide = self.wide();
+                let wide = tables.wide();
                 if !wide.is_written() {
                     // The kernel has words of bans that are lifted.
                     self.numbers_left.store(true, Ordering::Relaxed);

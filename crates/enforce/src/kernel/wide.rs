@@ -1,21 +1,18 @@
 //! Bans of prefixes that the ban table has no form for: any but single
 //! addresses, IPv6 /64 and the configured IPv4 length. They have a cap of their
-//! own and make room among themselves. One lock, taken last: what the packet
-//! path is told of the families never falls behind what is in force.
+//! own and make room among themselves. One lock, which only a holder of the tables
+//! can take: what the packet path is told of the families never falls behind what
+//! is in force.
 
-use std::sync::{MutexGuard, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
-use weir_bpf::{Key, WideBan, WideBans, WidePlaced, wide::MAX_WIDE};
+use weir_bpf::{Key, WideBan, WidePlaced, wide::MAX_WIDE};
 use weir_core::{Prefix, Producer, Subject};
 
-use super::{Kernel, Tables};
+use super::{Kernel, tables::Tables};
 use crate::{Entry, Error, Inserted};
 
 impl Kernel {
-    pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
-        self.wide.lock().expect("no holder of this lock panics")
-    }
-
     /// The ban table's form for a subject, if it has one.
     pub(super) fn key(&self, subject: Subject) -> Option<Key> {
         let prefix = subject.prefix();
@@ -26,14 +23,14 @@ impl Kernel {
 
     /// Puts an entry into force; see [`WideBans::insert`].
     pub(super) fn insert_wide(&self, ban: WideBan, tables: &Tables) -> Result<WidePlaced, Error> {
-        let mut wide = self.wide();
-        let mut placed = wide.insert(ban)?;
-        if placed == WidePlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
-            self.note_left(1);
-            placed = wide.insert(ban)?;
-        }
-        tables.tell(&wide);
-        Ok(placed)
+        tables.change_wide(|wide| {
+            let mut placed = wide.insert(ban)?;
+            if placed == WidePlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
+                self.note_left(1);
+                placed = wide.insert(ban)?;
+            }
+            Ok(placed)
+        })
     }
 
     /// Makes room for an entry of this producer; somebody has to go for it,
@@ -44,29 +41,28 @@ impl Kernel {
         done: &mut Inserted,
     ) -> Result<(), Error> {
         let full = Error::WideFull(MAX_WIDE);
-        let tables = self.tables();
-        let mut wide = self.wide();
-        if wide.expire(self.clock.now())? > 0 {
+        self.tables().change_wide(|wide| {
+            if wide.expire(self.clock.now())? > 0 {
+                self.note_left(1);
+                return Ok(());
+            }
+            if *producer == Producer::Manual {
+                return Err(full);
+            }
+            let numbers = self.policies.numbers(|p| p.producer == *producer);
+            let victim = wide
+                .iter()
+                .filter(|ban| numbers.contains(&ban.policy))
+                .min_by_key(|ban| ban.expiry);
+            let Some(victim) = victim else {
+                return Err(full);
+            };
+            let removed = wide.remove(victim.prefix, |policy| policy == victim.policy);
             self.note_left(1);
-            return Ok(());
-        }
-        if *producer == Producer::Manual {
-            return Err(full);
-        }
-        let numbers = self.policies.numbers(|p| p.producer == *producer);
-        let victim = wide
-            .iter()
-            .filter(|ban| numbers.contains(&ban.policy))
-            .min_by_key(|ban| ban.expiry);
-        let Some(victim) = victim else {
-            return Err(full);
-        };
-        let removed = wide.remove(victim.prefix, |policy| policy == victim.policy);
-        tables.tell(&wide);
-        self.note_left(1);
-        self.evicted.fetch_add(1, Ordering::Relaxed);
-        done.evicted.extend(self.wide_entry(victim));
-        removed.map(drop).map_err(Error::from)
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+            done.evicted.extend(self.wide_entry(victim));
+            removed.map(drop).map_err(Error::from)
+        })
     }
 
     pub(super) fn lift_wide(
@@ -74,20 +70,18 @@ impl Kernel {
         prefix: Prefix,
         which: impl Fn(u16) -> bool,
     ) -> Result<Vec<WideBan>, Error> {
-        let tables = self.tables();
-        let mut wide = self.wide();
-        let lifted = wide.remove(prefix, which)?;
-        tables.tell(&wide);
+        let lifted = self
+            .tables()
+            .change_wide(|wide| wide.remove(prefix, which))?;
         self.note_left(lifted.len());
         Ok(lifted)
     }
 
     /// Takes out what is over, and tells the kernel again what it refused.
     pub(super) fn tidy_wide(&self) -> Result<(), Error> {
-        let tables = self.tables();
-        let mut wide = self.wide();
-        self.note_left(wide.expire(self.clock.now())?);
-        tables.tell(&wide);
+        let now = self.clock.now();
+        let gone = self.tables().change_wide(|wide| wide.expire(now))?;
+        self.note_left(gone);
         Ok(())
     }
 
@@ -137,6 +131,7 @@ impl Kernel {
     /// Moves what the ban table has a form for now.
     pub(super) fn narrow_own_length(&self) -> Result<(), Error> {
         let bans: Vec<_> = self
+            .tables()
             .wide()
             .iter()
             .filter(|ban| Subject::new(ban.prefix).is_ok_and(|s| self.key(s).is_some()))
@@ -147,14 +142,5 @@ impl Kernel {
             self.lift_wide(ban.prefix, |policy| policy == ban.policy)?;
         }
         Ok(())
-    }
-}
-
-impl Tables {
-    /// Says to the packet path which families have wide bans.
-    pub(super) fn tell(&self, wide: &WideBans) {
-        for generation in std::iter::once(&self.current).chain(&self.next) {
-            generation.table.set_wide(wide.families());
-        }
     }
 }
