@@ -27,8 +27,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/daemon", "config -> sinks"),
     ("crates/daemon", "decoy -> service"),
     ("crates/daemon", "watch -> service"),
-    ("crates/enforce", "nft/border -> nft/ruleset"),
-    ("crates/enforce", "nft/chains -> nft/ruleset"),
 ];
 
 /// A module, from the root of its crate: `["config", "check"]`.

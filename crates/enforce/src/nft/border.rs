@@ -21,7 +21,6 @@ use super::{
     ends::{DESTINATION, Ends, SOURCE, is_later_fragment, neighbour_discovery},
     ranges::{Range, put_ranges, range4, range6},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
-    ruleset::Ruleset,
     table::{ADDRESS, Shape, Table},
     wire::Batch,
 };
@@ -158,8 +157,13 @@ impl Border {
     }
 
     /// Makes sets, chains and counters whose names carry this number.
-    pub(super) fn write(&self, to: &mut Batch, rules: &mut Ruleset, number: u32) {
-        let ends = rules.ends().clone();
+    pub(super) fn write(
+        &self,
+        to: &mut Batch,
+        ends: &Ends,
+        number: u32,
+        mut next_set: impl FnMut() -> u32,
+    ) {
         let table = &ends.table;
         for list in &self.classes.lists {
             table.counter(to, &list_counter(list), (0, 0));
@@ -169,21 +173,21 @@ impl Border {
         }
         for family in [0, 1] {
             for way in Way::BOTH {
-                let id = rules.next_set();
+                let id = next_set();
                 let time = ANSWER_WITHIN.as_millis() as u64;
                 let shape = Shape::Flows(family, FLOWS, time);
                 table.set(to, &flows_name(way, family), id, shape);
             }
         }
         for way in Way::BOTH.into_iter().filter(|way| self.is_about(*way)) {
-            self.write_ends(to, &ends, way, number);
+            self.write_ends(to, ends, way, number);
             for (place, class) in self.said.iter().enumerate() {
                 let chain = class_chain(place, way, number);
                 table.chain(to, &chain);
-                self.judge(to, &ends, *class, way, number, &chain);
+                self.judge(to, ends, *class, way, number, &chain);
             }
             for family in [0, 1] {
-                let (map, id) = (ranges(way, family, number), rules.next_set());
+                let (map, id) = (ranges(way, family, number), next_set());
                 table.set(to, &map, id, Shape::RangeVerdicts(family));
                 put_ranges(table, to, &map, &self.ranges(family, way, number));
             }

@@ -7,27 +7,21 @@ use weir_core::Reason;
 
 use super::{
     ends::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE, masked_address},
-    names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
+    names::{
+        self, ALL_PORTS, COVERED, FRONT, PRIORITY_IN, Place, Use, rejecting_chain, some_chain,
+    },
     rule::{From, KEY, Meta, SCRATCH, Verdict},
     ruleset::Ruleset,
     table::{ADDRESS, Hook, Table},
     wire::Batch,
 };
 
-/// linux/netfilter_ipv4.h: before the table `raw`, connection tracking and
-/// reassembly, so that fragments of banned sources take no memory.
-pub(super) const PRIORITY_IN: i32 = -450;
 /// Behind address translation: the addresses that go out on the wire.
 const PRIORITY_OUT: i32 = 300;
-/// The whole judgement of a family's packets, and the one at a device's own
-/// hook: without answers, which the kernel has further up only.
+/// The whole judgement of a family's packets.
 const JUDGED: [&str; 2] = ["in4", "in6"];
-pub(super) const FRONT: [&str; 2] = ["front4", "front6"];
 /// What is left to ask of packets that the hook of their device has judged.
 const AGAIN: &str = "again";
-/// The devices whose own hook judges, by their numbers.
-pub(super) const COVERED: &str = "covered";
-
 /// Those that have rules for each set of bans.
 fn of_families() -> impl Iterator<Item = &'static str> {
     FRONT

@@ -16,8 +16,9 @@ use std::{
 use weir_bpf::{device::Device, filter::with_ingress_qdisc, rcu};
 
 use super::{
-    chains::{COVERED, FRONT, PRIORITY_IN, by_family},
+    chains::by_family,
     ends::PASS,
+    names::{COVERED, FRONT, PRIORITY_IN},
     rule::{KEY, Meta, Verdict},
     socket::Nftables,
     table::{Element, Hook, Table},

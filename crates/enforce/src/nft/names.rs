@@ -1,4 +1,4 @@
-//! What sets are called and what comments in the table say: `nft list` shows
+//! What sets and chains are called and what comments in the table say: `nft list` shows
 //! both, and the next daemon reads its bans from them.
 
 use weir_core::{Action, Producer, Reason, Scope};
@@ -8,6 +8,15 @@ use crate::Policy;
 
 /// Family and length of a prefix.
 pub(super) type Place = (usize, u8);
+
+/// linux/netfilter_ipv4.h: before the table `raw`, connection tracking and
+/// reassembly, so that fragments of banned sources take no memory.
+pub(super) const PRIORITY_IN: i32 = -450;
+/// The judgement of a family's packets at a device's own hook: without answers,
+/// which the kernel has further up only.
+pub(super) const FRONT: [&str; 2] = ["front4", "front6"];
+/// The devices whose own hook judges, by their numbers.
+pub(super) const COVERED: &str = "covered";
 
 /// What a set of bans is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{
-    chains::PRIORITY_IN,
+    names::PRIORITY_IN,
     rule::{Answer, Meta, SCRATCH},
     ruleset::Able,
     socket::Nftables,

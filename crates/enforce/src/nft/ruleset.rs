@@ -28,9 +28,8 @@ use weir_core::{Action, Reason, Scope, Subject};
 
 use super::{
     border::Border,
-    chains::COVERED,
     ends::{Ends, WITH_PORTS},
-    names::{self, ALL_PORTS, Place, Use, rejecting_chain, some_chain},
+    names::{self, ALL_PORTS, COVERED, Place, Use, rejecting_chain, some_chain},
     table::{Element, Shape, Table},
     wire::{Batch, Kind},
 };
@@ -191,11 +190,6 @@ impl Ruleset {
 
     pub(super) fn table(&self) -> &Table {
         &self.ends.table
-    }
-
-    /// The ends that lists and geofence share with bans.
-    pub(super) fn ends(&self) -> &Ends {
-        &self.ends
     }
 
     fn set(&mut self, to: &mut Batch, name: &str, shape: Shape) {
@@ -461,7 +455,8 @@ impl Ruleset {
         // Never a number that is in force.
         self.classes = self.next_set();
         self.maps = [0, 1].map(|family| border.maps(self.classes, family));
-        border.write(to, self, self.classes);
+        let (ends, number) = (self.ends.clone(), self.classes);
+        border.write(to, &ends, number, || self.next_set());
     }
 
     /// A number for another set.

@@ -10,7 +10,7 @@ use std::io;
 use weir_core::Reason;
 
 use super::{
-    chains::PRIORITY_IN,
+    names::PRIORITY_IN,
     rule::{From, Meta, SCRATCH, Verdict},
     socket::Nftables,
     table::{Hook, Table},
