@@ -23,7 +23,6 @@ use std::{
 
 use anyhow::ensure;
 
-pub use plot::register_fonts;
 pub use server::{ServerArgs, run as serve};
 pub use site::{cpu_seconds, interrupted};
 
@@ -47,7 +46,7 @@ pub struct FloodArgs {
     /// Write rows and samples to this file as JSON, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw each run into this directory, as SVG and PNG.
+    /// Draw each run into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// Only runs whose name holds this text; several, separated by commas.

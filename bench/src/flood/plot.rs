@@ -1,14 +1,10 @@
-//! The curves of a run over time, like the thesis's figures, as SVG and as PNG.
-//! The font comes with the program: a server has none.
+//! The curves of a run over time, like the thesis's figures, as SVG. Its font is
+//! that of who looks at it: a server has none.
 
-use std::{path::Path, sync::Once};
+use std::path::Path;
 
 use anyhow::anyhow;
-use plotters::{
-    coord::Shift,
-    prelude::*,
-    style::{FontStyle, register_font},
-};
+use plotters::{coord::Shift, prelude::*};
 
 use super::measure::{Outcome, Sample};
 
@@ -59,27 +55,11 @@ const CURVES: [Curve; 5] = [
     },
 ];
 
-/// Makes the font that the program brings known to plotters.
-pub fn register_fonts() {
-    static FONT: Once = Once::new();
-    FONT.call_once(|| {
-        // Fails for a broken font only; drawing text would then say so.
-        let font = epaint_default_fonts::UBUNTU_LIGHT;
-        let _ = register_font("sans-serif", FontStyle::Normal, font);
-    });
-}
-
-/// Draws a run into `dir`, the files named after it.
+/// Draws a run into `dir`, the file named after it.
 pub fn draw(outcome: &Outcome, dir: &Path) -> anyhow::Result<()> {
-    register_fonts();
-    let file = |ending: &str| dir.join(format!("{}.{ending}", outcome.name.replace(' ', "-")));
-    let failed = |what: &str, error: String| anyhow!("draw {}: {what}: {error}", outcome.name);
-    let svg = file("svg");
-    curves(outcome, &SVGBackend::new(&svg, SIZE).into_drawing_area())
-        .map_err(|e| failed("SVG", e.to_string()))?;
-    let png = file("png");
-    curves(outcome, &BitMapBackend::new(&png, SIZE).into_drawing_area())
-        .map_err(|e| failed("PNG", e.to_string()))
+    let file = dir.join(format!("{}.svg", outcome.name.replace(' ', "-")));
+    curves(outcome, &SVGBackend::new(&file, SIZE).into_drawing_area())
+        .map_err(|error| anyhow!("draw {}: {error}", outcome.name))
 }
 
 /// Counts a second between each two samples, at the later one's time.
@@ -169,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_pictures_are_whole_without_a_font_of_the_system() {
+    fn a_picture_is_whole_without_a_font_of_the_system() {
         let samples = (0..40u64)
             .map(|n| Sample {
                 at: n as f64 / 4.0,
@@ -200,8 +180,6 @@ mod tests {
         for text in ["seconds", "thousand packets a second", "ideal drop"] {
             assert!(svg.contains(text), "{text}");
         }
-        let png = std::fs::read(dir.path().join("file-ipv4-100k.png")).unwrap();
-        assert!(png.starts_with(b"\x89PNG"));
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct HooksArgs {
     /// Write every point to this file as JSON, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw into this directory, as SVG and PNG.
+    /// Draw into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// Measure nothing: report on these files of earlier runs.

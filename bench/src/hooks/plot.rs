@@ -1,6 +1,6 @@
 //! The paper's figures: throughput by size (3), energy by hook (4), CPU by hook
-//! (5), both by size (6); as SVG and as PNG. Energy is drawn only where it was
-//! measured or estimated, and says which.
+//! (5), both by size (6); as SVG. Energy is drawn only where it was measured or
+//! estimated, and says which.
 
 use std::path::Path;
 
@@ -12,7 +12,6 @@ use super::{
     figures::{Figure, Group, main_size, sizes},
     table::{HOOKS, Hook},
 };
-use crate::flood::register_fonts;
 
 const SIZE: (u32, u32) = (1200, 720);
 
@@ -42,7 +41,6 @@ struct Picture<'a> {
 
 /// Draws what there is into `dir`.
 pub fn draw(run: &Run, dir: &Path) -> anyhow::Result<()> {
-    register_fonts();
     for family in ["ipv4", "ipv6"] {
         let Some(main) = main_size(run, family) else {
             continue;
@@ -108,14 +106,13 @@ pub fn draw(run: &Run, dir: &Path) -> anyhow::Result<()> {
         }
         let several = sizes(run, family).len() > 1;
         for picture in pictures.iter().filter(|picture| picture.bars || several) {
-            both(run, family, main, picture, dir)?;
+            draw_one(run, family, main, picture, dir)?;
         }
     }
     Ok(())
 }
 
-/// The same picture in both formats.
-fn both(
+fn draw_one(
     run: &Run,
     family: &str,
     main: u16,
@@ -123,39 +120,18 @@ fn both(
     dir: &Path,
 ) -> anyhow::Result<()> {
     let name = &picture.file;
-    let failed = |error: Box<dyn std::error::Error>| anyhow!("draw {name}: {error}");
-    let [svg, png] = ["svg", "png"].map(|ending| dir.join(format!("{name}.{ending}")));
-    if picture.bars {
+    let file = dir.join(format!("{name}.svg"));
+    let drawn = if picture.bars {
         let bars = bars_of(run, family, main, picture.value);
-        let height = HEAD + 76 + 26 * bars.len() as u32;
-        let size = (SIZE.0, height);
-        bars_on(
-            &SVGBackend::new(&svg, size).into_drawing_area(),
-            picture,
-            &bars,
-        )
-        .map_err(failed)?;
-        bars_on(
-            &BitMapBackend::new(&png, size).into_drawing_area(),
-            picture,
-            &bars,
-        )
-        .map_err(failed)
+        let size = (SIZE.0, HEAD + 76 + 26 * bars.len() as u32);
+        let area = SVGBackend::new(&file, size).into_drawing_area();
+        bars_on(&area, picture, &bars)
     } else {
         let curves = curves_of(run, family, picture.value);
-        curves_on(
-            &SVGBackend::new(&svg, SIZE).into_drawing_area(),
-            picture,
-            &curves,
-        )
-        .map_err(failed)?;
-        curves_on(
-            &BitMapBackend::new(&png, SIZE).into_drawing_area(),
-            picture,
-            &curves,
-        )
-        .map_err(failed)
-    }
+        let area = SVGBackend::new(&file, SIZE).into_drawing_area();
+        curves_on(&area, picture, &curves)
+    };
+    drawn.map_err(|error| anyhow!("draw {name}: {error}"))
 }
 
 /// What kind of row it is, by colour.
@@ -434,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_figures_are_whole_in_both_formats() {
+    fn the_papers_figures_are_whole() {
         let dir = tempfile::tempdir().unwrap();
         draw(&run(&[16, 32, 1472]), dir.path()).unwrap();
         for (name, texts) in [
@@ -464,8 +440,6 @@ mod tests {
                 !svg.contains("00000001\n"),
                 "{name}: a label with its error"
             );
-            let png = std::fs::read(dir.path().join(format!("{name}.png"))).unwrap();
-            assert!(png.starts_with(b"\x89PNG"), "{name}");
         }
     }
 
@@ -482,7 +456,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         assert!(
-            names.iter().any(|name| name == "cpu-by-hook-ipv4.png"),
+            names.iter().any(|name| name == "cpu-by-hook-ipv4.svg"),
             "{names:?}"
         );
         assert!(

@@ -59,7 +59,7 @@ pub struct DelayArgs {
     /// Write rows and points to this file as JSON, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw into this directory, as SVG and PNG.
+    /// Draw into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// These parts alone.

@@ -1,4 +1,4 @@
-//! The two pictures, as SVG and as PNG: latency by rate of new flows, and what
+//! The two pictures, as SVG: latency by rate of new flows, and what
 //! a path adds to a new flow beside the paper's figures.
 
 use std::path::Path;
@@ -11,7 +11,6 @@ use super::{
     measure::Part,
     table::{self, KINDS, rate_name},
 };
-use crate::flood::register_fonts;
 
 const SIZE: (u32, u32) = (1100, 560);
 /// The paper's D_g at 30,000 pps, µs.
@@ -38,38 +37,24 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Draws what there is into `dir`.
 pub fn draw(shown: &Shown, dir: &Path) -> anyhow::Result<()> {
-    register_fonts();
     let has = |part| shown.points.iter().any(|point| point.part == part);
     if has(Part::Load) {
-        both(
-            dir,
-            "latency-by-rate",
-            |area| by_rate(shown, area),
-            |area| by_rate(shown, area),
-        )?;
+        picture(dir, "latency-by-rate", |area| by_rate(shown, area))?;
     }
     if has(Part::Idle) {
-        both(
-            dir,
-            "added",
-            |area| added(shown, area),
-            |area| added(shown, area),
-        )?;
+        picture(dir, "added", |area| added(shown, area))?;
     }
     Ok(())
 }
 
-/// The same picture in both formats.
-fn both(
+fn picture(
     dir: &Path,
     name: &str,
-    svg: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Drawn,
-    png: impl FnOnce(&DrawingArea<BitMapBackend<'_>, Shift>) -> Drawn,
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Drawn,
 ) -> anyhow::Result<()> {
-    let failed = |error: Box<dyn std::error::Error>| anyhow!("draw {name}: {error}");
-    let file = |ending| dir.join(format!("{name}.{ending}"));
-    svg(&SVGBackend::new(&file("svg"), SIZE).into_drawing_area()).map_err(failed)?;
-    png(&BitMapBackend::new(&file("png"), SIZE).into_drawing_area()).map_err(failed)
+    let file = dir.join(format!("{name}.svg"));
+    draw(&SVGBackend::new(&file, SIZE).into_drawing_area())
+        .map_err(|error| anyhow!("draw {name}: {error}"))
 }
 
 /// UDP p50, a curve a path; rates stand at equal distances.
