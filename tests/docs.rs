@@ -6,6 +6,8 @@
 #[path = "../src/cli/mod.rs"]
 #[allow(dead_code)] // the verbs' code; only their definition is used
 mod cli;
+#[path = "docs/dependencies.rs"]
+mod dependencies;
 #[path = "docs/imports.rs"]
 mod imports;
 
