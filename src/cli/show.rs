@@ -1,5 +1,9 @@
 //! How answers are written: JSON as it came, or lines for a person, with other
 //! people's text escaped. A closed pipe ends the output without a fuss.
+//!
+//! Tables are by hand: comfy-table and tabled wrap or cut the widest columns,
+//! where a narrow terminal here loses the least important column first, and
+//! what is left, columns padded by spaces, is ten lines.
 
 use std::{
     io::{self, IsTerminal, Write},

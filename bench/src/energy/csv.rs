@@ -1,6 +1,10 @@
 //! The log of an external meter: lines of a time stamp and readings, as data
 //! loggers write them. Points know when they were, so that a log may come
 //! after the run (`--join`). The two machines' clocks are the caller's concern.
+//!
+//! By hand, not by csv or csv-core: these want to know the one delimiter before
+//! they read, and a logger's heading has as many lines and cells as it likes;
+//! what is in cells here is numbers and names, never a quoted line break.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 

@@ -1,6 +1,10 @@
 //! Addresses as weir sees them: `Prefix` (canonical, IPv4-mapped IPv6 is
 //! IPv4), `Subject` (a prefix that may be banned) and `PrefixSet`. Which
 //! addresses belong to this host is not known here.
+//!
+//! By hand: ipnet's types keep host bits, tell a mapped address from IPv4, and
+//! take texts that are mistakes here, so each use would need what is here
+//! around them; what they would save is two masks.
 
 use std::{
     fmt,

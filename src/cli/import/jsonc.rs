@@ -1,4 +1,8 @@
 //! JSON with comments and trailing commas, as jsoncpp reads it.
+//!
+//! By hand, before serde_json, so that mistakes are told as everywhere else and
+//! at their place: jsonc-parser has other messages and the place where something
+//! began that never ends, json-strip-comments loses the line ends in comments.
 
 use anyhow::Context;
 use serde_json::Value;

@@ -1,6 +1,12 @@
 //! A map of bounded size that forgets what was touched longest ago. Constant
 //! time; entries live in one vector, linked by index. Subjects come with their
 //! hash, which is made once for all maps that a finding is looked up in.
+//!
+//! By hand, as it is on the way of every finding: the lru crate makes the hash
+//! itself and reaches 1.9 million touches a second of a million IPv6 addresses
+//! where this reaches 3.8 (virtual EPYC, medians of three). hashlink takes a hash
+//! and is as fast, but hashes all addresses again when it grows, and is unsafe
+//! code with an allocation for each entry that somebody else's packets make.
 
 use hashbrown::HashTable;
 

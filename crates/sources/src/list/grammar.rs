@@ -473,7 +473,9 @@ fn plain(line: &[u8]) -> Option<Entry> {
     }
 }
 
-/// The fields of a CSV line, with their quotes.
+/// The fields of a CSV line, with their quotes. By hand, not by csv-core, which
+/// reads on over line ends where a quote is never closed, so that one such line
+/// would be the rest of a list, and copies what most lines never look at.
 fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut rest) = (false, Some(line));
     std::iter::from_fn(move || {
