@@ -226,7 +226,8 @@ fn first_line(script: &Path) -> Option<PathBuf> {
 }
 
 /// Follows a path as the kernel does, and looks at every directory and link on
-/// the way; returns the file itself.
+/// the way; returns the file itself. The ring walks to its directory so, by other
+/// rules, and shares no crate with weir: servers link it.
 fn safe(path: &Path) -> Result<PathBuf, Fault> {
     let own = rustix::process::geteuid().as_raw();
     let mut at = PathBuf::from("/");

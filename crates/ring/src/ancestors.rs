@@ -2,6 +2,10 @@
 //! symbolic link on the way to it is judged: each must belong to a user who is
 //! trusted, and nobody else may write there, unless the directory is sticky as
 //! `/dev/shm` is, where others can add names but not replace them.
+//!
+//! weir's daemon walks to the programs that it runs in the same way, by other
+//! rules (`command.rs` there). A crate for both would come into every server that
+//! links the ring, which stands alone.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
