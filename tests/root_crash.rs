@@ -582,14 +582,41 @@ mod fault {
     }
 }
 
+fn lacks_fuse() -> bool {
+    let why = weir_testkit::fuse::missing();
+    if let Some(why) = &why {
+        println!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+/// Who fails in the log of another file system.
+const REMOTE: &str = "198.18.7.7";
+
+fn append_failures(log: &FuseLog, failures: usize) {
+    let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
+    let line =
+        format!("{now} host sshd[77]: Failed password for root from {REMOTE} port 40022 ssh2\n");
+    log.append(&line.repeat(failures));
+}
+
+fn counted(weir: &Weir) -> u64 {
+    let findings = &weir.why(REMOTE)["tracked"][0]["findings"];
+    findings.as_u64().unwrap_or(0)
+}
+
+#[track_caller]
+fn until_counted(weir: &Weir, failures: u64) {
+    soon("the lines of the remote log", || {
+        (counted(weir) >= failures).then_some(())
+    });
+    assert_eq!(counted(weir), failures);
+}
+
 /// A server of NFS that is gone, a FUSE program that hangs: no restart helps.
 #[test]
 fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
-    if skipped(&[]) {
-        return;
-    }
-    if let Some(why) = weir_testkit::fuse::missing() {
-        println!("skipped: {why}");
+    if skipped(&[]) || lacks_fuse() {
         return;
     }
     let site = Site::new();
@@ -619,23 +646,7 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
         ("WATCHDOG_USEC", "20000000".to_owned()),
     ];
     weir.run();
-    let who = "198.18.7.7";
-    let failure = || {
-        let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
-        format!("{now} host sshd[77]: Failed password for root from {who} port 40022 ssh2\n")
-    };
-    let counted = |weir: &Weir| {
-        weir.why(who)["tracked"][0]["findings"]
-            .as_u64()
-            .unwrap_or(0)
-    };
-    let until_counted = |weir: &Weir, failures| {
-        soon("the lines of the remote log", || {
-            (counted(weir) >= failures).then_some(())
-        });
-        assert_eq!(counted(weir), failures);
-    };
-    log.append(&failure().repeat(3));
+    append_failures(&log, 3);
     until_counted(&weir, 3);
     let alert = |weir: &Weir| {
         let alerts = weir.json(&["status"])["alerts"].clone();
@@ -651,7 +662,7 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
     };
 
     log.hang(true);
-    log.append(&failure().repeat(2));
+    append_failures(&log, 2);
     let message = soon("the alert", || alert(&weir));
     // A look for it waits in its directory already.
     let directory = log.path().parent().unwrap().display().to_string();
@@ -667,7 +678,7 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
     // once.
     log.hang(false);
     until_counted(&weir, 5);
-    log.append(&failure().repeat(4));
+    append_failures(&log, 4);
     until_counted(&weir, 9);
     let ended = |weir: &Weir| alert(weir).is_none().then_some(());
     soon("the end of the alert", || ended(&weir));
@@ -694,11 +705,7 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
 /// No single call takes long, and all of them together longer than anybody waits.
 #[test]
 fn root_a_log_that_answers_slowly_holds_no_stop_up() {
-    if skipped(&[]) {
-        return;
-    }
-    if let Some(why) = weir_testkit::fuse::missing() {
-        println!("skipped: {why}");
+    if skipped(&[]) || lacks_fuse() {
         return;
     }
     let site = Site::new();
@@ -713,19 +720,8 @@ fn root_a_log_that_answers_slowly_holds_no_stop_up() {
             "interfaces = [\"eth0\"]\n[jail.remote]\nfilter = \"sshd\"\nmax_retry = 100\npaths = {paths:?}\n"
         ),
     );
-    let who = "198.18.7.7";
-    let until_counted = |weir: &Weir, failures| {
-        let now = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.6f%:z");
-        let line =
-            format!("{now} host sshd[77]: Failed password for root from {who} port 40022 ssh2\n");
-        log.append(&line.repeat(3));
-        let counted = || weir.why(who)["tracked"][0]["findings"].as_u64();
-        soon("the lines of the log", || {
-            (counted().unwrap_or(0) >= failures).then_some(())
-        });
-        assert_eq!(counted(), Some(failures));
-    };
     weir.run();
+    append_failures(&log, 3);
     until_counted(&weir, 3);
     let before = log.requests();
     log.delay(Duration::from_secs(2));
@@ -738,6 +734,7 @@ fn root_a_log_that_answers_slowly_holds_no_stop_up() {
     assert!(said.contains("not waited for any more: "), "{said}");
     log.delay(Duration::ZERO);
     weir.run();
+    append_failures(&log, 3);
     until_counted(&weir, 6);
     weir.stop();
 }

@@ -400,22 +400,31 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
         }
     }
     the_last_have_counted(&site, &weir, &sshd);
-    let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
-    for said in [
-        "authenticating user root 198.51.100.7 port",
-        "bad service request x 203.0.113.9 port 1: Too many authentication failures [preauth]",
-        "bad service request x 2001:db8:c::9 port 1: Too many authentication failures [preauth]",
-        "Change of username or service not allowed: (root,ssh-connection) -> (",
-        "Their offer: x from 203.0.113.9 port 22 ssh2",
-        "Received disconnect from 198.51.100.7 port",
-        "maximum authentication attempts exceeded for invalid user x",
-        "client sends x from",
-        "ED25519-CERT SHA256:",
-        " ID x from 203.0.113.9 port 22 ssh2",
-    ] {
-        assert!(log.contains(said), "sshd has not logged {said:?}");
-    }
+    has_logged(
+        &weir,
+        &[
+            "authenticating user root 198.51.100.7 port",
+            "bad service request x 203.0.113.9 port 1: Too many authentication failures [preauth]",
+            "bad service request x 2001:db8:c::9 port 1: Too many authentication failures [preauth]",
+            "Change of username or service not allowed: (root,ssh-connection) -> (",
+            "Their offer: x from 203.0.113.9 port 22 ssh2",
+            "Received disconnect from 198.51.100.7 port",
+            "maximum authentication attempts exceeded for invalid user x",
+            "client sends x from",
+            "ED25519-CERT SHA256:",
+            " ID x from 203.0.113.9 port 22 ssh2",
+        ],
+    );
     only_those_who_spoke(&weir);
+}
+
+/// What was tried did reach sshd, and its log.
+#[track_caller]
+fn has_logged(weir: &Weir, texts: &[&str]) {
+    let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
+    for said in texts {
+        assert!(log.contains(said), "sshd has not logged {said:?}:\n{log}");
+    }
 }
 
 /// The attackers and the two who came last have counted, and nobody else.
@@ -476,15 +485,15 @@ fn root_no_name_accuses_anybody_else_through_pam() {
         }
     }
     the_last_have_counted(&site, &weir, &sshd);
-    let log = String::from_utf8_lossy(&fs::read(weir.log()).unwrap()).into_owned();
-    for said in [
-        "pam_unix(sshd:auth): ",
-        " for illegal user x from 203.0.113.9 port 22 ssh2 from 198.51.100.7",
-        "Failed keyboard-interactive/pam for invalid user x from 203.0.113.9",
-        "Failed password for invalid user x from 203.0.113.9",
-    ] {
-        assert!(log.contains(said), "sshd has not logged {said:?}:\n{log}");
-    }
+    has_logged(
+        &weir,
+        &[
+            "pam_unix(sshd:auth): ",
+            " for illegal user x from 203.0.113.9 port 22 ssh2 from 198.51.100.7",
+            "Failed keyboard-interactive/pam for invalid user x from 203.0.113.9",
+            "Failed password for invalid user x from 203.0.113.9",
+        ],
+    );
     only_those_who_spoke(&weir);
 }
 

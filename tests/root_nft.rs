@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "fault-points")]
+use common::Stream;
 use common::{
     ATTACKER, CUSTOMER, HOST, OTHER, Site, Traffic, Weir, addr, all_arrived, skipped, soon,
     stack_counted,
@@ -20,11 +22,6 @@ use weir_testkit::{
     mmdb::{Mmdb, country},
     packet::Packet,
     traffic::{TcpServer, UdpServer, send_frames, udp_send},
-};
-#[cfg(feature = "fault-points")]
-use {
-    common::{Stop, Stream},
-    std::sync::atomic::{AtomicBool, AtomicU64},
 };
 
 const PORT: u16 = 8080;
@@ -469,13 +466,7 @@ fn root_sigkill_between_the_transactions_of_nft() {
     };
     let whole = (1, [2, 2]);
     assert_eq!(tables(&weir), whole);
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let (site, stop) = (&site, &stop);
-        let stream = Stream { stop, sent: &sent };
-        let senders = [ATTACKER, OTHER].concat();
-        scope.spawn(move || stream.run(site, &senders, PORT));
+    Stream::beside(&site, &[ATTACKER, OTHER].concat(), PORT, |sent| {
         for point in [
             "nft-standby-filled",
             "nft-standing-by",
@@ -609,17 +600,12 @@ fn root_nft_stands_by_until_the_table_is_whole() {
         weir.ask(&["ban", who]).done();
     }
     let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let (site, stop) = (&site, &stop);
-        let stream = Stream { stop, sent: &sent };
-        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+    let sent = Stream::beside(&site, &ATTACKER, PORT, |sent| {
         for turn in 0..3 {
             faults.refuse("nft-lead");
             faults.make_anew();
             soon("the table that stands by to be all there is", || {
-                (table_and_chains(site, &weir).1 == [false, true]).then_some(())
+                (table_and_chains(&site, &weir).1 == [false, true]).then_some(())
             });
             let before = sent.load(Ordering::Relaxed);
             soon("more packets", || {
@@ -627,12 +613,12 @@ fn root_nft_stands_by_until_the_table_is_whole() {
             });
             faults.refuse("");
             soon("the table to be whole", || {
-                (table_and_chains(site, &weir).1 == [true, false]).then_some(())
+                (table_and_chains(&site, &weir).1 == [true, false]).then_some(())
             });
             assert_eq!(udp.received(), 0, "turn {turn}: a banned packet passed");
         }
     });
-    let (sent, counted) = (sent.into_inner(), weir.packets("banned-all"));
+    let counted = weir.packets("banned-all");
     println!("{sent} banned packets, {counted} counted");
     assert!(counted <= sent, "{counted} counted of {sent}");
     assert!(counted > 3 * 2000, "{counted} counted of {sent}");
@@ -656,23 +642,18 @@ fn root_nft_leaves_no_moment_open_where_nothing_can_stand_by() {
         weir.ask(&["ban", who]).done();
     }
     let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let (site, stop) = (&site, &stop);
-        let stream = Stream { stop, sent: &sent };
-        scope.spawn(move || stream.run(site, &ATTACKER, PORT));
+    let sent = Stream::beside(&site, &ATTACKER, PORT, |_| {
         for turn in 0..TURNS {
-            let (before, _) = table_and_chains(site, &weir);
+            let (before, _) = table_and_chains(&site, &weir);
             faults.make_anew();
             soon("the table to be another one", || {
-                let (now, chains) = table_and_chains(site, &weir);
+                let (now, chains) = table_and_chains(&site, &weir);
                 (now != before && chains == [true, false]).then_some(())
             });
             println!("turn {turn}: {} passed so far", udp.received());
         }
     });
-    let (passed, sent) = (udp.received(), sent.into_inner());
+    let passed = udp.received();
     println!("{passed} of {sent} passed");
     // Two transactions let hundreds pass, one nearly none: what is between two chains
     // of one priority when it is carried out.

@@ -19,6 +19,22 @@ pub struct Stream<'a> {
 }
 
 impl Stream<'_> {
+    /// Sends from these while `beside` runs, which sees how many packets there
+    /// are so far, and returns how many there were.
+    pub fn beside(site: &Site, from: &[&str], port: u16, beside: impl FnOnce(&AtomicU64)) -> u64 {
+        let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            let stream = Stream {
+                stop: &stop,
+                sent: &sent,
+            };
+            scope.spawn(move || stream.run(site, from, port));
+            beside(&sent);
+        });
+        sent.into_inner()
+    }
+
     pub fn run(&self, site: &Site, from: &[&str], port: u16) {
         let from: Vec<_> = from.iter().map(|who| addr(who)).collect();
         while !self.stop.load(Ordering::Relaxed) {
