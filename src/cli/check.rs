@@ -128,7 +128,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
     if let Some(decoy) = &config.decoy {
         lines.push(("decoy ports", decoy.typed.clone()));
     }
-    let sink = |sink: &config::SinkConfig| format!("{} ({})", sink.name, sink.target());
+    let sink = |sink: &weir_daemon::sinks::config::SinkConfig| {
+        format!("{} ({})", sink.name, sink.target())
+    };
     lines.push(("sinks", config.sinks.iter().map(sink).collect()));
     for (what, parts) in lines {
         if !parts.is_empty() || what == "jails" {

@@ -24,9 +24,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
     ("crates/core", "detect/definition -> detect/builtin"),
-    ("crates/daemon", "config -> sinks"),
     ("crates/daemon", "decoy -> service"),
-    ("crates/daemon", "watch -> service"),
 ];
 
 /// A module, from the root of its crate: `["config", "check"]`.

@@ -5,13 +5,11 @@
 //! · `events` · `sinks` · `alerts` · `geo` (where addresses are).
 #![deny(missing_docs)]
 
-pub mod alerts;
 pub mod classes;
 mod command;
 pub mod config;
 pub mod control;
 pub mod decoy;
-pub mod events;
 pub mod exempt;
 mod expiry;
 pub mod geo;
@@ -22,15 +20,17 @@ mod positions;
 mod refused;
 pub mod reload;
 pub mod service;
-pub mod sinks;
 pub mod start_error;
 pub mod store;
 pub mod threads;
 mod trial;
 pub mod uplinks;
 pub mod watch;
+pub mod watch_stats;
 pub mod wiring;
 pub mod worker;
 
 pub use trial::trial;
 pub use weir_core::text::{escape, escape_json};
+pub use weir_events::{self as events, alerts};
+pub use weir_sinks as sinks;

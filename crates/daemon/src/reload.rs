@@ -192,8 +192,9 @@ impl Reloader {
     /// The same for sinks.
     fn run_sinks(&self) {
         let (service, mut sinks) = (&self.service, self.sinks());
-        sinks.run(&service.events, &service.alerts, &service.config());
-        service.set_sinks(sinks.inlets().collect());
+        let config = service.config();
+        sinks.run(&service.events, &service.alerts, &config.sinks);
+        service.set_sinks(sinks.queues().collect());
     }
 
     /// Ends watches and workers.

@@ -43,11 +43,11 @@ use crate::{
     geo::Geography,
     lists::Lists,
     refused::RefusedBans,
-    sinks::Inlet,
+    sinks::SinkQueue,
     store::{AllowEntry, Store},
     threads::Pulses,
     uplinks::Uplinks,
-    watch::Board,
+    watch_stats::WatchStats,
 };
 
 /// The longest reason or note, in bytes.
@@ -132,8 +132,8 @@ pub struct Service {
     /// Which interfaces are protected.
     pub uplinks: Uplinks,
     /// What the watches have done.
-    pub watches: Board,
-    sinks: Mutex<Vec<Arc<Inlet>>>,
+    pub watches: WatchStats,
+    sinks: Mutex<Vec<Arc<SinkQueue>>>,
     started: (Timestamp, Instant),
     restored: String,
     /// The threads that must go on.
@@ -157,7 +157,7 @@ impl Service {
         geography.configure(config.geofence.as_ref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
         let events = Events::default();
-        alerts.tell(events.outlets());
+        alerts.tell(events.bus());
         Self {
             classes: ClassSync::new(backend.clone(), lists.clone(), geography.clone()),
             lists,
@@ -180,7 +180,7 @@ impl Service {
             refused: RefusedBans::default(),
             in_force: RwLock::default(),
             uplinks,
-            watches: Board::default(),
+            watches: WatchStats::default(),
             sinks: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
@@ -223,11 +223,11 @@ impl Service {
     }
 
     /// The sinks that run from now on.
-    pub fn set_sinks(&self, sinks: Vec<Arc<Inlet>>) {
+    pub fn set_sinks(&self, sinks: Vec<Arc<SinkQueue>>) {
         *self.lock_sinks() = sinks;
     }
 
-    fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<Inlet>>> {
+    fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<SinkQueue>>> {
         self.sinks.lock().expect("no holder of this lock panics")
     }
 

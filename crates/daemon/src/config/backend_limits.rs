@@ -4,9 +4,10 @@
 //! holds: a list that is to deny both ways denies the way in, and a ban that is
 //! to reject drops.
 
+use weir_config::Section;
 use weir_enforce::{Choice, Feature};
 
-use super::{ListConfig, reader::Section};
+use super::ListConfig;
 
 pub(super) fn check(
     root: &Section<'_, '_>,

@@ -8,6 +8,10 @@ use std::{
 };
 
 use jiff::tz::TimeZone;
+use weir_config::{
+    At, ConfigErrors, Document, Part, Section,
+    values::{DAY, YEARS, action, limits, name_byte, scope},
+};
 use weir_core::{
     Action, Prefix, PrefixSet,
     ban::MAX_NAME,
@@ -16,13 +20,9 @@ use weir_core::{
 use weir_enforce::{Choice, Feature, calibration::Advice};
 
 use super::{
-    Config, ConfigErrors, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice,
+    Config, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice,
     allow::{is_too_wide, too_wide},
-    backend_limits, decoy, filter, geofence, heads, hook_preference, journal, list,
-    reader::{At, Document, Part, Section},
-    ring, sink,
-    values::{DAY, YEARS, action, limits, name_byte, scope},
-    watch,
+    backend_limits, decoy, filter, geofence, heads, hook_preference, journal, list, ring, watch,
 };
 use crate::store::KeepHistory;
 
@@ -57,7 +57,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = list::read(&mut root, host, &mut warnings);
     let watches = watch::read(&mut root, &mut warnings);
-    let sinks = sink::read(&mut root, &mut warnings);
+    let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
         decoy.as_ref().map(|_| (lines[0], "decoy", Feature::Decoys)),
         geofence

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use weir_config::Section;
 use weir_core::{
     PortRange, Protocol,
     decoy::{DecoyPorts, Entry},
     policy::{BanTime, Increment, JailLimits},
 };
 
-use super::{HostFacts, JailConfig, reader::Section};
+use super::{HostFacts, JailConfig};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const WEEK: Duration = Duration::from_secs(7 * 86_400);

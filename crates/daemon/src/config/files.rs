@@ -19,11 +19,9 @@ use std::{
     time::Duration,
 };
 
-use super::{ConfigError, ConfigErrors};
-use crate::threads;
+use weir_config::{ConfigError, ConfigErrors, Source};
 
-/// A file, its text, and the table that it is.
-pub(super) type Source = (PathBuf, String, Option<(&'static str, String)>);
+use crate::threads;
 
 const MAIN: &str = "weir.toml";
 

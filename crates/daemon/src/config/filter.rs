@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use weir_config::{At, ConfigErrors, Document, Part, Section};
 use weir_core::detect::{Definition, DefinitionError, MAX_LINE, PatternDefinition};
 
-use super::{
-    ConfigErrors, files,
-    reader::{At, Document, Part, Section},
-};
+use super::files;
 
 const PATTERNS: &str =
     "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";

@@ -4,6 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+use weir_config::{
+    At, Section,
+    values::{name_byte, scope},
+};
 use weir_core::{
     Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
@@ -12,11 +16,7 @@ use weir_core::{
     geo::{Continent, Country, Selector},
 };
 
-use super::{
-    HostFacts,
-    reader::{At, Section},
-    values::{name_byte, scope},
-};
+use super::HostFacts;
 
 /// The geofence as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

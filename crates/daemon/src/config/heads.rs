@@ -9,9 +9,10 @@
 //! line (`ts`, `svlogd`): of a file whose lines have none `weir check` warns, and
 //! what comes behind such a line does not count.
 
+use weir_config::Section;
 use weir_core::detect::{BEHIND_NO_HEAD, LineHead, Program, line_heads};
 
-use super::{HostFacts, SourceChoice, reader::Section};
+use super::{HostFacts, SourceChoice};
 
 pub(super) fn check(
     section: &Section<'_, '_>,

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
+use weir_config::Section;
 use weir_enforce::{
     Choice,
     calibration::{Advice, Prefer},
 };
 
-use super::{Enforcement, HostFacts, reader::Section};
+use super::{Enforcement, HostFacts};
 
 /// The words that `prefer` takes.
 const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];

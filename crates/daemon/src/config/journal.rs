@@ -10,9 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use weir_config::Section;
 use weir_sources::journal::TRUSTED;
 
-use super::{HostFacts, SourceChoice, reader::Section};
+use super::{HostFacts, SourceChoice};
 
 const MATCH: &str = "a list of journal fields such as [\"_SYSTEMD_UNIT=postfix@-.service\"]";
 

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
+use weir_config::{
+    At, Section,
+    values::{name_byte, scope},
+};
 use weir_core::{Scope, ban::MAX_NAME, class::MAX_LISTS, fence::Direction};
 use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
-use super::{
-    HostFacts,
-    reader::{At, Section},
-    values::{name_byte, scope},
-};
+use super::HostFacts;
 
 /// One enabled list.
 #[derive(Debug, Clone, PartialEq, Eq)]

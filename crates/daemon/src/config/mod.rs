@@ -16,11 +16,7 @@ mod journal;
 mod list;
 mod listeners;
 pub mod manual;
-mod reader;
 mod ring;
-mod sink;
-mod suggestion;
-mod values;
 mod watch;
 
 pub use decoy::{DecoyConfig, Proof};
@@ -36,6 +32,7 @@ use std::{
 };
 
 use jiff::tz::TimeZone;
+use weir_config::Part;
 use weir_core::{
     Action, PrefixSet, Protocol, Scope,
     detect::Definition,
@@ -45,15 +42,15 @@ use weir_enforce::{
     Choice,
     calibration::{Advice, Calibration},
 };
+use weir_sinks::config::SinkConfig;
 
 use crate::store::KeepHistory;
 
 pub use filter::filter_of;
 pub use geofence::GeofenceConfig;
 pub use list::{ListAction, ListConfig, ListSource};
-pub use reader::{ConfigError, ConfigErrors};
-pub use sink::{Format, Secret, SinkConfig, SinkKind};
 pub use watch::{OnlyIf, WatchConfig};
+pub use weir_config::{ConfigError, ConfigErrors};
 
 /// Where the configuration is by default.
 pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
@@ -192,13 +189,13 @@ impl Config {
     /// its weir.toml.
     pub fn load(file: &Path) -> Result<Self, ConfigErrors> {
         let files = files::read(file)?;
-        check::check(&reader::Part::all(files), &Host)
+        check::check(&Part::all(files), &Host)
     }
 
     /// Checks a text that stands for `file`, and nothing beside it.
     pub fn check(file: &Path, text: &str, host: &dyn HostFacts) -> Result<Self, ConfigErrors> {
         let files = vec![(file.to_owned(), text.to_owned(), None)];
-        check::check(&reader::Part::all(files), host)
+        check::check(&Part::all(files), host)
     }
 
     /// Is nothing enabled that bans or denies?

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use super::{
-    HostFacts, JailConfig, RingChoice, SourceChoice,
-    reader::{At, Section},
-};
+use weir_config::{At, Section};
+
+use super::{HostFacts, JailConfig, RingChoice, SourceChoice};
 
 const RING: &str = "the absolute path of a ring's directory such as \"/run/weir-ring/shop\"";
 const OWNER: &str = "the name or number of the user whose segments are read besides root's";

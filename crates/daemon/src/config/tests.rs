@@ -89,7 +89,7 @@ fn the_keys_of_the_top_level_are_known() {
     let mut keys: Vec<_> = allowed.split(", ").collect();
     keys.retain(|key| !tables.contains(key));
     keys.sort_unstable();
-    assert_eq!(keys, super::suggestion::TOP_LEVEL);
+    assert_eq!(keys, weir_config::TOP_LEVEL);
     let told = errors("[jail.sshd]\nobserve = true");
     assert!(
         told.contains("weir.toml:2: unknown key \"observe\" in [jail.sshd]; allowed: enabled")

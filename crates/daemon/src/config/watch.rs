@@ -8,11 +8,11 @@ use weir_core::{
     policy::{Jail, JailLimits},
 };
 
-use super::{
-    reader::{At, Section},
+use crate::command::{self, Fault};
+use weir_config::{
+    At, Section,
     values::{action, limits, name_byte, scope},
 };
-use crate::command::{self, Fault};
 
 const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/var/log/mail.log\"]: an absolute path and its arguments, no shell";
 

@@ -16,7 +16,7 @@ use crate::{
     exempt::Exemption,
     sinks::SinkStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
-    watch::WatchStatus,
+    watch_stats::WatchStatus,
 };
 
 /// A ban as listed: what is enforced, with its explanation.

@@ -8,18 +8,16 @@ pub mod child;
 pub mod line;
 
 use std::{
-    collections::BTreeMap,
     io::{self, Read},
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use serde::Serialize;
 use weir_core::{Ban, Prefix, Producer, policy::Outcome};
 
 use crate::{
@@ -27,6 +25,7 @@ use crate::{
     events::{Event, Kind},
     service::Service,
     threads,
+    watch_stats::Counters,
 };
 use child::Group;
 use line::{Lines, Rejected, Sighting};
@@ -44,86 +43,6 @@ const WORKS: Duration = Duration::from_secs(5);
 const COMPLAINTS: u32 = 20;
 /// What of a refused line is shown.
 const SHOWN: usize = 120;
-
-/// A watch's numbers since the start of the daemon.
-#[derive(Debug, Default)]
-pub struct Counters {
-    lines: AtomicU64,
-    bans: AtomicU64,
-    /// Banned by this watch already.
-    known: AtomicU64,
-    /// Not denied, with `only_if = "denied"`.
-    not_denied: AtomicU64,
-    /// Exempt, or on its ignore list.
-    ignored: AtomicU64,
-    rejected: AtomicU64,
-    starts: AtomicU64,
-    /// 0: not running.
-    pid: AtomicU32,
-    last_rejected: Mutex<String>,
-}
-
-/// A watch as shown.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)] // the fields are those of WatchConfig and Counters
-pub struct WatchStatus {
-    pub name: String,
-    pub command: Vec<String>,
-    /// Its process group, if it runs now.
-    pub pid: Option<u32>,
-    pub starts: u64,
-    pub lines: u64,
-    pub bans: u64,
-    /// Lines about somebody whom this watch has banned already.
-    pub known: u64,
-    pub not_denied: u64,
-    pub ignored: u64,
-    /// Lines that name nobody.
-    pub rejected: u64,
-    /// Why the last of them did not; the attacker's text, escape it.
-    pub last_rejected: Option<String>,
-}
-
-/// The numbers of all watches, for the daemon's whole life.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, Arc<Counters>>>);
-
-impl Board {
-    fn of(&self, watch: &str) -> Arc<Counters> {
-        let mut all = self.0.lock().expect("no holder of this lock panics");
-        all.entry(watch.to_owned()).or_default().clone()
-    }
-
-    /// The watches of a configuration with their numbers.
-    pub fn status(&self, config: &Config) -> Vec<WatchStatus> {
-        let watches = config.watches.iter().map(|watch| {
-            let counters = self.of(&watch.name);
-            let read = |n: &AtomicU64| n.load(Relaxed);
-            WatchStatus {
-                name: watch.name.clone(),
-                command: watch.command.clone(),
-                pid: Some(counters.pid.load(Relaxed)).filter(|pid| *pid != 0),
-                starts: read(&counters.starts),
-                lines: read(&counters.lines),
-                bans: read(&counters.bans),
-                known: read(&counters.known),
-                not_denied: read(&counters.not_denied),
-                ignored: read(&counters.ignored),
-                rejected: read(&counters.rejected),
-                last_rejected: Some(counters.last_rejected().clone()).filter(|r| !r.is_empty()),
-            }
-        });
-        watches.collect()
-    }
-}
-
-impl Counters {
-    fn last_rejected(&self) -> MutexGuard<'_, String> {
-        self.last_rejected
-            .lock()
-            .expect("no holder of this lock panics")
-    }
-}
 
 /// The watches that run.
 #[derive(Default)]

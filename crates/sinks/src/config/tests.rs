@@ -2,8 +2,27 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
+use weir_config::{Document, Part};
+
 use super::*;
-use crate::config::{Config, Host};
+
+/// What a file's sections say, and what is warned of.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) sinks: Vec<SinkConfig>,
+    warnings: Vec<String>,
+}
+
+/// Reads the sections of sinks as the daemon does.
+pub(crate) fn check(text: &str) -> Result<Checked, String> {
+    let files = Part::all(vec![(PathBuf::from("weir.toml"), text.to_owned(), None)]);
+    let document = Document::new(&files);
+    let (mut root, mut warnings) = (document.root(), Vec::new());
+    let sinks = read(&mut root, &mut warnings);
+    root.finish();
+    let checked = document.finish(Checked { sinks, warnings });
+    checked.map_err(|errors| errors.to_string())
+}
 
 const KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
 const TOKEN: &str = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
@@ -21,10 +40,9 @@ impl Files {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    fn check(&self, text: &str) -> Result<Config, String> {
+    fn check(&self, text: &str) -> Result<Checked, String> {
         let text = text.replace("{dir}", &self.0.path().display().to_string());
-        let text = format!("backend = \"dry-run\"\ninterfaces = []\n{text}");
-        Config::check(Path::new("weir.toml"), &text, &Host).map_err(|errors| errors.to_string())
+        check(&format!("# Two lines\n# before it.\n{text}"))
     }
 
     #[track_caller]

@@ -6,15 +6,13 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use weir_core::{Prefix, Producer, Reason};
+use weir_events::{Event, Kind, Packet};
 
-use crate::{
-    config::Format,
-    events::{Event, Kind, Packet},
-};
+use crate::config::Format;
 
 /// Writes events in one format.
 #[derive(Debug, Clone)]
-pub(super) struct Records {
+pub(crate) struct Records {
     format: Format,
     /// This host's name and address, for those who hear of several.
     name: String,
@@ -23,7 +21,7 @@ pub(super) struct Records {
 
 impl Records {
     /// For this host.
-    pub(super) fn new(format: Format) -> Self {
+    pub(crate) fn new(format: Format) -> Self {
         let name = rustix::system::uname();
         Self {
             format,
@@ -33,7 +31,7 @@ impl Records {
     }
 
     /// The event as JSON; `None` if the format has no record for it.
-    pub(super) fn json(&self, event: &Event) -> Option<String> {
+    pub(crate) fn json(&self, event: &Event) -> Option<String> {
         match self.format {
             Format::Weir => serde_json::to_string(event).ok(),
             Format::IptGeofence => Some(self.ipt_geofence(event)?.to_string()),
@@ -104,7 +102,7 @@ impl Records {
     }
 
     /// The event in words.
-    pub(super) fn text(&self, event: &Event) -> String {
+    pub(crate) fn text(&self, event: &Event) -> String {
         let mut text = format!("{}: {}", self.name, event.kind.name());
         if let Some(subject) = event.subject {
             text.push_str(&format!(" {subject}"));
@@ -130,7 +128,7 @@ impl Records {
         if let Some(line) = event.evidence.last() {
             text.push_str(&format!("\n{line}"));
         }
-        let escaped: Vec<_> = text.split('\n').map(crate::escape).collect();
+        let escaped: Vec<_> = text.split('\n').map(weir_core::text::escape).collect();
         escaped.join("\n")
     }
 }

@@ -1,15 +1,19 @@
 //! Sinks: where events go besides the log and the API. Each has a bounded
-//! queue (`inlet`) and a thread of its own, so that a receiver that is slow,
+//! queue (`sink_queue`) and a thread of its own, so that a receiver that is slow,
 //! dead or hostile costs nobody else anything: a failed delivery is tried
 //! again, later each time, and what the queue cannot hold meanwhile is counted.
-//! How an event is written is in `record`; each kind has a file.
+//! How an event is written is in `format`, what a configuration says in `config`;
+//! each kind has a file.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
+pub mod config;
 mod file;
+mod format;
 mod http;
-mod inlet;
-pub(crate) mod key;
-mod rate;
-mod record;
+mod key;
+mod rate_limit;
+mod sink_queue;
 mod telegram;
 mod webhook;
 mod zmq;
@@ -26,16 +30,12 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use inlet::{Inlet, SinkStatus};
+pub use sink_queue::{SinkQueue, SinkStatus};
+use weir_events::{Event, Events, Kind, Listener, alerts::Alerts};
 
-use crate::{
-    alerts::Alerts,
-    config::{Config, SinkConfig, SinkKind},
-    events::{Event, Events, Kind, Listener},
-    threads,
-};
-use rate::Rate;
-use record::Records;
+use config::{SinkConfig, SinkKind};
+use format::Records;
+use rate_limit::Rate;
 
 /// A thread looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -150,72 +150,74 @@ pub struct Sinks {
 
 struct Running {
     config: SinkConfig,
-    inlet: Arc<Inlet>,
+    queue: Arc<SinkQueue>,
     thread: JoinHandle<()>,
 }
 
 impl Sinks {
     /// Runs the sinks of this configuration: one that is as before goes on; any
     /// other is ended, and nobody waits for it, or started.
-    pub fn run(&mut self, events: &Events, alerts: &Arc<Alerts>, config: &Config) {
+    pub fn run(&mut self, events: &Events, alerts: &Arc<Alerts>, configs: &[SinkConfig]) {
         let before = std::mem::take(&mut self.running);
         for running in before {
-            if config.sinks.contains(&running.config) {
+            if configs.contains(&running.config) {
                 self.running.push(running);
             } else {
-                running.inlet.end();
+                running.queue.end();
             }
         }
-        for sink in &config.sinks {
+        for sink in configs {
             if self.running.iter().any(|running| running.config == *sink) {
                 continue;
             }
-            let inlet = Arc::new(Inlet::new(sink, alerts.clone()));
-            let outlet = Outlet {
-                inlet: inlet.clone(),
+            let queue = Arc::new(SinkQueue::new(sink, alerts.clone()));
+            let worker = SinkThread {
+                queue: queue.clone(),
                 receiver: None,
                 rate: sink.rate.map(Rate::new),
                 config: sink.clone(),
             };
-            let started = threads::spawn("weir-sink", move || outlet.run());
+            let started = thread::Builder::new()
+                .name("weir-sink".to_owned())
+                .spawn(move || worker.run());
             match started {
                 Ok(thread) => self.running.push(Running {
                     config: sink.clone(),
-                    inlet,
+                    queue,
                     thread,
                 }),
                 Err(error) => {
-                    alerts.raise(&inlet.about, format!("cannot start its thread: {error}"));
+                    alerts.raise(&queue.about, format!("cannot start its thread: {error}"));
                 }
             }
         }
-        let position = |running: &Running| config.sinks.iter().position(|s| *s == running.config);
+        let position = |running: &Running| configs.iter().position(|s| *s == running.config);
         self.running.sort_by_key(position);
         events.set_listeners(
-            self.inlets()
-                .map(|inlet| inlet as Arc<dyn Listener>)
+            self.queues()
+                .map(|queue| queue as Arc<dyn Listener>)
                 .collect(),
         );
     }
 
     /// Their ends, in the order of the configuration.
-    pub fn inlets(&self) -> impl Iterator<Item = Arc<Inlet>> {
-        self.running.iter().map(|running| running.inlet.clone())
+    pub fn queues(&self) -> impl Iterator<Item = Arc<SinkQueue>> {
+        self.running.iter().map(|running| running.queue.clone())
     }
 
     /// Ends all of them. What waits has some seconds to be delivered in.
     pub fn stop(&mut self) {
         let deadline = Instant::now() + STOP_WITHIN;
         for running in &self.running {
-            running.inlet.stop.store(true, Relaxed);
-            running.inlet.wake();
+            running.queue.stop.store(true, Relaxed);
+            running.queue.wake();
         }
         for running in self.running.drain(..) {
             while !running.thread.is_finished() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(5));
             }
             if !running.thread.is_finished() {
-                let waiting = running.inlet.status().queued;
+                let waiting = running.queue.status().queued;
                 tracing::warn!(
                     "sink {}: {waiting} events were not delivered",
                     running.config.name
@@ -226,21 +228,21 @@ impl Sinks {
 }
 
 /// One thread.
-struct Outlet {
-    inlet: Arc<Inlet>,
+struct SinkThread {
+    queue: Arc<SinkQueue>,
     receiver: Option<Box<dyn Deliver>>,
     rate: Option<Rate>,
     config: SinkConfig,
 }
 
-impl Outlet {
+impl SinkThread {
     fn stopping(&self) -> bool {
-        self.inlet.stop.load(Relaxed)
+        self.queue.stop.load(Relaxed)
     }
 
     fn run(mut self) {
         loop {
-            let event = self.inlet.take(WAIT);
+            let event = self.queue.take(WAIT);
             if let Some(summary) = self.rate.as_mut().and_then(|r| r.settle(Instant::now())) {
                 self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
             }
@@ -257,18 +259,18 @@ impl Outlet {
             if self.rate.as_mut().is_none_or(|r| r.admit(event.kind, now)) {
                 self.deliver(&event);
             } else {
-                self.count(|inlet| &inlet.held_back);
+                self.count(|queue| &queue.held_back);
             }
             self.tell_lost();
         }
         if let Some(summary) = self.rate.as_mut().and_then(Rate::held) {
             self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
         }
-        self.inlet.give_up();
+        self.queue.give_up();
     }
 
-    fn count(&self, which: impl Fn(&Inlet) -> &AtomicU64) {
-        which(&self.inlet).fetch_add(1, Relaxed);
+    fn count(&self, which: impl Fn(&SinkQueue) -> &AtomicU64) {
+        which(&self.queue).fetch_add(1, Relaxed);
     }
 
     /// Delivers it, however often that must be tried, unless the sink ends.
@@ -284,12 +286,12 @@ impl Outlet {
             };
             match done {
                 Ok(()) => {
-                    self.count(|inlet| &inlet.delivered);
+                    self.count(|queue| &queue.delivered);
                     self.state(None);
                     return;
                 }
                 Err(Failure::Refused(why)) => {
-                    self.count(|inlet| &inlet.refused);
+                    self.count(|queue| &queue.refused);
                     self.state(Some(format!("{why}: the event is given up")));
                     return;
                 }
@@ -300,8 +302,8 @@ impl Outlet {
                         thread::sleep(WAIT.min(again.saturating_duration_since(Instant::now())));
                     }
                     if self.stopping() {
-                        self.count(|inlet| &inlet.lost);
-                        self.inlet.give_up();
+                        self.count(|queue| &queue.lost);
+                        self.queue.give_up();
                         return;
                     }
                     wait = (wait * 2).min(RETRY_MAX);
@@ -312,26 +314,26 @@ impl Outlet {
 
     fn state(&self, failing: Option<String>) {
         match &failing {
-            Some(why) => self.inlet.alerts.raise(
-                &self.inlet.about,
+            Some(why) => self.queue.alerts.raise(
+                &self.queue.about,
                 format!("events do not reach {}: {why}", self.config.target()),
             ),
-            None => self.inlet.alerts.clear(&self.inlet.about),
+            None => self.queue.alerts.clear(&self.queue.about),
         }
-        let mut state = self.inlet.failing.lock();
+        let mut state = self.queue.failing.lock();
         **state.as_mut().expect("no holder of this lock panics") = failing;
     }
 
     /// Once events get through again: how many did not.
     fn tell_lost(&mut self) {
-        let works = self.inlet.status().failing.is_none();
+        let works = self.queue.status().failing.is_none();
         let lost = match works {
-            true => self.inlet.take_lost(),
+            true => self.queue.take_lost(),
             false => 0,
         };
         if lost > 0 {
-            let about = format!("{}:queue", self.inlet.about);
-            self.inlet.alerts.clear(&about);
+            let about = format!("{}:queue", self.queue.about);
+            self.queue.alerts.clear(&about);
             let told = format!("{lost} events were lost here: more than could wait");
             self.deliver(&Event::new(Kind::Error, Timestamp::now(), told));
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use strsim::osa_distance;
 
 /// The keys above the first table: TOML gives those below it to the table.
-pub(super) const TOP_LEVEL: [&str; 13] = [
+pub const TOP_LEVEL: [&str; 13] = [
     "allow",
     "backend",
     "history_mb",
@@ -23,7 +23,7 @@ pub(super) const TOP_LEVEL: [&str; 13] = [
 
 /// What to add to the message about an unknown key. `table`: none for the top
 /// of the file.
-pub(super) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) -> String {
+pub(crate) fn suggestion(key: &str, table: &str, known: &[&str], main: &Path) -> String {
     if !table.is_empty() && TOP_LEVEL.contains(&key) {
         let main = main.display();
         return format!("; it is a top-level key: write it above the first [table] of {main}");

@@ -11,12 +11,12 @@ use std::{
 };
 
 use serde::Serialize;
-
-use crate::{
+use weir_events::{
+    Event, Listener,
     alerts::{Alerts, Voice},
-    config::SinkConfig,
-    events::{Event, Listener},
 };
+
+use crate::config::SinkConfig;
 
 /// A sink as shown.
 #[derive(Debug, Clone, Serialize)]
@@ -39,23 +39,23 @@ pub struct SinkStatus {
 }
 
 /// The end of a sink that events are put into.
-pub struct Inlet {
+pub struct SinkQueue {
     name: String,
     kind: &'static str,
     target: String,
     kinds: u32,
     cap: usize,
     /// Its alerts are about this.
-    pub(super) about: String,
-    pub(super) alerts: Voice,
+    pub(crate) about: String,
+    pub(crate) alerts: Voice,
     queue: Mutex<Queue>,
     filled: Condvar,
-    pub(super) stop: AtomicBool,
-    pub(super) delivered: AtomicU64,
-    pub(super) lost: AtomicU64,
-    pub(super) held_back: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) failing: Mutex<Option<String>>,
+    pub(crate) stop: AtomicBool,
+    pub(crate) delivered: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) held_back: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) failing: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -65,8 +65,8 @@ struct Queue {
     lost: u64,
 }
 
-impl Inlet {
-    pub(super) fn new(config: &SinkConfig, alerts: Arc<Alerts>) -> Self {
+impl SinkQueue {
+    pub(crate) fn new(config: &SinkConfig, alerts: Arc<Alerts>) -> Self {
         Self {
             name: config.name.clone(),
             kind: config.kind_name(),
@@ -91,7 +91,7 @@ impl Inlet {
     }
 
     /// The next event, if one comes in time.
-    pub(super) fn take(&self, wait: Duration) -> Option<Arc<Event>> {
+    pub(crate) fn take(&self, wait: Duration) -> Option<Arc<Event>> {
         let mut queue = self.queue();
         if queue.events.is_empty() && !self.stop.load(Relaxed) {
             let waited = self.filled.wait_timeout(queue, wait);
@@ -101,7 +101,7 @@ impl Inlet {
     }
 
     /// Events lost since this was asked last, once there is room again.
-    pub(super) fn take_lost(&self) -> u64 {
+    pub(crate) fn take_lost(&self) -> u64 {
         let mut queue = self.queue();
         match queue.events.len() < self.cap {
             true => std::mem::take(&mut queue.lost),
@@ -111,7 +111,7 @@ impl Inlet {
 
     /// Its thread is to end when it can, and speaks about nothing any more: a sink
     /// of the same name may be about to.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.alerts
             .silence(&[&self.about, &format!("{}:queue", self.about)]);
         self.stop.store(true, Relaxed);
@@ -119,12 +119,12 @@ impl Inlet {
     }
 
     /// What still waits is given up.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         let left = std::mem::take(&mut self.queue().events).len();
         self.lost.fetch_add(left as u64, Relaxed);
     }
 
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.filled.notify_all();
     }
 
@@ -145,7 +145,7 @@ impl Inlet {
     }
 }
 
-impl Listener for Inlet {
+impl Listener for SinkQueue {
     fn name(&self) -> &str {
         &self.name
     }
@@ -184,27 +184,24 @@ impl Listener for Inlet {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::mpsc, thread};
+    use std::{sync::mpsc, thread};
 
     use jiff::Timestamp;
 
     use super::*;
-    use crate::{
-        config::{Config, Host},
-        events::{Events, Kind},
-    };
+    use crate::config::tests::check;
+    use weir_events::{Events, Kind};
 
     /// Two sinks of one place each; the alert about one goes to the other.
-    fn inlets(alerts: &Arc<Alerts>) -> Vec<Arc<Inlet>> {
+    fn queues(alerts: &Arc<Alerts>) -> Vec<Arc<SinkQueue>> {
         let sink = |name: &str| {
             format!(
                 "[sink.{name}]\nkind = \"file\"\npath = \"/tmp/{name}\"\nqueue = 1\nevents = [\"ban\", \"error\"]\n"
             )
         };
-        let text = "backend = \"dry-run\"\n".to_owned() + &sink("a") + &sink("b");
-        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
-        let inlet = |config| Arc::new(Inlet::new(config, alerts.clone()));
-        config.sinks.iter().map(inlet).collect()
+        let config = check(&(sink("a") + &sink("b"))).unwrap();
+        let queue = |config| Arc::new(SinkQueue::new(config, alerts.clone()));
+        config.sinks.iter().map(queue).collect()
     }
 
     /// A reload that mends a dead sink while its queue overflows: the alert
@@ -212,8 +209,8 @@ mod tests {
     #[test]
     fn an_overflow_and_a_reload_do_not_wait_for_each_other() {
         let (alerts, events) = (Arc::new(Alerts::default()), Arc::new(Events::default()));
-        alerts.tell(events.outlets());
-        let sinks = inlets(&alerts);
+        alerts.tell(events.bus());
+        let sinks = queues(&alerts);
         let listeners = || {
             sinks
                 .iter()

@@ -9,7 +9,7 @@ use ureq::{
 };
 use weir_sources::certificates;
 
-use super::Failure;
+use crate::Failure;
 
 /// A request is over within this time.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const MAX_ANSWER: u64 = 64 * 1024;
 const MAX_AFTER: Duration = Duration::from_secs(3600);
 
 /// A client that trusts those who sign in `ca`, or whom the system trusts.
-pub(super) fn agent(ca: Option<&str>) -> Agent {
+pub(crate) fn agent(ca: Option<&str>) -> Agent {
     let roots = match ca {
         // Checked with the configuration; never more than it names.
         Some(pem) => {
@@ -40,7 +40,7 @@ pub(super) fn agent(ca: Option<&str>) -> Agent {
 }
 
 /// Posts JSON. An error never holds the address: it may be a secret.
-pub(super) fn post(
+pub(crate) fn post(
     agent: &Agent,
     url: &str,
     token: Option<&str>,

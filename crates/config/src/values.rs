@@ -8,20 +8,23 @@ use weir_core::{
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 
-use super::reader::Section;
+use crate::Section;
 
-pub(super) const SECOND: Duration = Duration::from_secs(1);
-pub(super) const DAY: Duration = Duration::from_secs(86_400);
-pub(super) const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// One second.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// One day.
+pub const DAY: Duration = Duration::from_secs(86_400);
+/// Ten years: longer than anything that is configured.
+pub const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// May it be in the name of a section?
-pub(super) fn name_byte(b: u8) -> bool {
+pub fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
 }
 
 /// What a section says of counting, where it `counts`, and of how long a ban
 /// lasts.
-pub(super) fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits {
+pub fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits {
     let mut limits = JailLimits::default();
     if counts && let Some(at) = section.integer("max_retry", 1..=u64::from(MAX_RETRY)) {
         limits.max_retry = at.value as u32;
@@ -44,14 +47,15 @@ pub(super) fn limits(section: &mut Section<'_, '_>, counts: bool) -> JailLimits 
 }
 
 /// What the bans that a section makes do to packets.
-pub(super) fn action(section: &mut Section<'_, '_>) -> Action {
+pub fn action(section: &mut Section<'_, '_>) -> Action {
     let choices = [Action::Drop, Action::Reject].map(|action| (action.name(), action));
     section
         .choice("action", &choices)
         .map_or_else(Action::default, |at| at.value)
 }
 
-pub(super) fn scope(section: &mut Section<'_, '_>) -> Scope {
+/// Which ports the bans of a section are for.
+pub fn scope(section: &mut Section<'_, '_>) -> Scope {
     const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
     match section.word_or_list("ports", PORTS) {
         None => Scope::all(),

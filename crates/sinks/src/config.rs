@@ -11,15 +11,13 @@ use std::{
 };
 
 use ureq::http::Uri;
+use weir_config::{At, Section, values::name_byte};
 use weir_core::ban::MAX_NAME;
+use weir_events::Kind;
 use weir_libzmq::Libzmq;
 use weir_sources::certificates;
 
-use super::{
-    reader::{At, Section},
-    values::name_byte,
-};
-use crate::{events::Kind, sinks::key};
+use crate::key;
 
 /// The longest key or token file, and certificate file.
 const MAX_SECRET: u64 = 4096;
@@ -165,7 +163,8 @@ const KINDS: [(&str, Word); 4] = [
     ("file", Word::File),
 ];
 
-pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<SinkConfig> {
+/// The enabled sinks, in the order of the file.
+pub fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<SinkConfig> {
     let mut sinks: Vec<SinkConfig> = Vec::new();
     for (name, mut section) in root.named_sections("sink") {
         let line = section.line();
@@ -595,5 +594,4 @@ fn read_file(path: &Path, max: u64, private: bool) -> Result<String, String> {
 }
 
 #[cfg(test)]
-#[path = "sink_tests.rs"]
-mod tests;
+pub(crate) mod tests;

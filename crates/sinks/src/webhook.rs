@@ -2,10 +2,12 @@
 
 use ureq::Agent;
 
-use super::{Deliver, Failure, http, record::Records};
-use crate::{config::Secret, events::Event};
+use crate::{Deliver, Failure, format::Records, http};
+use weir_events::Event;
 
-pub(super) struct Webhook {
+use crate::config::Secret;
+
+pub(crate) struct Webhook {
     agent: Agent,
     url: Secret,
     token: Option<Secret>,
@@ -13,7 +15,7 @@ pub(super) struct Webhook {
 }
 
 impl Webhook {
-    pub(super) fn new(
+    pub(crate) fn new(
         url: Secret,
         token: Option<Secret>,
         ca: Option<&str>,

@@ -4,13 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::events::Kind;
+use weir_events::Kind;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// One sink's minute; it begins with its first event.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     limit: u32,
     since: Option<Instant>,
     /// Of what happens, and of what is wrong.
@@ -19,7 +19,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32) -> Self {
         Self {
             limit,
             since: None,
@@ -29,7 +29,7 @@ impl Rate {
     }
 
     /// May this event be sent, or is it counted only?
-    pub(super) fn admit(&mut self, kind: Kind, now: Instant) -> bool {
+    pub(crate) fn admit(&mut self, kind: Kind, now: Instant) -> bool {
         self.since.get_or_insert(now);
         let own = matches!(kind, Kind::Error | Kind::Start | Kind::Stop);
         let sent = &mut self.sent[usize::from(own)];
@@ -42,7 +42,7 @@ impl Rate {
     }
 
     /// When the minute is over: what was held back in it, in words.
-    pub(super) fn settle(&mut self, now: Instant) -> Option<String> {
+    pub(crate) fn settle(&mut self, now: Instant) -> Option<String> {
         let since = self.since?;
         if now.duration_since(since) < WINDOW {
             return None;
@@ -53,7 +53,7 @@ impl Rate {
     }
 
     /// What is held back now, in words; nothing from then on.
-    pub(super) fn held(&mut self) -> Option<String> {
+    pub(crate) fn held(&mut self) -> Option<String> {
         let held = std::mem::take(&mut self.held);
         let words: Vec<_> = Kind::ALL
             .iter()

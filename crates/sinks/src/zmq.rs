@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use weir_libzmq::{Kind, Libzmq, Socket};
 
-use super::{Deliver, Failure, record::Records};
-use crate::events::Event;
+use crate::{Deliver, Failure, format::Records};
+use weir_events::Event;
 
 /// How long an event waits for a subscriber before that is an alert.
 const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ fn header(size: u16) -> [u8; HEADER] {
     header
 }
 
-pub(super) struct Publisher {
+pub(crate) struct Publisher {
     socket: Socket,
     url: String,
     records: Records,
@@ -70,7 +70,7 @@ fn connected(
 }
 
 impl Publisher {
-    pub(super) fn new(
+    pub(crate) fn new(
         url: String,
         server_key: Option<&[u8; 32]>,
         records: Records,

@@ -13,13 +13,13 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::events::Outlets;
+use crate::EventBus;
 
 /// The alerts that hold now.
 #[derive(Default)]
 pub struct Alerts {
     list: Mutex<List>,
-    outlets: OnceLock<Arc<Outlets>>,
+    bus: OnceLock<Arc<EventBus>>,
 }
 
 /// One of them.
@@ -69,9 +69,9 @@ impl Alerts {
     }
 
     /// Who is told of alerts from now on.
-    pub fn tell(&self, outlets: Arc<Outlets>) {
+    pub fn tell(&self, bus: Arc<EventBus>) {
         // Once, by the service that they belong to.
-        let _ = self.outlets.set(outlets);
+        let _ = self.bus.set(bus);
     }
 
     /// States something; logged and told when it is new or has changed.
@@ -117,9 +117,9 @@ impl Alerts {
     }
 
     fn say(&self, about: &str, message: &str) {
-        tracing::error!("{about}: {}", crate::escape(message));
-        if let Some(outlets) = self.outlets.get() {
-            outlets.alert(about, message);
+        tracing::error!("{about}: {}", weir_core::text::escape(message));
+        if let Some(bus) = self.bus.get() {
+            bus.alert(about, message);
         }
     }
 

@@ -4,13 +4,15 @@
 use serde_json::json;
 use ureq::Agent;
 
-use super::{Deliver, Failure, http, record::Records};
-use crate::{config::Secret, events::Event};
+use crate::{Deliver, Failure, format::Records, http};
+use weir_events::Event;
+
+use crate::config::Secret;
 
 /// The longest message, in characters.
 const MAX_TEXT: usize = 4096;
 
-pub(super) struct Telegram {
+pub(crate) struct Telegram {
     agent: Agent,
     url: Secret,
     chat_id: String,
@@ -18,7 +20,7 @@ pub(super) struct Telegram {
 }
 
 impl Telegram {
-    pub(super) fn new(api: &str, token: &Secret, chat_id: String, records: Records) -> Self {
+    pub(crate) fn new(api: &str, token: &Secret, chat_id: String, records: Records) -> Self {
         let url = format!("{api}/bot{}/sendMessage", token.reveal());
         Self {
             agent: http::agent(None),

@@ -2,9 +2,13 @@
 //! the API, the log, and the sinks of the configuration. Nobody is waited for:
 //! a reader that is too slow is told how many events it missed, a sink has a
 //! queue of its own (`sinks`). The log gets the first of each second and a
-//! count of the rest (`calm`).
+//! count of the rest (`log_throttle`). What an operator must know is `alerts`.
 
-mod calm;
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod alerts;
+mod log_throttle;
 
 use std::{
     sync::{
@@ -19,7 +23,7 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use weir_core::{Action, Ban, Prefix, Producer, Reason, Scope, Subject, Until};
 
-use calm::{Budget, Calm};
+use log_throttle::{Budget, LogThrottle};
 
 /// What kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -68,7 +72,7 @@ impl Kind {
     }
 
     /// Its bit, for sets of kinds.
-    pub(crate) fn bit(self) -> u32 {
+    pub fn bit(self) -> u32 {
         1 << self as u32
     }
 }
@@ -217,14 +221,14 @@ pub trait Listener: Send + Sync {
 type Listeners = Arc<[Arc<dyn Listener>]>;
 
 /// Who listens: the API's readers and the sinks.
-pub struct Outlets {
+pub struct EventBus {
     sender: broadcast::Sender<Arc<str>>,
     listeners: RwLock<Listeners>,
     /// The kinds that some sink wants.
     wanted: AtomicU32,
 }
 
-impl Outlets {
+impl EventBus {
     fn listeners(&self) -> Listeners {
         let listeners = self.listeners.read();
         listeners.expect("no holder of this lock panics").clone()
@@ -248,7 +252,7 @@ impl Outlets {
         if self.sender.receiver_count() == 0 {
             return;
         }
-        let Ok(line) = serde_json::to_string(event).map(crate::escape_json) else {
+        let Ok(line) = serde_json::to_string(event).map(weir_core::text::escape_json) else {
             return;
         };
         // Fails only when the last reader has just gone.
@@ -265,19 +269,19 @@ impl Outlets {
 
 /// Tells events to whoever listens.
 pub struct Events {
-    outlets: Arc<Outlets>,
-    calm: Mutex<Calm>,
+    bus: Arc<EventBus>,
+    throttle: Mutex<LogThrottle>,
 }
 
 impl Default for Events {
     fn default() -> Self {
         Self {
-            outlets: Arc::new(Outlets {
+            bus: Arc::new(EventBus {
                 sender: broadcast::Sender::new(BACKLOG),
                 listeners: RwLock::new(Arc::new([])),
                 wanted: AtomicU32::new(0),
             }),
-            calm: Mutex::default(),
+            throttle: Mutex::default(),
         }
     }
 }
@@ -286,21 +290,21 @@ impl Events {
     /// Tells it to all who listen, and the log.
     pub fn tell(&self, event: &Event) {
         self.log(event);
-        self.outlets.pass_on(event, None);
+        self.bus.pass_on(event, None);
     }
 
     /// For those who tell what is in the log already.
-    pub fn outlets(&self) -> Arc<Outlets> {
-        self.outlets.clone()
+    pub fn bus(&self) -> Arc<EventBus> {
+        self.bus.clone()
     }
 
     /// These are told from now on, and nobody else.
     pub fn set_listeners(&self, listeners: Listeners) {
         let wanted = listeners.iter().fold(0, |all, one| all | one.kinds());
-        let mut told = self.outlets.listeners.write();
+        let mut told = self.bus.listeners.write();
         **told.as_mut().expect("no holder of this lock panics") = listeners;
         drop(told);
-        self.outlets.wanted.store(wanted, Ordering::Relaxed);
+        self.bus.wanted.store(wanted, Ordering::Relaxed);
     }
 
     fn log(&self, event: &Event) {
@@ -316,7 +320,7 @@ impl Events {
             Kind::Found | Kind::Drop => return,
         };
         if let Some(budget) = budget {
-            let admitted = self.calm().admit(budget, Instant::now());
+            let admitted = self.throttle().admit(budget, Instant::now());
             if let Some(missed) = admitted.missed {
                 tracing::info!("{missed}");
             }
@@ -325,7 +329,7 @@ impl Events {
             }
         }
         let subject = event.subject.map(|s| s.to_string()).unwrap_or_default();
-        let reason = crate::escape(&event.reason);
+        let reason = weir_core::text::escape(&event.reason);
         let by = match &event.producer {
             Some(producer) => producer.to_string().replace(':', " "),
             None => "-".to_owned(),
@@ -342,27 +346,27 @@ impl Events {
     /// Writes how many lines the log was spared in seconds that are over; for
     /// once a second. `all`: in this one as well.
     pub fn settle(&self, all: bool) {
-        let missed = self.calm().settle(Instant::now(), all);
+        let missed = self.throttle().settle(Instant::now(), all);
         for missed in missed {
             tracing::info!("{missed}");
         }
     }
 
-    fn calm(&self) -> MutexGuard<'_, Calm> {
-        self.calm.lock().expect("no holder of this lock panics")
+    fn throttle(&self) -> MutexGuard<'_, LogThrottle> {
+        self.throttle.lock().expect("no holder of this lock panics")
     }
 
     /// Does anybody listen? Then expensive events, findings and drops, are
     /// worth making.
     pub fn has_readers(&self) -> bool {
         let expensive = Kind::Found.bit() | Kind::Drop.bit();
-        self.outlets.sender.receiver_count() > 0
-            || self.outlets.wanted.load(Ordering::Relaxed) & expensive != 0
+        self.bus.sender.receiver_count() > 0
+            || self.bus.wanted.load(Ordering::Relaxed) & expensive != 0
     }
 
     /// All events from now on, as JSON.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
-        self.outlets.sender.subscribe()
+        self.bus.sender.subscribe()
     }
 }
 

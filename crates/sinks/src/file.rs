@@ -8,10 +8,10 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Deliver, Failure, record::Records};
-use crate::events::Event;
+use crate::{Deliver, Failure, format::Records};
+use weir_events::Event;
 
-pub(super) struct JsonLines {
+pub(crate) struct JsonLines {
     path: PathBuf,
     open: Option<File>,
     records: Records,
@@ -20,7 +20,7 @@ pub(super) struct JsonLines {
 }
 
 impl JsonLines {
-    pub(super) fn new(path: PathBuf, records: Records) -> Self {
+    pub(crate) fn new(path: PathBuf, records: Records) -> Self {
         Self {
             path,
             open: None,

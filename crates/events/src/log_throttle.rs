@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// What has lines of its own to spend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Budget {
+pub(crate) enum Budget {
     Bans,
     Unbans,
     Allows,
@@ -23,7 +23,7 @@ pub(super) enum Budget {
 
 /// Lines that were not written in one second.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Missed {
+pub(crate) struct Missed {
     budget: Budget,
     lines: u64,
 }
@@ -57,9 +57,9 @@ fn grouped(n: u64) -> String {
 
 /// May a line be written, and what is to be said of the second before it?
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Admitted {
-    pub(super) write: bool,
-    pub(super) missed: Option<Missed>,
+pub(crate) struct Admitted {
+    pub(crate) write: bool,
+    pub(crate) missed: Option<Missed>,
 }
 
 /// One second's count; it begins with its first line.
@@ -83,13 +83,13 @@ impl Second {
 
 /// The seconds that are counted now, one a kind.
 #[derive(Debug, Default)]
-pub(super) struct Calm {
+pub(crate) struct LogThrottle {
     seconds: [Second; 3],
 }
 
-impl Calm {
+impl LogThrottle {
     /// Counts a line.
-    pub(super) fn admit(&mut self, budget: Budget, now: Instant) -> Admitted {
+    pub(crate) fn admit(&mut self, budget: Budget, now: Instant) -> Admitted {
         let second = &mut self.seconds[budget as usize];
         let missed = match second.is_over(now) {
             true => second.end(budget),
@@ -104,7 +104,7 @@ impl Calm {
     }
 
     /// Ends the seconds that are over, or `all`.
-    pub(super) fn settle(&mut self, now: Instant, all: bool) -> Vec<Missed> {
+    pub(crate) fn settle(&mut self, now: Instant, all: bool) -> Vec<Missed> {
         [Budget::Bans, Budget::Unbans, Budget::Allows]
             .into_iter()
             .filter_map(|budget| {
@@ -119,7 +119,7 @@ impl Calm {
 mod tests {
     use super::*;
 
-    fn written(calm: &mut Calm, budget: Budget, lines: u64, at: Instant) -> u64 {
+    fn written(calm: &mut LogThrottle, budget: Budget, lines: u64, at: Instant) -> u64 {
         (0..lines)
             .filter(|_| calm.admit(budget, at).write)
             .count()
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_first_lines_of_a_second_are_written_and_the_rest_counted() {
         let start = Instant::now();
-        let mut calm = Calm::default();
+        let mut calm = LogThrottle::default();
         assert_eq!(written(&mut calm, Budget::Bans, 10_010, start), LINES);
         // Another kind has its own.
         assert_eq!(written(&mut calm, Budget::Unbans, 3, start), 3);

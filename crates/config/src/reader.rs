@@ -1,6 +1,6 @@
 //! Reads a TOML document key by key and remembers where everything stood, so
 //! that each mistake is named with its line, its key and what is allowed
-//! there, and all of them at once. What the keys mean is `check`'s business.
+//! there, and all of them at once. What the keys mean is for whoever asks for them.
 
 use std::{
     cell::RefCell,
@@ -15,8 +15,9 @@ use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
+use weir_core::policy::{format_duration, parse_duration};
 
-use super::suggestion::suggestion;
+use crate::suggestion::suggestion;
 
 /// One mistake in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,24 +59,30 @@ impl std::error::Error for ConfigErrors {}
 
 /// A value and the line it stands on.
 #[derive(Debug, Clone)]
-pub(super) struct At<T> {
+pub struct At<T> {
+    /// The value.
     pub value: T,
+    /// Its line, counted through all files from 1.
     pub line: usize,
 }
 
 /// A word, or else a list of words.
-pub(super) type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
+pub type WordOrList = Result<At<String>, At<Vec<At<String>>>>;
 
 /// The files being read, and the mistakes found so far. Lines are counted
 /// through all of them, the configuration file's first; whoever reads of a
 /// mistake is told the file and its own line.
-pub(super) struct Document<'i> {
+pub struct Document<'i> {
     files: &'i [Part],
     errors: RefCell<Vec<ConfigError>>,
 }
 
+/// A file: its name, its text, and the table that it stands for.
+pub type Source = (PathBuf, String, Option<(&'static str, String)>);
+
 /// One of the files.
-pub(super) struct Part {
+pub struct Part {
+    /// Its name.
     pub file: PathBuf,
     text: String,
     /// How many bytes the files before it have: what is found in it has its
@@ -89,7 +96,7 @@ pub(super) struct Part {
 
 impl Part {
     /// All files, in order: each with its text and the table that it is.
-    pub fn all(files: Vec<super::files::Source>) -> Vec<Self> {
+    pub fn all(files: Vec<Source>) -> Vec<Self> {
         let (mut begins, mut line) = (0, 1);
         files
             .into_iter()
@@ -111,6 +118,7 @@ impl Part {
 }
 
 impl<'i> Document<'i> {
+    /// Nothing of these has been read yet.
     pub fn new(files: &'i [Part]) -> Self {
         Self {
             files,
@@ -210,6 +218,7 @@ impl<'i> Document<'i> {
         }
     }
 
+    /// Notes a mistake.
     pub fn error(&self, line: usize, message: impl Into<String>) {
         self.errors.borrow_mut().push(ConfigError {
             file: PathBuf::new(),
@@ -262,7 +271,7 @@ fn moved(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
 }
 
 /// One table. Asking for a key makes it a known one; `finish` reports the rest.
-pub(super) struct Section<'d, 'i> {
+pub struct Section<'d, 'i> {
     document: &'d Document<'i>,
     name: String,
     line: usize,
@@ -271,10 +280,12 @@ pub(super) struct Section<'d, 'i> {
 }
 
 impl<'d, 'i> Section<'d, 'i> {
+    /// The line of its head.
     pub fn line(&self) -> usize {
         self.line
     }
 
+    /// Notes a mistake.
     pub fn error(&self, line: usize, message: impl Into<String>) {
         self.document.error(line, message);
     }
@@ -359,6 +370,7 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
+    /// `true` or `false`.
     pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
         let At { value, line } = self.take(key)?;
         match value.get_ref() {
@@ -370,6 +382,7 @@ impl<'d, 'i> Section<'d, 'i> {
         }
     }
 
+    /// A whole number of this range.
     pub fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let At { value, line } = self.take(key)?;
         let allowed = format!("a whole number {}-{}", range.start(), range.end());
@@ -432,8 +445,8 @@ impl<'d, 'i> Section<'d, 'i> {
         let At { value, line } = self.take(key)?;
         let allowed = format!(
             "{}-{} such as \"90s\", \"10m\", \"1h\", \"7d\", or seconds as a number{}",
-            super::duration_text(*range.start()),
-            super::duration_text(*range.end()),
+            format_duration(*range.start()),
+            format_duration(*range.end()),
             if forever { ", or \"forever\"" } else { "" }
         );
         let text = match value.get_ref() {
@@ -447,8 +460,8 @@ impl<'d, 'i> Section<'d, 'i> {
         if forever && matches!(text.as_str(), "forever" | "never") {
             return Some(At { value: None, line });
         }
-        match super::parse_duration(&text) {
-            Some(value) if range.contains(&value) => Some(At {
+        match parse_duration(&text) {
+            Ok(value) if range.contains(&value) => Some(At {
                 value: Some(value),
                 line,
             }),

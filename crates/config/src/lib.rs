@@ -1,0 +1,13 @@
+//! How a configuration is read: key by key, with the line of each (`reader`),
+//! what was meant by a key that is not there (`suggestion`), and what sections of
+//! several kinds say in the same words (`values`). Knows no section: each feature
+//! reads its own, and the daemon puts them together.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod reader;
+mod suggestion;
+pub mod values;
+
+pub use reader::{At, ConfigError, ConfigErrors, Document, Part, Section, Source, WordOrList};
+pub use suggestion::TOP_LEVEL;
