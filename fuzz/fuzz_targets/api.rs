@@ -48,7 +48,7 @@ static DAEMON: LazyLock<PathBuf> = LazyLock::new(|| {
     );
     std::fs::write(&config, text).expect("a configuration");
     thread::spawn(move || {
-        let ended = weir_daemon::wiring::run(&config);
+        let ended = weir_daemon::run::run(&config);
         panic!("the daemon ended: {ended:?}");
     });
     dir

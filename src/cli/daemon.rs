@@ -39,7 +39,7 @@ pub fn run(common: &Common, _: &Args) -> anyhow::Result<Answer> {
     if let Some(mistake) = mistake {
         complain(&anyhow::anyhow!("warning: {mistake}"));
     }
-    weir_daemon::wiring::run(&common.config)?;
+    weir_daemon::run::run(&common.config)?;
     Ok(Answer::Done)
 }
 

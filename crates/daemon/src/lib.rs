@@ -1,14 +1,14 @@
 //! The daemon as a library, so that tests link it: `config` (what was typed →
-//! checked) · `wiring` (joins the stages in data-path order) · `worker` (from
+//! checked) · `run` (joins the stages in data-path order) · `worker` (from
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
-//! `control` (the API) · `watch` (from a command to the ban) · `exempt` · `lists`
+//! `api` · `watch` (from a command to the ban) · `exempt` · `lists`
 //! · `events` · `sinks` · `alerts` · `geo` (where addresses are).
 #![deny(missing_docs)]
 
+pub mod api;
 pub mod classes;
 mod command;
 pub mod config;
-pub mod control;
 pub mod decoy;
 pub mod exempt;
 mod expiry;
@@ -18,16 +18,14 @@ pub mod lists;
 mod log_alerts;
 mod positions;
 mod refused;
-pub mod reload;
+pub mod run;
 pub mod service;
-pub mod start_error;
 pub mod store;
 pub mod threads;
 mod trial;
 pub mod uplinks;
 pub mod watch;
 pub mod watch_stats;
-pub mod wiring;
 pub mod worker;
 
 pub use trial::trial;

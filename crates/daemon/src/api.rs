@@ -47,7 +47,6 @@ use places::{Class, Places};
 
 use crate::{
     config::parse_duration,
-    reload::Reloader,
     service::{Refusal, Service},
 };
 
@@ -106,11 +105,17 @@ fn listens(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
+/// Reads the configuration again and puts it into force.
+pub trait Reload: Send + Sync {
+    /// Does so, all of it or nothing; returns the configuration's warnings.
+    fn reload(&self) -> Result<Vec<String>, Refusal>;
+}
+
 /// What the handlers need.
 #[derive(Clone)]
 struct Api {
     service: Arc<Service>,
-    reloader: Arc<Reloader>,
+    reloader: Arc<dyn Reload>,
     places: Places,
 }
 
@@ -159,7 +164,7 @@ pub async fn serve(
     listener: std::os::unix::net::UnixListener,
     socket: PathBuf,
     service: Arc<Service>,
-    reloader: Arc<Reloader>,
+    reloader: Arc<dyn Reload>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;

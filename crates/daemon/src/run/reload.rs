@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_enforce::Choice;
 
+use super::start_error::StartError;
 use crate::{
+    api::Reload,
     config::Config,
     instance,
     service::{Refusal, Service},
     sinks::Sinks,
-    start_error::StartError,
     uplinks,
     watch::Watches,
     worker::Workers,
@@ -34,7 +35,7 @@ fn put_rules_alone(
 }
 
 /// The same for a start.
-pub(crate) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
+pub(super) fn put_rules(service: &Service, config: &Config) -> Result<(), StartError> {
     put_rules_alone(service, config, &Alone::of(service))
 }
 
@@ -100,16 +101,6 @@ impl Reloader {
 
     fn workers(&self) -> MutexGuard<'_, Workers> {
         self.workers.lock().expect("no holder of this lock panics")
-    }
-
-    /// Reads the configuration again and puts it into force; returns its
-    /// warnings. A refusal is in the log, too: who asked may read no answer.
-    pub fn reload(&self) -> Result<Vec<String>, Refusal> {
-        let done = self.reload_wholly();
-        if let Err(why) = &done {
-            tracing::warn!("a reload was refused, what was in force is still: {why}");
-        }
-        done
     }
 
     fn reload_wholly(&self) -> Result<Vec<String>, Refusal> {
@@ -206,5 +197,16 @@ impl Reloader {
     /// The last to end: they are told of the end.
     pub fn stop_sinks(&self) {
         self.sinks().stop();
+    }
+}
+
+impl Reload for Reloader {
+    /// A refusal is in the log, too: who asked may read no answer.
+    fn reload(&self) -> Result<Vec<String>, Refusal> {
+        let done = self.reload_wholly();
+        if let Err(why) = &done {
+            tracing::warn!("a reload was refused, what was in force is still: {why}");
+        }
+        done
     }
 }

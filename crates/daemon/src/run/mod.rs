@@ -1,0 +1,175 @@
+//! Joins the stages in data-path order and keeps them running:
+//!
+//! `sources → filter → ledger → Service::enforce → backend` in one thread per
+//! group of sources (`worker`), beside them `tick`, the `threads` of classes and
+//! packet events, and the `api`. Start and stop are here; what is done for a start
+//! is in `start`, for a reload in `reload`.
+
+mod reload;
+mod start;
+mod start_error;
+mod threads;
+mod tick;
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use weir_enforce::Choice;
+
+use crate::{
+    api::{self, Reload},
+    config::Config,
+    events::{Event, Kind},
+    instance,
+    threads::{abort_on_panic, spawn as spawn_thread},
+    worker::Workers,
+};
+pub use reload::Reloader;
+use start::{announce, mount_bpffs, start_enforcement};
+pub use start_error::StartError;
+use threads::{keep_classes, tell_packets};
+use tick::{maintain, tidy_ledger};
+
+/// How often the maintenance thread looks after things.
+const TICK: Duration = Duration::from_secs(1);
+/// Longer than any daemon runs.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Runs the daemon until SIGTERM or SIGINT; SIGHUP reloads. Enforcement stays
+/// behind in the kernel.
+pub fn run(config_file: &Path) -> Result<(), StartError> {
+    weir_bpf::arenas::fit_address_space();
+    abort_on_panic();
+    let config = Config::load(config_file)?;
+    let system = |what: String| move |source| StartError::System { what, source };
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGHUP,
+    ])
+    .map_err(system("cannot handle signals".into()))?;
+    let lock = instance::lock(&config.state_dir)?;
+    instance::make_parent(&config.socket)?;
+    let listener = api::bind(&config.socket).map_err(system(format!(
+        "cannot listen on {}",
+        config.socket.display()
+    )))?;
+    mount_bpffs(&config.enforcement)?;
+    // Also to take away what an earlier daemon left there.
+    let iptables = config.enforcement.backend == Choice::Ipset
+        || weir_enforce::ipset::is_there(&config.enforcement.instance);
+    instance::raise_file_limit();
+    instance::drop_privileges(iptables, !config.watches.is_empty())?;
+
+    let service = Arc::new(start_enforcement(config)?);
+    if lock.is_none() {
+        let dir = service.config().state_dir.display().to_string();
+        service.alerts.raise(
+            "state-directory",
+            format!("{dir} is not there and cannot be made: nothing is remembered, and a second daemon for it would not be noticed; mend it and restart weir"),
+        );
+    }
+    service.lists.start();
+    let workers = Workers::start(&service, &service.config())?;
+    let reloader = Arc::new(Reloader::new(service.clone(), workers));
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        spawn_thread(name, work).map_err(system(format!("cannot start the thread {name}")))
+    };
+    let maintenance = {
+        let service = service.clone();
+        spawn("weir-maintain", Box::new(move || maintain(&service)))?
+    };
+    let packets = {
+        let (service, pulse) = (service.clone(), service.pulses.of("weir-packets"));
+        spawn(
+            "weir-packets",
+            Box::new(move || tell_packets(&service, &pulse)),
+        )?
+    };
+    let classes = {
+        let (service, pulse) = (service.clone(), service.pulses.of("weir-classes"));
+        spawn(
+            "weir-classes",
+            Box::new(move || keep_classes(&service, &pulse)),
+        )?
+    };
+    let (stop_control, stopped) = watch::channel(false);
+    let control = {
+        let (service, reloader) = (service.clone(), reloader.clone());
+        let socket = service.config().socket.clone();
+        let pulse = service.pulses.of("weir-control");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(api::THREADS)
+            // Where there is no thread to be had, tokio waits for one that it has,
+            // and panics if it has none: the first one stays.
+            .thread_keep_alive(FOREVER)
+            .build()
+            .map_err(system("cannot start the control socket".into()))?;
+        spawn(
+            "weir-control",
+            Box::new(move || {
+                runtime.spawn_blocking(|| ());
+                runtime.spawn(async move {
+                    loop {
+                        pulse.beat();
+                        tokio::time::sleep(TICK).await;
+                    }
+                });
+                let served =
+                    runtime.block_on(api::serve(listener, socket, service, reloader, stopped));
+                if let Err(error) = served {
+                    tracing::error!("control socket: {error}");
+                }
+                // Event streams have no end of their own.
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            }),
+        )?
+    };
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!("cannot tell systemd: {error}");
+    }
+    announce(&service);
+    let version = format!("weir {}", env!("CARGO_PKG_VERSION"));
+    service
+        .events
+        .tell(&Event::new(Kind::Start, Timestamp::now(), version));
+
+    for signal in signals.forever() {
+        if signal != signal_hook::consts::SIGHUP {
+            break;
+        }
+        match reloader.reload() {
+            Ok(_) => {}
+            Err(error) => tracing::error!("reload refused, the old configuration stays: {error}"),
+        }
+    }
+    tracing::info!("stopping; what is banned stays banned");
+    service.stopping.store(true, Ordering::Relaxed);
+    service.lists.stop();
+    maintenance.thread().unpark();
+    // Receivers gone: the control thread has ended already.
+    let _ = stop_control.send(true);
+    reloader.stop();
+    for thread in [maintenance, packets, classes, control] {
+        thread.join().expect("a panic ends the daemon");
+    }
+    tidy_ledger(&service, true);
+    service.events.settle(true);
+    service.store.close();
+    let stopped = "what is banned stays banned";
+    service
+        .events
+        .tell(&Event::new(Kind::Stop, Timestamp::now(), stopped));
+    reloader.stop_sinks();
+    let socket = service.config().socket.clone();
+    if let Err(error) = std::fs::remove_file(&socket) {
+        tracing::debug!("cannot remove {}: {error}", socket.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! From a configuration to a host that is enforced: database and backend made to
+//! agree, rules in, then attached.
+
+use std::{io, sync::Arc, time::Instant};
+
+use weir_enforce::{
+    Backend, Entry, Settings,
+    switch::{self, Place},
+};
+
+use super::{reload, start_error::StartError};
+use crate::{
+    alerts::Alerts,
+    config::{Config, Enforcement},
+    expiry::{Ended, Expiries},
+    service::Service,
+    store::{Change, PORTION, Store, clock::Now, restore},
+    uplinks::Uplinks,
+};
+
+/// Where the backend of a configuration keeps what it has.
+fn place(enforcement: &Enforcement) -> Place {
+    Place {
+        instance: enforcement.instance.clone(),
+        pin_root: enforcement.pin_root.clone(),
+        ipv4_length: enforcement.ipv4_length,
+        room: (0, 0),
+        settings: Settings {
+            interfaces: enforcement.interfaces.clone(),
+            backend: enforcement.backend,
+            advice: enforcement.advice.clone(),
+            max_bans: enforcement.max_bans,
+            observe: enforcement.observe,
+        },
+    }
+}
+
+/// While this process may still mount: without systemd nobody has. A backend
+/// that pins nothing lives without it; a later reload may name one that does.
+pub(super) fn mount_bpffs(enforcement: &Enforcement) -> Result<(), weir_enforce::Error> {
+    match weir_enforce::kernel::mount_bpffs(&enforcement.pin_root) {
+        Err(error) if enforcement.backend.is_bpf() => Err(error.into()),
+        Err(error) => {
+            tracing::debug!(
+                "{error}; backend {:?} pins nothing",
+                enforcement.backend.name()
+            );
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+pub(super) fn announce(service: &Service) {
+    let config = service.config();
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    for limit in service.backend.limits() {
+        tracing::info!("backend {}: {limit}", service.backend.name());
+    }
+    tracing::info!(
+        "weir {} runs: backend {}, jails {}, control socket {}",
+        env!("CARGO_PKG_VERSION"),
+        service.backend.name(),
+        config
+            .jails
+            .iter()
+            .map(|jail| jail.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
+        config.socket.display()
+    );
+}
+
+/// Database and backend made to agree, exemptions in, then attached: fill
+/// first, attach last.
+pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
+    let alerts = Arc::new(Alerts::default());
+    let begin = Instant::now();
+    let uplinks = Uplinks::default();
+    let mut place = place(&config.enforcement);
+    let ((store, loaded), backend) = Store::open_beside(
+        &config.state_dir,
+        config.keep_history,
+        alerts.clone(),
+        |room| {
+            uplinks.begin(&mut place, &config.enforcement);
+            place.room = room;
+            switch::open(&place)
+        },
+    );
+    let backend = backend?;
+    let now = Now::read();
+    let in_force = backend.entries()?;
+    let taken_over = in_force.len();
+    let filling = restore::Filling::new(&config.state_dir);
+    let partly = filling.was_cut_short();
+    let expiries = Expiries::default();
+    expiries.put(&in_force, now.boottime);
+    let plan = restore::plan(loaded, in_force, partly, &now);
+    expiries.put(&plan.insert, now.boottime);
+    let over = plan.forget.iter().cloned();
+    expiries.add_over(over.map(|(subject, policy)| Ended { subject, policy }));
+    if !plan.insert.is_empty() {
+        marked(&alerts, filling.begin());
+    }
+    let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
+    marked(&alerts, filling.end());
+    let restored = if taken_over > 0 && !partly {
+        format!("{taken_over} bans taken over from the kernel")
+    } else {
+        format!("{restored} bans restored from the database")
+    };
+    tracing::info!("{restored} in {} ms", begin.elapsed().as_millis());
+    store.remember(
+        plan.forget
+            .into_iter()
+            .map(|(subject, policy)| Change::Unban { subject, policy }),
+    );
+    // On disk before anybody counts: what led to them is not counted again.
+    store.recover(plan.unexplained);
+    let rewrite = if plan.rewrite {
+        plan.insert
+    } else {
+        Vec::new()
+    };
+
+    let service =
+        Service::new(config, backend, store, uplinks, alerts, restored).with_expiries(expiries);
+    service.refresh_exemptions()?;
+    service.decoy.configure(&service);
+    match reload::put_rules(&service, &service.config()) {
+        Err(StartError::Classes(error)) if !error.is_for_good() => {
+            service.alerts.raise("classes", error.to_string());
+        }
+        put => put?,
+    }
+    service.backend.attach()?;
+    for portion in rewrite.chunks(PORTION) {
+        let saved = service.store.remember_now(
+            portion
+                .iter()
+                .map(|entry| Change::Restored {
+                    entry: entry.clone(),
+                    until: now.until(entry.expiry),
+                })
+                .collect(),
+        );
+        if saved.is_err() {
+            break; // Its rows still have the wall clock; there is an alert.
+        }
+    }
+    service.evicted(&evicted);
+    Ok(service)
+}
+
+/// How many are in force again, and who had to go for them at the cap.
+fn insert_restored(
+    backend: &dyn Backend,
+    entries: &[Entry],
+    alerts: &Alerts,
+) -> (usize, Vec<Entry>) {
+    if entries.is_empty() {
+        return (0, Vec::new());
+    }
+    let ended = match backend.insert(entries) {
+        Ok(done) => return (entries.len(), done.evicted),
+        Err(ended) => ended,
+    };
+    tracing::warn!("restoring bans in bulk: {ended}; one by one");
+    let (mut restored, mut evicted) = (0, ended.done.evicted);
+    for entry in entries {
+        match backend.insert(std::slice::from_ref(entry)) {
+            Ok(done) => {
+                restored += 1;
+                evicted.extend(done.evicted);
+            }
+            Err(ended) => {
+                evicted.extend(ended.done.evicted);
+                alerts.raise(
+                    "restore",
+                    format!(
+                        "cannot restore the ban of {}: {}",
+                        entry.subject, ended.error
+                    ),
+                );
+            }
+        }
+    }
+    (restored, evicted)
+}
+
+/// Without the mark, bans that a daemon had no time to restore count as lifted.
+fn marked(alerts: &Alerts, done: io::Result<()>) {
+    if let Err(error) = done {
+        alerts.raise(
+            "restore",
+            format!("cannot mark in the state directory that bans are being restored: {error}"),
+        );
+    }
+}

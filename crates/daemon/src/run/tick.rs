@@ -1,0 +1,63 @@
+//! What is looked after once a second.
+
+use std::{sync::atomic::Ordering, thread};
+
+use jiff::Timestamp;
+use weir_core::Producer;
+
+use super::TICK;
+use crate::service::Service;
+
+/// Looks after everything until the daemon stops.
+pub(super) fn maintain(service: &Service) {
+    while !service.stopping.load(Ordering::Relaxed) {
+        alert_on(service, "backend", service.backend.maintain());
+        service.follow_usage();
+        service.evicted(&service.backend.take_evicted());
+        let config = || service.config();
+        let (backend, alerts) = (&*service.backend, &*service.alerts);
+        service.uplinks.follow(config, backend, alerts);
+        service.geography.look();
+        alert_on(service, "allow-list", service.refresh_exemptions());
+        alert_on(service, "decoy", service.decoy.follow(service));
+        if service.store.take_recreated() {
+            service.remember_allow_again();
+            if let Err(error) = service.remember_bans_again() {
+                tracing::error!("reading the ban table: {error}");
+            }
+        }
+        service.follow_refused();
+        service.follow_expiries();
+        tidy_ledger(service, false);
+        service.events.settle(false);
+        service.pulses.tend(&service.alerts);
+        thread::park_timeout(TICK);
+    }
+}
+
+/// Remembers what the watches have counted; the workers see to the jails. Forgets
+/// what no longer counts.
+pub(super) fn tidy_ledger(service: &Service, last: bool) {
+    let Some(ledger) = service.ledger() else {
+        return;
+    };
+    ledger.forget_expired(Timestamp::now());
+    let is_watch = |name: &str| matches!(Producer::of_ledger_name(name), Producer::Watch(_));
+    let numbered = ledger.jails().iter().enumerate();
+    let watches: Vec<usize> = numbered
+        .filter(|(_, jail)| is_watch(&jail.name))
+        .map(|(number, _)| number)
+        .collect();
+    if !watches.is_empty() {
+        service.store.progress("watches", last, |again| {
+            (None, ledger.take_changes(&watches, again))
+        });
+    }
+}
+
+fn alert_on(service: &Service, about: &str, result: Result<(), weir_enforce::Error>) {
+    match result {
+        Ok(()) => service.alerts.clear(about),
+        Err(error) => service.alerts.raise(about, error.to_string()),
+    }
+}
