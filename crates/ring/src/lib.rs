@@ -45,6 +45,7 @@
 compile_error!("weir-ring needs 64-bit Linux");
 
 mod ancestors;
+mod copy;
 mod error;
 #[cfg(feature = "capi")]
 #[doc(hidden)]

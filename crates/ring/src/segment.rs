@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
+use crate::copy;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::layout::{CONTROL_BYTES, Control, HUGE_PAGE, Header, Policy, SLOTS, Slot};
@@ -29,7 +30,7 @@ pub(crate) struct Segment {
 }
 
 // SAFETY: the memory is shared with other processes anyway; everything in it
-// is accessed through atomics.
+// is accessed through atomics and `copy`.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -392,6 +393,7 @@ impl Segment {
         self.control().writer.membarrier.load(Relaxed) == 1
     }
 
+    #[inline]
     fn word(&self, position: u64) -> *const AtomicU64 {
         let offset = (position & (self.header.data_size - 1)) as usize;
         self.data.as_ptr().wrapping_add(offset).cast()
@@ -470,38 +472,19 @@ impl Memory for Segment {
 
     #[inline]
     fn put(&self, position: u64, header: [u64; 2], payload: &[u8]) {
-        let mut word = self.word(position);
-        // SAFETY: `word` is aligned and within the data, because positions
-        // are multiples of 8; the writer has checked that the record is at
-        // most a quarter of the data long, so that it ends within the second
-        // mapping of the data at the latest. Only atomics are made of it.
-        let mut store = |value: u64| unsafe {
-            (*word).store(value, Relaxed);
-            word = word.add(1);
-        };
-        store(header[0]);
-        store(header[1]);
-        let (whole, rest) = payload.as_chunks::<8>();
-        for bytes in whole {
-            store(u64::from_ne_bytes(*bytes));
-        }
-        if !rest.is_empty() {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            store(u64::from_ne_bytes(bytes));
-        }
+        // SAFETY: aligned and within the data, because positions are multiples
+        // of 8; the writer has checked that the record is at most a quarter of
+        // the data long, so that it ends within the second mapping of the data
+        // at the latest.
+        unsafe { copy::store(self.word(position), header, payload) };
     }
 
     #[inline]
     fn get(&self, position: u64, words: &mut [u64]) {
         assert!(words.len() as u64 * 8 <= self.header.data_size);
-        let from = self.word(position & !7);
-        for (index, word) in words.iter_mut().enumerate() {
-            // SAFETY: the first is aligned and within the data's first
-            // mapping, and no more than the data's length follows, which the
-            // second mapping covers. Only atomics are made of it.
-            *word = unsafe { (*from.add(index)).load(Relaxed) };
-        }
+        // SAFETY: the first is aligned and within the data's first mapping, and
+        // no more than the data's length follows, which the second covers.
+        unsafe { copy::load(self.word(position & !7), words) };
     }
 
     fn fence(&self, order: Ordering) {
