@@ -205,7 +205,7 @@ fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let start = Instant::now();
     for keys in keys.chunks(16) {
-        keys.iter().for_each(|key| generation.table.warm(*key));
+        keys.iter().for_each(|key| generation.table.prefetch(*key));
         for &key in keys {
             let placed = generation.table.insert(Slot {
                 key,

@@ -20,26 +20,27 @@
  *   IPv4: address in host order | length << 32
  *   IPv6: the upper 64 bits in host order; ::/24 is not bannable, so the two
  *   never meet, nor EMPTY and TOMB. */
-#define KEY_EMPTY 0ULL
-#define KEY_TOMB  1ULL
-struct ban64 {
+#define KEY_EMPTY    0ULL
+#define KEY_TOMB     1ULL
+#define BUCKET_SLOTS 4
+struct ban {
 	__u64 key;
 	__u64 word;
 };
-struct bucket64 {
-	struct ban64 slot[4];
+struct bucket {
+	struct ban slot[BUCKET_SLOTS];
 };
 
-/* IPv6 hosts. Claimed by compare-exchange of `claim`; EMPTY and TOMB as above. */
-#define CLAIM_TAKEN 2ULL
-struct ban128 {
-	__u64 word;
-	__u64 hi;
-	__u64 lo;
-	__u64 claim;
-};
-struct bucket128 {
-	struct ban128 slot[2];
+/* IPv6 hosts have buckets of their own, of the same form. Their key is a keyed
+ * fingerprint, lo ^ hash(hi), and beside the bucket stands hi: the two together
+ * are the address, so a fingerprint that two hosts share bans neither for the
+ * other. For each hi there are two hosts whose fingerprint is EMPTY or TOMB: their
+ * key is hi, and what stands beside is the fingerprint with HOST_SWAPPED, which no
+ * hi is. The upper half is set by compare-exchange from 0 after the key and before
+ * the word; maintenance sets it to 0 before the slot is a TOMB. */
+#define HOST_SWAPPED 2ULL
+struct bucket_upper {
+	__u64 slot[BUCKET_SLOTS];
 };
 
 /* 4096 bytes. Both buckets of a key are in one page. */
@@ -49,7 +50,7 @@ struct bucket128 {
  * the hash names there, and at most this many from it on. */
 #define OVERFLOW_PROBES 4
 
-_Static_assert(sizeof(struct ban64) == 16 && sizeof(struct bucket64) == 64, "abi");
-_Static_assert(sizeof(struct ban128) == 32 && sizeof(struct bucket128) == 64, "abi");
+_Static_assert(sizeof(struct ban) == 16 && sizeof(struct bucket) == 64, "abi");
+_Static_assert(sizeof(struct bucket_upper) == 32, "abi");
 
 #endif

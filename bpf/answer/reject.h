@@ -313,7 +313,7 @@ static __always_inline int rejects(const struct refusal *r, int v4, __u64 now,
 				   __u64 packed)
 {
 	__u32 kind = packed & 3, flow = FLOW_REJECT;
-	__u64 found, key, hi, lo;
+	__u64 found, key, hi, lo, hash;
 
 	if (kind == P_PORTS)
 		flow |= FLOW_SET | (__u32)(packed >> 8 & 0xff) << 16 |
@@ -322,20 +322,21 @@ static __always_inline int rejects(const struct refusal *r, int v4, __u64 now,
 		key = bpf_ntohl(r->ip.v4.saddr);
 		found = control.wide & 1 ? find_wide4(key, now, flow) : 0;
 		key |= 32ULL << 32;
-		found += find64(key, hash64(key), now, flow);
+		found += find_bans(short_key(key), now, flow);
 		if (cfg.v4_length) {
 			key = ((__u32)key & (~0U << (32 - cfg.v4_length))) |
 			      (__u64)cfg.v4_length << 32;
-			found += find64(key, hash64(key), now, flow);
+			found += find_bans(short_key(key), now, flow);
 		}
 	} else {
 		const struct in6_addr *a = &r->ip.v6.saddr;
 
 		hi = (__u64)bpf_ntohl(a->s6_addr32[0]) << 32 | bpf_ntohl(a->s6_addr32[1]);
 		lo = (__u64)bpf_ntohl(a->s6_addr32[2]) << 32 | bpf_ntohl(a->s6_addr32[3]);
+		hash = hash64(hi);
 		found = control.wide & 2 ? find_wide(hi, lo, now, flow) : 0;
-		found += find64(hi, hash64(hi), now, flow);
-		found += find128(hi, lo, now, flow);
+		found += find_bans(short_key(hi), now, flow);
+		found += find_bans(host_key(hi, lo, hash), now, flow);
 	}
 	return FOUND_ALL(found) ||
 	       ((kind == P_PORTS || kind == P_UNKNOWN) && FOUND_SCOPED(found));

@@ -2,7 +2,7 @@
 /* Is this source banned? Bloom filter, then the table; no helper call on
  * either (each costs tens of nanoseconds here). Tables are mmapped arrays that
  * user space writes by plain stores; a reader takes no lock and may run at any
- * moment of an insertion, see abi.h and crates/bpf/src/table.rs. */
+ * moment of an insertion, see abi/ban.h and crates/bpf/src/table.rs. */
 #ifndef WEIR_BAN_H
 #define WEIR_BAN_H
 
@@ -10,22 +10,24 @@
 #include "lib/hash.h"
 #include "lib/verifier.h"
 
-/* Sized before load: whole pages of buckets, then the overflow area. */
+/* Sized before load: whole pages of buckets, then their overflow area; the same of
+ * IPv6 hosts from cfg.host_base on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct bucket64);
-} bans64 SEC(".maps");
+	__type(value, struct bucket);
+} bans SEC(".maps");
 
+/* Beside the buckets of IPv6 hosts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct bucket128);
-} bans128 SEC(".maps");
+	__type(value, struct bucket_upper);
+} host_upper SEC(".maps");
 
 /* Two copies behind one another; control.bloom_base names the one in use. */
 struct {
@@ -91,7 +93,7 @@ static __always_inline __u32 first_bucket(__u64 hash, __u32 pages)
 	return page * BUCKETS_PER_PAGE + (hash >> 44) % BUCKETS_PER_PAGE;
 }
 
-static __always_inline __u32 beside_bucket(__u32 first, __u64 hash)
+static __always_inline __u32 second_bucket(__u32 first, __u64 hash)
 {
 	return first ^ ((hash >> 50) % BUCKETS_PER_PAGE | 1);
 }
@@ -117,7 +119,7 @@ __noinline int scope_covers(__u32 number, __u32 flow)
 	return 0;
 }
 
-static __always_inline __u64 weigh(__u64 word, __u64 now, __u32 flow)
+static __always_inline __u64 match_entry(__u64 word, __u64 now, __u32 flow)
 {
 	__u32 number = word & BAN_POLICY_MASK;
 	__u64 one = cfg.reject && number & POLICY_REJECT ? FOUND_ONE_REJECTING : 0;
@@ -133,208 +135,173 @@ static __always_inline __u64 weigh(__u64 word, __u64 now, __u32 flow)
 	return one + FOUND_ONE_SCOPED;
 }
 
+/* What the table stores of a source, and its hash. `upper` is 0 for all but IPv6
+ * hosts, and says of those what must stand beside the key. */
+struct ban_key {
+	__u64 key;
+	__u64 upper;
+	__u64 hash;
+};
+
+static __always_inline struct ban_key short_key(__u64 key)
+{
+	return (struct ban_key){.key = key, .hash = hash64(key)};
+}
+
+/* `hash`: hash64(hi) */
+static __always_inline struct ban_key host_key(__u64 hi, __u64 lo, __u64 hash)
+{
+	__u64 key = lo ^ hash, reserved = is_zero(key >> 1);
+	struct ban_key k = {
+		.key = key ^ ((key ^ hi) & reserved),
+		.upper = hi ^ ((hi ^ (key | HOST_SWAPPED)) & reserved),
+	};
+
+	k.hash = hash64(k.key);
+	return k;
+}
+
 /* A bucket without an EMPTY slot: what did not fit went on. */
 #define BUCKET_FULL (1ULL << 63)
 
-__noinline __u64 scan64(__u32 index, __u64 key, __u64 now, __u32 flow)
+__noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u32 flow)
 {
-	struct bucket64 *bucket = bpf_map_lookup_elem(&bans64, &index);
+	struct bucket *bucket = bpf_map_lookup_elem(&bans, &index);
+	struct bucket_upper *beside = NULL;
 	__u64 found = BUCKET_FULL;
 	int i;
 
 	if (!bucket)
 		return 0;
+	if (upper) {
+		index -= cfg.host_base;
+		beside = bpf_map_lookup_elem(&host_upper, &index);
+		if (!beside)
+			return 0;
+	}
 #pragma unroll
-	for (i = 0; i < 4; i++) {
+	for (i = 0; i < BUCKET_SLOTS; i++) {
 		__u64 k = *(volatile __u64 *)&bucket->slot[i].key;
 
-		if (k == key)
-			found += weigh(*(volatile __u64 *)&bucket->slot[i].word, now,
-				       flow);
 		if (k == KEY_EMPTY)
 			found &= ~BUCKET_FULL;
+		if (k != key || (beside && *(volatile __u64 *)&beside->slot[i] != upper))
+			continue;
+		found += match_entry(*(volatile __u64 *)&bucket->slot[i].word, now, flow);
 	}
 	return found;
 }
 
-__noinline __u64 overflow64(__u64 key, __u64 hash, __u64 now, __u32 flow)
+__noinline __u64 find_all(__u64 key, __u64 upper, __u64 hash, __u64 now, __u32 flow)
 {
-	__u64 found = 0, more;
+	__u32 base = upper ? cfg.host_base : 0;
+	__u32 pages = upper ? cfg.pages128 : cfg.pages64;
+	__u32 mask = upper ? cfg.over128 : cfg.over64;
+	__u32 first = first_bucket(hash, pages);
+	__u64 found, more;
 	int i;
 
-	for (i = 0; i < OVERFLOW_PROBES; i++) {
-		more = scan64(cfg.pages64 * BUCKETS_PER_PAGE +
-				      (((hash >> 20) + i) & cfg.over64),
-			      key, now, flow);
+	found = scan_bucket(base + first, key, upper, now, flow);
+	more = scan_bucket(base + second_bucket(first, hash), key, upper, now, flow);
+	base += pages * BUCKETS_PER_PAGE;
+	more = (found & more & BUCKET_FULL) | (more & ~BUCKET_FULL);
+	found &= ~BUCKET_FULL;
+	for (i = 0; i < OVERFLOW_PROBES && more & BUCKET_FULL; i++) {
 		found += more & ~BUCKET_FULL;
-		if (!(more & BUCKET_FULL))
-			break;
+		more = scan_bucket(base + (((hash >> 20) + i) & mask), key, upper, now,
+				   flow);
 	}
-	return found;
+	return found + (more & ~BUCKET_FULL);
 }
 
-__noinline __u64 find64(__u64 key, __u64 hash, __u64 now, __u32 flow)
+static __always_inline __u64 find_bans(struct ban_key k, __u64 now, __u32 flow)
 {
-	__u32 first = first_bucket(hash, cfg.pages64);
-	__u64 a = scan64(first, key, now, flow);
-	__u64 b = scan64(beside_bucket(first, hash), key, now, flow);
-
-	if (a & b & BUCKET_FULL)
-		a += overflow64(key, hash, now, flow);
-	return (a & ~BUCKET_FULL) + (b & ~BUCKET_FULL);
-}
-
-__noinline __u64 scan128(__u32 index, __u64 hi, __u64 lo, __u64 now, __u32 flow)
-{
-	struct bucket128 *bucket = bpf_map_lookup_elem(&bans128, &index);
-	__u64 found = BUCKET_FULL;
-	int i;
-
-	if (!bucket)
-		return 0;
-#pragma unroll
-	for (i = 0; i < 2; i++) {
-		struct ban128 *slot = &bucket->slot[i];
-		/* Published last, so read first. */
-		__u64 word = *(volatile __u64 *)&slot->word;
-
-		if (*(volatile __u64 *)&slot->hi == hi &&
-		    *(volatile __u64 *)&slot->lo == lo)
-			found += weigh(word, now, flow);
-		if (*(volatile __u64 *)&slot->claim == KEY_EMPTY)
-			found &= ~BUCKET_FULL;
-	}
-	return found;
-}
-
-__noinline __u64 find128(__u64 hi, __u64 lo, __u64 now, __u32 flow)
-{
-	__u64 hash = hash128(hi, lo), found, more;
-	__u32 first = first_bucket(hash, cfg.pages128);
-	int i;
-
-	found = scan128(first, hi, lo, now, flow);
-	more = scan128(beside_bucket(first, hash), hi, lo, now, flow);
-	if (!(found & more & BUCKET_FULL))
-		return (found & ~BUCKET_FULL) + (more & ~BUCKET_FULL);
-	found = (found & ~BUCKET_FULL) + (more & ~BUCKET_FULL);
-	for (i = 0; i < OVERFLOW_PROBES; i++) {
-		more = scan128(cfg.pages128 * BUCKETS_PER_PAGE +
-				       (((hash >> 20) + i) & cfg.over128),
-			       hi, lo, now, flow);
-		found += more & ~BUCKET_FULL;
-		if (!(more & BUCKET_FULL))
-			break;
-	}
-	return found;
+	return find_all(k.key, k.upper, k.hash, now, flow);
 }
 
 /* The functions above find everything; those below answer the usual case, at
  * most one entry and no overflow, without a call and without a branch on what
  * the buckets hold: their cache misses overlap, nothing is mispredicted, and
  * no return pays for the CPU's return mitigation. */
-struct glance {
+struct lookup {
 	__u64 word;    /* of the matching slot, when it is one */
 	__u64 matches; /* 0 - their number */
 	__u64 full;    /* sign bit: no slot EMPTY */
 };
 
-static __always_inline void note(struct glance *g, __u64 same, __u64 word, __u64 claim)
+/* `differ`: 0 when the slot is the source's. */
+static __always_inline void accumulate(struct lookup *l, const struct ban *slot,
+				       __u64 key, __u64 differ)
 {
-	g->word |= word & same;
-	g->matches += same;
-	g->full &= not_zero(claim);
+	__u64 k = *(volatile __u64 *)&slot->key;
+	__u64 same = is_zero((k ^ key) | differ);
+
+	l->word |= *(volatile __u64 *)&slot->word & same;
+	l->matches += same;
+	l->full &= not_zero(k);
 }
 
-/* What a glance found, as find64 counts it; INCONCLUSIVE when there are several
+/* What a lookup found, as find_all counts it; INCONCLUSIVE when there are several
  * entries or overflow. When it is one entry of some ports, `*policy` is its
  * number, to ask scope_covers about. */
 #define INCONCLUSIVE (1ULL << 63)
-static __always_inline __u64 weigh_glance(const struct glance *g, __u64 now,
-					  __u32 *policy)
+static __always_inline __u64 evaluate(const struct lookup *l, __u64 now, __u32 *policy)
 {
-	__u64 live = flag((now - (g->word >> BAN_POLICY_BITS)) >> 63);
-	__u64 scoped = flag(g->word / POLICY_SCOPED) & live;
-	__u64 several = flag((not_zero(g->matches) & not_zero(g->matches + 1)) >> 63);
+	__u64 live = flag((now - (l->word >> BAN_POLICY_BITS)) >> 63);
+	__u64 scoped = flag(l->word / POLICY_SCOPED) & live;
+	__u64 several = flag((not_zero(l->matches) & not_zero(l->matches + 1)) >> 63);
 	__u64 all = live ^ scoped;
-	__u64 unclear = several | ((g->full >> 63) & ~all);
+	__u64 unclear = several | ((l->full >> 63) & ~all);
 
 	if (cfg.reject)
-		all |= (flag(g->word / POLICY_REJECT) & live) << 16;
-	*policy = g->word & BAN_POLICY_MASK & -(scoped & ~unclear);
+		all |= (flag(l->word / POLICY_REJECT) & live) << 16;
+	*policy = l->word & BAN_POLICY_MASK & -(scoped & ~unclear);
 	return all | scoped << 32 | unclear << 63;
 }
 
-static __always_inline __u64 glance64(__u64 key, __u64 hash, __u64 now, __u32 *policy)
+/* `host`: a constant. */
+static __always_inline __u64 lookup_fast(struct ban_key k, const int host, __u64 now,
+					 __u32 *policy)
 {
-	__u32 first = first_bucket(hash, cfg.pages64);
-	__u32 second = beside_bucket(first, hash);
-	struct bucket64 *a = bpf_map_lookup_elem(&bans64, &first);
-	struct bucket64 *b = bpf_map_lookup_elem(&bans64, &second);
-	struct glance g = {.full = ~0ULL};
+	__u32 first = first_bucket(k.hash, host ? cfg.pages128 : cfg.pages64);
+	__u32 second = second_bucket(first, k.hash);
+	struct bucket_upper *a_upper = NULL, *b_upper = NULL;
+	struct lookup l = {.full = ~0ULL};
+	struct bucket *a, *b;
 	__u64 found;
 	int i;
 
+	if (host) {
+		a_upper = bpf_map_lookup_elem(&host_upper, &first);
+		b_upper = bpf_map_lookup_elem(&host_upper, &second);
+		if (!a_upper || !b_upper)
+			return 0;
+		first += cfg.host_base;
+		second += cfg.host_base;
+	}
+	a = bpf_map_lookup_elem(&bans, &first);
+	b = bpf_map_lookup_elem(&bans, &second);
 	if (!a || !b)
 		return 0;
 #pragma unroll
-	for (i = 0; i < 4; i++) {
-		__u64 x = *(volatile __u64 *)&a->slot[i].key;
-		__u64 y = *(volatile __u64 *)&b->slot[i].key;
-
-		note(&g, is_zero(x ^ key), *(volatile __u64 *)&a->slot[i].word, x);
-		note(&g, is_zero(y ^ key), *(volatile __u64 *)&b->slot[i].word, y);
+	for (i = 0; i < BUCKET_SLOTS; i++) {
+		accumulate(&l, &a->slot[i], k.key,
+			   host ? *(volatile __u64 *)&a_upper->slot[i] ^ k.upper : 0);
+		accumulate(&l, &b->slot[i], k.key,
+			   host ? *(volatile __u64 *)&b_upper->slot[i] ^ k.upper : 0);
 	}
-	found = weigh_glance(&g, now, policy);
-	return found & INCONCLUSIVE ? find64(key, hash, now, 0) : found;
-}
-
-static __always_inline void note128(struct glance *g, struct ban128 *slot, __u64 hi,
-				    __u64 lo)
-{
-	/* Published last, so read first. */
-	__u64 word = *(volatile __u64 *)&slot->word;
-	__u64 differ = *(volatile __u64 *)&slot->hi ^ hi;
-
-	differ |= *(volatile __u64 *)&slot->lo ^ lo;
-	note(g, is_zero(differ), word, *(volatile __u64 *)&slot->claim);
-}
-
-static __always_inline __u64 glance128(__u64 hi, __u64 lo, __u64 now, __u32 *policy)
-{
-	__u64 hash = hash128(hi, lo), found;
-	__u32 first = first_bucket(hash, cfg.pages128);
-	__u32 second = beside_bucket(first, hash);
-	struct bucket128 *a = bpf_map_lookup_elem(&bans128, &first);
-	struct bucket128 *b = bpf_map_lookup_elem(&bans128, &second);
-	struct glance g = {.full = ~0ULL};
-
-	if (!a || !b)
-		return 0;
-	note128(&g, &a->slot[0], hi, lo);
-	note128(&g, &b->slot[0], hi, lo);
-	note128(&g, &a->slot[1], hi, lo);
-	note128(&g, &b->slot[1], hi, lo);
-	found = weigh_glance(&g, now, policy);
-	return found & INCONCLUSIVE ? find128(hi, lo, now, 0) : found;
+	found = evaluate(&l, now, policy);
+	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
 }
 
 /* Which of a source's scoped entries cover the flow? `policy`: the only one, if
- * a glance found that. */
-static __always_inline __u64 again64(__u64 key, __u64 hash, __u64 now, __u32 flow,
-				     __u32 policy)
+ * lookup_fast found that. */
+static __always_inline __u64 lookup_scoped(struct ban_key k, __u64 now, __u32 flow,
+					   __u32 policy)
 {
 	if (policy)
 		return scope_covers(policy, flow) ? FOUND_ONE_SCOPED : 0;
-	return find64(key, hash, now, flow);
-}
-
-static __always_inline __u64 again128(__u64 hi, __u64 lo, __u64 now, __u32 flow,
-				      __u32 policy)
-{
-	if (policy)
-		return scope_covers(policy, flow) ? FOUND_ONE_SCOPED : 0;
-	return find128(hi, lo, now, flow);
+	return find_bans(k, now, flow);
 }
 
 #endif

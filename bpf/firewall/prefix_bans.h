@@ -50,7 +50,7 @@ static __always_inline int may_be_wide(__u32 family, __u32 bit)
 	return word && (*word >> (bit & 63)) & 1;
 }
 
-/* The entries of all prefixes that hold this source, as find64 counts them. */
+/* The entries of all prefixes that hold this source, as find_all counts them. */
 __noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 {
 	struct wide_key key = {
@@ -67,7 +67,7 @@ __noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 	for (i = 0; i < WIDE_WORDS; i++) {
 		if (i >= wide_bans->words)
 			break;
-		found += weigh(wide_bans->word[i], now, flow);
+		found += match_entry(wide_bans->word[i], now, flow);
 	}
 	return found;
 }

@@ -20,11 +20,11 @@ struct source {
 };
 
 /* The tables in which it may be, by the bloom filter: its own key, and a second one
- * (IPv4: its network of cfg.v4_length; IPv6: the host, in the table of 128 bits); and
- * of either the number of its policy when that is the only entry. */
+ * (IPv4: its network of cfg.v4_length; IPv6: the host, whose key is set when it is
+ * looked up); and of either the number of its policy when that is the only entry. */
 struct places {
 	int own, second, wide;
-	__u64 own_key, own_hash, second_key, second_hash;
+	struct ban_key own_key, second_key;
 	__u32 own_policy, second_policy;
 };
 
@@ -115,40 +115,39 @@ static __always_inline int may_be_banned(const struct source *s, struct places *
 		__u64 addr = (__u32)s->lo;
 
 		if (cfg.v4_length) {
-			at->second_key = (addr & (~0U << (32 - cfg.v4_length))) |
-					 (__u64)cfg.v4_length << 32;
-			at->second_hash = hash64(at->second_key);
-			at->second = bloom_has_short(bloom_word(at->second_hash),
-						     at->second_hash);
+			at->second_key =
+				short_key((addr & (~0U << (32 - cfg.v4_length))) |
+					  (__u64)cfg.v4_length << 32);
+			at->second = bloom_has_short(bloom_word(at->second_key.hash),
+						     at->second_key.hash);
 		}
-		at->own_key = addr | 32ULL << 32;
-		at->own_hash = hash64(at->own_key);
-		at->own = bloom_has_short(bloom_word(at->own_hash), at->own_hash);
+		at->own_key = short_key(addr | 32ULL << 32);
+		at->own = bloom_has_short(bloom_word(at->own_key.hash), at->own_key.hash);
 		at->wide = may_be_wide(0, (__u32)addr >> 16);
 	} else {
 		__u64 bits;
 
-		at->own_key = s->hi;
-		at->own_hash = hash64(at->own_key);
-		bits = bloom_word(at->own_hash);
-		at->own = bloom_has_short(bits, at->own_hash);
-		at->second = bloom_has_long(bits, at->own_hash);
+		at->own_key = short_key(s->hi);
+		bits = bloom_word(at->own_key.hash);
+		at->own = bloom_has_short(bits, at->own_key.hash);
+		at->second = bloom_has_long(bits, at->own_key.hash);
 		at->wide = may_be_wide(1, (s->hi >> 32 ^ s->hi >> 48) & 0xffff);
 	}
 	return at->own || at->second || at->wide;
 }
 
-/* What the tables hold of it, as find64 counts it. */
+/* What the tables hold of it, as find_all counts it. */
 static __always_inline __u64 bans_of(const struct source *s, struct places *at, __u64 now)
 {
 	__u64 found = 0;
 
 	if (at->own)
-		found = glance64(at->own_key, at->own_hash, now, &at->own_policy);
-	if (at->second)
-		found += s->v4 ? glance64(at->second_key, at->second_hash, now,
-					  &at->second_policy)
-			       : glance128(s->hi, s->lo, now, &at->second_policy);
+		found = lookup_fast(at->own_key, 0, now, &at->own_policy);
+	if (at->second) {
+		if (!s->v4)
+			at->second_key = host_key(s->hi, s->lo, at->own_key.hash);
+		found += lookup_fast(at->second_key, !s->v4, now, &at->second_policy);
+	}
 	if (at->wide)
 		found += find_wide(s->hi, s->lo, now, 0);
 	VERIFIER_FORGET(found);
@@ -165,11 +164,9 @@ static __always_inline __u64 bans_of_flow(const struct source *s, const struct p
 	__u64 found = 0;
 
 	if (at->own)
-		found = again64(at->own_key, at->own_hash, now, flow, at->own_policy);
+		found = lookup_scoped(at->own_key, now, flow, at->own_policy);
 	if (at->second)
-		found += s->v4 ? again64(at->second_key, at->second_hash, now, flow,
-					 at->second_policy)
-			       : again128(s->hi, s->lo, now, flow, at->second_policy);
+		found += lookup_scoped(at->second_key, now, flow, at->second_policy);
 	if (at->wide)
 		found += find_wide(s->hi, s->lo, now, flow);
 	return found;

@@ -19,8 +19,9 @@ const volatile struct {
 	__u64 lasting_seed[3]; /* of what goes from generation to generation */
 	__u32 pages64;	       /* of buckets */
 	__u32 over64;	       /* overflow buckets - 1 */
-	__u32 pages128;
+	__u32 pages128;	       /* the same of IPv6 hosts */
 	__u32 over128;
+	__u32 host_base;    /* their first bucket */
 	__u32 bloom_mask;   /* words of one copy - 1 */
 	__u32 v4_length;    /* the IPv4 length below 32 that the table holds; 0: none */
 	__u32 final_pass;   /* XDP action of an innocent packet; benchmarks make it a drop

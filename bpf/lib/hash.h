@@ -29,9 +29,4 @@ static __always_inline __u64 lasting_hash64(__u64 key)
 	return keyed_hash(cfg.lasting_seed, key);
 }
 
-static __always_inline __u64 hash128(__u64 hi, __u64 lo)
-{
-	return hash64(hash64(hi) ^ lo);
-}
-
 #endif

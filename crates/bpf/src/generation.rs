@@ -52,8 +52,8 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 152);
 
 /// Names of the maps as pinned.
 const MAPS: [&str; 16] = [
-    "bans64",
-    "bans128",
+    "bans",
+    "host_upper",
     "bloom",
     "control",
     "policies",
@@ -146,8 +146,8 @@ pub struct Generation {
     lasting_seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
-    bans64: MapHandle,
-    bans128: MapHandle,
+    bans: MapHandle,
+    host_upper: MapHandle,
     bloom: MapHandle,
     control: MapHandle,
     meta: MapHandle,
@@ -224,8 +224,8 @@ impl Generation {
             map.set_max_entries(entries)
                 .context(|| "size a table".into())
         };
-        size(&mut open.maps.bans64, g.buckets64 + g.overflow64)?;
-        size(&mut open.maps.bans128, g.buckets128 + g.overflow128)?;
+        size(&mut open.maps.bans, g.buckets())?;
+        size(&mut open.maps.host_upper, g.host_buckets())?;
         size(&mut open.maps.bloom, g.bloom_words * 2)?;
         let classes = if options.class_lines == 0 {
             1
@@ -260,6 +260,7 @@ impl Generation {
         rodata.cfg.over64 = g.overflow64 - 1;
         rodata.cfg.pages128 = g.buckets128 / BUCKETS_PER_PAGE;
         rodata.cfg.over128 = g.overflow128 - 1;
+        rodata.cfg.host_base = g.host_base();
         rodata.cfg.bloom_mask = g.bloom_words - 1;
         rodata.cfg.v4_length = options.v4_length.into();
         rodata.cfg.class_lines = options.class_lines;
@@ -319,9 +320,9 @@ impl Generation {
         })?;
         // By descriptor: opening by id would take CAP_SYS_ADMIN.
         let keep = |map: &MapMut<'_>| MapHandle::try_from(map).context(|| "keep a map".into());
-        let (bans64, bans128) = (keep(&skel.maps.bans64)?, keep(&skel.maps.bans128)?);
+        let (bans, host_upper) = (keep(&skel.maps.bans)?, keep(&skel.maps.host_upper)?);
         let (bloom, control) = (keep(&skel.maps.bloom)?, keep(&skel.maps.bss)?);
-        let table = BanTable::map(g, options.seed, &bans64, &bans128, &bloom, &control)?;
+        let table = BanTable::map(g, options.seed, &bans, &host_upper, &bloom, &control)?;
         let classes = ClassTable::map(
             options.class_lines,
             keep(&skel.maps.classes)?,
@@ -366,8 +367,8 @@ impl Generation {
             suspended: AtomicU64::new(
                 previous.map_or_else(crate::clock::suspended, Generation::suspended),
             ),
-            bans64,
-            bans128,
+            bans,
+            host_upper,
             bloom,
             control,
             meta: keep(&skel.maps.meta)?,
@@ -434,8 +435,8 @@ impl Generation {
     fn maps(&self) -> [&MapHandle; 16] {
         let [allow4, allow6, allow_hint] = self.allow.maps();
         [
-            &self.bans64,
-            &self.bans128,
+            &self.bans,
+            &self.host_upper,
             &self.bloom,
             &self.control,
             &self.policies,
@@ -559,20 +560,20 @@ impl Generation {
             overflow128: about.overflow128,
             bloom_words: about.bloom_words,
         };
-        let (bans64, bans128) = (open("bans64")?, open("bans128")?);
+        let (bans, host_upper) = (open("bans")?, open("host_upper")?);
         let (bloom, control) = (open("bloom")?, open("control")?);
         let fits = |map: &MapHandle, entries: u32, value: u32| {
             map.max_entries() == entries && map.value_size() == value
         };
-        if !fits(&bans64, geometry.buckets64 + geometry.overflow64, 64)
-            || !fits(&bans128, geometry.buckets128 + geometry.overflow128, 64)
+        if !fits(&bans, geometry.buckets(), 64)
+            || !fits(&host_upper, geometry.host_buckets(), 32)
             || !fits(&bloom, geometry.bloom_words * 2, 8)
         {
             return Err(foreign(
                 "its tables do not have the size that its description says".into(),
             ));
         }
-        let table = BanTable::map(geometry, about.seed, &bans64, &bans128, &bloom, &control)?;
+        let table = BanTable::map(geometry, about.seed, &bans, &host_upper, &bloom, &control)?;
         table.recount();
         let classes = open("classes")?;
         let lines = about.class_lines;
@@ -607,8 +608,8 @@ impl Generation {
             lasting_seed: about.lasting_seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended_ns),
-            bans64,
-            bans128,
+            bans,
+            host_upper,
             bloom,
             control,
             meta: meta_map,

@@ -25,10 +25,11 @@ use weir_core::{Prefix, Reason};
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
+const SEED: [u64; 3] = [0x5eed_0001, 0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
+
 fn generation(geometry: Geometry) -> Generation {
-    let seed = [0x5eed_0001, 0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
     let options = Options {
-        seed,
+        seed: SEED,
         ..Options::bans(geometry)
     };
     Generation::create(1, &options, None).expect("the packet path loads")
@@ -236,6 +237,93 @@ fn root_a_million_bans_are_each_dropped() {
                 "innocent {kind} {i}"
             );
         }
+    }
+}
+
+/// Hosts are found by a fingerprint of 64 bits. Those that share one, which who
+/// knows the seed can choose, and those whose fingerprint is what an empty or a
+/// freed slot has, are told apart in the packet path, in listings and in lifting.
+#[test]
+fn root_hosts_of_one_fingerprint_are_told_apart() {
+    // `hash64` of bpf/lib/hash.h with the seed of `generation`.
+    let hash = |key: u64| {
+        let mut h = key.wrapping_add(SEED[0]);
+        h ^= h >> 32;
+        h = h.wrapping_mul(SEED[1] | 1);
+        h ^= h >> 29;
+        h = h.wrapping_mul(SEED[2] | 1);
+        h ^ h >> 32
+    };
+    for fingerprint in [0x1234_5678_9abc_def0, 0, 1] {
+        let generation = generation(Geometry::for_bans(100, 100));
+        let table = &generation.table;
+        // Each also bans a neighbour in its /64, so that the bloom filter sends
+        // its packets to the table.
+        let hosts: Vec<(Key, IpAddr)> = (0..16u64)
+            .map(|n| {
+                let hi = 0x2001_0db8_0000_0000 | n;
+                let addr = |lo| IpAddr::from((u128::from(hi) << 64 | u128::from(lo)).to_be_bytes());
+                let neighbour = Slot {
+                    key: Key::Long(hi, 7),
+                    policy: 2,
+                    expiry: NEVER,
+                };
+                assert_eq!(table.insert(neighbour), Placed::New);
+                let lo = hash(hi) ^ fingerprint;
+                (Key::Long(hi, lo), addr(lo))
+            })
+            .collect();
+        let ban = |n: usize| Slot {
+            key: hosts[n].0,
+            policy: n as u16 + 3,
+            expiry: NEVER,
+        };
+        let check = |banned: &dyn Fn(usize) -> bool, what: &str| {
+            let mut stored = Vec::new();
+            table.for_each(0, |slot| stored.push(slot));
+            stored.retain(|slot| slot.policy != 2);
+            stored.sort();
+            let wanted: Vec<_> = (0..hosts.len()).filter(|n| banned(*n)).map(ban).collect();
+            assert_eq!(stored, wanted, "{fingerprint:x} {what}");
+            for (n, (key, addr)) in hosts.iter().enumerate() {
+                let (entries, dropped) = if banned(n) {
+                    (vec![ban(n)], XDP_DROP)
+                } else {
+                    (vec![], XDP_PASS)
+                };
+                assert_eq!(table.get(*key), entries, "{fingerprint:x} {what} {n}");
+                assert_eq!(
+                    verdict(&generation, *addr),
+                    dropped,
+                    "{fingerprint:x} {what} {n}"
+                );
+            }
+        };
+        check(&|_| false, "none");
+        assert_eq!(table.insert(ban(0)), Placed::New);
+        check(&|n| n == 0, "one");
+        // More than two buckets hold, so that some overflow.
+        for n in (2..16).step_by(2) {
+            assert_eq!(table.insert(ban(n)), Placed::New);
+        }
+        check(&|n| n % 2 == 0, "every second");
+        assert_eq!(table.remove(hosts[1].0, |_| true), []);
+        for n in (0..16).step_by(4) {
+            assert_eq!(table.remove(hosts[n].0, |_| true), [ban(n)]);
+        }
+        check(&|n| n % 4 == 2, "every fourth");
+        for n in (1..16).step_by(2) {
+            assert_eq!(table.insert(ban(n)), Placed::New);
+        }
+        check(&|n| n % 4 != 0, "but every fourth");
+        for _ in 0..3 {
+            table.sweep(0..table.buckets_in_all(), clock().now());
+            table.rebuild_bloom();
+        }
+        check(&|n| n % 4 != 0, "after sweeps");
+        assert_eq!(table.insert(ban(4)), Placed::New);
+        assert_eq!(table.insert(ban(4)), Placed::Replaced);
+        check(&|n| n % 4 != 0 || n == 4, "again");
     }
 }
 

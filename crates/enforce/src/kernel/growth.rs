@@ -81,8 +81,10 @@ impl Kernel {
         let max_bans = self.settings().max_bans;
         let (least_short, least_long) = LEAST;
         Geometry::for_bans(
-            short.min(max_bans.max(least_short)).max(now.comfort64()),
-            long.min(max_bans.max(least_long)).max(now.comfort128()),
+            short
+                .min(max_bans.max(least_short))
+                .max(now.target_load64()),
+            long.min(max_bans.max(least_long)).max(now.target_load128()),
         )
     }
 
@@ -103,8 +105,8 @@ impl Kernel {
         }
         let wanted = self.room_for(
             now,
-            (short + 1).max(now.comfort64()) * 2,
-            (long + 1).max(now.comfort128()) * 2,
+            (short + 1).max(now.target_load64()) * 2,
+            (long + 1).max(now.target_load128()) * 2,
         );
         if !is_larger(wanted, now)
             && let Some(made) = maintenance.made
@@ -140,8 +142,8 @@ impl Kernel {
         let twice = |filled: usize, comfort| if filled > comfort { filled * 2 } else { 0 };
         let wanted = self.room_for(
             geometry,
-            twice(short, geometry.comfort64()),
-            twice(long, geometry.comfort128()),
+            twice(short, geometry.target_load64()),
+            twice(long, geometry.target_load128()),
         );
         if !is_larger(wanted, geometry) {
             // Over its cap, which was lowered: it takes no more.

@@ -59,7 +59,7 @@ impl Kernel {
             if n % WARM == 0 && entries.len() - n >= WARM {
                 for entry in &entries[n..n + WARM] {
                     if let Some(key) = self.key(entry.subject) {
-                        table.warm(key);
+                        table.prefetch(key);
                     }
                 }
             }
@@ -110,7 +110,7 @@ impl Kernel {
                 next.table.insert(slot);
             }
             let g = table.geometry();
-            if short > g.comfort64() || long > g.comfort128() {
+            if short > g.target_load64() || long > g.target_load128() {
                 self.crowded.store(true, Ordering::Relaxed);
             }
         }
