@@ -3,209 +3,24 @@
 //! goes only then. So there is no moment without enforcement, and what is
 //! inserted meanwhile goes to both.
 
+mod family;
+
 use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use weir_bpf::device::Device;
 use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
-    Attachment, Backend, Choice, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
-    Decoys, DryRun, Entry, Error, Expiry, InsertError, Inserted, Limit, PacketEvent, PacketEvents,
-    Policy, Settings, Usage,
-    claim::Claim,
-    features, ipset,
-    kernel::{self, KernelConfig},
-    nft,
+    Attachment, Backend, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder, Decoys,
+    Entry, Error, Expiry, InsertError, Inserted, Limit, PacketEvent, PacketEvents, Policy,
+    Settings, Usage, claim::Claim, features,
 };
-
-/// Where backends keep what outlives a daemon, and with which settings one
-/// begins.
-#[derive(Debug, Clone)]
-pub struct Place {
-    /// The name that pins, tables and sets carry.
-    pub instance: String,
-    /// As [`KernelConfig::pin_root`].
-    pub pin_root: PathBuf,
-    /// As [`KernelConfig::ipv4_length`].
-    pub ipv4_length: Option<u8>,
-    /// As [`KernelConfig::room`].
-    pub room: (usize, usize),
-    /// What may change later, the backend itself among it.
-    pub settings: Settings,
-}
-
-/// A backend that is no longer used has gone after this time.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Those that leave something in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Bpf,
-    Nft,
-    Ipset,
-    DryRun,
-}
-
-impl Kind {
-    const LASTING: [Self; 3] = [Self::Bpf, Self::Nft, Self::Ipset];
-
-    fn of(choice: Choice) -> Self {
-        match choice {
-            Choice::Auto | Choice::Kernel(_) => Self::Bpf,
-            Choice::Nft => Self::Nft,
-            Choice::Ipset => Self::Ipset,
-            Choice::DryRun => Self::DryRun,
-        }
-    }
-
-    /// A choice of this kind, for reading what an earlier daemon left.
-    fn choice(self) -> Choice {
-        match self {
-            Self::Bpf => Choice::Auto,
-            Self::Nft => Choice::Nft,
-            Self::Ipset => Choice::Ipset,
-            Self::DryRun => Choice::DryRun,
-        }
-    }
-
-    fn open(self, place: &Place, room: (usize, usize)) -> Result<Arc<dyn Backend>, Error> {
-        let settings = &place.settings;
-        Ok(match self {
-            Self::Bpf => kernel::open(&KernelConfig {
-                instance: place.instance.clone(),
-                pin_root: place.pin_root.clone(),
-                ipv4_length: place.ipv4_length,
-                room,
-                settings: settings.clone(),
-            })?,
-            Self::Nft => nft::open(&place.instance, place.ipv4_length, settings)?,
-            Self::Ipset => ipset::open(&place.instance, place.ipv4_length, settings)?,
-            Self::DryRun => Arc::new(DryRun::new(settings.max_bans, place.ipv4_length)),
-        })
-    }
-
-    /// Has an earlier daemon left something of this kind?
-    fn is_there(self, place: &Place) -> bool {
-        match self {
-            Self::Bpf => kernel::is_there(&place.pin_root, &place.instance),
-            Self::Nft => nft::is_there(&place.instance),
-            Self::Ipset => ipset::is_there(&place.instance),
-            Self::DryRun => false,
-        }
-    }
-
-    /// Takes away what a backend of this daemon leaves, once its last user (a
-    /// thread that waits for events) has gone.
-    fn end(self, place: &Place) -> Result<(), Error> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.detach(&place.pin_root, &place.instance) {
-                Err(Error::Busy(_) | Error::Kernel(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(error) => return Err(error),
-                Ok(gone) => {
-                    if !gone.is_empty() {
-                        tracing::info!("taken away: {}", gone.join(", "));
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// The right to be the only one of this instance; nobody needs it who leaves
-    /// nothing in the kernel.
-    fn claim(self, instance: &str) -> Result<Option<Claim>, Error> {
-        match self {
-            Self::DryRun => Ok(None),
-            _ => Claim::take(instance).map(Some),
-        }
-    }
-
-    /// The interfaces that an earlier daemon protects.
-    fn interfaces(self, place: &Place) -> Vec<String> {
-        match self {
-            Self::Bpf => kernel::attached(&place.pin_root, &place.instance),
-            Self::Nft => nft::interfaces(&place.instance),
-            Self::Ipset => ipset::interfaces(&place.instance),
-            Self::DryRun => Vec::new(),
-        }
-    }
-
-    fn detach(self, pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
-        match self {
-            Self::Bpf => kernel::detach(pin_root, instance),
-            Self::Nft => nft::detach(instance),
-            Self::Ipset => ipset::detach(instance),
-            Self::DryRun => Ok(Vec::new()),
-        }
-    }
-}
-
-/// Takes all of an instance out of the kernel, whichever backend left it;
-/// returns what there was.
-///
-/// # Errors
-/// A daemon holds the instance; or the first that something could not be taken
-/// away with: the rest is.
-pub fn detach(pin_root: &Path, instance: &str) -> Result<Vec<String>, Error> {
-    let _alone = Claim::take(instance)?;
-    let mut gone = Vec::new();
-    let mut outcome = Ok(());
-    for kind in Kind::LASTING {
-        match kind.detach(pin_root, instance) {
-            Ok(more) => gone.extend(more),
-            Err(error) => outcome = outcome.and(Err(error)),
-        }
-    }
-    outcome.map(|()| gone)
-}
-
-/// The instances that have something in the kernel, as far as its names tell:
-/// those of ipset are shortened.
-pub fn instances(pin_root: &Path) -> Vec<String> {
-    let mut all = kernel::instances(pin_root);
-    all.extend(nft::instances());
-    all.sort();
-    all.dedup();
-    all
-}
-
-/// What an instance has in the kernel, in words: it goes on dropping without a
-/// daemon. Empty as well for whoever may not look.
-pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
-    let pins = pin_root.join(weir_bpf::pins::escape(instance));
-    let there = [
-        (
-            kernel::is_there(pin_root, instance),
-            format!("BPF programs pinned in {}", pins.display()),
-        ),
-        (nft::is_there(instance), "rules of nft".to_owned()),
-        (ipset::is_there(instance), "sets of ipset".to_owned()),
-    ];
-    there
-        .into_iter()
-        .filter_map(|(is_there, what)| is_there.then_some(what))
-        .collect()
-}
-
-/// The interfaces that an earlier daemon of this instance protects, those that
-/// are there: for whoever must not let go of them.
-pub fn protected(place: &Place) -> Vec<String> {
-    let kinds = Kind::LASTING.into_iter();
-    let mut all: Vec<_> = kinds.flat_map(|kind| kind.interfaces(place)).collect();
-    all.retain(|name| !matches!(Device::find_present(name), Ok(None)));
-    all.sort();
-    all.dedup();
-    all
-}
+use family::Family;
+pub use family::{Place, detach, instances, left_in_kernel, protected};
 
 /// Opens the backend that the settings name; see [`Backend::attach`]. What
 /// other backends of an earlier daemon enforce stays in force until this one is
@@ -214,11 +29,11 @@ pub fn protected(place: &Place) -> Vec<String> {
 /// # Errors
 /// It cannot be opened.
 pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
-    let kind = Kind::of(place.settings.backend);
+    let kind = Family::of(place.settings.backend);
     let claim = kind.claim(&place.instance)?;
     let present = kind.open(place, place.room)?;
     let mut left = Vec::new();
-    for other in Kind::LASTING {
+    for other in Family::LASTING {
         if other == kind || !other.is_there(place) {
             continue;
         }
@@ -260,7 +75,7 @@ struct Switch {
     evicted: Mutex<Vec<Entry>>,
     told: Mutex<Told>,
     /// What earlier daemons left by other backends, until this one is attached.
-    left: Mutex<Vec<Kind>>,
+    left: Mutex<Vec<Family>>,
     claim: Mutex<Option<Claim>>,
 }
 
@@ -273,7 +88,7 @@ fn name(entry: &Entry) -> Name {
 
 #[derive(Clone)]
 struct Present {
-    kind: Kind,
+    kind: Family,
     backend: Arc<dyn Backend>,
 }
 
@@ -331,7 +146,7 @@ impl Switch {
     }
 
     /// Exchanges the backend for one of another kind.
-    fn exchange(&self, kind: Kind, settings: &Settings) -> Result<(), Error> {
+    fn exchange(&self, kind: Family, settings: &Settings) -> Result<(), Error> {
         // Nothing else of the configuration changes meanwhile.
         let told = self.told();
         let before = self.present();
@@ -362,7 +177,12 @@ impl Switch {
 
     /// Makes the next backend the present one. Whoever inserts or lifts bans
     /// waits while both are compared.
-    fn take_over(&self, before: &Present, kind: Kind, next: Arc<dyn Backend>) -> Result<(), Error> {
+    fn take_over(
+        &self,
+        before: &Present,
+        kind: Family,
+        next: Arc<dyn Backend>,
+    ) -> Result<(), Error> {
         let mut coming = self.coming.write().expect("no holder of this lock panics");
         let evicted = agree(&*before.backend, &*next, &self.no_room())?;
         self.evicted().extend(evicted);
@@ -503,7 +323,7 @@ impl Backend for Switch {
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        let kind = Kind::of(settings.backend);
+        let kind = Family::of(settings.backend);
         if kind == self.present().kind {
             return self.backend().reconfigure(settings);
         }
@@ -590,110 +410,4 @@ impl PacketEvents for Switch {
 }
 
 #[cfg(test)]
-mod tests {
-    use weir_core::Action;
-
-    use super::*;
-    use crate::BootNanos;
-
-    fn ban(n: u8, second: u64) -> Entry {
-        Entry {
-            subject: format!("192.0.2.{n}").parse().unwrap(),
-            policy: Arc::new(Policy {
-                producer: Producer::Jail("sshd".into()),
-                scope: Scope::all(),
-                action: Action::Drop,
-            }),
-            expiry: Expiry::At(BootNanos((1 << 50) + second * 1_000_000_000)),
-        }
-    }
-
-    fn subjects(mut entries: Vec<Entry>) -> Vec<String> {
-        entries.sort_by_key(|entry| entry.subject);
-        entries.iter().map(|e| e.subject.to_string()).collect()
-    }
-
-    fn over(before: DryRun) -> Switch {
-        Switch {
-            place: Place {
-                instance: "test".into(),
-                pin_root: PathBuf::new(),
-                ipv4_length: None,
-                room: (0, 0),
-                settings: Settings {
-                    interfaces: Vec::new(),
-                    backend: Choice::DryRun,
-                    advice: Default::default(),
-                    max_bans: 100,
-                    observe: false,
-                },
-            },
-            present: RwLock::new(Present {
-                kind: Kind::DryRun,
-                backend: Arc::new(before),
-            }),
-            coming: RwLock::new(None),
-            no_room: Mutex::default(),
-            evicted: Mutex::default(),
-            told: Mutex::default(),
-            left: Mutex::default(),
-            claim: Mutex::new(None),
-        }
-    }
-
-    /// Those that end first make room, and are told.
-    #[test]
-    fn what_the_next_backend_has_no_room_for_is_said() {
-        let switch = over(DryRun::new(100, None));
-        let bans: Vec<Entry> = (1..=9).map(|n| ban(n, n.into())).collect();
-        switch.insert(&bans).unwrap();
-        let next: Arc<dyn Backend> = Arc::new(DryRun::new(4, None));
-        let before = switch.present();
-        switch.fill(&before, &next, &Told::default()).unwrap();
-        // One comes meanwhile, and one is lifted.
-        switch.insert(&[ban(10, 10)]).unwrap();
-        switch.remove(ban(9, 9).subject, None, None).unwrap();
-        switch.take_over(&before, Kind::DryRun, next).unwrap();
-        let left = ["192.0.2.7", "192.0.2.8", "192.0.2.10"];
-        assert_eq!(subjects(switch.entries().unwrap()), left);
-        let evicted = switch.take_evicted();
-        assert_eq!(evicted.len(), 6);
-        assert_eq!(evicted[0].policy, bans[0].policy);
-        let evicted = subjects(evicted);
-        assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
-        assert_eq!(switch.take_evicted(), []);
-    }
-
-    /// A backend that sees no packets has neither; the next one may.
-    #[test]
-    fn what_only_some_backends_can_is_kept_for_the_next() {
-        let dry = DryRun::new(100, None);
-        assert!(dry.classes().is_none() && dry.decoys().is_none());
-        assert!(dry.packet_events().is_none());
-        let switch = over(dry);
-        let backend: &dyn Backend = &switch;
-        let classes = Arc::new(Classes {
-            classes: vec![Default::default(); 2],
-            v4: vec![weir_core::geo::Span {
-                first: 1,
-                last: 9,
-                value: 1,
-            }],
-            ..Classes::default()
-        });
-        let decoys = Decoys {
-            ports: weir_core::decoy::DecoyPorts::new(&["23/tcp".parse().unwrap()]),
-            own: Vec::new(),
-        };
-        features::set_classes(backend, &classes).unwrap();
-        features::set_decoys(backend, &decoys).unwrap();
-        let told = switch.told();
-        assert_eq!(told.classes.as_ref(), Some(&classes));
-        assert_eq!(told.decoys, decoys);
-        let filter = backend.classes().unwrap();
-        assert!(!filter.has_classes() && filter.class_counts().unwrap().is_empty());
-        let none = Duration::ZERO;
-        let events = backend.packet_events().unwrap();
-        assert_eq!(events.poll_events(none, &mut |_| {}).unwrap(), 0);
-    }
-}
+mod tests;

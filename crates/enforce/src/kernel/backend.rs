@@ -1,0 +1,228 @@
+//! What a backend can, by the tables.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use weir_bpf::{Key, link::Hook, record, wide::MAX_WIDE};
+use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scanner};
+
+use super::Kernel;
+use crate::{
+    Attachment, Backend, BootNanos, ClassFilter, Counter, DecoyResponder, Entry, Error,
+    InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage,
+    choice::WITHOUT_ANSWERS,
+    hooks::{self, Wanted},
+};
+
+impl Kernel {
+    fn attach_all(&self) -> Result<(), Error> {
+        let wanted = self.wanted();
+        self.hooks.attach(&wanted, &self.tables().current)
+    }
+
+    fn attach_as(&self, settings: &Settings) -> Result<(), Error> {
+        let tables = self.tables();
+        let then = || {
+            for generation in std::iter::once(&tables.current).chain(&tables.next) {
+                generation.table.set_observe(settings.observe);
+            }
+            let mut present = self.settings.write();
+            let present = present.as_mut().expect("no holder of this lock panics");
+            **present = Arc::new(settings.clone());
+        };
+        let wanted = Wanted::by(settings);
+        self.hooks
+            .reconfigure(&settings.interfaces, &wanted, &tables.current, then)
+    }
+}
+
+impl Backend for Kernel {
+    fn name(&self) -> &'static str {
+        self.hooks
+            .first_hook()
+            .or(self.settings().backend.hook())
+            .map_or("auto", Hook::name)
+    }
+
+    fn limits(&self) -> &'static [Limit] {
+        match self.effective().limits() {
+            [] if self.lacks_answers() => &WITHOUT_ANSWERS,
+            limits => limits,
+        }
+    }
+
+    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
+        let mut done = Inserted::default();
+        let outcome = self.insert_all(entries, &mut done);
+        done.with(outcome)
+    }
+
+    fn remove(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+    ) -> Result<Vec<Entry>, Error> {
+        // Under this lock a number keeps its meaning.
+        let maintenance = self.maintenance.lock();
+        let numbers = self.policies.numbers(|p| {
+            producer.is_none_or(|wanted| *wanted == p.producer)
+                && scope.is_none_or(|wanted| *wanted == p.scope)
+        });
+        let now = self.clock.now();
+        let which = |policy| numbers.contains(&policy);
+        let Some(key) = self.key(subject) else {
+            let lifted = self.lift_wide(subject.prefix(), which)?;
+            return Ok(lifted
+                .into_iter()
+                .filter(|ban| ban.expiry > now)
+                .filter_map(|ban| self.wide_entry(ban))
+                .collect());
+        };
+        let lifted = self.lift(&maintenance, key, which);
+        Ok(lifted
+            .into_iter()
+            .filter(|s| s.expiry > now)
+            .filter_map(|s| self.entry(s))
+            .collect())
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        let now = self.clock.now();
+        let tables = self.tables();
+        let table = &tables.current.table;
+        table.for_each(now, |slot| entries.extend(self.entry(slot)));
+        let wide = tables.wide();
+        let live = wide.iter().filter(|ban| ban.expiry > now);
+        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
+        Ok(entries)
+    }
+
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
+        let host = Prefix::host(addr);
+        let wider = match host.addr() {
+            IpAddr::V4(_) => self.ipv4_length,
+            IpAddr::V6(_) => Some(64),
+        };
+        let prefixes = [
+            Some(host),
+            wider.and_then(|len| Prefix::new(host.addr(), len)),
+        ];
+        let now = self.clock.now();
+        let tables = self.tables();
+        let mut entries: Vec<_> = prefixes
+            .into_iter()
+            .flatten()
+            .filter_map(Key::of)
+            .flat_map(|key| tables.current.table.get(key))
+            .filter(|slot| slot.expiry > now)
+            .filter_map(|slot| self.entry(slot))
+            .collect();
+        let wide = tables.wide().covering(host);
+        let live = wide.into_iter().filter(|ban| ban.expiry > now);
+        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
+        Ok(entries)
+    }
+
+    fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
+        Ok(self.tables().current.allow.write(allow)?)
+    }
+
+    fn classes(&self) -> Option<&dyn ClassFilter> {
+        Some(self)
+    }
+
+    fn decoys(&self) -> Option<&dyn DecoyResponder> {
+        Some(self)
+    }
+
+    fn packet_events(&self) -> Option<&dyn PacketEvents> {
+        Some(self)
+    }
+
+    fn counters(&self) -> Result<Vec<Counter>, Error> {
+        let counts = record::read_counters(&self.tables().current.counters)?;
+        Ok(Reason::ALL
+            .into_iter()
+            .zip(counts)
+            .map(|(reason, (packets, bytes))| Counter {
+                reason,
+                packets,
+                bytes,
+            })
+            .collect())
+    }
+
+    fn attach(&self) -> Result<(), Error> {
+        let settings = self.settings();
+        self.or_with_netfilter(&settings, || self.attach_all())
+    }
+
+    fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
+        for name in &settings.interfaces {
+            hooks::check(name, settings.backend.hook())?;
+        }
+        self.or_with_netfilter(settings, || self.attach_as(settings))
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.hooks.attachments()
+    }
+
+    fn usage(&self) -> Usage {
+        let tables = self.tables();
+        let (short, long) = tables.current.table.filled();
+        Usage {
+            bans: short + long,
+            max_bans: self.settings().max_bans,
+            wide: tables.wide().len(),
+            max_wide: MAX_WIDE,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            overflow: self.overflow.load(Ordering::Relaxed) as usize,
+            generation: tables.current.number,
+        }
+    }
+
+    fn memory(&self) -> Option<u64> {
+        Some(self.tables().current.table.geometry().bytes())
+    }
+
+    fn maintain(&self) -> Result<(), Error> {
+        self.look_after()
+    }
+}
+
+impl PacketEvents for Kernel {
+    fn poll_events(
+        &self,
+        timeout: Duration,
+        each: &mut dyn FnMut(PacketEvent),
+    ) -> Result<usize, Error> {
+        let read = self
+            .events
+            .lock()
+            .expect("no holder of this lock panics")
+            .read(timeout)?;
+        let events: Vec<_> = read
+            .into_iter()
+            .filter_map(|e| {
+                Some(PacketEvent {
+                    at: BootNanos(e.at),
+                    reason: Reason::from_number(e.reason)?,
+                    source: IpAddr::V6(e.source).to_canonical(),
+                    ifindex: e.ifindex,
+                    protocol: e.protocol,
+                    port: e.port,
+                    scanner: Scanner::from_number(e.scanner),
+                })
+            })
+            .collect();
+        let count = events.len();
+        events.into_iter().for_each(each);
+        Ok(count)
+    }
+}

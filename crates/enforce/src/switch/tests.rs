@@ -1,0 +1,107 @@
+use std::path::PathBuf;
+
+use weir_core::Action;
+
+use super::*;
+use crate::{BootNanos, Choice, DryRun};
+
+fn ban(n: u8, second: u64) -> Entry {
+    Entry {
+        subject: format!("192.0.2.{n}").parse().unwrap(),
+        policy: Arc::new(Policy {
+            producer: Producer::Jail("sshd".into()),
+            scope: Scope::all(),
+            action: Action::Drop,
+        }),
+        expiry: Expiry::At(BootNanos((1 << 50) + second * 1_000_000_000)),
+    }
+}
+
+fn subjects(mut entries: Vec<Entry>) -> Vec<String> {
+    entries.sort_by_key(|entry| entry.subject);
+    entries.iter().map(|e| e.subject.to_string()).collect()
+}
+
+fn over(before: DryRun) -> Switch {
+    Switch {
+        place: Place {
+            instance: "test".into(),
+            pin_root: PathBuf::new(),
+            ipv4_length: None,
+            room: (0, 0),
+            settings: Settings {
+                interfaces: Vec::new(),
+                backend: Choice::DryRun,
+                advice: Default::default(),
+                max_bans: 100,
+                observe: false,
+            },
+        },
+        present: RwLock::new(Present {
+            kind: Family::DryRun,
+            backend: Arc::new(before),
+        }),
+        coming: RwLock::new(None),
+        no_room: Mutex::default(),
+        evicted: Mutex::default(),
+        told: Mutex::default(),
+        left: Mutex::default(),
+        claim: Mutex::new(None),
+    }
+}
+
+/// Those that end first make room, and are told.
+#[test]
+fn what_the_next_backend_has_no_room_for_is_said() {
+    let switch = over(DryRun::new(100, None));
+    let bans: Vec<Entry> = (1..=9).map(|n| ban(n, n.into())).collect();
+    switch.insert(&bans).unwrap();
+    let next: Arc<dyn Backend> = Arc::new(DryRun::new(4, None));
+    let before = switch.present();
+    switch.fill(&before, &next, &Told::default()).unwrap();
+    // One comes meanwhile, and one is lifted.
+    switch.insert(&[ban(10, 10)]).unwrap();
+    switch.remove(ban(9, 9).subject, None, None).unwrap();
+    switch.take_over(&before, Family::DryRun, next).unwrap();
+    let left = ["192.0.2.7", "192.0.2.8", "192.0.2.10"];
+    assert_eq!(subjects(switch.entries().unwrap()), left);
+    let evicted = switch.take_evicted();
+    assert_eq!(evicted.len(), 6);
+    assert_eq!(evicted[0].policy, bans[0].policy);
+    let evicted = subjects(evicted);
+    assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
+    assert_eq!(switch.take_evicted(), []);
+}
+
+/// A backend that sees no packets has neither; the next one may.
+#[test]
+fn what_only_some_backends_can_is_kept_for_the_next() {
+    let dry = DryRun::new(100, None);
+    assert!(dry.classes().is_none() && dry.decoys().is_none());
+    assert!(dry.packet_events().is_none());
+    let switch = over(dry);
+    let backend: &dyn Backend = &switch;
+    let classes = Arc::new(Classes {
+        classes: vec![Default::default(); 2],
+        v4: vec![weir_core::geo::Span {
+            first: 1,
+            last: 9,
+            value: 1,
+        }],
+        ..Classes::default()
+    });
+    let decoys = Decoys {
+        ports: weir_core::decoy::DecoyPorts::new(&["23/tcp".parse().unwrap()]),
+        own: Vec::new(),
+    };
+    features::set_classes(backend, &classes).unwrap();
+    features::set_decoys(backend, &decoys).unwrap();
+    let told = switch.told();
+    assert_eq!(told.classes.as_ref(), Some(&classes));
+    assert_eq!(told.decoys, decoys);
+    let filter = backend.classes().unwrap();
+    assert!(!filter.has_classes() && filter.class_counts().unwrap().is_empty());
+    let none = Duration::ZERO;
+    let events = backend.packet_events().unwrap();
+    assert_eq!(events.poll_events(none, &mut |_| {}).unwrap(), 0);
+}
