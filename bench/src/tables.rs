@@ -18,8 +18,8 @@ use weir_daemon::{
 };
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
+    backend_swap::{self, Place},
     kernel::{self, Hook, KernelConfig},
-    switch::{self, Place},
 };
 
 use weir_netlab::Net;
@@ -164,7 +164,7 @@ fn through_others(report: &mut Report) -> anyhow::Result<()> {
                     settings: Instance::new().0.settings.clone(),
                 };
                 place.settings.backend = backend;
-                let backend = switch::open(&place)?;
+                let backend = backend_swap::open(&place)?;
                 backend.attach()?;
                 let time = |entries: &[Entry]| -> anyhow::Result<f64> {
                     let start = Instant::now();

@@ -12,7 +12,7 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_calibrate::{CalibrateError, Figures, Plan, Spread, result_file::SeenInterface};
 use weir_daemon::config::Config;
-use weir_enforce::calibration::Advice;
+use weir_enforce::hook_selection::Advice;
 
 use super::{Answer, Common, show};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde_json::json;
 use weir_daemon::config;
-use weir_enforce::{kernel, switch};
+use weir_enforce::{backend_swap, kernel};
 
 use super::{Answer, Common, show};
 
@@ -34,10 +34,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
     );
     let (pin_root, instance) = place(common, args)?;
-    let detached = switch::detach(&pin_root, &instance)
+    let detached = backend_swap::detach(&pin_root, &instance)
         .with_context(|| format!("cannot detach the instance {instance:?}"))?;
     let others = match detached.is_empty() {
-        true => switch::instances(&pin_root),
+        true => backend_swap::instances(&pin_root),
         false => Vec::new(),
     };
     if args.json {

@@ -7,7 +7,7 @@ use weir_daemon::{
     config::{self, duration_text},
     instance,
 };
-use weir_enforce::{kernel::DEFAULT_ROOT, switch};
+use weir_enforce::{backend_swap, kernel::DEFAULT_ROOT};
 
 use super::{
     Answer, Common, client, show,
@@ -90,7 +90,7 @@ fn without_daemon(
     // A configuration that says nothing is no reason not to look.
     let (pin_root, name) = config::place_of(&common.config)
         .unwrap_or_else(|_| (DEFAULT_ROOT.into(), "default".to_owned()));
-    let left = switch::left_in_kernel(&pin_root, &name);
+    let left = backend_swap::left_in_kernel(&pin_root, &name);
     let why = match left.as_slice() {
         [] if instance::is_root() => {
             format!("{daemon}, and nothing of weir is in the kernel")

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings, kernel::DEFAULT_ROOT, switch,
+    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings, backend_swap, kernel::DEFAULT_ROOT,
 };
 
 use super::{
@@ -21,9 +21,9 @@ use super::{
 };
 
 /// The settings of a daemon with this backend.
-fn settled(task: &Task, choice: Choice, instance: &str) -> switch::Place {
+fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::Place {
     let bans = task.banned().len();
-    switch::Place {
+    backend_swap::Place {
         instance: instance.to_owned(),
         pin_root: DEFAULT_ROOT.into(),
         ipv4_length: None,
@@ -73,7 +73,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         .collect::<anyhow::Result<_>>()?;
     let instance = weir.instance.clone();
     let backend = task.place.enter(|| -> anyhow::Result<_> {
-        let backend = switch::open(&settled(task, choice, &instance))?;
+        let backend = backend_swap::open(&settled(task, choice, &instance))?;
         backend.set_allow(&PrefixSet::default())?;
         backend.insert(&entries)?;
         backend.attach()?;
@@ -118,7 +118,7 @@ impl Drop for Weir {
         let (backend, instance) = (self.backend.take(), &self.instance);
         let detached = self.place.enter(|| {
             drop(backend);
-            switch::detach(Path::new(DEFAULT_ROOT), instance)
+            backend_swap::detach(Path::new(DEFAULT_ROOT), instance)
         });
         if let Ok(Err(error)) = detached {
             eprintln!("cannot detach {instance}: {error}");

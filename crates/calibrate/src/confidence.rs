@@ -3,7 +3,7 @@
 //! which something else had the processor moves neither far.
 
 use serde::{Deserialize, Serialize};
-use weir_enforce::calibration::Measured;
+use weir_enforce::hook_selection::Measured;
 
 /// The middle of the rounds, and the bounds between which it lies with 95 %
 /// confidence: those of the sign test, whatever the rounds' distribution. Of

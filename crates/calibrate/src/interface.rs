@@ -10,7 +10,7 @@ use weir_bpf::{
     link::{self, Hook, Link},
     offload, probe,
 };
-use weir_enforce::calibration::{self, Advice};
+use weir_enforce::hook_selection::{self, Advice};
 
 use super::{
     CalibrateError,
@@ -70,7 +70,7 @@ fn processors() -> u32 {
 /// Which hook `backend = "auto"` would take there by these figures, and why.
 pub fn choice(name: &str, advice: &Advice) -> Option<String> {
     let device = Device::find(name).ok()?;
-    let (_, why) = calibration::candidates(advice, name, &device);
+    let (_, why) = hook_selection::candidates(advice, name, &device);
     Some(why)
 }
 

@@ -4,7 +4,7 @@
 //! how sure a figure is), what can be seen of its real interfaces (`interface`)
 //! and said of that (`advice`), and the file that `backend = "auto"` goes by
 //! (`result_file`). Which hook follows from the figures is decided in
-//! `weir_enforce::calibration`.
+//! `weir_enforce::hook_selection`.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

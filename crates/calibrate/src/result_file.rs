@@ -13,7 +13,7 @@ use std::{
 use rustix::{fs::OFlags, io::Errno, process::geteuid};
 use serde::{Deserialize, Serialize};
 use weir_enforce::{
-    calibration::{Calibration, HookCost, KnownInterface},
+    hook_selection::{Calibration, HookCost, KnownInterface},
     kernel::Hook,
 };
 

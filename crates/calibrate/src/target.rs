@@ -19,8 +19,8 @@ use weir_bpf::{
 use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
 use weir_enforce::{
     Backend, Choice, Entry, Expiry, Policy, Settings,
+    backend_swap::{self, Place as State},
     kernel::DEFAULT_ROOT,
-    switch::{self, Place as State},
 };
 use weir_netlab::Net;
 
@@ -205,7 +205,7 @@ impl Rules {
                 },
             };
             Ok(place.namespace.enter(|| {
-                let backend = switch::open(&state)?;
+                let backend = backend_swap::open(&state)?;
                 backend.insert(&entries)?;
                 backend.attach()?;
                 Ok::<_, weir_enforce::Error>(backend)

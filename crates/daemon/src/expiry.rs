@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(told(&expiries, 50), [""; 0]);
         let dropped = ban("192.0.2.9", "a", Some(60));
         let rejected = Entry {
-            policy: Arc::new(dropped.policy.twin()),
+            policy: Arc::new(dropped.policy.with_opposite_action()),
             ..dropped.clone()
         };
         expiries.put([&dropped, &rejected], at(50));

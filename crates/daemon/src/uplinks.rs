@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_enforce::{Attachment, Backend, Choice, Settings, switch::Place};
+use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::Place};
 
 use crate::{
     alerts::Alerts,
@@ -84,7 +84,9 @@ impl Uplinks {
         let mut state = self.change();
         let routes = config::with_default_route();
         if enforcement.auto && routes.is_empty() {
-            state.routed.extend(weir_enforce::switch::protected(place));
+            state
+                .routed
+                .extend(weir_enforce::backend_swap::protected(place));
         }
         place.settings = state.settings_with(enforcement, &routes);
         state.put_in_force(Some(place.settings.clone()));

@@ -14,7 +14,7 @@ use weir_core::{
 };
 
 use crate::{
-    choice::Limit,
+    backend_kind::Limit,
     entry::{BootNanos, Entry},
     error::Error,
     hooks::attachment::Attachment,
@@ -147,8 +147,9 @@ pub trait Backend: Send + Sync {
     }
 
     /// Puts entries into force; the same (subject, policy) again replaces the
-    /// expiry, and the policy's twin goes. On an error those before the named one are in force, and of a
-    /// large number perhaps others: they are inserted by several threads.
+    /// expiry, and the one with the opposite action goes. On an error those before the
+    /// named one are in force, and of a large number perhaps others: they are inserted
+    /// by several threads.
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError>;
 
     /// Lifts the bans of exactly this subject (of one producer and scope when

@@ -10,7 +10,7 @@ use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
 
 use crate::{
     backend::{Backend, Counter, InsertError, Inserted, Usage},
-    book::Book,
+    desired_bans::DesiredBans,
     entry::{BootNanos, Entry},
     error::Error,
     hooks::attachment::Attachment,
@@ -19,7 +19,7 @@ use crate::{
 
 /// The backend `dry-run`.
 pub struct DryRun {
-    book: Mutex<Book>,
+    bans: Mutex<DesiredBans>,
     at: Option<Box<OnStep>>,
 }
 
@@ -42,7 +42,7 @@ impl DryRun {
     /// [`crate::kernel::KernelConfig`].
     pub fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
         Self {
-            book: Mutex::new(Book::new(max_bans, ipv4_length)),
+            bans: Mutex::new(DesiredBans::new(max_bans, ipv4_length)),
             at: None,
         }
     }
@@ -61,8 +61,8 @@ impl DryRun {
         self.at.as_ref().map_or(Ok(()), |at| at(step))
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("no holder of this lock panics")
+    fn bans(&self) -> MutexGuard<'_, DesiredBans> {
+        self.bans.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -74,10 +74,10 @@ impl Backend for DryRun {
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let mut done = Inserted::default();
         let outcome = self.at(Step::Insert).and_then(|()| {
-            let mut book = self.book();
+            let mut bans = self.bans();
             entries
                 .iter()
-                .try_for_each(|entry| book.insert(entry).map(|put| put.count_in(&mut done)))
+                .try_for_each(|entry| bans.insert(entry).map(|put| put.count_in(&mut done)))
         });
         done.with(outcome.and_then(|()| self.at(Step::Inserted)))
     }
@@ -88,17 +88,17 @@ impl Backend for DryRun {
         producer: Option<&Producer>,
         scope: Option<&Scope>,
     ) -> Result<Vec<Entry>, Error> {
-        Ok(self.book().remove(subject, producer, scope))
+        Ok(self.bans().remove(subject, producer, scope))
     }
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
-        let entries = self.book().live();
+        let entries = self.bans().live();
         self.at(Step::Entries)?;
         Ok(entries)
     }
 
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        Ok(self.book().live_for(addr))
+        Ok(self.bans().live_for(addr))
     }
 
     fn set_allow(&self, _allow: &PrefixSet) -> Result<(), Error> {
@@ -120,7 +120,7 @@ impl Backend for DryRun {
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
-        self.book().set_max_bans(settings.max_bans);
+        self.bans().set_max_bans(settings.max_bans);
         Ok(())
     }
 
@@ -129,13 +129,13 @@ impl Backend for DryRun {
     }
 
     fn usage(&self) -> Usage {
-        let mut book = self.book();
-        book.drop_over(BootNanos::now());
-        book.usage()
+        let mut bans = self.bans();
+        bans.drop_over(BootNanos::now());
+        bans.usage()
     }
 
     fn maintain(&self) -> Result<(), Error> {
-        self.book().drop_over(BootNanos::now());
+        self.bans().drop_over(BootNanos::now());
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ pub struct Policy {
 
 impl Policy {
     /// The same bans with the other action: one subject has one of the two.
-    pub fn twin(&self) -> Self {
+    pub fn with_opposite_action(&self) -> Self {
         Self {
             action: self.action.other(),
             ..self.clone()
@@ -55,7 +55,7 @@ impl Policy {
 }
 
 /// One ban as enforced. (subject, policy) is its name; it replaces the one of
-/// (subject, [`Policy::twin`]).
+/// (subject, [`Policy::with_opposite_action`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
     /// Who.

@@ -7,7 +7,7 @@ use weir_core::class::Classes;
 
 use crate::{
     backend::{Backend, Decoys},
-    choice::Feature,
+    backend_kind::Feature,
     error::Error,
 };
 

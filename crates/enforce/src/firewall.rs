@@ -13,13 +13,13 @@ use std::{
 
 use crate::{
     backend::{Backend, ClassCounter, ClassFilter, Counter, InsertError, Inserted, Usage},
-    book::{Book, Pending},
-    choice::{Choice, Feature, Limit},
+    backend_kind::{Choice, Feature, Limit},
+    desired_bans::{DesiredBans, Pending},
     entry::{BootNanos, Entry},
     error::Error,
     hooks::{attachment::Attachment, devices},
+    ranges::Covered,
     settings::Settings,
-    span::Covered,
 };
 use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
 
@@ -29,7 +29,7 @@ pub(crate) type Counted = HashMap<String, (u64, u64)>;
 
 /// What shall be enforced.
 pub(crate) struct Desired {
-    pub(crate) book: Book,
+    pub(crate) bans: DesiredBans,
     /// Subjects whose bans the kernel has not been told of.
     pub(crate) pending: Pending,
     pub(crate) allow: Arc<Covered>,
@@ -47,14 +47,14 @@ impl Desired {
         ipv4_length: Option<u8>,
         settings: &Settings,
     ) -> Mutex<Self> {
-        let mut book = Book::new(settings.max_bans, ipv4_length);
+        let mut bans = DesiredBans::new(settings.max_bans, ipv4_length);
         for entry in entries {
-            if let Err(error) = book.insert(&entry) {
+            if let Err(error) = bans.insert(&entry) {
                 tracing::warn!("taking over {}: {error}", entry.subject);
             }
         }
         Mutex::new(Self {
-            book,
+            bans,
             pending: Pending::new(),
             allow: Arc::default(),
             classes: Arc::default(),
@@ -68,7 +68,7 @@ impl Desired {
     fn replace_allow(&mut self, allow: &PrefixSet) {
         let allow = Arc::new(Covered::new(allow.iter()));
         let before = std::mem::replace(&mut self.allow, allow);
-        for (subject, _) in self.book.all() {
+        for (subject, _) in self.bans.all() {
             let prefix = subject.prefix();
             if before.touches(prefix) != self.allow.touches(prefix) {
                 self.pending.insert(subject, true);
@@ -152,8 +152,8 @@ impl<F: Firewall> Backend for F {
     fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
         let (done, outcome) = {
             let mut desired = self.desired();
-            let Desired { book, pending, .. } = &mut *desired;
-            book.insert_pending(entries, pending)
+            let Desired { bans, pending, .. } = &mut *desired;
+            bans.insert_pending(entries, pending)
         };
         done.with(self.put_pending().and(outcome))
     }
@@ -166,8 +166,8 @@ impl<F: Firewall> Backend for F {
     ) -> Result<Vec<Entry>, Error> {
         let lifted = {
             let mut desired = self.desired();
-            let Desired { book, pending, .. } = &mut *desired;
-            book.remove_pending(subject, producer, scope, pending)
+            let Desired { bans, pending, .. } = &mut *desired;
+            bans.remove_pending(subject, producer, scope, pending)
         };
         if !lifted.is_empty() {
             self.put_pending()?;
@@ -176,11 +176,11 @@ impl<F: Firewall> Backend for F {
     }
 
     fn entries(&self) -> Result<Vec<Entry>, Error> {
-        Ok(self.desired().book.live())
+        Ok(self.desired().bans.live())
     }
 
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
-        Ok(self.desired().book.live_for(addr))
+        Ok(self.desired().bans.live_for(addr))
     }
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
@@ -213,7 +213,7 @@ impl<F: Firewall> Backend for F {
         self.check(settings)?;
         let before = {
             let mut desired = self.desired();
-            desired.book.set_max_bans(settings.max_bans);
+            desired.bans.set_max_bans(settings.max_bans);
             std::mem::replace(&mut desired.settings, settings.clone())
         };
         if before.interfaces == settings.interfaces && before.observe == settings.observe {
@@ -258,8 +258,8 @@ impl<F: Firewall> Backend for F {
 
     fn usage(&self) -> Usage {
         let mut desired = self.desired();
-        desired.book.drop_over(BootNanos::now());
-        desired.book.usage()
+        desired.bans.drop_over(BootNanos::now());
+        desired.bans.usage()
     }
 
     fn memory(&self) -> Option<u64> {
@@ -267,7 +267,7 @@ impl<F: Firewall> Backend for F {
     }
 
     fn maintain(&self) -> Result<(), Error> {
-        self.desired().book.drop_over(BootNanos::now());
+        self.desired().bans.drop_over(BootNanos::now());
         self.tend()
     }
 }

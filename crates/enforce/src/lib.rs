@@ -6,29 +6,29 @@
 #![deny(missing_docs)]
 
 mod backend;
-mod book;
-pub mod calibration;
-mod choice;
+mod backend_kind;
+pub mod backend_swap;
 mod claim;
 mod command;
+mod desired_bans;
 mod dry_run;
 mod entry;
 mod error;
 mod features;
 mod firewall;
+pub mod hook_selection;
 pub mod hooks;
 pub mod ipset;
 pub mod kernel;
 pub mod nft;
+mod ranges;
 mod settings;
-mod span;
-pub mod switch;
 
 pub use backend::{
     Backend, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, InsertError, Inserted,
     PacketEvent, PacketEvents, Usage,
 };
-pub use choice::{Choice, Feature, Limit};
+pub use backend_kind::{Choice, Feature, Limit};
 pub use dry_run::{DryRun, Step};
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 pub use error::Error;

@@ -1,6 +1,6 @@
 //! What may change while a backend enforces.
 
-use crate::{calibration::Advice, choice::Choice};
+use crate::{backend_kind::Choice, hook_selection::Advice};
 
 /// What may change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
     Backend, BootNanos, Choice, DecoyResponder, Decoys, Entry, Error, Expiry, Feature, Policy,
     Settings,
-    calibration::{Advice, Calibration, HookCost, Measured, Prefer},
+    hook_selection::{Advice, Calibration, HookCost, Measured, Prefer},
     hooks::{Hooks, Programs, Wanted},
     kernel::{self, Hook, Kernel, KernelConfig},
     nft,

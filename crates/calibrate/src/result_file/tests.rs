@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
-use weir_enforce::calibration::Measured;
+use weir_enforce::hook_selection::Measured;
 
 use super::*;
 

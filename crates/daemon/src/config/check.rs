@@ -17,7 +17,7 @@ use weir_core::{
     ban::MAX_NAME,
     detect::{Definition, Program},
 };
-use weir_enforce::{Choice, Feature, calibration::Advice};
+use weir_enforce::{Choice, Feature, hook_selection::Advice};
 
 use super::{
     Config, Enforcement, HostFacts, JailConfig, Lockout, SourceChoice,

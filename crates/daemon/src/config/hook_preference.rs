@@ -6,7 +6,7 @@ use std::path::Path;
 use weir_config::Section;
 use weir_enforce::{
     Choice,
-    calibration::{Advice, Prefer},
+    hook_selection::{Advice, Prefer},
 };
 
 use super::{Enforcement, HostFacts};
@@ -45,7 +45,7 @@ pub(super) fn read(
 
 #[cfg(test)]
 mod tests {
-    use weir_enforce::calibration::Calibration;
+    use weir_enforce::hook_selection::Calibration;
 
     use super::*;
     use crate::config::{Config, tests::Lab};

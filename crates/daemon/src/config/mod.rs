@@ -40,7 +40,7 @@ use weir_core::{
 };
 use weir_enforce::{
     Choice,
-    calibration::{Advice, Calibration},
+    hook_selection::{Advice, Calibration},
 };
 use weir_sinks::config::SinkConfig;
 

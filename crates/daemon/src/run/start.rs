@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use weir_enforce::{
     Backend, Entry, Settings,
-    switch::{self, Place},
+    backend_swap::{self, Place},
 };
 
 use super::{reload, start_error::StartError};
@@ -87,7 +87,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
         |room| {
             uplinks.begin(&mut place, &config.enforcement);
             place.room = room;
-            switch::open(&place)
+            backend_swap::open(&place)
         },
     );
     let backend = backend?;

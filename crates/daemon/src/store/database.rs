@@ -343,10 +343,10 @@ fn policy_id(
         .execute(params![names[0], names[1], action])?;
     let ids = (
         known_policy_id(transaction, policy)?.unwrap_or_default(),
-        known_policy_id(transaction, &policy.twin())?,
+        known_policy_id(transaction, &policy.with_opposite_action())?,
     );
     // One that comes later in the batch has the other's number to forget.
-    known.remove(&policy.twin());
+    known.remove(&policy.with_opposite_action());
     known.insert(policy.clone(), ids);
     Ok(ids)
 }

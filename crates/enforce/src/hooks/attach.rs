@@ -14,7 +14,7 @@ use super::{
     programs::{Programs, Wanted},
     refusal::refusal,
 };
-use crate::{Error, calibration};
+use crate::{Error, hook_selection};
 
 /// The interface that every network namespace has.
 const LOOPBACK: u32 = 1;
@@ -35,7 +35,7 @@ fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, Strin
         Some(Hook::Tcx | Hook::Egress) => (vec![Hook::Tcx, Hook::ClsBpf], String::new()),
         Some(Hook::Netfilter) => (vec![Hook::Netfilter], String::new()),
         Some(Hook::ClsBpf | Hook::EgressClsBpf) => (vec![Hook::ClsBpf], String::new()),
-        None => calibration::candidates(&wanted.advice, name, device),
+        None => hook_selection::candidates(&wanted.advice, name, device),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use weir_bpf::link::Hook;
 
-use crate::{Error, Settings, calibration::Advice};
+use crate::{Error, Settings, hook_selection::Advice};
 
 /// The hook that interfaces shall get.
 #[derive(Debug, Clone)]

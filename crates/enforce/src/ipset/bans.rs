@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use weir_core::{Scope, Subject};
 
 use super::{
-    Inside,
+    KernelState,
     sets::{self, Bans},
 };
 use crate::{
     BootNanos,
-    book::{Book, Held},
-    span::Covered,
+    desired_bans::{ActiveBan, DesiredBans},
+    ranges::Covered,
 };
 
-impl Inside {
+impl KernelState {
     fn scope(&mut self, scope: &Scope) -> u32 {
         if scope.is_all() {
             return 0;
@@ -32,13 +32,13 @@ impl Inside {
     fn places<'b>(
         &mut self,
         subject: Subject,
-        held: &'b [Held],
+        held: &'b [ActiveBan],
         allow: &Covered,
-    ) -> Vec<(Bans, &'b Held)> {
+    ) -> Vec<(Bans, &'b ActiveBan)> {
         let prefix = subject.prefix();
         let mut held: Vec<_> = held.iter().collect();
         held.sort_by_key(|one| std::cmp::Reverse(one.1));
-        let mut places: Vec<(Bans, &Held)> = Vec::with_capacity(held.len());
+        let mut places: Vec<(Bans, &ActiveBan)> = Vec::with_capacity(held.len());
         for one in held {
             let scope = &one.0.scope;
             let mut place = Bans {
@@ -57,14 +57,14 @@ impl Inside {
         places
     }
 
-    /// Has the sets hold against these subjects what the book does. Returns the
+    /// Has the sets hold against these subjects what is desired. Returns the
     /// lines that make and fill sets, and those that take out of sets what is not
     /// there any more or is in another one: for when the rules ask that.
     pub(super) fn put_bans(
         &mut self,
         base: &str,
         subjects: impl Iterator<Item = (Subject, bool)>,
-        book: &Book,
+        bans: &DesiredBans,
         allow: &Covered,
     ) -> (String, String) {
         let now = BootNanos::now();
@@ -77,7 +77,7 @@ impl Inside {
         let mut coming: HashMap<Bans, usize> = HashMap::new();
         for (subject, known) in subjects {
             let mut live = Vec::new();
-            for (place, (policy, expiry)) in self.places(subject, book.held(subject), allow) {
+            for (place, (policy, expiry)) in self.places(subject, bans.held(subject), allow) {
                 let Some(seconds) = sets::seconds(*expiry, now) else {
                     continue;
                 };

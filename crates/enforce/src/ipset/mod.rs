@@ -41,10 +41,10 @@ pub struct Ipset {
     /// What `iptables --version` says.
     program: String,
     desired: Mutex<Desired>,
-    kernel: Mutex<Inside>,
+    kernel: Mutex<KernelState>,
 }
 
-struct Inside {
+struct KernelState {
     attached: bool,
     broken: bool,
     generation: u8,
@@ -97,7 +97,7 @@ pub fn open(
         base,
         program,
         desired: Desired::taken_over(entries, had_lists, ipv4_length, settings),
-        kernel: Mutex::new(Inside {
+        kernel: Mutex::new(KernelState {
             attached: false,
             broken: false,
             generation: 0,
@@ -210,7 +210,7 @@ fn check_names(interfaces: &[String]) -> Result<(), Error> {
 }
 
 impl Ipset {
-    fn kernel(&self) -> MutexGuard<'_, Inside> {
+    fn kernel(&self) -> MutexGuard<'_, KernelState> {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write, sync::Arc};
 
 use weir_core::{Prefix, Subject};
 
-use crate::{BootNanos, Entry, Expiry, Policy, span::prefixes_of};
+use crate::{BootNanos, Entry, Expiry, Policy, ranges::prefixes_of};
 
 /// The longest time that ipset takes, seconds: 24 days. A longer ban is
 /// prolonged while the daemon runs.

@@ -2,7 +2,7 @@
 //! any more.
 
 use super::{
-    Inside, Ipset, failed,
+    Ipset, KernelState, failed,
     rules::{self, SAVE},
     sets::{self, SetUse},
 };
@@ -43,7 +43,7 @@ impl Ipset {
 
     /// Destroys sets of ours that no rule asks any more; again later, when the
     /// kernel has not let go of them yet.
-    pub(super) fn tidy(&self, kernel: &mut Inside) {
+    pub(super) fn tidy(&self, kernel: &mut KernelState) {
         let lists = kernel.classes.lists.len();
         let mut wanted: Vec<_> = kernel.sets.iter().map(|set| set.name(&self.base)).collect();
         for family in [0, 1] {
@@ -65,7 +65,7 @@ impl Ipset {
     /// no rule asks any more: each attempt takes another number, and there are ten.
     /// What the rules ask stays, with the other sets of its number, whose bans are
     /// for the next daemon. `before`: what was there before the attempt.
-    pub(super) fn tidy_after_failure(&self, kernel: &mut Inside, before: &[String]) {
+    pub(super) fn tidy_after_failure(&self, kernel: &mut KernelState, before: &[String]) {
         let mut asked = Vec::new();
         for program in SAVE {
             let Ok(saved) = command::run(program, &["-t", "raw"], "") else {

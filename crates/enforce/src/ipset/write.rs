@@ -6,7 +6,7 @@ use std::{fmt::Write, time::Instant};
 use weir_bpf::clock;
 
 use super::{
-    Inside, Ipset, check_names, counters, failed,
+    Ipset, KernelState, check_names, counters, failed,
     rules::{self, Asked, RESTORE, SAVE},
     sets::{self, SetUse},
 };
@@ -18,7 +18,7 @@ use crate::{
 
 impl Ipset {
     /// The interfaces as rules shall name them now.
-    pub(super) fn look_at_devices(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+    pub(super) fn look_at_devices(&self, kernel: &mut KernelState) -> Result<Vec<String>, Error> {
         let configured = self.desired().settings.interfaces.clone();
         kernel.devices.look(&configured)
     }
@@ -33,7 +33,7 @@ impl Ipset {
     }
 
     /// Writes our chains, and the jump to them if it is not there.
-    pub(super) fn put_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
+    pub(super) fn put_rules(&self, kernel: &mut KernelState) -> Result<(), Error> {
         let names = self.look_at_devices(kernel)?;
         check_names(&names)?;
         let counted = counters(&self.base, &kernel.carried)?;
@@ -112,7 +112,7 @@ impl Ipset {
     }
 
     /// The lists in sets that no rule asks yet.
-    pub(super) fn put_lists(&self, kernel: &mut Inside) -> Result<(), Error> {
+    pub(super) fn put_lists(&self, kernel: &mut KernelState) -> Result<(), Error> {
         let generation = self.free_generation(SetUse::List)?;
         let classes = self.desired().classes.clone();
         for bit in 0..classes.lists.len() {
@@ -137,7 +137,7 @@ impl Ipset {
 
     /// Everything anew, in sets beside those that are there: the rules change
     /// over to them in one transaction a family.
-    pub(super) fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
+    pub(super) fn rebuild(&self, kernel: &mut KernelState) -> Result<(), Error> {
         kernel.broken = true;
         let before = self.sets_there()?;
         let put = self.put_sets_and_rules(kernel);
@@ -153,16 +153,16 @@ impl Ipset {
         Ok(())
     }
 
-    fn put_sets_and_rules(&self, kernel: &mut Inside) -> Result<(), Error> {
+    fn put_sets_and_rules(&self, kernel: &mut KernelState) -> Result<(), Error> {
         kernel.generation = self.free_generation(SetUse::Bans)?;
         let (lines, _) = {
             let mut desired = self.desired();
             desired.pending.clear();
             kernel.sets.clear();
             kernel.scopes.clear();
-            let Desired { book, allow, .. } = &*desired;
-            let all = book.all().map(|(subject, _)| (subject, false));
-            kernel.put_bans(&self.base, all, book, allow)
+            let Desired { bans, allow, .. } = &*desired;
+            let all = bans.all().map(|(subject, _)| (subject, false));
+            kernel.put_bans(&self.base, all, bans, allow)
         };
         self.restore_sets(&lines)?;
         self.put_allow_sets()?;
@@ -170,7 +170,7 @@ impl Ipset {
         self.put_rules(kernel)
     }
 
-    pub(super) fn is_disturbed(&self, kernel: &Inside) -> Result<bool, Error> {
+    pub(super) fn is_disturbed(&self, kernel: &KernelState) -> Result<bool, Error> {
         for family in [0, 1] {
             let saved = command::run(SAVE[family], &["-t", "raw"], "")
                 .map_err(failed("read the rules of iptables"))?;
@@ -182,7 +182,7 @@ impl Ipset {
     }
 
     /// Tells the kernel about the bans that are pending.
-    pub(super) fn put_pending_into(&self, kernel: &mut Inside) -> Result<(), Error> {
+    pub(super) fn put_pending_into(&self, kernel: &mut KernelState) -> Result<(), Error> {
         if kernel.broken {
             return self.rebuild(kernel);
         }
@@ -193,8 +193,8 @@ impl Ipset {
         let (lines, deletes) = {
             let mut desired = self.desired();
             let pending = std::mem::take(&mut desired.pending);
-            let Desired { book, allow, .. } = &*desired;
-            kernel.put_bans(&self.base, pending.into_iter(), book, allow)
+            let Desired { bans, allow, .. } = &*desired;
+            kernel.put_bans(&self.base, pending.into_iter(), bans, allow)
         };
         let put = self.restore_sets(&lines).and_then(|()| {
             if kernel.sets.len() > before {

@@ -13,7 +13,7 @@ use super::Kernel;
 use crate::{
     Attachment, Backend, BootNanos, ClassFilter, Counter, DecoyResponder, Entry, Error,
     InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage,
-    choice::WITHOUT_ANSWERS,
+    backend_kind::WITHOUT_ANSWERS,
     hooks::{self, Wanted},
 };
 

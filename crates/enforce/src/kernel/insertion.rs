@@ -63,15 +63,15 @@ impl Kernel {
                     }
                 }
             }
-            let (policy, twin) = match known {
-                Some((policy, number, twin)) if *policy == entry.policy => (number, twin),
+            let (policy, opposite) = match known {
+                Some((policy, number, opposite)) if *policy == entry.policy => (number, opposite),
                 _ => match self.policies.number(&entry.policy, &tables.current) {
-                    Ok(number) => (number, self.policies.twin(&entry.policy)),
+                    Ok(number) => (number, self.policies.opposite_action(&entry.policy)),
                     Err(Error::Policies(_)) => return Ok((n, Stop::NoNumber)),
                     Err(error) => return Err(error),
                 },
             };
-            known = Some((&entry.policy, policy, twin));
+            known = Some((&entry.policy, policy, opposite));
             let expiry = self.jiffies(entry.expiry, suspended);
             let Some(key) = self.key(entry.subject) else {
                 let prefix = entry.subject.prefix();
@@ -94,7 +94,7 @@ impl Kernel {
                 expiry,
             };
             let (short, long) = table.filled();
-            let is_same = |s: &Slot| s.policy == policy || Some(s.policy) == twin;
+            let is_same = |s: &Slot| s.policy == policy || Some(s.policy) == opposite;
             if short + long >= max_bans && !table.get(key).iter().any(is_same) {
                 return Ok((n, Stop::AtCap(max_bans)));
             }
@@ -169,7 +169,7 @@ impl Kernel {
             let mut grown = None;
             while !rest.is_empty() {
                 let (inserted, stop) = self.insert_run(rest, done)?;
-                self.lift_twins(&rest[..inserted], done)?;
+                self.lift_opposites(&rest[..inserted], done)?;
                 rest = &rest[inserted..];
                 match stop {
                     Stop::Done => {}
@@ -202,22 +202,24 @@ impl Kernel {
     }
 
     /// Lifts what these entries replace under their policies' other action.
-    fn lift_twins(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
+    fn lift_opposites(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
         for same in entries.chunk_by(|a, b| a.policy == b.policy) {
-            if self.policies.twin(&same[0].policy).is_none() {
+            if self.policies.opposite_action(&same[0].policy).is_none() {
                 continue;
             }
             // Again under the lock, under which a number keeps its meaning.
             let maintenance = self.maintenance.lock();
-            let Some(twin) = self.policies.twin(&same[0].policy) else {
+            let Some(opposite) = self.policies.opposite_action(&same[0].policy) else {
                 continue;
             };
             for entry in same {
                 let replaced = match self.key(entry.subject) {
-                    Some(key) => self.lift(&maintenance, key, |policy| policy == twin).len(),
+                    Some(key) => self
+                        .lift(&maintenance, key, |policy| policy == opposite)
+                        .len(),
                     None => {
                         let prefix = entry.subject.prefix();
-                        self.lift_wide(prefix, |policy| policy == twin)?.len()
+                        self.lift_wide(prefix, |policy| policy == opposite)?.len()
                     }
                 };
                 // With a replaced one of its own, it was not counted as new.

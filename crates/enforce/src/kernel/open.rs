@@ -15,8 +15,8 @@ use weir_bpf::{
 };
 
 use super::{
-    Kernel, growth, maintenance::MaintenanceLock, netfilter, next_expiry::NextExpiry,
-    policies::Policies, random_seed, tables::Tables, work::WorkCounts,
+    Kernel, maintenance::MaintenanceLock, netfilter, next_expiry::NextExpiry, policies::Policies,
+    random_seed, rebuild, tables::Tables, work::WorkCounts,
 };
 use crate::{
     Backend, Choice, Error, Settings,
@@ -144,8 +144,8 @@ fn first_generation(
     let most = config.settings.max_bans;
     let options = Options {
         geometry: Geometry::for_bans(
-            config.room.0.min(most).max(growth::LEAST.0),
-            config.room.1.min(most).max(growth::LEAST.1),
+            config.room.0.min(most).max(rebuild::LEAST.0),
+            config.room.1.min(most).max(rebuild::LEAST.1),
         ),
         seed: random_seed()?,
         v4_length: config.ipv4_length.unwrap_or(0),

@@ -102,8 +102,11 @@ impl Policies {
 
     /// The number under which entries that these replace are stored, if any
     /// are.
-    pub(super) fn twin(&self, policy: &Policy) -> Option<u16> {
-        self.known().numbers.get(&policy.twin()).copied()
+    pub(super) fn opposite_action(&self, policy: &Policy) -> Option<u16> {
+        self.known()
+            .numbers
+            .get(&policy.with_opposite_action())
+            .copied()
     }
 
     /// Does any of them ask for an answer?

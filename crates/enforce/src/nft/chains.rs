@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use weir_core::Reason;
 
 use super::{
-    ends::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE, masked_address},
     names::{
         self, ALL_PORTS, COVERED, FRONT, PRIORITY_IN, Place, Use, rejecting_chain, some_chain,
     },
     rule::{From, KEY, Meta, SCRATCH, Verdict},
     ruleset::Ruleset,
     table::{ADDRESS, Hook, Table},
+    verdict_chains::{DESTINATION, FAMILY, INVALID, PASS, REJECTED, SOURCE, SURE, masked_address},
     wire::Batch,
 };
 

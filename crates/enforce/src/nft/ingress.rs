@@ -17,12 +17,12 @@ use weir_bpf::{device::Device, filter::with_ingress_qdisc, rcu};
 
 use super::{
     chains::by_family,
-    ends::PASS,
     names::{COVERED, FRONT, PRIORITY_IN},
     rule::{KEY, Meta, Verdict},
     socket::Nftables,
     table::{Element, Hook, Table},
     tags,
+    verdict_chains::PASS,
     wire::{Batch, Kind},
 };
 

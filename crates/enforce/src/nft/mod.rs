@@ -6,14 +6,13 @@
 //! meanwhile; whatever goes wrong, and whenever somebody has flushed the table,
 //! it is made anew as a whole, in one transaction as well. Maps of ranges, which
 //! lists and geofence have, are filled before a rule asks them: see
-//! [`ruleset::Ruleset::change_border`] and `standby`.
+//! [`ruleset::Ruleset::change_class_rules`] and `standby`.
 
-mod border;
 mod chains;
-mod ends;
+mod class_rules;
 mod ingress;
-mod inside;
 pub(crate) mod iptables;
+mod kernel_state;
 mod names;
 mod probe;
 mod ranges;
@@ -23,6 +22,7 @@ mod socket;
 mod standby;
 mod table;
 mod tags;
+mod verdict_chains;
 mod wire;
 
 use std::{
@@ -37,8 +37,8 @@ use crate::{
     firewall::{Counted, Desired, Firewall},
     hooks::link_events,
 };
-use border::Border;
-use inside::Inside;
+use class_rules::ClassRules;
+use kernel_state::KernelState;
 use ruleset::Ruleset;
 use socket::Nftables;
 use table::Table;
@@ -52,7 +52,7 @@ const MAX_NEW_SCOPES: usize = 256;
 pub struct Nft {
     table: Table,
     desired: Mutex<Desired>,
-    kernel: Mutex<Inside>,
+    kernel: Mutex<KernelState>,
     /// Does the kernel have answers for bans that reject?
     answers: bool,
 }
@@ -90,14 +90,14 @@ pub fn open(
         ))
     })?;
     let failure = || failed("read", &table);
-    let able = probe::able(&socket, &table).map_err(failure())?;
-    let inside = Inside::new(socket, able);
-    let (entries, had_classes) = inside.read_entries(&table).map_err(failure())?;
+    let capabilities = probe::capabilities(&socket, &table).map_err(failure())?;
+    let state = KernelState::new(socket, capabilities);
+    let (entries, had_classes) = state.read_entries(&table).map_err(failure())?;
     let nft = Arc::new(Nft {
         table,
         desired: Desired::taken_over(entries, had_classes, ipv4_length, settings),
-        kernel: Mutex::new(inside),
-        answers: able.answers,
+        kernel: Mutex::new(state),
+        answers: capabilities.answers,
     });
     link_events::start(&nft, Nft::follow_interfaces);
     Ok(nft)
@@ -178,19 +178,19 @@ fn exists(socket: &Nftables, table: &Table) -> io::Result<bool> {
 }
 
 impl Nft {
-    fn kernel(&self) -> MutexGuard<'_, Inside> {
+    fn kernel(&self) -> MutexGuard<'_, KernelState> {
         self.kernel.lock().expect("no holder of this lock panics")
     }
 
     /// The interfaces as rules shall name them now.
-    fn look_at_devices(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+    fn look_at_devices(&self, kernel: &mut KernelState) -> Result<Vec<String>, Error> {
         let configured = self.desired().settings.interfaces.clone();
         kernel.devices.look(&configured)
     }
 
     /// The same for a table that is made anew: where nobody can look, for want of
     /// descriptors say, the names in force stay. `follow` looks again, and says so.
-    fn names_to_write(&self, kernel: &mut Inside) -> Result<Vec<String>, Error> {
+    fn names_to_write(&self, kernel: &mut KernelState) -> Result<Vec<String>, Error> {
         match self.look_at_devices(kernel) {
             Err(error) if kernel.ruleset.is_some() => {
                 tracing::debug!("{error}; the rules keep the interfaces that they name");
@@ -202,7 +202,7 @@ impl Nft {
 
     /// Makes the table anew while another one stands by; then, one after the
     /// other, devices get their chains, which prerouting has stood in for.
-    fn rebuild(&self, kernel: &mut Inside) -> Result<(), Error> {
+    fn rebuild(&self, kernel: &mut KernelState) -> Result<(), Error> {
         kernel.broken = true;
         let interfaces = self.names_to_write(kernel)?;
         let is_there =
@@ -220,20 +220,21 @@ impl Nft {
             let mut desired = self.desired();
             desired.pending.clear();
             let all = ruleset::Desired {
-                book: &desired.book,
+                bans: &desired.bans,
                 allow: &desired.allow,
-                border: &kernel.border,
+                class_rules: &kernel.class_rules,
                 interfaces: &interfaces,
                 observe: desired.settings.observe,
                 counted: &counted,
             };
-            let (ruleset, batches) = Ruleset::build(&self.table, kernel.able, is_there, &all);
+            let (ruleset, batches) =
+                Ruleset::build(&self.table, kernel.capabilities, is_there, &all);
             let standby = (enforces && !all.observe).then(|| {
                 let all = ruleset::Desired {
                     counted: &Counted::new(),
                     ..all
                 };
-                Ruleset::build_standby(&other, kernel.able, other_is_there, &all)
+                Ruleset::build_standby(&other, kernel.capabilities, other_is_there, &all)
             });
             (ruleset, batches, standby, desired.settings.observe)
         };
@@ -312,7 +313,7 @@ impl Nft {
 
     fn put_into<const N: usize>(
         &self,
-        kernel: &mut Inside,
+        kernel: &mut KernelState,
         of: &str,
         change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
     ) -> Result<(), Error> {
@@ -350,7 +351,7 @@ impl Nft {
     }
 
     /// With an error of looking the table is as it was, and takes changes.
-    fn follow(&self, kernel: &mut Inside) -> Result<(), Error> {
+    fn follow(&self, kernel: &mut KernelState) -> Result<(), Error> {
         if kernel.ruleset.is_none() || kernel.broken {
             return Ok(());
         }
@@ -405,23 +406,23 @@ impl Firewall for Nft {
     fn put_pending(&self) -> Result<(), Error> {
         self.put("bans", |ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
-            [ruleset.change(&pending, &desired.book)]
+            [ruleset.change(&pending, &desired.bans)]
         })
     }
 
     fn put_allow(&self) -> Result<(), Error> {
         self.put("allow", |ruleset, desired| {
             let pending = std::mem::take(&mut desired.pending);
-            ruleset.change_allow(&desired.allow, &pending, &desired.book)
+            ruleset.change_allow(&desired.allow, &pending, &desired.bans)
         })
     }
 
     fn put_classes(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
-        let border = Arc::new(Border::new(&self.desired().classes));
-        let before = std::mem::replace(&mut kernel.border, border.clone());
+        let class_rules = Arc::new(ClassRules::new(&self.desired().classes));
+        let before = std::mem::replace(&mut kernel.class_rules, class_rules.clone());
         self.put_into(&mut kernel, "lists", |ruleset, _| {
-            ruleset.change_border(&border, &before)
+            ruleset.change_class_rules(&class_rules, &before)
         })
     }
 
@@ -444,7 +445,7 @@ impl Firewall for Nft {
     }
 
     fn count_classes(&self, counted: &Counted) -> Vec<ClassCounter> {
-        self.kernel().border.count(counted)
+        self.kernel().class_rules.count(counted)
     }
 
     fn tell(&self, interface: &str) -> String {

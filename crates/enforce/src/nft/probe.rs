@@ -6,7 +6,7 @@ use std::io;
 use super::{
     names::PRIORITY_IN,
     rule::{Answer, Meta, SCRATCH},
-    ruleset::Able,
+    ruleset::Capabilities,
     socket::Nftables,
     table::{Element, Hook, Shape, Table},
     wire::{Batch, Kind},
@@ -14,7 +14,7 @@ use super::{
 
 /// # Errors
 /// The kernel takes no table at all.
-pub(super) fn able(socket: &Nftables, table: &Table) -> io::Result<Able> {
+pub(super) fn capabilities(socket: &Nftables, table: &Table) -> io::Result<Capabilities> {
     let probe = table.beside("probe");
     let takes = |fill: &dyn Fn(&mut Batch)| {
         let mut to = Batch::new();
@@ -38,7 +38,7 @@ pub(super) fn able(socket: &Nftables, table: &Table) -> io::Result<Able> {
         let nobody = [Element::key(&[192, 0, 2, 1])];
         probe.elements(to, Kind::DestroyElements, "some", &nobody);
     });
-    Ok(Able {
+    Ok(Capabilities {
         answers: answers.is_ok(),
         destroys: destroys.is_ok(),
     })

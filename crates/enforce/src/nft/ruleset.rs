@@ -27,17 +27,17 @@ use std::{
 use weir_core::{Action, Reason, Scope, Subject};
 
 use super::{
-    border::Border,
-    ends::{Ends, WITH_PORTS},
+    class_rules::ClassRules,
     names::{self, ALL_PORTS, COVERED, Place, Use, rejecting_chain, some_chain},
     table::{Element, Shape, Table},
+    verdict_chains::{VerdictChains, WITH_PORTS},
     wire::{Batch, Kind},
 };
 use crate::{
     BootNanos, Expiry, Policy,
-    book::{Book, Held, Pending},
+    desired_bans::{ActiveBan, DesiredBans, Pending},
     firewall::Counted,
-    span::Covered,
+    ranges::Covered,
 };
 
 /// Reasons with a counter of their own.
@@ -72,7 +72,7 @@ fn octets(addr: IpAddr) -> Vec<u8> {
 
 /// What the kernel has, as far as it differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Able {
+pub(super) struct Capabilities {
     /// Answers to rejected packets.
     pub(super) answers: bool,
     /// Deletions of what may not be there: Linux 6.3.
@@ -81,9 +81,9 @@ pub(super) struct Able {
 
 /// All that the table is made from.
 pub(super) struct Desired<'a> {
-    pub(super) book: &'a Book,
+    pub(super) bans: &'a DesiredBans,
     pub(super) allow: &'a Arc<Covered>,
-    pub(super) border: &'a Border,
+    pub(super) class_rules: &'a ClassRules,
     pub(super) interfaces: &'a [String],
     pub(super) observe: bool,
     /// What its counters begin with.
@@ -92,8 +92,8 @@ pub(super) struct Desired<'a> {
 
 /// What of it is in the kernel.
 pub(super) struct Ruleset {
-    able: Able,
-    ends: Ends,
+    capabilities: Capabilities,
+    verdicts: VerdictChains,
     pub(super) sets: BTreeMap<Place, BTreeSet<Use>>,
     scopes: HashMap<Scope, u32>,
     /// Scopes with a chain for bans that reject.
@@ -126,53 +126,58 @@ impl Ruleset {
     /// filled would pass, or be dropped although they are allowed.
     pub(super) fn build(
         table: &Table,
-        able: Able,
+        capabilities: Capabilities,
         is_there: bool,
         desired: &Desired<'_>,
     ) -> (Self, [Batch; 2]) {
-        Self::build_at(table, able, is_there, desired, 0)
+        Self::build_at(table, capabilities, is_there, desired, 0)
     }
 
     /// The same under another name and right behind the table that it stands
     /// by for.
     pub(super) fn build_standby(
         table: &Table,
-        able: Able,
+        capabilities: Capabilities,
         is_there: bool,
         desired: &Desired<'_>,
     ) -> [Batch; 2] {
-        Self::build_at(table, able, is_there, desired, 1).1
+        Self::build_at(table, capabilities, is_there, desired, 1).1
     }
 
     fn build_at(
         table: &Table,
-        able: Able,
+        capabilities: Capabilities,
         is_there: bool,
         desired: &Desired<'_>,
         behind: i32,
     ) -> (Self, [Batch; 2]) {
-        let (mut new, mut fill) = Self::begin(table, able, is_there, desired);
+        let (mut new, mut fill) = Self::begin(table, capabilities, is_there, desired);
         new.behind = behind;
-        let all = desired.book.all().map(|(subject, _)| (subject, false));
-        new.put_bans(&mut fill, all, desired.book);
-        new.put_border(&mut fill, desired.border);
+        let all = desired.bans.all().map(|(subject, _)| (subject, false));
+        new.put_bans(&mut fill, all, desired.bans);
+        new.put_class_rules(&mut fill, desired.class_rules);
         let mut lead = Batch::new();
         new.put_base_chains(&mut lead);
         (new, [fill, lead])
     }
 
-    fn begin(table: &Table, able: Able, is_there: bool, desired: &Desired<'_>) -> (Self, Batch) {
+    fn begin(
+        table: &Table,
+        capabilities: Capabilities,
+        is_there: bool,
+        desired: &Desired<'_>,
+    ) -> (Self, Batch) {
         let mut to = Batch::new();
         if is_there {
             table.delete(&mut to);
         }
         table.create(&mut to);
         let mut new = Self {
-            able,
-            ends: Ends {
+            capabilities,
+            verdicts: VerdictChains {
                 table: table.clone(),
                 observe: desired.observe,
-                answers: able.answers,
+                answers: capabilities.answers,
                 allow: Default::default(),
             },
             sets: BTreeMap::new(),
@@ -189,7 +194,7 @@ impl Ruleset {
     }
 
     pub(super) fn table(&self) -> &Table {
-        &self.ends.table
+        &self.verdicts.table
     }
 
     fn set(&mut self, to: &mut Batch, name: &str, shape: Shape) {
@@ -224,7 +229,7 @@ impl Ruleset {
         let protocols = WITH_PORTS.chunks(1).map(Element::key);
         self.put(to, "with-ports", protocols);
         self.put_allow(to);
-        self.ends.make(to);
+        self.verdicts.make(to);
         self.make_family_chains(to);
     }
 
@@ -243,7 +248,7 @@ impl Ruleset {
         }
         let number = self.scopes.len() as u32 + 1;
         self.scopes.insert(scope.clone(), number);
-        self.ends.scope(to, scope, number);
+        self.verdicts.scope(to, scope, number);
         number
     }
 
@@ -253,14 +258,14 @@ impl Ruleset {
         &mut self,
         to: &mut Batch,
         subject: Subject,
-        held: &'b [Held],
-    ) -> Vec<(Use, &'b Held)> {
+        held: &'b [ActiveBan],
+    ) -> Vec<(Use, &'b ActiveBan)> {
         let mut held: Vec<_> = held.iter().collect();
         held.sort_by_key(|one| std::cmp::Reverse(one.1));
-        let mut uses: Vec<(Use, &Held)> = Vec::with_capacity(held.len());
+        let mut uses: Vec<(Use, &ActiveBan)> = Vec::with_capacity(held.len());
         for one in held {
             let scope = self.scope(to, &one.0.scope);
-            let rejects = self.able.answers && one.0.action == Action::Reject;
+            let rejects = self.capabilities.answers && one.0.action == Action::Reject;
             let asked = match (rejects, scope) {
                 (true, _) => Use::Reject(scope),
                 (false, ALL_PORTS) if self.allow.touches(subject.prefix()) => Use::All,
@@ -268,7 +273,7 @@ impl Ruleset {
                 (false, _) => Use::Scope(scope),
             };
             if rejects && scope != ALL_PORTS && self.refused.insert(scope) {
-                self.ends.refused(to, &one.0.scope, scope);
+                self.verdicts.refused(to, &one.0.scope, scope);
             }
             let ranks = (1..).map(|rank| Use::Behind(scope, rank));
             let free = std::iter::once(asked)
@@ -279,13 +284,13 @@ impl Ruleset {
         uses
     }
 
-    /// Has the kernel hold against these subjects what the book does. With each:
+    /// Has the kernel hold against these subjects what is desired. With each:
     /// does the kernel hold anything against it?
     pub(super) fn put_bans(
         &mut self,
         to: &mut Batch,
         subjects: impl Iterator<Item = (Subject, bool)>,
-        book: &Book,
+        bans: &DesiredBans,
     ) {
         let now = BootNanos::now();
         let mut gone: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
@@ -300,7 +305,7 @@ impl Ruleset {
                 gone.entry(place).or_default().push(key.clone());
             }
             let mut longest: BTreeMap<Use, Option<u64>> = BTreeMap::new();
-            for (what, (policy, expiry)) in self.uses(to, subject, book.held(subject)) {
+            for (what, (policy, expiry)) in self.uses(to, subject, bans.held(subject)) {
                 let Some(timeout) = timeout(*expiry, now) else {
                     continue;
                 };
@@ -332,7 +337,7 @@ impl Ruleset {
             let elements: Vec<_> = keys.iter().map(|key| Element::key(key)).collect();
             for what in &before[place] {
                 let set = names::set(*place, *what);
-                if self.able.destroys {
+                if self.capabilities.destroys {
                     self.table()
                         .elements(to, Kind::DestroyElements, &set, &elements);
                 } else {
@@ -367,37 +372,37 @@ impl Ruleset {
     }
 
     /// The change for bans of these subjects.
-    pub(super) fn change(&mut self, subjects: &Pending, book: &Book) -> Batch {
+    pub(super) fn change(&mut self, subjects: &Pending, bans: &DesiredBans) -> Batch {
         let mut to = Batch::new();
         let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
-        self.put_bans(&mut to, subjects, book);
+        self.put_bans(&mut to, subjects, bans);
         to
     }
 
     /// The change to another allow list, with the bans that take another place
-    /// for it, in three transactions like [`Self::change_border`].
+    /// for it, in three transactions like [`Self::change_class_rules`].
     pub(super) fn change_allow(
         &mut self,
         allow: &Arc<Covered>,
         subjects: &Pending,
-        book: &Book,
+        bans: &DesiredBans,
     ) -> [Batch; 3] {
         let [mut fill, mut switch, mut remove] = [(); 3].map(|()| Batch::new());
-        let old = self.ends.allow.clone();
+        let old = self.verdicts.allow.clone();
         let before = std::mem::replace(&mut self.allow, allow.clone());
         self.put_allow(&mut fill);
-        self.ends.ask_allow(&mut switch);
+        self.verdicts.ask_allow(&mut switch);
         // A change of bans may have taken along what was pending for this one, and
         // put it where the list before asks for it.
         let mut subjects = subjects.clone();
-        for (subject, _) in book.all() {
+        for (subject, _) in bans.all() {
             let prefix = subject.prefix();
             if before.touches(prefix) != allow.touches(prefix) {
                 subjects.entry(subject).or_insert(true);
             }
         }
         let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
-        self.put_bans(&mut switch, subjects, book);
+        self.put_bans(&mut switch, subjects, bans);
         for set in old.values() {
             self.table().delete_set(&mut remove, set);
         }
@@ -413,14 +418,14 @@ impl Ruleset {
             let place = (family(prefix.addr()), prefix.bits());
             keys.entry(place).or_default().push(octets(prefix.addr()));
         }
-        self.ends.allow.clear();
+        self.verdicts.allow.clear();
         for (place, keys) in keys {
             let number = self.next_set();
             let name = format!("allow{}-{}-{number}", [4, 6][place.0], place.1);
             let shape = Shape::Addresses(place.0);
             self.table().set(to, &name, number, shape);
             self.put(to, &name, keys.iter().map(|key| Element::key(key)));
-            self.ends.allow.insert(place, name);
+            self.verdicts.allow.insert(place, name);
         }
     }
 
@@ -428,10 +433,14 @@ impl Ruleset {
     /// the new maps are filled, the rules change over to them, the old maps go.
     /// In one transaction packets would meet rules whose map is not filled yet,
     /// or is empty already.
-    pub(super) fn change_border(&mut self, border: &Border, before: &Border) -> [Batch; 3] {
+    pub(super) fn change_class_rules(
+        &mut self,
+        class_rules: &ClassRules,
+        before: &ClassRules,
+    ) -> [Batch; 3] {
         let [mut fill, mut switch, mut remove] = [(); 3].map(|()| Batch::new());
         let old = self.classes;
-        self.put_border(&mut fill, border);
+        self.put_class_rules(&mut fill, class_rules);
         if old > 0 && self.classes == 0 {
             self.table().empty_chain(&mut switch, "out");
             self.table().delete_chain(&mut switch, "out");
@@ -446,17 +455,17 @@ impl Ruleset {
         [fill, switch, remove]
     }
 
-    fn put_border(&mut self, to: &mut Batch, border: &Border) {
-        if border.is_empty() {
+    fn put_class_rules(&mut self, to: &mut Batch, class_rules: &ClassRules) {
+        if class_rules.is_empty() {
             self.classes = 0;
             self.maps = Default::default();
             return;
         }
         // Never a number that is in force.
         self.classes = self.next_set();
-        self.maps = [0, 1].map(|family| border.maps(self.classes, family));
-        let (ends, number) = (self.ends.clone(), self.classes);
-        border.write(to, &ends, number, || self.next_set());
+        self.maps = [0, 1].map(|family| class_rules.maps(self.classes, family));
+        let (verdicts, number) = (self.verdicts.clone(), self.classes);
+        class_rules.write(to, &verdicts, number, || self.next_set());
     }
 
     /// A number for another set.
@@ -474,7 +483,7 @@ impl Ruleset {
     pub(super) fn chains(&self) -> [usize; 5] {
         let sets = self.sets.values().map(BTreeSet::len).sum();
         let classes = self.classes as usize;
-        let allow = self.ends.allow.len();
+        let allow = self.verdicts.allow.len();
         [sets, self.scopes.len(), self.refused.len(), classes, allow]
     }
 }

@@ -12,7 +12,7 @@ use weir_core::Reason;
 
 use super::{
     exists,
-    inside::Inside,
+    kernel_state::KernelState,
     socket::Nftables,
     table::Table,
     wire::{Batch, Kind},
@@ -45,7 +45,7 @@ fn counts_drops(name: &str) -> bool {
     others.iter().all(|reason| reason.name() != name)
 }
 
-impl Inside {
+impl KernelState {
     /// Takes the table that stood by away, and keeps what it counted: packets
     /// that it dropped had passed the first table, where it counted others.
     pub(super) fn stand_down(&mut self, table: &Table) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! addresses to a chain for what is said about them, which asks the lists and
 //! then the rules of the geofence as
 //! [`weir_core::class::Classes::judge`] does. New ones are made beside the old
-//! ones and take over when they are whole ([`Ruleset::change_border`]).
+//! ones and take over when they are whole ([`Ruleset::change_class_rules`]).
 //!
 //! A flow without handshake is known by whoever spoke first: sets with a
 //! timeout, stamped on the way of the first packet, read before an answer
@@ -18,10 +18,10 @@ use weir_core::{
 };
 
 use super::{
-    ends::{DESTINATION, Ends, SOURCE, is_later_fragment, neighbour_discovery},
     ranges::{Range, put_ranges, range4, range6},
     rule::{From, KEY, Meta, Rule, SCRATCH, Verdict},
     table::{ADDRESS, Shape, Table},
+    verdict_chains::{DESTINATION, SOURCE, VerdictChains, is_later_fragment, neighbour_discovery},
     wire::Batch,
 };
 use crate::{ClassCounter, firewall::Counted, kernel::ANSWER_WITHIN};
@@ -90,7 +90,7 @@ impl Way {
 
 /// What is to be enforced, ordered for the kernel.
 #[derive(Default)]
-pub(super) struct Border {
+pub(super) struct ClassRules {
     classes: Arc<Classes>,
     /// What is said, without doubles: the number is the place + 1.
     said: Vec<Class>,
@@ -113,7 +113,7 @@ fn flows_name(way: Way, family: usize) -> String {
     format!("begun-{}{}", way.name(), [4, 6][family])
 }
 
-impl Border {
+impl ClassRules {
     pub(super) fn new(classes: &Arc<Classes>) -> Self {
         let mut new = Self {
             classes: classes.clone(),
@@ -160,11 +160,11 @@ impl Border {
     pub(super) fn write(
         &self,
         to: &mut Batch,
-        ends: &Ends,
+        verdicts: &VerdictChains,
         number: u32,
         mut next_set: impl FnMut() -> u32,
     ) {
-        let table = &ends.table;
+        let table = &verdicts.table;
         for list in &self.classes.lists {
             table.counter(to, &list_counter(list), (0, 0));
         }
@@ -180,11 +180,11 @@ impl Border {
             }
         }
         for way in Way::BOTH.into_iter().filter(|way| self.is_about(*way)) {
-            self.write_ends(to, ends, way, number);
+            self.write_ends(to, verdicts, way, number);
             for (place, class) in self.said.iter().enumerate() {
                 let chain = class_chain(place, way, number);
                 table.chain(to, &chain);
-                self.judge(to, ends, *class, way, number, &chain);
+                self.judge(to, verdicts, *class, way, number, &chain);
             }
             for family in [0, 1] {
                 let (map, id) = (ranges(way, family, number), next_set());
@@ -233,17 +233,17 @@ impl Border {
         all
     }
 
-    /// The ends of packets this way: one a list, one a country, and one for
+    /// Where packets this way end: one a list, one a country, and one for
     /// flows that may begin.
-    fn write_ends(&self, to: &mut Batch, ends: &Ends, way: Way, number: u32) {
-        let table = &ends.table;
+    fn write_ends(&self, to: &mut Batch, verdicts: &VerdictChains, way: Way, number: u32) {
+        let table = &verdicts.table;
         let saved = format!("saved-{}", way.name());
         let [listed, fenced] = way.reasons();
         for (bit, list) in self.classes.lists.iter().enumerate() {
             let chain = list_chain(bit, way, number);
             table.chain(to, &chain);
             let counters = [listed.name(), &list_counter(list)];
-            ends.end(to, &chain, &saved, &counters);
+            verdicts.end(to, &chain, &saved, &counters);
         }
         for country in self.countries() {
             let chain = fenced_chain(country, way, number);
@@ -257,7 +257,7 @@ impl Border {
                 });
             }
             let counters = [fenced.name(), &country_name(country)];
-            ends.end(to, &chain, &saved, &counters);
+            verdicts.end(to, &chain, &saved, &counters);
         }
         let chain = begins_chain(way, number);
         table.chain(to, &chain);
@@ -291,14 +291,22 @@ impl Border {
     }
 
     /// The chain of one class.
-    fn judge(&self, to: &mut Batch, ends: &Ends, class: Class, way: Way, number: u32, chain: &str) {
-        let table = &ends.table;
+    fn judge(
+        &self,
+        to: &mut Batch,
+        verdicts: &VerdictChains,
+        class: Class,
+        way: Way,
+        number: u32,
+        chain: &str,
+    ) {
+        let table = &verdicts.table;
         for (bit, list) in self.classes.lists.iter().enumerate() {
             if class.lists >> bit & 1 == 0 || !way.is_of(list) {
                 continue;
             }
             let end = list_chain(bit, way, number);
-            if ask(to, ends, chain, bit, list, &end) {
+            if ask(to, verdicts, chain, bit, list, &end) {
                 return;
             }
         }
@@ -315,7 +323,7 @@ impl Border {
                 1 => fenced_chain(class.country, way, number),
                 _ => begins_chain(way, number),
             };
-            if ask(to, ends, chain, 64 + bit, fence, &end) {
+            if ask(to, verdicts, chain, 64 + bit, fence, &end) {
                 return;
             }
         }
@@ -413,15 +421,22 @@ fn asked_chain(chain: &str, at: usize) -> String {
 
 /// Sends packets that a list or rule covers on to their end; true if those are
 /// all packets.
-fn ask(to: &mut Batch, ends: &Ends, chain: &str, at: usize, cover: &Cover, end: &str) -> bool {
-    let table = &ends.table;
+fn ask(
+    to: &mut Batch,
+    verdicts: &VerdictChains,
+    chain: &str,
+    at: usize,
+    cover: &Cover,
+    end: &str,
+) -> bool {
+    let table = &verdicts.table;
     if cover.scope.is_all() {
         table.rule(to, chain, |rule| rule.verdict(Verdict::Goto(end)));
         return true;
     }
     let asked = asked_chain(chain, at);
     table.chain(to, &asked);
-    ends.ports(to, &asked, &cover.scope, end, "");
+    verdicts.ports(to, &asked, &cover.scope, end, "");
     table.rule(to, chain, |rule| rule.verdict(Verdict::Jump(&asked)));
     false
 }

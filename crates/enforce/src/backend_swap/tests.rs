@@ -22,8 +22,8 @@ fn subjects(mut entries: Vec<Entry>) -> Vec<String> {
     entries.iter().map(|e| e.subject.to_string()).collect()
 }
 
-fn over(before: DryRun) -> Switch {
-    Switch {
+fn over(before: DryRun) -> BackendSwap {
+    BackendSwap {
         place: Place {
             instance: "test".into(),
             pin_root: PathBuf::new(),
@@ -44,33 +44,34 @@ fn over(before: DryRun) -> Switch {
         coming: RwLock::new(None),
         no_room: Mutex::default(),
         evicted: Mutex::default(),
-        told: Mutex::default(),
+        mirrored: Mutex::default(),
         left: Mutex::default(),
         claim: Mutex::new(None),
     }
 }
 
-/// Those that end first make room, and are told.
+/// Those that end first make room, and are mirrored.
 #[test]
 fn what_the_next_backend_has_no_room_for_is_said() {
-    let switch = over(DryRun::new(100, None));
+    let swap = over(DryRun::new(100, None));
     let bans: Vec<Entry> = (1..=9).map(|n| ban(n, n.into())).collect();
-    switch.insert(&bans).unwrap();
+    swap.insert(&bans).unwrap();
     let next: Arc<dyn Backend> = Arc::new(DryRun::new(4, None));
-    let before = switch.present();
-    switch.fill(&before, &next, &Told::default()).unwrap();
+    let before = swap.present();
+    swap.fill(&before, &next, &MirroredState::default())
+        .unwrap();
     // One comes meanwhile, and one is lifted.
-    switch.insert(&[ban(10, 10)]).unwrap();
-    switch.remove(ban(9, 9).subject, None, None).unwrap();
-    switch.take_over(&before, Family::DryRun, next).unwrap();
+    swap.insert(&[ban(10, 10)]).unwrap();
+    swap.remove(ban(9, 9).subject, None, None).unwrap();
+    swap.take_over(&before, Family::DryRun, next).unwrap();
     let left = ["192.0.2.7", "192.0.2.8", "192.0.2.10"];
-    assert_eq!(subjects(switch.entries().unwrap()), left);
-    let evicted = switch.take_evicted();
+    assert_eq!(subjects(swap.entries().unwrap()), left);
+    let evicted = swap.take_evicted();
     assert_eq!(evicted.len(), 6);
     assert_eq!(evicted[0].policy, bans[0].policy);
     let evicted = subjects(evicted);
     assert_eq!((&*evicted[0], &*evicted[5]), ("192.0.2.1", "192.0.2.6"));
-    assert_eq!(switch.take_evicted(), []);
+    assert_eq!(swap.take_evicted(), []);
 }
 
 /// A backend that sees no packets has neither; the next one may.
@@ -79,8 +80,8 @@ fn what_only_some_backends_can_is_kept_for_the_next() {
     let dry = DryRun::new(100, None);
     assert!(dry.classes().is_none() && dry.decoys().is_none());
     assert!(dry.packet_events().is_none());
-    let switch = over(dry);
-    let backend: &dyn Backend = &switch;
+    let swap = over(dry);
+    let backend: &dyn Backend = &swap;
     let classes = Arc::new(Classes {
         classes: vec![Default::default(); 2],
         v4: vec![weir_core::geo::Span {
@@ -96,9 +97,9 @@ fn what_only_some_backends_can_is_kept_for_the_next() {
     };
     features::set_classes(backend, &classes).unwrap();
     features::set_decoys(backend, &decoys).unwrap();
-    let told = switch.told();
-    assert_eq!(told.classes.as_ref(), Some(&classes));
-    assert_eq!(told.decoys, decoys);
+    let mirrored = swap.mirrored();
+    assert_eq!(mirrored.classes.as_ref(), Some(&classes));
+    assert_eq!(mirrored.decoys, decoys);
     let filter = backend.classes().unwrap();
     assert!(!filter.has_classes() && filter.class_counts().unwrap().is_empty());
     let none = Duration::ZERO;

@@ -46,9 +46,9 @@ pub(super) const REJECTED: &str = "rejected";
 const ESSENTIAL: &str = "essential-in";
 const SILENT: &str = "rejected-silent";
 
-/// The ends in a table: who only observes drops nothing.
+/// The chains of a table that end in a verdict: who only observes drops nothing.
 #[derive(Clone)]
-pub(super) struct Ends {
+pub(super) struct VerdictChains {
     pub(super) table: Table,
     pub(super) observe: bool,
     /// Does the kernel have the answers?
@@ -57,7 +57,7 @@ pub(super) struct Ends {
     pub(super) allow: BTreeMap<Place, String>,
 }
 
-impl Ends {
+impl VerdictChains {
     /// Makes all but those of scopes and classes.
     pub(super) fn make(&self, to: &mut Batch) {
         let table = &self.table;

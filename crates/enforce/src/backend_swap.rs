@@ -47,7 +47,7 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
         }
         left.push(other);
     }
-    Ok(Arc::new(Switch {
+    Ok(Arc::new(BackendSwap {
         place: place.clone(),
         present: RwLock::new(Present {
             kind,
@@ -56,14 +56,14 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
         coming: RwLock::new(None),
         no_room: Mutex::default(),
         evicted: Mutex::default(),
-        told: Mutex::default(),
+        mirrored: Mutex::default(),
         left: Mutex::new(left),
         claim: Mutex::new(claim),
     }))
 }
 
 /// Whoever enforces, exchangeable.
-struct Switch {
+struct BackendSwap {
     place: Place,
     /// Write-locked only for the exchange itself.
     present: RwLock<Present>,
@@ -73,7 +73,7 @@ struct Switch {
     no_room: Mutex<HashSet<Name>>,
     /// What was in force and has found no place in the one that is.
     evicted: Mutex<Vec<Entry>>,
-    told: Mutex<Told>,
+    mirrored: Mutex<MirroredState>,
     /// What earlier daemons left by other backends, until this one is attached.
     left: Mutex<Vec<Family>>,
     claim: Mutex<Option<Claim>>,
@@ -94,14 +94,14 @@ struct Present {
 
 /// What the next backend is told as well.
 #[derive(Default)]
-struct Told {
+struct MirroredState {
     allow: PrefixSet,
     classes: Option<Arc<Classes>>,
     decoys: Decoys,
     attached: bool,
 }
 
-impl Switch {
+impl BackendSwap {
     fn present(&self) -> Present {
         let present = self.present.read();
         present.expect("no holder of this lock panics").clone()
@@ -115,8 +115,8 @@ impl Switch {
         self.coming.read().expect("no holder of this lock panics")
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("no holder of this lock panics")
+    fn mirrored(&self) -> MutexGuard<'_, MirroredState> {
+        self.mirrored.lock().expect("no holder of this lock panics")
     }
 
     fn claim(&self) -> MutexGuard<'_, Option<Claim>> {
@@ -148,7 +148,7 @@ impl Switch {
     /// Exchanges the backend for one of another kind.
     fn exchange(&self, kind: Family, settings: &Settings) -> Result<(), Error> {
         // Nothing else of the configuration changes meanwhile.
-        let told = self.told();
+        let mirrored = self.mirrored();
         let before = self.present();
         let mut place = self.place.clone();
         place.settings = settings.clone();
@@ -158,7 +158,7 @@ impl Switch {
         }
         let next = kind.open(&place, (usage.bans, usage.bans))?;
         let filled = self
-            .fill(&before, &next, &told)
+            .fill(&before, &next, &mirrored)
             .and_then(|()| self.take_over(&before, kind, next));
         if let Err(error) = filled {
             self.set_coming(None);
@@ -194,17 +194,22 @@ impl Switch {
         Ok(())
     }
 
-    fn fill(&self, before: &Present, next: &Arc<dyn Backend>, told: &Told) -> Result<(), Error> {
+    fn fill(
+        &self,
+        before: &Present,
+        next: &Arc<dyn Backend>,
+        mirrored: &MirroredState,
+    ) -> Result<(), Error> {
         // From here on bans go to both; then those that are there already.
         self.no_room().clear();
         self.set_coming(Some(next.clone()));
         self.insert_beside(&**next, &before.backend.entries()?)?;
-        next.set_allow(&told.allow)?;
-        if let Some(classes) = &told.classes {
+        next.set_allow(&mirrored.allow)?;
+        if let Some(classes) = &mirrored.classes {
             features::set_classes(&**next, classes)?;
         }
-        features::set_decoys(&**next, &told.decoys)?;
-        if told.attached {
+        features::set_decoys(&**next, &mirrored.decoys)?;
+        if mirrored.attached {
             next.attach()?;
         }
         Ok(())
@@ -247,7 +252,7 @@ fn is_near(a: Expiry, b: Expiry) -> bool {
     }
 }
 
-impl Backend for Switch {
+impl Backend for BackendSwap {
     fn name(&self) -> &'static str {
         self.backend().name()
     }
@@ -289,9 +294,9 @@ impl Backend for Switch {
     }
 
     fn set_allow(&self, allow: &PrefixSet) -> Result<(), Error> {
-        let mut told = self.told();
+        let mut mirrored = self.mirrored();
         self.backend().set_allow(allow)?;
-        told.allow = allow.clone();
+        mirrored.allow = allow.clone();
         Ok(())
     }
 
@@ -312,9 +317,9 @@ impl Backend for Switch {
     }
 
     fn attach(&self) -> Result<(), Error> {
-        let mut told = self.told();
+        let mut mirrored = self.mirrored();
         self.backend().attach()?;
-        told.attached = true;
+        mirrored.attached = true;
         let left = std::mem::take(&mut *self.left.lock().expect("no holder of this lock panics"));
         for kind in left {
             kind.end(&self.place)?;
@@ -356,11 +361,11 @@ impl Backend for Switch {
 
 // Offered whatever the present backend offers: the next one is told as well.
 
-impl ClassFilter for Switch {
+impl ClassFilter for BackendSwap {
     fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
-        let mut told = self.told();
+        let mut mirrored = self.mirrored();
         features::set_classes(&*self.backend(), classes)?;
-        told.classes = Some(classes.clone());
+        mirrored.classes = Some(classes.clone());
         Ok(())
     }
 
@@ -377,11 +382,11 @@ impl ClassFilter for Switch {
     }
 }
 
-impl DecoyResponder for Switch {
+impl DecoyResponder for BackendSwap {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        let mut told = self.told();
+        let mut mirrored = self.mirrored();
         features::set_decoys(&*self.backend(), decoys)?;
-        told.decoys = decoys.clone();
+        mirrored.decoys = decoys.clone();
         Ok(())
     }
 
@@ -393,7 +398,7 @@ impl DecoyResponder for Switch {
     }
 }
 
-impl PacketEvents for Switch {
+impl PacketEvents for BackendSwap {
     fn poll_events(
         &self,
         timeout: Duration,

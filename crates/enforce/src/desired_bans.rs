@@ -28,15 +28,15 @@ const MAX_HELD: usize = 64;
 /// against them before?
 pub(crate) type Pending = HashMap<Subject, bool>;
 /// One ban of a subject.
-pub(crate) type Held = (Arc<Policy>, Expiry);
+pub(crate) type ActiveBan = (Arc<Policy>, Expiry);
 /// Bans by their end, of one producer.
 type Ends = BTreeSet<(Expiry, Subject, Arc<Policy>)>;
 
 /// See the module.
-pub(crate) struct Book {
+pub(crate) struct DesiredBans {
     max_bans: usize,
     ipv4_length: Option<u8>,
-    bans: HashMap<Subject, Vec<Held>>,
+    bans: HashMap<Subject, Vec<ActiveBan>>,
     /// Those of the ban table, and the wide ones: each with its cap.
     ends: [HashMap<Producer, Ends>; 2],
     counts: [usize; 2],
@@ -45,7 +45,7 @@ pub(crate) struct Book {
     evicted: u64,
 }
 
-/// What [`Book::insert`] did.
+/// What [`DesiredBans::insert`] did.
 pub(crate) struct InsertOutcome {
     pub(crate) replaced: bool,
     pub(crate) evicted: Option<Entry>,
@@ -62,7 +62,7 @@ impl InsertOutcome {
     }
 }
 
-impl Book {
+impl DesiredBans {
     /// `ipv4_length` as in [`crate::kernel::KernelConfig`].
     pub(crate) fn new(max_bans: usize, ipv4_length: Option<u8>) -> Self {
         Self {
@@ -133,11 +133,11 @@ impl Book {
         })
     }
 
-    /// The ban whose place an entry takes: of the same policy, or its twin.
-    fn replaced_by(&self, entry: &Entry) -> Option<&Held> {
-        let twin = entry.policy.twin();
+    /// The ban whose place an entry takes: of the same policy, or its opposite.
+    fn replaced_by(&self, entry: &Entry) -> Option<&ActiveBan> {
+        let opposite = entry.policy.with_opposite_action();
         let mut held = self.held(entry.subject).iter();
-        held.find(|(policy, _)| *policy == entry.policy || **policy == twin)
+        held.find(|(policy, _)| *policy == entry.policy || **policy == opposite)
     }
 
     fn is_crowded(&self, entry: &Entry) -> bool {
@@ -255,12 +255,12 @@ impl Book {
     }
 
     /// The bans of exactly this subject, ended ones perhaps among them.
-    pub(crate) fn held(&self, subject: Subject) -> &[Held] {
+    pub(crate) fn held(&self, subject: Subject) -> &[ActiveBan] {
         self.bans.get(&subject).map_or(&[], Vec::as_slice)
     }
 
     /// All subjects with what is held against them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Subject, &[Held])> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Subject, &[ActiveBan])> {
         self.bans
             .iter()
             .map(|(subject, held)| (*subject, held.as_slice()))
@@ -312,7 +312,7 @@ impl Book {
     }
 }
 
-fn live<'a>(subjects: impl Iterator<Item = (Subject, &'a [Held])>) -> Vec<Entry> {
+fn live<'a>(subjects: impl Iterator<Item = (Subject, &'a [ActiveBan])>) -> Vec<Entry> {
     let now = BootNanos::now();
     subjects
         .flat_map(|(subject, held)| held.iter().map(move |held| (subject, held)))
@@ -346,47 +346,48 @@ mod tests {
     #[test]
     fn a_subject_has_as_many_bans_as_fit_and_any_may_be_replaced() {
         for subject in ["192.0.2.7", "2001:db8::7"] {
-            let (mut book, mut pending) = (Book::new(1000, None), Pending::new());
+            let (mut bans, mut pending) = (DesiredBans::new(1000, None), Pending::new());
             let all: Vec<_> = (0..MAX_HELD)
                 .map(|n| ban(subject, n, Action::Drop))
                 .collect();
-            let (done, outcome) = book.insert_pending(&all, &mut pending);
+            let (done, outcome) = bans.insert_pending(&all, &mut pending);
             outcome.expect("room");
             assert_eq!((done.new, done.replaced), (MAX_HELD, 0));
             // The kernel held nothing against it when the first one came.
             assert!(!pending[&all[0].subject]);
 
             // With the other action: one in the place of one.
-            let twin = ban(subject, 0, Action::Reject);
-            let (done, outcome) = book.insert_pending(std::slice::from_ref(&twin), &mut pending);
+            let opposite = ban(subject, 0, Action::Reject);
+            let (done, outcome) =
+                bans.insert_pending(std::slice::from_ref(&opposite), &mut pending);
             outcome.expect("it takes a place that is there");
             assert_eq!((done.new, done.replaced), (0, 1));
             assert!(
-                book.held(twin.subject)
+                bans.held(opposite.subject)
                     .iter()
-                    .any(|(p, _)| *p == twin.policy)
+                    .any(|(p, _)| *p == opposite.policy)
             );
 
             let more = [
                 ban("198.51.100.1", 0, Action::Drop),
                 ban(subject, MAX_HELD, Action::Drop),
             ];
-            let (done, outcome) = book.insert_pending(&more, &mut pending);
-            assert!(matches!(outcome, Err(Error::Crowded(s)) if s == twin.subject));
+            let (done, outcome) = bans.insert_pending(&more, &mut pending);
+            assert!(matches!(outcome, Err(Error::Crowded(s)) if s == opposite.subject));
             assert_eq!(done.new, 1, "those before it are in");
-            assert_eq!(book.usage().bans, MAX_HELD + 1);
+            assert_eq!(bans.usage().bans, MAX_HELD + 1);
         }
     }
 
     #[test]
     fn the_kernel_is_told_of_who_was_evicted_or_lifted() {
-        let (mut book, mut pending) = (Book::new(1, None), Pending::new());
+        let (mut bans, mut pending) = (DesiredBans::new(1, None), Pending::new());
         let (old, new) = (
             ban("192.0.2.1", 0, Action::Drop),
             ban("192.0.2.2", 0, Action::Drop),
         );
-        book.insert(&old).map(|_| ()).expect("room");
-        let (done, outcome) = book.insert_pending(std::slice::from_ref(&new), &mut pending);
+        bans.insert(&old).map(|_| ()).expect("room");
+        let (done, outcome) = bans.insert_pending(std::slice::from_ref(&new), &mut pending);
         outcome.expect("the old one goes");
         assert_eq!(done.evicted, std::slice::from_ref(&old));
         assert_eq!(
@@ -396,12 +397,12 @@ mod tests {
 
         pending.clear();
         assert!(
-            book.remove_pending(old.subject, None, None, &mut pending)
+            bans.remove_pending(old.subject, None, None, &mut pending)
                 .is_empty()
         );
         assert!(pending.is_empty());
         assert_eq!(
-            book.remove_pending(new.subject, None, None, &mut pending),
+            bans.remove_pending(new.subject, None, None, &mut pending),
             std::slice::from_ref(&new)
         );
         assert_eq!(pending, HashMap::from([(new.subject, true)]));

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use weir_core::Prefix;
 
 /// The first and the last address of a range.
-pub(crate) type Span<A> = (A, A);
+pub(crate) type Range<A> = (A, A);
 
 /// The ranges of IPv4 and of IPv6, sorted, those that touch joined.
 pub(crate) fn of_prefixes(
     prefixes: impl Iterator<Item = Prefix>,
-) -> (Vec<Span<u32>>, Vec<Span<u128>>) {
+) -> (Vec<Range<u32>>, Vec<Range<u128>>) {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for prefix in prefixes {
         match prefix.addr() {
@@ -36,8 +36,8 @@ pub(crate) fn of_prefixes(
 /// All addresses of a list of prefixes.
 #[derive(Default)]
 pub(crate) struct Covered {
-    v4: Vec<Span<u32>>,
-    v6: Vec<Span<u128>>,
+    v4: Vec<Range<u32>>,
+    v6: Vec<Range<u128>>,
 }
 
 impl Covered {
@@ -46,11 +46,11 @@ impl Covered {
         Self { v4, v6 }
     }
 
-    pub(crate) fn v4(&self) -> &[Span<u32>] {
+    pub(crate) fn v4(&self) -> &[Range<u32>] {
         &self.v4
     }
 
-    pub(crate) fn v6(&self) -> &[Span<u128>] {
+    pub(crate) fn v6(&self) -> &[Range<u128>] {
         &self.v6
     }
 
@@ -71,14 +71,14 @@ impl Covered {
     }
 }
 
-fn meets<A: Copy + Ord>(spans: &[Span<A>], (first, last): Span<A>) -> bool {
+fn meets<A: Copy + Ord>(spans: &[Range<A>], (first, last): Range<A>) -> bool {
     let at = spans.partition_point(|(_, end)| *end < first);
     spans.get(at).is_some_and(|(begin, _)| *begin <= last)
 }
 
-fn joined<A: Copy + Ord>(mut spans: Vec<Span<A>>, next: impl Fn(A) -> Option<A>) -> Vec<Span<A>> {
+fn joined<A: Copy + Ord>(mut spans: Vec<Range<A>>, next: impl Fn(A) -> Option<A>) -> Vec<Range<A>> {
     spans.sort_unstable();
-    let mut out: Vec<Span<A>> = Vec::with_capacity(spans.len());
+    let mut out: Vec<Range<A>> = Vec::with_capacity(spans.len());
     for (first, last) in spans {
         match out.last_mut() {
             Some(before) if next(before.1).is_none_or(|next| first <= next) => {

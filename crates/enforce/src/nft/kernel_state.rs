@@ -12,11 +12,11 @@ use weir_bpf::clock;
 use weir_core::{Prefix, Scope, Subject};
 
 use super::{
-    border::Border,
+    class_rules::ClassRules,
     ingress::{self, Ingress},
     names,
     rule::read_counter,
-    ruleset::{Able, Ruleset},
+    ruleset::{Capabilities, Ruleset},
     socket::Nftables,
     table::{self, Stored, Table},
     tags,
@@ -35,13 +35,13 @@ const REARRANGED: usize = 1000;
 pub(super) type Count = (String, (u64, u64));
 
 /// See the module.
-pub(super) struct Inside {
+pub(super) struct KernelState {
     pub(super) socket: Nftables,
-    pub(super) able: Able,
+    pub(super) capabilities: Capabilities,
     /// What there is, once attached.
     pub(super) ruleset: Option<Ruleset>,
     /// Geofence and lists as they are, or will be.
-    pub(super) border: Arc<Border>,
+    pub(super) class_rules: Arc<ClassRules>,
     /// Chains of single devices.
     pub(super) ingress: Ingress,
     /// It is not as it should be, and must be made anew.
@@ -62,13 +62,13 @@ pub(super) struct Inside {
     pub(super) devices: RealNames,
 }
 
-impl Inside {
-    pub(super) fn new(socket: Nftables, able: Able) -> Self {
+impl KernelState {
+    pub(super) fn new(socket: Nftables, capabilities: Capabilities) -> Self {
         Self {
             socket,
-            able,
+            capabilities,
             ruleset: None,
-            border: Arc::default(),
+            class_rules: Arc::default(),
             ingress: Ingress::default(),
             broken: false,
             seen: 0,
