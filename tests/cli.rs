@@ -931,6 +931,7 @@ fn filters_are_shown_and_their_mistakes_named() {
     let dir = host.path("etc/filter.d");
     fs::create_dir_all(&dir).unwrap();
     let built_in = host.weir(&["filter", "show", "sshd"]).out;
+    assert!(built_in.starts_with("# OpenSSH's server"), "{built_in}");
     fs::write(dir.join("copy.toml"), &built_in).unwrap();
     let show = |name: &str| {
         let mut show = Command::new(WEIR);

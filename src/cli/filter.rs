@@ -119,9 +119,18 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
         Verb::List { json } => list(common, *json),
         Verb::Show { name, json } => {
             let definition = find(common, name)?;
-            match json {
-                true => super::show::json(&serde_json::to_value(&definition)?)?,
-                false => io::stdout().write_all(show::text(&definition).as_bytes())?,
+            if *json {
+                super::show::json(&serde_json::to_value(&definition)?)?;
+            } else {
+                // A built-in one, or a copy, with what its file says of it.
+                let built_in = Definition::builtin_names()
+                    .into_iter()
+                    .find(|name| Definition::builtin(name) == Some(&definition));
+                let text = match built_in.and_then(Definition::builtin_text) {
+                    Some(text) => text.to_owned(),
+                    None => show::text(&definition),
+                };
+                io::stdout().write_all(text.as_bytes())?;
             }
             Ok(Answer::Done)
         }
@@ -129,9 +138,9 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
 }
 
 fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
-    let built_in = Definition::builtin_names().iter();
+    let built_in = Definition::builtin_names().into_iter();
     let mut filters: Vec<_> = built_in
-        .map(|name| ((*name).to_owned(), "built in".to_owned()))
+        .map(|name| (name.to_owned(), "built in".to_owned()))
         .collect();
     if common.config.exists() {
         let file = common.config.display();
@@ -341,8 +350,8 @@ fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
     if let Some(definition) = filters.remove(name) {
         return Ok(definition);
     }
-    Definition::builtin(name).with_context(|| {
-        let known = Definition::builtin_names().iter().copied();
+    Definition::builtin(name).cloned().with_context(|| {
+        let known = Definition::builtin_names().into_iter();
         let known = known.chain(filters.keys().map(String::as_str));
         format!(
             "there is no filter {name:?}; there are: {}",

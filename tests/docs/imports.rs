@@ -23,7 +23,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/bpf", "filter -> link"),
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
-    ("crates/core", "detect/definition -> detect/builtin"),
     ("crates/daemon", "decoy -> service"),
 ];
 

@@ -119,10 +119,8 @@ mod tests {
             allow_untagged: true,
             ..Definition::default()
         };
-        let builtin = Definition::builtin_names();
-        let builtin = builtin
-            .iter()
-            .map(|name| Definition::builtin(name).unwrap());
+        let builtin = Definition::builtin_names().into_iter();
+        let builtin = builtin.map(|name| Definition::builtin(name).unwrap().clone());
         for definition in builtin.chain([odd]) {
             let shown = text(&definition);
             assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown}");

@@ -7,7 +7,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize, de};
 
 use super::{
-    builtin,
     dispatch::Dispatch,
     matcher::Matcher,
     memory::Bond,
@@ -191,22 +190,6 @@ impl fmt::Display for DefinitionError {
 impl std::error::Error for DefinitionError {}
 
 impl Definition {
-    /// The definition of a filter that weir brings, to read or to extend: `sshd`
-    /// counts failed logins; `sshd-aggressive` also connections that end before a
-    /// login and failed negotiations.
-    pub fn builtin(name: &str) -> Option<Self> {
-        match name {
-            "sshd" => Some(builtin::sshd(false)),
-            "sshd-aggressive" => Some(builtin::sshd(true)),
-            _ => None,
-        }
-    }
-
-    /// The names of the filters that weir brings.
-    pub fn builtin_names() -> &'static [&'static str] {
-        &["sshd", "sshd-aggressive"]
-    }
-
     /// Checks it and makes it a program.
     ///
     /// # Errors

@@ -278,8 +278,7 @@ fn jails(
                 format!(
                     "[jail.{name}]: there is no filter {filter:?}; allowed: {}, or one of your own as [filter.{filter}]",
                     Definition::builtin_names()
-                        .iter()
-                        .copied()
+                        .into_iter()
                         .chain(filters.keys().map(String::as_str))
                         .collect::<Vec<_>>()
                         .join(", ")

@@ -121,3 +121,21 @@ fn pattern(filter: &str, item: Result<At<String>, Section<'_, '_>>) -> At<Patter
     section.finish();
     At { value, line }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user's own filter and one that weir brings have one form: what is wrong in
+    /// one is wrong in the other.
+    #[test]
+    fn a_built_in_file_is_read_as_ones_own() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in Definition::builtin_names() {
+            let file = dir.path().join(format!("{name}.toml"));
+            std::fs::write(&file, Definition::builtin_text(name).unwrap()).unwrap();
+            let read = filter_of(&file).unwrap_or_else(|errors| panic!("{errors}"));
+            assert_eq!(Some(&read), Definition::builtin(name), "{name}");
+        }
+    }
+}

@@ -52,7 +52,7 @@ fn for_each_row(
 }
 
 fn compiled(name: &str) -> (Definition, Program) {
-    let definition = Definition::builtin(name).unwrap();
+    let definition = Definition::builtin(name).unwrap().clone();
     let filter = definition.compile().unwrap();
     (definition, filter)
 }
