@@ -20,13 +20,14 @@ use serde::Serialize;
 use weir_core::{
     Action, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
     detect::{Clock, Finding},
-    policy::{Jail, Ledger, Outcome},
+    policy::{Jail, Ledger},
 };
 use weir_enforce::{Decoys, PacketEvent};
 
 use crate::{
     config::{self, DecoyConfig, Proof},
     events::{Event, Kind},
+    judge::{Judge, Judgement, Offence, Suspect},
     service::Service,
     store::clock::Now,
 };
@@ -227,13 +228,31 @@ impl Decoy {
             pattern: 0,
             clock: Clock::Source,
         };
-        let outcome = active.ledger.record(0, &finding, &[], now.wall);
-        if let Outcome::Ban(mut ban) = outcome {
-            ban.producer = Producer::Decoy;
-            ban.reason = why;
-            ban.evidence.clear();
-            self.bans.fetch_add(1, Ordering::Relaxed);
-            service.enforce(vec![ban]);
+        let offence = Offence {
+            jail: 0,
+            suspect: Suspect::Found(&finding),
+            line: &[],
+        };
+        let mut judge = Judge::new(&service.exempt);
+        match judge.judge(&active.ledger, offence, now.wall) {
+            Judgement::Ban(mut ban) => {
+                ban.producer = Producer::Decoy;
+                ban.reason = why;
+                ban.evidence.clear();
+                self.bans.fetch_add(1, Ordering::Relaxed);
+                service.enforce(vec![ban]);
+            }
+            // The packet path passes those: this one was on its way.
+            Judgement::Exempt(by) => service.events.tell(
+                &Event::new(
+                    Kind::Allow,
+                    now.wall,
+                    format!("not banned ({why}): {}", by.reason),
+                )
+                .about(Prefix::host(packet.source))
+                .by(&Producer::Decoy),
+            ),
+            _ => {}
         }
     }
 
@@ -298,7 +317,10 @@ fn port_text(protocol: u8, port: u16) -> String {
 mod tests {
     use std::path::Path;
 
-    use weir_core::{Until, policy::Offence};
+    use weir_core::{
+        Until,
+        policy::{self, Outcome},
+    };
 
     use super::*;
     use crate::config::{Config, Host};
@@ -350,7 +372,7 @@ mod tests {
         let after = ledger_of("");
         after.restore_history(ledger.history());
         assert_eq!(offend(&after, now + step), Some(week));
-        let most = Offence {
+        let most = policy::Offence {
             jail: "decoy".into(),
             subject: "198.51.100.7".parse().unwrap(),
             offences: u32::MAX,

@@ -45,7 +45,7 @@ pub struct Exemption {
 }
 
 impl Exemptions {
-    fn add(&mut self, prefix: Prefix, reason: impl Into<String>) {
+    pub(crate) fn add(&mut self, prefix: Prefix, reason: impl Into<String>) {
         // The reasons are added strongest first.
         self.reasons.entry(prefix).or_insert_with(|| reason.into());
     }
@@ -98,12 +98,17 @@ impl Exemptions {
     /// The exemption that covers all of `subject`. A wider ban is allowed: the
     /// exempt addresses inside it pass.
     pub fn covering(&self, subject: Subject) -> Option<Exemption> {
-        self.named(self.set.covering(subject.prefix())?)
+        self.holding(subject.prefix())
     }
 
     /// The exemption that holds this address.
     pub fn lookup(&self, addr: IpAddr) -> Option<Exemption> {
-        self.named(self.set.lookup(addr)?)
+        self.holding(Prefix::host(addr))
+    }
+
+    /// The exemption that holds all of this prefix, bannable or not.
+    pub fn holding(&self, prefix: Prefix) -> Option<Exemption> {
+        self.named(self.set.covering(prefix)?)
     }
 
     fn named(&self, prefix: Prefix) -> Option<Exemption> {

@@ -14,6 +14,7 @@ pub mod exempt;
 mod expiry;
 pub mod geo;
 pub mod instance;
+mod judge;
 pub mod lists;
 mod log_alerts;
 mod positions;

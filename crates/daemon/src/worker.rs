@@ -25,7 +25,7 @@ use weir_bpf::fault;
 use weir_core::{
     Prefix,
     detect::{Age, Clock, Context, DefinitionError, Finding, Notices, Program, ProgramState},
-    policy::{Jail, Ledger, Outcome},
+    policy::{Jail, Ledger},
 };
 use weir_sources::{
     BatchInfo, FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Origin, Ring,
@@ -35,6 +35,7 @@ use weir_sources::{
 use crate::{
     config::{Config, JailConfig, RingChoice, SourceChoice, WatchConfig, duration_text},
     events::{Event, Kind},
+    judge::{Judge, Judgement, Offence, Suspect},
     log_alerts::LogAlerts,
     positions::{self, Positions},
     service::{JailCounters, Service},
@@ -545,6 +546,7 @@ impl Worker {
         while !self.stopping() {
             self.in_hand.pulse.beat();
             let now = Cell::new(None);
+            let mut judge = None;
             let info = source.read_batch(WAIT, &mut |line, origin| {
                 // The clock is read when a line has come, not when waiting began.
                 let now = now.get().unwrap_or_else(|| {
@@ -552,7 +554,7 @@ impl Worker {
                     now.set(Some(time));
                     time
                 });
-                self.one_line(line, &origin, now);
+                self.one_line(line, &origin, now, &mut judge);
             })?;
             if self.is_given_up() {
                 return Ok(());
@@ -581,7 +583,14 @@ impl Worker {
         Ok(())
     }
 
-    fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp) {
+    /// `judge`: of this batch, made when somebody is accused.
+    fn one_line(
+        &self,
+        line: &[u8],
+        origin: &Origin<'_>,
+        now: Timestamp,
+        judge: &mut Option<Judge>,
+    ) {
         if self.is_given_up() {
             return;
         }
@@ -600,24 +609,29 @@ impl Worker {
             let Some(finding) = finding else { continue };
             jail.counters.findings.fetch_add(1, Ordering::Relaxed);
             jail.judge_stamp(service, finding.clock, now, zone);
-            if let Some(exemption) = service.exempt.current().lookup(finding.addr) {
-                jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
-                tell_finding(service, jail, &finding, &exemption.reason);
-                continue;
-            }
-            match self.in_hand.ledger.record(jail.number, &finding, line, now) {
-                Outcome::Ban(ban) => {
+            let judge = judge.get_or_insert_with(|| Judge::new(&service.exempt));
+            let offence = Offence {
+                jail: jail.number,
+                suspect: Suspect::Found(&finding),
+                line,
+            };
+            match judge.judge(&self.in_hand.ledger, offence, now) {
+                Judgement::Exempt(exemption) => {
+                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                    tell_finding(service, jail, &finding, &exemption.reason);
+                }
+                Judgement::Ban(ban) => {
                     jail.counters.bans.fetch_add(1, Ordering::Relaxed);
                     tell_finding(service, jail, &finding, &ban.reason);
                     self.in_hand.decide(ban);
                 }
-                Outcome::Counted { failures, of } => {
+                Judgement::Counted { failures, of } => {
                     if service.events.has_readers() {
                         let count = format!("failure {failures} of {of}");
                         tell_finding(service, jail, &finding, &count);
                     }
                 }
-                Outcome::Ignored(_) | Outcome::TooOld => {
+                Judgement::Ignored(_) | Judgement::TooOld => {
                     jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
                 }
             }

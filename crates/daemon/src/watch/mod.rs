@@ -1,5 +1,5 @@
 //! Watches: commands that print the address of whoever misbehaved, one a line.
-//! One thread each reads its command, counts in the ledger, and hands the bans
+//! One thread each reads its command, has what it says judged, and hands the bans
 //! to [`Service::enforce`], as a worker does for lines of a log. A command that
 //! ends is started again, later each time. What a line may say is in `line`,
 //! the process in `child`.
@@ -18,11 +18,12 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Ban, Prefix, Producer, policy::Outcome};
+use weir_core::{Ban, Prefix, Producer};
 
 use crate::{
     config::{Config, OnlyIf, WatchConfig},
     events::{Event, Kind},
+    judge::{Judge, Judgement, Offence, Suspect},
     service::Service,
     threads,
     watch_stats::Counters,
@@ -234,32 +235,26 @@ impl Watcher {
         let ignored = |why: &str| {
             self.counters.ignored.fetch_add(1, Relaxed);
             self.tell(sighting, now, why);
+            None
         };
-        if let Some(exemption) = self.service.exempt.current().set().covering(prefix) {
-            ignored(&format!("not banned: {exemption} is exempt"));
-            return None;
-        }
-        // A line about somebody who is banned already is an echo: what was
-        // under way when the ban came, or a log that is read once more.
-        let about_to_be = |ban: &Ban| ban.subject.prefix().covers(prefix);
-        if bans.iter().any(about_to_be) || self.has_banned(prefix) {
-            self.counters.known.fetch_add(1, Relaxed);
-            return None;
-        }
-        let denied = self.service.denies(prefix.addr());
-        if self.config.only_if == OnlyIf::Denied && denied.is_none() {
-            self.counters.not_denied.fetch_add(1, Relaxed);
-            self.tell(
-                sighting,
-                now,
-                "not banned: neither the geofence nor a list denies it",
-            );
-            return None;
-        }
         let ledger = self.service.ledger()?;
-        let number = ledger.jail(&self.producer.ledger_name()?)?;
-        match ledger.record_prefix(number, prefix, sighting.line.as_bytes(), now) {
-            Outcome::Ban(mut ban) => {
+        let offence = Offence {
+            jail: ledger.jail(&self.producer.ledger_name()?)?,
+            suspect: Suspect::Named(prefix),
+            line: sighting.line.as_bytes(),
+        };
+        let denied = self.service.denies(prefix.addr());
+        let spare = || {
+            let about_to_be = |ban: &Ban| ban.subject.prefix().covers(prefix);
+            if bans.iter().any(about_to_be) || self.has_banned(prefix) {
+                return Some(Spared::Known);
+            }
+            let must_be_denied = self.config.only_if == OnlyIf::Denied;
+            (must_be_denied && denied.is_none()).then_some(Spared::NotDenied)
+        };
+        let mut judge = Judge::new(&self.service.exempt);
+        match judge.judge_unless(&ledger, offence, now, spare) {
+            Judgement::Ban(mut ban) => {
                 self.counters.bans.fetch_add(1, Relaxed);
                 ban.reason = match denied {
                     Some(by) => format!("named by the watch, denied by {by}"),
@@ -268,12 +263,23 @@ impl Watcher {
                 self.tell(sighting, now, &ban.reason);
                 Some(ban)
             }
-            Outcome::Ignored(why) => {
-                ignored(&format!("not banned: {why:?}"));
+            Judgement::Exempt(by) => ignored(&format!("not banned: {} is exempt", by.prefix)),
+            Judgement::Ignored(why) => ignored(&format!("not banned: {why:?}")),
+            Judgement::Spared(Spared::Known) => {
+                self.counters.known.fetch_add(1, Relaxed);
+                None
+            }
+            Judgement::Spared(Spared::NotDenied) => {
+                self.counters.not_denied.fetch_add(1, Relaxed);
+                self.tell(
+                    sighting,
+                    now,
+                    "not banned: neither the geofence nor a list denies it",
+                );
                 None
             }
             // One makes a ban, and it is of now.
-            Outcome::Counted { .. } | Outcome::TooOld => None,
+            Judgement::Counted { .. } | Judgement::TooOld => None,
         }
     }
 
@@ -297,6 +303,15 @@ impl Watcher {
             self.service.events.tell(&event);
         }
     }
+}
+
+/// Why a watch does not ban whom it could.
+enum Spared {
+    /// A line about somebody who is banned already is an echo: what was under way
+    /// when the ban came, or a log that is read once more.
+    Known,
+    /// Not denied, with `only_if = "denied"`.
+    NotDenied,
 }
 
 fn again(error: &io::Error) -> bool {

@@ -1,0 +1,240 @@
+//! What comes of somebody's offence, wherever it was seen: in a line of a log, by a
+//! watch's command or at a decoy port. Of whoever is exempt nothing is counted;
+//! of others the ledger counts, and says when it is enough. What is said of it and
+//! counted for the screen is each caller's; bans come into force by
+//! [`crate::service::Service::enforce`].
+
+use std::{convert::Infallible, sync::Arc};
+
+use jiff::Timestamp;
+use weir_core::{
+    Ban, Prefix,
+    detect::Finding,
+    policy::{Ignored, Ledger, Outcome},
+};
+
+use crate::exempt::{Exempt, Exemption, Exemptions};
+
+/// An offence, as its jail counts it.
+#[derive(Clone, Copy)]
+pub struct Offence<'a> {
+    /// The number of the jail in the ledger.
+    pub jail: usize,
+    /// Whose.
+    pub suspect: Suspect<'a>,
+    /// Where it was read; kept as evidence.
+    pub line: &'a [u8],
+}
+
+/// Who is said to have offended.
+#[derive(Clone, Copy)]
+pub enum Suspect<'a> {
+    /// An address, with when and how often.
+    Found(&'a Finding),
+    /// A prefix or an address, once and now.
+    Named(Prefix),
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement<R = Infallible> {
+    /// Nothing: the suspect is exempt.
+    Exempt(Exemption),
+    /// Nothing, for a reason of the caller's own.
+    Spared(R),
+    /// Nothing, by the jail's own rules.
+    Ignored(Ignored),
+    /// It is too old to count.
+    TooOld,
+    /// It counts.
+    Counted {
+        /// Failures within the jail's `find_time`.
+        failures: u32,
+        /// How many make a ban.
+        of: u32,
+    },
+    /// It was the last one.
+    Ban(Ban),
+}
+
+/// Judges by the exemptions of the moment when it was made; the same suspect is
+/// looked up among them once, however many jails accuse it in a row.
+pub struct Judge {
+    exemptions: Arc<Exemptions>,
+    last: Option<(Prefix, Option<Exemption>)>,
+}
+
+impl Judge {
+    /// By the exemptions in force now.
+    pub fn new(exempt: &Exempt) -> Self {
+        Self {
+            exemptions: exempt.current(),
+            last: None,
+        }
+    }
+
+    /// Judges an offence.
+    pub fn judge(&mut self, ledger: &Ledger, offence: Offence<'_>, now: Timestamp) -> Judgement {
+        self.judge_unless(ledger, offence, now, || None)
+    }
+
+    /// The same, unless there is a reason to spare a suspect who is not exempt.
+    pub fn judge_unless<R>(
+        &mut self,
+        ledger: &Ledger,
+        Offence {
+            jail,
+            suspect,
+            line,
+        }: Offence<'_>,
+        now: Timestamp,
+        spare: impl FnOnce() -> Option<R>,
+    ) -> Judgement<R> {
+        if let Some(exemption) = self.exemption(suspect) {
+            return Judgement::Exempt(exemption.clone());
+        }
+        if let Some(reason) = spare() {
+            return Judgement::Spared(reason);
+        }
+        let outcome = match suspect {
+            Suspect::Found(finding) => ledger.record(jail, finding, line, now),
+            Suspect::Named(prefix) => ledger.record_prefix(jail, prefix, line, now),
+        };
+        match outcome {
+            Outcome::Ignored(why) => Judgement::Ignored(why),
+            Outcome::TooOld => Judgement::TooOld,
+            Outcome::Counted { failures, of } => Judgement::Counted { failures, of },
+            Outcome::Ban(ban) => Judgement::Ban(ban),
+        }
+    }
+
+    /// The exemption that holds all of the suspect.
+    fn exemption(&mut self, suspect: Suspect<'_>) -> Option<&Exemption> {
+        let prefix = match suspect {
+            Suspect::Found(finding) => Prefix::host(finding.addr),
+            Suspect::Named(prefix) => prefix,
+        };
+        if self.last.as_ref().is_none_or(|(last, _)| *last != prefix) {
+            self.last = Some((prefix, self.exemptions.holding(prefix)));
+        }
+        self.last
+            .as_ref()
+            .and_then(|(_, exemption)| exemption.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::{
+        Action, PrefixSet, Scope,
+        detect::Clock,
+        policy::{Jail, JailLimits},
+    };
+
+    use super::*;
+
+    fn exempting(prefix: &str) -> Exempt {
+        let mut exemptions = Exemptions::default();
+        exemptions.add(prefix.parse().unwrap(), "it is allowed");
+        let exempt = Exempt::default();
+        assert!(exempt.replace(exemptions, Arc::default()));
+        exempt
+    }
+
+    /// Each with the second failure.
+    fn ledger(jails: usize) -> Ledger {
+        let jail = |number| Jail {
+            name: format!("jail-{number}"),
+            limits: JailLimits {
+                max_retry: 2,
+                ..JailLimits::default()
+            },
+            scope: Scope::all(),
+            action: Action::Drop,
+            ignore: PrefixSet::default(),
+        };
+        Ledger::new((0..jails).map(jail).collect())
+    }
+
+    fn found(addr: &str, now: Timestamp) -> Finding {
+        Finding {
+            addr: addr.parse().unwrap(),
+            time: now,
+            clock: Clock::Stamp,
+            user: None,
+            attempts: 1,
+            pattern: 0,
+        }
+    }
+
+    #[test]
+    fn who_is_exempt_is_neither_counted_nor_spared() {
+        let (exempt, ledger) = (exempting("192.0.2.0/24"), ledger(1));
+        let mut judge = Judge::new(&exempt);
+        let now = Timestamp::now();
+        let spared = || -> Option<()> { panic!("nobody asks") };
+        for named in ["192.0.2.7", "192.0.2.0/25", "192.0.2.0/24"] {
+            let offence = Offence {
+                jail: 0,
+                suspect: Suspect::Named(named.parse().unwrap()),
+                line: b"",
+            };
+            for _ in 0..3 {
+                let judgement = judge.judge_unless(&ledger, offence, now, spared);
+                assert!(
+                    matches!(&judgement, Judgement::Exempt(by) if by.reason == "it is allowed"),
+                    "{named}: {judgement:?}"
+                );
+            }
+        }
+        assert_eq!(ledger.stats(0).unwrap().tracked, 0);
+        // Something wider holds others as well.
+        let offence = Offence {
+            jail: 0,
+            suspect: Suspect::Named("192.0.0.0/16".parse().unwrap()),
+            line: b"",
+        };
+        let judgement = judge.judge_unless(&ledger, offence, now, || Some("why"));
+        assert_eq!(judgement, Judgement::Spared("why"));
+        assert_eq!(ledger.stats(0).unwrap().tracked, 0);
+    }
+
+    #[test]
+    fn each_jail_counts_for_itself_and_bans() {
+        let (exempt, ledger) = (exempting("192.0.2.7"), ledger(2));
+        let mut judge = Judge::new(&exempt);
+        let now = Timestamp::now();
+        for who in ["192.0.2.7", "203.0.113.9", "192.0.2.7", "2001:db8::7"] {
+            let finding = found(who, now);
+            let mut judged = |jail| {
+                let offence = Offence {
+                    jail,
+                    suspect: Suspect::Found(&finding),
+                    line: b"the line",
+                };
+                judge.judge(&ledger, offence, now)
+            };
+            if who == "192.0.2.7" {
+                assert!(matches!(judged(0), Judgement::Exempt(_)));
+                continue;
+            }
+            let one = Judgement::Counted { failures: 1, of: 2 };
+            assert_eq!((judged(0), judged(1)), (one.clone(), one));
+            for (jail, name) in ["jail-0", "jail-1"].into_iter().enumerate() {
+                let Judgement::Ban(ban) = judged(jail) else {
+                    panic!("{who}: the second failure bans");
+                };
+                assert_eq!(ban.producer.ledger_name().as_deref(), Some(name));
+                assert!(ban.subject.prefix().contains(finding.addr));
+            }
+            assert_eq!(judged(0), Judgement::Ignored(Ignored::BeforeBan));
+            let old = found("203.0.113.10", now - JailLimits::default().find_time * 2);
+            let offence = Offence {
+                jail: 0,
+                suspect: Suspect::Found(&old),
+                line: b"",
+            };
+            assert_eq!(judge.judge(&ledger, offence, now), Judgement::TooOld);
+        }
+    }
+}
