@@ -5,7 +5,8 @@
 mod plain;
 
 use std::{
-    fs::File,
+    collections::BTreeMap,
+    fs::{self, File},
     io::Write,
     path::Path,
     sync::{
@@ -117,6 +118,88 @@ fn a_path_that_is_added_loses_no_line_of_the_others() {
     host.until("the lines around it", |host| counted(host, WHO[1]) == 8);
     assert_eq!(counted(&host, WHO[0]), 5);
     assert_eq!(counted(&host, "203.0.113.99"), 0, "older than the daemon");
+}
+
+/// How often the daemon has a file open.
+fn opened(host: &Plain, log: &str) -> usize {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap();
+    let leads_there =
+        |fd: &fs::DirEntry| fs::read_link(fd.path()).is_ok_and(|to| to == host.path(log));
+    descriptors.flatten().filter(leads_there).count()
+}
+
+/// What each jail has counted of an address.
+fn counted_by_jail(host: &Plain, who: &str) -> BTreeMap<String, u64> {
+    let tracked = host.json(&["why", who])["tracked"].clone();
+    let of_jail = |tracked: &serde_json::Value| {
+        let jail = tracked["jail"].as_str().unwrap().to_owned();
+        (jail, tracked["findings"].as_u64().unwrap())
+    };
+    tracked
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(of_jail)
+        .collect()
+}
+
+/// Jails whose paths differ and have a file in common read it together, with one
+/// position, over restarts and reloads.
+#[test]
+fn a_file_of_several_jails_is_read_once() {
+    let jail = |name: &str, paths: &[&str]| {
+        let paths = paths.iter().map(|path| format!("\"{{dir}}/{path}\""));
+        let paths = paths.collect::<Vec<_>>().join(", ");
+        format!("[jail.{name}]\nfilter = \"sshd\"\nmax_retry = 100\npaths = [{paths}]\n")
+    };
+    let two = jail("one", &["a.log"]) + &jail("two", &["a.log", "b.log"]);
+    let counts = |all: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        all.iter()
+            .map(|(jail, count)| ((*jail).to_owned(), *count))
+            .collect()
+    };
+    let mut host = Plain::new();
+    for log in ["a.log", "b.log", "c.log"] {
+        fail(&host, log, "203.0.113.99", 9);
+    }
+    host.configure(&two);
+    host.start();
+    fail(&host, "a.log", WHO[0], 2);
+    fail(&host, "b.log", WHO[1], 3);
+    host.until("each jail to count its files", |host| {
+        counted_by_jail(host, WHO[0]) == counts(&[("one", 2), ("two", 2)])
+            && counted_by_jail(host, WHO[1]) == counts(&[("two", 3)])
+    });
+    assert_eq!((opened(&host, "a.log"), opened(&host, "b.log")), (1, 1));
+    for signal in ["TERM", "KILL"] {
+        host.until("the position to be saved", |host| {
+            host.json(&["status"])["unsaved"] == 0
+        });
+        let before = counted_by_jail(&host, WHO[0])["one"];
+        host.end(signal);
+        // Nobody reads.
+        fail(&host, "a.log", WHO[0], 1);
+        host.start();
+        let after = counts(&[("one", before + 1), ("two", before + 1)]);
+        host.until("both to go on where they stood", |host| {
+            counted_by_jail(host, WHO[0]) == after
+        });
+        assert_eq!(counted_by_jail(&host, WHO[1]), counts(&[("two", 3)]));
+    }
+    // A jail that is added begins with what comes; the others lose nothing.
+    host.configure(&(two + &jail("new", &["c.log", "a.log"])));
+    fail(&host, "a.log", WHO[0], 1);
+    host.done(&["reload"]);
+    fail(&host, "c.log", WHO[1], 2);
+    host.until("the new jail to count", |host| {
+        counted_by_jail(host, WHO[1]) == counts(&[("new", 2), ("two", 3)])
+    });
+    host.until("the lines around the reload", |host| {
+        let counted = counted_by_jail(host, WHO[0]);
+        counted["one"] == 5 && counted["two"] == 5
+    });
+    assert_eq!((opened(&host, "a.log"), opened(&host, "c.log")), (1, 1));
+    assert_eq!(counted_by_jail(&host, "203.0.113.99"), counts(&[]));
 }
 
 /// SQLite's lock holds while the daemon looks after the file: whoever opened the

@@ -137,7 +137,10 @@ fn counter(addresses: u32) -> impl FnMut(&Record<'_>) -> bool {
 }
 
 /// Million lines a second; every line must be what `judge` takes it for.
-fn rate(source: &mut Source, mut judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Result<f64> {
+fn rate(
+    source: &mut dyn Source,
+    mut judge: impl FnMut(&Record<'_>) -> bool,
+) -> anyhow::Result<f64> {
     let (mut good, mut seen) = (0, 0);
     let start = Instant::now();
     while seen < LINES {
@@ -153,12 +156,12 @@ fn rate(source: &mut Source, mut judge: impl FnMut(&Record<'_>) -> bool) -> anyh
 }
 
 fn from_file(file: &Path, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Result<f64> {
-    let source = FileSource::open(FileConfig {
-        patterns: vec![file.display().to_string()],
+    let mut source = FileSource::open(FileConfig {
+        subscriptions: vec![vec![file.display().to_string()]],
         from: Start::Beginning,
         held: Age::Unknown,
     })?;
-    rate(&mut Source::File(source), judge)
+    rate(&mut source, judge)
 }
 
 /// A server's thread fills the ring as fast as it is read, on the other core.
@@ -174,7 +177,7 @@ fn from_ring(text: &str, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Resu
         workers: 1,
         max_memory: 1 << 30,
     });
-    let mut source = Source::Ring(ring.source(0)?);
+    let mut source = ring.source(0)?;
     thread::scope(|scope| {
         let filling = scope.spawn(move || {
             text.lines()

@@ -159,14 +159,29 @@ fn files_from(all: &HashMap<String, String>, key: &str) -> Option<Files> {
     })
 }
 
-/// May both patterns find one file? Sure only if one of them is a path.
-fn may_find_the_same(one: &str, other: &str) -> bool {
+/// May both patterns find one file by one name? Sure only if one of them is a path;
+/// of two with wildcards each part of the path must fit, up to a `**`.
+pub fn may_find_the_same(one: &str, other: &str) -> bool {
     let is_path = |pattern: &str| !pattern.contains(['*', '?', '[']);
     match (is_path(one), is_path(other)) {
         (true, true) => one == other,
         (true, false) => file::finds(other, Path::new(one)),
         (false, true) => file::finds(one, Path::new(other)),
-        (false, false) => true,
+        (false, false) => {
+            let (mut one, mut other) = (one.split('/'), other.split('/'));
+            loop {
+                match (one.next(), other.next()) {
+                    (Some("**"), _) | (_, Some("**")) | (None, None) => return true,
+                    (Some(a), Some(b)) if is_path(a) || is_path(b) => {
+                        if !may_find_the_same(a, b) {
+                            return false;
+                        }
+                    }
+                    (Some(_), Some(_)) => {}
+                    (None, Some(_)) | (Some(_), None) => return false,
+                }
+            }
+        }
     }
 }
 
@@ -279,6 +294,27 @@ mod tests {
             }
             // That b was ever looked for is forgotten.
             assert_eq!(start(&positions, &both), (vec![reached], 1), "{saves}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_cannot_find_one_file_are_told_apart() {
+        for (one, other, may) in [
+            ("/log/a", "/log/a", true),
+            ("/log/a", "/log/b", false),
+            ("/log/*", "/log/b", true),
+            ("/log/*", "/srv/b", false),
+            ("/log/*", "/log/x/b", false),
+            ("/log/*.log", "/log/a*", true),
+            ("/log/*.log", "/srv/*.log", false),
+            ("/log/*.log", "/log/*/x.log", false),
+            ("/log/*/a.log", "/log/x/*", true),
+            ("/log/*/a.log", "/log/x/b*", false),
+            ("/log/**", "/log/x/y/*.log", true),
+            ("/log/**/a", "/srv/*", false),
+        ] {
+            assert_eq!(may_find_the_same(one, other), may, "{one} {other}");
+            assert_eq!(may_find_the_same(other, one), may, "{other} {one}");
         }
     }
 

@@ -24,7 +24,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use weir_bpf::fault;
 use weir_core::{
     Prefix,
-    detect::{Age, Clock, Context, DefinitionError, Finding, Notices, Program, ProgramState},
+    detect::{Age, Clock, Context, DefinitionError, Finding, Line, Notices, Program, ProgramState},
     policy::{Jail, Ledger},
 };
 use weir_sources::{
@@ -101,8 +101,9 @@ pub fn filter(config: &Config, name: &str) -> Result<Program, WorkerError> {
 /// What a group of jails reads together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
-    /// The files of these patterns.
-    Files(Vec<String>),
+    /// Log files that jails have in common, by each jail's patterns: a file is
+    /// read once for all jails that subscribe to it.
+    Files(Vec<Vec<String>>),
     /// The journal's entries of these programs, or with these fields.
     Journal {
         /// Identifiers of programs.
@@ -116,13 +117,13 @@ enum Group {
 
 /// How a worker opens what it reads, from where it was read to, given the age of
 /// what lies behind that.
-type Open = Box<dyn Fn(&Positions, Age) -> Result<Source, SourceError> + Send>;
+type Open = Box<dyn Fn(&Positions, Age) -> Result<Box<dyn Source>, SourceError> + Send>;
 
 impl Group {
     /// Its name in the database.
     fn key(&self) -> String {
         match self {
-            Self::Files(patterns) => positions::key_of_files(patterns),
+            Self::Files(subscriptions) => positions::key_of_files(&patterns_of(subscriptions)),
             Self::Journal { programs, fields } => positions::key_of_journal(programs, fields),
             Self::Ring(ring) => format!("ring:{}", ring.directory.display()),
         }
@@ -146,10 +147,10 @@ impl Group {
     fn parts(self, instance: &str) -> Vec<Open> {
         let key = self.key();
         match self {
-            Self::Files(patterns) => vec![Box::new(move |positions, held| {
-                Ok(Source::File(FileSource::open(FileConfig {
-                    from: positions.of_files(&patterns),
-                    patterns: patterns.clone(),
+            Self::Files(subscriptions) => vec![Box::new(move |positions, held| {
+                Ok(Box::new(FileSource::open(FileConfig {
+                    from: positions.of_files(&patterns_of(&subscriptions)),
+                    subscriptions: subscriptions.clone(),
                     held,
                 })?))
             })],
@@ -164,7 +165,7 @@ impl Group {
                     // While there is no journal yet, reading begins here.
                     None => _ = positions.set(&key, &journal::cursor_of(Timestamp::now())),
                 }
-                Ok(Source::Journal(JournalSource::open(config)?))
+                Ok(Box::new(JournalSource::open(config)?))
             })],
             Self::Ring(choice) => {
                 let ring = Ring::new(RingConfig {
@@ -177,8 +178,9 @@ impl Group {
                 });
                 let part = |index| {
                     let ring = ring.clone();
-                    Box::new(move |_: &Positions, _: Age| Ok(Source::Ring(ring.source(index)?)))
-                        as Open
+                    Box::new(move |_: &Positions, _: Age| {
+                        Ok(Box::new(ring.source(index)?) as Box<dyn Source>)
+                    }) as Open
                 };
                 (0..choice.workers).map(part).collect()
             }
@@ -186,12 +188,15 @@ impl Group {
     }
 }
 
-fn position(source: &Source) -> Option<String> {
-    match source {
-        Source::File(source) => serde_json::to_string(&source.positions()).ok(),
-        Source::Journal(source) => source.cursor().map(str::to_owned),
-        // A ring remembers its readers itself.
-        Source::Ring(_) => None,
+/// All patterns that a group looks for: one jail's in their order, those of several
+/// jails each once.
+fn patterns_of(subscriptions: &[Vec<String>]) -> Vec<String> {
+    match subscriptions {
+        [alone] => alone.clone(),
+        several => {
+            let all: BTreeSet<_> = several.iter().flatten().cloned().collect();
+            all.into_iter().collect()
+        }
     }
 }
 
@@ -200,6 +205,8 @@ fn position(source: &Source) -> Option<String> {
 struct Running {
     /// Its number in the ledger.
     number: usize,
+    /// Its number among the subscriptions of its group.
+    subscription: usize,
     config: JailConfig,
     filter: Program,
     states: Arc<[Mutex<ProgramState>]>,
@@ -454,13 +461,23 @@ fn hands_for(groups: &Groups) -> Result<Vec<Hand>, WorkerError> {
 
 fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
     let mut groups = Groups::new();
+    let files = files_in_common(&config.jails);
     for (number, jail) in config.jails.iter().enumerate() {
         let mut filter = filter(config, &jail.filter)?;
         if jail.journal_match.iter().any(|(field, _)| field == "_UID") {
             filter = filter.of_named_users();
         }
+        let mut subscription = 0;
         let group = match &jail.source {
-            SourceChoice::Files(patterns) => Group::Files(patterns.clone()),
+            SourceChoice::Files(patterns) => {
+                let mut subscribed = files.iter().filter_map(|subscriptions| {
+                    let number = subscriptions.iter().position(|other| other == patterns)?;
+                    Some((number, subscriptions))
+                });
+                let (number, subscriptions) = subscribed.next().expect("it is in one of them");
+                subscription = number;
+                Group::Files(subscriptions.clone())
+            }
             SourceChoice::Journal => Group::Journal {
                 programs: filter.identifiers().map(str::to_owned).collect(),
                 fields: jail.journal_match.clone(),
@@ -470,6 +487,7 @@ fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
         let states = if group.workers() > 1 { STATES } else { 1 };
         groups.entry(group).or_default().push(Running {
             number,
+            subscription,
             config: jail.clone(),
             filter,
             states: (0..states).map(|_| Mutex::default()).collect(),
@@ -479,6 +497,31 @@ fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
         });
     }
     Ok(groups)
+}
+
+/// The patterns of all jails that read files, those together that may find a file
+/// in common. (Others are read apart: a file system that does not answer keeps
+/// nobody else waiting.)
+fn files_in_common(jails: &[JailConfig]) -> Vec<Vec<Vec<String>>> {
+    let mut groups: Vec<BTreeSet<Vec<String>>> = Vec::new();
+    for jail in jails {
+        let SourceChoice::Files(patterns) = &jail.source else {
+            continue;
+        };
+        let may_share = |group: &BTreeSet<Vec<String>>| {
+            let mut others = group.iter().flatten();
+            others.any(|other| {
+                let mut own = patterns.iter();
+                own.any(|own| positions::may_find_the_same(own, other))
+            })
+        };
+        let (mut joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(may_share);
+        joined.push([patterns.clone()].into());
+        groups = apart;
+        groups.push(joined.into_iter().flatten().collect());
+    }
+    let groups = groups.into_iter().map(|group| group.into_iter().collect());
+    groups.collect()
 }
 
 /// One thread.
@@ -512,8 +555,8 @@ impl Worker {
             let held = std::mem::replace(&mut self.held, Age::Unknown);
             let ended = match (self.open)(&self.in_hand.positions, held) {
                 Ok(mut source) => {
-                    let ended = self.read(&mut source);
-                    self.save(&source, true);
+                    let ended = self.read(source.as_mut());
+                    self.save(source.as_ref(), true);
                     ended
                 }
                 Err(error) => Err(error),
@@ -532,14 +575,11 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, source: &mut Source) -> Result<(), SourceError> {
+    fn read(&mut self, source: &mut dyn Source) -> Result<(), SourceError> {
         let mut saved = Instant::now();
         let mut rate_limited = 0_u64;
         let mut first = true;
-        self.in_hand.reads(match source {
-            Source::File(source) => Some(source.reached()),
-            Source::Journal(_) | Source::Ring(_) => None,
-        });
+        self.in_hand.reads(source.reached());
         // From the first moment: what is written while the daemon is down is read.
         self.save(source, false);
         self.opened = None;
@@ -566,17 +606,16 @@ impl Worker {
             self.tell_problems(&info);
             rate_limited = rate_limited.saturating_add(info.rate_limited);
             if std::mem::take(&mut first) {
-                self.alerts.keep_only(&troubles(source, &info));
+                let unreadable = source.unreadable(&info);
+                let unreadable = unreadable.iter().map(|path| about(path));
+                self.alerts.keep_only(&unreadable.collect());
             }
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
                 self.save(source, false);
                 self.tell_notices(std::mem::take(&mut rate_limited));
-                if let Source::Ring(ring) = source
-                    && let Some(statistics) = ring.statistics()
-                {
-                    let service = &self.in_hand.service;
-                    service.set_ring(ring.directory(), statistics);
+                if let Some((directory, statistics)) = source.ring() {
+                    self.in_hand.service.set_ring(directory, statistics);
                 }
             }
         }
@@ -595,8 +634,9 @@ impl Worker {
             return;
         }
         let service = &self.in_hand.service;
-        let record = origin.record(line);
-        for jail in &self.jails {
+        let shared = Line::from(origin.record(line));
+        let subscribed = |jail: &&Running| origin.readers.has(jail.subscription);
+        for jail in self.jails.iter().filter(subscribed) {
             let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
             let context = Context { now, zone };
             jail.counters.lines.fetch_add(1, Ordering::Relaxed);
@@ -604,7 +644,7 @@ impl Worker {
                 // Nobody waits here: a part is read by one thread at a time.
                 let state = &jail.states[origin.part % jail.states.len()];
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                jail.filter.read(&mut state, &record, &context)
+                jail.filter.read_line(&mut state, &shared, &context)
             };
             let Some(finding) = finding else { continue };
             jail.counters.findings.fetch_add(1, Ordering::Relaxed);
@@ -675,9 +715,9 @@ impl Worker {
         }
     }
 
-    fn save(&self, source: &Source, last: bool) {
+    fn save(&self, source: &dyn Source, last: bool) {
         if !self.is_given_up() {
-            self.in_hand.save(last, || position(source));
+            self.in_hand.save(last, || source.position());
         }
     }
 }
@@ -686,17 +726,6 @@ impl Worker {
 fn about(path: &Path) -> String {
     // Whoever may write to a ring's directory chooses names in it.
     format!("source:{}", crate::escape(&path.to_string_lossy()))
-}
-
-/// What the alerts of a source are about whose first batch this was.
-fn troubles(source: &Source, info: &BatchInfo) -> BTreeSet<String> {
-    match source {
-        Source::File(source) => source.problems().map(|(path, _)| about(path)).collect(),
-        Source::Journal(_) | Source::Ring(_) => {
-            let problems = info.problems.iter().filter(|problem| !problem.resolved);
-            problems.map(|problem| about(&problem.path)).collect()
-        }
-    }
 }
 
 fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {

@@ -1,6 +1,7 @@
 //! Log files, followed through rotation (rename, copytruncate, deletion and
 //! re-creation), found by globs, woken by inotify. Each complete line is
-//! delivered once and in order; a line without its newline waits.
+//! delivered once and in order; a line without its newline waits. A file is read
+//! once, however many subscriptions it belongs to: each line says which ones.
 //!
 //! A file is its (device, inode), held open: a renamed file is read to its end
 //! before its successor begins, and its inode cannot be used again meanwhile.
@@ -30,7 +31,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use weir_core::detect::Age;
 
-use crate::{BatchInfo, Origin, Problem, SourceError};
+use crate::{BatchInfo, Origin, Problem, Source, SourceError};
 use tail::Tail;
 
 pub use reached::Reached;
@@ -62,8 +63,9 @@ const MAX_AWAY: usize = 1024;
 /// Which files, and from where.
 #[derive(Clone, Debug)]
 pub struct FileConfig {
-    /// Absolute paths, with `*`, `?` and `[…]`; `**` for any directories.
-    pub patterns: Vec<String>,
+    /// Who reads which: for each reader absolute paths, with `*`, `?` and `[…]`;
+    /// `**` for any directories. [`Origin::readers`] counts them from 0.
+    pub subscriptions: Vec<Vec<String>>,
     /// Where to begin.
     pub from: Start,
     /// The age of lines that are there already.
@@ -146,7 +148,8 @@ pub struct FileSource {
     /// Absent while the host has none left: then files are looked at.
     inotify: Option<OwnedFd>,
     watch: fn() -> Result<OwnedFd, Errno>,
-    patterns: Vec<String>,
+    patterns: Vec<Subscribed>,
+    subscriptions: usize,
     /// By watch descriptor; a directory may have several names.
     directories: HashMap<PathBuf, i32>,
     tails: HashMap<FileId, Tail>,
@@ -162,6 +165,30 @@ pub struct FileSource {
     /// Numbers tails in the order in which they are read.
     next_order: u64,
     buffer: Vec<u8>,
+}
+
+/// A pattern, and the numbers of the subscriptions that have it.
+#[derive(Clone, Debug)]
+struct Subscribed {
+    pattern: String,
+    by: Vec<usize>,
+}
+
+/// Each pattern once, in the order in which they came.
+fn subscribed(subscriptions: Vec<Vec<String>>) -> Vec<Subscribed> {
+    let mut all: Vec<Subscribed> = Vec::new();
+    for (number, patterns) in subscriptions.into_iter().enumerate() {
+        for pattern in patterns {
+            match all.iter_mut().find(|known| known.pattern == pattern) {
+                Some(known) => known.by.push(number),
+                None => all.push(Subscribed {
+                    pattern,
+                    by: vec![number],
+                }),
+            }
+        }
+    }
+    all
 }
 
 fn watch() -> Result<OwnedFd, Errno> {
@@ -181,7 +208,7 @@ impl FileSource {
         config: FileConfig,
         watch: fn() -> Result<OwnedFd, Errno>,
     ) -> Result<Self, SourceError> {
-        for pattern in &config.patterns {
+        for pattern in config.subscriptions.iter().flatten() {
             let wrong = |reason: String| SourceError::Pattern {
                 pattern: pattern.clone(),
                 reason,
@@ -194,7 +221,8 @@ impl FileSource {
         let mut source = Self {
             inotify: None,
             watch,
-            patterns: config.patterns,
+            subscriptions: config.subscriptions.len(),
+            patterns: subscribed(config.subscriptions),
             directories: HashMap::new(),
             tails: HashMap::new(),
             paths: BTreeMap::new(),
@@ -211,55 +239,14 @@ impl FileSource {
         Ok(source)
     }
 
-    /// Delivers what is there, or waits up to `timeout` for something.
-    pub fn read_batch(
-        &mut self,
-        timeout: Duration,
-        each: &mut dyn FnMut(&[u8], Origin<'_>),
-    ) -> Result<BatchInfo, SourceError> {
-        let deadline = Instant::now() + timeout;
-        let mut info = BatchInfo::default();
-        loop {
-            self.take_events()?;
-            let due = self
-                .scanned
-                .is_none_or(|at| at.elapsed() >= self.rescan_after());
-            if self.rescan || due {
-                self.scan(&mut info);
-                self.publish();
-                if due {
-                    self.tails.values_mut().for_each(|tail| tail.dirty = true);
-                }
-            }
-            self.read_tails(&mut info, each);
-            let now = Instant::now();
-            if info.lines > 0 || info.more || !info.problems.is_empty() || now >= deadline {
-                return Ok(info);
-            }
-            let scan = self.scanned.map_or(now, |at| at + self.rescan_after());
-            self.wait(deadline.min(scan).saturating_duration_since(now))?;
-        }
-    }
-
     /// How far each file was delivered.
     pub fn positions(&self) -> Vec<Position> {
         self.reached.positions()
     }
 
-    /// The same, for whoever has to know it while this source waits for a file
-    /// system.
-    pub fn reached(&self) -> Reached {
-        self.reached.clone()
-    }
-
     /// Other files are followed from now on.
     fn publish(&self) {
         self.reached.replace(&self.away, self.tails.values());
-    }
-
-    /// What cannot be read now, by file or pattern.
-    pub fn problems(&self) -> impl Iterator<Item = (&PathBuf, &str)> {
-        self.problems.iter().map(|(path, text)| (path, &**text))
     }
 
     fn rescan_after(&self) -> Duration {
@@ -405,14 +392,70 @@ impl FileSource {
         }
     }
 
+    /// Whose subscriptions find a file by this name.
+    fn readers_of(&self, path: &Path) -> Vec<bool> {
+        let mut readers = vec![false; self.subscriptions];
+        let finding = self.patterns.iter().filter(|p| finds(&p.pattern, path));
+        finding
+            .flat_map(|subscribed| &subscribed.by)
+            .for_each(|number| readers[*number] = true);
+        readers
+    }
+
     fn follow(&mut self, file: File, id: FileId, path: PathBuf) -> &mut Tail {
         let order = self.next_order;
         self.next_order += 1;
         let watch = scan::watch_file(self.inotify.as_ref(), &file, &path);
+        let readers = self.readers_of(&path);
         let mut tail = Tail::new(file, id, path, order, watch);
         // It may be new, or an old log that was put here.
         tail.holds(Age::Unknown);
+        tail.readers = readers;
         self.tails.entry(id).or_insert(tail)
+    }
+}
+
+impl Source for FileSource {
+    fn read_batch(
+        &mut self,
+        timeout: Duration,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> Result<BatchInfo, SourceError> {
+        let deadline = Instant::now() + timeout;
+        let mut info = BatchInfo::default();
+        loop {
+            self.take_events()?;
+            let due = self
+                .scanned
+                .is_none_or(|at| at.elapsed() >= self.rescan_after());
+            if self.rescan || due {
+                self.scan(&mut info);
+                self.publish();
+                if due {
+                    self.tails.values_mut().for_each(|tail| tail.dirty = true);
+                }
+            }
+            self.read_tails(&mut info, each);
+            let now = Instant::now();
+            if info.lines > 0 || info.more || !info.problems.is_empty() || now >= deadline {
+                return Ok(info);
+            }
+            let scan = self.scanned.map_or(now, |at| at + self.rescan_after());
+            self.wait(deadline.min(scan).saturating_duration_since(now))?;
+        }
+    }
+
+    fn position(&self) -> Option<String> {
+        serde_json::to_string(&self.positions()).ok()
+    }
+
+    fn reached(&self) -> Option<Reached> {
+        Some(self.reached.clone())
+    }
+
+    /// All that was found so far: a problem may be older than the batch.
+    fn unreadable(&self, _first: &BatchInfo) -> Vec<PathBuf> {
+        self.problems.keys().cloned().collect()
     }
 }
 

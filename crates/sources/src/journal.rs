@@ -28,7 +28,7 @@ use systemd::journal::{
 };
 use weir_core::detect::{Age, Writer, suppressed};
 
-use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
+use crate::{BatchInfo, MAX_LINE, Origin, Problem, Readers, Source, SourceError};
 
 /// The most services of which journald's own entries are read.
 const MAX_SERVICES: usize = 64;
@@ -240,55 +240,10 @@ impl JournalSource {
         }
     }
 
-    /// Behind the last entry delivered, or the moment when reading began; store
-    /// it with what its lines led to.
-    pub fn cursor(&self) -> Option<&str> {
-        self.cursor.as_deref()
-    }
-
     /// Readable when there may be something new; for a poll over several
     /// sources.
     pub fn fd(&self) -> io::Result<RawFd> {
         Ok(self.journal.fd()?)
-    }
-
-    /// Delivers what is there, or waits up to `timeout` for something.
-    pub fn read_batch(
-        &mut self,
-        timeout: Duration,
-        each: &mut dyn FnMut(&[u8], Origin<'_>),
-    ) -> Result<BatchInfo, SourceError> {
-        let mut info = BatchInfo::default();
-        if !self.more {
-            match self.journal.wait(Some(timeout)) {
-                Ok(JournalWaitResult::Nop) => return Ok(info),
-                Ok(_) => {}
-                Err(error) => {
-                    self.fails(&error.into(), &mut info);
-                    return Ok(info);
-                }
-            }
-        }
-        let read = self.drain(&mut info, each);
-        match read {
-            Ok(more) => {
-                self.more = more;
-                if self.failing {
-                    self.failing = false;
-                    info.problems.push(Problem {
-                        path: self.path.clone(),
-                        message: "the journal can be read again".into(),
-                        resolved: true,
-                    });
-                }
-            }
-            Err(error) => {
-                self.more = false;
-                self.fails(&error, &mut info);
-            }
-        }
-        info.more = self.more;
-        Ok(info)
     }
 
     fn drain(
@@ -352,6 +307,7 @@ impl JournalSource {
         let message = &message[..message.len().min(MAX_LINE)];
         let origin = Origin {
             path: &self.path,
+            readers: Readers::All,
             part: 0,
             stream: 0,
             time,
@@ -398,6 +354,51 @@ impl JournalSource {
                 resolved: false,
             });
         }
+    }
+}
+
+impl Source for JournalSource {
+    fn read_batch(
+        &mut self,
+        timeout: Duration,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> Result<BatchInfo, SourceError> {
+        let mut info = BatchInfo::default();
+        if !self.more {
+            match self.journal.wait(Some(timeout)) {
+                Ok(JournalWaitResult::Nop) => return Ok(info),
+                Ok(_) => {}
+                Err(error) => {
+                    self.fails(&error.into(), &mut info);
+                    return Ok(info);
+                }
+            }
+        }
+        let read = self.drain(&mut info, each);
+        match read {
+            Ok(more) => {
+                self.more = more;
+                if self.failing {
+                    self.failing = false;
+                    info.problems.push(Problem {
+                        path: self.path.clone(),
+                        message: "the journal can be read again".into(),
+                        resolved: true,
+                    });
+                }
+            }
+            Err(error) => {
+                self.more = false;
+                self.fails(&error, &mut info);
+            }
+        }
+        info.more = self.more;
+        Ok(info)
+    }
+
+    /// Behind the last entry delivered, or the moment when reading began.
+    fn position(&self) -> Option<String> {
+        self.cursor.clone()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Where records come from: log files (`file`), the systemd journal
-//! (`journal`) and shared-memory rings (`ring`). A source delivers lines as
+//! (`journal`) and shared-memory rings (`ring`). A [`Source`] delivers lines as
 //! bytes and knows where it stands, so that a restart loses and repeats
 //! nothing; what lines mean is not known here. And what is known of where
 //! addresses are (`geo`). Beside them, lists of addresses that others publish
@@ -35,6 +35,8 @@ pub const MAX_LINE: usize = weir_core::detect::MAX_LINE;
 pub struct Origin<'a> {
     /// The file, or the journal's or ring's directory.
     pub path: &'a Path,
+    /// Whose it is, of those who read from one source.
+    pub readers: Readers<'a>,
     /// Which part of it, such as a ring's segment: lines of one part come in
     /// order.
     pub part: usize,
@@ -49,6 +51,25 @@ pub struct Origin<'a> {
     pub age: Age,
     /// Who wrote it: the journal knows.
     pub writer: Writer,
+}
+
+/// Who reads a line.
+#[derive(Clone, Copy, Debug)]
+pub enum Readers<'a> {
+    /// Everybody who reads from the source.
+    All,
+    /// By the numbers of subscriptions ([`FileConfig::subscriptions`]).
+    Some(&'a [bool]),
+}
+
+impl Readers<'_> {
+    /// Is the reader of this number one of them?
+    pub fn has(&self, reader: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(readers) => readers.get(reader).copied().unwrap_or(false),
+        }
+    }
 }
 
 impl Origin<'_> {
@@ -127,32 +148,37 @@ pub enum SourceError {
     Ring(#[from] weir_ring::Error),
 }
 
-/// A source of any kind. With the journal compiled in it stays on the
-/// thread that opened it (libsystemd's rule).
-// Two values per daemon: their size does not matter.
-#[allow(clippy::large_enum_variant)]
-pub enum Source {
-    /// Log files.
-    File(FileSource),
-    /// The systemd journal.
-    #[cfg(feature = "journal")]
-    Journal(JournalSource),
-    /// A shared-memory ring.
-    Ring(RingSource),
-}
-
-impl Source {
+/// Where lines come from. A source stays on the thread that opened it
+/// (libsystemd's rule).
+pub trait Source {
     /// Delivers what is there, or waits up to `timeout` for something.
-    pub fn read_batch(
+    ///
+    /// # Errors
+    /// The source cannot go on; it is to be opened anew.
+    fn read_batch(
         &mut self,
         timeout: Duration,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
-    ) -> Result<BatchInfo, SourceError> {
-        match self {
-            Self::File(source) => source.read_batch(timeout, each),
-            #[cfg(feature = "journal")]
-            Self::Journal(source) => source.read_batch(timeout, each),
-            Self::Ring(source) => source.read_batch(timeout, each),
-        }
+    ) -> Result<BatchInfo, SourceError>;
+
+    /// How far it was read, to be stored with what its lines led to; `None` where
+    /// the source remembers that itself, or has nothing to remember yet.
+    fn position(&self) -> Option<String>;
+
+    /// The positions of log files, for whoever has to know them while this source
+    /// waits for a file system.
+    fn reached(&self) -> Option<Reached> {
+        None
+    }
+
+    /// What cannot be read now, given what the first batch told.
+    fn unreadable(&self, first: &BatchInfo) -> Vec<PathBuf> {
+        let problems = first.problems.iter().filter(|problem| !problem.resolved);
+        problems.map(|problem| problem.path.clone()).collect()
+    }
+
+    /// A ring's directory and counters, if it is one and they are told here.
+    fn ring(&self) -> Option<(&Path, RingStatistics)> {
+        None
     }
 }

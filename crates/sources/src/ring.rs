@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use weir_core::detect::{Age, Writer};
 use weir_ring::{Owner, ReaderOptions, Set, Start, Trouble, Worker};
 
-use crate::{BatchInfo, MAX_LINE, Origin, Problem, SourceError};
+use crate::{BatchInfo, MAX_LINE, Origin, Problem, Readers, Source, SourceError};
 
 /// Batches delivered by one call, each at most 16 KiB or one long record: what
 /// follows from them is put into force when the call returns.
@@ -139,20 +139,6 @@ struct Watch {
 }
 
 impl RingSource {
-    /// Delivers what is there, or waits up to `timeout` for something.
-    pub fn read_batch(
-        &mut self,
-        timeout: Duration,
-        each: &mut dyn FnMut(&[u8], Origin<'_>),
-    ) -> Result<BatchInfo, SourceError> {
-        let mut info = BatchInfo::default();
-        if !self.read(&mut info, each) && self.worker.sleep(timeout) {
-            self.read(&mut info, each);
-        }
-        self.look(&mut info);
-        Ok(info)
-    }
-
     /// False: there was nothing.
     fn read(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) -> bool {
         let directory = &self.ring.0.config.directory;
@@ -201,12 +187,32 @@ impl RingSource {
         troubles.extend(limit);
         watch.look_at_files(directory, troubles, &mut info.problems);
     }
+}
 
-    /// Counters of all threads together; `None` if another one tells them.
-    pub fn statistics(&self) -> Option<RingStatistics> {
+impl Source for RingSource {
+    fn read_batch(
+        &mut self,
+        timeout: Duration,
+        each: &mut dyn FnMut(&[u8], Origin<'_>),
+    ) -> Result<BatchInfo, SourceError> {
+        let mut info = BatchInfo::default();
+        if !self.read(&mut info, each) && self.worker.sleep(timeout) {
+            self.read(&mut info, each);
+        }
+        self.look(&mut info);
+        Ok(info)
+    }
+
+    /// A ring remembers its readers itself.
+    fn position(&self) -> Option<String> {
+        None
+    }
+
+    /// Counters of all threads together; one of them tells them.
+    fn ring(&self) -> Option<(&Path, RingStatistics)> {
         self.watch.as_ref()?;
         let now = self.worker.set().statistics();
-        Some(RingStatistics {
+        let statistics = RingStatistics {
             workers: self.ring.0.config.workers,
             segments: now.segments,
             unreadable: now.refused + now.unread,
@@ -214,12 +220,8 @@ impl RingSource {
             records: self.ring.0.records.load(Ordering::Relaxed),
             lost: now.lost,
             lost_bytes: now.lost_bytes,
-        })
-    }
-
-    /// Which ring.
-    pub fn directory(&self) -> &Path {
-        &self.ring.0.config.directory
+        };
+        Some((&self.ring.0.config.directory, statistics))
     }
 }
 
@@ -297,6 +299,7 @@ impl Watch {
 fn origin(directory: &Path, segment: usize, time: u64) -> Origin<'_> {
     Origin {
         path: directory,
+        readers: Readers::All,
         part: segment,
         stream: segment as u64,
         // A writer without a clock writes 0.
@@ -472,7 +475,7 @@ mod tests {
             told(problems, "losses", "1 records lost")
                 && told(problems, "junk", "too short for a ring segment")
         });
-        let now = source.statistics().unwrap();
+        let now = source.ring().unwrap().1;
         assert_eq!((now.lost, now.unreadable, now.segments), (1, 1, 1));
         assert_eq!(now.lost_bytes, 1016);
         assert_eq!(now.records, lines.len() as u64 + 1);
@@ -505,7 +508,7 @@ mod tests {
         });
         good.write(b"after").unwrap();
         read_until(&mut source, |lines, _| lines == ["after"]);
-        let now = source.statistics().unwrap();
+        let now = source.ring().unwrap().1;
         assert_eq!((now.bad, now.segments), (1, 1));
     }
 
@@ -523,7 +526,7 @@ mod tests {
             let told = |problem: &Problem| problem.message == words && !problem.resolved;
             problems.iter().any(told)
         });
-        let now = source.statistics().unwrap();
+        let now = source.ring().unwrap().1;
         assert_eq!((now.segments, now.unreadable), (1, 2));
     }
 
@@ -541,7 +544,7 @@ mod tests {
                 let seen = &seen;
                 // Here, not in the thread: writers wait only for who reads.
                 let mut source = ring.source(index).unwrap();
-                assert_eq!(source.statistics().is_some(), index == 0);
+                assert_eq!(source.ring().is_some(), index == 0);
                 scope.spawn(move || {
                     while seen.lock().unwrap().len() < 4 * RECORDS {
                         assert!(begun.elapsed() < SOON);

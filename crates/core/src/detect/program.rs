@@ -3,14 +3,14 @@
 //! is compiled from is `definition`'s.
 
 use super::{
-    Context, Finding, MAX_LINE, MAX_USER, Miss, Record,
+    Context, Finding, Line, MAX_USER, Miss, Record,
     clock::when,
     dispatch::Dispatch,
     head::{self, Head, NoHead},
     matcher::{Captures, Matcher},
     memory::{Bond, Connection, Connections},
     notices::{self, Headless, Notices},
-    timestamp::{self, Stamp, StampCache},
+    timestamp::{Stamp, StampCache},
 };
 
 /// A compiled filter; shared between threads, each with its own [`ProgramState`].
@@ -59,10 +59,10 @@ pub(super) struct Rule {
 }
 
 /// Why a line is not one of the program's.
-enum NotRead<'a> {
+enum NotRead<'l, 'a> {
     NoHead(NoHead),
     /// Another program's.
-    Other(Head<'a>),
+    Other(&'l Head<'a>),
 }
 
 /// A line of the program's, taken apart.
@@ -100,17 +100,28 @@ impl Program {
         record: &Record<'_>,
         context: &Context<'_>,
     ) -> Option<Finding> {
+        self.read_line(state, &Line::from(*record), context)
+    }
+
+    /// The same of a record that other programs read as well.
+    pub fn read_line(
+        &self,
+        state: &mut ProgramState,
+        line: &Line<'_>,
+        context: &Context<'_>,
+    ) -> Option<Finding> {
+        let record = &line.record;
         let behind_headless = state.headless.next(record.stream);
-        let parts = match self.split(record) {
+        let parts = match self.split(line) {
             Ok(parts) => parts,
             Err(why) => {
-                self.notice(state, record, &why);
+                self.notice(state, line, &why);
                 return None;
             }
         };
         state.headless.names(parts.host);
         let (attempts, message, length) = trimmed(parts.message);
-        let (pattern, captures) = self.matching(message, length, is_cut(record))?;
+        let (pattern, captures) = self.matching(message, length, line.is_cut())?;
         let addr = captures.addr?;
         if self.ignore.iter().any(|p| p.read(message).is_some()) {
             return None;
@@ -160,7 +171,7 @@ impl Program {
     }
 
     /// What a line that is not read tells of its log.
-    fn notice(&self, state: &mut ProgramState, record: &Record<'_>, why: &NotRead<'_>) {
+    fn notice(&self, state: &mut ProgramState, line: &Line<'_>, why: &NotRead<'_, '_>) {
         let has_no_tag = match why {
             NotRead::NoHead(NoHead::SyslogDaemon) => return,
             NotRead::NoHead(NoHead::Stamp) => false,
@@ -178,17 +189,17 @@ impl Program {
         if has_no_tag && self.allows_untagged() {
             return;
         }
-        let line = &record.line[..record.line.len().min(MAX_LINE)];
-        if let Some(host) = head::host_of_odd_tag(line).filter(|_| has_no_tag)
+        let text = line.text();
+        if let Some(host) = head::host_of_odd_tag(text).filter(|_| has_no_tag)
             && !state.headless.last
             && state.headless.knows(host)
         {
             return;
         }
-        state.headless.saw(record.stream, line, has_no_tag);
-        let behind_stamp = timestamp::split(line).filter(|_| has_no_tag);
-        let (_, message, length) = trimmed(behind_stamp.map_or(line, |(_, rest)| rest));
-        let is_failure = self.matching(message, length, is_cut(record)).is_some();
+        state.headless.saw(line.record.stream, text, has_no_tag);
+        let (_, behind_stamp) = line.stamped();
+        let (_, message, length) = trimmed(if has_no_tag { behind_stamp } else { text });
+        let is_failure = self.matching(message, length, line.is_cut()).is_some();
         state.notices.headless += u64::from(is_failure);
     }
 
@@ -201,30 +212,24 @@ impl Program {
     }
 
     /// The stamp and the message of a line of these tags.
-    fn split<'a>(&self, record: &Record<'a>) -> Result<Parts<'a>, NotRead<'a>> {
-        let line = &record.line[..record.line.len().min(MAX_LINE)];
-        let pid = record.writer.pid.unwrap_or(0);
-        if record.message_only {
-            return Ok(Parts {
-                stamp: None,
-                host: None,
-                pid,
-                message: line,
-            });
+    fn split<'l, 'a>(&self, line: &'l Line<'a>) -> Result<Parts<'a>, NotRead<'l, 'a>> {
+        let of_source = |stamp, message| Parts {
+            stamp,
+            host: None,
+            pid: line.record.writer.pid.unwrap_or(0),
+            message,
+        };
+        if line.record.message_only {
+            return Ok(of_source(None, line.text()));
         }
         let HeadRule::Syslog { tags, .. } = &self.head else {
-            let (stamp, message) = match timestamp::split(line) {
-                Some((stamp, message)) => (Some(stamp), message),
-                None => (None, line),
-            };
-            return Ok(Parts {
-                stamp,
-                host: None,
-                pid,
-                message,
-            });
+            let (stamp, message) = line.stamped();
+            return Ok(of_source(stamp, message));
         };
-        let head = head::split(line).map_err(NotRead::NoHead)?;
+        let head = match line.syslog_head() {
+            Ok(head) => head,
+            Err(why) => return Err(NotRead::NoHead(*why)),
+        };
         if !tags.iter().any(|known| known.as_bytes() == head.tag) {
             return Err(NotRead::Other(head));
         }
@@ -244,7 +249,8 @@ impl Program {
         record: &Record<'_>,
         context: &Context<'_>,
     ) -> Miss {
-        let Parts { stamp, message, .. } = match self.split(record) {
+        let line = Line::from(*record);
+        let Parts { stamp, message, .. } = match self.split(&line) {
             Ok(parts) => parts,
             Err(NotRead::NoHead(NoHead::Stamp)) => return Miss::NoStamp,
             Err(NotRead::NoHead(NoHead::SyslogDaemon)) => return Miss::SyslogDaemon,
@@ -253,14 +259,13 @@ impl Program {
         };
         let (_, message, length) = trimmed(message);
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
-        if self.matching(message, length, is_cut(record)).is_none() {
+        if self.matching(message, length, line.is_cut()).is_none() {
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
-            let head = head::split(record.line).ok();
-            if let Some(head) = head.filter(|_| matches!(self.head, HeadRule::Stamp)) {
+            if let (Ok(head), HeadRule::Stamp) = (line.syslog_head(), &self.head) {
                 let (_, message, length) = trimmed(head.message);
-                let fits = self.matching(message, length, is_cut(record)).is_some();
+                let fits = self.matching(message, length, line.is_cut()).is_some();
                 return Miss::head_not_read(head.tag, fits);
             }
             let reached = patterns.map(|pattern| pattern.reach(message)).enumerate();
@@ -301,11 +306,6 @@ impl Program {
             Some((number, matcher.read(message)?))
         })
     }
-}
-
-/// The end of a line that was cut is wherever its writer wanted it to be.
-fn is_cut(record: &Record<'_>) -> bool {
-    record.line.len() >= MAX_LINE
 }
 
 /// A message without blanks at its ends and without rsyslog's "message repeated

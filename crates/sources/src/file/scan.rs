@@ -2,7 +2,7 @@
 //! learn of others, and where reading begins.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::{self, File, OpenOptions},
     io,
     os::{
@@ -20,7 +20,8 @@ use rustix::fs::{
 use weir_core::detect::Age;
 
 use super::{
-    FileId, FileSource, INSTANCES, MAX_AWAY, MAX_FILES, Position, Start, finds, tail::Tail,
+    FileId, FileSource, INSTANCES, MAX_AWAY, MAX_FILES, Position, Start, Subscribed, finds,
+    tail::Tail,
 };
 use crate::{BatchInfo, Problem, fs_call};
 
@@ -114,9 +115,11 @@ impl FileSource {
             // Rotated while nobody looked: finish it, before its successor.
             if let Some((file, id, path)) = self.find_rotated(position) {
                 let watch = watch_file(self.inotify.as_ref(), &file, &path);
+                let readers = self.readers_of(&position.path);
                 let mut tail = Tail::new(file, id, position.path.clone(), order, watch);
                 tail.retired = Some(Instant::now());
                 tail.holds(held);
+                tail.readers = readers;
                 let _ = tail.resume(position.offset);
                 self.tails.insert(id, tail);
             } else if self.may_come_back(position) {
@@ -156,7 +159,8 @@ impl FileSource {
     /// only a wildcard finds is kept if its file system is away: others are deleted
     /// and never come again.
     fn may_come_back(&self, position: &Position) -> bool {
-        let mut finding = self.patterns.iter().filter(|p| finds(p, &position.path));
+        let patterns = self.patterns.iter().map(|known| &known.pattern);
+        let mut finding = patterns.filter(|pattern| finds(pattern, &position.path));
         !self.paths.contains_key(&position.path)
             && finding.any(|pattern| {
                 !has_wildcard(Path::new(pattern))
@@ -203,7 +207,8 @@ impl FileSource {
         // Watched before it is looked at: what comes in between is an event.
         self.watch_directories();
         let mut found = BTreeMap::new();
-        for pattern in self.patterns.clone() {
+        let mut readers: HashMap<FileId, Vec<bool>> = HashMap::new();
+        for Subscribed { pattern, by } in self.patterns.clone() {
             let mut any = false;
             for path in matches(&pattern) {
                 let path = match path {
@@ -228,6 +233,9 @@ impl FileSource {
                             info.rotated += 1;
                         }
                         found.insert(path, id);
+                        let none = || vec![false; self.subscriptions];
+                        let readers = readers.entry(id).or_insert_with(none);
+                        by.iter().for_each(|number| readers[*number] = true);
                     }
                     // Gone since it was listed.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => any = false,
@@ -254,6 +262,10 @@ impl FileSource {
             // A name that it has now; the same one while it has that.
             if found.get(&tail.path) != Some(id) {
                 tail.path.clone_from(path);
+            }
+            // By all its names; once, though it may have several.
+            if let Some(readers) = readers.remove(id) {
+                tail.readers = readers;
             }
         }
         let current: BTreeSet<_> = found.values().copied().collect();
@@ -318,7 +330,7 @@ impl FileSource {
             return;
         };
         let mut wanted = BTreeSet::new();
-        for pattern in &self.patterns {
+        for Subscribed { pattern, .. } in &self.patterns {
             for ancestor in Path::new(pattern).ancestors().skip(1) {
                 if has_wildcard(ancestor) {
                     let text = ancestor.to_str().unwrap_or_default();

@@ -12,7 +12,7 @@ use std::{
 use weir_core::detect::{Age, Writer};
 
 use super::{FileId, Fingerprint, Position, Reached};
-use crate::{BatchInfo, MAX_LINE, Origin, fs_call};
+use crate::{BatchInfo, MAX_LINE, Origin, Readers, fs_call};
 
 /// The most that is read of one file in one batch: some 3,000 lines. What they
 /// lead to takes effect at the batch's end, and their time is its beginning's.
@@ -25,6 +25,8 @@ pub(super) struct Tail {
     pub file: File,
     pub id: FileId,
     pub path: PathBuf,
+    /// Whose subscriptions it belongs to.
+    pub readers: Vec<bool>,
     pub order: u64,
     pub watch: Option<i32>,
     pub dirty: bool,
@@ -57,6 +59,7 @@ impl Tail {
             file,
             id,
             path,
+            readers: vec![],
             order,
             watch,
             dirty: true,
@@ -81,10 +84,20 @@ impl Tail {
         self.before = age;
     }
 
-    fn age(&self) -> Age {
-        match self.line_start < self.live_from {
-            true => self.before,
-            false => Age::Live,
+    /// Of the line that is read now.
+    fn origin(&self) -> Origin<'_> {
+        Origin {
+            path: &self.path,
+            readers: Readers::Some(&self.readers),
+            part: 0,
+            stream: self.order,
+            time: None,
+            message_only: false,
+            age: match self.line_start < self.live_from {
+                true => self.before,
+                false => Age::Live,
+            },
+            writer: Writer::default(),
         }
     }
 
@@ -217,7 +230,7 @@ impl Tail {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let line = &bytes[..end];
             if self.partial.is_empty() && !self.discard && line.len() <= MAX_LINE {
-                deliver((&self.path, self.order), line, self.age(), info, each);
+                deliver(self.origin(), line, info, each);
             } else {
                 self.keep(line);
                 self.finish(info, each);
@@ -241,13 +254,7 @@ impl Tail {
     fn finish(&mut self, info: &mut BatchInfo, each: &mut dyn FnMut(&[u8], Origin<'_>)) {
         if !self.discard {
             info.cut += u64::from(self.overlong);
-            deliver(
-                (&self.path, self.order),
-                &self.partial,
-                self.age(),
-                info,
-                each,
-            );
+            deliver(self.origin(), &self.partial, info, each);
         }
         self.partial.clear();
         (self.overlong, self.discard) = (false, false);
@@ -301,21 +308,11 @@ impl Tail {
 }
 
 fn deliver(
-    (path, stream): (&std::path::Path, u64),
+    origin: Origin<'_>,
     line: &[u8],
-    age: Age,
     info: &mut BatchInfo,
     each: &mut dyn FnMut(&[u8], Origin<'_>),
 ) {
     info.lines += 1;
-    let origin = Origin {
-        path,
-        part: 0,
-        stream,
-        time: None,
-        message_only: false,
-        age,
-        writer: Writer::default(),
-    };
     each(line, origin);
 }

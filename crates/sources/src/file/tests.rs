@@ -16,7 +16,7 @@ fn source(patterns: &[&Path], from: Start) -> FileSource {
         .map(|p| p.to_str().expect("test paths are UTF-8").to_owned())
         .collect();
     FileSource::open(FileConfig {
-        patterns,
+        subscriptions: vec![patterns],
         from,
         held: Age::Backlog,
     })
@@ -135,7 +135,7 @@ fn without_inotify_files_are_looked_at() {
     let log = dir.path().join("auth.log");
     append(&log, "old\n");
     let config = FileConfig {
-        patterns: vec![log.to_str().unwrap().to_owned()],
+        subscriptions: vec![vec![log.to_str().unwrap().to_owned()]],
         from: Start::End,
         held: Age::Backlog,
     };
@@ -259,7 +259,7 @@ fn missing_files_and_directories_are_waited_for() {
     assert_eq!(info.problems.len(), 1);
     assert!(info.problems[0].message.contains("waiting"), "{info:?}");
     assert!(lines(&mut source).is_empty());
-    assert_eq!(source.problems().count(), 1);
+    assert_eq!(source.problems.len(), 1);
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     append(&log, "first\n");
     let started = Instant::now();
@@ -269,7 +269,7 @@ fn missing_files_and_directories_are_waited_for() {
     }
     assert_eq!(found, ["first"]);
     assert!(started.elapsed() < SOON, "woken, not found by chance");
-    assert_eq!(source.problems().count(), 0);
+    assert_eq!(source.problems.len(), 0);
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn how_far_it_has_read_is_known_while_it_waits() {
     }
     let mut source = source(&[&a, &b], Start::Beginning);
     let (calls, seen) = std::sync::mpsc::channel();
-    fs_call::observe(Waits(source.reached(), calls));
+    fs_call::observe(Waits(source.reached.clone(), calls));
     assert_eq!(lines(&mut source), ["one", "one"]);
     let seen: Vec<_> = seen.try_iter().collect();
     // Before the first line, and between the files.
@@ -539,7 +539,7 @@ fn what_cannot_be_read_is_told_once_and_tried_again() {
     assert_eq!(lines(&mut source), ["x"]);
     for pattern in ["auth.log", "/var/log/[", "/var/log/a***"] {
         let config = FileConfig {
-            patterns: vec![pattern.into()],
+            subscriptions: vec![vec![pattern.into()]],
             from: Start::End,
             held: Age::Backlog,
         };
@@ -690,4 +690,87 @@ fn lines_know_whether_they_are_a_backlog() {
     assert_eq!(read(), [line("five", Age::Unknown)]);
     append(&new, "six\n");
     assert_eq!(read(), [line("six", Age::Live)]);
+}
+
+/// Lines with the numbers of those who read them.
+fn read_for(source: &mut FileSource) -> (Vec<(String, Vec<usize>)>, u64) {
+    let (mut all, mut bytes) = (vec![], 0);
+    loop {
+        let info = source
+            .read_batch(NOW, &mut |line, origin| {
+                let readers = (0..9).filter(|reader| origin.readers.has(*reader));
+                all.push((
+                    String::from_utf8_lossy(line).into_owned(),
+                    readers.collect(),
+                ));
+            })
+            .expect("reading works");
+        bytes += info.bytes;
+        if info.lines == 0 && !info.more {
+            all.sort();
+            return (all, bytes);
+        }
+    }
+}
+
+#[test]
+fn a_file_is_read_once_for_all_who_subscribe_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let patterns = |names: &[&str]| -> Vec<String> {
+        let all = names.iter().map(|name| path(name).display().to_string());
+        all.collect()
+    };
+    let open = |from| {
+        FileSource::open(FileConfig {
+            subscriptions: vec![
+                patterns(&["a.log"]),
+                patterns(&["a.log", "b.log"]),
+                patterns(&["*.log"]),
+                patterns(&["none.txt"]),
+            ],
+            from,
+            held: Age::Backlog,
+        })
+        .unwrap()
+    };
+    append(&path("a.log"), "a1\n");
+    append(&path("b.log"), "b1\n");
+    append(&path("c.log"), "c1\n");
+    let mut first = open(Start::Beginning);
+    let of = |line: &str, readers: &[usize]| (line.to_owned(), readers.to_vec());
+    let (lines, bytes) = read_for(&mut first);
+    assert_eq!(
+        lines,
+        [of("a1", &[0, 1, 2]), of("b1", &[1, 2]), of("c1", &[2])]
+    );
+    assert_eq!((first.tails.len(), bytes), (3, 9), "opened and read once");
+    // A file that is rotated away is still its subscribers', by its old name.
+    fs::rename(path("a.log"), path("a.log.1")).unwrap();
+    append(&path("a.log.1"), "a2\n");
+    append(&path("a.log"), "a3\n");
+    first.rescan = true;
+    let (lines, _) = read_for(&mut first);
+    assert_eq!(lines, [of("a2", &[0, 1, 2]), of("a3", &[0, 1, 2])]);
+    // So is one that was rotated while nobody looked.
+    let saved = Start::Saved {
+        positions: first.positions(),
+        patterns: patterns(&["*.log", "a.log"]),
+    };
+    drop(first);
+    append(&path("a.log.1"), "a4\n");
+    fs::rename(path("b.log"), path("b.log.1")).unwrap();
+    append(&path("b.log.1"), "b2\n");
+    append(&path("b.log"), "b3\n");
+    let mut second = open(saved);
+    let (lines, _) = read_for(&mut second);
+    assert_eq!(
+        lines,
+        [of("a4", &[0, 1, 2]), of("b2", &[1, 2]), of("b3", &[1, 2])]
+    );
+    // Another name of a file makes it another reader's as well.
+    std::os::unix::fs::symlink(path("c.log"), path("none.txt")).unwrap();
+    append(&path("c.log"), "c2\n");
+    second.rescan = true;
+    assert_eq!(read_for(&mut second).0, [of("c2", &[2, 3])]);
 }

@@ -303,14 +303,14 @@ fn a_restart_neither_loses_nor_repeats() {
         })
         .unwrap();
     assert!(info.more);
-    let cursor = source.cursor().expect("entries were read").to_owned();
+    let cursor = source.position().expect("entries were read");
     drop(source);
     let start = JournalStart::Cursor(cursor.clone());
     let mut source = JournalSource::open(config(dir.path(), start.clone())).unwrap();
     first.extend(messages(&mut source));
     assert_eq!(first, numbers(0..6000));
     // New entries in another file, as after journald's rotation.
-    let last = source.cursor().unwrap().to_owned();
+    let last = source.position().unwrap();
     write(&dir.path().join("b.journal"), &entries(6000..6010));
     assert_eq!(
         messages(&mut source),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::detect::{Age, Clock, Definition, DefinitionError, PatternDefinition, Writer};
+use crate::detect::{Age, Clock, Definition, DefinitionError, MAX_LINE, PatternDefinition, Writer};
 use jiff::{Timestamp, tz::TimeZone};
 use std::net::IpAddr;
 
@@ -738,4 +738,58 @@ fn a_line_that_missed_is_explained() {
     };
     assert!(read(&fits).0.is_some());
     assert_eq!(read(&fits), (None, Miss::Counted));
+}
+
+/// Jails that read one file share a line's head: what each finds is what it finds
+/// alone.
+#[test]
+fn programs_that_share_a_line_find_what_each_finds_alone() {
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let own = |identifiers: &[&str]| {
+        compile(Definition {
+            identifiers: identifiers.iter().map(|tag| (*tag).to_owned()).collect(),
+            patterns: vec!["Failed password for <user> from <addr> port <port> ssh2".into()],
+            ..Definition::default()
+        })
+        .unwrap()
+    };
+    let programs = [
+        Program::builtin("sshd").unwrap(),
+        Program::builtin("sshd-aggressive").unwrap(),
+        own(&["sshd", "cron"]),
+        own(&["cron"]),
+        own(&[]),
+    ];
+    let text = "Failed password for root from 192.0.2.7 port 22 ssh2";
+    let lines = [
+        format!("Nov 21 04:33:07 host sshd[1]: {text}"),
+        format!("2026-11-21T04:33:07Z {text}"),
+        format!("Nov 21 04:33:07 host cron[1]: {text}"),
+        format!("no head: {text}"),
+        text.to_owned(),
+    ];
+    let mut alone = vec![ProgramState::default(); programs.len()];
+    let mut shared = alone.clone();
+    let mut found = 0;
+    for text in &lines {
+        for message_only in [false, true] {
+            let record = Record {
+                line: text.as_bytes(),
+                message_only,
+                ..Record::default()
+            };
+            let line = Line::from(record);
+            for (number, program) in programs.iter().enumerate() {
+                let finding = program.read(&mut alone[number], &record, &context);
+                found += usize::from(finding.is_some());
+                let with_others = program.read_line(&mut shared[number], &line, &context);
+                assert_eq!(with_others, finding, "{number}: {text}");
+            }
+        }
+    }
+    assert!(found > programs.len(), "{found}");
 }
