@@ -21,7 +21,12 @@ pub(super) struct Entry {
 
 /// At most [`MAX_EVIDENCE`] bytes of a line, valid UTF-8.
 pub(super) fn clip(line: &[u8]) -> Cow<'_, str> {
-    let mut text = String::from_utf8_lossy(&line[..line.len().min(MAX_EVIDENCE)]);
+    let line = &line[..line.len().min(MAX_EVIDENCE)];
+    // Nearly every line is UTF-8, and to see that costs a quarter of reading it so.
+    if let Ok(text) = str::from_utf8(line) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::from_utf8_lossy(line);
     while text.len() > MAX_EVIDENCE {
         text.to_mut().pop();
     }
