@@ -174,7 +174,9 @@ struct Subscribed {
     by: Vec<usize>,
 }
 
-/// Each pattern once, in the order in which they came.
+/// Each pattern once, in the order in which they came, those without a wildcard
+/// first: of more files than [`MAX_FILES`] the ones that have a name of their own are
+/// read.
 fn subscribed(subscriptions: Vec<Vec<String>>) -> Vec<Subscribed> {
     let mut all: Vec<Subscribed> = Vec::new();
     for (number, patterns) in subscriptions.into_iter().enumerate() {
@@ -188,6 +190,7 @@ fn subscribed(subscriptions: Vec<Vec<String>>) -> Vec<Subscribed> {
             }
         }
     }
+    all.sort_by_key(|subscribed| scan::has_wildcard(Path::new(&subscribed.pattern)));
     all
 }
 
@@ -331,8 +334,13 @@ impl FileSource {
             .map(|tail| (tail.order, tail.id))
             .collect();
         dirty.sort_unstable();
+        // Names of rotated files that are not read to their end yet.
+        let mut unfinished: Vec<PathBuf> = Vec::new();
         for (_, id) in dirty {
             let tail = self.tails.get_mut(&id).expect("just listed");
+            if unfinished.contains(&tail.path) {
+                continue;
+            }
             let read = tail.read(&mut self.buffer, &self.reached, info, each);
             if read.is_ok() && tail.trouble.take().is_some() {
                 self.rescan = true; // Which tells that it is over.
@@ -341,7 +349,7 @@ impl FileSource {
                 Ok(true) => {
                     info.more = true;
                     if tail.retired.is_some() {
-                        return;
+                        unfinished.push(tail.path.clone());
                     }
                 }
                 Ok(false) => tail.dirty = false,
@@ -356,6 +364,7 @@ impl FileSource {
         let mut over: Vec<_> = self
             .tails
             .values()
+            .filter(|tail| !tail.dirty)
             .filter_map(|tail| Some((tail.retired?, tail.id)))
             .collect();
         over.sort_unstable();

@@ -40,7 +40,7 @@ pub(super) fn watch_file(inotify: Option<&OwnedFd>, file: &File, path: &Path) ->
     })
 }
 
-fn has_wildcard(path: &Path) -> bool {
+pub(super) fn has_wildcard(path: &Path) -> bool {
     path.to_str().is_none_or(|p| p.contains(['*', '?', '[']))
 }
 
@@ -107,15 +107,16 @@ impl FileSource {
         let first = self.next_order;
         self.next_order += saved.len() as u64;
         for (order, position) in (first..).zip(saved) {
+            let readers = self.readers_of(&position.path);
             let known = self.tails.values_mut().find(|tail| tail.is_at(position));
             if let Some(tail) = known {
                 let _ = tail.resume(position.offset);
+                tail.read_by(&readers);
                 continue;
             }
             // Rotated while nobody looked: finish it, before its successor.
             if let Some((file, id, path)) = self.find_rotated(position) {
                 let watch = watch_file(self.inotify.as_ref(), &file, &path);
-                let readers = self.readers_of(&position.path);
                 let mut tail = Tail::new(file, id, position.path.clone(), order, watch);
                 tail.retired = Some(Instant::now());
                 tail.holds(held);
@@ -219,11 +220,11 @@ impl FileSource {
                     }
                 };
                 any = true;
-                if found.len() >= MAX_FILES {
+                if found.len() >= MAX_FILES && !found.contains_key(&path) {
                     let message =
                         format!("more than {MAX_FILES} files match; the others are not read");
                     problems.insert(pattern.clone().into(), message);
-                    break;
+                    continue;
                 }
                 match self.found(&path) {
                     Ok(id) => {
@@ -259,13 +260,15 @@ impl FileSource {
                 let message = "cannot be watched (is fs.inotify.max_user_watches reached?); looking at it every 5 s";
                 problems.insert(path.clone(), message.into());
             }
-            // A name that it has now; the same one while it has that.
-            if found.get(&tail.path) != Some(id) {
-                tail.path.clone_from(path);
-            }
             // By all its names; once, though it may have several.
             if let Some(readers) = readers.remove(id) {
-                tail.readers = readers;
+                let all = tail.read_by(&readers);
+                // A name that it has now; the same one while it has that, or while
+                // somebody reads it who finds it by no other: a wildcard of another
+                // subscription may find the rotated file.
+                if all && found.get(&tail.path) != Some(id) {
+                    tail.path.clone_from(path);
+                }
             }
         }
         let current: BTreeSet<_> = found.values().copied().collect();

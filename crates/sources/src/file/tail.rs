@@ -76,6 +76,17 @@ impl Tail {
         }
     }
 
+    /// These subscriptions find it now; whoever did before goes on. Are these all?
+    pub fn read_by(&mut self, readers: &[bool]) -> bool {
+        self.readers.resize(readers.len(), false);
+        let mut all = true;
+        for (known, now) in self.readers.iter_mut().zip(readers) {
+            all &= !*known | now;
+            *known |= now;
+        }
+        all
+    }
+
     /// What the file holds now was written before, and its lines are of this
     /// age; those that come are written just now.
     pub fn holds(&mut self, age: Age) {

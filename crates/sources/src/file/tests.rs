@@ -728,6 +728,7 @@ fn a_file_is_read_once_for_all_who_subscribe_to_it() {
                 patterns(&["a.log", "b.log"]),
                 patterns(&["*.log"]),
                 patterns(&["none.txt"]),
+                patterns(&["a*"]),
             ],
             from,
             held: Age::Backlog,
@@ -742,20 +743,21 @@ fn a_file_is_read_once_for_all_who_subscribe_to_it() {
     let (lines, bytes) = read_for(&mut first);
     assert_eq!(
         lines,
-        [of("a1", &[0, 1, 2]), of("b1", &[1, 2]), of("c1", &[2])]
+        [of("a1", &[0, 1, 2, 4]), of("b1", &[1, 2]), of("c1", &[2])]
     );
     assert_eq!((first.tails.len(), bytes), (3, 9), "opened and read once");
-    // A file that is rotated away is still its subscribers', by its old name.
+    // A file that is rotated away is still its subscribers', by its old name,
+    // also when the pattern of one of them finds it by the new one.
     fs::rename(path("a.log"), path("a.log.1")).unwrap();
     append(&path("a.log.1"), "a2\n");
     append(&path("a.log"), "a3\n");
     first.rescan = true;
     let (lines, _) = read_for(&mut first);
-    assert_eq!(lines, [of("a2", &[0, 1, 2]), of("a3", &[0, 1, 2])]);
+    assert_eq!(lines, [of("a2", &[0, 1, 2, 4]), of("a3", &[0, 1, 2, 4])]);
     // So is one that was rotated while nobody looked.
     let saved = Start::Saved {
         positions: first.positions(),
-        patterns: patterns(&["*.log", "a.log"]),
+        patterns: patterns(&["*.log", "a.log", "a*"]),
     };
     drop(first);
     append(&path("a.log.1"), "a4\n");
@@ -766,7 +768,7 @@ fn a_file_is_read_once_for_all_who_subscribe_to_it() {
     let (lines, _) = read_for(&mut second);
     assert_eq!(
         lines,
-        [of("a4", &[0, 1, 2]), of("b2", &[1, 2]), of("b3", &[1, 2])]
+        [of("a4", &[0, 1, 2, 4]), of("b2", &[1, 2]), of("b3", &[1, 2])]
     );
     // Another name of a file makes it another reader's as well.
     std::os::unix::fs::symlink(path("c.log"), path("none.txt")).unwrap();
