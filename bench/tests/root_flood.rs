@@ -127,10 +127,8 @@ fn checked(only: &str, dir: &Path) -> (Vec<Value>, String) {
                 "{name}"
             );
         }
-        for ending in ["svg", "png"] {
-            let file = format!("{}.{ending}", name.replace(' ', "-"));
-            assert!(dir.join(&file).exists(), "{file}");
-        }
+        let file = format!("{}.svg", name.replace(' ', "-"));
+        assert!(dir.join(&file).exists(), "{file}");
     }
     (
         runs.clone(),

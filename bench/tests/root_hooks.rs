@@ -171,7 +171,7 @@ fn root_every_hook_drops_all_of_the_same_packets() {
         _ => assert!(missing.is_empty(), "{missing:?}"),
     }
     assert!(tables.contains("estimate, 4 W a busy core"), "{tables}");
-    assert!(dir.path().join("cpu-by-hook-ipv4.png").exists());
+    assert!(dir.path().join("cpu-by-hook-ipv4.svg").exists());
     assert!(dir.path().join("throughput-by-size-ipv6.svg").exists());
 
     // Parts of a run are one report; nothing is measured for it, but energy may

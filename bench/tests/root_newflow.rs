@@ -152,8 +152,6 @@ fn root_newflow_gives_all_paths_the_same_work_and_loses_no_packet() {
     for file in ["latency-by-rate", "added"] {
         let svg = std::fs::read_to_string(dir.path().join(format!("{file}.svg"))).unwrap();
         assert!(svg.contains("weir tcx"), "{file}");
-        let png = std::fs::read(dir.path().join(format!("{file}.png"))).unwrap();
-        assert!(png.starts_with(b"\x89PNG"), "{file}");
     }
 }
 
