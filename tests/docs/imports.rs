@@ -4,8 +4,8 @@
 //! The modules of a crate are a tree, and the rule holds at every level of it:
 //! among the children of one module, each taken together with all that is below
 //! it, who names whom has no cycle. A name is what follows `crate::`, `super::`
-//! or `self::`, in a `use` or in the code; what is only compiled for tests does
-//! not count. A parent and its own children may name each other: they are one
+//! or `self::`, in a `use` or in the code; what a `use` brings into a module is named
+//! through it, too. What is only compiled for tests does not count. A parent and its own children may name each other: they are one
 //! module to everybody else.
 //!
 //! A reader of tokens, not of syntax: a parser of Rust would be a large
@@ -23,7 +23,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/bpf", "filter -> link"),
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
+    ("crates/bpf", "wide -> generation"),
     ("crates/daemon", "decoy -> service"),
+    ("crates/sources", "file/tail -> file/reached"),
 ];
 
 /// A module, from the root of its crate: `["config", "check"]`.
@@ -43,7 +45,9 @@ fn tokens(source: &str) -> Vec<String> {
             rest.find("*/").map_or(rest.len(), |end| end + 2)
         } else if first == '"' {
             text(rest)
-        } else if ["r", "br", "cr"].contains(&&rest[..word]) && after.starts_with(['"', '#']) {
+        } else if ["r", "br", "cr"].contains(&&rest[..word])
+            && after.trim_start_matches('#').starts_with('"')
+        {
             let marks = after.find('"').unwrap_or(0);
             let end = format!("\"{}", &after[..marks]);
             let body = word + marks + 1;
@@ -120,7 +124,13 @@ struct Names<'t> {
     module: Module,
     inner: Vec<usize>,
     found: BTreeSet<Module>,
+    /// Is it in a `use` that is being read?
+    in_use: bool,
+    brought: Brought,
 }
+
+/// What each module has from elsewhere, by the name that it has there.
+type Brought = BTreeMap<Module, Module>;
 
 impl Names<'_> {
     fn token(&self, ahead: usize) -> &str {
@@ -128,7 +138,7 @@ impl Names<'_> {
         token.map_or("", String::as_str)
     }
 
-    fn read(mut self) -> BTreeSet<Module> {
+    fn read(mut self) -> (BTreeSet<Module>, Brought) {
         let mut depth = 0;
         while self.at < self.tokens.len() {
             match (self.token(0), self.token(1)) {
@@ -138,6 +148,12 @@ impl Names<'_> {
                     self.inner.push(depth);
                     depth += 1;
                     self.at += 3;
+                }
+                ("use", _) => {
+                    self.at += 1;
+                    self.in_use = true;
+                    self.path(&[]);
+                    self.in_use = false;
                 }
                 ("crate" | "super" | "self", "::") => {
                     self.path(&[]);
@@ -156,7 +172,7 @@ impl Names<'_> {
                 }
             }
         }
-        self.found
+        (self.found, self.brought)
     }
 
     /// Leaves out what it stands before if that is for tests.
@@ -208,8 +224,9 @@ impl Names<'_> {
             }
             self.at += 1;
         }
-        // Of a tree: `name as another`.
-        if !before.is_empty() && self.token(0) == "as" {
+        let mut name = path.last().cloned();
+        if (self.in_use || !before.is_empty()) && self.token(0) == "as" {
+            name = Some(self.token(1).to_owned());
             self.at += 2;
         }
         let mut base = self.module.clone();
@@ -224,6 +241,14 @@ impl Names<'_> {
             }
         }
         base.extend(steps);
+        if let Some(name) = name
+            && self.in_use
+        {
+            let here = [&self.module[..], &[name]].concat();
+            if here != base {
+                self.brought.insert(here, base.clone());
+            }
+        }
         self.found.insert(base);
     }
 }
@@ -265,6 +290,8 @@ fn graphs(files: &BTreeMap<Module, String>) -> BTreeMap<Module, Graph> {
         .keys()
         .flat_map(|module| (0..=module.len()).map(|end| &module[..end]))
         .collect();
+    let mut brought = Brought::new();
+    let mut named = Vec::new();
     for (module, source) in files {
         let names = Names {
             tokens: &tokens(source),
@@ -272,8 +299,27 @@ fn graphs(files: &BTreeMap<Module, String>) -> BTreeMap<Module, Graph> {
             module: module.clone(),
             inner: Vec::new(),
             found: BTreeSet::new(),
+            in_use: false,
+            brought: Brought::new(),
         };
-        for mut named in names.read() {
+        let (found, has) = names.read();
+        named.push((module, found));
+        brought.extend(has);
+    }
+    for (module, found) in named {
+        for mut named in found {
+            // Where it is from; names that go in a circle themselves are followed
+            // a few steps.
+            for _ in 0..8 {
+                let through = (1..=named.len()).find_map(|end| {
+                    let from = brought.get(&named[..end])?;
+                    (!known.contains(&named[..end])).then(|| [from, &named[end..]].concat())
+                });
+                match through {
+                    Some(through) => named = through,
+                    None => break,
+                }
+            }
             while !known.contains(&named[..]) {
                 named.pop();
             }
@@ -444,6 +490,27 @@ fn a_cycle_within_a_module_is_found_and_a_parent_is_none() {
     assert_eq!(
         mistakes("paper", &files, &[]),
         ["paper: a cycle: a/b -> a/c -> a/b"]
+    );
+}
+
+#[test]
+fn a_cycle_through_a_name_that_was_brought_in_is_found() {
+    let files = paper(&[
+        (
+            "",
+            "mod a; mod b; pub use a::{Thing as Other, deep}; use std::fs;",
+        ),
+        ("a", "pub mod deep; fn f() { crate::b::g() }"),
+        ("b", "fn f(_: crate::Other) {}"),
+        ("c", "fn f(_: super::fs::File) { crate::deep::f() }"),
+    ]);
+    let files = files.into_iter().map(|(mut module, source)| {
+        module.retain(|step| !step.is_empty());
+        (module, source)
+    });
+    assert_eq!(
+        mistakes("paper", &files.collect(), &[]),
+        ["paper: a cycle: a -> b -> a"]
     );
 }
 
