@@ -181,13 +181,16 @@ __noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u
 	}
 #pragma unroll
 	for (i = 0; i < BUCKET_SLOTS; i++) {
+		/* Published last, so read first: a slot that has another owner since has
+		 * been without a word for a while. */
+		__u64 word = *(volatile __u64 *)&bucket->slot[i].word;
 		__u64 k = *(volatile __u64 *)&bucket->slot[i].key;
 
 		if (k == KEY_EMPTY)
 			found &= ~BUCKET_FULL;
 		if (k != key || (beside && *(volatile __u64 *)&beside->slot[i] != upper))
 			continue;
-		found += match_entry(*(volatile __u64 *)&bucket->slot[i].word, now, flow);
+		found += match_entry(word, now, flow);
 	}
 	return found;
 }
@@ -229,14 +232,16 @@ struct lookup {
 	__u64 full;    /* sign bit: no slot EMPTY */
 };
 
-/* `differ`: 0 when the slot is the source's. */
+/* `upper`: that of the slot, for hosts. */
 static __always_inline void accumulate(struct lookup *l, const struct ban *slot,
-				       __u64 key, __u64 differ)
+				       const __u64 *upper, const struct ban_key *key)
 {
+	__u64 word = *(volatile __u64 *)&slot->word; /* first, as above */
 	__u64 k = *(volatile __u64 *)&slot->key;
-	__u64 same = is_zero((k ^ key) | differ);
+	__u64 differ = upper ? *(volatile __u64 *)upper ^ key->upper : 0;
+	__u64 same = is_zero((k ^ key->key) | differ);
 
-	l->word |= *(volatile __u64 *)&slot->word & same;
+	l->word |= word & same;
 	l->matches += same;
 	l->full &= not_zero(k);
 }
@@ -285,10 +290,8 @@ static __always_inline __u64 lookup_fast(struct ban_key k, const int host, __u64
 		return 0;
 #pragma unroll
 	for (i = 0; i < BUCKET_SLOTS; i++) {
-		accumulate(&l, &a->slot[i], k.key,
-			   host ? *(volatile __u64 *)&a_upper->slot[i] ^ k.upper : 0);
-		accumulate(&l, &b->slot[i], k.key,
-			   host ? *(volatile __u64 *)&b_upper->slot[i] ^ k.upper : 0);
+		accumulate(&l, &a->slot[i], host ? &a_upper->slot[i] : NULL, &k);
+		accumulate(&l, &b->slot[i], host ? &b_upper->slot[i] : NULL, &k);
 	}
 	found = evaluate(&l, now, policy);
 	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;

@@ -43,7 +43,9 @@ static __always_inline enum reason read_source(struct frame *f, enum hook hook,
 		/* BIG TCP: the stack writes 0 for a merged packet above 64 KiB. */
 		if (hook && s->total == 0 && frame_len > 65535)
 			s->total = frame_len;
-		if (unlikely(ip->ihl > 5) && f->l3 + ip->ihl * 4 > f->end)
+		/* Of what goes out nobody needs the options. */
+		if (way == COVER_IN && unlikely(ip->ihl > 5) &&
+		    f->l3 + ip->ihl * 4 > f->end)
 			return R_MALFORMED;
 		if (unlikely(s->total < ip->ihl * 4))
 			return R_MALFORMED;

@@ -60,7 +60,8 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 	struct frame f = {.data = data, .end = end};
 	__u32 bytes = skb->len;
 	enum reason reason;
-	struct exit exit;
+	struct exit exit =
+		{}; /* verifiers before Linux 6.3 want what they may read set */
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return ACT_PULL;

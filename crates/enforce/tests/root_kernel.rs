@@ -1031,12 +1031,14 @@ fn root_hooks_change_at_run_time() {
 
 /// Programs that belong to no backend.
 struct OtherFeature {
+    /// The hook that it has no program for.
+    without: Option<Hook>,
     programs: Generator,
 }
 
 impl Programs for OtherFeature {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
-        (hook == Hook::Netfilter).then_some("it has no program there")
+        (hook == Hook::Netfilter || self.without == Some(hook)).then_some("it has no program there")
     }
 
     fn program(&self, hook: Hook) -> BorrowedFd<'_> {
@@ -1090,6 +1092,7 @@ fn root_attach_points_need_no_backend() {
         };
         let feature = OtherFeature {
             programs: Generator::load().unwrap(),
+            without: None,
         };
         let mut wanted = Wanted::by(&settings);
         let hooks = Hooks::new(dir.links(), &settings.interfaces);
@@ -1128,9 +1131,22 @@ fn root_attach_points_need_no_backend() {
         assert_ne!(after[0].0, before[0].0, "another device");
         let other = OtherFeature {
             programs: Generator::load().unwrap(),
+            without: None,
         };
         hooks.update(&other, || {}).unwrap();
-        assert!(links().iter().zip(&after).all(|(new, old)| new.1 != old.1));
+        let updated = links();
+        assert!(updated.iter().zip(&after).all(|(new, old)| new.1 != old.1));
+        // Programs without one for a hook that is in use: nothing changes.
+        let lacking = OtherFeature {
+            programs: Generator::load().unwrap(),
+            without: Some(Hook::Xdp),
+        };
+        let refused = hooks.update(&lacking, || {}).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "cannot change the program at xdp of v0: it has no program there"
+        );
+        assert_eq!(links(), updated);
 
         // Not an interface more, then none at all.
         hooks.reconfigure(&[], &wanted, &other, || {}).unwrap();

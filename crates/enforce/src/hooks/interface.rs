@@ -208,6 +208,12 @@ impl Interface {
             // The interface went a moment ago; `follow` sees to it.
             e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error())
         };
+        if let Some(why) = programs.refusal(attached.hook) {
+            let (hook, name) = (attached.hook.name(), &self.name);
+            return Err(Error::Unsupported(format!(
+                "cannot change the program at {hook} of {name}: {why}"
+            )));
+        }
         match attached.link.update(programs.program(attached.hook)) {
             Err(e) if gone(&e) => return Ok(()),
             done => done?,
