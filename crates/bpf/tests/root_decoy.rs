@@ -456,6 +456,7 @@ fn root_decoy_answers_are_limited() {
         // the test runs on has its own.
         let windows = 2 + begin.elapsed().as_millis() as u64 / 250;
         let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+        const { assert!(DECOY_ANSWERS == 4096, "as promised") };
         let most = u64::from(DECOY_ANSWERS);
         assert!(answered <= most * windows * cpus, "{answered} answered");
         assert!(answered >= most, "{answered} answered");

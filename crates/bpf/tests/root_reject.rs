@@ -31,6 +31,8 @@ const HOST6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1);
 const LOUD: [&str; 2] = ["192.0.2.7", "2001:db8:1::7"];
 const RATE: u64 = REJECT_RATE as u64;
 const BURST: u64 = REJECT_BURST as u64;
+// As promised, whatever the header says.
+const _: () = assert!(RATE == 1000 && BURST == 250);
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;

@@ -218,9 +218,9 @@ mod tests {
                 let words = length.div_ceil(8);
                 // SAFETY: 8 + 2 + 38 words are at most touched, of 64.
                 let copied = unsafe {
-                    store(&shared[place], [1, 2], payload);
+                    store(shared[place..].as_ptr(), [1, 2], payload);
                     let mut copied = vec![0; 2 + words];
-                    load(&shared[place], &mut copied);
+                    load(shared[place..].as_ptr(), &mut copied);
                     copied
                 };
                 assert_eq!(copied[..2], [1, 2]);

@@ -42,10 +42,10 @@ pub(crate) trait Memory {
     fn tail(&self, slot: usize) -> &Self::Word;
     fn seen(&self, slot: usize) -> &Self::Word;
     fn capacity(&self) -> u64;
-    /// Stores words one by one, relaxed: a reader that is overrun may load
+    /// Stores words, relaxed, one or two at a time: a reader that is overrun may load
     /// them at the same time.
     fn put(&self, position: u64, header: [u64; 2], payload: &[u8]);
-    /// Loads words one by one, relaxed.
+    /// Loads words, relaxed, one or two at a time.
     fn get(&self, position: u64, words: &mut [u64]);
     fn fence(&self, order: Ordering);
     /// Between publishing and looking for sleepers: nothing but an order for

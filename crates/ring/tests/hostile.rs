@@ -134,7 +134,7 @@ fn a_segment_scribbled_over_while_it_is_read_and_written() {
             });
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let _ = writer.write(&[7; 100]);
+                    let _ = writer.write(&[7; 200]);
                 }
             });
             while Instant::now() < deadline {

@@ -100,11 +100,13 @@ fn mix(value: u64) -> u64 {
     (value ^ value >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
 }
 
-/// A record that is checked by its number alone: 8 to 127 bytes, each word
-/// different, so that parts of two records never pass for one.
+/// A record that is checked by its number alone: 8 to 127 bytes, one in eight up to
+/// 511 (both ways of storing), each word different, so that parts of two records
+/// never pass for one.
 fn fill(buffer: &mut [u8], seq: u64) -> &[u8] {
     let key = mix(seq);
-    let length = 8 + (key % 120) as usize;
+    let most = if key >> 32 & 7 == 0 { 504 } else { 120 };
+    let length = 8 + (key % most) as usize;
     for (index, word) in buffer[..length.next_multiple_of(8)]
         .as_chunks_mut::<8>()
         .0

@@ -768,7 +768,11 @@ fn a_file_is_read_once_for_all_who_subscribe_to_it() {
     let (lines, _) = read_for(&mut second);
     assert_eq!(
         lines,
-        [of("a4", &[0, 1, 2, 4]), of("b2", &[1, 2]), of("b3", &[1, 2])]
+        [
+            of("a4", &[0, 1, 2, 4]),
+            of("b2", &[1, 2]),
+            of("b3", &[1, 2])
+        ]
     );
     // Another name of a file makes it another reader's as well.
     std::os::unix::fs::symlink(path("c.log"), path("none.txt")).unwrap();
