@@ -243,12 +243,13 @@ impl Watcher {
             suspect: Suspect::Named(prefix),
             line: sighting.line.as_bytes(),
         };
-        let denied = self.service.denies(prefix.addr());
+        let mut denied = None;
         let spare = || {
             let about_to_be = |ban: &Ban| ban.subject.prefix().covers(prefix);
             if bans.iter().any(about_to_be) || self.has_banned(prefix) {
                 return Some(Spared::Known);
             }
+            denied = self.service.denies(prefix.addr());
             let must_be_denied = self.config.only_if == OnlyIf::Denied;
             (must_be_denied && denied.is_none()).then_some(Spared::NotDenied)
         };
