@@ -605,11 +605,21 @@ fn a_reload_is_all_or_nothing() {
         reload.err
     );
 
+    // So it is by SIGHUP; each refusal is one line of the log.
+    let refusals = |h: &Host| {
+        let log = fs::read_to_string(h.path("daemon.log")).unwrap();
+        log.lines().filter(|line| line.contains("refused")).count()
+    };
+    assert_eq!(refusals(&host), 2);
+    host.signal("HUP");
+    host.until("SIGHUP is refused", |h| refusals(h) > 2);
+
     host.configure("");
     host.signal("HUP");
     host.until("SIGHUP reloads", |h| {
         h.status()["jails"].as_array().unwrap().len() == 1
     });
+    assert_eq!(refusals(&host), 3);
     assert_eq!(host.end("TERM"), Some(0));
     assert!(!host.path("weir.sock").exists());
 }

@@ -205,7 +205,7 @@ impl Reload for Reloader {
     fn reload(&self) -> Result<Vec<String>, Refusal> {
         let done = self.reload_wholly();
         if let Err(why) = &done {
-            tracing::warn!("a reload was refused, what was in force is still: {why}");
+            tracing::error!("reload refused, the old configuration stays: {why}");
         }
         done
     }
