@@ -780,3 +780,46 @@ fn a_file_is_read_once_for_all_who_subscribe_to_it() {
     second.rescan = true;
     assert_eq!(read_for(&mut second).0, [of("c2", &[2, 3])]);
 }
+
+/// Of more files than are followed those with a name of their own are found first.
+#[test]
+fn patterns_without_a_wildcard_come_first() {
+    let all = [&["/a/*", "/b"][..], &["/c", "/a/*"]];
+    let all = all.map(|some| some.iter().map(|one| (*one).to_owned()).collect());
+    let found: Vec<_> = subscribed(all.to_vec())
+        .into_iter()
+        .map(|subscribed| (subscribed.pattern, subscribed.by))
+        .collect();
+    let of = |pattern: &str, by: &[usize]| (pattern.to_owned(), by.to_vec());
+    assert_eq!(found, [of("/b", &[0]), of("/c", &[1]), of("/a/*", &[0, 1])]);
+}
+
+#[test]
+fn a_long_rotated_file_holds_up_its_successor_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    append(&path("a.log"), "");
+    append(&path("b.log"), "");
+    let mut source = FileSource::open(FileConfig {
+        subscriptions: vec![vec![path("*.log").display().to_string()]],
+        from: Start::Beginning,
+        held: Age::Backlog,
+    })
+    .unwrap();
+    read_for(&mut source);
+    append(&path("a.log"), "old\n".repeat(100_000));
+    fs::rename(path("a.log"), path("a.log.1")).unwrap();
+    append(&path("a.log"), "next\n");
+    append(&path("b.log"), "other\n");
+    source.rescan = true;
+    let mut lines = Vec::new();
+    let info = source
+        .read_batch(NOW, &mut |line, _| lines.push(line.to_vec()))
+        .unwrap();
+    assert!(info.more);
+    assert!(lines.len() < 100_000 && lines.contains(&b"other".to_vec()));
+    assert!(!lines.contains(&b"next".to_vec()));
+    let (rest, _) = read_for(&mut source);
+    assert_eq!(lines.len() + rest.len(), 100_002);
+    assert!(rest.iter().any(|(line, _)| line == "next"));
+}
