@@ -24,7 +24,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
     ("crates/bpf", "wide -> generation"),
-    ("crates/daemon", "decoy -> service"),
     ("crates/sources", "file/tail -> file/reached"),
 ];
 

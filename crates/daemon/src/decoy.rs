@@ -18,18 +18,19 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
-    Action, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
+    Action, Ban, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
     detect::{Clock, Finding},
     policy::{Jail, Ledger},
 };
-use weir_enforce::{Decoys, PacketEvent};
+use weir_enforce::{Backend, Decoys, PacketEvent};
 
 use crate::{
-    config::{self, DecoyConfig, Proof},
-    events::{Event, Kind},
+    alerts::Alerts,
+    config::{self, Config, DecoyConfig, Proof},
+    events::{Event, Events, Kind},
+    exempt::Exempt,
     judge::{Judge, Judgement, Offence, Suspect},
-    service::Service,
-    store::clock::Now,
+    store::{Store, clock::Now},
 };
 
 /// How often the host is asked whether somebody serves a decoy port by now.
@@ -41,8 +42,9 @@ const SAME_OFFENCE: Duration = Duration::from_secs(1);
 const SERVED: &str = "decoy-ports";
 
 /// The decoy ports of a daemon.
-#[derive(Default)]
 pub struct Decoy {
+    backend: Arc<dyn Backend>,
+    alerts: Arc<Alerts>,
     active: Mutex<Option<Arc<Active>>>,
     /// Held while the backend is told, so that older ports never follow newer.
     changing: Mutex<()>,
@@ -94,6 +96,20 @@ pub struct DecoyStatus {
 }
 
 impl Decoy {
+    /// None yet; of this backend.
+    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>) -> Self {
+        Self {
+            backend,
+            alerts,
+            active: Mutex::default(),
+            changing: Mutex::default(),
+            told: Mutex::default(),
+            proofs: AtomicU64::default(),
+            bans: AtomicU64::default(),
+            strikes: AtomicU64::default(),
+        }
+    }
+
     fn active(&self) -> Option<Arc<Active>> {
         self.lock_active().clone()
     }
@@ -106,18 +122,19 @@ impl Decoy {
         self.told.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes a configuration on; who offended before is remembered.
-    pub fn configure(&self, service: &Service) {
-        let Some(config) = service.config().decoy.clone() else {
+    /// Takes a configuration on; who offended before is remembered. `own` are the
+    /// addresses of this host.
+    pub fn configure(&self, config: Option<&DecoyConfig>, own: &[IpAddr], store: &Store) {
+        let Some(config) = config.cloned() else {
             *self.lock_active() = None;
             return;
         };
         let ledger = ledger(&config);
-        ledger.set_own(&service.own_addresses());
+        ledger.set_own(own);
         let mut active = self.lock_active();
         ledger.restore_history(match active.take() {
             Some(before) => before.ledger.history(),
-            None => service.store.history_of(&Producer::Decoy),
+            None => store.history_of(&Producer::Decoy),
         });
         *active = Some(Arc::new(Active { config, ledger }));
     }
@@ -129,17 +146,23 @@ impl Decoy {
 
     /// Tells the backend the ports and this host's addresses when they are
     /// others than before; cheap enough for each second.
-    pub fn follow(&self, service: &Service) -> Result<(), weir_enforce::Error> {
+    /// The configuration and the addresses are asked for when no others can come
+    /// any more.
+    pub fn follow(
+        &self,
+        now: impl FnOnce() -> (Arc<Config>, Vec<IpAddr>),
+    ) -> Result<(), weir_enforce::Error> {
         let alone = self.change();
-        self.apply(&alone, service, service.config().decoy.as_ref())
+        let (config, own) = now();
+        self.apply(&alone, config.decoy.as_ref(), &own)
     }
 
     /// The same by a configuration that is not in force yet.
     pub fn apply(
         &self,
         _alone: &MutexGuard<'_, ()>,
-        service: &Service,
         config: Option<&DecoyConfig>,
+        own: &[IpAddr],
     ) -> Result<(), weir_enforce::Error> {
         let mut told = self.told();
         let mut decoys = Decoys::default();
@@ -156,8 +179,7 @@ impl Decoy {
                     served.push(port_text(protocol.number(), *port));
                 }
             }
-            let own = service.own_addresses().into_iter();
-            let own: BTreeSet<IpAddr> = own.map(|addr| addr.to_canonical()).collect();
+            let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
             decoys.own = own.into_iter().collect();
             // Who shares a network with this host is banned alone.
             if let Some(active) = self.active() {
@@ -165,9 +187,9 @@ impl Decoy {
             }
         }
         if served.is_empty() {
-            service.alerts.clear(SERVED);
+            self.alerts.clear(SERVED);
         } else {
-            service.alerts.raise(
+            self.alerts.raise(
                 SERVED,
                 format!(
                     "somebody serves the decoy port {}: it is none while that lasts; leave it out of ports in [decoy], or look who that is",
@@ -178,46 +200,60 @@ impl Decoy {
         if told.decoys.as_ref() == Some(&decoys) {
             return Ok(());
         }
-        weir_enforce::set_decoys(&*service.backend, &decoys)?;
+        weir_enforce::set_decoys(&*self.backend, &decoys)?;
         told.decoys = Some(decoys);
         Ok(())
     }
 
-    /// A packet that the packet path told of.
-    pub fn packet(&self, service: &Service, packet: &PacketEvent) {
-        let Some(active) = self.active() else {
-            return;
-        };
+    /// A packet that the packet path told of; the ban that follows from it.
+    #[must_use]
+    pub fn packet(&self, packet: &PacketEvent, exempt: &Exempt, events: &Events) -> Option<Ban> {
+        let active = self.active()?;
         match packet.reason {
             Reason::Proven => {
                 self.proofs.fetch_add(1, Ordering::Relaxed);
                 let port = port_text(packet.protocol, packet.port);
                 let why = format!("completed a handshake with decoy port {port}");
-                self.offence(service, &active, packet, why);
+                self.offence(&active, packet, why, exempt, events)
             }
-            Reason::Decoy => self.strike(service, &active, packet),
-            _ => {}
+            Reason::Decoy => self.strike(&active, packet, exempt, events),
+            _ => None,
         }
     }
 
-    fn strike(&self, service: &Service, active: &Active, packet: &PacketEvent) {
+    fn strike(
+        &self,
+        active: &Active,
+        packet: &PacketEvent,
+        exempt: &Exempt,
+        events: &Events,
+    ) -> Option<Ban> {
         self.strikes.fetch_add(1, Ordering::Relaxed);
         let port = port_text(packet.protocol, packet.port);
         let sent = packet.scanner.map_or(String::new(), |s| format!(" ({s})"));
         let why = format!("asked decoy port {port}{sent}");
         if active.config.proof == Proof::None {
             let why = format!("{why}, without proof of its address");
-            self.offence(service, active, packet, why);
-        } else if service.events.has_readers() || tracing::enabled!(tracing::Level::DEBUG) {
-            service.events.tell(
+            return self.offence(active, packet, why, exempt, events);
+        }
+        if events.has_readers() || tracing::enabled!(tracing::Level::DEBUG) {
+            events.tell(
                 &Event::new(Kind::Found, wall(packet, &Now::read()), why)
                     .about(Prefix::host(packet.source))
                     .by(&Producer::Decoy),
             );
         }
+        None
     }
 
-    fn offence(&self, service: &Service, active: &Active, packet: &PacketEvent, why: String) {
+    fn offence(
+        &self,
+        active: &Active,
+        packet: &PacketEvent,
+        why: String,
+        exempt: &Exempt,
+        events: &Events,
+    ) -> Option<Ban> {
         let now = Now::read();
         let at = wall(packet, &now).checked_sub(SAME_OFFENCE);
         let finding = Finding {
@@ -233,37 +269,37 @@ impl Decoy {
             suspect: Suspect::Found(&finding),
             line: &[],
         };
-        let mut judge = Judge::new(&service.exempt);
+        let mut judge = Judge::new(exempt);
         match judge.judge(&active.ledger, offence, now.wall) {
             Judgement::Ban(mut ban) => {
                 ban.producer = Producer::Decoy;
                 ban.reason = why;
                 ban.evidence.clear();
                 self.bans.fetch_add(1, Ordering::Relaxed);
-                service.enforce(vec![ban]);
+                Some(ban)
             }
             // The packet path passes those: this one was on its way.
-            Judgement::Exempt(by) => service.events.tell(
-                &Event::new(
-                    Kind::Allow,
-                    now.wall,
-                    format!("not banned ({why}): {}", by.reason),
-                )
-                .about(Prefix::host(packet.source))
-                .by(&Producer::Decoy),
-            ),
-            _ => {}
+            Judgement::Exempt(by) => {
+                let why = format!("not banned ({why}): {}", by.reason);
+                events.tell(
+                    &Event::new(Kind::Allow, now.wall, why)
+                        .about(Prefix::host(packet.source))
+                        .by(&Producer::Decoy),
+                );
+                None
+            }
+            _ => None,
         }
     }
 
     /// The whole picture, if there are decoy ports.
-    pub fn status(&self, service: &Service) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
+    pub fn status(&self) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
         let Some(active) = self.active() else {
             return Ok(None);
         };
-        let responder = service.backend.decoys();
+        let responder = self.backend.decoys();
         let counts = responder.map_or_else(|| Ok(Default::default()), |r| r.decoy_counts())?;
-        let entries = service.backend.entries()?;
+        let entries = self.backend.entries()?;
         let told = self.told();
         let open = told.decoys.as_ref().map_or(0, |d| d.ports.len());
         let ports = &active.config.ports;
@@ -323,7 +359,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::{Config, Host};
+    use crate::config::Host;
 
     /// As configured, at ports that no host serves.
     fn config(more: &str) -> DecoyConfig {

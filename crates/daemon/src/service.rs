@@ -159,6 +159,7 @@ impl Service {
         let events = Events::default();
         alerts.tell(events.bus());
         Self {
+            decoy: Decoy::new(backend.clone(), alerts.clone()),
             classes: ClassSync::new(backend.clone(), lists.clone(), geography.clone()),
             lists,
             config: RwLock::new(Arc::new(config)),
@@ -167,7 +168,6 @@ impl Service {
             exempt: Exempt::default(),
             events,
             alerts,
-            decoy: Decoy::default(),
             geography,
             allow: Mutex::new(allow),
             allow_written: Written::default(),
@@ -202,6 +202,13 @@ impl Service {
         self.store.set_keep_history(config.keep_history);
         self.geography.configure(config.geofence.as_ref());
         *self.config.write().expect("no holder of this lock panics") = config;
+    }
+
+    /// Has the decoy ports be those of the configuration in force.
+    pub fn configure_decoy(&self) {
+        let (config, own) = (self.config(), self.own_addresses());
+        self.decoy
+            .configure(config.decoy.as_ref(), &own, &self.store);
     }
 
     /// Who counts findings now.

@@ -26,9 +26,10 @@ fn put_rules_alone(
     alone: &Alone<'_>,
 ) -> Result<(), StartError> {
     service.refresh_exemptions_by(config)?;
+    let own = service.own_addresses();
     service
         .decoy
-        .apply(&alone.decoy, service, config.decoy.as_ref())?;
+        .apply(&alone.decoy, config.decoy.as_ref(), &own)?;
     service.geography.configure(config.geofence.as_ref());
     service.classes.apply(&alone.classes, config)?;
     Ok(())
@@ -62,7 +63,7 @@ impl<'a> Alone<'a> {
 /// for comes after.
 fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
     if config.decoy.is_none() {
-        service.decoy.apply(&alone.decoy, service, None)?;
+        service.decoy.apply(&alone.decoy, None, &[])?;
     }
     if config.geofence.is_none() {
         service.classes.apply(&alone.classes, config)?;
@@ -141,7 +142,7 @@ impl Reloader {
         self.service.lists.configure(&new.lists);
         self.run_sinks();
         self.run_watches();
-        self.service.decoy.configure(&self.service);
+        self.service.configure_decoy();
         // Lists that are new, or are no more.
         if let Err(error) = self.service.classes.follow(|| self.service.config()) {
             self.service.alerts.raise("classes", error.to_string());

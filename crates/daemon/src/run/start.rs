@@ -129,7 +129,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let service =
         Service::new(config, backend, store, uplinks, alerts, restored).with_expiries(expiries);
     service.refresh_exemptions()?;
-    service.decoy.configure(&service);
+    service.configure_decoy();
     match reload::put_rules(&service, &service.config()) {
         Err(StartError::Classes(error)) if !error.is_for_good() => {
             service.alerts.raise("classes", error.to_string());

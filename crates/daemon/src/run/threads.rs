@@ -40,7 +40,10 @@ pub(super) fn tell_packets(service: &Service, pulse: &Pulse) {
     while !service.stopping.load(Ordering::Relaxed) {
         pulse.beat();
         let polled = events.poll_events(EVENT_WAIT, &mut |packet| {
-            service.decoy.packet(service, &packet);
+            let (exempt, events) = (&service.exempt, &service.events);
+            if let Some(ban) = service.decoy.packet(&packet, exempt, events) {
+                service.enforce(vec![ban]);
+            }
             let dropped = packet.reason.is_drop() || packet.reason == Reason::Observed;
             if !dropped || !service.events.has_readers() {
                 return;

@@ -19,7 +19,8 @@ pub(super) fn maintain(service: &Service) {
         service.uplinks.follow(config, backend, alerts);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
-        alert_on(service, "decoy", service.decoy.follow(service));
+        let now = || (service.config(), service.own_addresses());
+        alert_on(service, "decoy", service.decoy.follow(now));
         if service.store.take_recreated() {
             service.remember_allow_again();
             if let Err(error) = service.remember_bans_again() {

@@ -239,7 +239,7 @@ impl Service {
             backend: self.backend.name(),
             limits: self.backend.limits().to_vec(),
             observe: config.enforcement.observe,
-            decoy: self.decoy.status(self)?,
+            decoy: self.decoy.status()?,
             attachments,
             usage: Filled {
                 entries: usage,
