@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use serde_json::json;
-use weir_daemon::geo::{Answer as Place, DatabaseError, DatabaseFile, Databases, named_in};
+use weir_daemon::access::geo::{Answer as Place, DatabaseError, DatabaseFile, Databases, named_in};
 
 use super::{Answer, Common, complain, show};
 

@@ -25,10 +25,10 @@ use weir_core::{
 use weir_enforce::{Backend, Decoys, PacketEvent};
 
 use crate::{
+    access::exemptions::Exempt,
     alerts::Alerts,
     config::{self, Config, DecoyConfig, Proof},
     events::{Event, Events, Kind},
-    exempt::Exempt,
     judge::{Judge, Judgement, Offence, Suspect},
     store::{Store, clock::Now},
 };

@@ -13,7 +13,7 @@ use weir_core::{
     policy::{Ignored, Ledger, Outcome},
 };
 
-use crate::exempt::{Exempt, Exemption, Exemptions};
+use crate::access::exemptions::{Exempt, Exemption, Exemptions};
 
 /// An offence, as its jail counts it.
 #[derive(Clone, Copy)]

@@ -1,21 +1,18 @@
 //! The daemon as a library, so that tests link it: `config` (what was typed →
 //! checked) · `run` (joins the stages in data-path order) · `worker` (from
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
-//! `api` · `watch` (from a command to the ban) · `exempt` · `lists`
-//! · `events` · `sinks` · `alerts` · `geo` (where addresses are).
+//! `api` · `watch` (from a command to the ban) · `access` (exemptions, lists,
+//! geofence) · `events`, `alerts` and `sinks`, which are crates.
 #![deny(missing_docs)]
 
+pub mod access;
 pub mod api;
-pub mod classes;
 mod command;
 pub mod config;
 pub mod decoy;
-pub mod exempt;
 mod expiry;
-pub mod geo;
 pub mod instance;
 mod judge;
-pub mod lists;
 mod log_alerts;
 mod positions;
 mod refused;

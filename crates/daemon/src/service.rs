@@ -33,15 +33,15 @@ pub use answers::{
 };
 
 use crate::{
+    access::classes::ClassSync,
+    access::exemptions::{Collector, Exempt, Written},
+    access::geo::Geography,
+    access::lists::Lists,
     alerts::Alerts,
-    classes::ClassSync,
     config::Config,
     decoy::Decoy,
     events::Events,
-    exempt::{Exempt, Gatherer, Written},
     expiry::Expiries,
-    geo::Geography,
-    lists::Lists,
     refused::RefusedBans,
     sinks::SinkQueue,
     store::{AllowEntry, Store},
@@ -118,7 +118,7 @@ pub struct Service {
     pub classes: ClassSync,
     allow: Mutex<Vec<AllowEntry>>,
     allow_written: Written,
-    gatherer: Mutex<Gatherer>,
+    collector: Mutex<Collector>,
     jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
@@ -171,7 +171,7 @@ impl Service {
             geography,
             allow: Mutex::new(allow),
             allow_written: Written::default(),
-            gatherer: Mutex::default(),
+            collector: Mutex::default(),
             jails: RwLock::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
@@ -219,8 +219,11 @@ impl Service {
 
     /// The addresses of this host, as last read.
     pub(crate) fn own_addresses(&self) -> Vec<IpAddr> {
-        let gatherer = self.gatherer.lock().expect("no holder of this lock panics");
-        gatherer.own()
+        let collector = self
+            .collector
+            .lock()
+            .expect("no holder of this lock panics");
+        collector.own()
     }
 
     /// What denies this address without a ban, the geofence or a list, in words.

@@ -11,7 +11,7 @@ use std::{
 use caps::{CapSet, Capability};
 use weir_enforce::kernel::check_interface;
 
-use crate::{config::Config, geo, instance::is_root};
+use crate::{access::geo, config::Config, instance::is_root};
 
 /// `statfs` type of the BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;

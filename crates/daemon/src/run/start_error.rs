@@ -1,7 +1,7 @@
 //! Why the daemon does not start, or a reload is refused.
 
 use crate::{
-    classes::ClassError, config::ConfigErrors, instance::InstanceError, worker::WorkerError,
+    access::classes::ClassError, config::ConfigErrors, instance::InstanceError, worker::WorkerError,
 };
 
 /// Why the daemon does not start.

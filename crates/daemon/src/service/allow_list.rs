@@ -39,11 +39,14 @@ impl Service {
 
     /// The same by a configuration that is not in force yet.
     pub fn refresh_exemptions_by(&self, config: &Config) -> Result<(), weir_enforce::Error> {
-        let mut gatherer = self.gatherer.lock().expect("no holder of this lock panics");
+        let mut collector = self
+            .collector
+            .lock()
+            .expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
-        let (list, failed) = gatherer.gather(config, &allow, Instant::now());
+        let (list, failed) = collector.gather(config, &allow, Instant::now());
         if let Some(ledger) = self.ledger() {
-            ledger.set_own(&gatherer.own());
+            ledger.set_own(&collector.own());
         }
         match failed.is_empty() {
             true => self.alerts.clear("exemptions"),

@@ -10,10 +10,10 @@ use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Pl
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
 
 use crate::{
+    access::classes::{ClassStatus, Listing},
+    access::exemptions::Exemption,
     alerts::Alert,
-    classes::{ClassStatus, Listing},
     decoy::DecoyStatus,
-    exempt::Exemption,
     sinks::SinkStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
     watch_stats::WatchStatus,

@@ -19,8 +19,8 @@ use super::{
     Tracked, Why,
 };
 use crate::{
+    access::exemptions::Exemption,
     config::duration_text,
-    exempt::Exemption,
     sinks::{self, Tried},
     store::clock::Now,
 };

@@ -18,9 +18,9 @@ use weir_core::{
 use weir_enforce::Backend;
 
 use crate::{
+    access::geo::Geography,
+    access::lists::{CurrentList, ListAction, Lists},
     config::Config,
-    geo::Geography,
-    lists::{CurrentList, ListAction, Lists},
 };
 
 /// Why classes are not in force.
@@ -103,7 +103,7 @@ pub struct ClassStatus {
     /// The rules of the geofence in the order in which they are asked.
     pub rules: Vec<String>,
     /// The databases in force.
-    pub databases: Vec<crate::geo::DatabaseInfo>,
+    pub databases: Vec<crate::access::geo::DatabaseInfo>,
     /// Ranges of addresses that somebody says something about, IPv4 and IPv6.
     pub ranges: [usize; 2],
     /// Different things said about them.

@@ -19,8 +19,8 @@ use weir_bpf::allow::MAX_ALLOW;
 use weir_core::{Prefix, PrefixSet, Subject};
 
 use crate::{
+    access::lists::{CurrentList, ListAction},
     config::Config,
-    lists::{CurrentList, ListAction},
     store::AllowEntry,
 };
 
@@ -175,7 +175,7 @@ impl Written {
 
 /// Puts the list together and remembers when each login was last seen.
 #[derive(Default)]
-pub struct Gatherer {
+pub struct Collector {
     logins: BTreeMap<IpAddr, Login>,
     host: Host,
 }
@@ -243,7 +243,7 @@ const UPSTREAM: [&str; 5] = [
 /// More peers than this are not remembered: the oldest go.
 const MAX_LOGINS: usize = 1024;
 
-impl Gatherer {
+impl Collector {
     /// The exemptions of this moment, read from the host, and what of it could not
     /// be read; those of lists come to them in [`Exempt::replace`].
     pub fn gather(
@@ -401,17 +401,17 @@ mod tests {
     #[test]
     fn a_login_stays_exempt_for_the_grace_time() {
         let start = Instant::now();
-        let mut gatherer = Gatherer::default();
+        let mut collector = Collector::default();
         let login = Login {
             who: "root".into(),
             seen: start,
         };
-        gatherer.logins.insert("192.0.2.7".parse().unwrap(), login);
+        collector.logins.insert("192.0.2.7".parse().unwrap(), login);
         let grace = Duration::from_secs(60);
-        gatherer.expire(grace, start + grace);
-        assert_eq!(gatherer.logins.len(), 1);
-        gatherer.expire(grace, start + grace + Duration::from_secs(1));
-        assert_eq!(gatherer.logins.len(), 0);
+        collector.expire(grace, start + grace);
+        assert_eq!(collector.logins.len(), 1);
+        collector.expire(grace, start + grace + Duration::from_secs(1));
+        assert_eq!(collector.logins.len(), 0);
     }
 
     #[test]

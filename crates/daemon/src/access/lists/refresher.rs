@@ -62,7 +62,7 @@ enum Failure {
 }
 
 /// One list.
-pub(super) struct Keeper {
+pub(super) struct Refresher {
     config: Mutex<ListConfig>,
     held: Mutex<Held>,
     orders: Mutex<Orders>,
@@ -139,12 +139,12 @@ impl Stamp {
 }
 
 /// Begins to keep it current.
-pub(super) fn start(shared: &Arc<Shared>, keeper: Arc<Keeper>) {
-    let about = keeper.about();
+pub(super) fn start(shared: &Arc<Shared>, refresher: Arc<Refresher>) {
+    let about = refresher.about();
     let thread = {
         let shared = shared.clone();
-        threads::spawn(format!("list-{}", keeper.name()), move || {
-            keeper.run(&shared)
+        threads::spawn(format!("list-{}", refresher.name()), move || {
+            refresher.run(&shared)
         })
     };
     if let Err(error) = thread {
@@ -153,31 +153,31 @@ pub(super) fn start(shared: &Arc<Shared>, keeper: Arc<Keeper>) {
     }
 }
 
-impl Keeper {
+impl Refresher {
     /// With what was kept of it, or with its file.
     pub fn open(config: ListConfig, shared: &Shared) -> Self {
-        let keeper = Self {
+        let refresher = Self {
             held: Mutex::default(),
             orders: Mutex::default(),
             ordered: Condvar::new(),
             keeping: Mutex::default(),
             config: Mutex::new(config),
         };
-        let config = keeper.config();
-        keeper.load(shared, &config);
+        let config = refresher.config();
+        refresher.load(shared, &config);
         if let ListSource::File(path) = &config.source {
             let stamp = Stamp::of(path);
             let taken = file(path, &config)
                 .map_err(Failure::from)
-                .and_then(|bytes| keeper.take(shared, &config, bytes, None, false));
+                .and_then(|bytes| refresher.take(shared, &config, bytes, None, false));
             // What is wrong is told when its thread comes to the same.
             if taken.is_ok() {
-                let mut held = keeper.held();
+                let mut held = refresher.held();
                 held.success = Some(Timestamp::now());
                 held.stamp = stamp;
             }
         }
-        keeper
+        refresher
     }
 
     /// The copy on disk, if there is one.

@@ -1,11 +1,11 @@
 //! The configured lists, each kept current by a thread of its own
-//! (`lists/keeper.rs`), so that a slow server holds nobody up. What they hold
+//! (`lists/refresher.rs`), so that a slow server holds nobody up. What they hold
 //! now is [`Lists::current`]; who enforces it waits for [`Lists::changes`].
 //! Deny lists go into the kernel's class table, allow lists into the
-//! exemptions (`exempt`); neither is done here.
+//! `exemptions`; neither is done here.
 
-mod keeper;
 mod left_out;
+mod refresher;
 mod status;
 
 use std::{
@@ -23,7 +23,7 @@ pub use left_out::{LeftOut, LeftOutLine};
 pub use status::ListStatus;
 
 use crate::{alerts::Alerts, config::ListConfig};
-use keeper::Keeper;
+use refresher::Refresher;
 
 /// Lists that are fetched and read at the same time: each may need the memory
 /// of a whole one.
@@ -96,7 +96,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    keepers: Vec<Arc<Keeper>>,
+    refreshers: Vec<Arc<Refresher>>,
     current: Arc<Vec<CurrentList>>,
     changes: u64,
     started: bool,
@@ -110,7 +110,7 @@ impl Shared {
     /// Puts together anew what is current.
     fn publish(&self) {
         let mut state = self.state();
-        let new: Vec<CurrentList> = state.keepers.iter().map(|k| k.current()).collect();
+        let new: Vec<CurrentList> = state.refreshers.iter().map(|k| k.current()).collect();
         let same = new.len() == state.current.len()
             && new.iter().zip(&*state.current).all(|(a, b)| a.is_same(b));
         if !same {
@@ -164,13 +164,13 @@ impl Lists {
 
     /// From now on they are kept current.
     pub fn start(&self) {
-        let keepers = {
+        let refreshers = {
             let mut state = self.0.state();
             state.started = true;
-            state.keepers.clone()
+            state.refreshers.clone()
         };
-        for keeper in keepers {
-            keeper::start(&self.0, keeper);
+        for refresher in refreshers {
+            refresher::start(&self.0, refresher);
         }
     }
 
@@ -179,38 +179,43 @@ impl Lists {
     pub fn configure(&self, configs: &[ListConfig]) {
         let (before, started) = {
             let state = self.0.state();
-            (state.keepers.clone(), state.started)
+            (state.refreshers.clone(), state.started)
         };
-        let (mut keepers, mut new) = (Vec::new(), Vec::new());
+        let (mut refreshers, mut new) = (Vec::new(), Vec::new());
         for config in configs {
-            let known = before.iter().find(|keeper| keeper.name() == config.name);
-            match known.filter(|keeper| keeper.adopt(config)) {
-                Some(keeper) => keepers.push(keeper.clone()),
+            let known = before
+                .iter()
+                .find(|refresher| refresher.name() == config.name);
+            match known.filter(|refresher| refresher.adopt(config)) {
+                Some(refresher) => refreshers.push(refresher.clone()),
                 None => {
                     if let Some(other) = known {
                         other.stop();
                     }
-                    let keeper = Arc::new(Keeper::open(config.clone(), &self.0));
-                    keepers.push(keeper.clone());
-                    new.push(keeper);
+                    let refresher = Arc::new(Refresher::open(config.clone(), &self.0));
+                    refreshers.push(refresher.clone());
+                    new.push(refresher);
                 }
             }
         }
         for gone in &before {
-            if !keepers.iter().any(|keeper| keeper.name() == gone.name()) {
+            if !refreshers
+                .iter()
+                .any(|refresher| refresher.name() == gone.name())
+            {
                 gone.stop();
                 self.0.alerts.clear(&gone.about());
                 self.0.alerts.clear(&format!("list-copy:{}", gone.name()));
                 self.0.alerts.clear(&left_out::about(&gone.name()));
             }
         }
-        self.0.state().keepers = keepers;
+        self.0.state().refreshers = refreshers;
         self.0.publish();
         let names: Vec<&str> = configs.iter().map(|config| config.name.as_str()).collect();
         self.0.cache.forget_others(&names);
         if started {
-            for keeper in new {
-                keeper::start(&self.0, keeper);
+            for refresher in new {
+                refresher::start(&self.0, refresher);
             }
         }
     }
@@ -240,7 +245,7 @@ impl Lists {
     /// Has a list refreshed now, also if it has shrunk too much with `force`;
     /// returns the number of the attempt, for [`attempted`](Self::attempted).
     pub fn refresh(&self, name: &str, force: bool) -> Result<u64, NoSuchList> {
-        Ok(self.keeper(name)?.order(force))
+        Ok(self.refresher(name)?.order(force))
     }
 
     /// The list's state once this attempt has been made; `None` before. Of a
@@ -251,20 +256,23 @@ impl Lists {
         attempt: u64,
         exempt: &[Prefix],
     ) -> Result<Option<ListStatus>, NoSuchList> {
-        let keeper = self.keeper(name)?;
-        Ok((keeper.attempts() >= attempt).then(|| keeper.status(exempt)))
+        let refresher = self.refresher(name)?;
+        Ok((refresher.attempts() >= attempt).then(|| refresher.status(exempt)))
     }
 
-    fn keeper(&self, name: &str) -> Result<Arc<Keeper>, NoSuchList> {
+    fn refresher(&self, name: &str) -> Result<Arc<Refresher>, NoSuchList> {
         let state = self.0.state();
-        let found = state.keepers.iter().find(|keeper| keeper.name() == name);
+        let found = state
+            .refreshers
+            .iter()
+            .find(|refresher| refresher.name() == name);
         found.cloned().ok_or_else(|| NoSuchList {
             name: name.chars().take(64).collect(),
-            known: match &state.keepers[..] {
+            known: match &state.refreshers[..] {
                 [] => "none".to_owned(),
-                keepers => keepers
+                refreshers => refreshers
                     .iter()
-                    .map(|keeper| keeper.name())
+                    .map(|refresher| refresher.name())
                     .collect::<Vec<_>>()
                     .join(", "),
             },
@@ -273,19 +281,22 @@ impl Lists {
 
     /// Every list's state.
     pub fn status(&self, exempt: &[Prefix]) -> Vec<ListStatus> {
-        let keepers = self.0.state().keepers.clone();
-        keepers.iter().map(|keeper| keeper.status(exempt)).collect()
+        let refreshers = self.0.state().refreshers.clone();
+        refreshers
+            .iter()
+            .map(|refresher| refresher.status(exempt))
+            .collect()
     }
 
     /// No more refreshes; a download that runs ends with the process. What the
     /// copies on disk do not say yet is written.
     pub fn stop(&self) {
-        let keepers = self.0.state().keepers.clone();
-        for keeper in &keepers {
-            keeper.stop();
+        let refreshers = self.0.state().refreshers.clone();
+        for refresher in &refreshers {
+            refresher.stop();
         }
-        for keeper in &keepers {
-            keeper.keep_decisions(&self.0);
+        for refresher in &refreshers {
+            refresher.keep_decisions(&self.0);
         }
     }
 }

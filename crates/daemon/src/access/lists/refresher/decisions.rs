@@ -8,13 +8,13 @@ use std::{
 
 use weir_sources::list::{Decisions, Patience, Validators, crowdsec, fetch::read_file};
 
-use super::{Failure, Keeper, Pace, RETRY};
+use super::{Failure, Pace, RETRY, Refresher};
 use crate::{
-    config::ListConfig,
-    lists::{
+    access::lists::{
         Shared,
         left_out::{self, LeftOut},
     },
+    config::ListConfig,
 };
 
 /// CrowdSec is asked for everything this often, in case a change got lost.
@@ -28,7 +28,7 @@ const KEEP_WITHIN: Duration = Duration::from_secs(300);
 /// A key of CrowdSec's is not longer.
 const MAX_KEY: usize = 4096;
 
-impl Keeper {
+impl Refresher {
     pub(super) fn follow_crowdsec(
         &self,
         shared: &Shared,
