@@ -1,5 +1,5 @@
 //! The daemon as a library, so that tests link it: `config` (what was typed →
-//! checked) · `run` (joins the stages in data-path order) · `worker` (from
+//! checked) · `run` (joins the stages in data-path order) · `log_worker` (from
 //! the log line to the ban) · `service` (what happens on request) · `store` ·
 //! `api` · `watch` (from a command to the ban) · `access` (exemptions, lists,
 //! geofence) · `events`, `alerts` and `sinks`, which are crates.
@@ -14,6 +14,7 @@ mod expiry;
 pub mod instance;
 mod judge;
 mod log_alerts;
+pub mod log_worker;
 mod positions;
 mod refused;
 pub mod run;
@@ -24,7 +25,6 @@ mod trial;
 pub mod uplinks;
 pub mod watch;
 pub mod watch_stats;
-pub mod worker;
 
 pub use trial::trial;
 pub use weir_core::text::{escape, escape_json};

@@ -1,7 +1,7 @@
 //! Joins the stages in data-path order and keeps them running:
 //!
 //! `sources → filter → ledger → Service::enforce → backend` in one thread per
-//! group of sources (`worker`), beside them `tick`, the `threads` of classes and
+//! group of sources (`log_worker`), beside them `tick`, the `threads` of classes and
 //! packet events, and the `api`. Start and stop are here; what is done for a start
 //! is in `start`, for a reload in `reload`.
 
@@ -26,8 +26,8 @@ use crate::{
     config::Config,
     events::{Event, Kind},
     instance,
+    log_worker::Workers,
     threads::{abort_on_panic, spawn as spawn_thread},
-    worker::Workers,
 };
 pub use reload::Reloader;
 use start::{announce, mount_bpffs, start_enforcement};

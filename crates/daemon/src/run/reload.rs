@@ -11,11 +11,11 @@ use crate::{
     api::Reload,
     config::Config,
     instance,
+    log_worker::Workers,
     service::{Refusal, Service},
     sinks::Sinks,
     uplinks,
     watch::Watches,
-    worker::Workers,
 };
 
 /// Puts exemptions, decoy ports, geofence and lists of a configuration into

@@ -1,7 +1,8 @@
 //! Why the daemon does not start, or a reload is refused.
 
 use crate::{
-    access::classes::ClassError, config::ConfigErrors, instance::InstanceError, worker::WorkerError,
+    access::classes::ClassError, config::ConfigErrors, instance::InstanceError,
+    log_worker::WorkerError,
 };
 
 /// Why the daemon does not start.

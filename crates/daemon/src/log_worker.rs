@@ -1,0 +1,276 @@
+//! From the log line to the ban, run to completion: each group of sources has
+//! one thread that reads a batch, runs the filters of its jails on it, counts
+//! findings in the ledger and hands the bans to [`Service::enforce`]. Nothing
+//! is passed on per record, nobody else is woken.
+
+mod alerts;
+mod files_in_common;
+mod group;
+mod hands;
+mod in_hand;
+mod running;
+mod worker;
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_core::{
+    detect::{Age, DefinitionError, Program},
+    policy::{Jail, Ledger},
+};
+
+use crate::{
+    config::{Config, WatchConfig},
+    log_alerts::LogAlerts,
+    positions::Positions,
+    service::Service,
+    store::{Change, Progress},
+    threads,
+};
+use alerts::{Own, SourceAlerts};
+use group::{Group, Groups, running};
+use hands::Hand;
+use in_hand::InHand;
+use running::Running;
+use worker::Worker;
+
+/// A start waits this long for the sources to be opened: one on a dead network
+/// file system must not keep the daemon from its other work.
+const OPENED_WITHIN: Duration = Duration::from_secs(10);
+/// A stop or a reload waits this long for threads that wait for file systems,
+/// however many calls they make in that time. Slow servers answer in less.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
+/// The most threads that were given up and have not come back. Each holds a
+/// stack, and the file that it waits for.
+const MAX_GIVEN_UP: usize = 16;
+
+/// Why the workers do not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// A filter is wrong.
+    #[error("filter {name:?}: {error}")]
+    Filter {
+        /// Which.
+        name: String,
+        /// What is wrong.
+        error: DefinitionError,
+    },
+    /// There is no such filter.
+    #[error("there is no filter {0:?}")]
+    NoFilter(String),
+    /// No thread.
+    #[error("cannot start a worker: {0}")]
+    Thread(std::io::Error),
+    /// Too many of them have not come back.
+    #[error(
+        "{MAX_GIVEN_UP} threads wait for file systems that do not answer, one for {0}: mend the file system (umount -f makes it answer), or restart weir; what is banned stays banned meanwhile"
+    )]
+    GivenUp(String),
+}
+
+/// The filter of this name: the configuration's own, or one that weir brings.
+pub fn filter(config: &Config, name: &str) -> Result<Program, WorkerError> {
+    match config.filters.get(name) {
+        Some(definition) => definition.compile().map_err(|error| WorkerError::Filter {
+            name: name.to_owned(),
+            error,
+        }),
+        None => Program::builtin(name).ok_or_else(|| WorkerError::NoFilter(name.to_owned())),
+    }
+}
+/// The threads that read, and what they share.
+pub struct Workers {
+    threads: Vec<Reader>,
+    stop: Arc<AtomicBool>,
+    ledger: Arc<Ledger>,
+    positions: Positions,
+    alerts: Arc<SourceAlerts>,
+    /// Threads that a file system has not answered yet: nobody waits for them.
+    given_up: Vec<Reader>,
+}
+
+/// A thread, and what it has in hand.
+struct Reader {
+    thread: JoinHandle<()>,
+    in_hand: Arc<InHand>,
+}
+
+impl Workers {
+    /// Starts reading for all jails of `config`, where an earlier run stopped.
+    pub fn start(service: &Arc<Service>, config: &Config) -> Result<Self, WorkerError> {
+        let ledger = Arc::new(Ledger::new(jails(config)));
+        ledger.restore_history(service.store.jail_history());
+        ledger.restore(service.store.tracked(), Timestamp::now());
+        let mut workers = Self {
+            threads: Vec::new(),
+            stop: Arc::default(),
+            ledger,
+            positions: Positions::new(service.store.positions()),
+            alerts: Arc::default(),
+            given_up: Vec::new(),
+        };
+        let groups = running(service, config)?;
+        let hands = hands_for(&groups)?;
+        workers.employ(service, groups, hands, Age::Backlog);
+        Ok(workers)
+    }
+
+    /// Changes over to another configuration. On an error the old one goes on: all
+    /// that can fail comes before its threads are ended.
+    pub fn replace(
+        &mut self,
+        service: &Arc<Service>,
+        old: &Config,
+        new: &Config,
+    ) -> Result<(), WorkerError> {
+        let groups = running(service, new)?;
+        self.given_up.retain(|reader| !reader.thread.is_finished());
+        if self.given_up.len() >= MAX_GIVEN_UP
+            && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)
+        {
+            return Err(WorkerError::GivenUp(call));
+        }
+        let hands = hands_for(&groups)?;
+        self.stop();
+        let now = Timestamp::now();
+        let ledger = Arc::new(Ledger::new(jails(new)));
+        ledger.take_over(&self.ledger, now);
+        self.ledger = ledger;
+        // Theirs may be another zone now.
+        for jail in &old.jails {
+            service.alerts.forget(&Running::about_stamps(&jail.name));
+            LogAlerts::forget(&service.alerts, &jail.name);
+        }
+        // What has been written meanwhile is a moment old.
+        self.employ(service, groups, hands, Age::Unknown);
+        Ok(())
+    }
+
+    fn employ(&mut self, service: &Arc<Service>, groups: Groups, hands: Vec<Hand>, held: Age) {
+        let mut hands = hands.into_iter().enumerate();
+        self.stop = Arc::default();
+        service.set_ledger(self.ledger.clone());
+        let (opened, all_opened) = mpsc::channel();
+        service.forget_rings();
+        let instance = &service.config().enforcement.instance;
+        let used = groups.keys().map(Group::key).collect();
+        let names = self.ledger.jails().iter().map(|jail| jail.name.clone());
+        let moved = self.positions.change_over(&used).into_iter();
+        service.store.remember(
+            moved
+                .map(|(source, position)| match position {
+                    None => Change::ForgetPosition(source),
+                    position => Change::Progress(Progress {
+                        source,
+                        position,
+                        tracked: Vec::new(),
+                    }),
+                })
+                .chain([Change::KeepJails(names.collect())]),
+        );
+        let workers: BTreeSet<String> = groups.keys().flat_map(Group::names).collect();
+        self.alerts.forget_all_but(&service.alerts, &workers);
+        for (group, jails) in groups {
+            let (key, names) = (group.key(), group.names());
+            let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
+            let parts = group.parts(instance).into_iter().zip(names);
+            for (part, (open, source)) in parts.enumerate() {
+                let (number, hand) = hands.next().expect("there is one for each part");
+                // One thread saves what all of the group count.
+                let saves = if part == 0 {
+                    numbers.clone()
+                } else {
+                    Vec::new()
+                };
+                let in_hand = Arc::new(InHand::new(
+                    service,
+                    service.pulses.of(format!("weir-worker-{number}")),
+                    key.clone(),
+                    saves,
+                    self.ledger.clone(),
+                    self.positions.clone(),
+                ));
+                let worker = Worker {
+                    in_hand: in_hand.clone(),
+                    open,
+                    jails: jails.clone(),
+                    alerts: Own::new(&self.alerts, &service.alerts, source),
+                    stop: self.stop.clone(),
+                    zone: TimeZone::system(),
+                    held,
+                    opened: Some(opened.clone()),
+                };
+                let thread = hand.give(Box::new(move || worker.run()));
+                self.threads.push(Reader { thread, in_hand });
+            }
+        }
+        drop(opened);
+        // Each worker drops its end: who is told that weir runs may rely on
+        // the next line being read.
+        let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
+    }
+
+    /// Ends the threads; their positions and counts are remembered. One that a
+    /// file system does not answer is left to itself.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let patience = Instant::now() + GIVEN_UP_AFTER;
+        for reader in self.threads.drain(..) {
+            let is_over = || {
+                reader.thread.is_finished()
+                    || Instant::now() >= patience && reader.in_hand.give_up()
+            };
+            while !is_over() {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if reader.in_hand.pulse.is_given_up() {
+                tracing::warn!(
+                    "not waited for any more: {}",
+                    reader.waits_for().unwrap_or_default()
+                );
+                reader.in_hand.finish();
+                self.given_up.push(reader);
+            } else {
+                reader.thread.join().expect("a panic ends the daemon");
+            }
+        }
+    }
+}
+
+impl Reader {
+    fn waits_for(&self) -> Option<String> {
+        self.in_hand.pulse.waits_for()
+    }
+}
+
+/// The jails as the ledger counts them, in the order of the configuration, and
+/// the watches behind them.
+fn jails(config: &Config) -> Vec<Jail> {
+    config
+        .jails
+        .iter()
+        .map(|jail| Jail {
+            name: jail.name.clone(),
+            limits: jail.limits.clone(),
+            scope: jail.scope.clone(),
+            action: jail.action,
+            ignore: jail.ignore.clone(),
+        })
+        .chain(config.watches.iter().map(WatchConfig::jail))
+        .collect()
+}
+/// A thread for each part of what they read.
+fn hands_for(groups: &Groups) -> Result<Vec<Hand>, WorkerError> {
+    let count = groups.keys().map(Group::workers).sum();
+    Hand::several(count, threads::spawn).map_err(WorkerError::Thread)
+}

@@ -1,0 +1,171 @@
+//! What jails read together, and how it is opened: log files that they have in
+//! common, the same entries of the journal, a ring.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    sync::Mutex,
+};
+
+use jiff::Timestamp;
+use weir_core::detect::Age;
+use weir_sources::{
+    FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Ring, RingConfig, Source,
+    SourceError, journal,
+};
+
+use super::{WorkerError, files_in_common::files_in_common, filter, running::Running};
+use crate::{
+    config::{Config, RingChoice, SourceChoice},
+    log_alerts::LogAlerts,
+    positions::{self, Positions},
+    service::Service,
+};
+
+/// Segments whose lines remember each other where several threads read: each
+/// finds what the one before it, which had the segment, left there.
+const STATES: usize = 64;
+
+/// What a group of jails reads together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    /// Log files that jails have in common, by each jail's patterns: a file is
+    /// read once for all jails that subscribe to it.
+    Files(Vec<Vec<String>>),
+    /// The journal's entries of these programs, or with these fields.
+    Journal {
+        /// Identifiers of programs.
+        programs: Vec<String>,
+        /// Trusted fields and their values, if some are configured.
+        fields: Vec<(String, String)>,
+    },
+    /// A ring's records.
+    Ring(RingChoice),
+}
+
+/// How a worker opens what it reads, from where it was read to, given the age of
+/// what lies behind that.
+pub(super) type Open = Box<dyn Fn(&Positions, Age) -> Result<Box<dyn Source>, SourceError> + Send>;
+
+impl Group {
+    /// Its name in the database.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Files(subscriptions) => positions::key_of_files(&patterns_of(subscriptions)),
+            Self::Journal { programs, fields } => positions::key_of_journal(programs, fields),
+            Self::Ring(ring) => format!("ring:{}", ring.directory.display()),
+        }
+    }
+
+    /// What each of its threads is called.
+    pub fn names(&self) -> impl Iterator<Item = String> + use<> {
+        let key = self.key();
+        (0..self.workers()).map(move |part| format!("{key}#{part}"))
+    }
+
+    /// How many threads read it.
+    pub fn workers(&self) -> usize {
+        match self {
+            Self::Files(_) | Self::Journal { .. } => 1,
+            Self::Ring(ring) => ring.workers,
+        }
+    }
+
+    /// What each of its threads opens.
+    pub fn parts(self, instance: &str) -> Vec<Open> {
+        let key = self.key();
+        match self {
+            Self::Files(subscriptions) => vec![Box::new(move |positions, held| {
+                Ok(Box::new(FileSource::open(FileConfig {
+                    from: positions.of_files(&patterns_of(&subscriptions)),
+                    subscriptions: subscriptions.clone(),
+                    held,
+                })?))
+            })],
+            Self::Journal { programs, fields } => vec![Box::new(move |positions, _| {
+                let programs: Vec<_> = programs.iter().map(String::as_str).collect();
+                let mut config = match fields.is_empty() {
+                    true => JournalConfig::program(&programs),
+                    false => JournalConfig::matching(&fields, &programs),
+                };
+                match positions.of_journal(&key) {
+                    Some(cursor) => config.start = JournalStart::Cursor(cursor),
+                    // While there is no journal yet, reading begins here.
+                    None => _ = positions.set(&key, &journal::cursor_of(Timestamp::now())),
+                }
+                Ok(Box::new(JournalSource::open(config)?))
+            })],
+            Self::Ring(choice) => {
+                let ring = Ring::new(RingConfig {
+                    directory: choice.directory,
+                    // Two daemons may read one ring, each for itself.
+                    reader: format!("weir:{instance}"),
+                    owner: choice.owner,
+                    workers: choice.workers,
+                    max_memory: choice.max_mib << 20,
+                });
+                let part = |index| {
+                    let ring = ring.clone();
+                    Box::new(move |_: &Positions, _: Age| {
+                        Ok(Box::new(ring.source(index)?) as Box<dyn Source>)
+                    }) as Open
+                };
+                (0..choice.workers).map(part).collect()
+            }
+        }
+    }
+}
+
+/// All patterns that a group looks for: one jail's in their order, those of several
+/// jails each once.
+fn patterns_of(subscriptions: &[Vec<String>]) -> Vec<String> {
+    match subscriptions {
+        [alone] => alone.clone(),
+        several => {
+            let all: BTreeSet<_> = several.iter().flatten().cloned().collect();
+            all.into_iter().collect()
+        }
+    }
+}
+/// The jails with their compiled filters, by what they read.
+pub(super) type Groups = BTreeMap<Group, Vec<Running>>;
+
+pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
+    let mut groups = Groups::new();
+    let files = files_in_common(&config.jails);
+    for (number, jail) in config.jails.iter().enumerate() {
+        let mut filter = filter(config, &jail.filter)?;
+        if jail.journal_match.iter().any(|(field, _)| field == "_UID") {
+            filter = filter.of_named_users();
+        }
+        let mut subscription = 0;
+        let group = match &jail.source {
+            SourceChoice::Files(patterns) => {
+                let mut subscribed = files.iter().filter_map(|subscriptions| {
+                    let number = subscriptions.iter().position(|other| other == patterns)?;
+                    Some((number, subscriptions))
+                });
+                let (number, subscriptions) = subscribed.next().expect("it is in one of them");
+                subscription = number;
+                Group::Files(subscriptions.clone())
+            }
+            SourceChoice::Journal => Group::Journal {
+                programs: filter.identifiers().map(str::to_owned).collect(),
+                fields: jail.journal_match.clone(),
+            },
+            SourceChoice::Ring(ring) => Group::Ring(ring.clone()),
+        };
+        let states = if group.workers() > 1 { STATES } else { 1 };
+        groups.entry(group).or_default().push(Running {
+            number,
+            subscription,
+            config: jail.clone(),
+            filter,
+            states: (0..states).map(|_| Mutex::default()).collect(),
+            counters: service.jail_counters(&jail.name),
+            stamps_off: Arc::default(),
+            log_alerts: Arc::new(LogAlerts::new(&jail.name)),
+        });
+    }
+    Ok(groups)
+}

@@ -1,0 +1,83 @@
+//! A jail as the threads run it that read for it, and its alert about time stamps
+//! that do not fit.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_core::detect::{Clock, Program, ProgramState};
+
+use crate::{
+    config::{JailConfig, duration_text},
+    log_alerts::LogAlerts,
+    service::{JailCounters, Service},
+};
+
+/// A jail as a worker runs it; the workers of one ring share its states.
+#[derive(Clone)]
+pub(super) struct Running {
+    /// Its number in the ledger.
+    pub number: usize,
+    /// Its number among the subscriptions of its group.
+    pub subscription: usize,
+    pub config: JailConfig,
+    pub filter: Program,
+    pub states: Arc<[Mutex<ProgramState>]>,
+    pub counters: Arc<JailCounters>,
+    /// When a finding's stamp was last far off, in seconds; 0: never.
+    pub stamps_off: Arc<AtomicI64>,
+    pub log_alerts: Arc<LogAlerts>,
+}
+
+/// Once its stamps have been right for so long, a jail's alert ends.
+const STAMPS_RIGHT: i64 = 600;
+
+impl Running {
+    /// The alert about the stamps of a jail's log.
+    pub fn about_stamps(jail: &str) -> String {
+        format!("jail:{jail}:time_zone")
+    }
+
+    /// Says that failures count as of now because their stamps do not fit, and
+    /// that this is over.
+    pub fn judge_stamp(&self, service: &Service, clock: Clock, now: Timestamp, zone: &TimeZone) {
+        match clock {
+            Clock::Off(by) => {
+                if self.stamps_off.swap(now.as_second(), Ordering::Relaxed) == 0 {
+                    let name = &self.config.name;
+                    let side = if by.is_positive() {
+                        "ahead of"
+                    } else {
+                        "behind"
+                    };
+                    let minutes = (by.unsigned_abs().as_secs() + 30) / 60;
+                    let zone = match (zone.iana_name(), &self.config.time_zone) {
+                        (Some(name), _) => name,
+                        (None, Some(_)) => "the jail's zone",
+                        (None, None) => "this host's zone",
+                    };
+                    service.alerts.raise(
+                        &Self::about_stamps(name),
+                        format!(
+                            "the time stamps of its log, read in {zone}, are {} {side} the clock: its failures count as of now. Is the log of another time zone? Set time_zone in [jail.{name}]",
+                            duration_text(Duration::from_secs(60 * minutes)),
+                        ),
+                    );
+                }
+            }
+            Clock::Stamp => {
+                let last = self.stamps_off.load(Ordering::Relaxed);
+                if last != 0 && now.as_second() - last > STAMPS_RIGHT {
+                    self.stamps_off.store(0, Ordering::Relaxed);
+                    service.alerts.clear(&Self::about_stamps(&self.config.name));
+                }
+            }
+            Clock::Source | Clock::Now => {}
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! One thread: it opens what its jails read, reads it batch by batch, judges what
+//! their filters find, and saves how far it is.
+
+use std::{
+    cell::Cell,
+    path::Path,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_bpf::fault;
+use weir_core::{
+    Prefix,
+    detect::{Age, Context, Finding, Line, Notices},
+};
+use weir_sources::{BatchInfo, Origin, Source, SourceError};
+
+use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
+use crate::{
+    events::{Event, Kind},
+    judge::{Judge, Judgement, Offence, Suspect},
+    service::Service,
+};
+
+/// A worker looks this often whether it is to stop.
+const WAIT: Duration = Duration::from_millis(250);
+/// Positions are remembered this often, and counts with them.
+const SAVE: Duration = Duration::from_secs(1);
+/// A source that cannot be opened is tried again after this time.
+const REOPEN: Duration = Duration::from_secs(5);
+
+/// One thread.
+pub(super) struct Worker {
+    pub in_hand: Arc<InHand>,
+    pub open: Open,
+    pub jails: Vec<Running>,
+    pub alerts: Own,
+    pub stop: Arc<AtomicBool>,
+    pub zone: TimeZone,
+    /// The age of lines that are there when the source is opened first.
+    pub held: Age,
+    /// Dropped when the source has been opened, or could not be.
+    pub opened: Option<mpsc::Sender<()>>,
+}
+
+impl Worker {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Somebody else does its work.
+    fn is_given_up(&self) -> bool {
+        self.in_hand.pulse.is_given_up()
+    }
+
+    pub fn run(mut self) {
+        self.in_hand.pulse.follow_calls();
+        let about = format!("source:{}", self.in_hand.key.replace('\n', " "));
+        while !self.stopping() {
+            let held = std::mem::replace(&mut self.held, Age::Unknown);
+            let ended = match (self.open)(&self.in_hand.positions, held) {
+                Ok(mut source) => {
+                    let ended = self.read(source.as_mut());
+                    self.save(source.as_ref(), true);
+                    ended
+                }
+                Err(error) => Err(error),
+            };
+            self.opened = None;
+            if let Err(error) = ended
+                && !self.is_given_up()
+            {
+                self.alerts.raise(&about, error.to_string());
+            }
+            let again = Instant::now() + REOPEN;
+            while !self.stopping() && Instant::now() < again {
+                self.in_hand.pulse.beat();
+                thread::sleep(WAIT);
+            }
+        }
+    }
+
+    fn read(&mut self, source: &mut dyn Source) -> Result<(), SourceError> {
+        let mut saved = Instant::now();
+        let mut rate_limited = 0_u64;
+        let mut first = true;
+        self.in_hand.reads(source.reached());
+        // From the first moment: what is written while the daemon is down is read.
+        self.save(source, false);
+        self.opened = None;
+        while !self.stopping() {
+            self.in_hand.pulse.beat();
+            let now = Cell::new(None);
+            let mut judge = None;
+            let info = source.read_batch(WAIT, &mut |line, origin| {
+                // The clock is read when a line has come, not when waiting began.
+                let now = now.get().unwrap_or_else(|| {
+                    let time = Timestamp::now();
+                    now.set(Some(time));
+                    time
+                });
+                self.one_line(line, &origin, now, &mut judge);
+            })?;
+            if self.is_given_up() {
+                return Ok(());
+            }
+            if now.get().is_some() {
+                fault::trip("worker");
+            }
+            self.in_hand.enforce();
+            self.tell_problems(&info);
+            rate_limited = rate_limited.saturating_add(info.rate_limited);
+            if std::mem::take(&mut first) {
+                let unreadable = source.unreadable(&info);
+                let unreadable = unreadable.iter().map(|path| about(path));
+                self.alerts.keep_only(&unreadable.collect());
+            }
+            if saved.elapsed() >= SAVE {
+                saved = Instant::now();
+                self.save(source, false);
+                self.tell_notices(std::mem::take(&mut rate_limited));
+                if let Some((directory, statistics)) = source.ring() {
+                    self.in_hand.service.set_ring(directory, statistics);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `judge`: of this batch, made when somebody is accused.
+    fn one_line(
+        &self,
+        line: &[u8],
+        origin: &Origin<'_>,
+        now: Timestamp,
+        judge: &mut Option<Judge>,
+    ) {
+        if self.is_given_up() {
+            return;
+        }
+        let service = &self.in_hand.service;
+        let shared = Line::from(origin.record(line));
+        let subscribed = |jail: &&Running| origin.readers.has(jail.subscription);
+        for jail in self.jails.iter().filter(subscribed) {
+            let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
+            let context = Context { now, zone };
+            jail.counters.lines.fetch_add(1, Ordering::Relaxed);
+            let finding = {
+                // Nobody waits here: a part is read by one thread at a time.
+                let state = &jail.states[origin.part % jail.states.len()];
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                jail.filter.read_line(&mut state, &shared, &context)
+            };
+            let Some(finding) = finding else { continue };
+            jail.counters.findings.fetch_add(1, Ordering::Relaxed);
+            jail.judge_stamp(service, finding.clock, now, zone);
+            let judge = judge.get_or_insert_with(|| Judge::new(&service.exempt));
+            let offence = Offence {
+                jail: jail.number,
+                suspect: Suspect::Found(&finding),
+                line,
+            };
+            match judge.judge(&self.in_hand.ledger, offence, now) {
+                Judgement::Exempt(exemption) => {
+                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                    tell_finding(service, jail, &finding, &exemption.reason);
+                }
+                Judgement::Ban(ban) => {
+                    jail.counters.bans.fetch_add(1, Ordering::Relaxed);
+                    tell_finding(service, jail, &finding, &ban.reason);
+                    self.in_hand.decide(ban);
+                }
+                Judgement::Counted { failures, of } => {
+                    if service.events.has_readers() {
+                        let count = format!("failure {failures} of {of}");
+                        tell_finding(service, jail, &finding, &count);
+                    }
+                }
+                Judgement::Ignored(_) | Judgement::TooOld => {
+                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn tell_problems(&self, info: &BatchInfo) {
+        for problem in &info.problems {
+            let about = about(&problem.path);
+            if problem.resolved {
+                self.alerts.clear(&about);
+                continue;
+            }
+            self.alerts.raise(&about, problem.message.clone());
+        }
+        if info.cut + info.truncated + info.rotated > 0 {
+            tracing::debug!(
+                "{}: {} lines cut, {} files truncated, {} rotated",
+                self.in_hand.key,
+                info.cut,
+                info.truncated,
+                info.rotated
+            );
+        }
+    }
+
+    /// Raises alerts about what the filters have noticed of their log, and about
+    /// what it has dropped by its rate limit.
+    fn tell_notices(&self, rate_limited: u64) {
+        for jail in &self.jails {
+            let mut sum = Notices {
+                rate_limited,
+                ..Notices::default()
+            };
+            for state in jail.states.iter() {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                sum += state.take_notices();
+            }
+            let alerts = &self.in_hand.service.alerts;
+            jail.log_alerts.add(alerts, sum, Instant::now());
+        }
+    }
+
+    fn save(&self, source: &dyn Source, last: bool) {
+        if !self.is_given_up() {
+            self.in_hand.save(last, || source.position());
+        }
+    }
+}
+
+/// What the alert of a file, pattern or directory is about.
+fn about(path: &Path) -> String {
+    // Whoever may write to a ring's directory chooses names in it.
+    format!("source:{}", crate::escape(&path.to_string_lossy()))
+}
+
+fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {
+    let mut reason = match &finding.user {
+        Some(user) => format!("user {user:?}; {count}"),
+        None => count.to_owned(),
+    };
+    if let Some((end, _)) = reason.char_indices().nth(256) {
+        reason.truncate(end);
+    }
+    let mut event = Event::new(Kind::Found, finding.time, reason).about(Prefix::host(finding.addr));
+    event.jail = Some(jail.config.name.clone());
+    service.events.tell(&event);
+}
