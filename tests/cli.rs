@@ -16,6 +16,8 @@ use tempfile::TempDir;
 
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/metrics.rs"]
+mod metrics;
 #[path = "cli/shown.rs"]
 mod shown;
 

@@ -10,6 +10,8 @@ mod cli;
 mod dependencies;
 #[path = "docs/imports.rs"]
 mod imports;
+#[path = "docs/metrics.rs"]
+mod metrics;
 
 use std::{
     fs,
@@ -24,16 +26,18 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 16] = [
     "apt",
     "cat",
     "cd",
     "cp",
+    "curl",
     "fail2ban-client",
     "git",
     "grep",
     "journalctl",
     "last",
+    "mv",
     "rm",
     "sh",
     "ssh",

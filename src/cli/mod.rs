@@ -14,6 +14,7 @@ mod filter;
 mod geo;
 mod import;
 mod list;
+mod metrics;
 mod reload;
 mod ring;
 mod show;
@@ -65,6 +66,8 @@ enum Verb {
     Reload(reload::Args),
     /// Show whether this host is protected, and what the daemon does
     Status(status::Args),
+    /// Print all metrics, for Prometheus
+    Metrics(metrics::Args),
     /// List the bans in force
     Bans(bans::Args),
     /// Ban addresses and prefixes
@@ -151,6 +154,7 @@ pub fn run(weir: Weir) -> anyhow::Result<Answer> {
         Verb::Check(args) => check::run(&common, &args),
         Verb::Reload(args) => reload::run(&common, &args),
         Verb::Status(args) => status::run(&common, &args),
+        Verb::Metrics(args) => metrics::run(&common, &args),
         Verb::Bans(args) => bans::run(&common, &args),
         Verb::Ban(args) => ban::run(&common, &args),
         Verb::Unban(args) => unban::run(&common, &args),

@@ -54,6 +54,8 @@ use crate::{
 const MAX_BODY: usize = 64 * 1024;
 /// Bans in one answer unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 1000;
+/// What nearly everything is answered in.
+const JSON: &str = "application/json";
 
 /// Binds the socket: mode 0660 from its first moment, replacing one that a
 /// dead daemon left, and none that somebody listens at.
@@ -126,7 +128,8 @@ impl Api {
         work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
     ) -> Response {
         let service = self.service.clone();
-        self.run(Class::Question, move || work(&service)).await
+        self.run(Class::Question, JSON, in_json(move || work(&service)))
+            .await
     }
 
     /// Carries out a command, where waiting for the disk is no harm.
@@ -135,27 +138,37 @@ impl Api {
         work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
     ) -> Response {
         let service = self.service.clone();
-        self.run(Class::Command, move || work(&service)).await
+        self.run(Class::Command, JSON, in_json(move || work(&service)))
+            .await
     }
 
-    async fn run<T: Serialize + Send + 'static>(
+    async fn run(
         &self,
         class: Class,
-        work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+        content_type: &'static str,
+        work: impl FnOnce() -> Result<Vec<u8>, Response> + Send + 'static,
     ) -> Response {
         let _running = match self.places.run(class).await {
             Ok(running) => running,
             Err(refusal) => return refusal,
         };
-        let work = move || work().map(|answer| serde_json::to_vec(&answer));
         match tokio::task::spawn_blocking(work).await {
-            Ok(Ok(Ok(json))) => {
-                ([(header::CONTENT_TYPE, "application/json")], json).into_response()
-            }
-            Ok(Err(refusal)) => refusal.into_response(),
-            Ok(Ok(Err(failure))) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
+            Ok(Ok(answer)) => ([(header::CONTENT_TYPE, content_type)], answer).into_response(),
+            Ok(Err(refusal)) => refusal,
             Err(panic) => error(StatusCode::INTERNAL_SERVER_ERROR, panic.to_string()),
         }
+    }
+}
+
+/// Work whose answer is written in JSON.
+fn in_json<T: Serialize>(
+    work: impl FnOnce() -> Result<T, Refusal>,
+) -> impl FnOnce() -> Result<Vec<u8>, Response> {
+    move || {
+        let answer = work().map_err(Refusal::into_response)?;
+        let failure =
+            |e: serde_json::Error| error(StatusCode::INTERNAL_SERVER_ERROR, e.to_string());
+        serde_json::to_vec(&answer).map_err(failure)
     }
 }
 
@@ -202,6 +215,7 @@ pub async fn serve(
 fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/metrics", get(metrics))
         .route("/v1/jails", get(jails))
         .route("/v1/bans", get(bans).post(ban).delete(unban_all))
         .route("/v1/bans/{*subject}", delete(unban))
@@ -226,12 +240,7 @@ fn router(api: Api) -> Router {
 
 fn error(status: StatusCode, message: impl Into<String>) -> Response {
     let body = serde_json::json!({ "error": message.into() });
-    (
-        status,
-        [(header::CONTENT_TYPE, "application/json")],
-        body.to_string(),
-    )
-        .into_response()
+    (status, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
 impl IntoResponse for Refusal {
@@ -279,6 +288,17 @@ fn asked<T>(query: Asked<T>) -> Result<T, Response> {
 
 async fn status(State(api): State<Api>) -> Response {
     api.ask(Service::status).await
+}
+
+/// As text, for Prometheus.
+async fn metrics(State(api): State<Api>) -> Response {
+    let service = api.service.clone();
+    let text = move || {
+        let text = service.metrics_text().map_err(Refusal::into_response)?;
+        Ok(text.into_bytes())
+    };
+    api.run(Class::Question, weir_metrics::CONTENT_TYPE, text)
+        .await
 }
 
 async fn jails(State(api): State<Api>) -> Response {

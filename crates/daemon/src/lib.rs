@@ -15,6 +15,7 @@ pub mod instance;
 mod judge;
 mod log_alerts;
 pub mod log_worker;
+pub mod metrics;
 mod positions;
 mod refused;
 pub mod run;

@@ -2,12 +2,13 @@
 //! ban (`bans`, `manual_bans`), unban (`manual_bans`), allow (`allow_list`). The
 //! order of the steps: exempt? → in force → told → remembered → durable (when
 //! somebody waits for the answer). What it says when asked is in `questions`, in
-//! which words in `answers`; what all of them share is here. Knows nothing of
+//! which words in `answers`, its metrics in `gather`; what all of them share is here. Knows nothing of
 //! HTTP, sources or threads.
 
 mod allow_list;
 mod answers;
 mod bans;
+mod gather;
 mod manual_bans;
 mod questions;
 
@@ -42,6 +43,7 @@ use crate::{
     decoy::Decoy,
     events::Events,
     expiry::Expiries,
+    metrics::Metrics,
     refused::RefusedBans,
     sinks::SinkQueue,
     store::{AllowEntry, Store},
@@ -108,6 +110,8 @@ pub struct Service {
     pub events: Events,
     /// What is wrong.
     pub alerts: Arc<Alerts>,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Ports that nobody serves.
     pub decoy: Decoy,
     /// Where addresses are.
@@ -168,6 +172,7 @@ impl Service {
             exempt: Exempt::default(),
             events,
             alerts,
+            metrics: Metrics::default(),
             geography,
             allow: Mutex::new(allow),
             allow_written: Written::default(),

@@ -135,6 +135,15 @@ impl Alerts {
         self.lock().remove(about);
     }
 
+    /// How many hold of each kind, also of those that are not shown.
+    pub fn kinds(&self) -> BTreeMap<String, usize> {
+        let mut kinds = BTreeMap::new();
+        for about in self.lock().keys() {
+            *kinds.entry(kind(about).to_owned()).or_default() += 1;
+        }
+        kinds
+    }
+
     /// All that hold, by subject.
     pub fn list(&self) -> Vec<Alert> {
         let list = self.lock();

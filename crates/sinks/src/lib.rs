@@ -12,6 +12,7 @@ mod file;
 mod format;
 mod http;
 mod key;
+mod metrics;
 mod rate_limit;
 mod sink_queue;
 mod telegram;
@@ -19,10 +20,7 @@ mod webhook;
 mod zmq;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -30,6 +28,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use metrics::SinkMetrics;
 pub use sink_queue::{SinkQueue, SinkStatus};
 use weir_events::{Event, Events, Kind, Listener, alerts::Alerts};
 
@@ -143,9 +142,9 @@ pub fn attempt(config: &SinkConfig) -> Tried {
 }
 
 /// The sinks that run.
-#[derive(Default)]
 pub struct Sinks {
     running: Vec<Running>,
+    metrics: SinkMetrics,
 }
 
 struct Running {
@@ -155,6 +154,14 @@ struct Running {
 }
 
 impl Sinks {
+    /// None runs yet.
+    pub fn new(metrics: SinkMetrics) -> Self {
+        Self {
+            running: Vec::new(),
+            metrics,
+        }
+    }
+
     /// Runs the sinks of this configuration: one that is as before goes on; any
     /// other is ended, and nobody waits for it, or started.
     pub fn run(&mut self, events: &Events, alerts: &Arc<Alerts>, configs: &[SinkConfig]) {
@@ -170,7 +177,7 @@ impl Sinks {
             if self.running.iter().any(|running| running.config == *sink) {
                 continue;
             }
-            let queue = Arc::new(SinkQueue::new(sink, alerts.clone()));
+            let queue = Arc::new(SinkQueue::new(sink, alerts.clone(), &self.metrics));
             let worker = SinkThread {
                 queue: queue.clone(),
                 receiver: None,
@@ -191,6 +198,8 @@ impl Sinks {
                 }
             }
         }
+        self.metrics
+            .keep_only(|name| configs.iter().any(|sink| sink.name == name));
         let position = |running: &Running| configs.iter().position(|s| *s == running.config);
         self.running.sort_by_key(position);
         events.set_listeners(
@@ -259,7 +268,7 @@ impl SinkThread {
             if self.rate.as_mut().is_none_or(|r| r.admit(event.kind, now)) {
                 self.deliver(&event);
             } else {
-                self.count(|queue| &queue.held_back);
+                self.queue.counters.held_back.inc();
             }
             self.tell_lost();
         }
@@ -267,10 +276,6 @@ impl SinkThread {
             self.deliver(&Event::new(Kind::Summary, Timestamp::now(), summary));
         }
         self.queue.give_up();
-    }
-
-    fn count(&self, which: impl Fn(&SinkQueue) -> &AtomicU64) {
-        which(&self.queue).fetch_add(1, Relaxed);
     }
 
     /// Delivers it, however often that must be tried, unless the sink ends.
@@ -286,12 +291,12 @@ impl SinkThread {
             };
             match done {
                 Ok(()) => {
-                    self.count(|queue| &queue.delivered);
+                    self.queue.counters.delivered.inc();
                     self.state(None);
                     return;
                 }
                 Err(Failure::Refused(why)) => {
-                    self.count(|queue| &queue.refused);
+                    self.queue.counters.refused.inc();
                     self.state(Some(format!("{why}: the event is given up")));
                     return;
                 }
@@ -302,7 +307,7 @@ impl SinkThread {
                         thread::sleep(WAIT.min(again.saturating_duration_since(Instant::now())));
                     }
                     if self.stopping() {
-                        self.count(|queue| &queue.lost);
+                        self.queue.counters.lost.inc();
                         self.queue.give_up();
                         return;
                     }

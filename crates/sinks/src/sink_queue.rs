@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -16,7 +16,10 @@ use weir_events::{
     alerts::{Alerts, Voice},
 };
 
-use crate::config::SinkConfig;
+use crate::{
+    config::SinkConfig,
+    metrics::{SinkCounters, SinkMetrics},
+};
 
 /// A sink as shown.
 #[derive(Debug, Clone, Serialize)]
@@ -51,10 +54,7 @@ pub struct SinkQueue {
     queue: Mutex<Queue>,
     filled: Condvar,
     pub(crate) stop: AtomicBool,
-    pub(crate) delivered: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) held_back: AtomicU64,
-    pub(crate) refused: AtomicU64,
+    pub(crate) counters: SinkCounters,
     pub(crate) failing: Mutex<Option<String>>,
 }
 
@@ -66,7 +66,7 @@ struct Queue {
 }
 
 impl SinkQueue {
-    pub(crate) fn new(config: &SinkConfig, alerts: Arc<Alerts>) -> Self {
+    pub(crate) fn new(config: &SinkConfig, alerts: Arc<Alerts>, metrics: &SinkMetrics) -> Self {
         Self {
             name: config.name.clone(),
             kind: config.kind_name(),
@@ -78,10 +78,7 @@ impl SinkQueue {
             queue: Mutex::default(),
             filled: Condvar::new(),
             stop: AtomicBool::new(false),
-            delivered: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            held_back: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            counters: metrics.of(&config.name),
             failing: Mutex::default(),
         }
     }
@@ -121,7 +118,7 @@ impl SinkQueue {
     /// What still waits is given up.
     pub(crate) fn give_up(&self) {
         let left = std::mem::take(&mut self.queue().events).len();
-        self.lost.fetch_add(left as u64, Relaxed);
+        self.counters.lost.add(left as u64);
     }
 
     pub(crate) fn wake(&self) {
@@ -136,10 +133,10 @@ impl SinkQueue {
             kind: self.kind,
             target: self.target.clone(),
             queued: self.queue().events.len(),
-            delivered: self.delivered.load(Relaxed),
-            lost: self.lost.load(Relaxed),
-            held_back: self.held_back.load(Relaxed),
-            refused: self.refused.load(Relaxed),
+            delivered: self.counters.delivered.get(),
+            lost: self.counters.lost.get(),
+            held_back: self.counters.held_back.get(),
+            refused: self.counters.refused.get(),
             failing: failing.expect("no holder of this lock panics").clone(),
         }
     }
@@ -169,7 +166,7 @@ impl Listener for SinkQueue {
             queue.lost += 1;
             queue.lost == 1
         };
-        self.lost.fetch_add(1, Relaxed);
+        self.counters.lost.inc();
         if first {
             self.alerts.raise(
                 &format!("{}:queue", self.about),
@@ -200,7 +197,8 @@ mod tests {
             )
         };
         let config = check(&(sink("a") + &sink("b"))).unwrap();
-        let queue = |config| Arc::new(SinkQueue::new(config, alerts.clone()));
+        let metrics = SinkMetrics::declare(&mut weir_metrics::Registry::default());
+        let queue = |config| Arc::new(SinkQueue::new(config, alerts.clone(), &metrics));
         config.sinks.iter().map(queue).collect()
     }
 

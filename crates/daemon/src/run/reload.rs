@@ -89,11 +89,12 @@ pub struct Reloader {
 impl Reloader {
     /// Runs sinks and watches of the configuration in force, beside its workers.
     pub fn new(service: Arc<Service>, workers: Workers) -> Self {
+        let sinks = Sinks::new(service.metrics.sinks.clone());
         let reloader = Self {
             service,
             workers: Mutex::new(workers),
             watches: Mutex::default(),
-            sinks: Mutex::default(),
+            sinks: Mutex::new(sinks),
         };
         reloader.run_sinks();
         reloader.run_watches();

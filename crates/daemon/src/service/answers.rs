@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
+use weir_metrics::Metric;
 
 use crate::{
     access::classes::{ClassStatus, Listing},
@@ -216,6 +217,20 @@ pub enum State {
     NotProtected,
 }
 
+impl State {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Protected, Self::Observing, Self::NotProtected];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Protected => "protected",
+            Self::Observing => "observing",
+            Self::NotProtected => "not-protected",
+        }
+    }
+}
+
 /// The same with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Protection {
@@ -350,6 +365,8 @@ pub struct Status {
     pub unsaved_forgotten: u64,
     /// How many bans were in force at the start, and where they came from.
     pub restored: String,
+    /// All that is counted or measured, as `weir metrics` prints it.
+    pub metrics: Vec<Metric>,
 }
 
 #[cfg(test)]

@@ -228,7 +228,7 @@ impl Service {
         let usage = self.backend.usage();
         let is_idle = config.denies_nothing() && usage.bans == 0 && usage.wide == 0;
         let protection = self.protection().unless(is_idle, &self.allowed_too_wide());
-        Ok(Status {
+        let mut status = Status {
             protection,
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -260,6 +260,9 @@ impl Service {
             unsaved: self.store.pending(),
             unsaved_forgotten: self.store.forgotten(),
             restored: self.restored.clone(),
-        })
+            metrics: Vec::new(),
+        };
+        status.metrics = self.gather(&status);
+        Ok(status)
     }
 }

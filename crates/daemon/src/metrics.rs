@@ -1,0 +1,110 @@
+//! The metrics of the daemon: each is declared here, or by the crate that counts
+//! (sinks), and nowhere else. Who counts takes its family from here; what others
+//! know is said by `service::gather` when somebody asks. docs/metrics.md has the
+//! list, and a test holds the two against each other.
+
+mod detection;
+mod enforcement;
+
+use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
+use weir_sinks::SinkMetrics;
+
+pub use detection::{DecoyMetrics, JailMetrics, RingMetrics, WatchMetrics};
+pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
+
+/// All of them.
+#[derive(Debug)]
+#[allow(missing_docs)] // the fields are named by what they are about
+pub struct Metrics {
+    registry: Registry,
+    pub host: HostMetrics,
+    pub packets: PacketMetrics,
+    pub table: TableMetrics,
+    pub classes: ClassMetrics,
+    pub lists: ListMetrics,
+    pub jails: JailMetrics,
+    pub decoy: DecoyMetrics,
+    pub watches: WatchMetrics,
+    pub rings: RingMetrics,
+    pub sinks: SinkMetrics,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        Self {
+            host: HostMetrics::declare(&mut registry),
+            packets: PacketMetrics::declare(&mut registry),
+            table: TableMetrics::declare(&mut registry),
+            classes: ClassMetrics::declare(&mut registry),
+            lists: ListMetrics::declare(&mut registry),
+            jails: JailMetrics::declare(&mut registry),
+            decoy: DecoyMetrics::declare(&mut registry),
+            watches: WatchMetrics::declare(&mut registry),
+            rings: RingMetrics::declare(&mut registry),
+            sinks: SinkMetrics::declare(&mut registry),
+            registry,
+        }
+    }
+}
+
+impl Metrics {
+    /// What is declared, in the order in which it is shown.
+    pub fn declared(&self) -> impl Iterator<Item = &Declared> {
+        self.registry.declared()
+    }
+
+    /// All as they are now; see [`Registry::gather`].
+    pub fn gather(&self, say: impl FnOnce(&mut Samples)) -> Vec<Metric> {
+        self.registry.gather(say)
+    }
+}
+
+/// The daemon as a whole, and what it remembers.
+#[derive(Debug)]
+#[allow(missing_docs)] // what each is stands in its help
+pub struct HostMetrics {
+    pub info: Gauges<3>,
+    pub start: Gauges<0>,
+    pub protection: Gauges<1>,
+    pub alerts: Gauges<1>,
+    pub unsaved: Gauges<0>,
+    pub unsaved_forgotten: Totals<0>,
+}
+
+impl HostMetrics {
+    fn declare(registry: &mut Registry) -> Self {
+        Self {
+            info: registry.gauges(
+                "weir_info",
+                "1, with the version, the backend in force and the instance.",
+                &["version", "backend", "instance"],
+            ),
+            start: registry.gauges(
+                "weir_start_time_seconds",
+                "When the daemon started, in seconds since 1970.",
+                &[],
+            ),
+            protection: registry.gauges(
+                "weir_protection",
+                "1 for the state in which the host is: protected, observing or not-protected.",
+                &["state"],
+            ),
+            alerts: registry.gauges(
+                "weir_alerts",
+                "Alerts that hold now, by what stands before the colon of their subject.",
+                &["kind"],
+            ),
+            unsaved: registry.gauges(
+                "weir_store_unsaved_changes",
+                "Changes that wait to be written to the database.",
+                &[],
+            ),
+            unsaved_forgotten: registry.totals(
+                "weir_store_forgotten_changes_total",
+                "Changes that found no room while the database could not be written.",
+                &[],
+            ),
+        }
+    }
+}
