@@ -11,7 +11,7 @@ use super::Host;
 type Family = (String, BTreeMap<Vec<(String, String)>, f64>);
 
 /// Reads Prometheus' text format 0.0.4, and nothing that is not quite that.
-fn read(text: &str) -> Vec<(String, Family)> {
+fn families(text: &str) -> Vec<(String, Family)> {
     let mut families: Vec<(String, Family)> = Vec::new();
     assert!(text.ends_with('\n'), "the last line has an end");
     let mut helped = "";
@@ -82,12 +82,15 @@ fn names(families: &[(String, Family)]) -> Vec<&str> {
 fn every_declared_metric_is_in_the_status_and_in_the_text() {
     let mut host = Host::new();
     let dir = host.path("").display().to_string();
+    let hostile = "a\"} 1 b=\"\\";
+    fs::write(host.path(hostile), "").unwrap();
     fs::write(host.path("bad.txt"), "192.0.2.0/24\n").unwrap();
     host.configure(&format!(
         "[decoy]\nports = [\"1/tcp\"]\n[geofence]\ndeny = [\"country:RU\"]\n\
          [list.bad]\nfile = \"{dir}bad.txt\"\n\
          [watch.idle]\ncommand = [\"/bin/sleep\", \"1000\"]\n\
-         [sink.log]\nkind = \"file\"\npath = \"{dir}events.json\"\n"
+         [sink.log]\nkind = \"file\"\npath = \"{dir}events.json\"\n\
+         [jail.hostile]\nfilter = \"sshd\"\npaths = ['{dir}{hostile}']\n"
     ));
     host.start();
     let declared = Metrics::default();
@@ -99,7 +102,7 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
     assert_eq!(names(&from_json(&status["metrics"])), declared);
     let printed = host.weir(&["metrics"]);
     assert_eq!(printed.code, 0, "{}", printed.err);
-    let text = read(&printed.out);
+    let text = families(&printed.out);
     assert_eq!(names(&text), declared);
     let kinds = |families: &[(String, Family)]| -> Vec<String> {
         families.iter().map(|(_, (kind, _))| kind.clone()).collect()
@@ -122,11 +125,25 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
     let empty: Vec<_> = empty.map(|(name, _)| name.as_str()).collect();
     let empty: Vec<_> = empty.into_iter().filter(without).collect();
     assert_eq!(empty, [""; 0], "declared, and nobody says what they are");
+
+    // A log's name that would end its quotes comes back as it was.
+    let of_source = declared
+        .iter()
+        .position(|n| *n == "weir_source_lines_total");
+    for families in [&text, &from_json(&status["metrics"])] {
+        let (_, (_, samples)) = &families[of_source.unwrap()];
+        let is_it = |labels: &Vec<(String, String)>| labels[0].1.ends_with(hostile);
+        assert_eq!(
+            samples.keys().filter(|l| is_it(l)).count(),
+            1,
+            "{samples:?}"
+        );
+    }
 }
 
 /// The value of the sample with these labels.
 fn value(host: &Host, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-    let families = read(&host.weir(&["metrics"]).out);
+    let families = families(&host.weir(&["metrics"]).out);
     let (_, (_, samples)) = families.into_iter().find(|(n, _)| n == name).unwrap();
     let owned = labels
         .iter()
@@ -141,8 +158,17 @@ fn what_a_reload_removes_has_no_metrics_any_more() {
     let sink = |name: &str, more: &str| {
         format!("[sink.{name}]\nkind = \"file\"\npath = \"{dir}{name}.json\"\n{more}")
     };
-    host.configure(&(sink("gone", "") + &sink("stays", "")));
+    let jail = format!("[jail.gone]\nfilter = \"sshd\"\npaths = [\"{dir}auth.log\"]\n");
+    host.configure(&(sink("gone", "") + &sink("stays", "") + &jail));
     host.start();
+    host.fail("203.0.113.7", 2);
+    let lines = |host: &Host, jail: &str| value(host, "weir_jail_lines_total", &[("jail", jail)]);
+    let source = format!("file:{dir}auth.log");
+    let read = |host: &Host| value(host, "weir_source_lines_total", &[("source", &source)]);
+    host.until("all is counted", |h| {
+        let counts = [lines(h, "sshd"), lines(h, "gone"), read(h)];
+        counts == [Some(2.0); 3]
+    });
     assert_eq!(host.weir(&["ban", "203.0.113.9"]).code, 0);
     let delivered = |host: &Host, name: &str| {
         value(host, "weir_sink_delivered_events_total", &[("sink", name)])
@@ -162,4 +188,9 @@ fn what_a_reload_removes_has_no_metrics_any_more() {
         None
     );
     assert!(delivered(&host, "stays").unwrap() >= before);
+    assert_eq!(
+        (lines(&host, "sshd"), lines(&host, "gone")),
+        (Some(2.0), None)
+    );
+    assert_eq!(read(&host), Some(2.0), "the other jail reads it still");
 }

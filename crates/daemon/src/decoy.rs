@@ -8,10 +8,7 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -23,6 +20,7 @@ use weir_core::{
     policy::{Jail, Ledger},
 };
 use weir_enforce::{Backend, Decoys, PacketEvent};
+use weir_metrics::Counter;
 
 use crate::{
     access::exemptions::Exempt,
@@ -30,6 +28,7 @@ use crate::{
     config::{self, Config, DecoyConfig, Proof},
     events::{Event, Events, Kind},
     judge::{Judge, Judgement, Offence, Suspect},
+    metrics::DecoyMetrics,
     store::{Store, clock::Now},
 };
 
@@ -49,9 +48,9 @@ pub struct Decoy {
     /// Held while the backend is told, so that older ports never follow newer.
     changing: Mutex<()>,
     told: Mutex<Told>,
-    proofs: AtomicU64,
-    bans: AtomicU64,
-    strikes: AtomicU64,
+    proofs: Counter,
+    bans: Counter,
+    strikes: Counter,
 }
 
 struct Active {
@@ -97,16 +96,16 @@ pub struct DecoyStatus {
 
 impl Decoy {
     /// None yet; of this backend.
-    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>, metrics: &DecoyMetrics) -> Self {
         Self {
             backend,
             alerts,
             active: Mutex::default(),
             changing: Mutex::default(),
             told: Mutex::default(),
-            proofs: AtomicU64::default(),
-            bans: AtomicU64::default(),
-            strikes: AtomicU64::default(),
+            proofs: metrics.proofs.clone(),
+            bans: metrics.bans.clone(),
+            strikes: metrics.strikes.clone(),
         }
     }
 
@@ -211,7 +210,7 @@ impl Decoy {
         let active = self.active()?;
         match packet.reason {
             Reason::Proven => {
-                self.proofs.fetch_add(1, Ordering::Relaxed);
+                self.proofs.inc();
                 let port = port_text(packet.protocol, packet.port);
                 let why = format!("completed a handshake with decoy port {port}");
                 self.offence(&active, packet, why, exempt, events)
@@ -228,7 +227,7 @@ impl Decoy {
         exempt: &Exempt,
         events: &Events,
     ) -> Option<Ban> {
-        self.strikes.fetch_add(1, Ordering::Relaxed);
+        self.strikes.inc();
         let port = port_text(packet.protocol, packet.port);
         let sent = packet.scanner.map_or(String::new(), |s| format!(" ({s})"));
         let why = format!("asked decoy port {port}{sent}");
@@ -275,7 +274,7 @@ impl Decoy {
                 ban.producer = Producer::Decoy;
                 ban.reason = why;
                 ban.evidence.clear();
-                self.bans.fetch_add(1, Ordering::Relaxed);
+                self.bans.inc();
                 Some(ban)
             }
             // The packet path passes those: this one was on its way.
@@ -304,7 +303,6 @@ impl Decoy {
         let open = told.decoys.as_ref().map_or(0, |d| d.ports.len());
         let ports = &active.config.ports;
         let served = told.served.iter().filter(|(p, n)| ports.contains(*p, *n));
-        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
         Ok(Some(DecoyStatus {
             ports: active.config.typed.clone(),
             open,
@@ -313,13 +311,13 @@ impl Decoy {
             answered: counts.answered,
             unanswered: counts.silent,
             wrong_cookies: counts.wrong,
-            proofs: read(&self.proofs),
-            bans: read(&self.bans),
+            proofs: self.proofs.get(),
+            bans: self.bans.get(),
             bans_in_force: entries
                 .iter()
                 .filter(|e| e.policy.producer == Producer::Decoy)
                 .count(),
-            strikes: read(&self.strikes),
+            strikes: self.strikes.get(),
         }))
     }
 }

@@ -178,10 +178,15 @@ impl Workers {
                 })
                 .chain([Change::KeepJails(names.collect())]),
         );
+        let names: BTreeSet<String> = groups.keys().map(Group::title).collect();
+        service
+            .metrics
+            .sources
+            .keep_only(|source| names.contains(source));
         let workers: BTreeSet<String> = groups.keys().flat_map(Group::names).collect();
         self.alerts.forget_all_but(&service.alerts, &workers);
         for (group, jails) in groups {
-            let (key, names) = (group.key(), group.names());
+            let (key, title, names) = (group.key(), group.title(), group.names());
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
             let parts = group.parts(instance).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {
@@ -205,6 +210,7 @@ impl Workers {
                     open,
                     jails: jails.clone(),
                     alerts: Own::new(&self.alerts, &service.alerts, source),
+                    counters: service.metrics.sources.of(&title),
                     stop: self.stop.clone(),
                     zone: TimeZone::system(),
                     held,

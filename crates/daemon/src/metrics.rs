@@ -9,7 +9,10 @@ mod enforcement;
 use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
 
-pub use detection::{DecoyMetrics, JailMetrics, RingMetrics, WatchMetrics};
+pub use detection::{
+    DecoyMetrics, JailCounters, JailMetrics, RingMetrics, SourceCounters, SourceMetrics,
+    WatchCounters, WatchMetrics,
+};
 pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
 
 /// All of them.
@@ -22,6 +25,7 @@ pub struct Metrics {
     pub table: TableMetrics,
     pub classes: ClassMetrics,
     pub lists: ListMetrics,
+    pub sources: SourceMetrics,
     pub jails: JailMetrics,
     pub decoy: DecoyMetrics,
     pub watches: WatchMetrics,
@@ -38,6 +42,7 @@ impl Default for Metrics {
             table: TableMetrics::declare(&mut registry),
             classes: ClassMetrics::declare(&mut registry),
             lists: ListMetrics::declare(&mut registry),
+            sources: SourceMetrics::declare(&mut registry),
             jails: JailMetrics::declare(&mut registry),
             decoy: DecoyMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),

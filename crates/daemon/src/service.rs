@@ -16,10 +16,7 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicU64},
-    },
+    sync::{Arc, Mutex, MutexGuard, RwLock, atomic::AtomicBool},
     time::Instant,
 };
 
@@ -84,19 +81,6 @@ pub enum Refusal {
     Reload(String),
 }
 
-/// A jail's numbers since the start of the daemon.
-#[derive(Debug, Default)]
-pub struct JailCounters {
-    /// Lines read by its filter.
-    pub lines: AtomicU64,
-    /// Findings.
-    pub findings: AtomicU64,
-    /// Bans it made.
-    pub bans: AtomicU64,
-    /// Findings that its ignore rules or the exemptions kept from counting.
-    pub ignored: AtomicU64,
-}
-
 /// Everything that the threads of the daemon share.
 pub struct Service {
     config: RwLock<Arc<Config>>,
@@ -123,7 +107,6 @@ pub struct Service {
     allow: Mutex<Vec<AllowEntry>>,
     allow_written: Written,
     collector: Mutex<Collector>,
-    jails: RwLock<BTreeMap<String, Arc<JailCounters>>>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
     expiries: Expiries,
@@ -160,10 +143,10 @@ impl Service {
         let geography = Arc::new(Geography::new(alerts.clone()));
         geography.configure(config.geofence.as_ref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
-        let events = Events::default();
+        let (events, metrics) = (Events::default(), Metrics::default());
         alerts.tell(events.bus());
         Self {
-            decoy: Decoy::new(backend.clone(), alerts.clone()),
+            decoy: Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy),
             classes: ClassSync::new(backend.clone(), lists.clone(), geography.clone()),
             lists,
             config: RwLock::new(Arc::new(config)),
@@ -172,12 +155,12 @@ impl Service {
             exempt: Exempt::default(),
             events,
             alerts,
-            metrics: Metrics::default(),
+            watches: WatchStats::new(metrics.watches.clone()),
+            metrics,
             geography,
             allow: Mutex::new(allow),
             allow_written: Written::default(),
             collector: Mutex::default(),
-            jails: RwLock::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
             expiries: Expiries::default(),
@@ -185,7 +168,6 @@ impl Service {
             refused: RefusedBans::default(),
             in_force: RwLock::default(),
             uplinks,
-            watches: WatchStats::default(),
             sinks: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
@@ -269,10 +251,14 @@ impl Service {
             .clone()
     }
 
-    /// The numbers of this jail; the same for the daemon's whole life.
-    pub fn jail_counters(&self, jail: &str) -> Arc<JailCounters> {
-        let mut jails = self.jails.write().expect("no holder of this lock panics");
-        jails.entry(jail.to_owned()).or_default().clone()
+    /// Forgets what jails and watches have counted that the configuration in force
+    /// does not have.
+    pub fn forget_counters_of_others(&self) {
+        let config = self.config();
+        let is_jail = |name: &str| config.jails.iter().any(|jail| jail.name == name);
+        self.metrics.jails.keep_only(is_jail);
+        let is_watch = |name: &str| config.watches.iter().any(|watch| watch.name == name);
+        self.watches.keep_only(is_watch);
     }
 }
 

@@ -5,27 +5,21 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
 };
 
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    metrics::{WatchCounters, WatchMetrics},
+};
 
-/// A watch's numbers since the start of the daemon.
+/// A watch's numbers since the start of the daemon, and what it does now.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub(crate) lines: AtomicU64,
-    pub(crate) bans: AtomicU64,
-    /// Banned by this watch already.
-    pub(crate) known: AtomicU64,
-    /// Not denied, with `only_if = "denied"`.
-    pub(crate) not_denied: AtomicU64,
-    /// Exempt, or on its ignore list.
-    pub(crate) ignored: AtomicU64,
-    pub(crate) rejected: AtomicU64,
-    pub(crate) starts: AtomicU64,
+    pub(crate) numbers: WatchCounters,
     /// 0: not running.
     pub(crate) pid: AtomicU32,
     pub(crate) last_rejected: Mutex<String>,
@@ -53,31 +47,59 @@ pub struct WatchStatus {
 }
 
 /// The numbers of all watches, for the daemon's whole life.
-#[derive(Debug, Default)]
-pub struct WatchStats(Mutex<BTreeMap<String, Arc<Counters>>>);
+#[derive(Debug)]
+pub struct WatchStats {
+    all: Mutex<BTreeMap<String, Arc<Counters>>>,
+    metrics: WatchMetrics,
+}
 
 impl WatchStats {
+    /// None runs yet.
+    pub fn new(metrics: WatchMetrics) -> Self {
+        Self {
+            all: Mutex::default(),
+            metrics,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Counters>>> {
+        self.all.lock().expect("no holder of this lock panics")
+    }
+
     pub(crate) fn of(&self, watch: &str) -> Arc<Counters> {
-        let mut all = self.0.lock().expect("no holder of this lock panics");
-        all.entry(watch.to_owned()).or_default().clone()
+        let mut all = self.lock();
+        let new = || {
+            Arc::new(Counters {
+                numbers: self.metrics.of(watch),
+                ..Counters::default()
+            })
+        };
+        all.entry(watch.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// Only these watches are there.
+    pub(crate) fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
+        let mut all = self.lock();
+        all.retain(|watch, _| is_kept(watch));
+        self.metrics.keep_only(is_kept);
     }
 
     /// The watches of a configuration with their numbers.
     pub fn status(&self, config: &Config) -> Vec<WatchStatus> {
         let watches = config.watches.iter().map(|watch| {
-            let counters = self.of(&watch.name);
-            let read = |n: &AtomicU64| n.load(Relaxed);
+            let counters = self.lock().get(&watch.name).cloned().unwrap_or_default();
+            let numbers = &counters.numbers;
             WatchStatus {
                 name: watch.name.clone(),
                 command: watch.command.clone(),
                 pid: Some(counters.pid.load(Relaxed)).filter(|pid| *pid != 0),
-                starts: read(&counters.starts),
-                lines: read(&counters.lines),
-                bans: read(&counters.bans),
-                known: read(&counters.known),
-                not_denied: read(&counters.not_denied),
-                ignored: read(&counters.ignored),
-                rejected: read(&counters.rejected),
+                starts: numbers.starts.get(),
+                lines: numbers.lines.get(),
+                bans: numbers.bans.get(),
+                known: numbers.known.get(),
+                not_denied: numbers.not_denied.get(),
+                ignored: numbers.ignored.get(),
+                rejected: numbers.rejected.get(),
                 last_rejected: Some(counters.last_rejected().clone()).filter(|r| !r.is_empty()),
             }
         });

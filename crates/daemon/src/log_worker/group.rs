@@ -57,6 +57,11 @@ impl Group {
         }
     }
 
+    /// The same as it is shown.
+    pub fn title(&self) -> String {
+        self.key().replace('\n', " ")
+    }
+
     /// What each of its threads is called.
     pub fn names(&self) -> impl Iterator<Item = String> + use<> {
         let key = self.key();
@@ -162,7 +167,7 @@ pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, Work
             config: jail.clone(),
             filter,
             states: (0..states).map(|_| Mutex::default()).collect(),
-            counters: service.jail_counters(&jail.name),
+            counters: Arc::new(service.metrics.jails.of(&jail.name)),
             stamps_off: Arc::default(),
             log_alerts: Arc::new(LogAlerts::new(&jail.name)),
         });

@@ -15,7 +15,8 @@ use weir_core::detect::{Clock, Program, ProgramState};
 use crate::{
     config::{JailConfig, duration_text},
     log_alerts::LogAlerts,
-    service::{JailCounters, Service},
+    metrics::JailCounters,
+    service::Service,
 };
 
 /// A jail as a worker runs it; the workers of one ring share its states.

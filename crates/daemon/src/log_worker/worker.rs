@@ -25,6 +25,7 @@ use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
 use crate::{
     events::{Event, Kind},
     judge::{Judge, Judgement, Offence, Suspect},
+    metrics::SourceCounters,
     service::Service,
 };
 
@@ -41,6 +42,7 @@ pub(super) struct Worker {
     pub open: Open,
     pub jails: Vec<Running>,
     pub alerts: Own,
+    pub counters: SourceCounters,
     pub stop: Arc<AtomicBool>,
     pub zone: TimeZone,
     /// The age of lines that are there when the source is opened first.
@@ -114,6 +116,7 @@ impl Worker {
                 fault::trip("worker");
             }
             self.in_hand.enforce();
+            self.counters.add(&info);
             self.tell_problems(&info);
             rate_limited = rate_limited.saturating_add(info.rate_limited);
             if std::mem::take(&mut first) {
@@ -150,7 +153,7 @@ impl Worker {
         for jail in self.jails.iter().filter(subscribed) {
             let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
             let context = Context { now, zone };
-            jail.counters.lines.fetch_add(1, Ordering::Relaxed);
+            jail.counters.lines.inc();
             let finding = {
                 // Nobody waits here: a part is read by one thread at a time.
                 let state = &jail.states[origin.part % jail.states.len()];
@@ -158,7 +161,7 @@ impl Worker {
                 jail.filter.read_line(&mut state, &shared, &context)
             };
             let Some(finding) = finding else { continue };
-            jail.counters.findings.fetch_add(1, Ordering::Relaxed);
+            jail.counters.findings.inc();
             jail.judge_stamp(service, finding.clock, now, zone);
             let judge = judge.get_or_insert_with(|| Judge::new(&service.exempt));
             let offence = Offence {
@@ -168,11 +171,11 @@ impl Worker {
             };
             match judge.judge(&self.in_hand.ledger, offence, now) {
                 Judgement::Exempt(exemption) => {
-                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                    jail.counters.ignored.inc();
                     tell_finding(service, jail, &finding, &exemption.reason);
                 }
                 Judgement::Ban(ban) => {
-                    jail.counters.bans.fetch_add(1, Ordering::Relaxed);
+                    jail.counters.bans.inc();
                     tell_finding(service, jail, &finding, &ban.reason);
                     self.in_hand.decide(ban);
                 }
@@ -183,7 +186,7 @@ impl Worker {
                     }
                 }
                 Judgement::Ignored(_) | Judgement::TooOld => {
-                    jail.counters.ignored.fetch_add(1, Ordering::Relaxed);
+                    jail.counters.ignored.inc();
                 }
             }
         }

@@ -1,19 +1,181 @@
-//! What is found, and of what: jails, decoy ports, watches and rings.
+//! What is read and what is found in it: sources of lines, jails, decoy ports,
+//! watches and rings.
 
-use weir_metrics::{Gauges, Registry, Totals};
+use weir_metrics::{Counter, Counters, Gauges, Registry, Totals};
+use weir_sources::BatchInfo;
+
+/// What a group of jails reads together: files, the journal or a ring.
+#[derive(Debug)]
+pub struct SourceMetrics {
+    lines: Counters<1>,
+    bytes: Counters<1>,
+    cut: Counters<1>,
+    truncated: Counters<1>,
+    rotated: Counters<1>,
+    rate_limited: Counters<1>,
+}
+
+/// What is counted of one; once a batch.
+#[derive(Debug)]
+pub struct SourceCounters {
+    lines: Counter,
+    bytes: Counter,
+    cut: Counter,
+    truncated: Counter,
+    rotated: Counter,
+    rate_limited: Counter,
+}
+
+impl SourceCounters {
+    /// A batch was read.
+    pub fn add(&self, batch: &BatchInfo) {
+        for (counter, count) in [
+            (&self.lines, batch.lines),
+            (&self.bytes, batch.bytes),
+            (&self.cut, batch.cut),
+            (&self.truncated, batch.truncated),
+            (&self.rotated, batch.rotated),
+            (&self.rate_limited, batch.rate_limited),
+        ] {
+            if count > 0 {
+                counter.add(count);
+            }
+        }
+    }
+}
+
+impl SourceMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        Self {
+            lines: registry.counters(
+                "weir_source_lines_total",
+                "Lines that were read, each once, however many jails read them.",
+                &["source"],
+            ),
+            bytes: registry.counters(
+                "weir_source_bytes_total",
+                "Bytes that were read.",
+                &["source"],
+            ),
+            cut: registry.counters(
+                "weir_source_cut_lines_total",
+                "Lines too long, of which only the beginning was read.",
+                &["source"],
+            ),
+            truncated: registry.counters(
+                "weir_source_truncated_files_total",
+                "Files found truncated or rewritten in place, and read again from the beginning.",
+                &["source"],
+            ),
+            rotated: registry.counters(
+                "weir_source_rotated_files_total",
+                "Files that took the place of another one under the same name.",
+                &["source"],
+            ),
+            rate_limited: registry.counters(
+                "weir_source_rate_limited_entries_total",
+                "Entries that journald says it has dropped by its rate limit.",
+                &["source"],
+            ),
+        }
+    }
+
+    fn counters(&self) -> [&Counters<1>; 6] {
+        [
+            &self.lines,
+            &self.bytes,
+            &self.cut,
+            &self.truncated,
+            &self.rotated,
+            &self.rate_limited,
+        ]
+    }
+
+    /// Those of one source.
+    pub fn of(&self, source: &str) -> SourceCounters {
+        let [lines, bytes, cut, truncated, rotated, rate_limited] =
+            self.counters().map(|family| family.of([source]));
+        SourceCounters {
+            lines,
+            bytes,
+            cut,
+            truncated,
+            rotated,
+            rate_limited,
+        }
+    }
+
+    /// Only these are read any more.
+    pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
+        for family in self.counters() {
+            family.keep_only(&is_kept);
+        }
+    }
+}
 
 /// Each jail.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct JailMetrics {
+    pub lines: Counters<1>,
+    pub findings: Counters<1>,
+    pub bans: Counters<1>,
+    pub ignored: Counters<1>,
     pub bans_in_force: Gauges<1>,
     pub tracked: Gauges<1>,
     pub forgotten: Totals<1>,
 }
 
+/// Those that one jail counts, for the daemon's whole life.
+#[derive(Debug)]
+#[allow(missing_docs)] // what each is stands in its help
+pub struct JailCounters {
+    pub lines: Counter,
+    pub findings: Counter,
+    pub bans: Counter,
+    pub ignored: Counter,
+}
+
 impl JailMetrics {
+    /// Those of one jail.
+    pub fn of(&self, jail: &str) -> JailCounters {
+        JailCounters {
+            lines: self.lines.of([jail]),
+            findings: self.findings.of([jail]),
+            bans: self.bans.of([jail]),
+            ignored: self.ignored.of([jail]),
+        }
+    }
+
+    /// Only these jails are there.
+    pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
+        for family in [&self.lines, &self.findings, &self.bans, &self.ignored] {
+            family.keep_only(&is_kept);
+        }
+    }
+
     pub(super) fn declare(registry: &mut Registry) -> Self {
         Self {
+            lines: registry.counters(
+                "weir_jail_lines_total",
+                "Lines that the jail's filter has read.",
+                &["jail"],
+            ),
+            findings: registry.counters(
+                "weir_jail_findings_total",
+                "Failures that the jail's filter has found.",
+                &["jail"],
+            ),
+            bans: registry.counters(
+                "weir_jail_bans_total",
+                "Bans that the jail has decided.",
+                &["jail"],
+            ),
+            ignored: registry.counters(
+                "weir_jail_ignored_findings_total",
+                "Failures that do not count: exempt, on the jail's ignore list, or too old.",
+                &["jail"],
+            ),
             bans_in_force: registry.gauges(
                 "weir_jail_bans_in_force",
                 "Bans of the jail that are in force.",
@@ -37,6 +199,9 @@ impl JailMetrics {
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct DecoyMetrics {
+    pub proofs: Counter,
+    pub bans: Counter,
+    pub strikes: Counter,
     pub open: Gauges<0>,
     pub served: Gauges<0>,
     pub answered: Totals<0>,
@@ -48,6 +213,27 @@ pub struct DecoyMetrics {
 impl DecoyMetrics {
     pub(super) fn declare(registry: &mut Registry) -> Self {
         Self {
+            proofs: registry
+                .counters(
+                    "weir_decoy_handshakes_total",
+                    "Handshakes that were completed with decoy ports.",
+                    &[],
+                )
+                .of([]),
+            bans: registry
+                .counters(
+                    "weir_decoy_bans_total",
+                    "Bans that visits to decoy ports have led to.",
+                    &[],
+                )
+                .of([]),
+            strikes: registry
+                .counters(
+                    "weir_decoy_strikes_total",
+                    "Visits to decoy ports without proof of their address, as far as the kernel tells of them.",
+                    &[],
+                )
+                .of([]),
             open: registry.gauges(
                 "weir_decoy_open_ports",
                 "Decoy ports, without those that somebody serves.",
@@ -83,15 +269,104 @@ impl DecoyMetrics {
 }
 
 /// Each watch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct WatchMetrics {
+    lines: Counters<1>,
+    bans: Counters<1>,
+    known: Counters<1>,
+    not_denied: Counters<1>,
+    ignored: Counters<1>,
+    rejected: Counters<1>,
+    starts: Counters<1>,
     pub running: Gauges<1>,
 }
 
+/// Those that one watch counts, for the daemon's whole life.
+#[derive(Debug, Default)]
+#[allow(missing_docs)] // what each is stands in its help
+pub struct WatchCounters {
+    pub lines: Counter,
+    pub bans: Counter,
+    pub known: Counter,
+    pub not_denied: Counter,
+    pub ignored: Counter,
+    pub rejected: Counter,
+    pub starts: Counter,
+}
+
 impl WatchMetrics {
+    fn counters(&self) -> [&Counters<1>; 7] {
+        [
+            &self.lines,
+            &self.bans,
+            &self.known,
+            &self.not_denied,
+            &self.ignored,
+            &self.rejected,
+            &self.starts,
+        ]
+    }
+
+    /// Those of one watch.
+    pub fn of(&self, watch: &str) -> WatchCounters {
+        let [lines, bans, known, not_denied, ignored, rejected, starts] =
+            self.counters().map(|family| family.of([watch]));
+        WatchCounters {
+            lines,
+            bans,
+            known,
+            not_denied,
+            ignored,
+            rejected,
+            starts,
+        }
+    }
+
+    /// Only these watches are there.
+    pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
+        for family in self.counters() {
+            family.keep_only(&is_kept);
+        }
+    }
+
     pub(super) fn declare(registry: &mut Registry) -> Self {
         Self {
+            lines: registry.counters(
+                "weir_watch_lines_total",
+                "Lines that the command of the watch has printed.",
+                &["watch"],
+            ),
+            bans: registry.counters(
+                "weir_watch_bans_total",
+                "Bans that the watch has decided.",
+                &["watch"],
+            ),
+            known: registry.counters(
+                "weir_watch_known_total",
+                "Lines about somebody whom the watch had banned already.",
+                &["watch"],
+            ),
+            not_denied: registry.counters(
+                "weir_watch_not_denied_total",
+                "Lines about somebody whom neither the geofence nor a list denies, with only_if.",
+                &["watch"],
+            ),
+            ignored: registry.counters(
+                "weir_watch_ignored_total",
+                "Lines about somebody exempt, or on the watch's ignore list.",
+                &["watch"],
+            ),
+            rejected: registry.counters(
+                "weir_watch_rejected_lines_total",
+                "Lines that name nobody.",
+                &["watch"],
+            ),
+            starts: registry.counters(
+                "weir_watch_starts_total",
+                "How often the command of the watch was started.",
+                &["watch"],
+            ),
             running: registry.gauges(
                 "weir_watch_running",
                 "1 while the command of the watch runs.",

@@ -133,6 +133,7 @@ impl Reloader {
                 .and_then(|()| Ok(workers.replace(&self.service, &old, &new)?));
             if let Err(error) = changed {
                 self.roll_back(&old, &mut alone);
+                self.service.forget_counters_of_others();
                 return Err(refuse(error.to_string()));
             }
             self.service.set_config(new.clone());
@@ -143,6 +144,7 @@ impl Reloader {
         self.service.lists.configure(&new.lists);
         self.run_sinks();
         self.run_watches();
+        self.service.forget_counters_of_others();
         self.service.configure_decoy();
         // Lists that are new, or are no more.
         if let Err(error) = self.service.classes.follow(|| self.service.config()) {

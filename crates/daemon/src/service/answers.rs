@@ -154,7 +154,7 @@ pub struct Tracked {
 
 /// A jail as shown.
 #[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)] // the fields are those of JailConfig and JailCounters
+#[allow(missing_docs)] // the fields are those of JailConfig and JailMetrics
 pub struct JailStatus {
     pub name: String,
     pub filter: String,

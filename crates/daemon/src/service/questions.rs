@@ -1,11 +1,7 @@
 //! What the daemon says when asked: bans, jails, why, the whole picture.
 //! Changes nothing.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use weir_core::{
@@ -149,8 +145,7 @@ impl Service {
             .jails
             .iter()
             .map(|jail| {
-                let counters = self.jail_counters(&jail.name);
-                let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+                let (counters, name) = (&self.metrics.jails, [jail.name.as_str()]);
                 let stats = ledger
                     .as_ref()
                     .and_then(|l| l.stats(l.jail(&jail.name)?))
@@ -164,14 +159,14 @@ impl Service {
                     ban_time: jail.limits.ban_time.to_string(),
                     scope: jail.scope.clone(),
                     action: jail.action,
-                    lines: read(&counters.lines),
-                    findings: read(&counters.findings),
-                    bans: read(&counters.bans),
+                    lines: counters.lines.get(name),
+                    findings: counters.findings.get(name),
+                    bans: counters.bans.get(name),
                     bans_in_force: in_force
                         .get(&Producer::Jail(jail.name.clone()))
                         .copied()
                         .unwrap_or(0),
-                    ignored: read(&counters.ignored),
+                    ignored: counters.ignored.get(name),
                     tracked: stats.tracked as u64,
                     forgotten: stats.evicted,
                 }

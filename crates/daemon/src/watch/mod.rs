@@ -162,7 +162,7 @@ impl Watcher {
 
     /// Reads one run of the command to its end, and says how it ended.
     fn follow(&self, mut group: Group) -> String {
-        self.counters.starts.fetch_add(1, Relaxed);
+        self.counters.numbers.starts.inc();
         self.counters.pid.store(group.pid(), Relaxed);
         let begun = Instant::now();
         let (mut lines, mut complaints) = (Lines::default(), Complaints::new(&self.config.name));
@@ -208,7 +208,7 @@ impl Watcher {
     fn take(&self, lines: &mut Lines, bytes: Option<&[u8]>) {
         let mut bans = Vec::new();
         let mut each = |line: Result<&[u8], Rejected>| {
-            self.counters.lines.fetch_add(1, Relaxed);
+            self.counters.numbers.lines.inc();
             match line.and_then(line::read) {
                 Ok(None) => {}
                 Ok(Some(sighting)) => {
@@ -216,7 +216,7 @@ impl Watcher {
                     bans.extend(ban);
                 }
                 Err(rejected) => {
-                    self.counters.rejected.fetch_add(1, Relaxed);
+                    self.counters.numbers.rejected.inc();
                     let why = rejected.to_string().chars().take(SHOWN).collect();
                     *self.counters.last_rejected() = why;
                 }
@@ -233,7 +233,7 @@ impl Watcher {
     fn judge(&self, sighting: &Sighting, bans: &[Ban]) -> Option<Ban> {
         let (prefix, now) = (sighting.prefix, Timestamp::now());
         let ignored = |why: &str| {
-            self.counters.ignored.fetch_add(1, Relaxed);
+            self.counters.numbers.ignored.inc();
             self.tell(sighting, now, why);
             None
         };
@@ -256,7 +256,7 @@ impl Watcher {
         let mut judge = Judge::new(&self.service.exempt);
         match judge.judge_unless(&ledger, offence, now, spare) {
             Judgement::Ban(mut ban) => {
-                self.counters.bans.fetch_add(1, Relaxed);
+                self.counters.numbers.bans.inc();
                 ban.reason = match denied {
                     Some(by) => format!("named by the watch, denied by {by}"),
                     None => "named by the watch".to_owned(),
@@ -267,11 +267,11 @@ impl Watcher {
             Judgement::Exempt(by) => ignored(&format!("not banned: {} is exempt", by.prefix)),
             Judgement::Ignored(why) => ignored(&format!("not banned: {why:?}")),
             Judgement::Spared(Spared::Known) => {
-                self.counters.known.fetch_add(1, Relaxed);
+                self.counters.numbers.known.inc();
                 None
             }
             Judgement::Spared(Spared::NotDenied) => {
-                self.counters.not_denied.fetch_add(1, Relaxed);
+                self.counters.numbers.not_denied.inc();
                 self.tell(
                     sighting,
                     now,
@@ -440,7 +440,7 @@ mod tests {
             assert_eq!(banned, subject);
             assert!(reason.starts_with(why), "{reason}");
         }
-        assert_eq!(watcher.counters.not_denied.load(Relaxed), 1);
+        assert_eq!(watcher.counters.numbers.not_denied.get(), 1);
     }
 
     #[test]
@@ -449,7 +449,7 @@ mod tests {
         let lines = b"192.0.2.7\n192.0.2.7\n2001:db8::7\n2001:db8::8\n192.0.2.7\n";
         watcher.take(&mut Lines::default(), Some(lines));
         assert_eq!(banned(&watcher).len(), 2);
-        assert_eq!(watcher.counters.known.load(Relaxed), 3);
+        assert_eq!(watcher.counters.numbers.known.get(), 3);
         let ledger = watcher.service.ledger().unwrap();
         assert!(ledger.history().iter().all(|offence| offence.offences == 1));
     }
