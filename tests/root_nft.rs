@@ -624,6 +624,56 @@ fn root_nft_stands_by_until_the_table_is_whole() {
     assert!(counted > 3 * 2000, "{counted} counted of {sent}");
 }
 
+/// The same while bans come and go: what stands by follows each change, and counts on.
+#[cfg(feature = "fault-points")]
+#[test]
+fn root_nft_what_stands_by_follows_changes() {
+    if skipped(&["nft"]) {
+        return;
+    }
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut faults = Faults::of(&mut weir);
+    weir.run();
+    for who in ATTACKER {
+        weir.ask(&["ban", who]).done();
+    }
+    let _tcp = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let stands_by = || {
+        soon("the table that stands by to be all there is", || {
+            (table_and_chains(&site, &weir).1 == [false, true]).then_some(())
+        });
+    };
+    faults.refuse("nft-lead");
+    faults.make_anew();
+    stands_by();
+    const SENT: u64 = 100;
+    let from = Some(addr(ATTACKER[0]));
+    udp_send(&site.internet, from, at(0), b"x", SENT).unwrap();
+    // Each change ends in an error, for the table itself cannot be led to.
+    for family in [0, 1] {
+        weir.ask(&["ban", OTHER[family]]);
+        weir.ask(&["unban", ATTACKER[family]]);
+        weir.ask(&["allow", "add", CUSTOMER[family]]);
+    }
+    let in_force = || {
+        for family in [0, 1] {
+            assert!(!site.connects(OTHER[family], at(family)));
+            site.serves(ATTACKER[family], at(family));
+            site.serves(CUSTOMER[family], at(family));
+        }
+    };
+    in_force();
+    stands_by();
+    faults.refuse("");
+    soon("the table to be whole", || {
+        (table_and_chains(&site, &weir).1 == [true, false]).then_some(())
+    });
+    let counted = weir.packets("banned-all");
+    assert!(counted >= SENT, "{counted} of {SENT} counted");
+    in_force();
+}
+
 /// Without room for a table that stands by, the new one is filled and led to in one
 /// transaction: nothing is open between the two.
 #[cfg(feature = "fault-points")]

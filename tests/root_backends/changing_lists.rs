@@ -1,6 +1,8 @@
 //! Lists and the allow list while they change: nobody slips by, and what cannot
 //! be put leaves nothing behind.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 /// While somebody takes the rules away, so that all of it is written again, the
@@ -320,6 +322,63 @@ fn root_ipset_lists_that_cannot_be_put_leave_nothing_behind() {
     soon("what is left to go", || {
         (sets().len() == usual).then_some(())
     });
+}
+
+/// While the rules of iptables cannot be read, each ban is an attempt to write all
+/// sets anew: none leaves its copies behind, and the ten numbers last.
+#[test]
+fn root_ipset_attempts_without_a_look_at_the_rules_leave_nothing_behind() {
+    if skipped(&PROGRAMS) {
+        return;
+    }
+    let site = Site::new();
+    let case = Case {
+        backend: "ipset",
+        geofence: false,
+    };
+    let mut weir = Weir::new(&site.host, "");
+    let (programs, refused) = (weir.path("programs"), weir.path("refused"));
+    fs::create_dir(&programs).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let program = programs.join("ip6tables-save");
+    let text = format!(
+        "#!/bin/sh\n[ -e {refused:?} ] && exit 1\nPATH={path:?} exec ip6tables-save \"$@\"\n"
+    );
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    weir.env = vec![("PATH", format!("{}:{path}", programs.display()))];
+    let file = weir.path("bad.txt");
+    fs::write(&file, ATTACKER.join("\n")).unwrap();
+    weir.configure(&config(case, &format!("[list.bad]\nfile = {file:?}\n")));
+    weir.run();
+    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    weir.ask(&["ban", "198.51.100.200"]).done();
+    let sets = || {
+        let sets = site.host.output("ipset", &["list", "-name"]).unwrap();
+        String::from_utf8(sets.stdout).unwrap().lines().count()
+    };
+    let usual = sets();
+    fs::write(&refused, "").unwrap();
+    fs::write(&file, CUSTOMER.join("\n")).unwrap();
+    weir.ask(&["list", "refresh"]);
+    soon("the error to be told", || {
+        let told = weir.said().contains("cannot read the rules of iptables");
+        told.then_some(())
+    });
+    for n in 0..12 {
+        weir.ask(&["ban", &format!("198.51.100.{}", 201 + n)]);
+        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    }
+    // The last attempt of another thread may be on its way.
+    soon("what the attempts made to go", || {
+        (sets() <= usual).then_some(())
+    });
+    fs::remove_file(&refused).unwrap();
+    soon("the new list", || {
+        (!site.connects(CUSTOMER[0], at(0, PORT))).then_some(())
+    });
+    site.serves_soon(ATTACKER[0], at(0, PORT));
+    soon("what is left to go", || (sets() == usual).then_some(()));
 }
 
 /// The allow list may hold everybody: not every kind of set has a length of zero.

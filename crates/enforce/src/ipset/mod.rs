@@ -273,10 +273,13 @@ impl Firewall for Ipset {
 
     fn put_settings(&self) -> Result<(), Error> {
         let mut kernel = self.kernel();
-        match kernel.attached {
-            true => self.put_rules(&mut kernel),
-            false => Ok(()),
+        if !kernel.attached {
+            return Ok(());
         }
+        // Other interfaces need a look; what else changed does not wait for it.
+        let looked = self.look_at_devices(&mut kernel);
+        self.put_rules(&mut kernel)?;
+        looked.map(drop)
     }
 
     fn counted(&self) -> Result<Counted, Error> {

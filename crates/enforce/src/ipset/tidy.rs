@@ -64,12 +64,14 @@ impl Ipset {
     /// Destroys what an attempt that failed has made, and sets of earlier ones that
     /// no rule asks any more: each attempt takes another number, and there are ten.
     /// What the rules ask stays, with the other sets of its number, whose bans are
-    /// for the next daemon. `before`: what was there before the attempt.
+    /// for the next daemon. `before`: what was there before the attempt, which stays
+    /// where nobody knows what the rules ask; the kernel destroys nothing that they do.
     pub(super) fn tidy_after_failure(&self, kernel: &mut KernelState, before: &[String]) {
         let mut asked = Vec::new();
         for program in SAVE {
             let Ok(saved) = command::run(program, &["-t", "raw"], "") else {
-                return; // nobody knows what is in force
+                asked.clear();
+                break;
             };
             asked.extend(rules::asked_sets(&saved, &self.base));
         }
@@ -80,7 +82,8 @@ impl Ipset {
         for set in self.sets_there().unwrap_or_default() {
             let stays = match sets::role(&set, &self.base) {
                 _ if set == self.aside() => false,
-                // Without rules of ours: what was found is all there is of the bans.
+                // Without rules of ours, or without knowing them: what was found may be
+                // all there is of the bans.
                 _ if asked.is_empty() => before.contains(&set),
                 None => asked.contains(&set),
                 role => in_force.contains(&role),

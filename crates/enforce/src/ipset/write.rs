@@ -34,7 +34,14 @@ impl Ipset {
 
     /// Writes our chains, and the jump to them if it is not there.
     pub(super) fn put_rules(&self, kernel: &mut KernelState) -> Result<(), Error> {
-        let names = self.look_at_devices(kernel)?;
+        let names = match self.look_at_devices(kernel) {
+            // Where nobody can look, the names in force stay; `tend` looks again.
+            Err(error) if kernel.attached => {
+                tracing::debug!("{error}; the rules keep the interfaces that they name");
+                kernel.names.clone()
+            }
+            looked => looked?,
+        };
         check_names(&names)?;
         let counted = counters(&self.base, &kernel.carried)?;
         for family in [0, 1] {

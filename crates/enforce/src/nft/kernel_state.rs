@@ -46,6 +46,9 @@ pub(super) struct KernelState {
     pub(super) ingress: Ingress,
     /// It is not as it should be, and must be made anew.
     pub(super) broken: bool,
+    /// Bans, lists or settings may have changed since the table that stands by, if
+    /// there is one, was written.
+    pub(super) standby_is_old: bool,
     /// The kernel's count of changes, by anybody, when all was well.
     pub(super) seen: u32,
     pub(super) suspended: u64,
@@ -71,6 +74,7 @@ impl KernelState {
             class_rules: Arc::default(),
             ingress: Ingress::default(),
             broken: false,
+            standby_is_old: true,
             seen: 0,
             suspended: clock::suspended(),
             carried: Counted::new(),

@@ -244,7 +244,9 @@ impl Nft {
                 let put = fault::refuse("nft-standby").and_then(|()| {
                     kernel.socket.commit(fill)?;
                     fault::point("nft-standby-filled");
-                    kernel.socket.commit(lead)
+                    kernel.socket.commit(lead)?;
+                    kernel.standby_is_old = false;
+                    Ok(())
                 });
                 if let Err(error) = &put {
                     tracing::warn!(
@@ -274,6 +276,10 @@ impl Nft {
             fault::refuse("nft-lead")?;
             kernel.socket.commit(lead)
         });
+        if put.is_err() && !enforces && other_is_there && kernel.standby_is_old {
+            self.refresh_standby(kernel, &interfaces)
+                .map_err(failed("write", &other))?;
+        }
         fault::point("nft-before-standing-down");
         put.and_then(|()| {
             kernel.scopes = ruleset.scopes();
@@ -318,6 +324,7 @@ impl Nft {
         change: impl FnOnce(&mut Ruleset, &mut Desired) -> [Batch; N],
     ) -> Result<(), Error> {
         if kernel.broken {
+            kernel.standby_is_old = true;
             return self.rebuild(kernel);
         }
         let Some(ruleset) = &mut kernel.ruleset else {
@@ -433,6 +440,7 @@ impl Firewall for Nft {
         }
         // Other interfaces need a look; what else changed does not wait for it.
         let looked = self.look_at_devices(&mut kernel);
+        kernel.standby_is_old = true;
         self.rebuild(&mut kernel)?;
         looked.map(drop)
     }

@@ -4,20 +4,22 @@
 //! rules and the old one without its rules, and passes: seven times in 300
 //! starts on a machine with more work than processors. The second table stands
 //! right behind both, is made before the change and goes after it; what a killed
-//! daemon left of it goes with the next start.
+//! daemon left of it goes with the next start. Where the first one cannot be led to
+//! once it is filled, the second one is all that enforces, and follows each change.
 
 use std::io;
 
 use weir_core::Reason;
 
 use super::{
-    exists,
+    Nft, exists,
     kernel_state::KernelState,
+    ruleset::{self, Ruleset},
     socket::Nftables,
     table::Table,
     wire::{Batch, Kind},
 };
-use crate::firewall;
+use crate::firewall::{self, Counted, Firewall};
 
 /// The table that stands by for this one.
 pub(super) fn of(table: &Table) -> Table {
@@ -43,6 +45,39 @@ fn counts_drops(name: &str) -> bool {
         Reason::Observed,
     ];
     others.iter().all(|reason| reason.name() != name)
+}
+
+impl Nft {
+    /// Writes the table that stands by anew, in one transaction: the first one is
+    /// filled and not led to, so no third one stands by meanwhile. What it has
+    /// counted it counts on from.
+    pub(super) fn refresh_standby(
+        &self,
+        kernel: &mut KernelState,
+        interfaces: &[String],
+    ) -> io::Result<()> {
+        let standby = of(&self.table);
+        let mut counted = Counted::new();
+        for (name, (packets, bytes)) in kernel.read_counters(&standby)? {
+            firewall::add(&mut counted, &name, packets, bytes);
+        }
+        let [mut fill, lead] = {
+            let desired = self.desired();
+            let all = ruleset::Desired {
+                bans: &desired.bans,
+                allow: &desired.allow,
+                class_rules: &kernel.class_rules,
+                interfaces,
+                observe: desired.settings.observe,
+                counted: &counted,
+            };
+            Ruleset::build_standby(&standby, kernel.capabilities, true, &all)
+        };
+        fill.append(&lead);
+        kernel.socket.commit(fill)?;
+        kernel.standby_is_old = false;
+        Ok(())
+    }
 }
 
 impl KernelState {
