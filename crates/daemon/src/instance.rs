@@ -71,8 +71,7 @@ pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
         }
         Err(error) => return Err(system("make", &path)(error)),
     };
-    let owner = || noted_pid(&file).or_else(|| lock::owner_of_file(&file));
-    lock::take_file(&file, owner).map_err(|error| match error {
+    lock::take_file(&file, || owner_of(&file)).map_err(|error| match error {
         NotTaken::Held(pid) => InstanceError::Busy {
             owner: lock::owner(pid),
             dir: state_dir.to_owned(),
@@ -83,6 +82,16 @@ pub fn lock(state_dir: &Path) -> Result<Option<InstanceLock>, InstanceError> {
         tracing::debug!("cannot write {}: {error}", path.display());
     }
     Ok(Some(InstanceLock(file)))
+}
+
+/// The process that has the lock: as the kernel says and, where it cannot, as the
+/// file does. The one that is dead, if the two differ: what it left ends soon, and a
+/// stranger may have the number that the file notes by now.
+fn owner_of(file: &File) -> Option<u32> {
+    let owners = [lock::owner_of_file(file), noted_pid(file)];
+    let mut known = owners.into_iter().flatten();
+    let dead = known.clone().find(|pid| !lock::is_alive(*pid));
+    dead.or_else(|| known.next())
 }
 
 /// The process that noted itself in the lock's file last.
@@ -255,5 +264,36 @@ mod tests {
             fs::read_to_string(&file).unwrap().trim(),
             std::process::id().to_string()
         );
+    }
+
+    /// The number that a dead daemon noted is a stranger's by now.
+    #[test]
+    fn a_stranger_with_the_noted_number_refuses_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weir.lock");
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        fs::write(&path, format!("{}\n", stranger.id())).unwrap();
+        // A shell locks what a child of its own holds when it is gone.
+        let script = "exec 9<\"$1\"; flock 9; sleep 1 & exit";
+        let shell = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&path)
+            .status();
+        assert!(shell.unwrap().success());
+        let taken = match lock::owner_of_file(File::open(&path).unwrap()) {
+            Some(_) => lock(dir.path()).map(drop),
+            None => {
+                eprintln!(
+                    "skipped: owners of locks (probe: /proc/locks has a file by other numbers than fstat, as btrfs and overlay do)"
+                );
+                Ok(())
+            }
+        };
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        taken.unwrap();
     }
 }

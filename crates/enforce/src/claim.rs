@@ -12,8 +12,9 @@ use std::{
     },
 };
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt},
 };
 
 use weir_bpf::lock::{self, NotTaken};
@@ -38,29 +39,35 @@ impl Claim {
             let _ = listener.set_nonblocking(true);
             Ok(listener)
         };
-        let mut refused: Option<io::Error> = None;
         let attempt = || match bind() {
             Ok(listener) => Ok(Some(listener)),
-            Err(error) => {
-                refused = Some(error);
-                Ok(None)
-            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error),
         };
-        match lock::take(attempt, || holder(instance).map(Some)) {
+        match lock::take(attempt, || holder(instance)) {
             Ok(listener) => Ok(Self(Some(listener))),
-            Err(NotTaken::Held(pid)) => Err(Error::Busy(format!(
-                "another weir daemon holds this instance ({instance:?}, {}): stop it first",
-                lock::owner(pid)
-            ))),
-            // Whoever may not enforce must not keep from it either.
-            Err(NotTaken::Failed(why)) => {
-                let error = refused.map_or_else(String::new, |error| format!("{error}; "));
-                tracing::warn!(
-                    "the name of the instance {instance:?} cannot be held ({error}{why})"
-                );
-                Ok(Self(None))
-            }
+            Err(not_taken) => Self::without(instance, not_taken),
         }
+    }
+
+    fn without(instance: &str, not_taken: NotTaken<io::Error>) -> Result<Self, Error> {
+        let why = match not_taken {
+            NotTaken::Held(Some(pid)) => {
+                return Err(Error::Busy(format!(
+                    "another weir daemon holds this instance ({instance:?}, pid {pid}): stop it first"
+                )));
+            }
+            // Nobody knows whether there is another one.
+            NotTaken::Failed(source) if is_exhausted(&source) => {
+                let what = format!("cannot ask who holds the instance {instance:?}");
+                return Err(Error::System { what, source });
+            }
+            NotTaken::Failed(why) => why.to_string(),
+            NotTaken::Held(None) => "a process has it that takes no connection".to_owned(),
+        };
+        // Whoever may not enforce must not keep from it either.
+        tracing::warn!("the name of the instance {instance:?} cannot be held ({why})");
+        Ok(Self(None))
     }
 
     /// Lets go of those who asked who holds it.
@@ -71,8 +78,17 @@ impl Claim {
     }
 }
 
+/// Did it fail for want of descriptors or memory?
+fn is_exhausted(error: &io::Error) -> bool {
+    let number = error.raw_os_error().map(Errno::from_raw_os_error);
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    number.is_some_and(|number| exhausted.contains(&number))
+}
+
 /// The process that holds an instance, if it is one of root's or our own user's.
-fn holder(instance: &str) -> io::Result<u32> {
+/// `None`: it takes no connection now; it may be about to listen, to end, or have
+/// more who ask than it has let go of yet.
+fn holder(instance: &str) -> io::Result<Option<u32>> {
     let socket: OwnedFd = socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -80,11 +96,14 @@ fn holder(instance: &str) -> io::Result<u32> {
         None,
     )?;
     let address = SocketAddrUnix::new_abstract_name(name(instance).as_bytes())?;
-    connect(&socket, &address)?;
+    match connect(&socket, &address) {
+        Err(Errno::CONNREFUSED | Errno::AGAIN) => return Ok(None),
+        connected => connected?,
+    }
     let peer = sockopt::socket_peercred(&socket)?;
     let us = rustix::process::geteuid();
     if peer.uid.is_root() || peer.uid == us {
-        return Ok(peer.pid.as_raw_nonzero().get().cast_unsigned());
+        return Ok(Some(peer.pid.as_raw_nonzero().get().cast_unsigned()));
     }
     Err(io::Error::other(format!(
         "pid {} of uid {} holds it",
@@ -114,5 +133,38 @@ mod tests {
             Claim::take(&instance).ok()
         });
         assert!(again.is_some());
+    }
+
+    /// Between a daemon's bind and its listen nobody can ask who it is.
+    #[test]
+    fn one_that_is_about_to_listen_holds_it() {
+        let instance = format!("claim-late-{}", std::process::id());
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(name(&instance).as_bytes()).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            rustix::net::listen(&socket, 1).unwrap();
+            socket
+        });
+        let error = Claim::take(&instance).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("another weir daemon holds"), "{error}");
+        drop(late.join().unwrap());
+    }
+
+    #[test]
+    fn without_descriptors_nobody_is_taken_for_alone() {
+        let failed = |errno: Errno| Claim::without("x", NotTaken::Failed(errno.into()));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            let error = failed(errno).map(|_| ()).unwrap_err().to_string();
+            assert!(
+                error.starts_with("cannot ask who holds the instance"),
+                "{error}"
+            );
+        }
+        // A stranger's process keeps nobody from enforcing.
+        assert!(failed(Errno::ACCESS).is_ok());
+        assert!(Claim::without("x", NotTaken::Held(None)).is_ok());
     }
 }
