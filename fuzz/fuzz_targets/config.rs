@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use weir_daemon::config::{Config, HostFacts};
+use weir_daemon::{config::Config, host::HostFacts};
 
 struct Host;
 

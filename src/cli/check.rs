@@ -1,7 +1,7 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_daemon::config::{self, Config};
+use weir_daemon::{access::lists, config::Config, jails, watch};
 use weir_enforce::Choice;
 
 use super::{Answer, Common, show};
@@ -99,15 +99,16 @@ fn summary(config: &Config) -> std::io::Result<()> {
             join(&enforcement.interfaces)
         )],
     )];
-    let jail = |jail: &config::JailConfig| format!("{} ({})", jail.name, jail.source);
+    let jail = |jail: &jails::JailConfig| format!("{} ({})", jail.name, jail.source);
     lines.push(("jails", config.jails.iter().map(jail).collect()));
-    let watch =
-        |watch: &config::WatchConfig| format!("{} ({})", watch.name, watch.command.join(" "));
+    let watch = |watch: &watch::config::WatchConfig| {
+        format!("{} ({})", watch.name, watch.command.join(" "))
+    };
     lines.push(("watches", config.watches.iter().map(watch).collect()));
-    let list = |list: &config::ListConfig| {
+    let list = |list: &lists::config::ListConfig| {
         let action = match list.action {
-            config::ListAction::Deny => "deny",
-            config::ListAction::Allow => "allow",
+            lists::ListAction::Deny => "deny",
+            lists::ListAction::Allow => "allow",
         };
         format!("{} ({action}, {})", list.name, list.source)
     };

@@ -12,11 +12,14 @@ use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
-use weir_core::detect::{
-    Age, Clock, Context, Definition, Finding, MAX_LINE, ProgramState, Record, STAMP_TOLERANCE,
+use weir_core::{
+    detect::{
+        Age, Clock, Context, Definition, Finding, MAX_LINE, ProgramState, Record, STAMP_TOLERANCE,
+    },
+    policy::format_duration,
 };
 use weir_daemon::{
-    config::{Config, DEFAULT_PATH, duration_text},
+    config::{Config, DEFAULT_PATH},
     escape,
 };
 
@@ -264,7 +267,7 @@ fn stamp_hint(newest: Timestamp, now: Timestamp, zone: &TimeZone) -> Option<Stri
         return None;
     }
     let zone = zone.iana_name().unwrap_or("given or this host's");
-    let by = duration_text(off.unsigned_abs());
+    let by = format_duration(off.unsigned_abs());
     Some(match off.is_positive() {
         true => format!(
             "the newest time stamp, {newest}, is {by} ahead of the clock: {zone} is not the log's time zone; try --tz, and set time_zone in the jail"
@@ -329,7 +332,7 @@ fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
         let dir = config.join("filter.d");
         let file = dir.join(format!("{name}.toml"));
         if file.exists() {
-            return Ok(weir_daemon::config::filter_of(&file)?);
+            return Ok(weir_daemon::jails::filter_of(&file)?);
         }
         let fail2ban = dir.join(format!("{name}.conf"));
         if fail2ban.exists() {

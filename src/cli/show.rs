@@ -141,7 +141,7 @@ pub fn left(ban: &Value) -> String {
     match ban["remaining_seconds"].as_u64() {
         Some(left) => {
             let left = std::time::Duration::from_secs(left);
-            format!("{} left", weir_daemon::config::duration_text(left))
+            format!("{} left", weir_core::policy::format_duration(left))
         }
         None => "permanent".to_owned(),
     }

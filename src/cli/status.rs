@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_daemon::{
-    config::{self, duration_text},
-    instance,
-};
+use weir_core::policy::format_duration;
+use weir_daemon::{config, instance};
 use weir_enforce::{backend_swap, kernel::DEFAULT_ROOT};
 
 use super::{
@@ -133,7 +131,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     wrapped(format!(
         "weir {}, up {}, pid {}, instance {}, {}",
         text(&status["version"]),
-        duration_text(up),
+        format_duration(up),
         status["pid"],
         text(&status["instance"]),
         text(&status["config"])

@@ -1,7 +1,10 @@
 //! What sections of several kinds say in the same words: names, ports, what a
 //! ban does and for how long.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use weir_core::{
     Action, Scope,
@@ -20,6 +23,22 @@ pub const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// May it be in the name of a section?
 pub fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+}
+
+/// A key that holds an absolute path.
+pub fn path(root: &mut Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
+    let allowed = format!("an absolute path such as {default:?}");
+    match root.string(key, &allowed) {
+        Some(at) if Path::new(&at.value).is_absolute() => at.value.into(),
+        Some(at) => {
+            root.error(
+                at.line,
+                format!("{key} is {:?}; allowed: {allowed}", at.value),
+            );
+            default.into()
+        }
+        None => default.into(),
+    }
 }
 
 /// What a section says of counting, where it `counts`, and of how long a ban

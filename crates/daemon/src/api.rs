@@ -39,16 +39,13 @@ use tokio::{
     net::UnixListener,
     sync::{broadcast::error::RecvError, watch},
 };
-use weir_core::{Action, Producer, Scope};
+use weir_core::{Action, Producer, Scope, policy::parse_duration};
 
 use connection::{Connections, may_connect};
 pub use places::THREADS;
 use places::{Class, Places};
 
-use crate::{
-    config::parse_duration,
-    service::{Refusal, Service},
-};
+use crate::service::{Refusal, Service};
 
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
@@ -352,7 +349,7 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
         let malformed = Refusal::Malformed;
         let length = match request.length.as_deref() {
             None | Some("forever") => None,
-            Some(text) => Some(parse_duration(text).ok_or_else(|| {
+            Some(text) => Some(parse_duration(text).ok().ok_or_else(|| {
                 malformed(format!(
                     "{:?} is not a length of time: write 90s, 10m, 1h, 7d or forever",
                     text.chars().take(64).collect::<String>()

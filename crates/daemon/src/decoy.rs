@@ -5,6 +5,8 @@
 //! says `proof = "none"`. Answering and checking cookies is the packet path's
 //! (bpf/answer/decoy.h).
 
+pub mod config;
+
 use std::{
     collections::BTreeSet,
     net::IpAddr,
@@ -25,12 +27,13 @@ use weir_metrics::Counter;
 use crate::{
     access::exemptions::Exempt,
     alerts::Alerts,
-    config::{self, Config, DecoyConfig, Proof},
     events::{Event, Events, Kind},
+    host,
     judge::{Judge, Judgement, Offence, Suspect},
     metrics::DecoyMetrics,
     store::{Store, clock::Now},
 };
+use config::{DecoyConfig, Proof};
 
 /// How often the host is asked whether somebody serves a decoy port by now.
 const LOOK: Duration = Duration::from_secs(3);
@@ -149,11 +152,11 @@ impl Decoy {
     /// any more.
     pub fn follow(
         &self,
-        now: impl FnOnce() -> (Arc<Config>, Vec<IpAddr>),
+        now: impl FnOnce() -> (Option<DecoyConfig>, Vec<IpAddr>),
     ) -> Result<(), weir_enforce::Error> {
         let alone = self.change();
         let (config, own) = now();
-        self.apply(&alone, config.decoy.as_ref(), &own)
+        self.apply(&alone, config.as_ref(), &own)
     }
 
     /// The same by a configuration that is not in force yet.
@@ -168,7 +171,7 @@ impl Decoy {
         let mut served = Vec::new();
         if let Some(config) = config {
             if told.looked.is_none_or(|at| at.elapsed() >= LOOK) {
-                told.served = config::listeners();
+                told.served = host::listeners();
                 told.looked = Some(Instant::now());
             }
             decoys.ports = config.ports.clone();
@@ -357,7 +360,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::Host;
+    use crate::{config::Config, host::Host};
 
     /// As configured, at ports that no host serves.
     fn config(more: &str) -> DecoyConfig {

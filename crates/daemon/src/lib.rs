@@ -1,8 +1,10 @@
-//! The daemon as a library, so that tests link it: `config` (what was typed →
-//! checked) · `run` (joins the stages in data-path order) · `log_worker` (from
-//! the log line to the ban) · `service` (what happens on request) · `store` ·
-//! `api` · `watch` (from a command to the ban) · `access` (exemptions, lists,
-//! geofence) · `events`, `alerts` and `sinks`, which are crates.
+//! The daemon as a library, so that tests link it. Features with their sections of
+//! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` ·
+//! `access` (exemptions, lists, geofence) · `uplinks` (interfaces) · `store`. What
+//! joins them: `config` (what was typed → checked) · `service` (what happens on
+//! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages
+//! in data-path order). `host` is what all of them ask of this host; `events`,
+//! `alerts` and `sinks` are crates.
 #![deny(missing_docs)]
 
 pub mod access;
@@ -11,7 +13,9 @@ mod command;
 pub mod config;
 pub mod decoy;
 mod expiry;
+pub mod host;
 pub mod instance;
+pub mod jails;
 mod judge;
 mod log_alerts;
 pub mod log_worker;
@@ -25,7 +29,6 @@ pub mod threads;
 mod trial;
 pub mod uplinks;
 pub mod watch;
-pub mod watch_stats;
 
 pub use trial::trial;
 pub use weir_core::text::{escape, escape_json};

@@ -29,12 +29,13 @@ use weir_core::{
 };
 
 use crate::{
-    config::{Config, WatchConfig},
+    config::Config,
     log_alerts::LogAlerts,
     positions::Positions,
     service::Service,
     store::{Change, Progress},
     threads,
+    watch::config::WatchConfig,
 };
 use alerts::{Own, SourceAlerts};
 use group::{Group, Groups, running};

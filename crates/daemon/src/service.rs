@@ -21,8 +21,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Subject, policy::Ledger};
-use weir_enforce::Backend;
+use weir_core::{AddrError, Ban, Subject, policy::Ledger};
+use weir_enforce::{Backend, Entry};
 use weir_sources::RingStatistics;
 
 pub use answers::{
@@ -46,7 +46,7 @@ use crate::{
     store::{AllowEntry, Store},
     threads::Pulses,
     uplinks::Uplinks,
-    watch_stats::WatchStats,
+    watch::{self, stats::WatchStats},
 };
 
 /// The longest reason or note, in bytes.
@@ -264,3 +264,27 @@ impl Service {
 
 #[cfg(test)]
 mod tests;
+
+impl watch::Daemon for Service {
+    fn alerts(&self) -> &Alerts {
+        &self.alerts
+    }
+    fn events(&self) -> &Events {
+        &self.events
+    }
+    fn exempt(&self) -> &Exempt {
+        &self.exempt
+    }
+    fn ledger(&self) -> Option<Arc<Ledger>> {
+        Self::ledger(self)
+    }
+    fn denies(&self, addr: IpAddr) -> Option<String> {
+        Self::denies(self, addr)
+    }
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, weir_enforce::Error> {
+        self.backend.entries_for(addr)
+    }
+    fn enforce(&self, bans: Vec<Ban>) {
+        Self::enforce(self, bans);
+    }
+}

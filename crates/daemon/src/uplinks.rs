@@ -4,17 +4,18 @@
 //! nothing is let go of because a route is away for a moment, and what is not
 //! there yet is waited for, with an alert where it was named.
 
+pub mod config;
+pub(crate) mod hook_preference;
+
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard},
 };
 
 use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::Place};
 
-use crate::{
-    alerts::Alerts,
-    config::{self, Config, Enforcement},
-};
+use crate::{alerts::Alerts, host};
+use config::Enforcement;
 
 /// What alerts about routes, and about interfaces that cannot be had, are about.
 const ABOUT: &str = "interfaces";
@@ -38,7 +39,7 @@ pub struct State {
 impl State {
     /// What a configuration asks for at this moment.
     pub fn settings(&mut self, enforcement: &Enforcement) -> Settings {
-        self.settings_with(enforcement, &config::with_default_route())
+        self.settings_with(enforcement, &host::with_default_route())
     }
 
     fn settings_with(&mut self, enforcement: &Enforcement, routes: &[String]) -> Settings {
@@ -82,7 +83,7 @@ impl Uplinks {
     /// protected that an earlier daemon protects.
     pub fn begin(&self, place: &mut Place, enforcement: &Enforcement) {
         let mut state = self.change();
-        let routes = config::with_default_route();
+        let routes = host::with_default_route();
         if enforcement.auto && routes.is_empty() {
             state
                 .routed
@@ -97,16 +98,16 @@ impl Uplinks {
     /// The configuration is asked for when no other can come any more.
     pub fn follow(
         &self,
-        config: impl FnOnce() -> Arc<Config>,
+        enforcement: impl FnOnce() -> Enforcement,
         backend: &dyn Backend,
         alerts: &Alerts,
     ) {
         let mut state = self.change();
-        let config = config();
-        if config.enforcement.backend == Choice::DryRun {
+        let enforcement = enforcement();
+        if enforcement.backend == Choice::DryRun {
             return;
         }
-        let wanted = state.settings(&config.enforcement);
+        let wanted = state.settings(&enforcement);
         let mut refused = Vec::new();
         if state.in_force.as_ref() != Some(&wanted) {
             let before = state.in_force.clone();
@@ -124,14 +125,14 @@ impl Uplinks {
             }
         }
         let attachments = backend.attachments();
-        if config.enforcement.auto && attachments.iter().all(|one| !one.present) {
+        if enforcement.auto && attachments.iter().all(|one| !one.present) {
             refused.push("no interface has a default route yet: nothing is protected".to_owned());
         }
         match refused.is_empty() {
             true => alerts.clear(ABOUT),
             false => alerts.raise(ABOUT, refused.join("; ")),
         }
-        tell(&mut state, alerts, &config, &attachments);
+        tell(&mut state, alerts, &enforcement, &attachments);
     }
 }
 
@@ -185,9 +186,9 @@ fn as_far_as<E: ToString>(
 }
 
 /// An alert for each named interface that is away, or renamed.
-fn tell(state: &mut State, alerts: &Alerts, config: &Config, attachments: &[Attachment]) {
+fn tell(state: &mut State, alerts: &Alerts, enforcement: &Enforcement, attachments: &[Attachment]) {
     let mut told = BTreeSet::new();
-    for one in attachments.iter().filter(|_| !config.enforcement.auto) {
+    for one in attachments.iter().filter(|_| !enforcement.auto) {
         let name = &one.interface;
         let message = match (&one.renamed, one.present) {
             (Some(renamed), _) => {
@@ -197,7 +198,7 @@ fn tell(state: &mut State, alerts: &Alerts, config: &Config, attachments: &[Atta
             }
             (None, false) => format!(
                 "there is no interface {name:?}: it is protected as soon as it is there; this host has: {}",
-                config::interfaces().join(", ")
+                host::interfaces().join(", ")
             ),
             (None, true) => continue,
         };
@@ -215,7 +216,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Host;
+    use crate::{config::Config, host::Host};
 
     fn enforcement(interfaces: &str) -> Enforcement {
         let text = format!("interfaces = {interfaces}\n");

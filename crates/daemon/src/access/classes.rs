@@ -17,10 +17,9 @@ use weir_core::{
 };
 use weir_enforce::Backend;
 
-use crate::{
-    access::geo::Geography,
-    access::lists::{CurrentList, ListAction, Lists},
-    config::Config,
+use crate::access::{
+    geo::Geography,
+    lists::{CurrentList, ListAction, Lists},
 };
 
 /// Why classes are not in force.
@@ -137,16 +136,13 @@ impl ClassSync {
         }
     }
 
-    fn inputs(&self, config: &Config) -> (Inputs, Option<Arc<Atlas>>) {
+    fn inputs(&self, fences: Vec<Fence>) -> (Inputs, Option<Arc<Atlas>>) {
         // The number before what it counts: news in between is seen next time.
         let geography = self.geography.changes();
         let inputs = Inputs {
             geography,
             lists: self.lists.current(),
-            fences: config
-                .geofence
-                .as_ref()
-                .map_or_else(Vec::new, |geofence| geofence.fences.clone()),
+            fences,
         };
         (inputs, self.geography.atlas())
     }
@@ -166,15 +162,15 @@ impl ClassSync {
     }
 
     /// Puts the classes of the current inputs into force, if they have changed.
-    /// The configuration is asked for when no other can come any more.
-    pub fn follow(&self, config: impl FnOnce() -> Arc<Config>) -> Result<(), ClassError> {
+    /// The geofence's rules are asked for when no others can come any more.
+    pub fn follow(&self, fences: impl FnOnce() -> Vec<Fence>) -> Result<(), ClassError> {
         let alone = self.change();
-        self.apply(&alone, &config())
+        self.apply(&alone, fences())
     }
 
-    /// The same by a configuration that is not in force yet.
-    pub fn apply(&self, _alone: &MutexGuard<'_, ()>, config: &Config) -> Result<(), ClassError> {
-        let (inputs, atlas) = self.inputs(config);
+    /// The same by rules that are not in force yet.
+    pub fn apply(&self, _alone: &MutexGuard<'_, ()>, fences: Vec<Fence>) -> Result<(), ClassError> {
+        let (inputs, atlas) = self.inputs(fences);
         let known = self.state().made_of.clone();
         if known.as_ref().is_some_and(|known| known.is_same(&inputs)) {
             return Ok(());

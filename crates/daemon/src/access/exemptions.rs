@@ -4,25 +4,28 @@
 //! servers (`lists`). All of them together are the backend's allow list. Reading
 //! them again is cheap enough for each second.
 
+pub mod config;
 mod logins;
 
 use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
+    path::Path,
     sync::{Arc, Mutex, RwLock},
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
 use weir_bpf::allow::MAX_ALLOW;
-use weir_core::{Prefix, PrefixSet, Subject};
+use weir_core::{Prefix, PrefixSet, Subject, policy::format_duration};
 
 use crate::{
     access::lists::{CurrentList, ListAction},
-    config::Config,
+    host,
     store::AllowEntry,
 };
+use config::Lockout;
 
 /// The exempt prefixes of one moment, each with its reason.
 #[derive(Debug, Default, Clone)]
@@ -173,6 +176,17 @@ impl Written {
     }
 }
 
+/// What the configuration says of who is exempt.
+#[derive(Clone, Copy)]
+pub struct Configured<'a> {
+    /// The file that says so.
+    pub file: &'a Path,
+    /// Prefixes that nobody may ban.
+    pub allow: &'a PrefixSet,
+    /// What keeps the administrator from being locked out.
+    pub lockout: Lockout,
+}
+
 /// Puts the list together and remembers when each login was last seen.
 #[derive(Default)]
 pub struct Collector {
@@ -194,7 +208,7 @@ impl Host {
     fn read(&mut self) -> Vec<String> {
         let mut failed = Vec::new();
         keep(&mut self.own, own_addresses(), "own addresses", &mut failed);
-        let gateways = crate::config::default_gateways();
+        let gateways = host::default_gateways();
         keep(
             &mut self.gateways,
             gateways,
@@ -248,7 +262,7 @@ impl Collector {
     /// be read; those of lists come to them in [`Exempt::replace`].
     pub fn gather(
         &mut self,
-        config: &Config,
+        configured: Configured<'_>,
         allow: &[AllowEntry],
         now: Instant,
     ) -> (Exemptions, Vec<String>) {
@@ -271,27 +285,27 @@ impl Collector {
                 );
             }
         }
-        if config.lockout.logins {
+        if configured.lockout.logins {
             for (who, addr) in logins::now() {
                 let login = Login { who, seen: now };
                 self.logins.insert(addr.to_canonical(), login);
             }
-            self.expire(config.lockout.grace, now);
+            self.expire(configured.lockout.grace, now);
             for (addr, login) in &self.logins {
                 list.add(
                     Prefix::host(*addr),
                     format!(
                         "{} is, or was within {}, logged in from it",
                         crate::escape(&login.who),
-                        crate::config::duration_text(config.lockout.grace)
+                        format_duration(configured.lockout.grace)
                     ),
                 );
             }
         }
-        for prefix in config.allow.iter() {
+        for prefix in configured.allow.iter() {
             list.add(
                 prefix,
-                format!("it is on the allow list of {}", config.file.display()),
+                format!("it is on the allow list of {}", configured.file.display()),
             );
         }
         for entry in allow {

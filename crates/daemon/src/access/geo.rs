@@ -23,7 +23,7 @@ use std::{
 use weir_core::geo::{Atlas, Country, Place, Selector};
 use weir_sources::geo::unheard_of;
 
-use crate::{alerts::Alerts, config::GeofenceConfig, events::Event, threads};
+use crate::{access::geofence::GeofenceConfig, alerts::Alerts, events::Event, threads};
 use databases::Opened;
 
 /// What the daemon knows about places. No atlas is held while no geofence is

@@ -4,6 +4,7 @@
 //! Deny lists go into the kernel's class table, allow lists into the
 //! `exemptions`; neither is done here.
 
+pub mod config;
 mod left_out;
 mod refresher;
 mod status;
@@ -18,11 +19,12 @@ use std::{
 use weir_core::{Prefix, Scope, fence::Direction};
 use weir_sources::list::Cache;
 
-pub use crate::config::ListAction;
+pub use config::ListAction;
 pub use left_out::{LeftOut, LeftOutLine};
 pub use status::ListStatus;
 
-use crate::{alerts::Alerts, config::ListConfig};
+use crate::alerts::Alerts;
+use config::ListConfig;
 use refresher::Refresher;
 
 /// Lists that are fetched and read at the same time: each may need the memory

@@ -59,7 +59,7 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
                 .command(move |service| {
                     // So that it holds when the answer says so.
                     service.refresh_exemptions()?;
-                    if let Err(error) = service.classes.follow(|| service.config()) {
+                    if let Err(error) = service.classes.follow(|| service.config().fences()) {
                         service.alerts.raise("classes", error.to_string());
                     }
                     Ok(serde_json::json!({ "done": done.is_some(), "list": done }))

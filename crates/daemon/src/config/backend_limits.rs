@@ -7,7 +7,7 @@
 use weir_config::Section;
 use weir_enforce::{Choice, Feature};
 
-use super::ListConfig;
+use crate::access::lists::config::ListConfig;
 
 pub(super) fn check(
     root: &Section<'_, '_>,

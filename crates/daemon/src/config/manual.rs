@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use super::{Config, Host};
+use super::Config;
+use crate::host::Host;
 
 /// A table of the configuration.
 pub struct Table {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    config::{JailConfig, SourceChoice},
+    jails::{JailConfig, SourceChoice},
     positions,
 };
 

@@ -16,7 +16,8 @@ use weir_sources::{
 
 use super::{WorkerError, files_in_common::files_in_common, filter, running::Running};
 use crate::{
-    config::{Config, RingChoice, SourceChoice},
+    config::Config,
+    jails::{RingChoice, SourceChoice},
     log_alerts::LogAlerts,
     positions::{self, Positions},
     service::Service,

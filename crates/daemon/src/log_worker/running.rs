@@ -10,14 +10,12 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use weir_core::detect::{Clock, Program, ProgramState};
-
-use crate::{
-    config::{JailConfig, duration_text},
-    log_alerts::LogAlerts,
-    metrics::JailCounters,
-    service::Service,
+use weir_core::{
+    detect::{Clock, Program, ProgramState},
+    policy::format_duration,
 };
+
+use crate::{jails::JailConfig, log_alerts::LogAlerts, metrics::JailCounters, service::Service};
 
 /// A jail as a worker runs it; the workers of one ring share its states.
 #[derive(Clone)]
@@ -66,7 +64,7 @@ impl Running {
                         &Self::about_stamps(name),
                         format!(
                             "the time stamps of its log, read in {zone}, are {} {side} the clock: its failures count as of now. Is the log of another time zone? Set time_zone in [jail.{name}]",
-                            duration_text(Duration::from_secs(60 * minutes)),
+                            format_duration(Duration::from_secs(60 * minutes)),
                         ),
                     );
                 }

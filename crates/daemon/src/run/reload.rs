@@ -31,7 +31,7 @@ fn put_rules_alone(
         .decoy
         .apply(&alone.decoy, config.decoy.as_ref(), &own)?;
     service.geography.configure(config.geofence.as_ref());
-    service.classes.apply(&alone.classes, config)?;
+    service.classes.apply(&alone.classes, config.fences())?;
     Ok(())
 }
 
@@ -66,7 +66,7 @@ fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<
         service.decoy.apply(&alone.decoy, None, &[])?;
     }
     if config.geofence.is_none() {
-        service.classes.apply(&alone.classes, config)?;
+        service.classes.apply(&alone.classes, config.fences())?;
     }
     let settings = alone.uplinks.settings(&config.enforcement);
     if alone.uplinks.in_force() != Some(&settings) {
@@ -147,7 +147,11 @@ impl Reloader {
         self.service.forget_counters_of_others();
         self.service.configure_decoy();
         // Lists that are new, or are no more.
-        if let Err(error) = self.service.classes.follow(|| self.service.config()) {
+        if let Err(error) = self
+            .service
+            .classes
+            .follow(|| self.service.config().fences())
+        {
             self.service.alerts.raise("classes", error.to_string());
         }
         if let Err(error) = self.service.refresh_exemptions() {
@@ -177,7 +181,9 @@ impl Reloader {
 
     /// Has the watches of the configuration in force run, and no others.
     fn run_watches(&self) {
-        self.watches().run(&self.service, &self.service.config());
+        let (service, config) = (&self.service, self.service.config());
+        self.watches()
+            .run(service, &service.watches, &config.watches);
     }
 
     fn sinks(&self) -> MutexGuard<'_, Sinks> {

@@ -11,11 +11,11 @@ use weir_enforce::{
 use super::{reload, start_error::StartError};
 use crate::{
     alerts::Alerts,
-    config::{Config, Enforcement},
+    config::Config,
     expiry::{Ended, Expiries},
     service::Service,
     store::{Change, PORTION, Store, clock::Now, restore},
-    uplinks::Uplinks,
+    uplinks::{Uplinks, config::Enforcement},
 };
 
 /// Where the backend of a configuration keeps what it has.

@@ -1,9 +1,8 @@
 //! Why the daemon does not start, or a reload is refused.
 
-use crate::{
-    access::classes::ClassError, config::ConfigErrors, instance::InstanceError,
-    log_worker::WorkerError,
-};
+use weir_config::ConfigErrors;
+
+use crate::{access::classes::ClassError, instance::InstanceError, log_worker::WorkerError};
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]

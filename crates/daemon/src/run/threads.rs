@@ -24,7 +24,7 @@ pub(super) fn keep_classes(service: &Service, pulse: &Pulse) {
     let mut seen = service.lists.changes();
     while !service.stopping.load(Ordering::Relaxed) {
         pulse.beat();
-        match service.classes.follow(|| service.config()) {
+        match service.classes.follow(|| service.config().fences()) {
             Ok(()) => service.alerts.clear("classes"),
             Err(error) => service.alerts.raise("classes", error.to_string()),
         }

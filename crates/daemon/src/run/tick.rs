@@ -14,12 +14,12 @@ pub(super) fn maintain(service: &Service) {
         alert_on(service, "backend", service.backend.maintain());
         service.follow_usage();
         service.evicted(&service.backend.take_evicted());
-        let config = || service.config();
+        let enforcement = || service.config().enforcement.clone();
         let (backend, alerts) = (&*service.backend, &*service.alerts);
-        service.uplinks.follow(config, backend, alerts);
+        service.uplinks.follow(enforcement, backend, alerts);
         service.geography.look();
         alert_on(service, "allow-list", service.refresh_exemptions());
-        let now = || (service.config(), service.own_addresses());
+        let now = || (service.config().decoy.clone(), service.own_addresses());
         alert_on(service, "decoy", service.decoy.follow(now));
         if service.store.take_recreated() {
             service.remember_allow_again();

@@ -8,8 +8,11 @@ use weir_core::Prefix;
 
 use super::{Allowed, Done, MAX_REASON, Refusal, Service, answers};
 use crate::{
+    access::exemptions::{
+        Configured,
+        config::{is_too_wide, too_wide},
+    },
     config::Config,
-    config::allow::{is_too_wide, too_wide},
     events::{Event, Kind},
     store::{AllowEntry, Change},
 };
@@ -44,7 +47,12 @@ impl Service {
             .lock()
             .expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
-        let (list, failed) = collector.gather(config, &allow, Instant::now());
+        let configured = Configured {
+            file: &config.file,
+            allow: &config.allow,
+            lockout: config.lockout,
+        };
+        let (list, failed) = collector.gather(configured, &allow, Instant::now());
         if let Some(ledger) = self.ledger() {
             ledger.set_own(&collector.own());
         }

@@ -17,7 +17,7 @@ use crate::{
     decoy::DecoyStatus,
     sinks::SinkStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
-    watch_stats::WatchStatus,
+    watch::stats::WatchStatus,
 };
 
 /// A ban as listed: what is enforced, with its explanation.

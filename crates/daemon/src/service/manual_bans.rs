@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
+use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until, policy};
 use weir_enforce::Entry;
 
 use super::{Done, Lifted, ListedBan, MAX_REASON, Refusal, Service, bans::entry};
-use crate::{
-    config::duration_text,
-    store::{Change, Detail, PORTION, clock::Now},
-};
+use crate::store::{Change, Detail, PORTION, clock::Now};
 
 /// The longest ban that is not permanent.
 const MAX_BAN: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -42,7 +39,7 @@ impl Service {
         if length.is_some_and(|l| l.is_zero() || l > MAX_BAN) {
             return Err(Refusal::Malformed(format!(
                 "a ban lasts 1s-{}, or forever",
-                duration_text(MAX_BAN)
+                policy::format_duration(MAX_BAN)
             )));
         }
         if let Some(exemption) = self.exempt.current().covering(subject) {

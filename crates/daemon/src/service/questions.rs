@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use weir_core::{
-    Action, Producer, Protocol, Reason,
+    Action, Producer, Protocol, Reason, policy,
     verdict::{Asked, decide},
 };
 use weir_enforce::{Entry, Feature};
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     access::exemptions::Exemption,
-    config::duration_text,
     sinks::{self, Tried},
     store::clock::Now,
 };
@@ -155,7 +154,7 @@ impl Service {
                     filter: jail.filter.clone(),
                     source: jail.source.to_string(),
                     max_retry: jail.limits.max_retry,
-                    find_time: duration_text(jail.limits.find_time),
+                    find_time: policy::format_duration(jail.limits.find_time),
                     ban_time: jail.limits.ban_time.to_string(),
                     scope: jail.scope.clone(),
                     action: jail.action,
@@ -248,7 +247,7 @@ impl Service {
             },
             jails: self.jails()?,
             rings: self.rings(),
-            watches: self.watches.status(&config),
+            watches: self.watches.status(&config.watches),
             sinks: self.lock_sinks().iter().map(|s| s.status()).collect(),
             alerts: self.alerts.list(),
             warnings: config.warnings.clone(),

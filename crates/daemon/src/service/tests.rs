@@ -15,7 +15,7 @@ use weir_enforce::{BootNanos, DryRun, Entry, Error, Expiry, Policy, Step as At};
 
 use super::*;
 use crate::{
-    config::Host,
+    host::Host,
     store::{KeepHistory, restore::Row},
 };
 

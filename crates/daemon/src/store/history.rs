@@ -4,6 +4,10 @@
 use std::{net::IpAddr, time::Duration};
 
 use rusqlite::{Connection, params};
+use weir_config::{
+    Section,
+    values::{DAY, YEARS},
+};
 use weir_core::{Prefix, Producer, Subject, policy};
 
 use super::{
@@ -20,6 +24,21 @@ pub struct KeepHistory {
     pub time: Duration,
     /// … as far as they, with their index, take no more than this many bytes.
     pub bytes: u64,
+}
+
+impl KeepHistory {
+    /// What the top of the configuration says of it.
+    pub(crate) fn read(root: &mut Section<'_, '_>) -> Self {
+        Self {
+            time: root
+                .duration("keep_history", DAY..=YEARS)
+                .map_or(30 * DAY, |at| at.value),
+            bytes: root
+                .integer("history_mb", 1..=100_000)
+                .map_or(64, |at| at.value)
+                * 1_000_000,
+        }
+    }
 }
 
 /// What [`purge`] did.

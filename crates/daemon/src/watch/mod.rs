@@ -1,14 +1,17 @@
 //! Watches: commands that print the address of whoever misbehaved, one a line.
 //! One thread each reads its command, has what it says judged, and hands the bans
-//! to [`Service::enforce`], as a worker does for lines of a log. A command that
+//! to [`Daemon::enforce`], as a worker does for lines of a log. A command that
 //! ends is started again, later each time. What a line may say is in `line`,
 //! the process in `child`.
 
 pub mod child;
+pub mod config;
 pub mod line;
+pub mod stats;
 
 use std::{
     io::{self, Read},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,18 +21,23 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Ban, Prefix, Producer};
+use weir_core::{
+    Ban, Prefix, Producer,
+    policy::{Ledger, format_duration},
+};
+use weir_enforce::Entry;
 
 use crate::{
-    config::{Config, OnlyIf, WatchConfig},
-    events::{Event, Kind},
+    access::exemptions::Exempt,
+    alerts::Alerts,
+    events::{Event, Events, Kind},
     judge::{Judge, Judgement, Offence, Suspect},
-    service::Service,
     threads,
-    watch_stats::Counters,
 };
 use child::Group;
+use config::{OnlyIf, WatchConfig};
 use line::{Lines, Rejected, Sighting};
+use stats::{Counters, WatchStats};
 
 /// A thread looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -45,6 +53,24 @@ const COMPLAINTS: u32 = 20;
 /// What of a refused line is shown.
 const SHOWN: usize = 120;
 
+/// What a watch needs of the daemon that runs it.
+pub trait Daemon: Send + Sync + 'static {
+    /// Where it tells that a command does not run.
+    fn alerts(&self) -> &Alerts;
+    /// Where it tells of whom it sees.
+    fn events(&self) -> &Events;
+    /// Who is exempt.
+    fn exempt(&self) -> &Exempt;
+    /// The ledger, once the workers have started.
+    fn ledger(&self) -> Option<Arc<Ledger>>;
+    /// What denies this address without a ban, the geofence or a list, in words.
+    fn denies(&self, addr: IpAddr) -> Option<String>;
+    /// The bans in force that hold this address.
+    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, weir_enforce::Error>;
+    /// Puts bans into force.
+    fn enforce(&self, bans: Vec<Ban>);
+}
+
 /// The watches that run.
 #[derive(Default)]
 pub struct Watches {
@@ -58,26 +84,26 @@ struct Running {
 }
 
 impl Watches {
-    /// Runs the watches of this configuration: one that is as before goes on,
-    /// any other is ended or started.
-    pub fn run(&mut self, service: &Arc<Service>, config: &Config) {
+    /// Runs these watches: one that is as before goes on, any other is ended or
+    /// started.
+    pub fn run(&mut self, daemon: &Arc<impl Daemon>, stats: &WatchStats, watches: &[WatchConfig]) {
         let before = std::mem::take(&mut self.running);
         let (keep, end) = before
             .into_iter()
-            .partition(|running| config.watches.contains(&running.config));
+            .partition(|running| watches.contains(&running.config));
         self.running = end;
         self.stop();
         self.running = keep;
-        for watch in &config.watches {
+        for watch in watches {
             if self.running.iter().any(|running| running.config == *watch) {
                 continue;
             }
             let stop = Arc::new(AtomicBool::new(false));
             let watcher = Watcher {
-                service: service.clone(),
+                service: daemon.clone(),
                 about: format!("watch:{}", watch.name),
                 producer: Producer::Watch(watch.name.clone()),
-                counters: service.watches.of(&watch.name),
+                counters: stats.of(&watch.name),
                 config: watch.clone(),
                 stop: stop.clone(),
             };
@@ -88,7 +114,7 @@ impl Watches {
                     stop,
                     thread,
                 }),
-                Err(error) => service.alerts.raise(
+                Err(error) => daemon.alerts().raise(
                     &format!("watch:{}", watch.name),
                     format!("cannot start its thread: {error}"),
                 ),
@@ -114,8 +140,8 @@ impl Drop for Watches {
 }
 
 /// One thread.
-struct Watcher {
-    service: Arc<Service>,
+struct Watcher<D> {
+    service: Arc<D>,
     /// Its alerts are about this.
     about: String,
     producer: Producer,
@@ -124,7 +150,7 @@ struct Watcher {
     stop: Arc<AtomicBool>,
 }
 
-impl Watcher {
+impl<D: Daemon> Watcher<D> {
     fn stopping(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -143,12 +169,12 @@ impl Watcher {
             if begun.elapsed() > RESTART_MAX {
                 wait = RESTART;
             }
-            self.service.alerts.raise(
+            self.service.alerts().raise(
                 &self.about,
                 format!(
                     "{} {ended}; started again after {}",
                     self.config.command[0],
-                    crate::config::duration_text(wait)
+                    format_duration(wait)
                 ),
             );
             let again = Instant::now() + wait;
@@ -157,7 +183,7 @@ impl Watcher {
             }
             wait = (wait * 2).min(RESTART_MAX);
         }
-        self.service.alerts.forget(&self.about);
+        self.service.alerts().forget(&self.about);
     }
 
     /// Reads one run of the command to its end, and says how it ended.
@@ -192,7 +218,7 @@ impl Watcher {
                 break String::new();
             }
             if begun.elapsed() > WORKS {
-                self.service.alerts.clear(&self.about);
+                self.service.alerts().clear(&self.about);
             }
         };
         self.counters.pid.store(0, Relaxed);
@@ -253,7 +279,7 @@ impl Watcher {
             let must_be_denied = self.config.only_if == OnlyIf::Denied;
             (must_be_denied && denied.is_none()).then_some(Spared::NotDenied)
         };
-        let mut judge = Judge::new(&self.service.exempt);
+        let mut judge = Judge::new(self.service.exempt());
         match judge.judge_unless(&ledger, offence, now, spare) {
             Judgement::Ban(mut ban) => {
                 self.counters.numbers.bans.inc();
@@ -285,7 +311,7 @@ impl Watcher {
     }
 
     fn has_banned(&self, prefix: Prefix) -> bool {
-        let entries = self.service.backend.entries_for(prefix.addr());
+        let entries = self.service.entries_for(prefix.addr());
         entries.is_ok_and(|entries| {
             entries.iter().any(|entry| {
                 entry.policy.producer == self.producer
@@ -296,12 +322,12 @@ impl Watcher {
     }
 
     fn tell(&self, sighting: &Sighting, now: Timestamp, reason: &str) {
-        if self.service.events.has_readers() {
+        if self.service.events().has_readers() {
             let mut event = Event::new(Kind::Found, now, reason)
                 .about(sighting.prefix)
                 .by(&self.producer);
             event.evidence = vec![sighting.line.clone()];
-            self.service.events.tell(&event);
+            self.service.events().tell(&event);
         }
     }
 }
@@ -382,14 +408,13 @@ impl<'a> Complaints<'a> {
 mod tests {
     use std::path::Path;
 
-    use weir_core::policy::Ledger;
     use weir_enforce::DryRun;
 
     use super::*;
-    use crate::{alerts::Alerts, config::Host, store::Store};
+    use crate::{config::Config, host::Host, service::Service, store::Store};
 
     /// A watcher that is handed what its command would print.
-    fn watcher(keys: &str) -> (Watcher, tempfile::TempDir) {
+    fn watcher(keys: &str) -> (Watcher<Service>, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"{}\"\n\
@@ -417,7 +442,7 @@ mod tests {
         (watcher, dir)
     }
 
-    fn banned(watcher: &Watcher) -> Vec<(String, String)> {
+    fn banned(watcher: &Watcher<Service>) -> Vec<(String, String)> {
         let entries = watcher.service.bans_in_force(None).unwrap();
         let bans = watcher.service.explain(entries);
         bans.into_iter()
@@ -429,7 +454,10 @@ mod tests {
     fn with_only_if_denied_the_geofence_or_a_list_must_agree() {
         let (watcher, _dir) = watcher("only_if = \"denied\"");
         let service = &watcher.service;
-        service.classes.follow(|| service.config()).unwrap();
+        service
+            .classes
+            .follow(|| service.config().fences())
+            .unwrap();
         let mut lines = Lines::default();
         watcher.take(&mut lines, Some(b"192.0.2.7\n2001:db8::7\n192.0."));
         watcher.take(&mut lines, Some(b"2.8 and why\n"));

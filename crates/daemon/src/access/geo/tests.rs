@@ -60,7 +60,7 @@ impl Site {
     fn configure(&self, lines: &str) {
         let dir = self.dir.path().display().to_string();
         let text = format!("backend = \"dry-run\"\n{}", lines.replace("DIR", &dir));
-        let config = Config::check(Path::new("weir.toml"), &text, &crate::config::Host).unwrap();
+        let config = Config::check(Path::new("weir.toml"), &text, &crate::host::Host).unwrap();
         self.geography.configure(config.geofence.as_ref());
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use weir_sources::list::{Decisions, Skipped, WIDEST, Wide};
 
 use super::Shared;
-use crate::config::ListConfig;
+use super::config::ListConfig;
 
 /// Lines that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

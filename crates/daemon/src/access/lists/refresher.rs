@@ -21,12 +21,10 @@ use weir_sources::list::{
 
 use super::{
     CurrentList, ListAction, ListStatus, Shared, chance,
+    config::{ListConfig, ListSource},
     left_out::{self, LeftOut},
 };
-use crate::{
-    config::{ListConfig, ListSource},
-    threads,
-};
+use crate::threads;
 
 /// A file is looked at this often; a change is read when it has stopped
 /// changing for as long.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::tests::Lab;
+use crate::host::lab::Lab;
 
 fn written(table: &Table, more: &str) -> String {
     let needs = table

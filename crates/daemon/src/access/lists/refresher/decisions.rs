@@ -9,12 +9,10 @@ use std::{
 use weir_sources::list::{Decisions, Patience, Validators, crowdsec, fetch::read_file};
 
 use super::{Failure, Pace, RETRY, Refresher};
-use crate::{
-    access::lists::{
-        Shared,
-        left_out::{self, LeftOut},
-    },
+use crate::access::lists::{
+    Shared,
     config::ListConfig,
+    left_out::{self, LeftOut},
 };
 
 /// CrowdSec is asked for everything this often, in case a change got lost.

@@ -11,10 +11,8 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{
-    config::Config,
-    metrics::{WatchCounters, WatchMetrics},
-};
+use super::config::WatchConfig;
+use crate::metrics::{WatchCounters, WatchMetrics};
 
 /// A watch's numbers since the start of the daemon, and what it does now.
 #[derive(Debug, Default)]
@@ -85,8 +83,8 @@ impl WatchStats {
     }
 
     /// The watches of a configuration with their numbers.
-    pub fn status(&self, config: &Config) -> Vec<WatchStatus> {
-        let watches = config.watches.iter().map(|watch| {
+    pub fn status(&self, watches: &[WatchConfig]) -> Vec<WatchStatus> {
+        let watches = watches.iter().map(|watch| {
             let counters = self.lock().get(&watch.name).cloned().unwrap_or_default();
             let numbers = &counters.numbers;
             WatchStatus {

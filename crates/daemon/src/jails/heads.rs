@@ -12,7 +12,8 @@
 use weir_config::Section;
 use weir_core::detect::{BEHIND_NO_HEAD, LineHead, Program, line_heads};
 
-use super::{HostFacts, SourceChoice};
+use super::SourceChoice;
+use crate::host::HostFacts;
 
 pub(super) fn check(
     section: &Section<'_, '_>,

@@ -9,14 +9,15 @@ use weir_enforce::{
     hook_selection::{Advice, Prefer},
 };
 
-use super::{Enforcement, HostFacts};
+use super::Enforcement;
+use crate::host::HostFacts;
 
 /// The words that `prefer` takes.
 const PREFERENCES: [(&str, Prefer); 2] = [("traffic", Prefer::Traffic), ("drops", Prefer::Drops)];
 
 /// What `backend = "auto"` goes by. A calibration that cannot be used is no
 /// mistake in the configuration.
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
     enforcement: &Enforcement,
@@ -48,7 +49,7 @@ mod tests {
     use weir_enforce::hook_selection::Calibration;
 
     use super::*;
-    use crate::config::{Config, tests::Lab};
+    use crate::{config::Config, host::lab::Lab};
 
     #[test]
     fn auto_goes_by_a_calibration_and_a_preference() {

@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use weir_config::{At, ConfigErrors, Document, Part, Section};
+use weir_config::{At, ConfigErrors, Document, Part, Section, files};
 use weir_core::detect::{Definition, DefinitionError, MAX_LINE, PatternDefinition};
-
-use super::files;
 
 const PATTERNS: &str =
     "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";
@@ -14,7 +12,7 @@ const LABEL: &str = "a label such as \"password\"";
 
 /// The filters of the configuration; `None` for one that is there but broken, so
 /// that a jail that names it is not reported as well.
-pub(super) fn read(root: &mut Section<'_, '_>) -> BTreeMap<String, Option<Definition>> {
+pub(crate) fn read(root: &mut Section<'_, '_>) -> BTreeMap<String, Option<Definition>> {
     let named = root.named_sections("filter").into_iter();
     named
         .map(|(name, section)| {

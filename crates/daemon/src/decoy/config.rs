@@ -9,7 +9,7 @@ use weir_core::{
     policy::{BanTime, Increment, JailLimits},
 };
 
-use super::{HostFacts, JailConfig};
+use crate::{host::HostFacts, jails::JailConfig};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
@@ -59,7 +59,7 @@ impl Proof {
     }
 }
 
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
     jails: &[JailConfig],
@@ -238,7 +238,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, ConfigErrors, tests::Lab};
+    use weir_config::ConfigErrors;
+
+    use crate::{config::Config, host::lab::Lab};
 
     fn lab() -> Lab {
         Lab {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::{Config, tests::Lab};
+use crate::{config::Config, host::lab::Lab};
 
 use super::*;
 

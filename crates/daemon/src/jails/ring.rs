@@ -5,7 +5,8 @@ use std::path::Path;
 
 use weir_config::{At, Section};
 
-use super::{HostFacts, JailConfig, RingChoice, SourceChoice};
+use super::{JailConfig, RingChoice, SourceChoice};
+use crate::host::HostFacts;
 
 const RING: &str = "the absolute path of a ring's directory such as \"/run/weir-ring/shop\"";
 const OWNER: &str = "the name or number of the user whose segments are read besides root's";

@@ -57,7 +57,7 @@ impl WatchConfig {
     }
 }
 
-pub(super) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<WatchConfig> {
+pub(crate) fn read(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Vec<WatchConfig> {
     let mut watches = Vec::new();
     for (name, mut section) in root.named_sections("watch") {
         let line = section.line();
@@ -161,7 +161,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Host};
+    use crate::{config::Config, host::Host};
 
     fn check(text: &str) -> Result<Config, String> {
         let text = format!("backend = \"dry-run\"\ninterfaces = []\n{text}");

@@ -12,7 +12,7 @@ use weir_config::{
 use weir_core::{Scope, ban::MAX_NAME, class::MAX_LISTS, fence::Direction};
 use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
-use super::HostFacts;
+use crate::host::HostFacts;
 
 /// One enabled list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +106,7 @@ const KEY: &str = "the absolute path of a file with a key of CrowdSec's (cscli b
 const CA: &str = "the absolute path of a file with PEM certificates";
 
 /// All lists of the file that are enabled, in its order.
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
     warnings: &mut Vec<String>,
@@ -354,7 +354,7 @@ fn is_local(url: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Host};
+    use crate::{config::Config, host::Host};
 
     fn check(text: &str) -> Result<Config, String> {
         let whole = format!("backend = \"dry-run\"\ninterfaces = []\n{text}");

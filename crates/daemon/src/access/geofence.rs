@@ -16,7 +16,7 @@ use weir_core::{
     geo::{Continent, Country, Selector},
 };
 
-use super::HostFacts;
+use crate::host::HostFacts;
 
 /// The geofence as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ struct Rule {
     line: usize,
 }
 
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
     warnings: &mut Vec<String>,

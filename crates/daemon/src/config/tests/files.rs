@@ -1,0 +1,128 @@
+//! What is read beside the file, and how its mistakes are named.
+
+use std::fs;
+
+use crate::config::{Config, place_of, socket_of};
+
+fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+const MAIN_TEXT: &str = "backend = \"dry-run\"\ninterfaces = []\n\n[jail.sshd]\nmax_retry = 2\n";
+
+#[test]
+fn directories_beside_the_file_are_read() {
+    let dir = directory(&[
+        ("weir.toml", MAIN_TEXT),
+        (
+            "conf.d/b.toml",
+            "keep_history = \"2d\"\n[jail.two]\nfilter = \"own\"\npaths = [\"/x\"]\n",
+        ),
+        ("conf.d/a.toml", "[lockout]\ngrace = \"5m\"\n"),
+        ("conf.d/a.toml~", "no"),
+        ("conf.d/.b.toml", "no"),
+        (
+            "filter.d/own.toml",
+            "identifiers = [\"own\"]\n[[patterns]]\ntext = \"denied <addr>\"\n",
+        ),
+        ("jail.d/three.toml", "filter = \"own\"\npaths = [\"/y\"]\n"),
+    ]);
+    for path in [dir.path().to_owned(), dir.path().join("weir.toml")] {
+        let config = Config::load(&path).unwrap_or_else(|e| panic!("{e}"));
+        let jails: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
+        assert_eq!(jails, ["sshd", "two", "three"]);
+        assert_eq!(config.lockout.grace.as_secs(), 300);
+        assert_eq!(config.keep_history.time.as_secs(), 2 * 86_400);
+        assert_eq!(config.filters["own"].identifiers, ["own"]);
+        assert_eq!(config.file, dir.path().join("weir.toml"));
+    }
+    // Beside a file of another name they are somebody else's.
+    fs::write(dir.path().join("other.toml"), MAIN_TEXT).unwrap();
+    let config = Config::load(&dir.path().join("other.toml")).unwrap();
+    assert_eq!(config.jails.len(), 1);
+    let socket = |text: &str| {
+        fs::write(dir.path().join("conf.d/a.toml"), text).unwrap();
+        socket_of(dir.path())
+    };
+    assert_eq!(socket("socket = \"/a/b\"\n"), Some("/a/b".into()));
+    assert_eq!(socket(""), None);
+    assert_eq!(socket("instance = \"b\"\n"), None);
+    let (_, instance) = place_of(dir.path()).unwrap();
+    assert_eq!(instance, "b");
+}
+
+#[test]
+fn a_mistake_is_named_with_its_own_file_and_line() {
+    for (file, text, said) in [
+        (
+            "conf.d/a.toml",
+            "\n[jail.x]\nfilter = \"sshd\"\nretry = 3\n",
+            "conf.d/a.toml:4: unknown key \"retry\" in [jail.x]",
+        ),
+        ("conf.d/a.toml", "\n\n[jail.x\n", "conf.d/a.toml:3: "),
+        (
+            "conf.d/a.toml",
+            "[jail.sshd]\n",
+            "conf.d/a.toml:1: jail.sshd is in {dir}/weir.toml:4 already",
+        ),
+        (
+            "conf.d/a.toml",
+            "\nbackend = \"xdp\"\n",
+            "conf.d/a.toml:2: backend is in {dir}/weir.toml:1 already",
+        ),
+        (
+            "conf.d/a.toml",
+            "nonsense = 1\n",
+            "conf.d/a.toml:1: unknown key \"nonsense\"",
+        ),
+        (
+            "filter.d/own.toml",
+            "\npatterns = [\"x\"]\n",
+            "filter.d/own.toml:2: [filter.own]: patterns[0]",
+        ),
+        (
+            "filter.d/own.toml",
+            "patterns = [\"<addr>\"]\nretry = 3\n",
+            "filter.d/own.toml:2: unknown key \"retry\" in [filter.own]; allowed: identifiers, ",
+        ),
+        (
+            "jail.d/own.toml",
+            "filter = \"sshd\"\n[jail.own]\n",
+            "jail.d/own.toml:2: unknown key \"jail\" in [jail.own]",
+        ),
+        (
+            "jail.d/sshd.toml",
+            "max_retry = 3\n",
+            "jail.d/sshd.toml:1: jail.sshd is in {dir}/weir.toml:4 already",
+        ),
+        (
+            "jail.d/own.toml",
+            "filter = \"sshd\"\nobserve = true\n",
+            "own.toml:2: unknown key \"observe\" in [jail.own]; allowed: enabled",
+        ),
+        (
+            "jail.d/own.toml",
+            "filter = \"sshd\"\nobserve = true\n",
+            "; it is a top-level key: write it above the first [table] of {dir}/weir.toml",
+        ),
+    ] {
+        let dir = directory(&[("weir.toml", MAIN_TEXT), (file, text)]);
+        let error = Config::load(dir.path())
+            .map(drop)
+            .expect_err(text)
+            .to_string();
+        let said = said.replace("{dir}", &dir.path().display().to_string());
+        assert!(error.contains(&said), "{file} {text:?}: {error}");
+    }
+    let dir = directory(&[("weir.toml", MAIN_TEXT)]);
+    fs::create_dir(dir.path().join("jail.d")).unwrap();
+    fs::write(dir.path().join("jail.d/x.toml"), b"\nignore = [\xff]").unwrap();
+    let error = Config::load(dir.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("jail.d/x.toml:2: not UTF-8"), "{error}");
+}

@@ -1,0 +1,171 @@
+//! What this host is like, as the check of a configuration and the daemon ask it:
+//! its interfaces and routes, who serves which port, whether it has a journal.
+
+mod files;
+mod interfaces;
+mod journal;
+mod listeners;
+
+use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
+
+use weir_core::Protocol;
+use weir_enforce::hook_selection::Calibration;
+
+pub(crate) use interfaces::{all as interfaces, default_gateways, with_default_route};
+pub(crate) use listeners::all as listeners;
+
+/// What the check has to ask this host; a test answers itself.
+pub trait HostFacts {
+    /// The names of its network interfaces.
+    fn interfaces(&self) -> Vec<String>;
+    /// Is one of them called so, or has this as an alternative name?
+    fn has_interface(&self, name: &str) -> bool;
+    /// Those with a default route, IPv4 or IPv6.
+    fn default_route_interfaces(&self) -> Vec<String>;
+    /// Is there a systemd journal, with something in it?
+    fn has_journal(&self) -> bool;
+    /// Is there such a file?
+    fn has_file(&self, path: &str) -> bool;
+    /// The last lines of a log, if it is there and can be read.
+    fn log_end(&self, _path: &str) -> Option<Vec<u8>> {
+        None
+    }
+    /// The number of the user of this name.
+    fn user(&self, name: &str) -> Option<u32>;
+    /// Why nothing is read of this ring's directory, if it is there: others
+    /// than root, the daemon's user and `owner` say what it is.
+    fn ring_fault(&self, _directory: &Path, _owner: Option<u32>) -> Option<String> {
+        None
+    }
+    /// How many processors it has.
+    fn processors(&self) -> usize;
+    /// The ports that somebody serves here, for others than this host itself.
+    fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+        BTreeSet::new()
+    }
+    /// What `weir calibrate` measured here, or why that is not used.
+    fn calibration(&self, _state_dir: &Path) -> Result<Option<Calibration>, String> {
+        Ok(None)
+    }
+    /// The ports from which its own connections begin.
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        32_768..=60_999
+    }
+}
+
+/// The host that this program runs on.
+pub struct Host;
+
+impl HostFacts for Host {
+    fn interfaces(&self) -> Vec<String> {
+        interfaces::all()
+    }
+    fn has_interface(&self, name: &str) -> bool {
+        interfaces::is_there(name)
+    }
+    fn default_route_interfaces(&self) -> Vec<String> {
+        interfaces::with_default_route()
+    }
+    fn has_journal(&self) -> bool {
+        journal::is_there()
+    }
+    fn has_file(&self, path: &str) -> bool {
+        files::exists(Path::new(path))
+    }
+    fn log_end(&self, path: &str) -> Option<Vec<u8>> {
+        files::log_end(Path::new(path)).ok()
+    }
+    fn user(&self, name: &str) -> Option<u32> {
+        let user = nix::unistd::User::from_name(name).ok()??;
+        Some(user.uid.as_raw())
+    }
+    fn ring_fault(&self, directory: &Path, owner: Option<u32>) -> Option<String> {
+        weir_sources::ring_fault(directory, owner)
+    }
+    fn processors(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+    fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+        listeners::all()
+    }
+    fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+        weir_calibrate::load(state_dir)
+    }
+    fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        listeners::ephemeral()
+    }
+}
+
+/// A host that a test makes up.
+#[cfg(test)]
+pub(crate) mod lab {
+    use super::*;
+
+    /// A host of which a test says what matters to it.
+    pub(crate) struct Lab {
+        /// The interfaces that have a default route.
+        pub(crate) routed: &'static [&'static str],
+        pub(crate) journal: bool,
+        pub(crate) has_file: fn(&str) -> bool,
+        /// The last lines of every log.
+        pub(crate) log: Option<&'static str>,
+        pub(crate) listeners: BTreeSet<(Protocol, u16)>,
+        pub(crate) ephemeral: RangeInclusive<u16>,
+        /// In the default state directory.
+        pub(crate) calibration: Result<Option<Calibration>, String>,
+    }
+
+    impl Default for Lab {
+        fn default() -> Self {
+            Self {
+                routed: &["eth0"],
+                journal: true,
+                has_file: |path| path == "/var/log/auth.log",
+                log: None,
+                listeners: BTreeSet::new(),
+                ephemeral: 32_768..=60_999,
+                calibration: Ok(None),
+            }
+        }
+    }
+
+    impl HostFacts for Lab {
+        fn interfaces(&self) -> Vec<String> {
+            vec!["eth0".into(), "eth1".into(), "lo".into()]
+        }
+        /// eth0 is also called lan0.
+        fn has_interface(&self, name: &str) -> bool {
+            name == "lan0" || self.interfaces().iter().any(|known| known == name)
+        }
+        fn default_route_interfaces(&self) -> Vec<String> {
+            self.routed.iter().map(|name| (*name).to_owned()).collect()
+        }
+        fn has_journal(&self) -> bool {
+            self.journal
+        }
+        fn has_file(&self, path: &str) -> bool {
+            (self.has_file)(path)
+        }
+        fn log_end(&self, _path: &str) -> Option<Vec<u8>> {
+            self.log.map(|text| text.as_bytes().to_vec())
+        }
+        fn user(&self, name: &str) -> Option<u32> {
+            (name == "www-data").then_some(33)
+        }
+        fn processors(&self) -> usize {
+            4
+        }
+        fn listeners(&self) -> BTreeSet<(Protocol, u16)> {
+            self.listeners.clone()
+        }
+        fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+            self.ephemeral.clone()
+        }
+        fn calibration(&self, state_dir: &Path) -> Result<Option<Calibration>, String> {
+            match state_dir == Path::new("/var/lib/weir") {
+                true => self.calibration.clone(),
+                false => Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! `[jail.NAME]`: which lines of which logs are failures, and how many make a ban.
+//! `[filter.NAME]` is in `filter`; what a jail says of the journal and of rings is
+//! in `journal` and `ring`, and whether its filter reads its lines at all in `heads`.
+
+mod filter;
+mod heads;
+mod journal;
+mod ring;
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use jiff::tz::TimeZone;
+use weir_config::{
+    At, Section,
+    values::{action, limits, name_byte, scope},
+};
+use weir_core::{
+    Action, Prefix, PrefixSet, Scope,
+    ban::MAX_NAME,
+    detect::{Definition, Program},
+    policy::JailLimits,
+};
+
+use crate::host::HostFacts;
+
+pub use filter::filter_of;
+pub(crate) use filter::read as read_filters;
+
+/// Read when a jail's source is `auto` and there is no journal.
+const AUTH_LOG: &str = "/var/log/auth.log";
+
+/// One enabled jail.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JailConfig {
+    /// Its name.
+    pub name: String,
+    /// Which filter reads its lines.
+    pub filter: String,
+    /// Where its lines come from.
+    pub source: SourceChoice,
+    /// Trusted fields of its entries in the journal; none: those of the programs
+    /// that its filter names.
+    pub journal_match: Vec<(String, String)>,
+    /// When it bans, and for how long.
+    pub limits: JailLimits,
+    /// What a ban covers.
+    pub scope: Scope,
+    /// What it does to packets.
+    pub action: Action,
+    /// Prefixes whose findings this jail ignores.
+    pub ignore: PrefixSet,
+    /// The zone of stamps that name none; the host's if `None`.
+    pub time_zone: Option<TimeZone>,
+}
+
+/// Where a jail's lines come from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SourceChoice {
+    /// The systemd journal.
+    Journal,
+    /// The files that match these patterns.
+    Files(Vec<String>),
+    /// A shared-memory ring.
+    Ring(RingChoice),
+}
+
+/// Which ring, and how it is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RingChoice {
+    /// The directory with its segments.
+    pub directory: PathBuf,
+    /// A user whose segments are read, besides root and the daemon's own.
+    pub owner: Option<u32>,
+    /// How many threads read it.
+    pub workers: usize,
+    /// MiB that its segments may take together.
+    pub max_mib: u64,
+}
+
+impl fmt::Display for SourceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Journal => f.write_str("journal"),
+            Self::Files(paths) => f.write_str(&paths.join(" ")),
+            Self::Ring(ring) => write!(f, "ring {}", ring.directory.display()),
+        }
+    }
+}
+
+/// The jails of the file that are enabled, in its order.
+pub(crate) fn read(
+    root: &mut Section<'_, '_>,
+    filters: &BTreeMap<String, Option<Definition>>,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> Vec<JailConfig> {
+    let mut jails = Vec::new();
+    for (name, mut section) in root.named_sections("jail") {
+        let line = section.line();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+            section.error(
+                line,
+                format!("jail name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+            );
+        }
+        let enabled = section.boolean("enabled").unwrap_or(true);
+        let filter = section.string("filter", "the name of a filter");
+        let filter_line = filter.as_ref().map_or(line, |at| at.line);
+        let filter = filter.map_or_else(|| name.clone(), |at| at.value);
+        if !filters.contains_key(&filter) && Definition::builtin(&filter).is_none() {
+            section.error(
+                filter_line,
+                format!(
+                    "[jail.{name}]: there is no filter {filter:?}; allowed: {}, or one of your own as [filter.{filter}]",
+                    Definition::builtin_names()
+                        .into_iter()
+                        .chain(filters.keys().map(String::as_str))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ),
+            );
+        }
+        let source = source(&mut section, &name, host, warnings);
+        let mut limits = limits(&mut section, true);
+        let scope = scope(&mut section);
+        let action = action(&mut section);
+        let ignore = section
+            .parsed_list::<Prefix>("ignore", "a list of prefixes such as \"192.0.2.0/24\"")
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
+        if let Some(prefix) = section.integer("ipv6_prefix", 0..=128) {
+            match prefix.value {
+                // Nobody is given less than a /64, so what lies between tells
+                // no two attackers apart.
+                32..=64 | 128 => limits.ipv6_prefix = prefix.value as u8,
+                other => section.error(
+                    prefix.line,
+                    format!("ipv6_prefix in [jail.{name}] is {other}; allowed: 32-64, 128"),
+                ),
+            }
+        }
+        if let Some(at) = section.integer("max_tracked", 16..=10_000_000) {
+            limits.max_tracked = at.value as usize;
+        }
+        let time_zone = time_zone(&mut section, &name, &source, warnings);
+        if enabled && let Some(filter) = compiled(&filter, filters) {
+            heads::check(&section, &name, &filter, &source, host, warnings);
+        }
+        if let SourceChoice::Ring(choice) = &source
+            && enabled
+        {
+            ring::check_against(&section, &name, choice, &jails);
+        }
+        let journal_match = journal::read(&mut section, &name, &source, host);
+        section.finish();
+        if enabled {
+            jails.push(JailConfig {
+                name,
+                filter,
+                source,
+                journal_match,
+                limits,
+                scope,
+                action,
+                ignore,
+                time_zone,
+            });
+        }
+    }
+    jails
+}
+
+/// The filter of this name, if it is one.
+fn compiled(name: &str, filters: &BTreeMap<String, Option<Definition>>) -> Option<Program> {
+    match filters.get(name) {
+        Some(definition) => definition.as_ref()?.compile().ok(),
+        None => Program::builtin(name),
+    }
+}
+
+/// The zone of a log's stamps.
+fn time_zone(
+    section: &mut Section<'_, '_>,
+    jail: &str,
+    source: &SourceChoice,
+    warnings: &mut Vec<String>,
+) -> Option<TimeZone> {
+    const ZONES: &str = "a time zone such as \"UTC\", \"Europe/Berlin\" or \"CET-1CEST\"";
+    let At { value, line } = section.string("time_zone", ZONES)?;
+    if *source == SourceChoice::Journal {
+        warnings.push(format!(
+            "[jail.{jail}]: time_zone has no effect: the journal knows when each line was written"
+        ));
+    }
+    let zone = TimeZone::get(&value).or_else(|_| TimeZone::posix(&value));
+    if zone.is_err() {
+        section.error(
+            line,
+            format!("time_zone in [jail.{jail}] is {value:?}; allowed: {ZONES}"),
+        );
+    }
+    zone.ok()
+}
+
+#[derive(Clone, Copy)]
+enum SourceWord {
+    Auto,
+    Journal,
+    File,
+    Ring,
+}
+
+fn source(
+    section: &mut Section<'_, '_>,
+    jail: &str,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> SourceChoice {
+    let line = section.line();
+    let word = section.choice(
+        "source",
+        &[
+            ("auto", SourceWord::Auto),
+            ("journal", SourceWord::Journal),
+            ("file", SourceWord::File),
+            ("ring", SourceWord::Ring),
+        ],
+    );
+    let line = word.as_ref().map_or(line, |at| at.line);
+    let paths = section.list("paths", "a list of absolute paths or patterns");
+    let paths = paths.map(|list| {
+        for path in &list.value {
+            let problem = if !path.value.starts_with('/') {
+                Some("must be absolute".to_owned())
+            } else {
+                glob::Pattern::new(&path.value)
+                    .err()
+                    .map(|e| e.msg.to_owned())
+            };
+            if let Some(problem) = problem {
+                section.error(
+                    path.line,
+                    format!("paths in [jail.{jail}]: {:?} {problem}; allowed: absolute paths or patterns such as \"/var/log/nginx/*.log\"", path.value),
+                );
+            }
+        }
+        if list.value.is_empty() {
+            section.error(
+                list.line,
+                format!("paths in [jail.{jail}] is empty; allowed: absolute paths or patterns"),
+            );
+        }
+        let paths: Vec<String> = list.value.into_iter().map(|at| at.value).collect();
+        for path in &paths {
+            if !path.contains(['*', '?', '[']) && !host.has_file(path) {
+                warnings.push(format!(
+                    "[jail.{jail}]: {path} does not exist yet; it is read as soon as it appears"
+                ));
+            }
+        }
+        (list.line, paths)
+    });
+    let word = word.map_or(SourceWord::Auto, |at| at.value);
+    let ring = ring::read(section, jail, host, warnings);
+    if let Some(ring) = ring {
+        if let Some((line, _)) = paths {
+            section.error(
+                line,
+                format!("[jail.{jail}] has both ring and paths; allowed: one of them"),
+            );
+        } else if matches!(word, SourceWord::Journal | SourceWord::File) {
+            section.error(
+                ring.line,
+                format!("ring in [jail.{jail}]: the source is another one; allowed: source = \"ring\", or no ring"),
+            );
+        }
+        return SourceChoice::Ring(ring.value);
+    }
+    match (word, paths) {
+        (SourceWord::Ring, _) => {
+            section.error(
+                line,
+                format!("ring is missing in [jail.{jail}]; source = \"ring\" needs ring = \"/run/weir-ring/…\""),
+            );
+            SourceChoice::Journal
+        }
+        (SourceWord::Journal, Some((line, _))) => {
+            section.error(
+                line,
+                format!("paths in [jail.{jail}]: the source is the journal; allowed: source = \"file\", or no paths"),
+            );
+            SourceChoice::Journal
+        }
+        (SourceWord::Journal, None) => {
+            if !host.has_journal() {
+                warnings.push(format!(
+                    "[jail.{jail}]: this host has no journal in /var/log/journal or /run/log/journal"
+                ));
+            }
+            SourceChoice::Journal
+        }
+        (SourceWord::Auto | SourceWord::File, Some((_, paths))) => SourceChoice::Files(paths),
+        (SourceWord::File, None) => {
+            section.error(
+                line,
+                format!("paths is missing in [jail.{jail}]; source = \"file\" needs paths = [\"/var/log/…\"]"),
+            );
+            SourceChoice::Files(Vec::new())
+        }
+        (SourceWord::Auto, None) if host.has_journal() => SourceChoice::Journal,
+        (SourceWord::Auto, None) => {
+            if !host.has_file(AUTH_LOG) {
+                warnings.push(format!(
+                    "[jail.{jail}]: there is neither a journal nor {AUTH_LOG}; name the log with paths = [\"…\"]"
+                ));
+            }
+            SourceChoice::Files(vec![AUTH_LOG.to_owned()])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
