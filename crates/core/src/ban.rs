@@ -172,7 +172,7 @@ mod tests {
                 assert_eq!(Producer::of_ledger_name(&name), producer);
             }
         }
-        for wrong in ["", "watch", "watch:", "guard:mail"] {
+        for wrong in ["", "watch", "watch:", "jail:", "list:", "guard:mail"] {
             assert!(wrong.parse::<Producer>().is_err(), "{wrong}");
         }
     }

@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn a_direction_is_one_way_or_both() {
+        for (direction, name, inbound, outbound) in [
+            (Direction::In, "in", true, false),
+            (Direction::Out, "out", false, true),
+            (Direction::Both, "both", true, true),
+        ] {
+            assert_eq!(direction.name(), name);
+            assert_eq!(direction.inbound(), inbound, "{name}");
+            assert_eq!(direction.outbound(), outbound, "{name}");
+        }
+    }
+
+    #[test]
     fn the_most_specific_selector_wins() {
         use Fate::{Drop, Pass};
         let fence = fence(

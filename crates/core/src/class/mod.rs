@@ -119,3 +119,111 @@ impl Classes {
         Said::Nothing
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cover(name: &str, scope: &str, direction: Direction) -> Cover {
+        Cover {
+            name: name.to_owned(),
+            scope: scope.parse().unwrap(),
+            direction,
+        }
+    }
+
+    /// 192.0.2.0/24 is in both lists, 198.51.100.0/24 denied by the first rule,
+    /// 2001:db8::/32 in the second list and denied by both rules.
+    fn classes() -> Classes {
+        let class = |lists, denied| Class {
+            lists,
+            denied,
+            country: None,
+        };
+        let v4 = |first: [u8; 4], value| Span {
+            first: u32::from_be_bytes(first),
+            last: u32::from_be_bytes(first) | 0xff,
+            value,
+        };
+        let v6 = 0x2001_0db8 << 96;
+        Classes {
+            lists: vec![
+                cover("web", "80/tcp", Direction::In),
+                cover("mail", "25/tcp", Direction::Both),
+            ],
+            fences: vec![
+                cover("ssh", "22/tcp", Direction::In),
+                cover("rest", "all", Direction::Out),
+            ],
+            classes: vec![
+                Class::default(),
+                class(0b11, 0),
+                class(0, 0b01),
+                class(0b10, 0b11),
+            ],
+            v4: vec![v4([192, 0, 2, 0], 1), v4([198, 51, 100, 0], 2)],
+            v6: vec![Span {
+                first: v6,
+                last: v6 | u128::MAX >> 32,
+                value: 3,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_first_that_covers_a_flow_decides_it() {
+        use Said::{Fenced, Listed, Nothing};
+        let classes = classes();
+        const TCP: u8 = 6;
+        for (addr, outbound, port, said) in [
+            // A list covers its ports and directions, and no others.
+            ("192.0.2.7", false, Some((TCP, 80)), Listed(0)),
+            ("192.0.2.7", false, Some((TCP, 25)), Listed(1)),
+            ("192.0.2.7", false, Some((TCP, 22)), Nothing),
+            ("192.0.2.7", false, Some((17, 80)), Nothing),
+            ("192.0.2.7", true, Some((TCP, 80)), Nothing),
+            ("192.0.2.7", true, Some((TCP, 25)), Listed(1)),
+            ("192.0.2.7", true, None, Listed(1)),
+            ("::ffff:192.0.2.7", false, None, Listed(0)),
+            // So does a rule.
+            ("198.51.100.7", false, Some((TCP, 22)), Fenced(0)),
+            ("198.51.100.7", false, Some((TCP, 80)), Nothing),
+            ("198.51.100.7", false, None, Fenced(0)),
+            ("198.51.100.7", true, Some((TCP, 22)), Nothing),
+            ("198.51.100.7", true, None, Nothing),
+            // Lists before rules; rules that deny where none before them covers.
+            ("2001:db8::7", false, Some((TCP, 25)), Listed(1)),
+            ("2001:db8::7", false, Some((TCP, 22)), Fenced(0)),
+            ("2001:db8::7", true, Some((TCP, 22)), Fenced(1)),
+            ("2001:db8::7", true, None, Listed(1)),
+            // Nobody says anything about others.
+            ("192.0.3.0", false, None, Nothing),
+            ("2001:db9::", true, None, Nothing),
+        ] {
+            let judged = classes.judge(addr.parse().unwrap(), outbound, port);
+            assert_eq!(judged, said, "{addr} {outbound} {port:?}");
+        }
+        assert!(!classes.is_empty() && Classes::default().is_empty());
+        let one_family = Classes {
+            v6: Vec::new(),
+            ..classes
+        };
+        assert!(!one_family.is_empty());
+    }
+
+    /// A rule that covers a port and does not deny it keeps the ones behind it out.
+    #[test]
+    fn a_rule_that_passes_a_port_is_the_last_one_asked() {
+        let mut classes = classes();
+        classes.lists.clear();
+        classes.fences = vec![
+            cover("ssh", "22/tcp", Direction::Both),
+            cover("rest", "all", Direction::Both),
+        ];
+        classes.classes[2].denied = 0b10;
+        let addr = "198.51.100.7".parse().unwrap();
+        assert_eq!(classes.judge(addr, false, Some((6, 22))), Said::Nothing);
+        assert_eq!(classes.judge(addr, false, Some((6, 80))), Said::Fenced(1));
+        assert_eq!(classes.judge(addr, false, None), Said::Fenced(1));
+    }
+}

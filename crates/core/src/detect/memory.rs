@@ -158,3 +158,53 @@ impl Connections {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: Bond = Bond {
+        announces: 1,
+        completes: 0,
+        unless_counted: false,
+    };
+    const GONE: Bond = Bond {
+        announces: 0,
+        completes: 0,
+        unless_counted: true,
+    };
+
+    fn connection(n: u16) -> Connection {
+        Connection {
+            addr: IpAddr::from([192, 0, 2, 7]),
+            port: 1000 + n,
+            pid: 0,
+        }
+    }
+
+    /// Nearly all have a slot of their own; the hash is another one at each start.
+    #[test]
+    fn a_hundred_connections_are_remembered_beside_each_other() {
+        let mut all = Connections::default();
+        let time = Timestamp::UNIX_EPOCH;
+        for n in 0..100 {
+            assert_eq!(all.counts(&FAILED, connection(n), 1, time), 1);
+        }
+        let again = (0..100).filter(|n| all.counts(&GONE, connection(*n), 1, time) > 0);
+        let forgotten = again.count();
+        assert!(forgotten < 50, "{forgotten} of 100");
+    }
+
+    #[test]
+    fn a_connection_is_forgotten_after_its_time() {
+        let mut all = Connections::default();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let one = connection(0);
+        assert_eq!(all.counts(&FAILED, one, 1, at(0)), 1);
+        assert_eq!(all.counts(&GONE, one, 1, at(CONNECTION_SECONDS)), 0);
+        assert_eq!(all.counts(&GONE, one, 1, at(CONNECTION_SECONDS + 1)), 1);
+        // Lines are not always in order.
+        assert_eq!(all.counts(&GONE, one, 1, at(1)), 0);
+        assert_eq!(all.counts(&GONE, one, 1, at(0)), 1);
+    }
+}

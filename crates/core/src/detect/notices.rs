@@ -258,6 +258,13 @@ mod tests {
                 &sshd,
                 None,
             ),
+            (
+                "rsyslogd",
+                "imuxsock begins to drop 9 messages due to rate-limiting",
+                &sshd,
+                None,
+            ),
+            ("rsyslogd", "9 messages lost on the way", &sshd, None),
             ("rsyslogd", "rsyslogd was HUPed", &sshd, None),
             (
                 "cron",

@@ -399,6 +399,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_has_1024_bytes_at_most() {
+        for (length, is_fine) in [(1023, true), (1024, true), (1025, false), (5000, false)] {
+            let pattern = format!("<addr>{}", "x".repeat(length - 6));
+            let read = Template::parse(&pattern).map(drop);
+            let expected = if is_fine {
+                Ok(())
+            } else {
+                Err(TemplateError::TooLong)
+            };
+            assert_eq!(read, expected, "{length}");
+        }
+    }
+
+    #[test]
     fn errors_say_what_to_write() {
         for (pattern, error) in [
             ("", TemplateError::NoAddr),

@@ -189,9 +189,8 @@ fn iso(bytes: &[u8], zone: &[u8], context: &Context<'_>) -> Option<Timestamp> {
         b"Z" | b"z" => Offset::UTC.to_timestamp(civil).ok(),
         [sign @ (b'+' | b'-'), hours_minutes @ ..] => {
             let (hours, minutes) = match hours_minutes {
-                [h, m, b':', rest @ ..] if rest.len() == 2 => (two(&[*h, *m])?, two(rest)?),
-                [h, m, rest @ ..] if rest.len() == 2 => (two(&[*h, *m])?, two(rest)?),
                 [h, m] => (two(&[*h, *m])?, 0),
+                [h, m, b':', rest @ ..] | [h, m, rest @ ..] => (two(&[*h, *m])?, two(rest)?),
                 _ => return None,
             };
             let seconds = i32::from(hours) * 3600 + i32::from(minutes) * 60;
@@ -307,6 +306,36 @@ mod tests {
                 None,
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn two_octets_are_digits_or_no_number() {
+        for (text, number) in [
+            (&b"07"[..], Some(7)),
+            (b"42", Some(42)),
+            (b" 7", Some(7)),
+            (b"x7", None),
+            (b"7x", None),
+            (b"7 ", None),
+            (b" x", None),
+            (b"7", None),
+            (b"007", None),
+        ] {
+            assert_eq!(two(text), number, "{text:?}");
+        }
+    }
+
+    /// The same stamp a year later, in the same second of its hour.
+    #[test]
+    fn the_cache_guesses_the_year_anew() {
+        let zone = TimeZone::UTC;
+        let mut cache = StampCache::default();
+        for year in [2026, 2027] {
+            let now = format!("{year}-06-01T05:00:00Z").parse().unwrap();
+            let (stamp, _) = split(b"May 21 04:33:07 h").unwrap();
+            let time = cache.time(stamp, &Context { now, zone: &zone }).unwrap();
+            assert_eq!(time.to_string(), format!("{year}-05-21T04:33:07Z"));
         }
     }
 

@@ -232,6 +232,20 @@ mod tests {
     }
 
     #[test]
+    fn a_database_names_its_countries_once() {
+        let atlas = survey(&[
+            ("192.0.2.0/24", place("NL")),
+            ("198.51.100.0/24", place("DE")),
+            ("203.0.113.0/24", place("NL")),
+            ("10.0.0.0/8", Place::default()),
+        ]);
+        assert_eq!(
+            format!("{:?}", atlas.countries()),
+            "[country:DE, country:NL]"
+        );
+    }
+
+    #[test]
     fn overlaps_and_disorder_make_disjoint_spans() {
         let atlas = survey(&[
             ("198.51.100.128/25", place("DE")),

@@ -166,3 +166,75 @@ impl<T: Default> Lru<T> {
         self.newest = at;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two subjects of a hash, so that it does not stand for them.
+    fn key(n: u8) -> Hashed {
+        let addr = Ipv4Addr::new(192, 0, 2, n);
+        Hashed {
+            subject: addr.to_string().parse().unwrap(),
+            hash: u64::from(n / 2),
+        }
+    }
+
+    proptest! {
+        /// As a list from the one touched longest ago to the newest would.
+        #[test]
+        fn forgets_what_was_touched_longest_ago(
+            cap in 1usize..6,
+            steps in prop::collection::vec((0u8..4, 0u8..8), 0..60),
+        ) {
+            let mut lru: Lru<u32> = Lru::new(cap);
+            let mut model: Vec<(Subject, u32)> = Vec::new();
+            for (n, (verb, subject)) in (1..).zip(steps) {
+                let key = key(subject);
+                let at = model.iter().position(|(known, _)| *known == key.subject);
+                match verb {
+                    0 => {
+                        let removed = at.map(|at| model.remove(at).1);
+                        prop_assert_eq!(lru.remove(key), removed);
+                    }
+                    1 => {
+                        let known = at.map(|at| model[at].1);
+                        prop_assert_eq!(lru.get(key).copied(), known);
+                    }
+                    _ => {
+                        let mut forgotten = None;
+                        let before = match at {
+                            Some(at) => model.remove(at).1,
+                            None => {
+                                if model.len() == cap {
+                                    forgotten = Some(model.remove(0));
+                                }
+                                0
+                            }
+                        };
+                        model.push((key.subject, n));
+                        let (value, evicted) = lru.touch(key);
+                        prop_assert_eq!((*value, evicted), (before, forgotten));
+                        *value = n;
+                    }
+                }
+                prop_assert_eq!(lru.len(), model.len());
+                let all: Vec<_> = lru.iter().map(|(known, n)| (known, *n)).collect();
+                prop_assert_eq!(&all, &model);
+                let oldest = lru.oldest().map(|(known, n)| (known.subject, *n));
+                prop_assert_eq!(oldest, model.first().copied());
+                let mut newest = Vec::new();
+                lru.newest_first(|known, n| {
+                    newest.push((known, *n));
+                    newest.len() < 3
+                });
+                let expected: Vec<_> = model.iter().rev().take(3).copied().collect();
+                prop_assert_eq!(newest, expected);
+            }
+        }
+    }
+}

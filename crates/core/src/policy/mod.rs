@@ -148,3 +148,86 @@ pub struct Jail {
     /// Addresses whose failures it does not count.
     pub ignore: PrefixSet,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_out_of_range_are_named() {
+        let usual = JailLimits::default;
+        let increment = |factor| {
+            Some(Increment {
+                factor,
+                max: Duration::from_secs(1),
+            })
+        };
+        let factor = |factor| JailLimits {
+            increment: increment(factor),
+            ..usual()
+        };
+        let retry = |max_retry| JailLimits {
+            max_retry,
+            ..usual()
+        };
+        let prefix = |ipv6_prefix| JailLimits {
+            ipv6_prefix,
+            ..usual()
+        };
+        for fine in [
+            usual(),
+            factor(1.0),
+            factor(1.5),
+            retry(1),
+            retry(MAX_RETRY),
+            prefix(32),
+            prefix(128),
+            JailLimits {
+                ban_time: BanTime::Never,
+                max_tracked: 1,
+                ..usual()
+            },
+        ] {
+            assert_eq!(fine.check(), Ok(()), "{fine:?}");
+        }
+        for (wrong, key) in [
+            (retry(0), "max_retry"),
+            (retry(MAX_RETRY + 1), "max_retry"),
+            (factor(0.99), "increment.factor"),
+            (factor(f64::NAN), "increment.factor"),
+            (factor(f64::INFINITY), "increment.factor"),
+            (prefix(31), "ipv6_prefix"),
+            (prefix(65), "ipv6_prefix"),
+            (
+                JailLimits {
+                    find_time: Duration::ZERO,
+                    ..usual()
+                },
+                "find_time",
+            ),
+            (
+                JailLimits {
+                    ban_time: BanTime::For(Duration::ZERO),
+                    ..usual()
+                },
+                "ban_time",
+            ),
+            (
+                JailLimits {
+                    max_tracked: 0,
+                    ..usual()
+                },
+                "max_tracked",
+            ),
+        ] {
+            assert_eq!(wrong.check().unwrap_err().0, key, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn bans_of_returners_double_up_to_five_weeks() {
+        let read: Increment = toml::from_str("").unwrap();
+        assert_eq!(read.factor, 2.0);
+        assert_eq!(read.max, Duration::from_secs(35 * 24 * 3600));
+    }
+}

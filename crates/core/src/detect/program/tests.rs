@@ -228,7 +228,7 @@ fn joined_lines_count_each() {
         let line = format!(
             "message repeated {n} times: [ Failed password for root from 192.0.2.7 port 22 ssh2]"
         );
-        assert_eq!(attempts("sshd", &[&line]), 0, "{line}");
+        assert_eq!(read_all("sshd", &[&line]), [None], "{line}");
     }
 }
 
@@ -356,6 +356,9 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
     ] {
         assert!(toml::from_str::<Definition>(text).is_err(), "{text}");
     }
+    let error = toml::from_str::<Definition>("patterns = [1]").unwrap_err();
+    let wanted = "expected a pattern: a string, or a table";
+    assert!(error.to_string().contains(wanted), "{error}");
 }
 
 #[test]
