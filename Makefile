@@ -24,7 +24,7 @@ DEPS    := dist/install-deps.sh
 OBJCOPY ?= objcopy
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: geo-update help deps build demo test kernels bench lint fmt sanitize fuzz install install-ring uninstall uninstall-ring clean
+.PHONY: geo-update help deps build demo test kernels bench lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -84,6 +84,16 @@ FUZZ_SECONDS ?= 60
 fuzz: ## fuzz everything that reads others' text, a minute each
 	@$(DEPS) build fuzz
 	CARGO="$(CARGO)" JOBS="$(JOBS)" FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+
+# A tool of one's own, not a dependency: it is built once, below the target directory.
+# SHARD=3/20 tries a twentieth.
+MUTATED ?= crates/core/src crates/ring/src/protocol.rs crates/events/src crates/config/src crates/sinks/src/config.rs
+mutants: ## change the code of MUTATED, a bit at a time: does a test notice? (hours; SHARD=k/n)
+	@$(DEPS) build
+	test -x $(TARGET)/tools/bin/cargo-mutants || \
+		$(CARGO) install cargo-mutants --version 27.1.0 --locked $(JOBS) --root $(TARGET)/tools
+	PATH="$(abspath $(TARGET))/tools/bin:$$PATH" $(CARGO) mutants --workspace --jobs 1 --output $(TARGET) \
+		$(foreach of,$(MUTATED),-f '$(of)' -f '$(of)/**') --sharding round-robin $(if $(SHARD),--shard $(SHARD))
 
 geo-update: ## refresh the built-in country database (npm), then make build
 	@$(DEPS) build

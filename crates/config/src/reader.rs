@@ -651,3 +651,6 @@ fn describe(value: &DeValue<'_>) -> String {
         DeValue::Table(_) => "a table".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,3 +108,93 @@ pub fn scope(section: &mut Section<'_, '_>) -> Scope {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Document, Part};
+
+    /// What `read` makes of a document, or what is wrong with it.
+    fn read<T>(text: &str, read: impl FnOnce(&mut Section<'_, '_>) -> T) -> Result<T, String> {
+        let files = Part::all(vec![("weir.toml".into(), text.to_owned(), None)]);
+        let document = Document::new(&files);
+        let mut root = document.root();
+        let value = read(&mut root);
+        root.finish();
+        document.finish(value).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn names_of_sections_are_letters_digits_and_two_signs() {
+        for byte in 0..=u8::MAX {
+            let fine = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+            assert_eq!(name_byte(byte), fine.as_bytes().contains(&byte), "{byte}");
+        }
+    }
+
+    #[test]
+    fn limits_are_those_that_are_written_or_usual() {
+        let counted = |text| read(text, |section| limits(section, true));
+        assert_eq!(counted(""), Ok(JailLimits::default()));
+        let text = "max_retry = 3\nfind_time = '1d'\nban_time = '2h'\n[increment]\nfactor = 4\n";
+        let all = counted(text).unwrap();
+        assert_eq!((all.max_retry, all.find_time), (3, DAY));
+        assert_eq!(all.ban_time, BanTime::For(7200 * SECOND));
+        let increment = all.increment.unwrap();
+        assert_eq!((increment.factor, increment.max), (4.0, 35 * DAY));
+        let usual = counted("ban_time = 'forever'\n[increment]\nmax = '9d'\n").unwrap();
+        assert_eq!(usual.ban_time, BanTime::Never);
+        let increment = usual.increment.unwrap();
+        assert_eq!((increment.factor, increment.max), (2.0, 9 * DAY));
+        assert!(counted("find_time = '365d'\nban_time = '3650d'\n").is_ok());
+        for (text, key) in [
+            ("max_retry = 0", "max_retry"),
+            ("find_time = '366d'", "find_time"),
+            ("ban_time = '3651d'", "ban_time"),
+            ("[increment]\nfactor = 0.9", "factor"),
+            ("[increment]\nmax = '3651d'", "max"),
+            ("[increment]\nmost = '1d'", "most"),
+        ] {
+            let error = counted(text).unwrap_err();
+            assert!(error.contains(key), "{text}: {error}");
+        }
+        // Who does not count has no such keys.
+        for text in ["max_retry = 3", "find_time = '1d'"] {
+            let error = read(text, |section| limits(section, false)).unwrap_err();
+            assert!(error.contains("unknown key"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_action_is_a_drop_unless_it_rejects() {
+        assert_eq!(read("", action), Ok(Action::Drop));
+        assert_eq!(read("action = 'drop'", action), Ok(Action::Drop));
+        assert_eq!(read("action = 'reject'", action), Ok(Action::Reject));
+        assert!(read("action = 'pass'", action).is_err());
+    }
+
+    #[test]
+    fn ports_are_all_or_a_list() {
+        let ports = |text: &str| read(text, scope).map(|scope| scope.to_string());
+        let all = Ok(Scope::all().to_string());
+        assert_eq!(ports(""), all);
+        assert_eq!(ports("ports = 'all'"), all);
+        let some: Scope = "22/tcp,6000-6010/udp".parse().unwrap();
+        assert_eq!(read("ports = ['22/tcp', '6000-6010/udp']", scope), Ok(some));
+        for (text, message) in [
+            (
+                "ports = '22'",
+                "weir.toml:1: ports is \"22\"; allowed: \"all\" or",
+            ),
+            ("ports = []", "weir.toml:1: ports is empty"),
+            (
+                "ports = [\n'all']",
+                "weir.toml:2: ports: write ports = \"all\"",
+            ),
+            ("ports = [\n'x']", "weir.toml:2: ports: "),
+        ] {
+            let error = ports(text).unwrap_err();
+            assert!(error.starts_with(message), "{text}: {error}");
+        }
+    }
+}
