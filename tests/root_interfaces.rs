@@ -185,7 +185,14 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
             "{said}"
         );
         enforces(&site, &weir);
+        let attached = weir.metric("weir_interface_attached", &["eth0", backend]);
+        let bans = weir.metric("weir_producer_bans_in_force", &["manual"]);
+        assert_eq!((attached, bans), (Some(1), Some(ATTACKER.len() as u64)));
+        let dropped = weir.metric("weir_packets_total", &["banned-all"]);
+        assert!(dropped.is_some_and(|packets| packets > 0), "{dropped:?}");
         if backend == "tcx" {
+            assert_eq!(weir.metric("weir_table_growths_total", &[]), Some(0));
+            assert!(weir.metric("weir_table_memory_bytes", &[]) > Some(0));
             soon("an event of a packet that was dropped", || {
                 let text = std::fs::read_to_string(&events).unwrap_or_default();
                 let mut lines = text.lines().filter_map(|line| {

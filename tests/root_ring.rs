@@ -128,6 +128,10 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
         status["jails"][0]["source"],
         format!("ring {}", ring.path().display())
     );
+    let directory = ring.path().display().to_string();
+    let read = weir.metric("weir_ring_records_total", &[&directory]);
+    let lines = weir.metric("weir_source_lines_total", &[&format!("ring:{directory}")]);
+    assert_eq!((read, lines), (Some(8), Some(8)));
 }
 
 #[test]

@@ -118,6 +118,10 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
             "weir_denied_bytes_total",
             "weir_interface_attached",
             "weir_table_memory_bytes",
+            "weir_table_expiry_passes_total",
+            "weir_table_growths_total",
+            "weir_table_policy_scans_total",
+            "weir_producer_bans_in_force",
         ];
         !absent.contains(name) && !name.starts_with("weir_ring_")
     };

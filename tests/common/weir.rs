@@ -302,6 +302,22 @@ impl Weir {
         }
     }
 
+    /// The value of a metric with these values of its labels.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> Option<u64> {
+        let metrics = self.json(&["metrics"]);
+        let mut metrics = metrics.as_array().unwrap().iter();
+        let metric = metrics.find(|metric| metric["name"] == name);
+        let samples = metric.unwrap_or_else(|| panic!("no metric {name}"))["samples"].clone();
+        let mut samples = samples.as_array().unwrap().iter();
+        let has = |sample: &&Value| {
+            let values = sample["labels"].as_object().unwrap().values();
+            labels
+                .iter()
+                .all(|label| values.clone().any(|v| v == label))
+        };
+        samples.find(has)?["value"].as_u64()
+    }
+
     /// `weir why`, whatever its exit code.
     #[track_caller]
     pub fn why(&self, address: &str) -> Value {

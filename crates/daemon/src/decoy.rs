@@ -8,7 +8,7 @@
 pub mod config;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
@@ -92,7 +92,7 @@ pub struct DecoyStatus {
     /// Bans made since then.
     pub bans: u64,
     /// Bans in force.
-    pub bans_in_force: usize,
+    pub bans_in_force: u64,
     /// Visits without proof that were told since then (rate-limited).
     pub strikes: u64,
 }
@@ -294,14 +294,17 @@ impl Decoy {
         }
     }
 
-    /// The whole picture, if there are decoy ports.
-    pub fn status(&self) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
+    /// The whole picture, if there are decoy ports; `in_force`: how many bans there
+    /// are, by producer.
+    pub fn status(
+        &self,
+        in_force: &BTreeMap<Producer, u64>,
+    ) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
         let Some(active) = self.active() else {
             return Ok(None);
         };
         let responder = self.backend.decoys();
         let counts = responder.map_or_else(|| Ok(Default::default()), |r| r.decoy_counts())?;
-        let entries = self.backend.entries()?;
         let told = self.told();
         let open = told.decoys.as_ref().map_or(0, |d| d.ports.len());
         let ports = &active.config.ports;
@@ -316,10 +319,7 @@ impl Decoy {
             wrong_cookies: counts.wrong,
             proofs: self.proofs.get(),
             bans: self.bans.get(),
-            bans_in_force: entries
-                .iter()
-                .filter(|e| e.policy.producer == Producer::Decoy)
-                .count(),
+            bans_in_force: in_force.get(&Producer::Decoy).copied().unwrap_or(0),
             strikes: self.strikes.get(),
         }))
     }

@@ -9,6 +9,7 @@ use std::{
 
 use weir_core::{Ban, Producer, Scope, Subject};
 use weir_enforce::{BootNanos, Entry, Error, Expiry};
+use weir_metrics::Counter;
 
 use crate::alerts::Alerts;
 
@@ -44,7 +45,11 @@ impl Refused {
 
 /// All that wait.
 #[derive(Default)]
-pub struct RefusedBans(Mutex<Inner>);
+pub struct RefusedBans {
+    inner: Mutex<Inner>,
+    /// How many were ever given up.
+    given_up: Counter,
+}
 
 #[derive(Default)]
 struct Inner {
@@ -55,8 +60,21 @@ struct Inner {
 }
 
 impl RefusedBans {
+    /// None waits yet; counts how many are given up.
+    pub fn new(given_up: Counter) -> Self {
+        Self {
+            given_up,
+            ..Self::default()
+        }
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("no holder of this lock panics")
+        self.inner.lock().expect("no holder of this lock panics")
     }
 
     /// These were refused just now, and those are in force.
@@ -80,6 +98,7 @@ impl RefusedBans {
         let surplus = inner.waiting.len().saturating_sub(MAX_WAITING);
         inner.waiting.drain(..surplus);
         inner.given_up += surplus;
+        self.given_up.add(surplus as u64);
         tell(inner, alerts);
     }
 
@@ -199,7 +218,8 @@ mod tests {
 
     #[test]
     fn as_many_wait_as_may_and_those_that_are_over_do_not() {
-        let (bans, alerts) = (RefusedBans::default(), Alerts::default());
+        let given_up = Counter::default();
+        let (bans, alerts) = (RefusedBans::new(given_up.clone()), Alerts::default());
         let none = || std::iter::empty::<&Entry>();
         let many = (0..MAX_WAITING + 7).map(|n| refused(n, n as u64)).collect();
         bans.follow(many, none(), &alerts);
@@ -210,6 +230,7 @@ mod tests {
             let message = message(&alerts);
             assert!(message.contains(words), "{message}");
         }
+        assert_eq!((bans.waiting(), given_up.get()), (MAX_WAITING, 7));
         // Refused again: it is the same one.
         bans.follow(vec![refused(9, 9)], none(), &alerts);
         assert!(message(&alerts).contains("and 255 more"));

@@ -2,7 +2,7 @@
 //! backend can, bans above all; beside it is what only some can, each a trait that
 //! a backend offers or not.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use weir_bpf::decoy::DecoyCounts;
@@ -106,6 +106,17 @@ pub struct Usage {
     pub generation: u64,
 }
 
+/// How often something was done that takes long, over the whole table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Passes over the table for bans that are over, so that a new one has room.
+    pub expiry_passes: u64,
+    /// Attempts to make larger tables, for want of room.
+    pub growths: u64,
+    /// Passes over the table for policy numbers that nothing has any more.
+    pub policy_scans: u64,
+}
+
 /// A packet that the kernel thought worth telling; rate-limited per reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PacketEvent {
@@ -164,6 +175,15 @@ pub trait Backend: Send + Sync {
     /// What is in force now (unexpired), in no order; at most one pass over the table.
     fn entries(&self) -> Result<Vec<Entry>, Error>;
 
+    /// How many bans each producer has in force; at most one pass over the table.
+    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+        let mut bans = BTreeMap::new();
+        for entry in self.entries()? {
+            *bans.entry(entry.policy.producer.clone()).or_default() += 1;
+        }
+        Ok(bans)
+    }
+
     /// The entries whose subject holds this address.
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error>;
 
@@ -214,6 +234,11 @@ pub trait Backend: Send + Sync {
     /// Kernel memory of the tables, bytes; `None` where the kernel does not tell.
     /// For those who ask: `ipset` is run for it.
     fn memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// How often the table was gone over, of a backend with a table of its own.
+    fn table_work(&self) -> Option<Work> {
         None
     }
 

@@ -6,7 +6,7 @@
 mod family;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     time::Duration,
@@ -17,7 +17,7 @@ use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 use crate::{
     Attachment, Backend, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder, Decoys,
     Entry, Error, Expiry, InsertError, Inserted, Limit, PacketEvent, PacketEvents, Policy,
-    Settings, Usage, claim::Claim, features,
+    Settings, Usage, Work, claim::Claim, features,
 };
 use family::Family;
 pub use family::{Place, detach, instances, left_in_kernel, protected};
@@ -289,6 +289,10 @@ impl Backend for BackendSwap {
         self.backend().entries()
     }
 
+    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+        self.backend().bans_by_producer()
+    }
+
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
         self.backend().entries_for(addr)
     }
@@ -349,6 +353,10 @@ impl Backend for BackendSwap {
 
     fn memory(&self) -> Option<u64> {
         self.backend().memory()
+    }
+
+    fn table_work(&self) -> Option<Work> {
+        self.backend().table_work()
     }
 
     fn maintain(&self) -> Result<(), Error> {

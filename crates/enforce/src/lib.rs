@@ -26,7 +26,7 @@ mod settings;
 
 pub use backend::{
     Backend, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, InsertError, Inserted,
-    PacketEvent, PacketEvents, Usage,
+    PacketEvent, PacketEvents, Usage, Work,
 };
 pub use backend_kind::{Choice, Feature, Limit};
 pub use dry_run::{DryRun, Step};

@@ -1,7 +1,7 @@
 //! What the kernel does, and what it does it by: packets, the ban table, geofence
 //! and lists.
 
-use weir_metrics::{Gauges, Registry, Totals};
+use weir_metrics::{Counter, Gauges, Registry, Totals};
 
 /// What becomes of packets.
 #[derive(Debug)]
@@ -51,6 +51,7 @@ impl PacketMetrics {
 #[allow(missing_docs)] // what each is stands in its help
 pub struct TableMetrics {
     pub bans: Gauges<0>,
+    pub by_producer: Gauges<1>,
     pub max_bans: Gauges<0>,
     pub wide: Gauges<0>,
     pub max_wide: Gauges<0>,
@@ -58,6 +59,11 @@ pub struct TableMetrics {
     pub overflow: Gauges<0>,
     pub generation: Gauges<0>,
     pub memory: Gauges<0>,
+    pub expiry_passes: Totals<0>,
+    pub growths: Totals<0>,
+    pub policy_scans: Totals<0>,
+    pub refused: Gauges<0>,
+    pub refused_given_up: Counter,
 }
 
 impl TableMetrics {
@@ -67,6 +73,11 @@ impl TableMetrics {
                 "weir_bans_in_force",
                 "Bans in force, without those of weir_wide_bans_in_force.",
                 &[],
+            ),
+            by_producer: registry.gauges(
+                "weir_producer_bans_in_force",
+                "Bans in force by who made them: manual, decoy, jail:NAME, watch:NAME.",
+                &["producer"],
             ),
             max_bans: registry.gauges(
                 "weir_bans_max",
@@ -103,6 +114,33 @@ impl TableMetrics {
                 "Kernel memory of the tables, where the kernel tells it.",
                 &[],
             ),
+            expiry_passes: registry.totals(
+                "weir_table_expiry_passes_total",
+                "Passes over the table for bans that are over, so that a new one has room.",
+                &[],
+            ),
+            growths: registry.totals(
+                "weir_table_growths_total",
+                "Attempts to make larger tables, for want of room.",
+                &[],
+            ),
+            policy_scans: registry.totals(
+                "weir_table_policy_scans_total",
+                "Passes over the table for policies that no ban has any more.",
+                &[],
+            ),
+            refused: registry.gauges(
+                "weir_refused_bans",
+                "Bans that the backend refused, and that are tried again.",
+                &[],
+            ),
+            refused_given_up: registry
+                .counters(
+                    "weir_refused_bans_given_up_total",
+                    "Refused bans that were given up because too many waited.",
+                    &[],
+                )
+                .of([]),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! documents. Fields here are an interface; how they are found out is
 //! `service`'s.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -341,6 +341,9 @@ pub struct Status {
     pub attachments: Vec<Attachment>,
     /// How full the table is.
     pub usage: Filled,
+    /// Bans in force by who made them: a metric.
+    #[serde(skip)]
+    pub by_producer: BTreeMap<Producer, u64>,
     /// Packets by exit.
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.

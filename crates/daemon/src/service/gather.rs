@@ -26,6 +26,13 @@ impl Service {
             host(metrics, samples, status);
             packets(metrics, samples, status);
             table(metrics, samples, status);
+            samples.gauge(metrics.table.refused, [], self.refused.waiting());
+            if let Some(work) = self.backend.table_work() {
+                let table = &metrics.table;
+                samples.total(table.expiry_passes, [], work.expiry_passes);
+                samples.total(table.growths, [], work.growths);
+                samples.total(table.policy_scans, [], work.policy_scans);
+            }
             classes(metrics, samples, status);
             for list in &lists {
                 one_list(metrics, samples, list);
@@ -76,6 +83,9 @@ fn packets(metrics: &Metrics, samples: &mut Samples, status: &Status) {
 fn table(metrics: &Metrics, samples: &mut Samples, status: &Status) {
     let (table, usage) = (&metrics.table, &status.usage.entries);
     samples.gauge(table.bans, [], usage.bans);
+    for (producer, bans) in &status.by_producer {
+        samples.gauge(table.by_producer, [&producer.to_string()], *bans);
+    }
     samples.gauge(table.max_bans, [], usage.max_bans);
     samples.gauge(table.wide, [], usage.wide);
     samples.gauge(table.max_wide, [], usage.max_wide);

@@ -134,13 +134,13 @@ impl Service {
 
     /// The jails with their numbers.
     pub fn jails(&self) -> Result<Vec<JailStatus>, Refusal> {
-        let mut in_force: BTreeMap<Producer, u64> = BTreeMap::new();
-        for entry in self.backend.entries()? {
-            *in_force.entry(entry.policy.producer.clone()).or_default() += 1;
-        }
+        Ok(self.jails_with(&self.backend.bans_by_producer()?))
+    }
+
+    /// The same, when the bans in force are counted.
+    fn jails_with(&self, in_force: &BTreeMap<Producer, u64>) -> Vec<JailStatus> {
         let ledger = self.ledger();
-        Ok(self
-            .config()
+        self.config()
             .jails
             .iter()
             .map(|jail| {
@@ -170,7 +170,7 @@ impl Service {
                     forgotten: stats.evicted,
                 }
             })
-            .collect())
+            .collect()
     }
 
     fn rings(&self) -> Vec<RingStatus> {
@@ -220,6 +220,7 @@ impl Service {
         let config = self.config();
         let attachments = self.backend.attachments();
         let usage = self.backend.usage();
+        let by_producer = self.backend.bans_by_producer()?;
         let is_idle = config.denies_nothing() && usage.bans == 0 && usage.wide == 0;
         let protection = self.protection().unless(is_idle, &self.allowed_too_wide());
         let mut status = Status {
@@ -233,7 +234,7 @@ impl Service {
             backend: self.backend.name(),
             limits: self.backend.limits().to_vec(),
             observe: config.enforcement.observe,
-            decoy: self.decoy.status()?,
+            decoy: self.decoy.status(&by_producer)?,
             attachments,
             usage: Filled {
                 entries: usage,
@@ -245,7 +246,8 @@ impl Service {
                 Some(filter) => filter.class_counts()?,
                 None => Vec::new(),
             },
-            jails: self.jails()?,
+            jails: self.jails_with(&by_producer),
+            by_producer,
             rings: self.rings(),
             watches: self.watches.status(&config.watches),
             sinks: self.lock_sinks().iter().map(|s| s.status()).collect(),

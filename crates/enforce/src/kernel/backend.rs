@@ -1,6 +1,7 @@
 //! What a backend can, by the tables.
 
 use std::{
+    collections::{BTreeMap, HashMap},
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -12,7 +13,7 @@ use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scan
 use super::Kernel;
 use crate::{
     Attachment, Backend, BootNanos, ClassFilter, Counter, DecoyResponder, Entry, Error,
-    InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage,
+    InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
     backend_kind::WITHOUT_ANSWERS,
     hooks::{self, Wanted},
 };
@@ -102,6 +103,25 @@ impl Backend for Kernel {
         Ok(entries)
     }
 
+    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+        let mut numbers: HashMap<u16, u64> = HashMap::new();
+        let now = self.clock.now();
+        let tables = self.tables();
+        let table = &tables.current.table;
+        table.for_each(now, |slot| *numbers.entry(slot.policy).or_default() += 1);
+        let wide = tables.wide();
+        for ban in wide.iter().filter(|ban| ban.expiry > now) {
+            *numbers.entry(ban.policy).or_default() += 1;
+        }
+        let mut bans = BTreeMap::new();
+        for (number, count) in numbers {
+            if let Some(policy) = self.policies.policy(number) {
+                *bans.entry(policy.producer.clone()).or_default() += count;
+            }
+        }
+        Ok(bans)
+    }
+
     fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, Error> {
         let host = Prefix::host(addr);
         let wider = match host.addr() {
@@ -189,6 +209,10 @@ impl Backend for Kernel {
 
     fn memory(&self) -> Option<u64> {
         Some(self.tables().current.table.geometry().bytes())
+    }
+
+    fn table_work(&self) -> Option<Work> {
+        Some(self.work())
     }
 
     fn maintain(&self) -> Result<(), Error> {

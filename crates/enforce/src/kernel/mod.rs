@@ -42,7 +42,6 @@ pub use open::{KernelConfig, check_interface, detach, open};
 pub(crate) use open::{attached, instances, is_there};
 pub use weir_bpf::link::Hook;
 pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
-pub use work::Work;
 
 use crate::{
     BootNanos, Entry, Error, Expiry, Settings,

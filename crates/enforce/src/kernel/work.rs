@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Kernel;
+use crate::Work;
 
 /// See the file's head.
 #[derive(Default)]
@@ -17,17 +18,6 @@ impl WorkCounts {
     pub(super) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// [`Kernel::work`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
-    /// Passes over the table for bans that are over, so that a new one has room.
-    pub expiry_passes: u64,
-    /// Attempts to make larger tables, for want of room.
-    pub growths: u64,
-    /// Passes over the table for policy numbers that nothing has any more.
-    pub policy_scans: u64,
 }
 
 impl Kernel {
