@@ -371,14 +371,4 @@ impl Events {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_have_the_words_of_their_json() {
-        for (name, kind) in Kind::ALL {
-            assert_eq!(kind.name(), name);
-            assert_eq!(serde_json::to_value(kind).unwrap(), name);
-        }
-    }
-}
+mod tests;
