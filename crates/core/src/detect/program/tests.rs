@@ -229,6 +229,7 @@ fn joined_lines_count_each() {
             "message repeated {n} times: [ Failed password for root from 192.0.2.7 port 22 ssh2]"
         );
         assert_eq!(read_all("sshd", &[&line]), [None], "{line}");
+        assert_eq!(repeated(line.as_bytes()), (1, line.as_bytes()));
     }
 }
 
