@@ -10,12 +10,12 @@
 //! text, and a family has at most [`MAX_SAMPLES`] of them: what finds no place is
 //! counted in `weir_metrics_left_out_total`.
 //!
-//! By hand, not by a library: `prometheus-client` can only be read by parsing the
-//! text that it writes, says nothing of a family without samples, and has a
-//! collector declare a metric at each asking instead of once; `prometheus` leaves
-//! out such families as well and brings six crates; `metrics` wants a recorder that
-//! is global and is written by somebody else. None has a limit for label values,
-//! and what is left are these two files.
+//! By hand, not by a library: `prometheus-client` can only be read through what it
+//! encodes (text, or protobuf and its crates), says nothing of a family without
+//! samples, and has a collector declare a metric at each asking instead of once;
+//! `prometheus` can be read, and wants six crates, among them locks of its own;
+//! `metrics` wants a recorder that is global and is written by somebody else. None
+//! has a limit for label values, and what is left are these two files.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
