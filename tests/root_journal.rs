@@ -175,6 +175,58 @@ fn root_a_service_is_read_by_its_unit() {
     );
 }
 
+/// A filter says which entries are its program's; a jail may say it otherwise.
+#[test]
+fn root_a_filter_says_which_entries_it_reads() {
+    if !ready() {
+        return;
+    }
+    const SHOP: &str = "interfaces = [\"eth0\"]\n\
+        [filter.shop]\npatterns = ['refused <addr>']\n\
+        journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_COMM=helper\", \"_UID=0\"]\n\
+        [jail.shop]\nsource = \"journal\"\nmax_retry = 3\n\
+        [jail.other]\nfilter = \"shop\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"25/tcp\"]\n\
+        journal_match = [\"_SYSTEMD_UNIT=other.service\"]\n\
+        [jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n";
+    let site = Site::new();
+    let mut weir = Weir::new(&site.host, SHOP);
+    let journal = Journal::of(&mut weir);
+    journal.write("cron", 0, ["the journal is there".to_owned()]);
+    weir.run();
+    let refused = |who: &str| std::iter::repeat_n(format!("refused {who}"), 3);
+    let nobody = CUSTOMER[0];
+    for (program, uid, unit, who) in [
+        ("helper", 990, "other2.service", nobody),
+        ("shop", 1000, "session-1.scope", nobody),
+        ("shop", 1000, "shop.service", nobody),
+        ("shop", 990, "shop.service", ATTACKER[0]),
+        ("helper", 0, "session-1.scope", ATTACKER[1]),
+        ("shop", 990, "other.service", OTHER[0]),
+    ] {
+        journal.write_as(program, uid, (unit, "shop"), refused(who));
+    }
+    // Debian's unit, and a process by another name.
+    let failed = |n| format!("Failed password for root from {} port {n} ssh2", OTHER[1]);
+    journal.write_as(
+        "main",
+        0,
+        ("ssh.service", "sshd-session"),
+        (1..4).map(failed),
+    );
+    soon("the bans", || (weir.banned().len() == 4).then_some(()));
+    for (who, jail) in [
+        (ATTACKER[0], "shop"),
+        (ATTACKER[1], "shop"),
+        (OTHER[0], "other"),
+        (OTHER[1], "sshd"),
+    ] {
+        let why = weir.why(who);
+        assert_eq!(why["bans"][0]["producer"], format!("jail:{jail}"), "{why}");
+    }
+    let why = weir.why(nobody);
+    assert_eq!(why["tracked"].as_array().unwrap().len(), 0, "{why}");
+}
+
 /// While there is no journal yet, nothing of it is lost.
 #[test]
 fn root_a_journal_that_comes_later_is_read_from_the_start_on() {

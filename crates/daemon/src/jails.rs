@@ -17,7 +17,7 @@ use weir_config::{
 use weir_core::{
     Action, Prefix, PrefixSet, Scope,
     ban::MAX_NAME,
-    detect::{Definition, Program},
+    detect::{Definition, JournalMatch, Program},
     policy::JailLimits,
 };
 
@@ -40,7 +40,7 @@ pub struct JailConfig {
     pub source: SourceChoice,
     /// Trusted fields of its entries in the journal; none: those of the programs
     /// that its filter names.
-    pub journal_match: Vec<(String, String)>,
+    pub journal_match: JournalMatch,
     /// When it bans, and for how long.
     pub limits: JailLimits,
     /// What a ban covers.
@@ -144,15 +144,24 @@ pub(crate) fn read(
             limits.max_tracked = at.value as usize;
         }
         let time_zone = time_zone(&mut section, &name, &source, warnings);
+        let journal_match = journal::read(&mut section, &name, &source, host);
         if enabled && let Some(filter) = compiled(&filter, filters) {
-            heads::check(&section, &name, &filter, &source, host, warnings);
+            let entries_are_named = !journal_match.is_empty();
+            heads::check(
+                &section,
+                &name,
+                &filter,
+                &source,
+                entries_are_named,
+                host,
+                warnings,
+            );
         }
         if let SourceChoice::Ring(choice) = &source
             && enabled
         {
             ring::check_against(&section, &name, choice, &jails);
         }
-        let journal_match = journal::read(&mut section, &name, &source, host);
         section.finish();
         if enabled {
             jails.push(JailConfig {

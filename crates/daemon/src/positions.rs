@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use weir_core::detect::JournalMatch;
 use weir_sources::{Position, Start, file};
 
 const FILES: &str = "file:";
@@ -20,12 +21,12 @@ pub fn key_of_files(patterns: &[String]) -> String {
 }
 
 /// The same for the journal's entries of these programs, with these fields.
-pub fn key_of_journal(programs: &[String], fields: &[(String, String)]) -> String {
-    let mut key = format!("{JOURNAL}{}", programs.join(","));
-    for (field, value) in fields {
-        key += &format!(" {field}={value}");
+pub fn key_of_journal(programs: &[String], journal_match: &JournalMatch) -> String {
+    let key = format!("{JOURNAL}{}", programs.join(","));
+    match journal_match.is_empty() {
+        true => key,
+        false => format!("{key} {journal_match}"),
     }
-    key
 }
 
 /// The positions reached, by source; they outlive the threads of one plan.

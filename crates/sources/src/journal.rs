@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use systemd::journal::{
     Journal, JournalWaitResult, OpenDirectoryOptions, OpenFilesOptions, OpenOptions,
 };
-use weir_core::detect::{Age, Writer, suppressed};
+use weir_core::detect::{Age, JournalMatch, Writer, suppressed};
 
 use crate::{BatchInfo, MAX_LINE, Origin, Problem, Readers, Source, SourceError};
 
@@ -45,8 +45,9 @@ pub struct JournalConfig {
     /// of one field are alternatives, and different fields must all fit. See
     /// [`JournalConfig::program`] and [`JournalConfig::matching`].
     pub matches: Vec<Vec<(String, String)>>,
-    /// Entries of people's processes are passed over, whatever fits.
-    pub system_users: bool,
+    /// Entries of people's processes are passed over, whatever fits, but for those
+    /// of these users.
+    pub named_users: BTreeSet<u32>,
     /// Where to begin.
     pub start: JournalStart,
 }
@@ -99,24 +100,27 @@ impl JournalConfig {
         Self {
             path: None,
             matches,
-            system_users: true,
+            named_users: BTreeSet::new(),
             start: JournalStart::End,
         }
     }
 
-    /// The host's journal from now on, entries with these trusted fields, and
-    /// with one of these identifiers unless the program is named (`_COMM`).
-    pub fn matching(fields: &[(String, String)], identifiers: &[&str]) -> Self {
-        let has = |wanted: &str| fields.iter().any(|(field, _)| field == wanted);
-        let mut all = fields.to_vec();
-        if !has("_COMM") {
-            let tag = |name: &&str| (IDENTIFIER.to_owned(), (*name).to_owned());
-            all.extend(identifiers.iter().map(tag));
-        }
+    /// The host's journal from now on, entries with one of these sets of trusted
+    /// fields, and with one of these identifiers where a set does not name the
+    /// program (`_COMM`).
+    pub fn matching(journal_match: &JournalMatch, identifiers: &[&str]) -> Self {
+        let with_tags = |set: &Vec<(String, String)>| {
+            let mut all = set.clone();
+            if !set.iter().any(|(field, _)| field == "_COMM") {
+                let tag = |name: &&str| (IDENTIFIER.to_owned(), (*name).to_owned());
+                all.extend(identifiers.iter().map(tag));
+            }
+            all
+        };
         Self {
             path: None,
-            matches: vec![all],
-            system_users: !has(USER),
+            matches: journal_match.sets().iter().map(with_tags).collect(),
+            named_users: journal_match.users().collect(),
             start: JournalStart::End,
         }
     }
@@ -134,9 +138,6 @@ const DROPPED: [(&str, &str); 2] = [
     ("MESSAGE_ID", "a596d6fe7bfa4994828e72309e95d61e"),
 ];
 
-/// Fields that only journald sets, and that say who wrote an entry.
-pub const TRUSTED: [&str; 4] = [UNIT, USER, "_COMM", "_EXE"];
-
 /// Is this no person's number? Those of services are below 1000; systemd's
 /// dynamic users have a range of their own.
 fn is_system_user(uid: u32) -> bool {
@@ -147,7 +148,7 @@ fn is_system_user(uid: u32) -> bool {
 pub struct JournalSource {
     journal: Journal,
     path: PathBuf,
-    system_users: bool,
+    named_users: BTreeSet<u32>,
     /// The services whose entries are read: asked for by name, or seen.
     services: BTreeSet<String>,
     cursor: Option<String>,
@@ -202,7 +203,7 @@ impl JournalSource {
         let mut source = Self {
             journal,
             path: shown.to_owned(),
-            system_users: config.system_users,
+            named_users: config.named_users,
             services: services.cloned().collect(),
             cursor: None,
             failing: false,
@@ -286,7 +287,8 @@ impl JournalSource {
             return Ok(());
         }
         let uid = self.number(USER)?;
-        if self.system_users && !uid.is_some_and(is_system_user) {
+        let is_read = |uid| is_system_user(uid) || self.named_users.contains(&uid);
+        if !uid.is_some_and(is_read) {
             return Ok(());
         }
         let pid = self.number("_PID")?;

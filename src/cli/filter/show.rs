@@ -10,6 +10,7 @@ pub fn text(definition: &Definition) -> String {
         identifiers,
         patterns,
         ignore,
+        journal_match,
         syslog_only,
         root_only,
         allow_untagged,
@@ -20,6 +21,13 @@ pub fn text(definition: &Definition) -> String {
             &mut text,
             "identifiers",
             identifiers.iter().map(|s| quoted(s)),
+        );
+    }
+    if !journal_match.is_empty() {
+        list(
+            &mut text,
+            "journal_match",
+            journal_match.iter().map(|s| quoted(s)),
         );
     }
     for (key, is_set) in [
@@ -115,6 +123,11 @@ mod tests {
                 },
             ],
             ignore: vec!["c <addr>".into()],
+            journal_match: vec![
+                "_SYSTEMD_UNIT=a \u{1b}.service".into(),
+                "+".into(),
+                "_UID=0".into(),
+            ],
             root_only: true,
             allow_untagged: true,
             ..Definition::default()

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, de};
 
 use super::{
     dispatch::Dispatch,
+    journal_match::{JournalMatch, JournalMatchError},
     matcher::Matcher,
     memory::Bond,
     program::{HeadRule, Program, Rule, Trust},
@@ -41,6 +42,10 @@ pub struct Definition {
     /// `<addr>` as well.
     #[serde(default)]
     pub ignore: Vec<String>,
+    /// Which entries of the journal are its program's, where the jail does not say
+    /// so itself; see [`JournalMatch`]. Empty: those of the identifiers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub journal_match: Vec<String>,
     /// Of the journal, only entries that came by syslog or journald's own
     /// protocol count, none that a program wrote to its standard output: for
     /// programs that leave a client's line breaks as they are there.
@@ -145,6 +150,8 @@ pub enum DefinitionError {
         /// The label.
         label: String,
     },
+    /// `journal_match` is wrong.
+    JournalMatch(JournalMatchError),
     /// A pattern is malformed.
     Pattern {
         /// `patterns` or `ignore`.
@@ -174,6 +181,7 @@ impl fmt::Display for DefinitionError {
                 f,
                 "patterns[{pattern}] completes {label:?}, which no pattern announces"
             ),
+            Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
             Self::Pattern {
                 list,
                 pattern,
@@ -209,6 +217,11 @@ impl Definition {
                 return Err(DefinitionError::Identifier(tag.clone()));
             }
         }
+        let words = self.journal_match.iter().map(String::as_str);
+        let journal_match = match self.journal_match.is_empty() {
+            true => JournalMatch::default(),
+            false => JournalMatch::parse(words).map_err(DefinitionError::JournalMatch)?,
+        };
         let labels = self.labels()?;
         let rules = self.patterns.iter().enumerate();
         let rules: Vec<Rule> = rules
@@ -239,6 +252,7 @@ impl Definition {
                 syslog_only: self.syslog_only,
                 root_only: self.root_only,
             },
+            journal_match,
             dispatch: Dispatch::new(rules.iter().map(|rule| &rule.matcher)),
             has_bonds: rules.iter().any(|rule| rule.bond.is_for_others()),
             rules,

@@ -7,6 +7,7 @@ use super::{
     clock::when,
     dispatch::Dispatch,
     head::{self, Head, NoHead},
+    journal_match::JournalMatch,
     matcher::{Captures, Matcher},
     memory::{Bond, Connection, Connections},
     notices::{self, Headless, Notices},
@@ -18,6 +19,7 @@ use super::{
 pub struct Program {
     pub(super) head: HeadRule,
     pub(super) trust: Trust,
+    pub(super) journal_match: JournalMatch,
     /// The first that fits is taken.
     pub(super) rules: Vec<Rule>,
     pub(super) dispatch: Dispatch,
@@ -91,6 +93,12 @@ impl Program {
             HeadRule::Syslog { tags, .. } => tags,
         };
         tags.iter().map(|tag| &**tag)
+    }
+
+    /// Which entries of the journal it reads; where it says nothing, those of its
+    /// [`identifiers`](Self::identifiers).
+    pub fn journal_match(&self) -> &JournalMatch {
+        &self.journal_match
     }
 
     /// What one record tells; `None` when it tells of no failure.

@@ -231,7 +231,7 @@ pub const TABLES: &[Table] = &[
             key(
                 "journal_match",
                 NONE,
-                "Trusted fields of the journal that its entries must have, in place of the filter's own programs.",
+                "Trusted fields of the journal that its entries must have, in place of the filter's own; \"+\" stands between sets of which any may fit.",
             ),
             key(
                 "time_zone",
@@ -306,6 +306,11 @@ pub const TABLES: &[Table] = &[
                 "ignore",
                 Is("[]"),
                 "Messages that do not count although a pattern fits.",
+            ),
+            key(
+                "journal_match",
+                Means("the identifiers' programs"),
+                "Trusted fields of the journal that its entries must have, as a jail's.",
             ),
             key(
                 "syslog_only",

@@ -8,6 +8,7 @@ use weir_core::detect::{Definition, DefinitionError, MAX_LINE, PatternDefinition
 const PATTERNS: &str =
     "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";
 const PATTERN: &str = "a pattern such as \"login of <user> from <addr> failed\"";
+const JOURNAL_MATCH: &str = "a list of journal fields such as [\"_SYSTEMD_UNIT=shop.service\"]";
 const LABEL: &str = "a label such as \"password\"";
 
 /// The filters of the configuration; `None` for one that is there but broken, so
@@ -46,6 +47,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         list.map(|list| list.value).unwrap_or_default()
     };
     let identifiers = texts(&mut section, "identifiers", "a list of syslog tags");
+    let journal_match = texts(&mut section, "journal_match", JOURNAL_MATCH);
     let syslog_only = section.boolean("syslog_only").unwrap_or(false);
     let root_only = section.boolean("root_only").unwrap_or(false);
     let allow_untagged = section.boolean("allow_untagged").unwrap_or(false);
@@ -66,6 +68,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         identifiers: identifiers.into_iter().map(|at| at.value).collect(),
         patterns: patterns.iter().map(|at| at.value.clone()).collect(),
         ignore: ignore.iter().map(|at| at.value.clone()).collect(),
+        journal_match: journal_match.iter().map(|at| at.value.clone()).collect(),
         syslog_only,
         root_only,
         allow_untagged,
@@ -75,6 +78,10 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         && let Err(error) = definition.compile()
     {
         let at = match &error {
+            DefinitionError::JournalMatch(error) => {
+                let word = error.word.and_then(|word| journal_match.get(word));
+                word.or(journal_match.first()).map(|at| at.line)
+            }
             DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {
                 ignore.get(*pattern).map(|at| at.line)
             }

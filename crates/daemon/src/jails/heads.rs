@@ -20,16 +20,19 @@ pub(super) fn check(
     jail: &str,
     filter: &Program,
     source: &SourceChoice,
+    entries_are_named: bool,
     host: &dyn HostFacts,
     warnings: &mut Vec<String>,
 ) {
     let has_identifiers = filter.identifiers().next().is_some();
     let paths = match source {
-        SourceChoice::Journal if !has_identifiers => {
+        SourceChoice::Journal
+            if !has_identifiers && !entries_are_named && filter.journal_match().is_empty() =>
+        {
             section.error(
                 section.line(),
                 format!(
-                    "[jail.{jail}]: its filter has no identifiers, and the journal's entries are chosen by them; allowed: identifiers = [\"PROGRAM\"] in the filter, or paths"
+                    "[jail.{jail}]: its filter has no identifiers and no journal_match, and the journal's entries are chosen by them; allowed: identifiers = [\"PROGRAM\"] or journal_match in the filter, or paths"
                 ),
             );
             return;

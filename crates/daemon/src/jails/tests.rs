@@ -135,13 +135,15 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
     let jail = |words: &str| format!("[jail.sshd]\n{words}");
     let words = "journal_match = [\"_SYSTEMD_UNIT=postfix@-.service\", \"_UID=www-data\"]";
     let config = check(&jail(words)).unwrap();
-    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(
-        config.jails[0].journal_match,
-        [
-            field("_SYSTEMD_UNIT", "postfix@-.service"),
-            field("_UID", "33")
-        ]
+        config.jails[0].journal_match.to_string(),
+        "_SYSTEMD_UNIT=postfix@-.service _UID=33"
+    );
+    let words = "journal_match = [\"_UID=www-data\", \"+\", \"_SYSTEMD_UNIT=a.service\"]";
+    let config = check(&jail(words)).unwrap();
+    assert_eq!(
+        config.jails[0].journal_match.to_string(),
+        "_UID=33 + _SYSTEMD_UNIT=a.service"
     );
     for (words, message) in [
         (
@@ -154,6 +156,10 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
         ),
         ("journal_match = []", "allowed: with _SYSTEMD_UNIT"),
         (
+            "journal_match = [\"_UID=0\", \"+\", \"_COMM=sshd\"]",
+            "weir.toml:2: journal_match in [jail.sshd]: \"_UID=0 + _COMM=sshd\" does not say whose",
+        ),
+        (
             "journal_match = [\"_UID=nobody-here\"]",
             "is no user of this host",
         ),
@@ -164,6 +170,38 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
         ),
     ] {
         let told = errors(&jail(words));
+        assert!(told.contains(message), "{words}: {told}");
+    }
+}
+
+/// A filter says it for all its jails, and without knowing the host's users.
+#[test]
+fn a_filters_journal_match_is_checked_at_its_line() {
+    let filter = |words: &str| {
+        format!(
+            "[jail.shop]\nsource = \"journal\"\n[filter.shop]\npatterns = [\"<addr>\"]\n{words}"
+        )
+    };
+    let good = "journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_UID=0\"]";
+    let config = check(&filter(good)).unwrap();
+    assert!(config.jails[0].journal_match.is_empty());
+    assert_eq!(config.filters["shop"].journal_match.len(), 3);
+    for (words, message) in [
+        (
+            "journal_match = [\n\"_UID=0\",\n\"MESSAGE=x\"]",
+            "weir.toml:7: [filter.shop]: journal_match: \"MESSAGE\" can be written by anybody",
+        ),
+        (
+            "journal_match = [\"_UID=www-data\"]",
+            "weir.toml:5: [filter.shop]: journal_match: \"www-data\" is not a user's number; allowed: _UID=NUMBER",
+        ),
+        (
+            "journal_match = [\"_COMM=shop\"]",
+            "weir.toml:5: [filter.shop]: journal_match: \"_COMM=shop\" does not say whose process",
+        ),
+        ("", "its filter has no identifiers and no journal_match"),
+    ] {
+        let told = errors(&filter(words));
         assert!(told.contains(message), "{words}: {told}");
     }
 }

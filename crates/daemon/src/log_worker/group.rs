@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::detect::Age;
+use weir_core::detect::{Age, JournalMatch};
 use weir_sources::{
     FileConfig, FileSource, JournalConfig, JournalSource, JournalStart, Ring, RingConfig, Source,
     SourceError, journal,
@@ -37,8 +37,8 @@ pub(super) enum Group {
     Journal {
         /// Identifiers of programs.
         programs: Vec<String>,
-        /// Trusted fields and their values, if some are configured.
-        fields: Vec<(String, String)>,
+        /// Trusted fields, if the jail or its filter names some.
+        journal_match: JournalMatch,
     },
     /// A ring's records.
     Ring(RingChoice),
@@ -53,7 +53,10 @@ impl Group {
     pub fn key(&self) -> String {
         match self {
             Self::Files(subscriptions) => positions::key_of_files(&patterns_of(subscriptions)),
-            Self::Journal { programs, fields } => positions::key_of_journal(programs, fields),
+            Self::Journal {
+                programs,
+                journal_match,
+            } => positions::key_of_journal(programs, journal_match),
             Self::Ring(ring) => format!("ring:{}", ring.directory.display()),
         }
     }
@@ -88,11 +91,14 @@ impl Group {
                     held,
                 })?))
             })],
-            Self::Journal { programs, fields } => vec![Box::new(move |positions, _| {
+            Self::Journal {
+                programs,
+                journal_match,
+            } => vec![Box::new(move |positions, _| {
                 let programs: Vec<_> = programs.iter().map(String::as_str).collect();
-                let mut config = match fields.is_empty() {
+                let mut config = match journal_match.is_empty() {
                     true => JournalConfig::program(&programs),
-                    false => JournalConfig::matching(&fields, &programs),
+                    false => JournalConfig::matching(&journal_match, &programs),
                 };
                 match positions.of_journal(&key) {
                     Some(cursor) => config.start = JournalStart::Cursor(cursor),
@@ -141,7 +147,7 @@ pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, Work
     let files = files_in_common(&config.jails);
     for (number, jail) in config.jails.iter().enumerate() {
         let mut filter = filter(config, &jail.filter)?;
-        if jail.journal_match.iter().any(|(field, _)| field == "_UID") {
+        if jail.journal_match.users().next().is_some() {
             filter = filter.of_named_users();
         }
         let mut subscription = 0;
@@ -157,7 +163,10 @@ pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, Work
             }
             SourceChoice::Journal => Group::Journal {
                 programs: filter.identifiers().map(str::to_owned).collect(),
-                fields: jail.journal_match.clone(),
+                journal_match: match jail.journal_match.is_empty() {
+                    true => filter.journal_match().clone(),
+                    false => jail.journal_match.clone(),
+                },
             },
             SourceChoice::Ring(ring) => Group::Ring(ring.clone()),
         };

@@ -191,18 +191,26 @@ fn entries_of_a_service_are_known_by_its_unit() {
     assert_eq!(found(all), ["dovecot", "named", "dynamic user"]);
 
     // As an administrator writes it.
-    let matching = |fields: &[(&str, &str)], identifiers: &[&str]| {
-        let fields: Vec<_> = fields
-            .iter()
-            .map(|(field, value)| ((*field).to_owned(), (*value).to_owned()))
-            .collect();
-        found(JournalConfig::matching(&fields, identifiers))
+    let matching = |words: &str, identifiers: &[&str]| {
+        let words = JournalMatch::parse(words.split(' ')).unwrap();
+        found(JournalConfig::matching(&words, identifiers))
     };
-    let unit = ("_SYSTEMD_UNIT", postfix.0);
-    assert_eq!(matching(&[unit], &["postfix/smtpd"]), ["postfix"]);
-    assert_eq!(matching(&[unit], &[]), ["postfix", "other"]);
-    assert_eq!(matching(&[unit, ("_COMM", "cleanup")], &["x"]), ["other"]);
-    assert_eq!(matching(&[unit, ("_UID", "1000")], &[]), ["forged"]);
+    let unit = "_SYSTEMD_UNIT=postfix@-.service";
+    assert_eq!(matching(unit, &["postfix/smtpd"]), ["postfix"]);
+    assert_eq!(matching(unit, &[]), ["postfix", "other"]);
+    let comm = "_COMM=cleanup";
+    assert_eq!(matching(&format!("{unit} {comm}"), &["x"]), ["other"]);
+    assert_eq!(matching(&format!("{unit} _UID=1000"), &[]), ["forged"]);
+    // Any of several sets: a person's entries where he is named.
+    let dovecot = "_SYSTEMD_UNIT=dovecot.service";
+    assert_eq!(
+        matching(&format!("{unit} {comm} + {dovecot}"), &["dovecot"]),
+        ["dovecot", "other"]
+    );
+    assert_eq!(
+        matching(&format!("{dovecot} + {unit} _UID=1000"), &[]),
+        ["dovecot", "forged"]
+    );
 }
 
 #[test]
