@@ -1052,6 +1052,25 @@ fn filters_are_tried_on_lines() {
         (&object["ip6"], &object["time"]),
         (&"2001:db8::7".into(), &1124013600.into())
     );
+    let own = "head = '<time> \\[<word>\\] <pid>#<number>: '\ntime_format = '%Y/%m/%d %T'\npatterns = ['refused <addr>']\n";
+    fs::write(dir.join("own.toml"), own).unwrap();
+    let line = "2005/08/14 11:53:04 [error] 77#8: refused 192.0.2.7\n";
+    let out = test(
+        &["own", "--json", "--tz", "UTC", "--now", "1124024000"],
+        line,
+    );
+    let object: Value = serde_json::from_str(&out.out).unwrap();
+    assert_eq!(
+        (&object["host"], &object["time"]),
+        (&"192.0.2.7".into(), &1124020384.into())
+    );
+    let out = test(
+        &["own", "--missed"],
+        "2005/08/14 11:53:04 error: refused 192.0.2.7\n",
+    );
+    let said =
+        "its start is not the filter's head, which wants \" [\" behind \"2005/08/14 11:53:04\"";
+    assert!(out.code == 1 && out.out.contains(said), "{}", out.out);
     assert_eq!(test(&["web"], "refused 192.0.2.7\n").code, 0);
     assert_eq!(test(&["web"], "welcome 192.0.2.7\n").code, 1);
     for (args, message) in [

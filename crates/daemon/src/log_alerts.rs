@@ -16,7 +16,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// An alert ends when nothing of its kind has come for so long.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 3] = ["stdout", "headless", "rate-limit"];
+const KINDS: [&str; 4] = ["stdout", "headless", "head", "rate-limit"];
 
 /// What one jail has noticed; shared by the threads that read for it.
 #[derive(Debug)]
@@ -62,6 +62,10 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
     match kind {
         "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
         "headless" => headless(line),
+        "head" => format!(
+            "no line of its log counts: none of the last has the head that its filter declares, such as \"{}\". Mend head or time_format in the filter (weir filter test FILTER --missed <LOG says how far the head fits), or the jail's paths",
+            crate::escape(&String::from_utf8_lossy(&line.text))
+        ),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -79,7 +83,12 @@ impl LogAlerts {
 
     /// Takes what was noticed; raises alerts, and clears those that are over.
     pub fn add(&self, alerts: &Alerts, notices: Notices, now: Instant) {
-        let counts = [notices.stdout, notices.headless, notices.rate_limited];
+        let counts = [
+            notices.stdout,
+            notices.headless,
+            notices.unfit,
+            notices.rate_limited,
+        ];
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tally, kind), count) in tallies.iter_mut().zip(KINDS).zip(counts) {
             if count > 0 {
@@ -141,6 +150,38 @@ mod tests {
         assert!(first.contains("\"Nov 21 04:33:07 x\\u{1b}[2J\""), "{first}");
         assert!(first.contains("allow_untagged") && !first.contains("-E"));
         assert_eq!(told(61, "another", false), first);
+    }
+
+    #[test]
+    fn a_head_that_never_fits_is_an_alert() {
+        let alerts = Alerts::default();
+        let log = LogAlerts::new("shop");
+        let begun = Instant::now();
+        let told = |seconds, unfit| {
+            let line = HeadlessLine {
+                has_stamp: false,
+                text: "22.11.2026 x\u{1b}".into(),
+            };
+            let notices = Notices {
+                unfit,
+                line: (unfit > 0).then_some(line),
+                ..Notices::default()
+            };
+            log.add(&alerts, notices, begun + Duration::from_secs(seconds));
+            let list = alerts.list().into_iter();
+            list.map(|alert| (alert.about, alert.message))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(0, 0), []);
+        let [(about, message)] = &told(1, 7)[..] else {
+            panic!("it is told");
+        };
+        assert_eq!(about, "jail:shop:head");
+        assert!(
+            message.contains("such as \"22.11.2026 x\\u{1b}\""),
+            "{message}"
+        );
+        assert_eq!(told(601, 0), []);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use weir_core::detect::{Definition, PatternDefinition};
 pub fn text(definition: &Definition) -> String {
     let Definition {
         identifiers,
+        head,
+        time_format,
         patterns,
         ignore,
         journal_match,
@@ -22,6 +24,11 @@ pub fn text(definition: &Definition) -> String {
             "identifiers",
             identifiers.iter().map(|s| quoted(s)),
         );
+    }
+    for (key, value) in [("head", head), ("time_format", time_format)] {
+        if let Some(value) = value {
+            push(&mut text, format_args!("{key} = {}\n", quoted(value)));
+        }
     }
     if !journal_match.is_empty() {
         list(
@@ -123,6 +130,8 @@ mod tests {
                 },
             ],
             ignore: vec!["c <addr>".into()],
+            head: Some("\\[<time>\\] '<word>\u{1b}': ".into()),
+            time_format: Some("%s".into()),
             journal_match: vec![
                 "_SYSTEMD_UNIT=a \u{1b}.service".into(),
                 "+".into(),

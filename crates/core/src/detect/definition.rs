@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, de};
 
 use super::{
+    declared_head::{DeclaredHead, HeadError},
     dispatch::Dispatch,
     journal_match::{JournalMatch, JournalMatchError},
     matcher::Matcher,
@@ -36,6 +37,16 @@ pub struct Definition {
     /// lines.
     #[serde(default)]
     pub identifiers: Vec<String>,
+    /// What stands before each message in a file or a ring, for programs that do
+    /// not write it as a syslog daemon does: text, `<time>`, `<host>`, `<tag>`,
+    /// `<pid>`, `<word>`, `<number>` and `[optional]` parts. A line without it is
+    /// not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
+    /// The form of `<time>` in `head`, in strftime's words, where it is neither
+    /// syslog's nor ISO 8601's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_format: Option<String>,
     /// What counts as a failure; the first that fits is taken.
     pub patterns: Vec<PatternDefinition>,
     /// Messages that do not count although a pattern fits. They need an
@@ -150,6 +161,8 @@ pub enum DefinitionError {
         /// The label.
         label: String,
     },
+    /// `head` or `time_format` is wrong, or does not go with the other keys.
+    Head(HeadError),
     /// `journal_match` is wrong.
     JournalMatch(JournalMatchError),
     /// A pattern is malformed.
@@ -181,6 +194,7 @@ impl fmt::Display for DefinitionError {
                 f,
                 "patterns[{pattern}] completes {label:?}, which no pattern announces"
             ),
+            Self::Head(error) => error.fmt(f),
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
             Self::Pattern {
                 list,
@@ -239,15 +253,8 @@ impl Definition {
             })
             .collect::<Result<_, _>>()?;
         let ignore = self.ignore.iter().enumerate();
-        let tags = self.identifiers.iter().map(|tag| tag.as_str().into());
         Ok(Program {
-            head: match self.identifiers.is_empty() {
-                true => HeadRule::Stamp,
-                false => HeadRule::Syslog {
-                    tags: tags.collect(),
-                    allow_untagged: self.allow_untagged,
-                },
-            },
+            head: self.head_rule().map_err(DefinitionError::Head)?,
             trust: Trust {
                 syslog_only: self.syslog_only,
                 root_only: self.root_only,
@@ -260,6 +267,29 @@ impl Definition {
                 .map(|(number, text)| matcher("ignore", number, text))
                 .collect::<Result<_, _>>()?,
         })
+    }
+
+    fn head_rule(&self) -> Result<HeadRule, HeadError> {
+        let tags = self.identifiers.iter().map(|tag| tag.as_str().into());
+        let tags: Vec<Box<str>> = tags.collect();
+        let Some(text) = &self.head else {
+            return match &self.time_format {
+                Some(_) => Err(HeadError::NoTime),
+                None if tags.is_empty() => Ok(HeadRule::Stamp),
+                None => Ok(HeadRule::Syslog {
+                    tags,
+                    allow_untagged: self.allow_untagged,
+                }),
+            };
+        };
+        let head = DeclaredHead::parse(text, self.time_format.as_deref())?;
+        if self.allow_untagged {
+            return Err(HeadError::NotWith("allow_untagged"));
+        }
+        match !tags.is_empty() && !head.has_tag() {
+            true => Err(HeadError::NoTag),
+            false => Ok(HeadRule::Declared { head, tags }),
+        }
     }
 
     /// What patterns announce, each once.

@@ -14,6 +14,13 @@ const SHOWN: usize = 60;
 pub enum Miss {
     /// No stamp of a known form begins it.
     NoStamp,
+    /// It has not the head that the filter declares.
+    NoDeclaredHead {
+        /// What fits of it.
+        read: String,
+        /// What the head wants next.
+        wanted: String,
+    },
     /// Its stamp is not followed by a host and a tag.
     NoTag,
     /// A syslog daemon says it about itself.
@@ -78,6 +85,13 @@ impl Miss {
         }
     }
 
+    pub(super) fn no_declared_head(read: &[u8], wanted: String) -> Self {
+        Self::NoDeclaredHead {
+            read: shown(&read[read.len().saturating_sub(SHOWN)..]),
+            wanted,
+        }
+    }
+
     pub(super) fn no_pattern(pattern: usize, message: &[u8], reach: &Reach<'_>) -> Self {
         let read = match reach.backwards {
             false => &message[reach.start.saturating_sub(SHOWN)..reach.start],
@@ -103,6 +117,12 @@ impl fmt::Display for Miss {
             Self::NoStamp => f.write_str(
                 "no time stamp begins the line (known: \"Nov 21 04:33:07\", \"2026-11-21T04:33:07\", RFC 5424)",
             ),
+            Self::NoDeclaredHead { read, wanted } if read.is_empty() => {
+                write!(f, "its start is not the filter's head, which wants {wanted} there")
+            }
+            Self::NoDeclaredHead { read, wanted } => {
+                write!(f, "its start is not the filter's head, which wants {wanted} behind {read:?}")
+            }
             Self::NoTag => f.write_str(
                 "no \"host program[pid]: \" follows the time stamp, and the filter has identifiers",
             ),

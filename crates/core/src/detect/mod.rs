@@ -3,7 +3,7 @@
 //! what findings lead to is `policy`'s.
 //!
 //! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
-//! stands before its messages (`head`, `timestamp`), which of its rules can fit
+//! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`), which of its rules can fit
 //! (`dispatch`), whether one does (`matcher`), what other lines have told of the
 //! same attempt (`memory`), and when it happened (`clock`).
 //!
@@ -13,6 +13,7 @@
 
 mod builtin;
 mod clock;
+mod declared_head;
 mod definition;
 mod dispatch;
 mod head;
@@ -24,6 +25,7 @@ mod miss;
 mod notices;
 mod program;
 mod template;
+mod time_format;
 mod timestamp;
 
 use std::net::IpAddr;
@@ -31,6 +33,7 @@ use std::net::IpAddr;
 use jiff::{Timestamp, tz::TimeZone};
 
 pub use clock::{Age, Clock, STAMP_TOLERANCE};
+pub use declared_head::HeadError;
 pub use definition::{Definition, DefinitionError, PatternDefinition};
 pub use head::{LineHead, line_heads};
 pub use journal_match::{JournalField, JournalMatch, JournalMatchError, TRUSTED};
@@ -39,6 +42,7 @@ pub use miss::Miss;
 pub use notices::{BEHIND_NO_HEAD, HeadlessLine, Notices, suppressed};
 pub use program::{Program, ProgramState};
 pub use template::TemplateError;
+pub use time_format::TimeFormatError;
 
 /// The longest part of a line that is read; sources cut lines there.
 pub const MAX_LINE: usize = 8192;

@@ -19,8 +19,11 @@ pub struct Notices {
     /// Failures that do not count because they, or lines shortly before them,
     /// have no head.
     pub headless: u64,
-    /// The last line without a head before one of them.
+    /// The last line without a head before one of them; the first of the lines that
+    /// lack the declared one.
     pub line: Option<HeadlessLine>,
+    /// Lines, behind many others, that do not have the head which the filter declares.
+    pub unfit: u64,
     /// Lines that a log daemon has dropped by its rate limit.
     pub rate_limited: u64,
 }
@@ -41,6 +44,7 @@ impl std::ops::AddAssign for Notices {
     fn add_assign(&mut self, more: Self) {
         self.stdout = self.stdout.saturating_add(more.stdout);
         self.headless = self.headless.saturating_add(more.headless);
+        self.unfit = self.unfit.saturating_add(more.unfit);
         self.line = more.line.or(self.line.take());
         self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
     }
@@ -105,12 +109,17 @@ impl Headless {
         self.hosts.known.contains(host)
     }
 
+    /// The line that came is to be shown.
+    pub fn keep(&mut self, line: &[u8]) {
+        self.line.text.clear();
+        self.line.text.extend(line.iter().take(MAX_SHOWN));
+    }
+
     /// The line that came had no head.
     pub fn saw(&mut self, stream: u64, line: &[u8], has_stamp: bool) {
         self.left.resize(PLACES, 0);
         self.line.has_stamp = has_stamp;
-        self.line.text.clear();
-        self.line.text.extend(line.iter().take(MAX_SHOWN));
+        self.keep(line);
         self.left[stream as usize % PLACES] = BEHIND_NO_HEAD;
     }
 }

@@ -5,6 +5,7 @@
 use super::{
     Context, Finding, Line, MAX_USER, Miss, Record,
     clock::when,
+    declared_head::DeclaredHead,
     dispatch::Dispatch,
     head::{self, Head, NoHead},
     journal_match::JournalMatch,
@@ -41,6 +42,12 @@ pub(super) enum HeadRule {
         /// A line with a stamp and no tag says nothing about those behind it.
         allow_untagged: bool,
     },
+    /// What the filter says.
+    Declared {
+        head: DeclaredHead,
+        /// Those of programs with one of these tags; none: everybody's.
+        tags: Vec<Box<str>>,
+    },
 }
 
 /// Which entries of the journal are believed.
@@ -65,6 +72,10 @@ enum NotRead<'l, 'a> {
     NoHead(NoHead),
     /// Another program's.
     Other(&'l Head<'a>),
+    /// It has not the declared head.
+    NoDeclaredHead,
+    /// It has, and another program's tag.
+    OtherTag(&'a [u8]),
 }
 
 /// A line of the program's, taken apart.
@@ -90,7 +101,7 @@ impl Program {
     pub fn identifiers(&self) -> impl Iterator<Item = &str> {
         let tags = match &self.head {
             HeadRule::Stamp => &[][..],
-            HeadRule::Syslog { tags, .. } => tags,
+            HeadRule::Syslog { tags, .. } | HeadRule::Declared { tags, .. } => tags,
         };
         tags.iter().map(|tag| &**tag)
     }
@@ -127,6 +138,7 @@ impl Program {
                 return None;
             }
         };
+        state.unfit_in_a_row = 0;
         state.headless.names(parts.host);
         let (attempts, message, length) = trimmed(parts.message);
         let (pattern, captures) = self.matching(message, length, line.is_cut())?;
@@ -182,6 +194,20 @@ impl Program {
     fn notice(&self, state: &mut ProgramState, line: &Line<'_>, why: &NotRead<'_, '_>) {
         let has_no_tag = match why {
             NotRead::NoHead(NoHead::SyslogDaemon) => return,
+            NotRead::OtherTag(_) => {
+                state.unfit_in_a_row = 0;
+                return;
+            }
+            NotRead::NoDeclaredHead => {
+                state.unfit_in_a_row = state.unfit_in_a_row.saturating_add(1);
+                if state.unfit_in_a_row >= HEAD_NEVER_FITS {
+                    if state.notices.unfit == 0 {
+                        state.headless.keep(line.text());
+                    }
+                    state.notices.unfit += 1;
+                }
+                return;
+            }
             NotRead::NoHead(NoHead::Stamp) => false,
             NotRead::NoHead(NoHead::Tag) => true,
             NotRead::Other(head) if head.may_be_a_function() => true,
@@ -214,7 +240,7 @@ impl Program {
     /// Does a line with a time stamp and no tag say nothing about those behind it?
     pub fn allows_untagged(&self) -> bool {
         match self.head {
-            HeadRule::Stamp => false,
+            HeadRule::Stamp | HeadRule::Declared { .. } => false,
             HeadRule::Syslog { allow_untagged, .. } => allow_untagged,
         }
     }
@@ -230,9 +256,28 @@ impl Program {
         if line.record.message_only {
             return Ok(of_source(None, line.text()));
         }
-        let HeadRule::Syslog { tags, .. } = &self.head else {
-            let (stamp, message) = line.stamped();
-            return Ok(of_source(stamp, message));
+        let tags = match &self.head {
+            HeadRule::Syslog { tags, .. } => tags,
+            HeadRule::Stamp => {
+                let (stamp, message) = line.stamped();
+                return Ok(of_source(stamp, message));
+            }
+            HeadRule::Declared { head, tags } => {
+                let head = head
+                    .read(line.text())
+                    .map_err(|_| NotRead::NoDeclaredHead)?;
+                if let Some(tag) = head.tag.filter(|_| !tags.is_empty())
+                    && !tags.iter().any(|known| known.as_bytes() == tag)
+                {
+                    return Err(NotRead::OtherTag(tag));
+                }
+                return Ok(Parts {
+                    stamp: head.stamp,
+                    host: head.host,
+                    pid: head.pid,
+                    message: head.message,
+                });
+            }
         };
         let head = match line.syslog_head() {
             Ok(head) => head,
@@ -264,6 +309,8 @@ impl Program {
             Err(NotRead::NoHead(NoHead::SyslogDaemon)) => return Miss::SyslogDaemon,
             Err(NotRead::NoHead(NoHead::Tag)) => return Miss::NoTag,
             Err(NotRead::Other(head)) => return Miss::other_program(head.tag),
+            Err(NotRead::OtherTag(tag)) => return Miss::other_program(tag),
+            Err(NotRead::NoDeclaredHead) => return self.head_miss(line.text()),
         };
         let (_, message, length) = trimmed(message);
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
@@ -292,6 +339,25 @@ impl Program {
         match when(stamp, record, context.now) {
             None => Miss::NoTime,
             Some(_) => Miss::Counted,
+        }
+    }
+
+    /// How far the declared head fits a line that has not all of it.
+    fn head_miss(&self, text: &[u8]) -> Miss {
+        match &self.head {
+            HeadRule::Declared { head, .. } => match head.read(text) {
+                Err(miss) => Miss::no_declared_head(&text[..miss.read], miss.wanted()),
+                Ok(_) => Miss::NoTag,
+            },
+            HeadRule::Stamp | HeadRule::Syslog { .. } => Miss::NoStamp,
+        }
+    }
+
+    /// Does a line have the head that the filter declares? `None`: it declares none.
+    pub fn fits_declared_head(&self, line: &[u8]) -> Option<bool> {
+        match &self.head {
+            HeadRule::Declared { head, .. } => Some(head.read(line).is_ok()),
+            HeadRule::Stamp | HeadRule::Syslog { .. } => None,
         }
     }
 
@@ -362,13 +428,19 @@ pub struct ProgramState {
     connections: Connections,
     headless: Headless,
     notices: Notices,
+    /// Lines since one had the declared head.
+    unfit_in_a_row: u32,
 }
+
+/// A head that so many lines in a row do not have is taken for the wrong one;
+/// fewer may be the rest of a message with line breaks.
+pub(super) const HEAD_NEVER_FITS: u32 = 100;
 
 impl ProgramState {
     /// What was noticed since the last call.
     pub fn take_notices(&mut self) -> Notices {
         let mut notices = std::mem::take(&mut self.notices);
-        if notices.headless > 0 {
+        if notices.headless + notices.unfit > 0 {
             notices.line = Some(self.headless.line.clone());
         }
         notices

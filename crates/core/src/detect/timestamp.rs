@@ -1,4 +1,4 @@
-//! Time stamps: BSD syslog's and ISO 8601's. Finding where one ends is cheap and
+//! Time stamps: BSD syslog's, ISO 8601's, and those of a declared form. Finding where one ends is cheap and
 //! done for every line; turning it into a time is done only for lines that match.
 
 use jiff::{
@@ -7,7 +7,10 @@ use jiff::{
     tz::{AmbiguousOffset, Offset},
 };
 
-use super::Context;
+use super::{
+    Context,
+    time_format::{MONTHS, StampFields},
+};
 
 /// A stamp's bytes and kind, not yet a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +20,19 @@ pub(crate) enum Stamp<'a> {
     Bsd(&'a [u8], &'a [u8]),
     /// `2026-11-21T04:33:07`, 19 bytes; then fraction and zone, if any.
     Iso(&'a [u8], &'a [u8]),
+    /// Of a form that a filter declares.
+    Declared(StampFields),
 }
 
 /// Splits a stamp (whose form is checked, not its values) off a line.
 pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
+    let (stamp, rest) = split_before(line, |b| b == b' ')?;
+    Some((stamp, &rest[1..]))
+}
+
+/// The same up to a byte that ends it, which comes within 20 behind the second.
+#[inline]
+pub(crate) fn split_before(line: &[u8], is_end: impl Fn(u8) -> bool) -> Option<(Stamp<'_>, &[u8])> {
     let first = *line.first()?;
     let (whole, rest) = if first.is_ascii_alphabetic() {
         match line {
@@ -41,9 +53,9 @@ pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
     } else {
         return None;
     };
-    let tail = rest.iter().take(20).position(|b| *b == b' ')?;
+    let tail = rest.iter().take(20).position(|b| is_end(*b))?;
     let (stamp, tail) = (&line[..whole], &rest[..tail]);
-    let rest = &rest[tail.len() + 1..];
+    let rest = &rest[tail.len()..];
     Some(if whole == 19 {
         (Stamp::Iso(stamp, tail), rest)
     } else {
@@ -75,6 +87,7 @@ impl StampCache {
         let (known, bytes, tail) = match stamp {
             Stamp::Bsd(bytes, tail) => (&mut self.bsd, bytes, tail),
             Stamp::Iso(bytes, tail) => (&mut self.iso, bytes, tail),
+            Stamp::Declared(fields) => return declared(fields, context),
         };
         let digits = match tail.first() {
             Some(b'.' | b',') => 1 + tail[1..].iter().take_while(|b| b.is_ascii_digit()).count(),
@@ -89,7 +102,7 @@ impl StampCache {
         if !is_known {
             known.seconds = match stamp {
                 Stamp::Bsd(bytes, _) if zone.is_empty() => bsd(bytes, context),
-                Stamp::Bsd(..) => None,
+                Stamp::Bsd(..) | Stamp::Declared(_) => None,
                 Stamp::Iso(bytes, _) => iso(bytes, zone, context),
             };
             known.bytes.clear();
@@ -122,10 +135,6 @@ fn two(bytes: &[u8]) -> Option<i8> {
 }
 
 fn bsd(bytes: &[u8], context: &Context<'_>) -> Option<Timestamp> {
-    const MONTHS: [&[u8; 3]; 12] = [
-        b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
-        b"Dec",
-    ];
     let month = 1 + MONTHS.iter().position(|m| bytes.starts_with(*m))? as i8;
     let (date, time) = bytes.split_at(bytes.len() - 9);
     if date[3] != b' ' || time[0] != b' ' || time[1] == b' ' {
@@ -136,6 +145,15 @@ fn bsd(bytes: &[u8], context: &Context<'_>) -> Option<Timestamp> {
         padded => two(padded)?,
     };
     let (hour, minute, second) = (two(&time[1..3])?, two(&time[4..6])?, two(&time[7..9])?);
+    in_a_year_of_late((month, day), (hour, minute, second), context)
+}
+
+/// A time of day of the last years, where the stamp has no year.
+fn in_a_year_of_late(
+    (month, day): (i8, i8),
+    (hour, minute, second): (i8, i8, i8),
+    context: &Context<'_>,
+) -> Option<Timestamp> {
     let year = context.zone.to_datetime(context.now).year();
     let latest = context
         .now
@@ -148,6 +166,31 @@ fn bsd(bytes: &[u8], context: &Context<'_>) -> Option<Timestamp> {
         let civil = DateTime::new(year, month, day, hour, minute, second.min(59), 0).ok()?;
         local(civil, context).filter(|time| *time <= latest)
     })
+}
+
+/// The time of a stamp of a declared form.
+fn declared(stamp: StampFields, context: &Context<'_>) -> Option<Timestamp> {
+    let whole = match (stamp.epoch, stamp.year) {
+        (Some(seconds), _) => Timestamp::from_second(seconds).ok()?,
+        (None, None) => {
+            let time = (stamp.hour, stamp.minute, stamp.second);
+            in_a_year_of_late((stamp.month, stamp.day), time, context)?
+        }
+        (None, Some(year)) => {
+            let (hour, minute, second) = (stamp.hour, stamp.minute, stamp.second.min(59));
+            let civil =
+                DateTime::new(year, stamp.month, stamp.day, hour, minute, second, 0).ok()?;
+            match stamp.offset {
+                None => local(civil, context)?,
+                Some(seconds) => Offset::from_seconds(seconds)
+                    .ok()?
+                    .to_timestamp(civil)
+                    .ok()?,
+            }
+        }
+    };
+    let fraction = SignedDuration::from_nanos(stamp.nanos.into());
+    whole.checked_add(fraction).ok()
 }
 
 /// A local time; where the clock was set back and the hour exists twice, the
@@ -277,6 +320,68 @@ mod tests {
         for now in ["2026-10-25T00:30:05Z", "2026-10-25T01:30:05Z"] {
             let expected = now.replace("05Z", "00Z");
             assert_eq!(time("Oct 25 02:30:00 h", now, &europe()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn stamps_of_a_declared_form_are_times() {
+        let utc = TimeZone::UTC;
+        for (format, stamp, zone, expected) in [
+            (
+                "%d/%b/%Y:%T %z",
+                "21/Nov/2026:04:33:07 +0100",
+                &utc,
+                Some("2026-11-21T03:33:07Z"),
+            ),
+            (
+                "%Y/%m/%d %T",
+                "2026/11/21 04:33:07",
+                &europe(),
+                Some("2026-11-21T03:33:07Z"),
+            ),
+            (
+                "%a %b %e %T.%f %Y",
+                "Sat Nov  7 04:33:07.25 2026",
+                &utc,
+                Some("2026-11-07T04:33:07.25Z"),
+            ),
+            (
+                "%s.%f",
+                "1795235587.5",
+                &europe(),
+                Some("2026-11-21T04:33:07.5Z"),
+            ),
+            (
+                "%y%m%d %T",
+                "261121 04:33:60",
+                &utc,
+                Some("2026-11-21T04:33:59Z"),
+            ),
+            // Without a year: the last one that there was, as with syslog's.
+            (
+                "%d %b %T",
+                "21 Nov 04:33:07",
+                &utc,
+                Some("2026-11-21T04:33:07Z"),
+            ),
+            (
+                "%d %b %T",
+                "22 Nov 05:00:01",
+                &utc,
+                Some("2025-11-22T05:00:01Z"),
+            ),
+            ("%Y/%m/%d %T", "2026/13/21 04:33:07", &utc, None),
+            ("%Y/%m/%d %T", "2026/11/31 04:33:07", &utc, None),
+            ("%Y/%m/%d %T%z", "2026/11/21 04:33:07+9900", &utc, None),
+            ("%s", "99999999999", &utc, Some("5138-11-16T09:46:39Z")),
+        ] {
+            let format = super::super::time_format::TimeFormat::parse(format).expect(format);
+            let (fields, _) = format.read(stamp.as_bytes()).expect(stamp);
+            let now = "2026-11-21T05:00:00Z".parse().unwrap();
+            let context = Context { now, zone };
+            let time = StampCache::default().time(Stamp::Declared(fields), &context);
+            let time = time.map(|time| time.to_string());
+            assert_eq!(time.as_deref(), expected, "{stamp}");
         }
     }
 

@@ -298,6 +298,16 @@ pub const TABLES: &[Table] = &[
                 "The programs that write the lines: their syslog tags. Without any, a message begins behind its time stamp.",
             ),
             key(
+                "head",
+                Means("a time stamp, or a syslog daemon's head with identifiers"),
+                "What stands before each message in a file or a ring: text, <time>, <host>, <tag>, <pid>, <word>, <number>, [optional].",
+            ),
+            key(
+                "time_format",
+                Means("syslog's or ISO 8601"),
+                "The form of <time> in head, as strftime's: \"%d/%b/%Y:%H:%M:%S %z\".",
+            ),
+            key(
                 "patterns",
                 Required,
                 "Whole messages with <addr>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",

@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, path::Path};
 
 use weir_config::{At, ConfigErrors, Document, Part, Section, files};
-use weir_core::detect::{Definition, DefinitionError, MAX_LINE, PatternDefinition};
+use weir_core::detect::{Definition, DefinitionError, HeadError, MAX_LINE, PatternDefinition};
 
 const PATTERNS: &str =
     "a list of patterns such as [\"login of <user> from <addr> failed\"], or of tables with text";
 const PATTERN: &str = "a pattern such as \"login of <user> from <addr> failed\"";
+const HEAD: &str = "what stands before each message, such as '\\[<time>\\] <tag>: '";
+const TIME_FORMAT: &str = "the form of <time>, such as \"%d/%b/%Y:%H:%M:%S %z\"";
 const JOURNAL_MATCH: &str = "a list of journal fields such as [\"_SYSTEMD_UNIT=shop.service\"]";
 const LABEL: &str = "a label such as \"password\"";
 
@@ -47,6 +49,8 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         list.map(|list| list.value).unwrap_or_default()
     };
     let identifiers = texts(&mut section, "identifiers", "a list of syslog tags");
+    let head = section.string("head", HEAD);
+    let time_format = section.string("time_format", TIME_FORMAT);
     let journal_match = texts(&mut section, "journal_match", JOURNAL_MATCH);
     let syslog_only = section.boolean("syslog_only").unwrap_or(false);
     let root_only = section.boolean("root_only").unwrap_or(false);
@@ -66,6 +70,8 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
     let ignore = texts(&mut section, "ignore", "a list of patterns");
     let definition = Definition {
         identifiers: identifiers.into_iter().map(|at| at.value).collect(),
+        head: head.as_ref().map(|at| at.value.clone()),
+        time_format: time_format.as_ref().map(|at| at.value.clone()),
         patterns: patterns.iter().map(|at| at.value.clone()).collect(),
         ignore: ignore.iter().map(|at| at.value.clone()).collect(),
         journal_match: journal_match.iter().map(|at| at.value.clone()).collect(),
@@ -78,6 +84,10 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
         && let Err(error) = definition.compile()
     {
         let at = match &error {
+            DefinitionError::Head(HeadError::TimeFormat(_) | HeadError::NoTime) => {
+                time_format.map(|at| at.line)
+            }
+            DefinitionError::Head(_) => head.map(|at| at.line),
             DefinitionError::JournalMatch(error) => {
                 let word = error.word.and_then(|word| journal_match.get(word));
                 word.or(journal_match.first()).map(|at| at.line)

@@ -45,6 +45,19 @@ pub(super) fn check(
             continue;
         };
         let lines = end.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+        let fits = |line| filter.fits_declared_head(line);
+        if let Some(last) = lines.clone().last()
+            && fits(last).is_some()
+        {
+            if !lines.clone().any(|line| fits(line) == Some(true)) {
+                let last = String::from_utf8_lossy(&last[..last.len().min(100)]).into_owned();
+                warnings.push(format!(
+                    "[jail.{jail}]: none of the last lines of {path} has the head that its filter declares, such as \"{}\": it reads none of them; weir filter test --missed says how far the head fits",
+                    crate::escape(&last)
+                ));
+            }
+            continue;
+        }
         let heads = line_heads(lines);
         let tag = |head: &LineHead| match head {
             LineHead::Syslog(tag) => Some(tag.clone()),

@@ -174,6 +174,39 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
     }
 }
 
+#[test]
+fn a_bad_head_is_named_with_its_line() {
+    let filter = |words: &str| format!("[filter.shop]\n{words}\npatterns = [\"<addr>\"]\n");
+    let good = "head = '\\[<time>\\] <tag>: '\ntime_format = \"%d/%b/%Y:%T %z\"";
+    let config = check(&filter(good)).unwrap();
+    assert_eq!(
+        config.filters["shop"].head.as_deref(),
+        Some("\\[<time>\\] <tag>: ")
+    );
+    for (words, message) in [
+        (
+            "head = '<time> <who>: '",
+            "weir.toml:2: [filter.shop]: head: <who> is not a field; allowed: <time>, <host>",
+        ),
+        (
+            "identifiers = [\"a\"]\nhead = '<time> '",
+            "weir.toml:3: [filter.shop]: head: no <tag> in it, and identifiers are tags",
+        ),
+        (
+            "head = '<time> '\ntime_format = \"%Q\"",
+            "weir.toml:3: [filter.shop]: time_format: \"%Q\" is no field of a time; allowed: %Y",
+        ),
+        (
+            "time_format = \"%s\"",
+            "weir.toml:2: [filter.shop]: time_format: it is for the <time> of head",
+        ),
+        ("head = 7", "weir.toml:2: head in [filter.shop]"),
+    ] {
+        let told = errors(&filter(words));
+        assert!(told.contains(message), "{words}: {told}");
+    }
+}
+
 /// A filter says it for all its jails, and without knowing the host's users.
 #[test]
 fn a_filters_journal_match_is_checked_at_its_line() {
@@ -268,6 +301,15 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
     );
     let own = format!("{SYSLOG}Nov 21 04:33:07 host -- MARK --\n");
     assert_eq!(warnings(named, Some(own.leak())), "");
+    // A head of one's own.
+    let head = "head = '\\[<time>\\] '\n";
+    let told = warnings(head, Some(BARE));
+    assert!(
+        told.contains("none of the last lines of /var/log/auth.log has the head that its filter declares, such as \"2026-11-21T04:33:07Z denied"),
+        "{told}"
+    );
+    let fits = "at x\n[2026-11-21 04:33:07] denied 192.0.2.7\nat y\n";
+    assert_eq!(warnings(head, Some(fits)), "");
     let journal = "[filter.own]\npatterns = [\"<addr>\"]\n[jail.own]\nsource = \"journal\"\n";
     let refused = errors(journal);
     assert!(

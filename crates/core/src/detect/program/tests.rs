@@ -4,6 +4,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::net::IpAddr;
 
 mod client_text;
+mod declared_head;
 
 const NOW: &str = "2026-11-21T05:00:00Z";
 
