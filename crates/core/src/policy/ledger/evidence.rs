@@ -1,7 +1,5 @@
 //! The lines that led to what is counted, as far as there is room for them.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 
 use super::Failure;
@@ -19,16 +17,17 @@ pub(super) struct Entry {
     pub at: u64,
 }
 
-/// At most [`MAX_EVIDENCE`] bytes of a line, valid UTF-8.
-pub(super) fn clip(line: &[u8]) -> Cow<'_, str> {
-    let line = &line[..line.len().min(MAX_EVIDENCE)];
-    // Nearly every line is UTF-8, and to see that costs a quarter of reading it so.
-    if let Ok(text) = str::from_utf8(line) {
-        return Cow::Borrowed(text);
-    }
-    let mut text = String::from_utf8_lossy(line);
+/// As much of a line as is kept.
+pub(super) fn clip(line: &[u8]) -> &[u8] {
+    &line[..line.len().min(MAX_EVIDENCE)]
+}
+
+/// What is kept of a line, as text of at most [`MAX_EVIDENCE`] bytes: few lines are
+/// asked for, so it is made of those.
+pub(super) fn text(kept: &[u8]) -> String {
+    let mut text = String::from_utf8_lossy(kept).into_owned();
     while text.len() > MAX_EVIDENCE {
-        text.to_mut().pop();
+        text.pop();
     }
     text
 }
@@ -75,6 +74,6 @@ impl Evidence {
         }
         let start = (entry.at % EVIDENCE as u64) as usize;
         let line = self.ring.get(start..start + usize::from(entry.len));
-        String::from_utf8_lossy(line.unwrap_or_default()).into_owned()
+        text(line.unwrap_or_default())
     }
 }

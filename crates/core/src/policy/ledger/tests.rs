@@ -459,8 +459,8 @@ fn evidence_is_a_ring() {
         assert_eq!(*line, format!("{n:0>500}"));
     }
     let long = "ä\u{1F980}".repeat(400);
-    assert!(clip(long.as_bytes()).len() <= MAX_EVIDENCE);
-    assert!(clip(&[0xff; 2000]).len() <= MAX_EVIDENCE);
+    assert!(evidence::text(clip(long.as_bytes())).len() <= MAX_EVIDENCE);
+    assert!(evidence::text(clip(&[0xff; 2000])).len() <= MAX_EVIDENCE);
 }
 
 #[test]
