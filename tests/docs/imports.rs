@@ -24,7 +24,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("crates/bpf", "generator -> clients"),
     ("crates/bpf", "netfilter -> link"),
     ("crates/bpf", "wide -> generation"),
-    ("crates/sources", "file/tail -> file/reached"),
 ];
 
 /// A module, from the root of its crate: `["config", "check"]`.

@@ -249,7 +249,9 @@ impl FileSource {
 
     /// Other files are followed from now on.
     fn publish(&self) {
-        self.reached.replace(&self.away, self.tails.values());
+        let tails = self.tails.values();
+        let files = tails.map(|tail| (tail.order, tail.position()));
+        self.reached.replace(&self.away, files);
     }
 
     fn rescan_after(&self) -> Duration {
@@ -380,7 +382,7 @@ impl FileSource {
                 }
                 // Its last line will not be finished any more.
                 tail.flush(info, each);
-                self.reached.set(&tail);
+                self.reached.set(tail.order, tail.position());
                 tail.close();
             }
         }

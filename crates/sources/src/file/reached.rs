@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use super::{Position, tail::Tail};
+use super::Position;
 
 /// By the order in which the files are read.
 type ByOrder = BTreeMap<u64, Position>;
@@ -39,15 +39,15 @@ impl Reached {
             .collect()
     }
 
-    /// These files are followed from now on.
-    pub(super) fn replace<'a>(&self, away: &[Position], tails: impl Iterator<Item = &'a Tail>) {
-        let files = tails.map(|tail| (tail.order, tail.position())).collect();
+    /// These files are followed from now on, by the order in which they are read.
+    pub(super) fn replace(&self, away: &[Position], files: impl Iterator<Item = (u64, Position)>) {
+        let files = files.collect();
         let away = away.to_vec();
         *self.lock() = State { away, files };
     }
 
-    /// Lines of one of them were delivered.
-    pub(super) fn set(&self, tail: &Tail) {
-        self.lock().files.insert(tail.order, tail.position());
+    /// Lines of one of them were delivered, up to this position.
+    pub(super) fn set(&self, order: u64, position: Position) {
+        self.lock().files.insert(order, position);
     }
 }

@@ -185,7 +185,7 @@ impl Tail {
             self.head.clear();
             // Its writer emptied it, or somebody put an old log in its place.
             self.holds(Age::Unknown);
-            reached.set(self);
+            reached.set(self.order, self.position());
         }
         let mut budget = BATCH;
         loop {
@@ -206,7 +206,7 @@ impl Tail {
                 self.retired = Some(Instant::now());
             }
             self.split(&buffer[..n], info, each);
-            reached.set(self);
+            reached.set(self.order, self.position());
             if self.offset >= len {
                 return Ok(false);
             }
