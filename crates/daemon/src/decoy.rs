@@ -19,7 +19,7 @@ use serde::Serialize;
 use weir_core::{
     Action, Ban, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
     detect::{Clock, Finding},
-    policy::{Jail, Ledger},
+    policy::{Jail, Ledger, Outcome},
 };
 use weir_enforce::{Backend, Decoys, PacketEvent};
 use weir_metrics::Counter;
@@ -273,7 +273,7 @@ impl Decoy {
         };
         let mut judge = Judge::new(exempt);
         match judge.judge(&active.ledger, offence, now.wall) {
-            Judgement::Ban(mut ban) => {
+            Judgement::Judged(Outcome::Ban(mut ban)) => {
                 ban.producer = Producer::Decoy;
                 ban.reason = why;
                 ban.evidence.clear();

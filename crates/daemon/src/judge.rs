@@ -8,9 +8,9 @@ use std::{convert::Infallible, sync::Arc};
 
 use jiff::Timestamp;
 use weir_core::{
-    Ban, Prefix,
+    Prefix,
     detect::Finding,
-    policy::{Ignored, Ledger, Outcome},
+    policy::{Ledger, Outcome},
 };
 
 use crate::access::exemptions::{Exempt, Exemption, Exemptions};
@@ -42,19 +42,8 @@ pub enum Judgement<R = Infallible> {
     Exempt(Exemption),
     /// Nothing, for a reason of the caller's own.
     Spared(R),
-    /// Nothing, by the jail's own rules.
-    Ignored(Ignored),
-    /// It is too old to count.
-    TooOld,
-    /// It counts.
-    Counted {
-        /// Failures within the jail's `find_time`.
-        failures: u32,
-        /// How many make a ban.
-        of: u32,
-    },
-    /// It was the last one.
-    Ban(Ban),
+    /// What the jail's own rules make of it.
+    Judged(Outcome),
 }
 
 /// Judges by the exemptions of the moment when it was made; the same suspect is
@@ -96,16 +85,10 @@ impl Judge {
         if let Some(reason) = spare() {
             return Judgement::Spared(reason);
         }
-        let outcome = match suspect {
+        Judgement::Judged(match suspect {
             Suspect::Found(finding) => ledger.record(jail, finding, line, now),
             Suspect::Named(prefix) => ledger.record_prefix(jail, prefix, line, now),
-        };
-        match outcome {
-            Outcome::Ignored(why) => Judgement::Ignored(why),
-            Outcome::TooOld => Judgement::TooOld,
-            Outcome::Counted { failures, of } => Judgement::Counted { failures, of },
-            Outcome::Ban(ban) => Judgement::Ban(ban),
-        }
+        })
     }
 
     /// The exemption that holds all of the suspect.
@@ -128,7 +111,7 @@ mod tests {
     use weir_core::{
         Action, PrefixSet, Scope,
         detect::Clock,
-        policy::{Jail, JailLimits},
+        policy::{Ignored, Jail, JailLimits},
     };
 
     use super::*;
@@ -218,23 +201,25 @@ mod tests {
                 assert!(matches!(judged(0), Judgement::Exempt(_)));
                 continue;
             }
-            let one = Judgement::Counted { failures: 1, of: 2 };
+            let one = Judgement::Judged(Outcome::Counted { failures: 1, of: 2 });
             assert_eq!((judged(0), judged(1)), (one.clone(), one));
             for (jail, name) in ["jail-0", "jail-1"].into_iter().enumerate() {
-                let Judgement::Ban(ban) = judged(jail) else {
+                let Judgement::Judged(Outcome::Ban(ban)) = judged(jail) else {
                     panic!("{who}: the second failure bans");
                 };
                 assert_eq!(ban.producer.ledger_name().as_deref(), Some(name));
                 assert!(ban.subject.prefix().contains(finding.addr));
             }
-            assert_eq!(judged(0), Judgement::Ignored(Ignored::BeforeBan));
+            let ignored = Outcome::Ignored(Ignored::BeforeBan);
+            assert_eq!(judged(0), Judgement::Judged(ignored));
             let old = found("203.0.113.10", now - JailLimits::default().find_time * 2);
             let offence = Offence {
                 jail: 0,
                 suspect: Suspect::Found(&old),
                 line: b"",
             };
-            assert_eq!(judge.judge(&ledger, offence, now), Judgement::TooOld);
+            let too_old = Judgement::Judged(Outcome::TooOld);
+            assert_eq!(judge.judge(&ledger, offence, now), too_old);
         }
     }
 }

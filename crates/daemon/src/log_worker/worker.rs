@@ -18,6 +18,7 @@ use weir_bpf::fault;
 use weir_core::{
     Prefix,
     detect::{Age, Context, Finding, Line, Notices},
+    policy::Outcome,
 };
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
@@ -174,18 +175,18 @@ impl Worker {
                     jail.counters.ignored.inc();
                     tell_finding(service, jail, &finding, &exemption.reason);
                 }
-                Judgement::Ban(ban) => {
+                Judgement::Judged(Outcome::Ban(ban)) => {
                     jail.counters.bans.inc();
                     tell_finding(service, jail, &finding, &ban.reason);
                     self.in_hand.decide(ban);
                 }
-                Judgement::Counted { failures, of } => {
+                Judgement::Judged(Outcome::Counted { failures, of }) => {
                     if service.events.has_readers() {
                         let count = format!("failure {failures} of {of}");
                         tell_finding(service, jail, &finding, &count);
                     }
                 }
-                Judgement::Ignored(_) | Judgement::TooOld => {
+                Judgement::Judged(Outcome::Ignored(_) | Outcome::TooOld) => {
                     jail.counters.ignored.inc();
                 }
             }

@@ -23,7 +23,7 @@ use std::{
 use jiff::Timestamp;
 use weir_core::{
     Ban, Prefix, Producer,
-    policy::{Ledger, format_duration},
+    policy::{Ledger, Outcome, format_duration},
 };
 use weir_enforce::Entry;
 
@@ -281,7 +281,7 @@ impl<D: Daemon> Watcher<D> {
         };
         let mut judge = Judge::new(self.service.exempt());
         match judge.judge_unless(&ledger, offence, now, spare) {
-            Judgement::Ban(mut ban) => {
+            Judgement::Judged(Outcome::Ban(mut ban)) => {
                 self.counters.numbers.bans.inc();
                 ban.reason = match denied {
                     Some(by) => format!("named by the watch, denied by {by}"),
@@ -291,7 +291,7 @@ impl<D: Daemon> Watcher<D> {
                 Some(ban)
             }
             Judgement::Exempt(by) => ignored(&format!("not banned: {} is exempt", by.prefix)),
-            Judgement::Ignored(why) => ignored(&format!("not banned: {why:?}")),
+            Judgement::Judged(Outcome::Ignored(why)) => ignored(&format!("not banned: {why:?}")),
             Judgement::Spared(Spared::Known) => {
                 self.counters.numbers.known.inc();
                 None
@@ -306,7 +306,7 @@ impl<D: Daemon> Watcher<D> {
                 None
             }
             // One makes a ban, and it is of now.
-            Judgement::Counted { .. } | Judgement::TooOld => None,
+            Judgement::Judged(Outcome::Counted { .. } | Outcome::TooOld) => None,
         }
     }
 
