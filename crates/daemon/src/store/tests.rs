@@ -484,14 +484,14 @@ fn the_history_is_bounded_by_its_size() {
     let said = alerts.list();
     assert_eq!(said[0].about, "history", "{said:?}");
     assert!(said[0].message.contains("raise history_mb"), "{said:?}");
-    trimmed = Some(Instant::now().checked_sub(TRIMMED).unwrap());
+    trimmed = Some(Instant::now().checked_sub(writer::TRIMMED).unwrap());
     purge_all(&store, keep, &mut trimmed);
     assert_eq!(alerts.list(), []);
 }
 
 fn purge_all(store: &Store, keep: KeepHistory, trimmed: &mut Option<Instant>) {
     let mut connection = database::open(&store.shared.path).unwrap();
-    while purge(&store.shared, &mut connection, keep, trimmed).unwrap() {}
+    while writer::purge(&store.shared, &mut connection, keep, trimmed).unwrap() {}
 }
 
 /// Issue 13, R9: writes into a file that nobody will open again are no writes.
