@@ -173,7 +173,7 @@ fn ban_wide(case: &Case, generation: &Generation) -> anyhow::Result<()> {
             .collect(),
         _ => return Ok(()),
     };
-    let mut wide = WideBans::of(generation)?;
+    let mut wide = WideBans::of(&generation.wide)?;
     for prefix in prefixes {
         let placed = wide.insert(WideBan {
             prefix,

@@ -3,20 +3,20 @@
 //! and what the server makes of them is for the caller.
 
 use std::{
-    io,
     mem::MaybeUninit,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, libbpf_sys as sys,
+    MapCore, MapFlags, MapHandle,
     skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
     abi,
-    error::{Context, Error, Result},
+    error::{Context, Result},
+    run,
     skeleton::generator::{
         GeneratorSkelBuilder,
         types::{answers, clients, requests},
@@ -164,7 +164,7 @@ impl Clients {
         self.settings
             .update(&0u32.to_ne_bytes(), bytes, MapFlags::ANY)
             .context(|| "set the clients up".into())?;
-        run_live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
+        run::live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
     }
 
     /// What was sent so far; may be called while another thread sends.
@@ -201,39 +201,4 @@ fn words<const N: usize>(map: &MapHandle) -> Result<[u64; N]> {
         *word = u64::from_ne_bytes(*bytes);
     }
     Ok(words)
-}
-
-/// Runs an XDP program on live frames of this length.
-pub(crate) fn run_live(
-    program: BorrowedFd<'_>,
-    packets: u32,
-    len: usize,
-    ifindex: u32,
-) -> Result<()> {
-    let frame = vec![0u8; len];
-    let mut context = sys::xdp_md {
-        data_end: len as u32,
-        ingress_ifindex: ifindex.max(1),
-        ..Default::default()
-    };
-    let mut opts = sys::bpf_test_run_opts {
-        sz: size_of::<sys::bpf_test_run_opts>() as _,
-        data_in: frame.as_ptr().cast(),
-        data_size_in: len as u32,
-        ctx_in: (&raw mut context).cast(),
-        ctx_size_in: size_of::<sys::xdp_md>() as u32,
-        repeat: packets as i32,
-        flags: sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-        batch_size: 64,
-        ..Default::default()
-    };
-    // SAFETY: `opts` points to whole buffers that outlive the call.
-    let rc = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
-    if rc < 0 {
-        return Err(Error::new(
-            "send packets",
-            io::Error::from_raw_os_error(-rc),
-        ));
-    }
-    Ok(())
 }

@@ -22,7 +22,7 @@ use rustix::{
 
 use crate::{
     error::{Context, Error, Result},
-    link,
+    object,
 };
 
 /// Handles of weir's filters: on a qdisc that was there, and on one that weir
@@ -84,7 +84,7 @@ impl Filter {
         way: Way,
         pin: &Path,
     ) -> io::Result<Self> {
-        let program = link::program_id(prog)?;
+        let program = object::program_id(prog)?;
         let made = make_qdisc(ifindex)?;
         let there = [Way::In, Way::Out].map(|way| filters(ifindex, way));
         let [inward, outward] = there;
@@ -225,14 +225,14 @@ impl Filter {
         Some(opts.prog_id).filter(|id| *id == self.program.load(Ordering::Relaxed))
     }
 
-    /// See [`link::Link::update`].
+    /// See [`crate::link::Link::update`].
     pub(crate) fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
         let failed = |e| Error::new("replace a filter's program", e);
         let before = self.running().ok_or_else(|| {
             // As a link says whose interface is gone.
             failed(io::Error::from(rustix::io::Errno::NOLINK))
         })?;
-        let after = link::program_id(prog).map_err(failed)?;
+        let after = object::program_id(prog).map_err(failed)?;
         self.put(prog, sys::BPF_TC_F_REPLACE).map_err(failed)?;
         self.program.store(after, Ordering::Relaxed);
         self.write().inspect_err(|_| {
@@ -240,7 +240,7 @@ impl Filter {
         })
     }
 
-    /// See [`link::Link::detach`].
+    /// See [`crate::link::Link::detach`].
     pub(crate) fn detach(&self) {
         if self.running().is_none() {
             return;
@@ -260,7 +260,7 @@ impl Filter {
         self.place.priority
     }
 
-    /// See [`link::Link::target`].
+    /// See [`crate::link::Link::target`].
     pub(crate) fn target(&self) -> (u32, u32) {
         match self.running() {
             Some(program) => (self.place.ifindex, program),

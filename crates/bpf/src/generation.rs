@@ -24,7 +24,7 @@ use crate::{
     decoy::Decoys,
     error::{Context, Error, Result},
     interfaces::Interfaces,
-    link, probe,
+    link, object, probe,
     skeleton::{
         clock::types::event,
         firewall::{
@@ -460,22 +460,22 @@ impl Generation {
         fs::create_dir(dir).context(|| format!("make {}", dir.display()))?;
         let decoys = Decoys::NAMES.into_iter().zip(self.decoys.maps());
         for (name, map) in MAPS.into_iter().zip(self.maps()).chain(decoys) {
-            link::pin(map.as_fd(), &dir.join(name))?;
+            object::pin(map.as_fd(), &dir.join(name))?;
         }
-        link::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
+        object::pin(self.xdp.as_fd(), &dir.join("xdp"))?;
         if let Some(generic) = &self.xdp_generic {
-            link::pin(generic.as_fd(), &dir.join("xdp_generic"))?;
+            object::pin(generic.as_fd(), &dir.join("xdp_generic"))?;
         }
-        link::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
+        object::pin(self.tcx.as_fd(), &dir.join("tcx"))?;
         if let Some(out) = &self.out {
-            link::pin(out.as_fd(), &dir.join("out"))?;
+            object::pin(out.as_fd(), &dir.join("out"))?;
         }
         if let Some(netfilter) = &self.netfilter {
-            link::pin(netfilter.as_fd(), &dir.join("netfilter"))?;
+            object::pin(netfilter.as_fd(), &dir.join("netfilter"))?;
         }
         crate::fault::point("pin-before-meta");
         self.describe()?;
-        link::pin(self.meta.as_fd(), &dir.join(META))
+        object::pin(self.meta.as_fd(), &dir.join(META))
     }
 
     /// Records for how much suspended time the expiries allow, nanoseconds.
@@ -583,7 +583,7 @@ impl Generation {
             ));
         }
         let out = (lines != 0)
-            .then(|| link::open_pin(&dir.join("out")))
+            .then(|| object::open_pin(&dir.join("out")))
             .transpose()?;
         Ok(Self {
             number: about.generation,
@@ -614,11 +614,11 @@ impl Generation {
             control,
             meta: meta_map,
             flows: open("flows")?,
-            xdp: link::open_pin(&dir.join("xdp"))?,
-            xdp_generic: link::open_pin(&dir.join("xdp_generic")).ok(),
-            tcx: link::open_pin(&dir.join("tcx"))?,
+            xdp: object::open_pin(&dir.join("xdp"))?,
+            xdp_generic: object::open_pin(&dir.join("xdp_generic")).ok(),
+            tcx: object::open_pin(&dir.join("tcx"))?,
             out,
-            netfilter: link::open_pin(&dir.join("netfilter")).ok(),
+            netfilter: object::open_pin(&dir.join("netfilter")).ok(),
             interfaces: Interfaces::map(open("nf_interfaces")?)?,
         })
     }

@@ -13,9 +13,9 @@ use libbpf_rs::{
 };
 
 use crate::{
-    clients::run_live,
     error::{Context, Result},
     link::Hook,
+    run,
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };
 
@@ -181,7 +181,7 @@ impl Generator {
 
         let start = std::time::Instant::now();
         let frame = payload.frame(flood.dest);
-        run_live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
+        run::live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
         Ok(start.elapsed())
     }
 }

@@ -29,6 +29,7 @@ pub mod link;
 pub mod lock;
 mod memory;
 mod netfilter;
+pub mod object;
 pub mod offload;
 pub mod pins;
 pub mod power;

@@ -4,12 +4,8 @@
 //! XDP modes nor tcx, so this goes to the system call directly.
 
 use std::{
-    ffi::CString,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::Path,
 };
 
@@ -19,6 +15,7 @@ use crate::{
     error::{Error, Result},
     filter::{Filter, Way},
     netfilter::Netfilter,
+    object::{end_link, link_info, open_pin, pin},
 };
 
 /// Where in the kernel weir's program sits.
@@ -242,7 +239,7 @@ impl Link {
     /// then.
     pub fn detach(&self) {
         match &self.kind {
-            Kind::Bpf(fd) => end(fd),
+            Kind::Bpf(fd) => end_link(fd),
             Kind::Filter(filter) => filter.detach(),
             Kind::Netfilter(netfilter) => netfilter.detach(),
         }
@@ -255,7 +252,7 @@ impl Link {
             Kind::Filter(filter) => return Ok(filter.target()),
             Kind::Netfilter(netfilter) => return Ok(netfilter.target()),
         };
-        let info = about(fd).map_err(|e| Error::new("ask a link for its interface", e))?;
+        let info = link_info(fd).map_err(|e| Error::new("ask a link for its interface", e))?;
         // SAFETY: the variant that belongs to the link's type.
         let ifindex = unsafe {
             if info.type_ == sys::BPF_LINK_TYPE_XDP {
@@ -266,54 +263,6 @@ impl Link {
         };
         Ok((ifindex, info.prog_id))
     }
-}
-
-pub(crate) fn about(link: &OwnedFd) -> io::Result<sys::bpf_link_info> {
-    let mut info = sys::bpf_link_info::default();
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: `info` and `len` are whole, and outlive the call.
-    match unsafe { sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut len) } {
-        rc if rc < 0 => Err(io::Error::from_raw_os_error(-rc)),
-        _ => Ok(info),
-    }
-}
-
-/// Detaches a link, whoever else refers to it.
-pub(crate) fn end(link: &OwnedFd) {
-    // SAFETY: a plain descriptor goes in. It fails only where the link is
-    // detached already, its interface being gone.
-    unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).expect("paths hold no NUL")
-}
-
-/// Pins a BPF object.
-pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    let rc = unsafe { sys::bpf_obj_pin(fd.as_raw_fd(), c_path(path).as_ptr()) };
-    if rc < 0 {
-        return Err(Error::new(
-            format!("pin {}", path.display()),
-            io::Error::from_raw_os_error(-rc),
-        ));
-    }
-    Ok(())
-}
-
-/// Opens a pinned BPF object.
-pub(crate) fn open_pin(path: &Path) -> Result<OwnedFd> {
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    let fd = unsafe { sys::bpf_obj_get(c_path(path).as_ptr()) };
-    if fd < 0 {
-        return Err(Error::new(
-            format!("open the pin {}", path.display()),
-            io::Error::from_raw_os_error(-fd),
-        ));
-    }
-    // SAFETY: a non-negative answer is a new descriptor, and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The XDP program on an interface that is not ours to touch: its id and mode.
@@ -333,38 +282,4 @@ pub fn xdp_program_on(ifindex: u32) -> Option<(u32, &'static str)> {
             _ => "xdp in several modes",
         },
     ))
-}
-
-fn program_info(fd: BorrowedFd<'_>) -> io::Result<sys::bpf_prog_info> {
-    let mut info = sys::bpf_prog_info::default();
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: `info` and `len` are whole, and outlive the call.
-    match unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) } {
-        rc if rc < 0 => Err(io::Error::from_raw_os_error(-rc)),
-        _ => Ok(info),
-    }
-}
-
-/// The number of a loaded program.
-pub(crate) fn program_id(prog: BorrowedFd<'_>) -> io::Result<u32> {
-    program_info(prog).map(|info| info.id)
-}
-
-/// The name of a loaded program, for messages; empty when it has none.
-pub fn program_name(id: u32) -> String {
-    // SAFETY: a plain number goes in.
-    let fd = unsafe { sys::bpf_prog_get_fd_by_id(id) };
-    if fd < 0 {
-        return String::new();
-    }
-    // SAFETY: a non-negative answer is a new descriptor, and ours.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let Ok(info) = program_info(fd.as_fd()) else {
-        return String::new();
-    };
-    info.name
-        .iter()
-        .take_while(|c| **c != 0)
-        .map(|c| *c as u8 as char)
-        .collect()
 }

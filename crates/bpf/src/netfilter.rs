@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::{
     error::{Context, Error, Result},
-    link,
+    object,
 };
 
 /// Address family and pin of the two. No `@`, so they are no interface's.
@@ -84,28 +84,28 @@ impl Netfilter {
     }
 
     fn put(&self, prog: BorrowedFd<'_>) -> io::Result<()> {
-        let id = link::program_id(prog)?;
+        let id = object::program_id(prog)?;
         for (family, name) in PAIR {
             let path = self.dir().join(name);
-            let old = link::open_pin(&path).ok();
-            let there = old.as_ref().and_then(|old| link::about(old).ok());
+            let old = object::open_pin(&path).ok();
+            let there = old.as_ref().and_then(|old| object::link_info(old).ok());
             if there.is_some_and(|info| info.prog_id == id) {
                 continue;
             }
             let new = link(prog, family)?;
             let aside = self.dir().join(format!("{name}-new"));
             let _ = fs::remove_file(&aside);
-            link::pin(std::os::fd::AsFd::as_fd(&new), &aside)
+            object::pin(std::os::fd::AsFd::as_fd(&new), &aside)
                 .map_err(|e| io::Error::other(e.to_string()))?;
             fs::rename(&aside, &path)?;
             if let Some(old) = old {
-                link::end(&old);
+                object::end_link(&old);
             }
         }
         Ok(())
     }
 
-    /// See [`link::Link::update`].
+    /// See [`crate::link::Link::update`].
     pub(crate) fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
         self.put(prog)
             .map_err(|e| Error::new("put the next netfilter program", e))
@@ -124,19 +124,19 @@ impl Netfilter {
         }
         for (_, name) in PAIR {
             let path = self.dir().join(name);
-            if let Ok(old) = link::open_pin(&path) {
-                link::end(&old);
+            if let Ok(old) = object::open_pin(&path) {
+                object::end_link(&old);
             }
             let _ = fs::remove_file(path);
         }
     }
 
-    /// See [`link::Link::target`].
+    /// See [`crate::link::Link::target`].
     pub(crate) fn target(&self) -> (u32, u32) {
         let program = PAIR
             .map(|(_, name)| {
-                let link = link::open_pin(&self.dir().join(name)).ok()?;
-                Some(link::about(&link).ok()?.prog_id)
+                let link = object::open_pin(&self.dir().join(name)).ok()?;
+                Some(object::link_info(&link).ok()?.prog_id)
             })
             .into_iter()
             .reduce(|a, b| a.filter(|_| b.is_some()));

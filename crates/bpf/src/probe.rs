@@ -3,7 +3,7 @@
 
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::link::program_name;
+use crate::object::program_name;
 
 /// `NETDEV_XDP_ACT_BASIC` of linux/netdev.h: pass, drop, abort, send back.
 const BASIC: u64 = 1;

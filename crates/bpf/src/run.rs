@@ -89,3 +89,26 @@ pub fn netfilter(prog: BorrowedFd<'_>, packet: &[u8]) -> Result<Answer> {
         packet: out,
     })
 }
+
+/// Runs an XDP program on live frames of this length.
+pub(crate) fn live(program: BorrowedFd<'_>, packets: u32, len: usize, ifindex: u32) -> Result<()> {
+    let frame = vec![0u8; len];
+    let mut context = sys::xdp_md {
+        data_end: len as u32,
+        ingress_ifindex: ifindex.max(1),
+        ..Default::default()
+    };
+    run(
+        program,
+        &mut sys::bpf_test_run_opts {
+            data_in: frame.as_ptr().cast(),
+            data_size_in: len as u32,
+            ctx_in: (&raw mut context).cast(),
+            ctx_size_in: size_of::<sys::xdp_md>() as u32,
+            repeat: packets as i32,
+            flags: sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+            batch_size: 64,
+            ..Default::default()
+        },
+    )
+}

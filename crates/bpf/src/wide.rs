@@ -17,7 +17,6 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use weir_core::Prefix;
 
 use crate::{
-    Generation,
     abi::{self, BAN_POLICY_BITS, BAN_POLICY_MASK},
     allow::{HINT_WORDS, each_hint},
     error::{Context, Result},
@@ -89,8 +88,7 @@ pub struct WideBans {
 
 impl WideBans {
     /// Takes over what the maps of a generation hold.
-    pub fn of(generation: &Generation) -> Result<Self> {
-        let maps = &generation.wide;
+    pub fn of(maps: &WideMaps) -> Result<Self> {
         let mut bans = Self {
             nest: Nest::default(),
             trie: MapHandle::try_from(&maps.trie).context(|| "keep a map".into())?,

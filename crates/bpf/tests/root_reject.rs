@@ -56,7 +56,7 @@ impl Path {
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
         let events = EventReader::new(&generation.events).unwrap();
-        let wide = WideBans::of(&generation).unwrap();
+        let wide = WideBans::of(&generation.wide).unwrap();
         let mut path = Self {
             generation,
             events,

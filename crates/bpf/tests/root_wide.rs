@@ -52,7 +52,7 @@ struct Path {
 impl Path {
     fn new() -> Self {
         let generation = generation(1, None);
-        let wide = WideBans::of(&generation).unwrap();
+        let wide = WideBans::of(&generation.wide).unwrap();
         Self { generation, wide }
     }
 
@@ -504,7 +504,7 @@ fn root_wide_bans_are_handed_on_and_taken_over() {
         .unwrap();
     let adopted = Generation::adopt(&pin).unwrap();
     let mut path = Path {
-        wide: WideBans::of(&adopted).unwrap(),
+        wide: WideBans::of(&adopted.wide).unwrap(),
         generation: adopted,
     };
     assert_eq!(path.wide.iter().collect::<Vec<_>>(), before);

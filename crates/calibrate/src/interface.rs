@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use weir_bpf::{
     device::{self, Device},
     link::{self, Hook, Link},
-    offload, probe,
+    object, offload, probe,
 };
 use weir_enforce::hook_selection::{self, Advice};
 
@@ -28,7 +28,7 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
         native.supported || at_least(kernel, (6, 3))
     });
     let programs = link::xdp_program_on(device.index)
-        .map(|(id, mode)| format!("{mode}: {}", program(id, &link::program_name(id))))
+        .map(|(id, mode)| format!("{mode}: {}", program(id, &object::program_name(id))))
         .into_iter()
         .chain(
             probe::tcx_programs(device.index)

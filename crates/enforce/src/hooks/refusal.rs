@@ -5,6 +5,7 @@ use std::io;
 use weir_bpf::{
     device::Device,
     link::{self, Hook},
+    object,
 };
 
 /// Why a hook could not be had, for `weir status` and the log.
@@ -14,7 +15,7 @@ pub(super) fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
         .flatten();
     match occupied {
         Some((id, mode)) => {
-            let name = link::program_name(id);
+            let name = object::program_name(id);
             let name = if name.is_empty() {
                 String::new()
             } else {

@@ -24,7 +24,7 @@ impl Tables {
     /// The wide bans of an earlier daemon cannot be read.
     pub(super) fn of(current: Generation) -> Result<Self, Error> {
         Ok(Self {
-            wide: Mutex::new(WideBans::of(&current)?),
+            wide: Mutex::new(WideBans::of(&current.wide)?),
             current,
             next: None,
         })
