@@ -17,7 +17,7 @@ use std::{
 use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
 use libbpf_rs::ObjectBuilder;
 use weir_bpf::{
-    Generation, Geometry, Key, Options, Slot,
+    BanCounts, Generation, Geometry, Key, Options, Slot,
     link::{Hook, Link},
     record,
     table::NEVER,
@@ -47,7 +47,7 @@ impl Other {
     fn attach_to(site: &Site, interface: &str, hook: Hook, seed: u64) -> Self {
         let options = Options {
             seed: [seed, seed + 1, seed + 2],
-            ..Options::bans(Geometry::for_bans(100, 100))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(100)))
         };
         let generation = Generation::create(1, &options, None).unwrap();
         let index = site.host.ifindex(interface).unwrap();

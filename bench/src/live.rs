@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, ensure};
 use weir_bpf::{
-    ClassImage, Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans, WidePlaced,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans,
+    WidePlaced,
     device::set_gro,
     generation::POLICY_SCOPED,
     generator::{Flood, Generator},
@@ -201,16 +202,23 @@ fn packet_path(
     border: Option<&ClassImage>,
     drop_innocent: bool,
 ) -> anyhow::Result<Generation> {
-    let (short, long) = if flood.dest.is_ipv4() {
-        (bans, 0)
+    let counts = if flood.dest.is_ipv4() {
+        BanCounts {
+            v4_hosts: bans as usize,
+            ..BanCounts::default()
+        }
     } else {
-        (bans / 2, bans / 2)
+        BanCounts {
+            networks: bans as usize / 2,
+            v6_hosts: bans as usize / 2,
+            ..BanCounts::default()
+        }
     };
     let options = Options {
         class_lines: border.map_or(0, ClassImage::lines),
         flow_jiffies: 30_000,
         drop_innocent,
-        ..Options::bans(Geometry::for_bans(short as usize, long as usize))
+        ..Options::bans(Geometry::for_bans(counts))
     };
     let generation = Generation::create(1, &options, None)?;
     if let Some(border) = border {

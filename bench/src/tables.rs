@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
-use weir_bpf::{Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
+use weir_bpf::{BanCounts, Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
 use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
 use weir_daemon::{
     alerts::Alerts,
@@ -71,7 +71,7 @@ impl Instance {
             instance: format!("bench-{}", std::process::id()),
             pin_root: kernel::DEFAULT_ROOT.into(),
             ipv4_length: None,
-            room: (0, 0),
+            room: Default::default(),
             settings: Settings {
                 interfaces: Vec::new(),
                 backend: Choice::Kernel(Hook::Tcx),
@@ -160,7 +160,7 @@ fn through_others(report: &mut Report) -> anyhow::Result<()> {
                     instance: format!("bench-{}", std::process::id()),
                     pin_root: kernel::DEFAULT_ROOT.into(),
                     ipv4_length: None,
-                    room: (0, 0),
+                    room: Default::default(),
                     settings: Instance::new().0.settings.clone(),
                 };
                 place.settings.backend = backend;
@@ -197,8 +197,13 @@ fn report_memory(report: &mut Report, bytes: Option<u64>, family: &str, round: u
 }
 
 fn alone(count: u32, ipv6: bool) -> anyhow::Result<f64> {
-    let (short, long) = if ipv6 { (0, count) } else { (count, 0) };
-    let options = Options::bans(Geometry::for_bans(short as usize, long as usize));
+    let (v4_hosts, v6_hosts) = if ipv6 { (0, count) } else { (count, 0) };
+    let bans = BanCounts {
+        v4_hosts: v4_hosts as usize,
+        v6_hosts: v6_hosts as usize,
+        ..BanCounts::default()
+    };
+    let options = Options::bans(Geometry::for_bans(bans));
     let generation = Generation::create(1, &options, None)?;
     let keys = (0..count)
         .map(|n| Key::of(Prefix::host(address(n, ipv6))).context("a key"))

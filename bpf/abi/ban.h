@@ -14,7 +14,8 @@
 #define BAN_NEVER	0xffffffffffffULL /* expiry of a ban without end */
 #define BAN_DEAD	1ULL
 
-/* IPv4 hosts and networks, and IPv6 /64. The key is claimed by compare-exchange
+/* IPv4 networks and IPv6 /64, and of IPv4 hosts what their own table (below) has no
+ * form or room for. The key is claimed by compare-exchange
  * from EMPTY or TOMB. A slot never becomes EMPTY again within a generation:
  * "no EMPTY in both buckets" is what sends a reader to the overflow area.
  *   IPv4: address in host order | length << 32
@@ -29,6 +30,30 @@ struct ban {
 };
 struct bucket {
 	struct ban slot[BUCKET_SLOTS];
+};
+
+/* IPv4 hosts have a table of one word an entry, eight to a line of the cache. A
+ * keyed permutation makes another 32-bit number of the address; its high part is
+ * the bucket, so its low bits and the bucket are the address: exact, as the
+ * permutation has an inverse. In its second bucket an entry says so. 0 is a free
+ * slot: one compare-exchange claims and publishes, another lifts.
+ *   tag: 21 | in the second bucket: 1 | used: 1 | policy: 9 | expiry: 32
+ * The policy is a number below V4_POLICIES and the two bits above it; the expiry is
+ * in jiffies from cfg.started on. What fits neither, or finds both buckets full, is
+ * in the table of networks above, with bits of its own in the bloom filter. */
+#define V4_SLOTS       8
+#define V4_TAG	       0x1fffffU
+#define V4_SECOND      0x200000U
+#define V4_USED	       0x400000U
+#define V4_SAME	       0x7fffffU
+#define V4_POLICIES    128
+#define V4_REJECT_BIT  7 /* of the policy; the one above says that it is scoped */
+#define V4_POLICY_AT   23
+#define V4_EXPIRY_AT   32
+#define V4_NEVER       0xffffffffU
+#define V4_MIN_BUCKETS 2048 /* with fewer, 21 bits do not tell the addresses apart */
+struct v4_bucket {
+	__u64 slot[V4_SLOTS];
 };
 
 /* IPv6 hosts have buckets of their own, of the same form. Their key is a keyed
@@ -52,5 +77,6 @@ struct bucket_upper {
 
 _Static_assert(sizeof(struct ban) == 16 && sizeof(struct bucket) == 64, "abi");
 _Static_assert(sizeof(struct bucket_upper) == 32, "abi");
+_Static_assert(sizeof(struct v4_bucket) == 64, "abi");
 
 #endif

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 8
+#define WEIR_ABI 9
 
 /* Words that user space changes while the program runs. */
 struct control {
@@ -31,12 +31,15 @@ struct meta {
 	__u32 overflow128;
 	__u32 bloom_words; /* of one copy */
 	__u32 v4_length;
+	__u64 started; /* jiffies from which IPv4 hosts' expiries count */
 	__u64 generation;
 	__u8 boot_id[40];
 	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
 			       for */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
 	__u32 reject;	    /* 1: built with bans that answer */
+	__u32 v4_buckets;
+	__u32 pad;
 };
 
 /* Answer of the clock program. */
@@ -45,6 +48,6 @@ struct clock_sample {
 	__u64 mono_ns;
 };
 
-_Static_assert(sizeof(struct control) == 24 && sizeof(struct meta) == 152, "abi");
+_Static_assert(sizeof(struct control) == 24 && sizeof(struct meta) == 168, "abi");
 
 #endif

@@ -29,6 +29,15 @@ struct {
 	__type(value, struct bucket_upper);
 } host_upper SEC(".maps");
 
+/* IPv4 hosts: whole pages of buckets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, V4_MIN_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct v4_bucket);
+} v4_bans SEC(".maps");
+
 /* Two copies behind one another; control.bloom_base names the one in use. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -65,7 +74,8 @@ struct {
 
 /* One word holds all bits of a key: one cache miss at most. Three bits at eight
  * keys a word: 3 % false hits. An IPv6 host sets the other three of its
- * /64's word, so one load tells which table is worth a look. */
+ * /64's word, so one load tells which table is worth a look; an IPv4 host sets both
+ * threes where it is in the table of networks. */
 static __always_inline __u64 bloom_word(__u64 hash)
 {
 	__u32 index = control.bloom_base + ((hash >> 40) & cfg.bloom_mask);
@@ -80,6 +90,14 @@ static __always_inline int bloom_has(__u64 word, __u64 hash)
 		     (1ULL << ((hash >> 12) & 63));
 
 	return (word & bits) == bits;
+}
+/* 0 or 1: of an IPv4 host, whether all of it is in its own table. */
+static __always_inline __u64 bloom_lacks_long(__u64 word, __u64 hash)
+{
+	hash >>= 18;
+	return ~((word >> (hash & 63)) & (word >> ((hash >> 6) & 63)) &
+		 (word >> ((hash >> 12) & 63))) &
+	       1;
 }
 #define bloom_has_short(word, hash) bloom_has(word, hash)
 #define bloom_has_long(word, hash)  bloom_has(word, (hash) >> 18)
@@ -161,6 +179,52 @@ static __always_inline struct ban_key host_key(__u64 hi, __u64 lo, __u64 hash)
 	return k;
 }
 
+/* Where an IPv4 host may be, and what its entries have there. */
+struct v4_place {
+	__u32 first, second;
+	__u64 same; /* in the first; with V4_SECOND in the second */
+};
+
+/* `addr`: in host order. */
+static __always_inline struct v4_place v4_place(__u32 addr)
+{
+	__u32 x = permute32(addr), first = (__u64)x * cfg.v4_buckets >> 32;
+
+	return (struct v4_place){
+		.first = first,
+		.second = first ^ (x % BUCKETS_PER_PAGE | 1),
+		.same = (x & V4_TAG) | V4_USED,
+	};
+}
+
+/* An entry's word as the other tables have it. */
+static __always_inline __u64 v4_word(__u64 entry)
+{
+	__u64 expiry = entry >> V4_EXPIRY_AT, policy = entry >> V4_POLICY_AT;
+
+	expiry = (expiry + cfg.started) | is_zero(expiry ^ V4_NEVER);
+	return expiry << BAN_POLICY_BITS | (policy & (V4_POLICIES - 1)) |
+	       (policy & (3 << V4_REJECT_BIT)) * (POLICY_REJECT >> V4_REJECT_BIT);
+}
+
+__noinline __u64 scan_v4(__u32 index, __u32 same, __u64 now, __u32 flow)
+{
+	struct v4_bucket *bucket = bpf_map_lookup_elem(&v4_bans, &index);
+	__u64 found = 0;
+	int i;
+
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (i = 0; i < V4_SLOTS; i++) {
+		__u64 entry = *(volatile __u64 *)&bucket->slot[i];
+
+		if ((entry & V4_SAME) == same)
+			found += match_entry(v4_word(entry), now, flow);
+	}
+	return found;
+}
+
 /* A bucket without an EMPTY slot: what did not fit went on. */
 #define BUCKET_FULL (1ULL << 63)
 
@@ -214,7 +278,14 @@ __noinline __u64 find_all(__u64 key, __u64 upper, __u64 hash, __u64 now, __u32 f
 		more = scan_bucket(base + (((hash >> 20) + i) & mask), key, upper, now,
 				   flow);
 	}
-	return found + (more & ~BUCKET_FULL);
+	found += more & ~BUCKET_FULL;
+	if (!upper && key >> 32 == 32) {
+		struct v4_place at = v4_place(key);
+
+		found += scan_v4(at.first, at.same, now, flow);
+		found += scan_v4(at.second, at.same | V4_SECOND, now, flow);
+	}
+	return found;
 }
 
 static __always_inline __u64 find_bans(struct ban_key k, __u64 now, __u32 flow)
@@ -293,6 +364,39 @@ static __always_inline __u64 lookup_fast(struct ban_key k, const int host, __u64
 		accumulate(&l, &a->slot[i], host ? &a_upper->slot[i] : NULL, &k);
 		accumulate(&l, &b->slot[i], host ? &b_upper->slot[i] : NULL, &k);
 	}
+	found = evaluate(&l, now, policy);
+	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
+}
+
+static __always_inline void accumulate_v4(struct lookup *l, const __u64 *slot, __u64 want)
+{
+	__u64 entry = *(volatile __u64 *)slot, differ = (entry ^ want) & V4_SAME, same;
+
+	asm volatile("" : "+r"(differ)); /* or clang makes a branch of it */
+	same = (__s64)(differ - 1) >> 63;
+	l->word |= entry & same;
+	l->matches += same;
+}
+
+/* The same of an IPv4 host. */
+static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *policy)
+{
+	struct v4_place at = v4_place(k.key);
+	struct v4_bucket *a = bpf_map_lookup_elem(&v4_bans, &at.first);
+	struct v4_bucket *b = bpf_map_lookup_elem(&v4_bans, &at.second);
+	struct lookup l = {};
+	__u64 found;
+	int i;
+
+	if (!a || !b)
+		return 0;
+#pragma unroll
+	for (i = 0; i < V4_SLOTS; i++) {
+		accumulate_v4(&l, &a->slot[i], at.same);
+		accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
+	}
+	l.word = v4_word(l.word) & l.matches;
+	l.full = bloom_lacks_long(bloom_word(k.hash), k.hash) - 1;
 	found = evaluate(&l, now, policy);
 	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
 }

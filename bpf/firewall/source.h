@@ -144,7 +144,10 @@ static __always_inline __u64 bans_of(const struct source *s, struct places *at, 
 	__u64 found = 0;
 
 	if (at->own)
-		found = lookup_fast(at->own_key, 0, now, &at->own_policy);
+		found = s->v4 ? lookup_v4(at->own_key, now, &at->own_policy)
+			      : lookup_fast(at->own_key, 0, now, &at->own_policy);
+	VERIFIER_FORGET(found);
+	VERIFIER_FORGET(at->own_policy);
 	if (at->second) {
 		if (!s->v4)
 			at->second_key = host_key(s->hi, s->lo, at->own_key.hash);

@@ -17,6 +17,8 @@
 const volatile struct {
 	__u64 seed[3];
 	__u64 lasting_seed[3]; /* of what goes from generation to generation */
+	__u64 started;	       /* jiffies from which IPv4 hosts' expiries count */
+	__u32 v4_buckets;      /* of IPv4 hosts */
 	__u32 pages64;	       /* of buckets */
 	__u32 over64;	       /* overflow buckets - 1 */
 	__u32 pages128;	       /* the same of IPv6 hosts */

@@ -22,7 +22,20 @@ static __always_inline __u64 hash64(__u64 key)
 	return keyed_hash(cfg.seed, key);
 }
 
-/* The same for maps that are handed on to the next generation: their keys must
+/* Another 32-bit number for each, keyed as above; the inverse is in
+ * crates/bpf/src/table/v4_hosts.rs. */
+static __always_inline __u32 permute32(__u32 x)
+{
+	x += (__u32)(cfg.seed[0] >> 32);
+	x ^= x >> 16;
+	x *= (__u32)(cfg.seed[1] >> 32) | 1;
+	x ^= x >> 15;
+	x *= (__u32)(cfg.seed[2] >> 32) | 1;
+	x ^= x >> 16;
+	return x;
+}
+
+/* hash64 for maps that are handed on to the next generation: their keys must
  * be found there. Random per instance. */
 static __always_inline __u64 lasting_hash64(__u64 key)
 {

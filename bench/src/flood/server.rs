@@ -400,7 +400,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
     let backend = kernel::open(&KernelConfig {
         instance: instance.to_owned(),
         pin_root: kernel::DEFAULT_ROOT.into(),
-        room: (0, 0),
+        room: Default::default(),
         ipv4_length: None,
         settings: Settings {
             interfaces: vec![args.interface.clone()],

@@ -12,7 +12,8 @@ use std::{
 use anyhow::{Context, ensure};
 use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings, backend_swap, kernel::DEFAULT_ROOT,
+    Backend, BanCounts, BootNanos, Choice, Entry, Expiry, Policy, Settings, backend_swap,
+    kernel::DEFAULT_ROOT,
 };
 
 use super::{
@@ -27,7 +28,17 @@ fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::Place {
         instance: instance.to_owned(),
         pin_root: DEFAULT_ROOT.into(),
         ipv4_length: None,
-        room: if task.ipv4() { (bans, 0) } else { (0, bans) },
+        room: if task.ipv4() {
+            BanCounts {
+                v4_hosts: bans,
+                ..BanCounts::default()
+            }
+        } else {
+            BanCounts {
+                v6_hosts: bans,
+                ..BanCounts::default()
+            }
+        },
         settings: Settings {
             interfaces: vec![task.place.dev.clone()],
             backend: choice,

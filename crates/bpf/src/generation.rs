@@ -32,7 +32,7 @@ use crate::{
             types::{counter, meta, policy},
         },
     },
-    table::{BanTable, Geometry},
+    table::{BanTable, Geometry, TableMaps},
     wide::WideMaps,
 };
 
@@ -48,12 +48,13 @@ pub const POLICY_REJECT: u16 = abi::POLICY_REJECT as u16;
 pub const POLICY_NUMBER: u16 = abi::POLICY_NUMBER as u16;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
-const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 152);
+const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 168);
 
 /// Names of the maps as pinned.
-const MAPS: [&str; 16] = [
+const MAPS: [&str; 17] = [
     "bans",
     "host_upper",
+    "v4_bans",
     "bloom",
     "control",
     "policies",
@@ -91,6 +92,10 @@ pub struct Options {
     pub netfilter: bool,
     /// How long the answer to a flow without handshake is expected, in jiffies.
     pub flow_jiffies: u32,
+    /// The jiffies that it is made at, from which expiries of IPv4 hosts count: a
+    /// ban that ends 2^32 jiffies later (7 weeks at 1000 a second) has a longer
+    /// entry, and costs a second look.
+    pub started: u64,
     /// Benchmarks only: innocent packets leave by drop instead of pass.
     pub drop_innocent: bool,
 }
@@ -111,6 +116,7 @@ impl Options {
             reject: false,
             netfilter: false,
             flow_jiffies: 0,
+            started: 0,
             drop_innocent: false,
         }
     }
@@ -148,6 +154,7 @@ pub struct Generation {
     suspended: AtomicU64,
     bans: MapHandle,
     host_upper: MapHandle,
+    v4_bans: MapHandle,
     bloom: MapHandle,
     control: MapHandle,
     meta: MapHandle,
@@ -226,6 +233,7 @@ impl Generation {
         };
         size(&mut open.maps.bans, g.buckets())?;
         size(&mut open.maps.host_upper, g.host_buckets())?;
+        size(&mut open.maps.v4_bans, g.v4_buckets)?;
         size(&mut open.maps.bloom, g.bloom_words * 2)?;
         let classes = if options.class_lines == 0 {
             1
@@ -256,6 +264,8 @@ impl Generation {
         let lasting_seed = previous.map_or(options.seed, |old| old.lasting_seed);
         rodata.cfg.seed = options.seed;
         rodata.cfg.lasting_seed = lasting_seed;
+        rodata.cfg.started = options.started;
+        rodata.cfg.v4_buckets = g.v4_buckets;
         rodata.cfg.pages64 = g.buckets64 / BUCKETS_PER_PAGE;
         rodata.cfg.over64 = g.overflow64 - 1;
         rodata.cfg.pages128 = g.buckets128 / BUCKETS_PER_PAGE;
@@ -321,8 +331,16 @@ impl Generation {
         // By descriptor: opening by id would take CAP_SYS_ADMIN.
         let keep = |map: &MapMut<'_>| MapHandle::try_from(map).context(|| "keep a map".into());
         let (bans, host_upper) = (keep(&skel.maps.bans)?, keep(&skel.maps.host_upper)?);
+        let v4_bans = keep(&skel.maps.v4_bans)?;
         let (bloom, control) = (keep(&skel.maps.bloom)?, keep(&skel.maps.bss)?);
-        let table = BanTable::map(g, options.seed, &bans, &host_upper, &bloom, &control)?;
+        let maps = TableMaps {
+            bans: &bans,
+            uppers: &host_upper,
+            v4_bans: &v4_bans,
+            bloom: &bloom,
+            control: &control,
+        };
+        let table = BanTable::map(g, options.seed, options.started, maps)?;
         let classes = ClassTable::map(
             options.class_lines,
             keep(&skel.maps.classes)?,
@@ -369,6 +387,7 @@ impl Generation {
             ),
             bans,
             host_upper,
+            v4_bans,
             bloom,
             control,
             meta: keep(&skel.maps.meta)?,
@@ -432,11 +451,12 @@ impl Generation {
         self.build == build_id()
     }
 
-    fn maps(&self) -> [&MapHandle; 16] {
+    fn maps(&self) -> [&MapHandle; 17] {
         let [allow4, allow6, allow_hint] = self.allow.maps();
         [
             &self.bans,
             &self.host_upper,
+            &self.v4_bans,
             &self.bloom,
             &self.control,
             &self.policies,
@@ -504,11 +524,14 @@ impl Generation {
             overflow128: g.overflow128,
             bloom_words: g.bloom_words,
             v4_length: self.v4_length.into(),
+            started: self.table.started(),
             generation: self.number,
             boot_id: [0; 40],
             suspended_ns: self.suspended.load(Ordering::Relaxed),
             class_lines: self.classes.lines(),
             reject: self.has_reject.into(),
+            v4_buckets: g.v4_buckets,
+            pad: 0,
         };
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let len = boot.len().min(36);
@@ -554,6 +577,7 @@ impl Generation {
         // SAFETY: the right number of bytes, and every bit pattern is a `meta`.
         let about: meta = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
         let geometry = Geometry {
+            v4_buckets: about.v4_buckets,
             buckets64: about.buckets64,
             overflow64: about.overflow64,
             buckets128: about.buckets128,
@@ -561,19 +585,28 @@ impl Generation {
             bloom_words: about.bloom_words,
         };
         let (bans, host_upper) = (open("bans")?, open("host_upper")?);
+        let v4_bans = open("v4_bans")?;
         let (bloom, control) = (open("bloom")?, open("control")?);
         let fits = |map: &MapHandle, entries: u32, value: u32| {
             map.max_entries() == entries && map.value_size() == value
         };
         if !fits(&bans, geometry.buckets(), 64)
             || !fits(&host_upper, geometry.host_buckets(), 32)
+            || !fits(&v4_bans, geometry.v4_buckets, 64)
             || !fits(&bloom, geometry.bloom_words * 2, 8)
         {
             return Err(foreign(
                 "its tables do not have the size that its description says".into(),
             ));
         }
-        let table = BanTable::map(geometry, about.seed, &bans, &host_upper, &bloom, &control)?;
+        let maps = TableMaps {
+            bans: &bans,
+            uppers: &host_upper,
+            v4_bans: &v4_bans,
+            bloom: &bloom,
+            control: &control,
+        };
+        let table = BanTable::map(geometry, about.seed, about.started, maps)?;
         table.recount();
         let classes = open("classes")?;
         let lines = about.class_lines;
@@ -610,6 +643,7 @@ impl Generation {
             suspended: AtomicU64::new(about.suspended_ns),
             bans,
             host_upper,
+            v4_bans,
             bloom,
             control,
             meta: meta_map,

@@ -44,7 +44,7 @@ pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
 pub use generation::{Generation, Options};
-pub use table::{BanTable, Geometry, Key, Placed, Slot};
+pub use table::{BanCounts, BanTable, Geometry, Key, Placed, Slot};
 pub use wide::{WideBan, WideBans, WidePlaced};
 
 /// The generated skeletons: types of `bpf/abi/*.h`, maps, programs.

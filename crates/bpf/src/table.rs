@@ -13,19 +13,22 @@
 //! Any thread may insert. `remove`, `sweep` and `rebuild_bloom` belong to the
 //! maintenance thread, or to callers under one lock.
 
+mod bloom;
 mod geometry;
+mod key;
 mod slots;
+mod v4_hosts;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Range,
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use weir_core::Prefix;
-
-pub use geometry::Geometry;
+pub use geometry::{BanCounts, Geometry};
+pub use key::Key;
 use slots::{Slots, Stored, named, pack, unpack};
+use v4_hosts::{Place, Put, V4Hosts};
 
 use crate::{
     abi::{
@@ -34,7 +37,7 @@ use crate::{
     },
     error::Result,
     memory::Words,
-    skeleton::firewall::types::{ban, bucket, bucket_upper, control},
+    skeleton::firewall::types::{ban, bucket, bucket_upper, control, v4_bucket},
 };
 
 const OVERFLOW_PROBES: u64 = abi::OVERFLOW_PROBES as u64;
@@ -50,55 +53,11 @@ pub const NEVER: u64 = abi::BAN_NEVER;
 
 // The layout this computes with, checked against the skeleton's types.
 const _: () = assert!(size_of::<bucket>() == 64 && size_of::<bucket_upper>() == 32);
+const _: () = assert!(size_of::<v4_bucket>() == 64);
 const _: () = assert!(std::mem::offset_of!(ban, key) == 0);
 const _: () = assert!(std::mem::offset_of!(ban, word) == 8);
 const _: () = assert!(std::mem::offset_of!(control, bloom_base) == 0);
 const _: () = assert!(std::mem::offset_of!(control, observe) == 4);
-
-/// A subject as the table stores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
-    /// IPv4 (address | length << 32) or the upper half of an IPv6 /64.
-    Short(u64),
-    /// An IPv6 host: upper and lower half.
-    Long(u64, u64),
-}
-
-impl Key {
-    /// `None` when the table has no form for this prefix: IPv6 lengths other
-    /// than 64 and 128, and `::/24`.
-    pub fn of(prefix: Prefix) -> Option<Self> {
-        match prefix.addr() {
-            IpAddr::V4(a) => Some(Self::Short(
-                u64::from(a.to_bits()) | u64::from(prefix.bits()) << 32,
-            )),
-            IpAddr::V6(a) => {
-                let (hi, lo) = ((a.to_bits() >> 64) as u64, a.to_bits() as u64);
-                match prefix.bits() {
-                    _ if hi >> 40 == 0 => None,
-                    64 => Some(Self::Short(hi)),
-                    128 => Some(Self::Long(hi, lo)),
-                    _ => None,
-                }
-            }
-        }
-    }
-
-    /// The prefix it stands for.
-    pub fn prefix(self) -> Prefix {
-        let (addr, len): (IpAddr, u8) = match self {
-            Self::Short(key) if key >> 40 == 0 => {
-                (Ipv4Addr::from(key as u32).into(), (key >> 32) as u8)
-            }
-            Self::Short(hi) => (Ipv6Addr::from(u128::from(hi) << 64).into(), 64),
-            Self::Long(hi, lo) => (
-                Ipv6Addr::from(u128::from(hi) << 64 | u128::from(lo)).into(),
-                128,
-            ),
-        };
-        Prefix::new(addr, len).expect("keys are made from prefixes")
-    }
-}
 
 /// One published entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,15 +92,34 @@ pub struct Swept {
     pub overflow: usize,
 }
 
+/// Published entries of each kind, those that are over but not yet swept included.
+#[derive(Default)]
+struct Live {
+    v4_hosts: AtomicU64,
+    networks: AtomicU64,
+    v6_hosts: AtomicU64,
+    /// Of the networks those that are IPv4 hosts.
+    v4_apart: AtomicU64,
+}
+
+/// The maps of one generation that hold its bans.
+pub(crate) struct TableMaps<F> {
+    pub(crate) bans: F,
+    pub(crate) uppers: F,
+    pub(crate) v4_bans: F,
+    pub(crate) bloom: F,
+    pub(crate) control: F,
+}
+
 /// See the file's head.
 pub struct BanTable {
     geometry: Geometry,
     seed: [u64; 3],
     slots: Slots,
+    v4_hosts: V4Hosts,
     bloom: Words,
     control: Words,
-    live64: AtomicU64,
-    live128: AtomicU64,
+    live: Live,
     /// Bits may stand in the bloom filter for entries that are gone.
     stale: AtomicBool,
 }
@@ -151,19 +129,18 @@ impl BanTable {
     pub(crate) fn map(
         geometry: Geometry,
         seed: [u64; 3],
-        bans: impl AsFd,
-        uppers: impl AsFd,
-        bloom: impl AsFd,
-        control: impl AsFd,
+        started: u64,
+        maps: TableMaps<impl AsFd>,
     ) -> Result<Self> {
+        let bloom_words = geometry.bloom_words as usize * 2;
         Ok(Self {
-            slots: Slots::map(geometry, bans, uppers)?,
-            bloom: Words::map(bloom, geometry.bloom_words as usize * 2, "the bloom filter")?,
-            control: Words::map(control, size_of::<control>() / 8, "the control words")?,
+            slots: Slots::map(geometry, maps.bans, maps.uppers)?,
+            v4_hosts: V4Hosts::map(maps.v4_bans, geometry.v4_buckets, started, seed)?,
+            bloom: Words::map(maps.bloom, bloom_words, "the bloom filter")?,
+            control: Words::map(maps.control, size_of::<control>() / 8, "the control words")?,
             geometry,
             seed,
-            live64: AtomicU64::new(0),
-            live128: AtomicU64::new(0),
+            live: Live::default(),
             stale: AtomicBool::new(false),
         })
     }
@@ -173,24 +150,44 @@ impl BanTable {
         self.geometry
     }
 
-    /// Published entries by kind (short, long), those that are over but not
-    /// yet swept included.
-    pub fn filled(&self) -> (usize, usize) {
-        (
-            self.live64.load(Ordering::Relaxed) as usize,
-            self.live128.load(Ordering::Relaxed) as usize,
-        )
+    /// Published entries of each kind, those that are over but not yet swept
+    /// included; among the networks IPv4 hosts for which their own table has no
+    /// form or room.
+    pub fn filled(&self) -> BanCounts {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed) as usize;
+        BanCounts {
+            v4_hosts: count(&self.live.v4_hosts),
+            networks: count(&self.live.networks),
+            v6_hosts: count(&self.live.v6_hosts),
+        }
+    }
+
+    /// The jiffies that expiries of IPv4 hosts count from.
+    pub(crate) fn started(&self) -> u64 {
+        self.v4_hosts.started()
     }
 
     /// Counts anew what is published; after taking over somebody else's table.
     pub(crate) fn recount(&self) {
-        let (mut short, mut long) = (0, 0);
-        self.for_each(0, |slot| match slot.key {
-            Key::Short(_) => short += 1,
-            Key::Long(..) => long += 1,
-        });
-        self.live64.store(short, Ordering::Relaxed);
-        self.live128.store(long, Ordering::Relaxed);
+        let mut filled = BanCounts::default();
+        let mut apart = 0;
+        for at in (0..self.geometry.buckets() as usize).flat_map(Slots::of) {
+            match self.slots.published(at) {
+                Some((stored, _)) if stored.is_host() => filled.v6_hosts += 1,
+                Some((stored, _)) => {
+                    filled.networks += 1;
+                    apart += u64::from(stored.is_v4_host());
+                }
+                None => {}
+            }
+        }
+        let v4 = V4Hosts::slots(0..self.geometry.v4_buckets as usize);
+        filled.v4_hosts = v4.filter(|at| self.v4_hosts.entry(*at).is_some()).count();
+        let set = |of: &AtomicU64, number| of.store(number as u64, Ordering::Relaxed);
+        set(&self.live.v4_hosts, filled.v4_hosts);
+        set(&self.live.networks, filled.networks);
+        set(&self.live.v6_hosts, filled.v6_hosts);
+        self.live.v4_apart.store(apart, Ordering::Relaxed);
         self.stale.store(true, Ordering::Relaxed);
     }
 
@@ -234,23 +231,87 @@ impl BanTable {
         buckets
     }
 
-    fn live(&self, is_host: bool) -> &AtomicU64 {
-        if is_host { &self.live128 } else { &self.live64 }
+    /// One entry more in the table of networks and IPv6 hosts.
+    fn count(&self, stored: Stored) {
+        if stored.is_host() {
+            self.live.v6_hosts.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.live.networks.fetch_add(1, Ordering::Relaxed);
+            if stored.is_v4_host() {
+                self.live.v4_apart.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// One entry less there.
+    fn discount(&self, stored: Stored) {
+        if stored.is_host() {
+            self.live.v6_hosts.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.live.networks.fetch_sub(1, Ordering::Relaxed);
+            if stored.is_v4_host() {
+                self.live.v4_apart.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Puts an entry in force, or replaces the expiry of the one with the same
     /// key and policy. Lock-free; tens of nanoseconds when in cache.
     pub fn insert(&self, slot: Slot) -> Placed {
+        match self.v4_hosts.place(slot.key) {
+            Some(place) => self.insert_v4_host(slot, place),
+            None => self.insert_keyed(slot),
+        }
+    }
+
+    fn insert_v4_host(&self, slot: Slot, place: Place) -> Placed {
+        let is_same = |there: &Slot| there.policy == slot.policy;
+        if self.live.v4_apart.load(Ordering::Relaxed) > 0 {
+            let mut there = false;
+            self.each_keyed(slot.key, |_, entry| there |= is_same(&entry));
+            if there {
+                return self.insert_keyed(slot);
+            }
+        }
+        loop {
+            match self.v4_hosts.put(place, slot.policy, slot.expiry) {
+                Some(Put::New) => {
+                    self.live.v4_hosts.fetch_add(1, Ordering::Relaxed);
+                    self.set_bloom(slot.key, false);
+                    return Placed::New;
+                }
+                Some(Put::Replaced) => {
+                    self.set_bloom(slot.key, false);
+                    return Placed::Replaced;
+                }
+                Some(Put::Raced) => std::hint::spin_loop(),
+                Some(Put::NoRoom) => return self.insert_keyed(slot),
+                // First there, then not here: at no moment is it in neither.
+                None => {
+                    let placed = self.insert_keyed(slot);
+                    let lifted = self.remove_v4_host(slot.key, place, |p| p == slot.policy);
+                    return if placed == Placed::New && !lifted.is_empty() {
+                        Placed::Replaced
+                    } else {
+                        placed
+                    };
+                }
+            }
+        }
+    }
+
+    /// In the table whose entries have their whole key.
+    fn insert_keyed(&self, slot: Slot) -> Placed {
         let stored = self.stored(slot.key);
         let word = pack(&slot);
         loop {
             match self.insert_once(stored, word) {
                 Some(placed) => {
                     if placed == Placed::New {
-                        self.live(stored.is_host()).fetch_add(1, Ordering::Relaxed);
+                        self.count(stored);
                     }
                     if placed != Placed::NoRoom {
-                        self.set_bloom(slot.key);
+                        self.set_bloom(slot.key, stored.is_v4_host());
                     }
                     return placed;
                 }
@@ -263,11 +324,15 @@ impl BanTable {
     /// for a handful of keys before they are inserted, their cache misses
     /// overlap instead of following one another (twice as fast at a million).
     pub fn prefetch(&self, key: Key) {
-        let [first, second, ..] = self.buckets(self.stored(key));
-        let (index, _) = self.bloom_position(key);
+        let (index, _) = self.bloom_position(key, false);
         let words = self.geometry.bloom_words as usize;
-        self.slots.prefetch(first);
-        self.slots.prefetch(second);
+        if let Some(place) = self.v4_hosts.place(key) {
+            self.v4_hosts.prefetch(place);
+        } else {
+            let [first, second, ..] = self.buckets(self.stored(key));
+            self.slots.prefetch(first);
+            self.slots.prefetch(second);
+        }
         self.bloom.prefetch(index);
         self.bloom.prefetch(index + words);
     }
@@ -329,41 +394,25 @@ impl BanTable {
         Some(Placed::New)
     }
 
-    /// Sets the key's bits in both copies: a rebuild may be swapping them. The
-    /// entry is published before, so a rebuild that clears these bits will
-    /// find the entry.
-    fn set_bloom(&self, key: Key) {
-        let (index, bits) = self.bloom_position(key);
-        for copy in 0..2 {
-            let word = self
-                .bloom
-                .at(index + copy * self.geometry.bloom_words as usize);
-            if word.load(Ordering::SeqCst) & bits != bits {
-                word.fetch_or(bits, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Word and bits. IPv6 entries of both lengths share their /64's word (one
-    /// load tells about both), each with bits of its own.
-    fn bloom_position(&self, key: Key) -> (usize, u64) {
-        let (hash, bits) = match key {
-            Key::Short(key) => (self.hash64(key), 0),
-            Key::Long(hi, _) => (self.hash64(hi), 18),
-        };
-        let index = (hash >> 40) as usize & (self.geometry.bloom_words as usize - 1);
-        let bit = |n: u32| 1u64 << (hash >> (bits + n) & 63);
-        (index, bit(0) | bit(6) | bit(12))
-    }
-
-    /// The entries of exactly this key, at most 24.
+    /// The entries of exactly this key, at most 40.
     pub fn get(&self, key: Key) -> Vec<Slot> {
         let mut found = Vec::new();
-        self.each_of(key, |_, slot| found.push(slot));
+        if let Some(place) = self.v4_hosts.place(key) {
+            self.v4_hosts
+                .each_of(key, place, |_, slot| found.push(slot));
+        }
+        if !self.is_v4_host_only(key) {
+            self.each_keyed(key, |_, slot| found.push(slot));
+        }
         found
     }
 
-    fn each_of(&self, key: Key, mut each: impl FnMut(usize, Slot)) {
+    /// Is it an IPv4 host, and are all of them in their own table?
+    fn is_v4_host_only(&self, key: Key) -> bool {
+        key.is_v4_host() && self.live.v4_apart.load(Ordering::Relaxed) == 0
+    }
+
+    fn each_keyed(&self, key: Key, mut each: impl FnMut(usize, Slot)) {
         let stored = self.stored(key);
         let mut has_empty = false;
         for (i, bucket) in self.buckets(stored).into_iter().enumerate() {
@@ -394,18 +443,32 @@ impl BanTable {
     /// Lifts the entries of a key whose policy satisfies `which`; returns them.
     /// A packet that comes after the return passes.
     pub fn remove(&self, key: Key, which: impl Fn(u16) -> bool) -> Vec<Slot> {
-        let mut lifted = Vec::new();
-        self.each_of(key, |at, slot| {
+        let mut lifted = match self.v4_hosts.place(key) {
+            Some(place) => self.remove_v4_host(key, place, &which),
+            None => Vec::new(),
+        };
+        let stored = self.stored(key);
+        self.each_keyed(key, |at, slot| {
             if which(slot.policy) && self.slots.lift(at) > DEAD {
+                self.discount(stored);
                 lifted.push(slot);
             }
         });
-        let is_host = matches!(key, Key::Long(..));
-        self.live(is_host)
-            .fetch_sub(lifted.len() as u64, Ordering::Relaxed);
         if !lifted.is_empty() {
             self.stale.store(true, Ordering::Relaxed);
         }
+        lifted
+    }
+
+    fn remove_v4_host(&self, key: Key, place: Place, which: impl Fn(u16) -> bool) -> Vec<Slot> {
+        let mut lifted = Vec::new();
+        self.v4_hosts.each_of(key, place, |at, slot| {
+            if which(slot.policy) && self.v4_hosts.lift(at, &slot) {
+                lifted.push(slot);
+            }
+        });
+        let number = lifted.len() as u64;
+        self.live.v4_hosts.fetch_sub(number, Ordering::Relaxed);
         lifted
     }
 
@@ -415,26 +478,37 @@ impl BanTable {
         self.for_each_in(0..self.buckets_in_all(), now, &mut each);
     }
 
-    /// How many buckets there are, of both kinds with their overflow areas:
-    /// the range of [`BanTable::for_each_in`] and [`BanTable::sweep`].
+    /// How many buckets there are, of all kinds with their overflow areas, IPv4
+    /// hosts last: the range of [`BanTable::for_each_in`] and [`BanTable::sweep`].
     pub fn buckets_in_all(&self) -> usize {
-        self.geometry.buckets() as usize
+        self.geometry.buckets() as usize + self.geometry.v4_buckets as usize
+    }
+
+    /// The slots of these buckets: with whole keys, and of IPv4 hosts.
+    fn slots_in(&self, buckets: Range<usize>) -> (Range<usize>, Range<usize>) {
+        let keyed = self.geometry.buckets() as usize;
+        let part = |n: usize| buckets.start.max(n)..buckets.end.max(n);
+        let v4 = part(keyed);
+        (
+            buckets.start.min(keyed)..buckets.end.min(keyed),
+            V4Hosts::slots(v4.start - keyed..v4.end - keyed),
+        )
     }
 
     /// As [`BanTable::for_each`], in these buckets only.
-    pub fn for_each_in(
-        &self,
-        buckets: std::ops::Range<usize>,
-        now: u64,
-        each: &mut dyn FnMut(Slot),
-    ) {
-        for at in buckets.flat_map(Slots::of) {
+    pub fn for_each_in(&self, buckets: Range<usize>, now: u64, each: &mut dyn FnMut(Slot)) {
+        let (keyed, v4) = self.slots_in(buckets);
+        for at in keyed.flat_map(Slots::of) {
             if let Some((stored, word)) = self.slots.published(at)
                 && word >> POLICY_BITS > now
             {
                 each(unpack(stored.key(|half| self.hash64(half)), word));
             }
         }
+        let in_force = |slot: &Slot| slot.expiry > now;
+        v4.filter_map(|at| self.v4_hosts.entry(at))
+            .filter(in_force)
+            .for_each(each);
     }
 
     /// Is the bucket one of an overflow area?
@@ -452,39 +526,67 @@ impl BanTable {
     /// many were, and the earliest end of those that it saw and are not.
     pub fn expire(&self, now: u64) -> (usize, u64) {
         let (mut expired, mut next) = (0, NEVER);
-        self.each_word(|at, word| {
+        self.each_word(|at, stored, word| {
             let expiry = word >> POLICY_BITS;
             if expiry > now {
                 next = next.min(expiry);
             } else if self.slots.replace_word(at, word, 0) {
                 expired += 1;
-                let live = self.live(self.slots.is_host(at));
-                live.fetch_sub(1, Ordering::Relaxed);
+                self.discount(stored);
             }
         });
+        for at in self.slots_in(0..self.buckets_in_all()).1 {
+            match self.v4_hosts.entry(at) {
+                Some(slot) if slot.expiry > now => next = next.min(slot.expiry),
+                Some(_) => expired += self.expire_v4_host(at, now),
+                None => {}
+            }
+        }
         if expired > 0 {
             self.stale.store(true, Ordering::Relaxed);
         }
         (expired, next)
     }
 
+    fn expire_v4_host(&self, at: usize, now: u64) -> usize {
+        let over = self.v4_hosts.expire(at, now);
+        self.live
+            .v4_hosts
+            .fetch_sub(u64::from(over), Ordering::Relaxed);
+        over.into()
+    }
+
     /// Moves every expiry by this many jiffies, after time that jiffies did
     /// not count (suspend). Bans without end stay.
     pub fn shift_expiries(&self, jiffies: i64) {
-        self.each_word(|at, word| {
+        let moved = |expiry: u64| {
+            let moved = expiry.saturating_add_signed(jiffies);
+            moved.clamp(1, NEVER - 1)
+        };
+        self.each_word(|at, _, word| {
             let expiry = word >> POLICY_BITS;
             if expiry != NEVER {
-                let moved = expiry.saturating_add_signed(jiffies).clamp(1, NEVER - 1);
-                let moved = moved << POLICY_BITS | word & POLICY_MASK;
+                let moved = moved(expiry) << POLICY_BITS | word & POLICY_MASK;
                 self.slots.replace_word(at, word, moved);
             }
         });
+        for at in self.slots_in(0..self.buckets_in_all()).1 {
+            match self.v4_hosts.entry(at) {
+                Some(slot) if slot.expiry != NEVER => {
+                    self.insert(Slot {
+                        expiry: moved(slot.expiry),
+                        ..slot
+                    });
+                }
+                _ => {}
+            }
+        }
     }
 
-    fn each_word(&self, mut each: impl FnMut(usize, u64)) {
-        for at in (0..self.buckets_in_all()).flat_map(Slots::of) {
-            if let Some((_, word)) = self.slots.published(at) {
-                each(at, word);
+    fn each_word(&self, mut each: impl FnMut(usize, Stored, u64)) {
+        for at in (0..self.geometry.buckets() as usize).flat_map(Slots::of) {
+            if let Some((stored, word)) = self.slots.published(at) {
+                each(at, stored, word);
             }
         }
     }
@@ -492,10 +594,18 @@ impl BanTable {
     /// One step of every finished slot's way back to free, in these buckets.
     /// Call again for the same bucket only after readers of now are done
     /// (a second is plenty).
-    pub fn sweep(&self, buckets: std::ops::Range<usize>, now: u64) -> Swept {
+    pub fn sweep(&self, buckets: Range<usize>, now: u64) -> Swept {
         let mut swept = Swept::default();
         let slots = &self.slots;
-        for bucket in buckets {
+        let (keyed, v4) = self.slots_in(buckets);
+        for at in v4 {
+            match self.v4_hosts.entry(at) {
+                Some(slot) if slot.expiry > now => swept.live += 1,
+                Some(_) => swept.expired += self.expire_v4_host(at, now),
+                None => {}
+            }
+        }
+        for bucket in keyed {
             let is_overflow = self.is_overflow(bucket);
             for at in Slots::of(bucket) {
                 let key = slots.key(at);
@@ -510,10 +620,10 @@ impl BanTable {
                     }
                     DEAD => slots.bury(at, key),
                     word if word >> POLICY_BITS <= now => {
+                        let upper = u64::from(slots.is_host(at));
                         if slots.replace_word(at, word, 0) {
                             swept.expired += 1;
-                            let live = self.live(slots.is_host(at));
-                            live.fetch_sub(1, Ordering::Relaxed);
+                            self.discount(Stored { key, upper });
                         }
                     }
                     _ => {
@@ -527,46 +637,6 @@ impl BanTable {
             self.stale.store(true, Ordering::Relaxed);
         }
         swept
-    }
-
-    /// Does the bloom filter hold bits of entries that are gone? Then innocent
-    /// packets pay for table look-ups until [`BanTable::rebuild_bloom`].
-    pub fn bloom_is_stale(&self) -> bool {
-        self.stale.load(Ordering::Relaxed)
-    }
-
-    /// Builds the bloom filter anew in the copy that readers do not use, and
-    /// swaps. Insertions go on meanwhile and set bits in both copies; call it
-    /// from one thread, not twice within a reader's packet.
-    pub fn rebuild_bloom(&self) {
-        self.stale.store(false, Ordering::Relaxed);
-        let words = self.geometry.bloom_words as usize;
-        let aside = if self.bloom_base() == 0 { words } else { 0 };
-        for index in aside..aside + words {
-            self.bloom.at(index).store(0, Ordering::Relaxed);
-        }
-        // Pairs with the compare-exchange that publishes an entry: either the
-        // scan sees the entry, or the inserter's bit comes after the zero.
-        fence(Ordering::SeqCst);
-        for at in (0..self.buckets_in_all()).flat_map(Slots::of) {
-            let key = if self.slots.is_host(at) {
-                let published = self.slots.published(at);
-                published.map(|(stored, _)| stored.key(|half| self.hash64(half)))
-            } else {
-                // With those that are claimed and not yet published.
-                Some(Key::Short(self.slots.key(at))).filter(|_| self.slots.key(at) > KEY_TOMB)
-            };
-            let Some(key) = key else { continue };
-            let (index, bits) = self.bloom_position(key);
-            self.bloom
-                .at(aside + index)
-                .fetch_or(bits, Ordering::SeqCst);
-        }
-        self.control.set_masked(0, BLOOM_BASE, aside as u64);
-    }
-
-    fn bloom_base(&self) -> usize {
-        (self.control.load(0) & BLOOM_BASE) as usize
     }
 
     /// Count what would be dropped, and pass it?

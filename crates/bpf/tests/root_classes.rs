@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_bpf::{
-    ClassImage, Generation, Geometry, Key, Options, Slot, class::By, generation::POLICY_SCOPED,
-    link::Hook, record, run, table::NEVER,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Slot, class::By,
+    generation::POLICY_SCOPED, link::Hook, record, run, table::NEVER,
 };
 use weir_core::{
     Action, Prefix, PrefixSet, Reason, Scope,
@@ -118,7 +118,7 @@ impl Path {
                 v4_length: 24,
                 class_lines: image.lines(),
                 flow_jiffies: 120 * 1000,
-                ..Options::bans(Geometry::for_bans(200, 100))
+                ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
             },
             None,
         )
@@ -347,7 +347,7 @@ fn root_answers_pass_after_the_tables_have_grown() {
             v4_length: 24,
             class_lines,
             flow_jiffies: 120_000,
-            ..Options::bans(Geometry::for_bans(400, 200))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(400)))
         };
         let next = Generation::create(number, &options, Some(&path.generation)).unwrap();
         if class_lines != lines {

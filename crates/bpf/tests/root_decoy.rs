@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, Geometry, Options,
+    BanCounts, Generation, Geometry, Options,
     abi::DECOY_ANSWERS,
     events::{EventReader, PacketEvent},
     link::Hook,
@@ -39,7 +39,7 @@ impl Trap {
     fn new() -> Self {
         let options = Options {
             seed: [11, 22, 33],
-            ..Options::bans(Geometry::for_bans(200, 100))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let without = Generation::create(1, &options, None).expect("the packet path loads");
         assert!(!without.has_decoys);
@@ -324,7 +324,7 @@ fn root_decoy_proof_is_taken_after_the_tables_have_grown() {
         let reply = trap.answered(hook, "SYN", &syn(peer, 23));
         let options = Options {
             seed: [n, 7_654_321, 555],
-            ..Options::bans(Geometry::for_bans(400, 200))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(400)))
         };
         trap.generation = Generation::create(n, &options, Some(&trap.generation)).unwrap();
         let proof = ack(peer, 23, reply.seq);

@@ -4,7 +4,7 @@
 //! them). What a kernel lacks is left out by its probe, named. Root: loads BPF.
 
 use weir_bpf::{
-    Generation, Geometry, Options, decoy,
+    BanCounts, Generation, Geometry, Options, decoy,
     generation::{netfilter_supported, rejects_supported},
     link::Hook,
 };
@@ -53,7 +53,7 @@ fn root_every_generation_loads() {
     let mut options = Options {
         v4_length: 24,
         flow_jiffies: 250,
-        ..Options::bans(Geometry::for_bans(200, 100))
+        ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
     };
     let first = Generation::create(1, &options, None).expect("the plain packet path loads");
     for (reject, decoy, netfilter, class_lines) in kinds {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, Geometry, Key, Options, Slot,
+    BanCounts, Generation, Geometry, Key, Options, Slot,
     generation::{POLICY_SCOPED, netfilter_supported},
     link::{Hook, Link},
     record, run,
@@ -40,7 +40,7 @@ impl Path {
             seed: [11, 22, 33],
             v4_length: 24,
             netfilter: netfilter_supported(),
-            ..Options::bans(Geometry::for_bans(200, 100))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
         // Where BPF_PROG_RUN has its packets come in.
@@ -736,7 +736,7 @@ fn root_generic_xdp_leaves_frames_whole() {
     let opts = VethOpts::new(&["203.0.113.1/24"], &["203.0.113.2/24"]).unwrap();
     let veth = net.veth(&host, "e0", &peer, "e0", opts.mtu(9000)).unwrap();
     let index = host.ifindex("e0").unwrap();
-    let options = Options::bans(Geometry::for_bans(200, 100));
+    let options = Options::bans(Geometry::for_bans(BanCounts::each(200)));
     let first = Generation::create(1, &options, None).unwrap();
     let behind = Path::new();
     let hook = Hook::XdpGeneric;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
+    BanCounts, Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
     abi::{REJECT_BURST, REJECT_RATE},
     events::EventReader,
     generation::{POLICY_REJECT, POLICY_SCOPED},
@@ -52,7 +52,7 @@ impl Path {
             seed: [11, 22, 33],
             v4_length: 24,
             reject: true,
-            ..Options::bans(Geometry::for_bans(200, 100))
+            ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
         let events = EventReader::new(&generation.events).unwrap();

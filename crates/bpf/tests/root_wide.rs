@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::{
-    Generation, Geometry, JiffyClock, Key, Options, Slot, WideBan, WideBans, WidePlaced,
+    BanCounts, Generation, Geometry, JiffyClock, Key, Options, Slot, WideBan, WideBans, WidePlaced,
     generation::POLICY_SCOPED,
     link::Hook,
     pins::{self, InstanceDir},
@@ -32,7 +32,7 @@ fn generation(number: u64, previous: Option<&Generation>) -> Generation {
     let options = Options {
         seed: [11, 22, number],
         v4_length: 24,
-        ..Options::bans(Geometry::for_bans(200, 100))
+        ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
     };
     let generation = Generation::create(number, &options, previous).expect("the packet path loads");
     for (policy, scope) in [(ALL, "all"), (SSH, "22/tcp"), (WEB, "80/tcp")] {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, Geometry, Key, Options, Placed, Slot,
+    BanCounts, Generation, Geometry, Key, Options, Placed, Slot,
     generation::{NO_NETFILTER, netfilter_supported},
     link::Hook,
     pins::InstanceDir,
@@ -54,7 +54,7 @@ impl PacketPath {
     pub(super) fn new(testbed: &Testbed) -> Result<Self> {
         let options = Options {
             netfilter: true,
-            ..Options::bans(Geometry::for_bans(2 * BANS as usize, 0))
+            ..Options::bans(Geometry::for_bans(room(BANS as usize)))
         };
         let whole = match netfilter_supported() {
             true => Generation::create(1, &options, None).map_err(|why| why.to_string()),
@@ -62,7 +62,7 @@ impl PacketPath {
         };
         let (path, no_netfilter) = match whole {
             Ok(path) => (path, None),
-            Err(why) => (empty_path(2 * BANS as usize)?, Some(why)),
+            Err(why) => (empty_path(BANS as usize)?, Some(why)),
         };
         for place in [&testbed.target, &testbed.served] {
             path.judge_interface(place.ifindex)?;
@@ -148,9 +148,18 @@ impl Drop for Pins {
     }
 }
 
+/// Room for this many hosts and as many /64s.
+fn room(bans: usize) -> BanCounts {
+    BanCounts {
+        v4_hosts: bans,
+        networks: bans,
+        ..BanCounts::default()
+    }
+}
+
 /// The shipped packet path with room for this many bans.
 pub(super) fn empty_path(bans: usize) -> Result<Generation> {
-    let options = Options::bans(Geometry::for_bans(bans, 0));
+    let options = Options::bans(Geometry::for_bans(room(bans)));
     Ok(Generation::create(1, &options, None)?)
 }
 
@@ -195,7 +204,7 @@ impl Rules {
                 instance: format!("measured-{}", std::process::id()),
                 pin_root: DEFAULT_ROOT.into(),
                 ipv4_length: None,
-                room: (entries.len(), 0),
+                room: room(entries.len()),
                 settings: Settings {
                     interfaces: vec![place.dev.clone()],
                     backend: choice,

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use weir_bpf::BanCounts;
 use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
 
 use crate::{
@@ -40,7 +41,7 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
         let mut there = place.clone();
         there.settings.backend = other.choice();
         let taken = other
-            .open(&there, (0, 0))
+            .open(&there, BanCounts::default())
             .and_then(|before| Ok(present.insert(&before.entries()?)?));
         if let Err(error) = taken {
             tracing::warn!("bans of the earlier backend are not taken over: {error}");
@@ -156,7 +157,7 @@ impl BackendSwap {
         if self.claim().is_none() {
             *self.claim() = kind.claim(&place.instance)?;
         }
-        let next = kind.open(&place, (usage.bans, usage.bans))?;
+        let next = kind.open(&place, BanCounts::each(usage.bans))?;
         let filled = self
             .fill(&before, &next, &mirrored)
             .and_then(|()| self.take_over(&before, kind, next));

@@ -35,4 +35,4 @@ pub use error::Error;
 pub use features::{set_classes, set_decoys};
 pub use hooks::attachment::Attachment;
 pub use settings::Settings;
-pub use weir_bpf::{decoy::DecoyCounts, lock::is_stopped};
+pub use weir_bpf::{BanCounts, decoy::DecoyCounts, lock::is_stopped};

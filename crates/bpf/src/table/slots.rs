@@ -52,8 +52,14 @@ impl Stored {
         }
     }
 
+    /// Of an IPv6 host?
     pub(super) fn is_host(self) -> bool {
         self.upper != 0
+    }
+
+    /// Of an IPv4 host, which is not in the table of its own?
+    pub(super) fn is_v4_host(self) -> bool {
+        self.upper == 0 && self.key >> 32 == 32
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn check(
         };
         let lines = end.split(|b| *b == b'\n').filter(|line| !line.is_empty());
         let fits = |line| filter.fits_declared_head(line);
-        if let Some(last) = lines.clone().last()
+        if let Some(last) = lines.clone().next_back()
             && fits(last).is_some()
         {
             if !lines.clone().any(|line| fits(line) == Some(true)) {

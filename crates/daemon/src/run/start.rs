@@ -4,7 +4,7 @@
 use std::{io, sync::Arc, time::Instant};
 
 use weir_enforce::{
-    Backend, Entry, Settings,
+    Backend, BanCounts, Entry, Settings,
     backend_swap::{self, Place},
 };
 
@@ -24,7 +24,7 @@ fn place(enforcement: &Enforcement) -> Place {
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,
-        room: (0, 0),
+        room: BanCounts::default(),
         settings: Settings {
             interfaces: enforcement.interfaces.clone(),
             backend: enforcement.backend,

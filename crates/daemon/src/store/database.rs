@@ -17,7 +17,7 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
 use weir_core::{Ban, PrefixSet, Subject, Until};
-use weir_enforce::{BootNanos, Entry, Expiry, Policy};
+use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 
 use super::{
     AllowEntry, Change, Detail,
@@ -158,15 +158,22 @@ fn immutable(path: &Path) -> String {
 /// What is not a path in a URI that SQLite reads.
 const RESERVED: AsciiSet = CONTROLS.add(b'%').add(b'?').add(b'#');
 
-/// How many bans there are: short keys (IPv4, IPv6 /64) and long ones (/128).
-/// A subject begins with its length; this reads pages, not rows.
-pub(super) fn count(connection: &Connection) -> Result<(usize, usize), DatabaseError> {
-    let (all, long): (i64, i64) = connection.query_row(
-        "SELECT (SELECT count(*) FROM bans), (SELECT count(*) FROM bans WHERE subject >= x'80')",
+/// How many bans there are. A subject begins with its length, IPv6 of up to 32 bits
+/// is rare; this reads pages, not rows.
+pub(super) fn count(connection: &Connection) -> Result<BanCounts, DatabaseError> {
+    let (all, v4_hosts, v6_hosts): (i64, i64, i64) = connection.query_row(
+        "SELECT (SELECT count(*) FROM bans),
+                (SELECT count(*) FROM bans WHERE subject >= x'20' AND subject < x'21'),
+                (SELECT count(*) FROM bans WHERE subject >= x'80')",
         [],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
-    Ok(((all - long).max(0) as usize, long.max(0) as usize))
+    let number = |count: i64| count.max(0) as usize;
+    Ok(BanCounts {
+        v4_hosts: number(v4_hosts),
+        networks: number(all - v4_hosts - v6_hosts),
+        v6_hosts: number(v6_hosts),
+    })
 }
 
 pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {

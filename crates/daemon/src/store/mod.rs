@@ -30,7 +30,7 @@ use weir_core::{
     Ban, Prefix, Producer, Scope, Subject, Until,
     policy::{self, Tracked},
 };
-use weir_enforce::{BootNanos, Entry, Expiry, Policy};
+use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 
 pub use database::allow_set;
 pub use history::KeepHistory;
@@ -279,12 +279,12 @@ impl Store {
 
     /// Opens the database and, at the same time, whatever `other` opens: the
     /// kernel verifies programs about as long as a million bans are read.
-    /// `other` is told how many bans there are: IPv4 and IPv6 /64, IPv6 /128.
+    /// `other` is told how many bans there are.
     pub fn open_beside<T: Send>(
         dir: &Path,
         keep_history: KeepHistory,
         alerts: Arc<Alerts>,
-        other: impl FnOnce((usize, usize)) -> T + Send,
+        other: impl FnOnce(BanCounts) -> T + Send,
     ) -> ((Self, Loaded), T) {
         // Broken or absent: opening says so.
         let room = database::open_reader(&dir.join(FILE))

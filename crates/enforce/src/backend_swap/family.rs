@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::device::Device;
+use weir_bpf::{BanCounts, device::Device};
 
 use crate::{
     Backend, Choice, DryRun, Error, Settings,
@@ -28,7 +28,7 @@ pub struct Place {
     /// As [`KernelConfig::ipv4_length`].
     pub ipv4_length: Option<u8>,
     /// As [`KernelConfig::room`].
-    pub room: (usize, usize),
+    pub room: BanCounts,
     /// What may change later, the backend itself among it.
     pub settings: Settings,
 }
@@ -67,11 +67,7 @@ impl Family {
         }
     }
 
-    pub(super) fn open(
-        self,
-        place: &Place,
-        room: (usize, usize),
-    ) -> Result<Arc<dyn Backend>, Error> {
+    pub(super) fn open(self, place: &Place, room: BanCounts) -> Result<Arc<dyn Backend>, Error> {
         let settings = &place.settings;
         Ok(match self {
             Self::Bpf => kernel::open(&KernelConfig {

@@ -28,7 +28,7 @@ fn over(before: DryRun) -> BackendSwap {
             instance: "test".into(),
             pin_root: PathBuf::new(),
             ipv4_length: None,
-            room: (0, 0),
+            room: Default::default(),
             settings: Settings {
                 interfaces: Vec::new(),
                 backend: Choice::DryRun,

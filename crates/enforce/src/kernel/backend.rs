@@ -195,9 +195,8 @@ impl Backend for Kernel {
 
     fn usage(&self) -> Usage {
         let tables = self.tables();
-        let (short, long) = tables.current.table.filled();
         Usage {
-            bans: short + long,
+            bans: tables.current.table.filled().sum(),
             max_bans: self.settings().max_bans,
             wide: tables.wide().len(),
             max_wide: MAX_WIDE,

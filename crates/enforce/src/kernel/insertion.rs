@@ -93,9 +93,9 @@ impl Kernel {
                 policy,
                 expiry,
             };
-            let (short, long) = table.filled();
+            let filled = table.filled();
             let is_same = |s: &Slot| s.policy == policy || Some(s.policy) == opposite;
-            if short + long >= max_bans && !table.get(key).iter().any(is_same) {
+            if filled.sum() >= max_bans && !table.get(key).iter().any(is_same) {
                 return Ok((n, Stop::AtCap(max_bans)));
             }
             match table.insert(slot) {
@@ -109,8 +109,7 @@ impl Kernel {
                 // and the generation be given up.
                 next.table.insert(slot);
             }
-            let g = table.geometry();
-            if short > g.target_load64() || long > g.target_load128() {
+            if filled.exceed(table.geometry().target_load()) {
                 self.crowded.store(true, Ordering::Relaxed);
             }
         }
@@ -235,8 +234,7 @@ impl Kernel {
     /// for it, if that was necessary.
     fn make_room(&self, producer: &Producer, max_bans: usize) -> Result<Option<Entry>, Error> {
         let mut maintenance = self.maintenance.lock();
-        let (short, long) = self.tables().current.table.filled();
-        if short + long < max_bans {
+        if self.tables().current.table.filled().sum() < max_bans {
             return Ok(None); // somebody else has made room
         }
         let is_recent = |at: Instant| at.elapsed() < EXPIRE_AFTER;

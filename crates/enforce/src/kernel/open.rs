@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, Geometry, JiffyClock, Options, events::EventReader, fault, link::Hook,
+    BanCounts, Generation, Geometry, JiffyClock, Options, events::EventReader, fault, link::Hook,
     pins::InstanceDir,
 };
 
@@ -32,9 +32,9 @@ pub struct KernelConfig {
     pub pin_root: PathBuf,
     /// The IPv4 length below 32 that may be banned a million times.
     pub ipv4_length: Option<u8>,
-    /// Bans that are about to come: IPv4 and IPv6 /64, IPv6 /128. New tables
-    /// begin with this room: each growth costs some 0.2 s of the verifier.
-    pub room: (usize, usize),
+    /// Bans that are about to come. New tables begin with this room: each growth
+    /// costs some 0.2 s of the verifier.
+    pub room: BanCounts,
     /// What may change later.
     pub settings: Settings,
 }
@@ -74,7 +74,13 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let (current, adopted) = match pinned {
         Some(number) if !other_layout => (Generation::adopt(&instance.generation(number))?, true),
         _ => (
-            first_generation(config, &instance, pinned.unwrap_or(0) + 1, netfilter)?,
+            first_generation(
+                config,
+                &instance,
+                pinned.unwrap_or(0) + 1,
+                netfilter,
+                clock.now(),
+            )?,
             false,
         ),
     };
@@ -138,15 +144,18 @@ fn first_generation(
     instance: &InstanceDir,
     number: u64,
     netfilter: bool,
+    started: u64,
 ) -> Result<Generation, Error> {
     // Of a daemon that died before it was current.
     instance.remove_generation(number)?;
     let most = config.settings.max_bans;
     let options = Options {
         geometry: Geometry::for_bans(
-            config.room.0.min(most).max(rebuild::LEAST.0),
-            config.room.1.min(most).max(rebuild::LEAST.1),
+            config
+                .room
+                .with(rebuild::LEAST, |room, least| room.min(most).max(least)),
         ),
+        started,
         seed: random_seed()?,
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,

@@ -7,15 +7,20 @@ use std::{
 };
 
 use weir_bpf::{
-    ClassImage, Generation, Geometry, Key, Options, Placed, fault, generation::rejects_supported,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, fault,
+    generation::rejects_supported,
 };
 use weir_core::Action;
 
 use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};
 
-/// Room that tables have at least, short and long keys: 0.7 MiB.
-pub(super) const LEAST: (usize, usize) = (8192, 1024);
+/// Room that tables have at least: 0.5 MiB.
+pub(super) const LEAST: BanCounts = BanCounts {
+    v4_hosts: 8192,
+    networks: 1024,
+    v6_hosts: 1024,
+};
 /// Tables that cannot grow are made anew, with other seeds, at most this often.
 const RESEED_AFTER: Duration = Duration::from_secs(10);
 /// Where the kernel refused to load what answers, it is asked again after this.
@@ -24,7 +29,7 @@ const ANSWERS_AGAIN: Duration = Duration::from_secs(600);
 const COPY_CHUNK: usize = 1024;
 
 fn is_larger(wanted: Geometry, now: Geometry) -> bool {
-    wanted.buckets64 > now.buckets64 || wanted.buckets128 > now.buckets128
+    wanted.target_load().exceed(now.target_load())
 }
 
 impl Kernel {
@@ -77,22 +82,17 @@ impl Kernel {
     /// The least geometry for this many bans of each kind that shrinks nothing.
     /// `max_bans` bounds it, for so many there can be: not what finds no room
     /// in it.
-    fn room_for(&self, now: Geometry, short: usize, long: usize) -> Geometry {
+    fn room_for(&self, now: Geometry, bans: BanCounts) -> Geometry {
         let max_bans = self.settings().max_bans;
-        let (least_short, least_long) = LEAST;
-        Geometry::for_bans(
-            short
-                .min(max_bans.max(least_short))
-                .max(now.target_load64()),
-            long.min(max_bans.max(least_long)).max(now.target_load128()),
-        )
+        let bounded = bans.with(LEAST, |bans, least| bans.min(max_bans.max(least)));
+        Geometry::for_bans(bounded.with(now.target_load(), usize::max))
     }
 
     /// Doubles what is full, unless the generation is no longer `seen`. Where `max_bans`
     /// bans have their room already, other seeds may help, but not often.
     pub(super) fn grow_from(&self, seen: u64) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
-        let (number, now, (short, long)) = {
+        let (number, now, filled) = {
             let tables = self.tables();
             (
                 tables.current.number,
@@ -103,11 +103,8 @@ impl Kernel {
         if number != seen {
             return Ok(());
         }
-        let wanted = self.room_for(
-            now,
-            (short + 1).max(now.target_load64()) * 2,
-            (long + 1).max(now.target_load128()) * 2,
-        );
+        let twice = |filled: usize, comfort: usize| (filled + 1).max(comfort) * 2;
+        let wanted = self.room_for(now, filled.with(now.target_load(), twice));
         if !is_larger(wanted, now)
             && let Some(made) = maintenance.made
             && made.elapsed() < RESEED_AFTER
@@ -132,7 +129,7 @@ impl Kernel {
         if !self.crowded.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (geometry, (short, long)) = {
+        let (geometry, filled) = {
             let tables = self.tables();
             (
                 tables.current.table.geometry(),
@@ -140,11 +137,7 @@ impl Kernel {
             )
         };
         let twice = |filled: usize, comfort| if filled > comfort { filled * 2 } else { 0 };
-        let wanted = self.room_for(
-            geometry,
-            twice(short, geometry.target_load64()),
-            twice(long, geometry.target_load128()),
-        );
+        let wanted = self.room_for(geometry, filled.with(geometry.target_load(), twice));
         if !is_larger(wanted, geometry) {
             // Over its cap, which was lowered: it takes no more.
             self.crowded.store(false, Ordering::Relaxed);
@@ -156,12 +149,12 @@ impl Kernel {
     /// Makes room for a bulk insertion at once instead of by doubling. Where that
     /// fails, as many go in as there is room for.
     pub(super) fn reserve(&self, entries: &[Entry]) {
-        let (mut short, mut long) = (0, 0);
-        for entry in entries {
-            match self.key(entry.subject) {
-                Some(Key::Short(_)) => short += 1,
-                Some(Key::Long(..)) => long += 1,
-                None => {}
+        let mut bans = BanCounts::default();
+        for key in entries.iter().filter_map(|entry| self.key(entry.subject)) {
+            match key {
+                Key::Short(_) if key.is_v4_host() => bans.v4_hosts += 1,
+                Key::Short(_) => bans.networks += 1,
+                Key::Long(..) => bans.v6_hosts += 1,
             }
         }
         let mut maintenance = self.maintenance.lock();
@@ -172,7 +165,7 @@ impl Kernel {
                 tables.current.table.filled(),
             )
         };
-        let wanted = self.room_for(geometry, filled.0 + short, filled.1 + long);
+        let wanted = self.room_for(geometry, filled.with(bans, std::ops::Add::add));
         if is_larger(wanted, geometry)
             && let Err(error) = self.grow(&mut maintenance, wanted)
         {
@@ -209,6 +202,7 @@ impl Kernel {
             netfilter: self.netfilter.load(Ordering::Relaxed) || self.hooks.any_on_netfilter(),
             // Once wanted, always: a ban that rejects may be about to be inserted.
             reject: self.answers.load(Ordering::Relaxed) && self.may_answer(),
+            started: self.clock.now(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
         };

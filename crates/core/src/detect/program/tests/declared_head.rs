@@ -111,7 +111,7 @@ fn a_head_that_never_fits_is_noticed() {
     let program = shop(r"\[<time>\] ", &[], None);
     let mut state = ProgramState::default();
     let wrong = "22.11.2026 04:33:07 login of x from 192.0.2.7 refused";
-    let mut read_wrong = |state: &mut ProgramState, times: u32| {
+    let read_wrong = |state: &mut ProgramState, times: u32| {
         for _ in 0..times {
             assert_eq!(read(&program, state, wrong), None);
         }
