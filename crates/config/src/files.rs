@@ -124,3 +124,72 @@ pub fn whole(file: &Path, message: String) -> ConfigErrors {
         message,
     }])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(files: &[Source]) -> Vec<String> {
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        files.iter().map(|(path, ..)| name(path)).collect()
+    }
+
+    #[test]
+    fn files_stand_beside_a_configuration_of_that_name_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("conf.d")).unwrap();
+        fs::create_dir(at("jail.d")).unwrap();
+        for name in [
+            "weir.toml",
+            "other.toml",
+            "conf.d/b.toml",
+            "conf.d/a.toml",
+            "conf.d/.hidden.toml",
+            "conf.d/a.toml~",
+            "jail.d/sshd.toml",
+        ] {
+            fs::write(at(name), name).unwrap();
+        }
+        let files = read(dir.path()).unwrap();
+        assert_eq!(
+            names(&files),
+            ["weir.toml", "a.toml", "b.toml", "sshd.toml"]
+        );
+        assert_eq!(files[3].2, Some(("jail", "sshd".to_owned())));
+        assert_eq!(
+            fragments(&at("weir.toml")),
+            [at("conf.d/a.toml"), at("conf.d/b.toml")]
+        );
+        assert_eq!(names(&read(&at("other.toml")).unwrap()), ["other.toml"]);
+    }
+
+    #[test]
+    fn a_directory_has_a_thousand_files_and_not_one_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join(MAIN);
+        fs::write(&main, "").unwrap();
+        fs::create_dir(dir.path().join("conf.d")).unwrap();
+        let add = |number: usize| {
+            let name = format!("conf.d/{number}.toml");
+            fs::write(dir.path().join(name), "").unwrap();
+        };
+        (0..MAX_FILES).for_each(add);
+        assert_eq!(read(&main).unwrap().len(), 1 + MAX_FILES);
+        add(MAX_FILES);
+        let error = read(&main).unwrap_err().to_string();
+        assert!(error.contains("conf.d: more than 1000 files"), "{error}");
+    }
+
+    #[test]
+    fn a_file_has_sixteen_mebibytes_and_not_one_byte_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join(MAIN);
+        let blank = |bytes: usize| fs::write(&main, vec![b' '; bytes]).unwrap();
+        blank(16 << 20);
+        assert_eq!(bytes(&main).unwrap().len(), 16 << 20);
+        blank((16 << 20) + 1);
+        let error = read(&main).unwrap_err().to_string();
+        assert!(error.contains("longer than 16777216 bytes"), "{error}");
+    }
+}

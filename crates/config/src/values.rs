@@ -133,6 +133,18 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_absolute_or_the_usual_one() {
+        let read = |text| read(text, |section| path(section, "dir", "/var/lib/weir"));
+        assert_eq!(read("dir = '/srv/weir'"), Ok("/srv/weir".into()));
+        assert_eq!(read(""), Ok("/var/lib/weir".into()));
+        let error = read("\ndir = 'srv/weir'").unwrap_err();
+        assert!(
+            error.contains("weir.toml:2") && error.contains("allowed"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn limits_are_those_that_are_written_or_usual() {
         let counted = |text| read(text, |section| limits(section, true));
         assert_eq!(counted(""), Ok(JailLimits::default()));
