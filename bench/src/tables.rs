@@ -12,15 +12,13 @@ use anyhow::{Context, ensure};
 use jiff::Timestamp;
 use weir_bpf::{BanCounts, Generation, Geometry, Key, Options, Placed, Slot, table::NEVER};
 use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until};
-use weir_daemon::{
-    alerts::Alerts,
-    store::{Change, KeepHistory, Store, clock::Now, restore},
-};
+use weir_daemon::store::{Change, KeepHistory, Store, clock::Now, restore};
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     backend_swap::{self, Place},
     kernel::{self, Hook, KernelConfig},
 };
+use weir_events::alerts::Alerts;
 
 use weir_netlab::Net;
 

@@ -129,10 +129,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
     if let Some(decoy) = &config.decoy {
         lines.push(("decoy ports", decoy.typed.clone()));
     }
-    let sink = |sink: &weir_daemon::sinks::config::SinkConfig| {
-        format!("{} ({})", sink.name, sink.target())
-    };
-    lines.push(("sinks", config.sinks.iter().map(sink).collect()));
+    let sinks = config.sinks.iter();
+    let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
+    lines.push(("sinks", sinks.collect()));
     for (what, parts) in lines {
         if !parts.is_empty() || what == "jails" {
             show::wrapped(format!("  {what}: {}", weir_daemon::escape(&join(&parts))))?;

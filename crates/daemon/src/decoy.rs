@@ -22,12 +22,11 @@ use weir_core::{
     policy::{Jail, Ledger, Outcome},
 };
 use weir_enforce::{Backend, Decoys, PacketEvent};
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 use weir_metrics::Counter;
 
 use crate::{
     access::exemptions::Exempt,
-    alerts::Alerts,
-    events::{Event, Events, Kind},
     host,
     judge::{Judge, Judgement, Offence, Suspect},
     metrics::DecoyMetrics,

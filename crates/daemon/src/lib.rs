@@ -3,8 +3,7 @@
 //! `access` (exemptions, lists, geofence) · `uplinks` (interfaces) · `store`. What
 //! joins them: `config` (what was typed → checked) · `service` (what happens on
 //! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages
-//! in data-path order). `host` is what all of them ask of this host; `events`,
-//! `alerts` and `sinks` are crates.
+//! in data-path order). `host` is what all of them ask of this host.
 #![deny(missing_docs)]
 
 pub mod access;
@@ -32,5 +31,3 @@ pub mod watch;
 
 pub use trial::trial;
 pub use weir_core::text::{escape, escape_json};
-pub use weir_events::{self as events, alerts};
-pub use weir_sinks as sinks;

@@ -8,8 +8,7 @@ use std::{
 };
 
 use weir_core::detect::{BEHIND_NO_HEAD, HeadlessLine, Notices};
-
-use crate::alerts::Alerts;
+use weir_events::alerts::Alerts;
 
 /// A number in an alert is told anew at most this often.
 const TOLD_EVERY: Duration = Duration::from_secs(60);

@@ -9,9 +9,8 @@ use std::{
 
 use weir_core::{Ban, Producer, Scope, Subject};
 use weir_enforce::{BootNanos, Entry, Error, Expiry};
+use weir_events::alerts::Alerts;
 use weir_metrics::Counter;
-
-use crate::alerts::Alerts;
 
 /// The most bans that wait. Of more the oldest are given up, and counted.
 const MAX_WAITING: usize = 256;

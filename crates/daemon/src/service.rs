@@ -23,6 +23,8 @@ use std::{
 use jiff::Timestamp;
 use weir_core::{AddrError, Ban, Subject, policy::Ledger};
 use weir_enforce::{Backend, Entry};
+use weir_events::{Events, alerts::Alerts};
+use weir_sinks::SinkQueue;
 use weir_sources::RingStatistics;
 
 pub use answers::{
@@ -35,14 +37,11 @@ use crate::{
     access::exemptions::{Collector, Exempt, Written},
     access::geo::Geography,
     access::lists::Lists,
-    alerts::Alerts,
     config::Config,
     decoy::Decoy,
-    events::Events,
     expiry::Expiries,
     metrics::Metrics,
     refused::RefusedBans,
-    sinks::SinkQueue,
     store::{AllowEntry, Store},
     threads::Pulses,
     uplinks::Uplinks,

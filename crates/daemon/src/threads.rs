@@ -17,9 +17,8 @@ use std::{
 };
 
 use sd_notify::NotifyState;
+use weir_events::alerts::Alerts;
 use weir_sources::fs_call;
-
-use crate::alerts::Alerts;
 
 /// Looks (one a second, when nobody has the processors) in which a thread may
 /// stand still: the slowest disk and the largest rebuild take less.

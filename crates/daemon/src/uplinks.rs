@@ -13,8 +13,9 @@ use std::{
 };
 
 use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::Place};
+use weir_events::alerts::Alerts;
 
-use crate::{alerts::Alerts, host};
+use crate::host;
 use config::Enforcement;
 
 /// What alerts about routes, and about interfaces that cannot be had, are about.

@@ -21,9 +21,10 @@ use std::{
 };
 
 use weir_core::geo::{Atlas, Country, Place, Selector};
+use weir_events::{Event, alerts::Alerts};
 use weir_sources::geo::unheard_of;
 
-use crate::{access::geofence::GeofenceConfig, alerts::Alerts, events::Event, threads};
+use crate::{access::geofence::GeofenceConfig, threads};
 use databases::Opened;
 
 /// What the daemon knows about places. No atlas is held while no geofence is

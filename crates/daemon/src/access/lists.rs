@@ -17,13 +17,13 @@ use std::{
 };
 
 use weir_core::{Prefix, Scope, fence::Direction};
+use weir_events::alerts::Alerts;
 use weir_sources::list::Cache;
 
 pub use config::ListAction;
 pub use left_out::{LeftOut, LeftOutLine};
 pub use status::ListStatus;
 
-use crate::alerts::Alerts;
 use config::ListConfig;
 use refresher::Refresher;
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::alerts::Alerts;
+use weir_events::alerts::Alerts;
 
 /// Who has raised which alert. Two sources may have one trouble in common: it
 /// is over when neither has it.

@@ -20,11 +20,11 @@ use weir_core::{
     detect::{Age, Context, Finding, Line, Notices},
     policy::Outcome,
 };
+use weir_events::{Event, Kind};
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
 use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
 use crate::{
-    events::{Event, Kind},
     judge::{Judge, Judgement, Offence, Suspect},
     metrics::SourceCounters,
     service::Service,

@@ -20,11 +20,11 @@ use std::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 use weir_enforce::Choice;
+use weir_events::{Event, Kind};
 
 use crate::{
     api::{self, Reload},
     config::Config,
-    events::{Event, Kind},
     instance,
     log_worker::Workers,
     threads::{abort_on_panic, spawn as spawn_thread},

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_enforce::Choice;
+use weir_sinks::Sinks;
 
 use super::start_error::StartError;
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
     instance,
     log_worker::Workers,
     service::{Refusal, Service},
-    sinks::Sinks,
     uplinks,
     watch::Watches,
 };

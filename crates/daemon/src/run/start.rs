@@ -7,10 +7,10 @@ use weir_enforce::{
     Backend, BanCounts, Entry, Settings,
     backend_swap::{self, Place},
 };
+use weir_events::alerts::Alerts;
 
 use super::{reload, start_error::StartError};
 use crate::{
-    alerts::Alerts,
     config::Config,
     expiry::{Ended, Expiries},
     service::Service,

@@ -5,13 +5,10 @@ use std::{sync::atomic::Ordering, thread, time::Duration};
 
 use jiff::Timestamp;
 use weir_core::{Prefix, Reason};
+use weir_events::{Event, Kind, Packet};
 
 use super::TICK;
-use crate::{
-    events::{Event, Kind, Packet},
-    service::Service,
-    threads::Pulse,
-};
+use crate::{service::Service, threads::Pulse};
 
 /// How long the packet-event thread waits before it looks whether to stop.
 const EVENT_WAIT: Duration = Duration::from_millis(250);

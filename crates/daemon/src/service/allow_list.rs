@@ -5,6 +5,7 @@ use std::{sync::MutexGuard, time::Instant};
 
 use jiff::Timestamp;
 use weir_core::Prefix;
+use weir_events::{Event, Kind};
 
 use super::{Allowed, Done, MAX_REASON, Refusal, Service, answers};
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
         config::{is_too_wide, too_wide},
     },
     config::Config,
-    events::{Event, Kind},
     store::{AllowEntry, Change},
 };
 

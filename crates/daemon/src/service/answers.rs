@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
+use weir_events::alerts::Alert;
 use weir_metrics::Metric;
+use weir_sinks::SinkStatus;
 
 use crate::{
     access::classes::{ClassStatus, Listing},
     access::exemptions::Exemption,
-    alerts::Alert,
     decoy::DecoyStatus,
-    sinks::SinkStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
     watch::stats::WatchStatus,
 };

@@ -6,10 +6,10 @@ use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use weir_core::{Ban, Subject};
 use weir_enforce::{BootNanos, Entry, Policy};
+use weir_events::{Event, Kind};
 
 use super::Service;
 use crate::{
-    events::{Event, Kind},
     expiry::{Ended, Expiries},
     refused::Refused,
     store::{Change, PORTION, clock::Now},

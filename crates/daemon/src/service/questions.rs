@@ -9,16 +9,13 @@ use weir_core::{
     verdict::{Asked, decide},
 };
 use weir_enforce::{Entry, Feature};
+use weir_sinks::Tried;
 
 use super::{
     Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State, Status,
     Tracked, Why,
 };
-use crate::{
-    access::exemptions::Exemption,
-    sinks::{self, Tried},
-    store::clock::Now,
-};
+use crate::{access::exemptions::Exemption, store::clock::Now};
 
 impl Service {
     /// The bans in force, of one jail or all, by subject. A jail that is gone
@@ -193,7 +190,7 @@ impl Service {
     pub fn test_sink(&self, name: &str) -> Result<Tried, Refusal> {
         let config = self.config();
         match config.sinks.iter().find(|sink| sink.name == name) {
-            Some(sink) => Ok(sinks::attempt(sink)),
+            Some(sink) => Ok(weir_sinks::attempt(sink)),
             None => Err(Refusal::NotFound(format!(
                 "there is no sink {name:?}; enabled are: {}",
                 config

@@ -31,13 +31,14 @@ use weir_core::{
     policy::{self, Tracked},
 };
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
+use weir_events::alerts::Alerts;
 
 pub use database::allow_set;
 pub use history::KeepHistory;
 pub use progress::Progress;
 pub use row::DatabaseError;
 
-use crate::{alerts::Alerts, threads};
+use crate::threads;
 use clock::Now;
 use restore::Loaded;
 use writer::{move_aside, write_until_stopped};

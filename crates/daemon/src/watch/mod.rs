@@ -26,11 +26,10 @@ use weir_core::{
     policy::{Ledger, Outcome, format_duration},
 };
 use weir_enforce::Entry;
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::exemptions::Exempt,
-    alerts::Alerts,
-    events::{Event, Events, Kind},
     judge::{Judge, Judgement, Offence, Suspect},
     threads,
 };

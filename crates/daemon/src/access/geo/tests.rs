@@ -5,13 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use weir_events::Kind;
 use weir_testkit::{
     fuse::{FuseLog, missing},
     mmdb::{self, Mmdb},
 };
 
 use super::*;
-use crate::{config::Config, events::Kind};
+use crate::config::Config;
 
 struct Site {
     dir: tempfile::TempDir,
