@@ -154,7 +154,8 @@ impl BanTable {
     /// included; among the networks IPv4 hosts for which their own table has no
     /// form or room.
     pub fn filled(&self) -> BanCounts {
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed) as usize;
+        // One that is lifted before whoever inserted it has counted it is below 0.
+        let count = |of: &AtomicU64| (of.load(Ordering::Relaxed) as i64).max(0) as usize;
         BanCounts {
             v4_hosts: count(&self.live.v4_hosts),
             networks: count(&self.live.networks),
