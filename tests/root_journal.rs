@@ -183,7 +183,7 @@ fn root_a_filter_says_which_entries_it_reads() {
     }
     const SHOP: &str = "interfaces = [\"eth0\"]\n\
         [filter.shop]\npatterns = ['refused <addr>']\n\
-        journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_COMM=helper\", \"_UID=0\"]\n\
+        journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"_UID=990\", \"+\", \"_COMM=helper\", \"_UID=0\"]\n\
         [jail.shop]\nsource = \"journal\"\nmax_retry = 3\n\
         [jail.other]\nfilter = \"shop\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"25/tcp\"]\n\
         journal_match = [\"_SYSTEMD_UNIT=other.service\"]\n\
@@ -199,6 +199,7 @@ fn root_a_filter_says_which_entries_it_reads() {
         ("helper", 990, "other2.service", nobody),
         ("shop", 1000, "session-1.scope", nobody),
         ("shop", 1000, "shop.service", nobody),
+        ("shop", 1000, "other.service", nobody),
         ("shop", 990, "shop.service", ATTACKER[0]),
         ("helper", 0, "session-1.scope", ATTACKER[1]),
         ("shop", 990, "other.service", OTHER[0]),

@@ -165,6 +165,8 @@ pub enum DefinitionError {
     Head(HeadError),
     /// `journal_match` is wrong.
     JournalMatch(JournalMatchError),
+    /// `root_only`, and a `journal_match` of others' entries only.
+    RootOnly,
     /// A pattern is malformed.
     Pattern {
         /// `patterns` or `ignore`.
@@ -196,6 +198,9 @@ impl fmt::Display for DefinitionError {
             ),
             Self::Head(error) => error.fmt(f),
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
+            Self::RootOnly => f.write_str(
+                "root_only: journal_match names only other users than root, so that no entry would count; allowed: _UID=0 in journal_match, or no root_only",
+            ),
             Self::Pattern {
                 list,
                 pattern,
@@ -236,6 +241,10 @@ impl Definition {
             true => JournalMatch::default(),
             false => JournalMatch::parse(words).map_err(DefinitionError::JournalMatch)?,
         };
+        let users: Vec<_> = journal_match.users().collect();
+        if self.root_only && !users.is_empty() && !users.contains(&0) {
+            return Err(DefinitionError::RootOnly);
+        }
         let labels = self.labels()?;
         let rules = self.patterns.iter().enumerate();
         let rules: Vec<Rule> = rules

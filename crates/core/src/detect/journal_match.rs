@@ -33,7 +33,9 @@ enum Wrong {
     NoValue,
     NotTrusted,
     NoNumber,
+    Empty,
     NotWhose,
+    SomeUsers,
 }
 
 impl fmt::Display for JournalMatchError {
@@ -47,6 +49,10 @@ impl fmt::Display for JournalMatchError {
                 TRUSTED.join(", ")
             ),
             Wrong::NoNumber => f.write_str("is not a user's number; allowed: _UID=NUMBER"),
+            Wrong::Empty => f.write_str("has nothing behind \"=\", and fits no entry; allowed: FIELD=VALUE"),
+            Wrong::SomeUsers => f.write_str(
+                "names a user in some of its sets only; allowed: _UID=… in each set between +, or in none",
+            ),
             Wrong::NotWhose => f.write_str(
                 "does not say whose process it is, and anybody can name a program; allowed: with _SYSTEMD_UNIT=… or _UID=…",
             ),
@@ -82,6 +88,7 @@ impl JournalMatch {
                 return Err(error(field, Wrong::NotTrusted));
             }
             let value = match field {
+                _ if value.is_empty() => return Err(error(word, Wrong::Empty)),
                 USER => match value.parse::<u32>() {
                     Ok(number) => number.to_string(),
                     Err(_) => return Err(error(value, Wrong::NoNumber)),
@@ -91,16 +98,25 @@ impl JournalMatch {
             let last = sets.last_mut().expect("there is always one");
             last.push((field.to_owned(), value));
         }
-        let says_whose =
-            |set: &Vec<JournalField>| set.iter().any(|(f, _)| f == USER || f == TRUSTED[0]);
-        match sets.iter().all(says_whose) {
-            true => Ok(Self(sets)),
-            false => Err(JournalMatchError {
-                word: None,
-                text: words.into_iter().collect::<Vec<_>>().join(" "),
-                wrong: Wrong::NotWhose,
-            }),
-        }
+        let names = |field: &str| {
+            let names = move |set: &Vec<JournalField>| set.iter().any(|(f, _)| f == field);
+            sets.iter().map(names).collect::<Vec<_>>()
+        };
+        let (users, units) = (names(USER), names(TRUSTED[0]));
+        let wrong = if users.iter().zip(&units).any(|(user, unit)| !user && !unit) {
+            Wrong::NotWhose
+        } else if users.contains(&true) && users.contains(&false) {
+            // Whose user is named is believed, whoever that is: a set that names none
+            // would be believed for it, and an entry does not say which set it fits.
+            Wrong::SomeUsers
+        } else {
+            return Ok(Self(sets));
+        };
+        Err(JournalMatchError {
+            word: None,
+            text: words.into_iter().collect::<Vec<_>>().join(" "),
+            wrong,
+        })
     }
 
     /// Nothing is said.
@@ -145,8 +161,13 @@ mod tests {
         for (text, sets, users) in [
             ("_UID=0", 1, &[0][..]),
             ("_SYSTEMD_UNIT=a.service _SYSTEMD_UNIT=b.service", 1, &[]),
-            ("_COMM=sshd _UID=0 + _SYSTEMD_UNIT=ssh.service", 2, &[0]),
-            ("_UID=7 + _UID=1000 + _SYSTEMD_UNIT=a=b", 3, &[7, 1000]),
+            ("_SYSTEMD_UNIT=a + _SYSTEMD_UNIT=b _COMM=x", 2, &[]),
+            ("_COMM=sshd _UID=0 + _UID=0 _COMM=x", 2, &[0, 0]),
+            (
+                "_UID=7 + _UID=1000 + _UID=9 _SYSTEMD_UNIT=a=b",
+                3,
+                &[7, 1000, 9],
+            ),
         ] {
             let read = JournalMatch::parse(text.split(' ')).expect(text);
             assert_eq!(read.to_string(), text);
@@ -166,6 +187,17 @@ mod tests {
             ("_UID=0 SYSLOG_IDENTIFIER=x", Some(1), "written by anybody"),
             ("_UID=root", Some(0), "\"root\" is not a user's number"),
             ("_UID=0 x", Some(1), "\"x\" has no \"=\""),
+            (
+                "_UID=0 _SYSTEMD_UNIT=",
+                Some(1),
+                "\"_SYSTEMD_UNIT=\" has nothing behind \"=\"",
+            ),
+            ("_UID=", Some(0), "has nothing behind"),
+            (
+                "_UID=1000 + _SYSTEMD_UNIT=ssh.service",
+                None,
+                "\"_UID=1000 + _SYSTEMD_UNIT=ssh.service\" names a user in some of its sets only; allowed: _UID=… in each set between +, or in none",
+            ),
         ] {
             let error = JournalMatch::parse(text.split(' ')).expect_err(text);
             assert_eq!(error.word, word, "{text}");

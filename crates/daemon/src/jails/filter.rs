@@ -92,6 +92,7 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
                 let word = error.word.and_then(|word| journal_match.get(word));
                 word.or(journal_match.first()).map(|at| at.line)
             }
+            DefinitionError::RootOnly => journal_match.first().map(|at| at.line),
             DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {
                 ignore.get(*pattern).map(|at| at.line)
             }

@@ -139,11 +139,12 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
         config.jails[0].journal_match.to_string(),
         "_SYSTEMD_UNIT=postfix@-.service _UID=33"
     );
-    let words = "journal_match = [\"_UID=www-data\", \"+\", \"_SYSTEMD_UNIT=a.service\"]";
+    let words =
+        "journal_match = [\"_UID=www-data\", \"+\", \"_SYSTEMD_UNIT=a.service\", \"_UID=0\"]";
     let config = check(&jail(words)).unwrap();
     assert_eq!(
         config.jails[0].journal_match.to_string(),
-        "_UID=33 + _SYSTEMD_UNIT=a.service"
+        "_UID=33 + _SYSTEMD_UNIT=a.service _UID=0"
     );
     for (words, message) in [
         (
@@ -158,6 +159,14 @@ fn a_journal_is_matched_by_what_nobody_can_forge() {
         (
             "journal_match = [\"_UID=0\", \"+\", \"_COMM=sshd\"]",
             "weir.toml:2: journal_match in [jail.sshd]: \"_UID=0 + _COMM=sshd\" does not say whose",
+        ),
+        (
+            "journal_match = [\"_UID=www-data\", \"+\", \"_SYSTEMD_UNIT=a.service\"]",
+            "weir.toml:2: journal_match in [jail.sshd]: \"_UID=33 + _SYSTEMD_UNIT=a.service\" names a user in some of its sets only; allowed: _UID=… in each",
+        ),
+        (
+            "journal_match = [\"_SYSTEMD_UNIT=\"]",
+            "weir.toml:2: journal_match in [jail.sshd]: \"_SYSTEMD_UNIT=\" has nothing behind",
         ),
         (
             "journal_match = [\"_UID=nobody-here\"]",
@@ -215,7 +224,7 @@ fn a_filters_journal_match_is_checked_at_its_line() {
             "[jail.shop]\nsource = \"journal\"\n[filter.shop]\npatterns = [\"<addr>\"]\n{words}"
         )
     };
-    let good = "journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_UID=0\"]";
+    let good = "journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_SYSTEMD_UNIT=a\"]";
     let config = check(&filter(good)).unwrap();
     assert!(config.jails[0].journal_match.is_empty());
     assert_eq!(config.filters["shop"].journal_match.len(), 3);
@@ -231,6 +240,14 @@ fn a_filters_journal_match_is_checked_at_its_line() {
         (
             "journal_match = [\"_COMM=shop\"]",
             "weir.toml:5: [filter.shop]: journal_match: \"_COMM=shop\" does not say whose process",
+        ),
+        (
+            "journal_match = [\"_SYSTEMD_UNIT=shop.service\", \"+\", \"_UID=0\"]",
+            "weir.toml:5: [filter.shop]: journal_match: \"_SYSTEMD_UNIT=shop.service + _UID=0\" names a user in some",
+        ),
+        (
+            "root_only = true\njournal_match = [\"_UID=33\"]",
+            "weir.toml:6: [filter.shop]: root_only: journal_match names only other users than root, so that no entry would count; allowed: _UID=0",
         ),
         ("", "its filter has no identifiers and no journal_match"),
     ] {

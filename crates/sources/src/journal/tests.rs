@@ -208,7 +208,7 @@ fn entries_of_a_service_are_known_by_its_unit() {
         ["dovecot", "other"]
     );
     assert_eq!(
-        matching(&format!("{dovecot} + {unit} _UID=1000"), &[]),
+        matching(&format!("{dovecot} _UID=0 + {unit} _UID=1000"), &[]),
         ["dovecot", "forged"]
     );
 }
