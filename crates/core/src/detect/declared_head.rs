@@ -29,8 +29,8 @@ enum Part {
     Text(Box<[u8]>),
     /// Taken where all of it fits; begins with text.
     Optional(Vec<Part>),
-    /// With the bytes that end it.
-    Field(Field, Box<[u8]>),
+    /// With the texts that end it.
+    Field(Field, Vec<Box<[u8]>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,23 +238,24 @@ impl DeclaredHead {
     fn read_field<'a>(
         &self,
         field: Field,
-        ends: &[u8],
+        ends: &[Box<[u8]>],
         text: &'a [u8],
         found: &mut DeclaredParts<'a>,
     ) -> Option<&'a [u8]> {
+        let ends_at = |rest: &[u8]| ends.iter().any(|end| rest.starts_with(end));
         if field == Field::Time {
             let (stamp, rest) = match &self.time_format {
                 Some(format) => {
                     let (fields, end) = format.read(text)?;
                     (Stamp::Declared(fields), &text[end..])
                 }
-                None => timestamp::split_before(text, |b| ends.contains(&b))?,
+                None => timestamp::split_before(text, ends_at)?,
             };
             found.stamp = Some(stamp);
             return Some(rest);
         }
-        let is_end = |b: &u8| *b == b' ' || ends.contains(b);
-        let end = text.iter().take(MAX_WORD).position(is_end)?;
+        let is_end = |at: &usize| text[*at] == b' ' || ends_at(&text[*at..]);
+        let end = (0..text.len().min(MAX_WORD)).find(is_end)?;
         let (word, rest) = text.split_at_checked(end).filter(|_| end > 0)?;
         let number = || {
             let text = std::str::from_utf8(word).ok()?;
@@ -306,7 +307,7 @@ fn sequence(chars: &mut std::str::Chars<'_>, inside: bool) -> Result<Vec<Part>, 
                     }
                 }
                 match FIELDS.iter().find(|(known, _)| *known == name) {
-                    Some((_, field)) => parts.push(Part::Field(*field, Box::default())),
+                    Some((_, field)) => parts.push(Part::Field(*field, Vec::new())),
                     None => return Err(HeadError::UnknownField(name)),
                 }
             }
@@ -318,26 +319,30 @@ fn sequence(chars: &mut std::str::Chars<'_>, inside: bool) -> Result<Vec<Part>, 
     Ok(parts)
 }
 
-/// Gives each field the first bytes of what can follow it. `behind`: those of what
-/// follows the parts.
-fn end_fields(parts: &mut [Part], behind: &[u8]) -> Result<(), HeadError> {
+/// Gives each field the texts that can follow it. `behind`: those that can follow
+/// the parts.
+fn end_fields(parts: &mut [Part], behind: &[Box<[u8]>]) -> Result<(), HeadError> {
+    // A blank ends a field whatever comes behind it.
+    let start_of = |text: &[u8]| match text {
+        [b' ', ..] => (*b" ").into(),
+        _ => text.into(),
+    };
     let mut following = behind.to_vec();
     for part in parts.iter_mut().rev() {
         match part {
-            Part::Text(text) => following = vec![text[0]],
+            Part::Text(text) => following = vec![start_of(text)],
             Part::Optional(inner) => {
                 end_fields(inner, &following)?;
                 if let Some(Part::Text(text)) = inner.first() {
-                    following.push(text[0]);
+                    following.push(start_of(text));
                 }
             }
             Part::Field(field, ends) => {
                 if following.is_empty() {
                     return Err(HeadError::NoEnd(name_of(*field)));
                 }
-                *ends = following.as_slice().into();
                 // Nothing ends the field before it.
-                following.clear();
+                *ends = std::mem::take(&mut following);
             }
         }
     }
@@ -420,6 +425,28 @@ mod tests {
                 None,
                 "2026-11-22 10:11:12,123 - auth - m",
                 ("", "auth", 0),
+                "m",
+            ),
+            // A field ends where all of the text behind it begins.
+            (
+                "<time> <host>: ",
+                None,
+                "2026-11-22T10:11:12Z 192.0.2.7: m: x",
+                ("192.0.2.7", "", 0),
+                "m: x",
+            ),
+            (
+                "<time> <host>: ",
+                None,
+                "2026-11-22T10:11:12Z 2001:db8::9: m: x",
+                ("2001:db8::9", "", 0),
+                "m: x",
+            ),
+            (
+                "<time>: <tag>: ",
+                None,
+                "2026-11-22T10:11:12+01:00: a::b: m",
+                ("", "a::b", 0),
                 "m",
             ),
             (

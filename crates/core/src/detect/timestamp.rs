@@ -26,13 +26,17 @@ pub(crate) enum Stamp<'a> {
 
 /// Splits a stamp (whose form is checked, not its values) off a line.
 pub(crate) fn split(line: &[u8]) -> Option<(Stamp<'_>, &[u8])> {
-    let (stamp, rest) = split_before(line, |b| b == b' ')?;
+    let (stamp, rest) = split_before(line, |rest| rest[0] == b' ')?;
     Some((stamp, &rest[1..]))
 }
 
-/// The same up to a byte that ends it, which comes within 20 behind the second.
+/// The same up to what ends it, which begins within 20 bytes behind the second.
+/// `is_end` is asked of what is left, never of nothing.
 #[inline]
-pub(crate) fn split_before(line: &[u8], is_end: impl Fn(u8) -> bool) -> Option<(Stamp<'_>, &[u8])> {
+pub(crate) fn split_before(
+    line: &[u8],
+    is_end: impl Fn(&[u8]) -> bool,
+) -> Option<(Stamp<'_>, &[u8])> {
     let first = *line.first()?;
     let (whole, rest) = if first.is_ascii_alphabetic() {
         match line {
@@ -53,7 +57,7 @@ pub(crate) fn split_before(line: &[u8], is_end: impl Fn(u8) -> bool) -> Option<(
     } else {
         return None;
     };
-    let tail = rest.iter().take(20).position(|b| is_end(*b))?;
+    let tail = (0..rest.len().min(20)).find(|at| is_end(&rest[*at..]))?;
     let (stamp, tail) = (&line[..whole], &rest[..tail]);
     let rest = &rest[tail.len()..];
     Some(if whole == 19 {
