@@ -37,6 +37,8 @@ pub enum TimeFormatError {
     Unknown(String),
     /// It does not name a time: this is missing, or is there twice.
     Incomplete(&'static str),
+    /// A zone, and no year: the year is guessed by the jail's zone.
+    ZoneWithoutYear,
     /// Longer than 200 bytes.
     TooLong,
 }
@@ -59,6 +61,7 @@ impl fmt::Display for TimeFormatError {
                 f,
                 "it names no time, for want of one {what}; allowed: %s, or a month (%m or %b), a day (%d or %e), %H, %M and %S, each once"
             ),
+            Self::ZoneWithoutYear => f.write_str("it has %z and no year; allowed: %z with %Y or %y, or no %z and the jail's time_zone"),
             Self::TooLong => f.write_str("it is longer than 200 bytes"),
         }
     }
@@ -115,6 +118,9 @@ impl TimeFormat {
                 if has(letters) != 1 {
                     return Err(TimeFormatError::Incomplete(what));
                 }
+            }
+            if has("z") > 0 && has("Yy") == 0 {
+                return Err(TimeFormatError::ZoneWithoutYear);
             }
         }
         Ok(Self(items))
@@ -255,6 +261,10 @@ mod tests {
             ("%b %H:%M:%S", "for want of one day"),
             ("%F %T %T", "for want of one hour"),
             ("", "allowed: %s, or a month"),
+            (
+                "%d %b %T %z",
+                "it has %z and no year; allowed: %z with %Y or %y, or no %z",
+            ),
             (&"x".repeat(201), "longer than 200 bytes"),
         ] {
             let error = TimeFormat::parse(text).expect_err(text).to_string();
