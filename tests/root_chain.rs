@@ -183,11 +183,11 @@ fn root_other_tcx_programs_keep_running_and_their_order() {
     };
     behind_weir();
     // Growth: another program under weir's link.
-    let many = (0..12_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
+    let many = (0..14_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
     weir.log_failures(many, 1);
     soon("growth", || {
         let usage = weir.json(&["status"])["usage"].clone();
-        (usage["generation"].as_u64() > Some(1) && usage["bans"] == 12_002).then_some(())
+        (usage["generation"].as_u64() > Some(1) && usage["bans"] == 14_002).then_some(())
     });
     behind_weir();
     // A crash, another daemon, another hook and back.

@@ -389,14 +389,14 @@ mod fault {
             let servers = servers(&site);
             let dropped = weir.packets("banned-all");
             let mut attack = Attack::start(&site);
-            let many = (0..12_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
+            let many = (0..14_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
             weir.log_failures(many, 1);
             dies(&mut weir, point);
             attack.more(500);
             customer_is_served(&site);
             assert_eq!(received(&servers), 2, "{point}: a banned packet got in");
             weir.run();
-            let all = 12_000 + usize::from(SOURCES) * 2;
+            let all = 14_000 + usize::from(SOURCES) * 2;
             soon("all bans", || (weir.banned().len() >= all).then_some(()));
             all_in_force(&weir, all);
             let sent = attack.end();

@@ -146,7 +146,7 @@ fn root_wide_bans_outlive_the_daemon_and_its_tables() {
 
     // Growth makes another generation, which has them too.
     let before = weir.json(&["status"])["usage"]["generation"].clone();
-    let others = (0..9000u32).map(|n| IpAddr::from((0x4000_0000 + n).to_be_bytes()));
+    let others = (0..14_000u32).map(|n| IpAddr::from((0x4000_0000 + n).to_be_bytes()));
     weir.log_failures(others, 1);
     soon("another generation", || {
         (weir.json(&["status"])["usage"]["generation"] != before).then_some(())

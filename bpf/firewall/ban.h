@@ -81,7 +81,8 @@ static __always_inline __u64 bloom_word(__u64 hash)
 	__u32 index = control.bloom_base + ((hash >> 40) & cfg.bloom_mask);
 	__u64 *word = bpf_map_lookup_elem(&bloom, &index);
 
-	return word ? *word : 0;
+	/* Each time anew: an IPv4 host's is read before its entries and after. */
+	return word ? *(volatile __u64 *)word : 0;
 }
 
 static __always_inline int bloom_has(__u64 word, __u64 hash)
@@ -91,13 +92,12 @@ static __always_inline int bloom_has(__u64 word, __u64 hash)
 
 	return (word & bits) == bits;
 }
-/* 0 or 1: of an IPv4 host, whether all of it is in its own table. */
-static __always_inline __u64 bloom_lacks_long(__u64 word, __u64 hash)
+/* 0 or 1: may an IPv4 host have entries in the table of networks? */
+static __always_inline __u64 bloom_has_both(__u64 word, __u64 hash)
 {
 	hash >>= 18;
-	return ~((word >> (hash & 63)) & (word >> ((hash >> 6) & 63)) &
-		 (word >> ((hash >> 12) & 63))) &
-	       1;
+	return (word >> (hash & 63)) & (word >> ((hash >> 6) & 63)) &
+	       (word >> ((hash >> 12) & 63)) & 1;
 }
 #define bloom_has_short(word, hash) bloom_has(word, hash)
 #define bloom_has_long(word, hash)  bloom_has(word, (hash) >> 18)
@@ -396,8 +396,8 @@ static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *polic
 		accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
 	}
 	l.word = v4_word(l.word) & l.matches;
-	l.full = bloom_lacks_long(bloom_word(k.hash), k.hash) - 1;
 	found = evaluate(&l, now, policy);
+	found |= bloom_has_both(bloom_word(k.hash), k.hash) << 63;
 	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
 }
 

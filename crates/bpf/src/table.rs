@@ -10,6 +10,9 @@
 //! lifted slot is DEAD it may be published again, for the same key only: bans
 //! that come and go do not use up their key's places.
 //!
+//! IPv4 hosts have slots of one word and no such life (`v4_hosts`); those that have
+//! no form or room there are among the networks, as if they were a network.
+//!
 //! Any thread may insert. `remove`, `sweep` and `rebuild_bloom` belong to the
 //! maintenance thread, or to callers under one lock.
 
@@ -267,7 +270,7 @@ impl BanTable {
 
     fn insert_v4_host(&self, slot: Slot, place: Place) -> Placed {
         let is_same = |there: &Slot| there.policy == slot.policy;
-        if self.live.v4_apart.load(Ordering::Relaxed) > 0 {
+        if self.may_be_apart(slot.key) {
             let mut there = false;
             self.each_keyed(slot.key, |_, entry| there |= is_same(&entry));
             if there {
@@ -287,9 +290,13 @@ impl BanTable {
                 }
                 Some(Put::Raced) => std::hint::spin_loop(),
                 Some(Put::NoRoom) => return self.insert_keyed(slot),
-                // First there, then not here: at no moment is it in neither.
+                // First there, then not here: at no moment is it in neither. Where it
+                // finds no room, what is in force stays as it is.
                 None => {
                     let placed = self.insert_keyed(slot);
+                    if placed == Placed::NoRoom {
+                        return placed;
+                    }
                     let lifted = self.remove_v4_host(slot.key, place, |p| p == slot.policy);
                     return if placed == Placed::New && !lifted.is_empty() {
                         Placed::Replaced
@@ -402,15 +409,17 @@ impl BanTable {
             self.v4_hosts
                 .each_of(key, place, |_, slot| found.push(slot));
         }
-        if !self.is_v4_host_only(key) {
+        if !key.is_v4_host() || self.may_be_apart(key) {
             self.each_keyed(key, |_, slot| found.push(slot));
         }
         found
     }
 
-    /// Is it an IPv4 host, and are all of them in their own table?
-    fn is_v4_host_only(&self, key: Key) -> bool {
-        key.is_v4_host() && self.live.v4_apart.load(Ordering::Relaxed) == 0
+    /// Are there IPv4 hosts whose bans are to end later than this generation's table
+    /// of them can say, and could the next one say it?
+    pub fn is_past_its_form(&self, now: u64) -> bool {
+        self.live.v4_apart.load(Ordering::Relaxed) > 0
+            && now.saturating_sub(self.v4_hosts.started()) > u64::from(abi::V4_NEVER) / 2
     }
 
     fn each_keyed(&self, key: Key, mut each: impl FnMut(usize, Slot)) {
@@ -575,7 +584,8 @@ impl BanTable {
             match self.v4_hosts.entry(at) {
                 Some(slot) if slot.expiry != NEVER => {
                     self.insert(Slot {
-                        expiry: moved(slot.expiry),
+                        // Earlier is as much over, and has no form there.
+                        expiry: moved(slot.expiry).max(self.v4_hosts.started()),
                         ..slot
                     });
                 }

@@ -418,6 +418,41 @@ fn root_several_writers_lose_nothing() {
     }
 }
 
+/// A ban that is to end later than the table of IPv4 hosts can say goes to the other
+/// one. Where that has no room, it stays in force as it was.
+#[test]
+fn root_a_ban_that_cannot_be_renewed_stays() {
+    let (now, late) = (clock().now(), clock().now() + (1 << 33));
+    let tiny = Geometry {
+        buckets64: 64,
+        overflow64: 8,
+        ..Geometry::for_bans(BanCounts::each(100))
+    };
+    let generation = generation(tiny);
+    let table = &generation.table;
+    let slot = |n, expiry| Slot {
+        key: subject(0, n).0,
+        policy: 1,
+        expiry,
+    };
+    let soon = now + 1_000_000;
+    let host = (0..1000).find(|n| {
+        assert_eq!(table.insert(slot(*n, soon)), Placed::New);
+        table.insert(slot(*n, late)) == Placed::NoRoom
+    });
+    let host = host.expect("the table of networks is full of the others");
+    assert_eq!(table.get(subject(0, host).0), [slot(host, soon)]);
+    assert_eq!(verdict(&generation, subject(0, host).1), XDP_DROP);
+    for n in 0..host {
+        assert_eq!(table.get(subject(0, n).0), [slot(n, late)]);
+        assert_eq!(verdict(&generation, subject(0, n).1), XDP_DROP);
+    }
+    assert_eq!(table.filled().sum(), host as usize + 1);
+    // And back again into its own table, in the next generation.
+    assert!(!table.is_past_its_form(now));
+    assert!(table.is_past_its_form(now + (1 << 32)));
+}
+
 #[test]
 fn root_a_slot_comes_back_after_its_sweeps() {
     let generation = generation(Geometry::for_bans(BanCounts::each(10)));

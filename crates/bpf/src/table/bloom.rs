@@ -22,6 +22,12 @@ impl BanTable {
         }
     }
 
+    /// May an IPv4 host have entries outside of its own table?
+    pub(super) fn may_be_apart(&self, key: Key) -> bool {
+        let (index, bits) = self.bloom_position(key, true);
+        self.bloom.load(self.bloom_base() + index) & bits == bits
+    }
+
     /// Word and bits. IPv6 entries of both lengths share their /64's word (one
     /// load tells about both), each with bits of its own; an IPv4 host has both
     /// where it is not in the table of IPv4 hosts (`apart`).

@@ -7,15 +7,15 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, fault,
-    generation::rejects_supported,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, abi::V4_NEVER, fault,
+    generation::rejects_supported, table::NEVER,
 };
 use weir_core::Action;
 
 use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};
 
-/// Room that tables have at least: 0.5 MiB.
+/// Room that tables have at least: 0.3 MiB.
 pub(super) const LEAST: BanCounts = BanCounts {
     v4_hosts: 8192,
     networks: 1024,
@@ -25,8 +25,8 @@ pub(super) const LEAST: BanCounts = BanCounts {
 const RESEED_AFTER: Duration = Duration::from_secs(10);
 /// Where the kernel refused to load what answers, it is asked again after this.
 const ANSWERS_AGAIN: Duration = Duration::from_secs(600);
-/// Buckets copied to a new generation while insertions wait: some 50 µs.
-const COPY_CHUNK: usize = 1024;
+/// Buckets copied to a new generation while insertions wait.
+const COPY_CHUNK: usize = 512;
 
 fn is_larger(wanted: Geometry, now: Geometry) -> bool {
     wanted.target_load().exceed(now.target_load())
@@ -103,7 +103,11 @@ impl Kernel {
         if number != seen {
             return Ok(());
         }
-        let twice = |filled: usize, comfort: usize| (filled + 1).max(comfort) * 2;
+        // A kind that is nearly empty is not what found no room.
+        let twice = |filled: usize, comfort: usize| match filled * 2 < comfort {
+            true => comfort,
+            false => (filled + 1).max(comfort) * 2,
+        };
         let wanted = self.room_for(now, filled.with(now.target_load(), twice));
         if !is_larger(wanted, now)
             && let Some(made) = maintenance.made
@@ -124,18 +128,24 @@ impl Kernel {
             .map_err(|error| maintenance.growth.failed(&error, Instant::now()))
     }
 
-    /// Doubles what insertions found fuller than it is made for.
+    /// Doubles what insertions found fuller than it is made for; and makes tables
+    /// anew whose IPv4 hosts end later than they can say.
     pub(super) fn grow_if_crowded(&self, maintenance: &mut Maintenance<'_>) -> Result<(), Error> {
-        if !self.crowded.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (geometry, filled) = {
-            let tables = self.tables();
+        let (geometry, filled, is_past_its_form) = {
+            let table = &self.tables().current.table;
+            let now = self.clock.now();
             (
-                tables.current.table.geometry(),
-                tables.current.table.filled(),
+                table.geometry(),
+                table.filled(),
+                table.is_past_its_form(now),
             )
         };
+        if !self.crowded.load(Ordering::Relaxed) {
+            return match is_past_its_form {
+                true => self.grow(maintenance, geometry),
+                false => Ok(()),
+            };
+        }
         let twice = |filled: usize, comfort| if filled > comfort { filled * 2 } else { 0 };
         let wanted = self.room_for(geometry, filled.with(geometry.target_load(), twice));
         if !is_larger(wanted, geometry) {
@@ -150,9 +160,18 @@ impl Kernel {
     /// fails, as many go in as there is room for.
     pub(super) fn reserve(&self, entries: &[Entry]) {
         let mut bans = BanCounts::default();
-        for key in entries.iter().filter_map(|entry| self.key(entry.subject)) {
+        // What ends later has no form in the table of IPv4 hosts, even in one made now.
+        let latest = self.clock.now() + u64::from(V4_NEVER);
+        let suspended = self.tables().current.suspended();
+        for entry in entries {
+            let Some(key) = self.key(entry.subject) else {
+                continue;
+            };
+            let expiry = self.jiffies(entry.expiry, suspended);
             match key {
-                Key::Short(_) if key.is_v4_host() => bans.v4_hosts += 1,
+                Key::Short(_) if key.is_v4_host() && (expiry < latest || expiry == NEVER) => {
+                    bans.v4_hosts += 1;
+                }
                 Key::Short(_) => bans.networks += 1,
                 Key::Long(..) => bans.v6_hosts += 1,
             }
