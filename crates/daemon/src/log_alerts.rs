@@ -12,10 +12,12 @@ use weir_events::alerts::Alerts;
 
 /// A number in an alert is told anew at most this often.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// An alert ends when nothing of its kind has come for so long.
+/// An alert ends when nothing of its kind has come for so long; that of a head only
+/// when a line has had it since: a log without lines is no better.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 4] = ["stdout", "headless", "head", "rate-limit"];
+const KINDS: [&str; 4] = ["stdout", "headless", HEAD, "rate-limit"];
+const HEAD: &str = "head";
 
 /// What one jail has noticed; shared by the threads that read for it.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ struct Tally {
     /// event each minute.
     line: Option<HeadlessLine>,
     last: Option<Instant>,
+    /// Of heads: a line has had it since.
+    fits: bool,
     told: Option<(Instant, u64)>,
 }
 
@@ -61,8 +65,8 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
     match kind {
         "stdout" => "failures do not count: their entries in the journal came from the program's standard output (_TRANSPORT), where a client's line break begins another entry, so that a client can write whole entries. Have the program log to syslog; sshd: start it without -e".to_owned(),
         "headless" => headless(line),
-        "head" => format!(
-            "no line of its log counts: none of the last has the head that its filter declares, such as \"{}\". Mend head or time_format in the filter (weir filter test FILTER --missed <LOG says how far the head fits), or the jail's paths",
+        HEAD => format!(
+            "no line of one of its logs counts: none of the last has the head that its filter declares, such as \"{}\". Mend head or time_format in the filter (weir filter test FILTER --missed <LOG says how far the head fits), or the jail's paths",
             crate::escape(&String::from_utf8_lossy(&line.text))
         ),
         _ => format!(
@@ -94,9 +98,12 @@ impl LogAlerts {
                 tally.line = tally.line.take().or_else(|| notices.line.clone());
                 tally.total = tally.total.saturating_add(count);
                 tally.last = Some(now);
+                tally.fits = false;
             }
+            tally.fits |= notices.fits;
             let Some(last) = tally.last else { continue };
-            if now.duration_since(last) >= ENDS_AFTER {
+            let may_end = kind != HEAD || tally.fits;
+            if may_end && now.duration_since(last) >= ENDS_AFTER {
                 *tally = Tally::default();
                 alerts.clear(&about(&self.jail, kind));
                 continue;
@@ -156,13 +163,14 @@ mod tests {
         let alerts = Alerts::default();
         let log = LogAlerts::new("shop");
         let begun = Instant::now();
-        let told = |seconds, unfit| {
+        let told = |seconds, unfit, fits| {
             let line = HeadlessLine {
                 has_stamp: false,
                 text: "22.11.2026 x\u{1b}".into(),
             };
             let notices = Notices {
                 unfit,
+                fits,
                 line: (unfit > 0).then_some(line),
                 ..Notices::default()
             };
@@ -171,8 +179,8 @@ mod tests {
             list.map(|alert| (alert.about, alert.message))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(0, 0), []);
-        let [(about, message)] = &told(1, 7)[..] else {
+        assert_eq!(told(0, 0, true), []);
+        let [(about, message)] = &told(1, 7, false)[..] else {
             panic!("it is told");
         };
         assert_eq!(about, "jail:shop:head");
@@ -180,7 +188,12 @@ mod tests {
             message.contains("such as \"22.11.2026 x\\u{1b}\""),
             "{message}"
         );
-        assert_eq!(told(601, 0), []);
+        // No line at all mends nothing; nor does one that fits, while others do not.
+        assert_eq!(told(100_000, 0, false).len(), 1);
+        assert_eq!(told(100_001, 1, true).len(), 1);
+        assert_eq!(told(100_002, 1, false).len(), 1);
+        assert_eq!(told(100_700, 0, false).len(), 1);
+        assert_eq!(told(100_701, 0, true), []);
     }
 
     #[test]

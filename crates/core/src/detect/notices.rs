@@ -24,6 +24,8 @@ pub struct Notices {
     pub line: Option<HeadlessLine>,
     /// Lines, behind many others, that do not have the head which the filter declares.
     pub unfit: u64,
+    /// A line has that head.
+    pub fits: bool,
     /// Lines that a log daemon has dropped by its rate limit.
     pub rate_limited: u64,
 }
@@ -45,6 +47,7 @@ impl std::ops::AddAssign for Notices {
         self.stdout = self.stdout.saturating_add(more.stdout);
         self.headless = self.headless.saturating_add(more.headless);
         self.unfit = self.unfit.saturating_add(more.unfit);
+        self.fits |= more.fits;
         self.line = more.line.or(self.line.take());
         self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
     }
@@ -121,6 +124,35 @@ impl Headless {
         self.line.has_stamp = has_stamp;
         self.keep(line);
         self.left[stream as usize % PLACES] = BEHIND_NO_HEAD;
+    }
+}
+
+/// A head that so many lines of a stream in a row do not have is taken for the
+/// wrong one; fewer may be the rest of a message with line breaks.
+pub(super) const HEAD_NEVER_FITS: u32 = 100;
+
+/// How many lines in a row lacked the declared head, of each stream. A stream shares
+/// its place with others: then one that has it may hide another that lacks it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unfit {
+    /// Empty before the first.
+    in_a_row: Vec<u32>,
+}
+
+impl Unfit {
+    /// The line that came has the head.
+    pub fn ends(&mut self, stream: u64) {
+        if let Some(count) = self.in_a_row.get_mut(stream as usize % PLACES) {
+            *count = 0;
+        }
+    }
+
+    /// The line that came lacks it; true if none of the last had it.
+    pub fn saw(&mut self, stream: u64) -> bool {
+        self.in_a_row.resize(PLACES, 0);
+        let count = &mut self.in_a_row[stream as usize % PLACES];
+        *count = count.saturating_add(1);
+        *count >= HEAD_NEVER_FITS
     }
 }
 

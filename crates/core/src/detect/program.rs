@@ -11,7 +11,7 @@ use super::{
     journal_match::JournalMatch,
     matcher::{Captures, Matcher},
     memory::{Bond, Connection, Connections},
-    notices::{self, Headless, Notices},
+    notices::{self, Headless, Notices, Unfit},
     timestamp::{Stamp, StampCache},
 };
 
@@ -138,7 +138,9 @@ impl Program {
                 return None;
             }
         };
-        state.unfit_in_a_row = 0;
+        if matches!(self.head, HeadRule::Declared { .. }) && !record.message_only {
+            state.has_head(record.stream);
+        }
         state.headless.names(parts.host);
         let (attempts, message, length) = trimmed(parts.message);
         let (pattern, captures) = self.matching(message, length, line.is_cut())?;
@@ -195,12 +197,11 @@ impl Program {
         let has_no_tag = match why {
             NotRead::NoHead(NoHead::SyslogDaemon) => return,
             NotRead::OtherTag(_) => {
-                state.unfit_in_a_row = 0;
+                state.has_head(line.record.stream);
                 return;
             }
             NotRead::NoDeclaredHead => {
-                state.unfit_in_a_row = state.unfit_in_a_row.saturating_add(1);
-                if state.unfit_in_a_row >= HEAD_NEVER_FITS {
+                if state.unfit.saw(line.record.stream) {
                     if state.notices.unfit == 0 {
                         state.headless.keep(line.text());
                     }
@@ -428,15 +429,16 @@ pub struct ProgramState {
     connections: Connections,
     headless: Headless,
     notices: Notices,
-    /// Lines since one had the declared head.
-    unfit_in_a_row: u32,
+    unfit: Unfit,
 }
 
-/// A head that so many lines in a row do not have is taken for the wrong one;
-/// fewer may be the rest of a message with line breaks.
-pub(super) const HEAD_NEVER_FITS: u32 = 100;
-
 impl ProgramState {
+    /// The line that came has the declared head.
+    fn has_head(&mut self, stream: u64) {
+        self.unfit.ends(stream);
+        self.notices.fits = true;
+    }
+
     /// What was noticed since the last call.
     pub fn take_notices(&mut self) -> Notices {
         let mut notices = std::mem::take(&mut self.notices);

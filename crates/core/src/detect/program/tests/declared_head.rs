@@ -1,7 +1,7 @@
 //! Filters that declare what stands before their messages.
 
 use super::*;
-use crate::detect::{LineHead, Miss, line_heads};
+use crate::detect::{LineHead, Miss, line_heads, notices::HEAD_NEVER_FITS};
 
 fn shop(head: &str, identifiers: &[&str], time_format: Option<&str>) -> Program {
     let definition = Definition {
@@ -121,9 +121,13 @@ fn a_head_that_never_fits_is_noticed() {
     let few = HEAD_NEVER_FITS - 1;
     assert_eq!(read_wrong(&mut state, few), Notices::default());
     assert!(read(&program, &mut state, "[2026-11-21 04:33:07] x").is_none());
-    assert_eq!(read_wrong(&mut state, few), Notices::default());
+    let fitted = Notices {
+        fits: true,
+        ..Notices::default()
+    };
+    assert_eq!(read_wrong(&mut state, few), fitted);
     let notices = read_wrong(&mut state, 3);
-    assert_eq!(notices.unfit, 3);
+    assert_eq!((notices.unfit, notices.fits), (3, false));
     assert_eq!(notices.line.unwrap().text, wrong.as_bytes());
     assert_eq!(program.fits_declared_head(wrong.as_bytes()), Some(false));
 
@@ -138,6 +142,29 @@ fn a_head_that_never_fits_is_noticed() {
     assert!(matches!(miss, Miss::NoDeclaredHead { .. }), "{miss:?}");
     let said = "its start is not the filter's head, which wants \"[\" there";
     assert_eq!(miss.to_string(), said);
+}
+
+/// A jail's files may have heads of different forms.
+#[test]
+fn a_file_whose_head_fits_hides_no_other() {
+    let program = shop(r"\[<time>\] ", &[], None);
+    let mut state = ProgramState::default();
+    let zone = TimeZone::UTC;
+    let now = NOW.parse().unwrap();
+    let context = Context { now, zone: &zone };
+    for _ in 0..HEAD_NEVER_FITS {
+        for (stream, line) in [(0, "[2026-11-21 04:33:07] x"), (1, "22.11.2026 x")] {
+            let record = Record {
+                line: line.as_bytes(),
+                stream,
+                ..Record::default()
+            };
+            program.read(&mut state, &record, &context);
+        }
+    }
+    let notices = state.take_notices();
+    assert_eq!((notices.unfit, notices.fits), (1, true));
+    assert_eq!(notices.line.unwrap().text, b"22.11.2026 x");
 }
 
 #[test]
