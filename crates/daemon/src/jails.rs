@@ -144,9 +144,10 @@ pub(crate) fn read(
             limits.max_tracked = at.value as usize;
         }
         let time_zone = time_zone(&mut section, &name, &source, warnings);
+        // Of one that is wrong it is said already.
+        let entries_are_named = section.has("journal_match");
         let journal_match = journal::read(&mut section, &name, &source, host);
         if enabled && let Some(filter) = compiled(&filter, filters) {
-            let entries_are_named = !journal_match.is_empty();
             heads::check(
                 &section,
                 &name,

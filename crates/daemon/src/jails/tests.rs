@@ -333,6 +333,13 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
         refused.contains("[jail.own]: its filter has no identifiers"),
         "{refused}"
     );
+    // One that is wrong is one mistake.
+    let refused = errors(&format!("{journal}journal_match = [\"_UNIT=own\"]\n"));
+    assert!(
+        refused.contains("\"_UNIT\" can be written by anybody")
+            && !refused.contains("no identifiers"),
+        "{refused}"
+    );
 }
 
 /// What sshd writes with -E: a client's line break begins any line, with any
