@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use serde_json::Value;
+
 use super::{Answer, Common, show};
 
 /// Print all metrics, for Prometheus
@@ -21,7 +23,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let client = common.client();
     if args.json {
         let status = client.get("/v1/status")?.ok()?;
-        show::json(&status["metrics"])?;
+        show::json(metrics_of(&status)?)?;
         return Ok(Answer::Done);
     }
     // Whole, or nothing: half of it would be a file of its own.
@@ -39,4 +41,27 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         out.write_all(&text)?;
     }
     Ok(Answer::Done)
+}
+
+/// The metrics in the daemon's answer.
+fn metrics_of(status: &Value) -> anyhow::Result<&Value> {
+    let metrics = &status["metrics"];
+    anyhow::ensure!(
+        metrics.is_array(),
+        "the daemon is of an older version, which has no metrics: restart it, or ask it with weir status --json"
+    );
+    Ok(metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_daemon_has_no_metrics_and_that_is_an_error() {
+        let error = metrics_of(&serde_json::json!({"jails": []})).unwrap_err();
+        assert!(error.to_string().contains("of an older version"), "{error}");
+        let status = serde_json::json!({"metrics": [{"name": "weir_info"}]});
+        assert_eq!(metrics_of(&status).unwrap(), &status["metrics"]);
+    }
 }
