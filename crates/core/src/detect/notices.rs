@@ -47,7 +47,7 @@ impl std::ops::AddAssign for Notices {
         self.stdout = self.stdout.saturating_add(more.stdout);
         self.headless = self.headless.saturating_add(more.headless);
         self.unfit = self.unfit.saturating_add(more.unfit);
-        self.fits |= more.fits;
+        self.fits = self.fits || more.fits;
         self.line = more.line.or(self.line.take());
         self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
     }
