@@ -54,6 +54,8 @@ bench: ## the packet path against its limits (root, some minutes)
 
 lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 	$(CARGO) fmt --all --check
+	@# The fuzz targets' lock file knows the workspace's crates, too.
+	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(CARGO) clippy --workspace --all-targets --locked $(JOBS) --features weir/fault-points -- -D warnings
 	clang-format --dry-run -Werror bpf/*.h bpf/*/*.[ch]
 	@for cc in clang-14 clang-19; do for c in bpf/*/*.bpf.c; do \
