@@ -103,7 +103,7 @@ impl Plain {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// A verb's exit code and all that it printed.
+    /// A verb's exit code and all that it printed, on standard error as well.
     pub fn ask(&self, args: &[&str]) -> (Option<i32>, String) {
         let output = self.output(args);
         let text = [output.stdout, output.stderr].concat();
@@ -134,10 +134,12 @@ impl Plain {
         assert_eq!(code, Some(0), "{args:?}: {}", self.said());
     }
 
+    /// What a verb printed on standard output, in JSON. On a busy machine it may
+    /// say on standard error that the daemon has not answered yet.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
-        let text = self.ask(&[args, &["--json"]].concat()).1;
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+        let output = self.output(&[args, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
     }
 
     /// An entry of one of the status' lists, by name.
