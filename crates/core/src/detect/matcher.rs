@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::template::{Element, Free, Template, in_address};
+use super::template::{Element, Free, Neighbour, Template, in_address};
 
 /// A pattern, ready to be matched.
 #[derive(Clone, Debug)]
@@ -150,7 +150,10 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     }
     let text = std::str::from_utf8(text).ok()?;
     match text.split_once('%') {
-        Some((addr, zone)) if !zone.is_empty() => Some(addr.parse::<Ipv6Addr>().ok()?.into()),
+        // An interface has no colon in its name; `fe80::1%eth0:22` has one behind it.
+        Some((addr, zone)) if !zone.is_empty() && !zone.contains(':') => {
+            Some(addr.parse::<Ipv6Addr>().ok()?.into())
+        }
         Some(_) => None,
         None => text.parse().ok(),
     }
@@ -182,6 +185,15 @@ fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> O
         _ => {}
     }
     Some(())
+}
+
+/// The byte at which an address ends within a run of bytes that it may have;
+/// `None`: it is all of them.
+fn ends_at(neighbour: Neighbour, run: &[u8]) -> Option<u8> {
+    match neighbour {
+        Neighbour::Always(byte) => Some(byte),
+        Neighbour::Perhaps(byte) => address(run).is_none().then_some(byte),
+    }
 }
 
 fn class(element: &Element) -> fn(&u8) -> bool {
@@ -218,10 +230,12 @@ fn eat<'a>(
                 let class = class(field);
                 let mut len = rest.iter().take_while(|b| class(b)).count();
                 if let Element::Addr {
-                    behind: Some(byte), ..
+                    behind: Some(neighbour),
+                    ..
                 } = field
+                    && let Some(byte) = ends_at(*neighbour, &rest[..len])
                 {
-                    len = rest[..len].iter().rposition(|b| b == byte)?;
+                    len = rest[..len].iter().rposition(|b| *b == byte)?;
                 }
                 take(field, &rest[..len], captures)?;
                 *at += len;
@@ -257,12 +271,14 @@ fn eat_back<'a>(
             field => {
                 let class = class(field);
                 let mut len = rest.iter().rev().take_while(|b| class(b)).count();
+                let run = &rest[rest.len() - len..];
                 if let Element::Addr {
-                    before: Some(byte), ..
+                    before: Some(neighbour),
+                    ..
                 } = field
+                    && let Some(byte) = ends_at(*neighbour, run)
                 {
-                    let run = &rest[rest.len() - len..];
-                    len -= run.iter().position(|b| b == byte)? + 1;
+                    len -= run.iter().position(|b| *b == byte)? + 1;
                 }
                 take(field, &rest[rest.len() - len..], captures)?;
                 *end -= len;
@@ -365,6 +381,25 @@ mod tests {
             read("<text>rhost:<addr>", "x rhost:2001:db8::1"),
             Some(("2001:db8::1".into(), None, None))
         );
+    }
+
+    #[test]
+    fn an_address_ends_where_an_optional_part_may_begin() {
+        let disconnect = "from <addr>[ port <port>]:[ ]<number>: <text>";
+        for own in ["192.0.2.7", "2001:db8::7", "2001:db8::", "fe80::7%eth0"] {
+            let addr = own.split('%').next().unwrap().to_owned();
+            for (line, port) in [
+                (format!("from {own} port 22:11: x"), Some(22)),
+                (format!("from {own}: 11: x"), None),
+            ] {
+                let found = Some((addr.clone(), port, None));
+                assert_eq!(read(disconnect, &line), found, "{line}");
+            }
+            let found = Some((addr, None, Some("x".to_owned())));
+            for line in [format!("x rhost:{own}"), format!("x rhost: {own}")] {
+                assert_eq!(read("<user> rhost:[ ]<addr>", &line), found, "{line}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! a pattern in which a client's text could take the place of the server's own
 //! fields is refused. How elements fit a message is `matcher`'s.
 
+mod impersonation;
+
 use std::fmt;
 
 /// A pattern that was read: one `<addr>` outside optional parts, one free text at
@@ -23,14 +25,23 @@ pub(super) enum Element {
     /// `before`/`behind`: a neighbouring literal byte that could also be part
     /// of an address, such as the colon of `ADDR:PORT`.
     Addr {
-        before: Option<u8>,
-        behind: Option<u8>,
+        before: Option<Neighbour>,
+        behind: Option<Neighbour>,
     },
     Port,
     Number,
     Word,
     UserWord,
     Free(Free),
+}
+
+/// A literal byte beside an address that could also be part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    /// It is in every message.
+    Always(u8),
+    /// It is where an optional part is not, or is.
+    Perhaps(u8),
 }
 
 /// Text of any length and any bytes.
@@ -65,6 +76,8 @@ pub enum TemplateError {
         /// The field behind it.
         behind: &'static str,
     },
+    /// A message exists in which a client's text is read as `<addr>`.
+    ClientTextAsAddress,
     /// A free text inside an optional part.
     FreeInOptional,
     /// Part of a regular expression, which no line has as it stands.
@@ -92,6 +105,9 @@ impl fmt::Display for TemplateError {
             Self::ClientTextAround { before, behind } => write!(
                 f,
                 "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
+            ),
+            Self::ClientTextAsAddress => f.write_str(
+                "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write one pattern with the optional part and one without, and fixed text around <addr> that no address has",
             ),
             Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
             Self::Regex(part) => write!(
@@ -143,9 +159,17 @@ impl Template {
         if frees > 1 {
             return Err(TemplateError::TwoFree);
         }
-        Ok(Self {
-            elements: with_neighbours(elements),
-        })
+        let elements = with_neighbours(elements);
+        let free = elements.iter().position(|e| matches!(e, Element::Free(_)));
+        let (read, backwards) = match free {
+            Some(free) if free < at => (&elements[free..], true),
+            Some(free) => (&elements[..=free], false),
+            None => (&elements[..], false),
+        };
+        if client_text(read).is_some() && impersonation::is_possible(read, backwards) {
+            return Err(TemplateError::ClientTextAsAddress);
+        }
+        Ok(Self { elements })
     }
 }
 
@@ -333,19 +357,36 @@ fn client_text(elements: &[Element]) -> Option<&'static str> {
 /// byte could be part of an address.
 fn with_neighbours(mut elements: Vec<Element>) -> Vec<Element> {
     for i in 0..elements.len() {
-        let left = match i.checked_sub(1).map(|i| &elements[i]) {
-            Some(Element::Literal(text)) => text.last().copied().filter(|b| in_address(*b)),
-            _ => None,
-        };
-        let right = match elements.get(i + 1) {
-            Some(Element::Literal(text)) => text.first().copied().filter(|b| in_address(*b)),
-            _ => None,
-        };
+        let left = neighbour(elements[..i].iter().rev(), |text| text.last());
+        let right = neighbour(elements[i + 1..].iter(), |text| text.first());
         if let Element::Addr { before, behind } = &mut elements[i] {
             (*before, *behind) = (left, right);
         }
     }
     elements
+}
+
+/// The byte that is next to an address, by the elements from there on. Behind
+/// optional parts it is not in every message.
+fn neighbour<'e>(
+    elements: impl Iterator<Item = &'e Element>,
+    next: impl Fn(&[u8]) -> Option<&u8>,
+) -> Option<Neighbour> {
+    let mut is_certain = true;
+    for element in elements {
+        match element {
+            Element::Literal(text) => {
+                let byte = next(text).copied().filter(|b| in_address(*b))?;
+                return Some(match is_certain {
+                    true => Neighbour::Always(byte),
+                    false => Neighbour::Perhaps(byte),
+                });
+            }
+            Element::Optional(_) => is_certain = false,
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Can this byte be part of an address or its zone?

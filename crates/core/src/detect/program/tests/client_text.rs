@@ -215,6 +215,127 @@ fn no_text_of_a_client_names_another_address() {
     assert!(tried > 100 && found > 10_000, "{tried} rows, {found} found");
 }
 
+/// A message without the optional part, whose address that part fits, or one in
+/// which the client's text touches the address: a client would write another's
+/// address into it, and the pattern is no part of any filter.
+#[test]
+fn a_pattern_in_which_a_client_can_name_somebody_else_is_refused() {
+    let compiled = |pattern: &str| {
+        let definition = Definition {
+            patterns: vec![pattern.into()],
+            ..Definition::default()
+        };
+        definition.compile().map(drop).map_err(|e| e.to_string())
+    };
+    for (pattern, message) in [
+        // Read from the start.
+        (
+            "rejected [<word> ]<addr>: <text>",
+            "rejected 192.0.2.7: 203.0.113.9: x",
+        ),
+        (
+            "rejected [<word> ]<addr> <text>",
+            "rejected 192.0.2.7 203.0.113.9 x",
+        ),
+        (
+            "rejected [<word> - ]<addr>: <text>",
+            "rejected 192.0.2.7: - 203.0.113.9: x",
+        ),
+        (
+            "[<word> <word> ]no <addr>: <text>",
+            "no 192.0.2.7: no 203.0.113.9: x",
+        ),
+        (
+            "[[<word> ]<word> ]no <addr>: <text>",
+            "no 192.0.2.7: no 203.0.113.9: x",
+        ),
+        (
+            "no [<word> ]<addr>[ port <port>]: <text>",
+            "no 192.0.2.7: 203.0.113.9: x",
+        ),
+        (
+            "no [<number> ][<word> ]<addr>, <user>",
+            "no 192.0.2.7, 203.0.113.9, x",
+        ),
+        ("no [<word> ]<addr> a<text>", "no 192.0.2.7 abcd::9 ax"),
+        ("no <addr>:<text>", "no 2001:db8::7:9:"),
+        (
+            "no <addr>[ port <port>]:<text>",
+            "no 2001:db8::7:9 port 22:",
+        ),
+        // Read from the end.
+        (
+            "closed by <user> <addr>[ <word>]",
+            "closed by 203.0.113.9 192.0.2.7",
+        ),
+        (
+            "closed by <user>: <addr>[ <word>]",
+            "closed by 2001:db8:: 192.0.2.7",
+        ),
+        ("<text> <addr>[ <word>][ again]", "203.0.113.9 192.0.2.7"),
+        ("<text> by <addr>[ by <word>]", "203.0.113.9 by 192.0.2.7"),
+        (
+            "<user> at <addr>[, <word> at <word>]",
+            "203.0.113.9, x at 192.0.2.7",
+        ),
+        (
+            "(a|b) user <user> rhost=<addr>[  <word>]",
+            "a user x rhost=203.0.113.9  rhost=192.0.2.7",
+        ),
+        ("<user>:<addr>", "2001:db8:7::9"),
+        ("<user><addr>", "1192.0.2.7"),
+        ("<user>-eth0 <addr>[ <word>]", "fe80::1%x-eth0 192.0.2.7"),
+    ] {
+        let error = compiled(pattern).expect_err(pattern);
+        assert!(
+            error.contains("an address of its choice"),
+            "{pattern}, {message}: {error}"
+        );
+    }
+    for pattern in [
+        "rejected <word> <addr>: <text>",
+        "rejected [again ]<addr>: <text>",
+        "rejected [<number> ]<addr>: <text>",
+        "rejected [<word>, ]<addr>: <text>",
+        "rejected [by <word> ]<addr>: <text>",
+        "[<word> ]rejected <addr>: <text>",
+        "no [<word> ]<addr> of <user:word> x",
+        "no <addr>[ port <port>]: <text>",
+        "no <addr>[ port <port>]:[ ]<number>: <text>",
+        "no \\[<addr>\\]:<port> <text>",
+        "no <addr>#<port> <text>",
+        "closed by <user> <addr>",
+        "closed by <user> <addr>[ port <port>][ \\[preauth\\]]",
+        "closed by <user> from <addr>[ via <word>]",
+        "closed by <user>, <addr>[ \\(<word>\\)]",
+        "closed by <user:word> <addr>[ <word>]",
+        "(a|b) user <user> rhost=<addr>[  user=<word>]",
+        "<user>: <addr>",
+    ] {
+        compiled(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+    }
+}
+
+/// However many ways there are to read it, a pattern is judged in a moment.
+#[test]
+fn the_longest_pattern_is_judged_soon() {
+    for part in ["[<word> ]", "[<number>[ <word>]]", "<word> ", "(a|aa|aaa)"] {
+        let pattern = format!("{}<addr>: <text>", part.repeat((1024 - 14) / part.len()));
+        let definition = Definition {
+            patterns: vec![pattern.as_str().into()],
+            ..Definition::default()
+        };
+        let begun = std::time::Instant::now();
+        // Whether it is refused for what it says, or unjudged.
+        let _: Result<Program, _> = definition.compile();
+        let took = begun.elapsed();
+        assert!(
+            took < std::time::Duration::from_secs(20),
+            "{part}: {took:?}"
+        );
+    }
+}
+
 /// BusyBox's syslogd reads 255 bytes of what libc sends; others 1,023 or 2,047.
 /// The client puts the lie, or its own address, where the line is cut.
 #[test]
