@@ -110,6 +110,8 @@ impl Workers {
     /// Starts reading for all jails of `config`, where an earlier run stopped.
     pub fn start(service: &Arc<Service>, config: &Config) -> Result<Self, WorkerError> {
         let ledger = Arc::new(Ledger::new(jails(config)));
+        // Whose neighbours are counted by their own addresses.
+        ledger.set_own(&service.own_addresses());
         ledger.restore_history(service.store.jail_history());
         ledger.restore(service.store.tracked(), Timestamp::now());
         let mut workers = Self {

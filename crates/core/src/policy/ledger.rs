@@ -162,7 +162,7 @@ impl Ledger {
 
     /// The addresses of this host: with whom it shares a network by IPv6 is
     /// counted by his own address, whatever a jail's length, or one of them would
-    /// have all of them banned.
+    /// have all of them banned. To be told before stored counts are restored.
     pub fn set_own(&self, own: &[IpAddr]) {
         let own = own.iter().filter_map(|addr| match addr {
             IpAddr::V4(_) => None,
@@ -480,12 +480,8 @@ impl Ledger {
                 continue;
             };
             let limits = &self.jails[number].limits;
-            let prefix = subject.prefix();
-            let counts_by = if prefix.addr().is_ipv4() {
-                32
-            } else {
-                limits.ipv6_prefix
-            };
+            // Neighbours in the host's own networks are not counted by the jail's length.
+            let counts_by = self.subject(subject.prefix().addr(), limits);
             let key = self.key(subject);
             let mut shard = self.shard(number, key);
             let Shard { jails, evidence } = &mut *shard;
@@ -493,7 +489,7 @@ impl Ledger {
             let banned = books.past.get(key).and_then(|past| past.last);
             let oldest = before(now, limits.find_time);
             failures.retain(|f| {
-                prefix.bits() == counts_by
+                counts_by == Ok(subject)
                     && f.time >= oldest
                     && banned.is_none_or(|last| f.time > last)
             });

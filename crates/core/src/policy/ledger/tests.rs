@@ -175,6 +175,44 @@ fn neighbours_count_by_their_own_address() {
     assert_eq!(ban.subject.to_string(), "2001:db8::9");
 }
 
+/// Neighbours are counted by their own addresses, or by /64 in something wider:
+/// after a restart as before it, unless the host is in another network by then.
+#[test]
+fn counts_of_neighbours_survive_a_restart() {
+    for (length, who, other) in [
+        (64, "2001:db8::6", "2001:db8::7"),
+        (48, "2001:db8::6", "2001:db8::7"),
+        (48, "2001:db8:0:1::6", "2001:db8:0:2::6"),
+        (64, "fe80::6", "fe80::7"),
+        (64, "2001:db8:0:1::6", "2001:db8:0:2::6"),
+        (64, "192.0.2.7", "192.0.2.8"),
+    ] {
+        let new = || {
+            let mut jail = jail("sshd", 3, 100);
+            jail.limits.ipv6_prefix = length;
+            Ledger::new(vec![jail])
+        };
+        let own = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        let ledger = new();
+        ledger.set_own(&own);
+        for n in 1..=2 {
+            assert_eq!(record(&ledger, who, n, n), counted(n as u32, 3), "{who}");
+        }
+        assert_eq!(record(&ledger, other, 2, 2), counted(1, 3), "{other}");
+        let stored = ledger.take_changes(&[0], true);
+        let next = new();
+        next.set_own(&own);
+        assert_eq!(next.restore(stored.clone(), at(3)), 2, "{who} by {length}");
+        let outcome = record(&next, who, 4, 4);
+        assert!(matches!(outcome, Outcome::Ban(_)), "{who}: {outcome:?}");
+        assert_eq!(record(&next, other, 4, 4), counted(2, 3), "{other}");
+        let elsewhere = new();
+        let restored = elsewhere.restore(stored, at(3));
+        let is_neighbour = who.starts_with("2001:db8::") || length == 48;
+        assert_eq!(restored == 0, is_neighbour, "{who} by {length}");
+    }
+}
+
 #[test]
 fn ipv6_counts_by_64() {
     let ledger = Ledger::new(vec![jail("sshd", 2, 100)]);
