@@ -2,9 +2,12 @@
 //! those of jails, watches and decoy ports. Manual ones, and lifting any, are in
 //! `manual_bans`.
 
-use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+use std::{
+    collections::HashSet,
+    sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard},
+};
 
-use weir_core::{Ban, Subject};
+use weir_core::{Ban, Producer, Scope, Subject};
 use weir_enforce::{BootNanos, Entry, Policy};
 use weir_events::{Event, Kind};
 
@@ -70,17 +73,46 @@ impl Service {
         let inserted = self.backend.insert(&entries);
         let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
         let mut refused = Vec::new();
-        match inserted {
-            Ok(inserted) => self.evicted(&inserted.evicted),
+        let evicted = match inserted {
+            Ok(inserted) => inserted.evicted,
             Err(ended) => {
                 tracing::debug!("bulk insert: {ended}");
-                self.evicted(&ended.done.evicted);
-                (decided, refused) = self.insert_one_by_one(decided);
+                let mut evicted = ended.done.evicted;
+                (decided, refused) = self.insert_one_by_one(decided, &mut evicted);
+                evicted
             }
-        }
+        };
         let in_force = decided.iter().map(|(_, entry)| entry);
         self.refused.follow(refused, in_force, &self.alerts);
+        // A ban that had to go for one behind it in its own batch: it is told of,
+        // and then its end.
+        let (own, others) = self.evicted_by_themselves(evicted, &decided);
+        self.evicted(&others);
         self.tell_and_remember(coming, decided, now);
+        self.evicted(&own);
+    }
+
+    /// Of those that were evicted, the ones that are bans of this batch, and not
+    /// older ones that it has renewed since.
+    fn evicted_by_themselves(
+        &self,
+        evicted: Vec<Entry>,
+        decided: &[(Ban, Entry)],
+    ) -> (Vec<Entry>, Vec<Entry>) {
+        if evicted.is_empty() {
+            return Default::default();
+        }
+        fn name(entry: &Entry) -> (Subject, &Producer, &Scope) {
+            (entry.subject, &entry.policy.producer, &entry.policy.scope)
+        }
+        let batch: HashSet<_> = decided.iter().map(|(_, entry)| name(entry)).collect();
+        let is_in_force = |ban: &Entry| {
+            let held = self.backend.entries_for(ban.subject.prefix().addr());
+            held.is_ok_and(|held| held.iter().any(|entry| name(entry) == name(ban)))
+        };
+        evicted
+            .into_iter()
+            .partition(|entry| batch.contains(&name(entry)) && !is_in_force(entry))
     }
 
     /// These bans are in force now.
@@ -106,16 +138,20 @@ impl Service {
 
     /// One bad entry must not keep the others out: those that are in force, and
     /// those that are not.
-    fn insert_one_by_one(&self, decided: Vec<(Ban, Entry)>) -> (Vec<(Ban, Entry)>, Vec<Refused>) {
+    fn insert_one_by_one(
+        &self,
+        decided: Vec<(Ban, Entry)>,
+        evicted: &mut Vec<Entry>,
+    ) -> (Vec<(Ban, Entry)>, Vec<Refused>) {
         let (mut in_force, mut refused) = (Vec::new(), Vec::new());
         for (ban, entry) in decided {
             match self.backend.insert(std::slice::from_ref(&entry)) {
                 Ok(inserted) => {
-                    self.evicted(&inserted.evicted);
+                    evicted.extend(inserted.evicted);
                     in_force.push((ban, entry));
                 }
                 Err(ended) => {
-                    self.evicted(&ended.done.evicted);
+                    evicted.extend(ended.done.evicted);
                     let error = ended.error;
                     refused.push(Refused { ban, entry, error });
                 }
@@ -177,13 +213,30 @@ impl Service {
         Ok(())
     }
 
-    /// The alert that a table is full is over once a twentieth of it is free:
-    /// not with the first place, which the next ban takes.
+    /// A table is full, also one that was so before the daemon started, until a
+    /// twentieth of it is free: not to the first place, which the next ban takes.
     pub(crate) fn follow_usage(&self) {
         let usage = self.backend.usage();
-        let has_room = |used, most| used + most / 20 < most;
-        if has_room(usage.bans, usage.max_bans) && has_room(usage.wide, usage.max_wide) {
-            self.alerts.clear("table-full");
+        for (about, used, most, message) in [
+            (
+                "table-full:addresses",
+                usage.bans,
+                usage.max_bans,
+                "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
+            ),
+            (
+                "table-full:prefixes",
+                usage.wide,
+                usage.max_wide,
+                "there are {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+            ),
+        ] {
+            if used >= most {
+                let message = message.replace("{}", &most.to_string());
+                self.alerts.raise(about, message);
+            } else if used + most / 20 < most {
+                self.alerts.clear(about);
+            }
         }
     }
 
@@ -192,19 +245,7 @@ impl Service {
         if evicted.is_empty() {
             return;
         }
-        let usage = self.backend.usage();
-        let full = if usage.wide >= usage.max_wide {
-            format!(
-                "there are {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
-                usage.max_wide
-            )
-        } else {
-            format!(
-                "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
-                usage.max_bans
-            )
-        };
-        self.alerts.raise("table-full", full);
+        self.follow_usage();
         self.expiries.remove(evicted);
         for entry in evicted {
             let why = "evicted: the table is at its cap";

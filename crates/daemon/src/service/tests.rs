@@ -72,6 +72,10 @@ struct Daemon {
 
 impl Daemon {
     fn new() -> Self {
+        Self::with_room_for(1000)
+    }
+
+    fn with_room_for(max_bans: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"{}\"\n",
@@ -82,7 +86,7 @@ impl Daemon {
         let (store, _) = Store::open(dir.path(), KEEP, alerts.clone());
         let steps = Arc::new(Steps::default());
         let at = steps.clone();
-        let backend = Arc::new(DryRun::new(1000, None).at_each_step(move |step| at.at(step)));
+        let backend = Arc::new(DryRun::new(max_bans, None).at_each_step(move |step| at.at(step)));
         let uplinks = Uplinks::default();
         let service = Service::new(
             config,
@@ -101,16 +105,7 @@ impl Daemon {
     }
 
     fn ban_by_jail(&self, subject: &str) {
-        self.service.enforce(vec![Ban {
-            subject: subject.parse().unwrap(),
-            scope: Scope::all(),
-            producer: Producer::Jail("sshd".into()),
-            action: Action::Drop,
-            reason: "5 failures".into(),
-            since: Timestamp::now(),
-            until: Until::Never,
-            evidence: Vec::new(),
-        }]);
+        self.service.enforce(vec![by_jail(subject, Until::Never)]);
     }
 
     fn ban_by_hand(&self, subject: &str, length: Option<Duration>) {
@@ -140,6 +135,19 @@ impl Daemon {
         let (_, mut loaded) = Store::open(self.dir.path(), KEEP, Arc::default());
         loaded.rows.sort_by_key(|row| row.subject);
         loaded.rows
+    }
+}
+
+fn by_jail(subject: &str, until: Until) -> Ban {
+    Ban {
+        subject: subject.parse().unwrap(),
+        scope: Scope::all(),
+        producer: Producer::Jail("sshd".into()),
+        action: Action::Drop,
+        reason: "5 failures".into(),
+        since: Timestamp::now(),
+        until,
+        evidence: Vec::new(),
     }
 }
 
@@ -297,4 +305,85 @@ fn a_manual_ban_that_is_refused_is_not_remembered() {
     assert_eq!(daemon.offences(WHO[0]), 1);
     assert_eq!(daemon.offences(WHO[1]), 0);
     assert_eq!(daemon.remembered().len(), 1);
+}
+
+/// A batch larger than the table evicts the first of its own bans, and may renew
+/// one that it has evicted before.
+#[test]
+fn what_a_batch_evicts_of_itself_is_not_remembered() {
+    let daemon = Daemon::with_room_for(2);
+    let ban = |subject: &str, hours: i64| {
+        let end = Timestamp::now() + jiff::SignedDuration::from_hours(hours);
+        by_jail(subject, Until::At(end))
+    };
+    daemon
+        .service
+        .enforce(vec![ban("192.0.2.1", 1), ban("192.0.2.2", 2)]);
+    // The second and the fourth go, the first comes back.
+    let batch = [
+        ("2001:db8:3::/64", 9),
+        ("192.0.2.4", 3),
+        ("192.0.2.1", 8),
+        ("2001:db8:3::/64", 9),
+    ];
+    let batch = batch.map(|(subject, hours)| ban(subject, hours)).to_vec();
+    daemon.service.enforce(batch);
+    let names = |subjects: Vec<Subject>| -> Vec<String> {
+        subjects.iter().map(Subject::to_string).collect()
+    };
+    let in_force = daemon.in_force().into_iter().map(|entry| entry.subject);
+    let in_force = names(in_force.collect());
+    assert_eq!(in_force, ["192.0.2.1", "2001:db8:3::/64"]);
+    let over = BootNanos(BootNanos::now().0 + 86_400_000_000_000);
+    let ends = daemon.service.expiries.take_ended(over);
+    let mut ends = names(ends.into_iter().map(|ended| ended.subject).collect());
+    ends.sort();
+    assert_eq!(ends, in_force, "their ends are to be told");
+    let remembered = daemon.remembered().into_iter().map(|row| row.subject);
+    assert_eq!(names(remembered.collect()), in_force);
+}
+
+/// Each table has its own alert, which stands for as long as it is full, also for
+/// a daemon that finds it so.
+#[test]
+fn a_full_table_is_told_until_it_has_room() {
+    let about = |daemon: &Daemon| -> Vec<String> {
+        let alerts = daemon.service.alerts.list().into_iter();
+        alerts.map(|alert| alert.about).collect()
+    };
+    let daemon = Daemon::with_room_for(40);
+    let entry = |subject: String| Entry {
+        subject: subject.parse().unwrap(),
+        policy: Arc::new(Policy {
+            producer: Producer::Jail("sshd".into()),
+            scope: Scope::all(),
+            action: Action::Drop,
+        }),
+        expiry: Expiry::Never,
+    };
+    let hosts: Vec<_> = (1..=40).map(|n| entry(format!("192.0.2.{n}"))).collect();
+    daemon.backend.insert(&hosts).unwrap();
+    daemon.service.follow_usage();
+    assert_eq!(about(&daemon), ["table-full:addresses"]);
+    let most = daemon.backend.usage().max_wide;
+    let wide = |n: usize| entry(format!("10.{}.{}.0/24", n / 256, n % 256));
+    let wides: Vec<_> = (0..most).map(wide).collect();
+    daemon.backend.insert(&wides).unwrap();
+    // One prefix more, while the other table is full as well.
+    daemon
+        .service
+        .enforce(vec![by_jail("2001:db8::/32", Until::Never)]);
+    let both = ["table-full:addresses", "table-full:prefixes"];
+    assert_eq!(about(&daemon), both);
+    let alerts = daemon.service.alerts.list();
+    assert!(alerts[0].message.contains("at its cap of 40"), "{alerts:?}");
+    assert!(alerts[1].message.contains("bans of prefixes"), "{alerts:?}");
+    for (n, left) in [(1, &both[..]), (2, &both), (3, &both[1..])] {
+        daemon
+            .service
+            .unban(&format!("192.0.2.{n}"), None, None)
+            .unwrap();
+        daemon.service.follow_usage();
+        assert_eq!(about(&daemon), left, "{n} lifted");
+    }
 }
