@@ -90,6 +90,23 @@ fn sigkill_neither_repeats_nor_loses_a_line() {
     }
 }
 
+/// As soon as a daemon answers, it has written down where it reads from.
+#[test]
+fn a_daemon_killed_in_its_first_second_goes_on_where_it_began() {
+    for who in WHO {
+        let mut host = Plain::new();
+        host.configure("[jail.sshd]\npaths = [\"{dir}/auth.log\"]\nmax_retry = 3\n");
+        fail(&host, "auth.log", "203.0.113.99", 9);
+        host.start();
+        host.end("KILL");
+        // Nobody reads.
+        fail(&host, "auth.log", who, 3);
+        host.start();
+        host.until("the lines meanwhile", |host| host.is_banned(who));
+        assert!(!host.is_banned("203.0.113.99"), "older than the daemon");
+    }
+}
+
 /// Issue 13, 23: a path more is not a source more.
 #[test]
 fn a_path_that_is_added_loses_no_line_of_the_others() {

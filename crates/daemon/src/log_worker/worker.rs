@@ -94,8 +94,10 @@ impl Worker {
         let mut rate_limited = 0_u64;
         let mut first = true;
         self.in_hand.reads(source.reached());
-        // From the first moment: what is written while the daemon is down is read.
+        // On disk before the first line is: what is written while the daemon is down
+        // is read, however soon it died. If it cannot be, there is an alert.
         self.save(source, false);
+        let _ = self.in_hand.service.store.flush();
         self.opened = None;
         while !self.stopping() {
             self.in_hand.pulse.beat();
