@@ -63,6 +63,48 @@ fn root_nobody_bans_the_host_or_its_gateway() {
     assert!(weir.json(&["status", "sshd"])["ignored"].as_u64() >= Some(10));
 }
 
+/// A jail whose log is not there bans nobody, whatever is attached.
+#[test]
+fn root_without_a_log_to_read_the_host_is_not_protected() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let none = "paths = [\"/nonexistent/auth.log\"]";
+    let blind = CONFIG.replace("paths = [\"{log}\"]", none);
+    let mut weir = Weir::start(&site.host, &blind);
+    let protection = |weir: &Weir| {
+        let status = weir.json(&["status"]);
+        let text = |key: &str| status["protection"][key].as_str().unwrap().to_owned();
+        (text("state"), text("why"))
+    };
+    let (state, why) = protection(&weir);
+    assert_eq!(state, "not-protected", "{why}");
+    assert!(why.contains("no log of any jail can be read"), "{why}");
+    weir.ask(&["status"])
+        .says_no(&["NOT PROTECTED: no log of any jail can be read"]);
+    // Somebody else denies, or one of two logs is there.
+    let other = "[jail.other]\nfilter = \"sshd\"\npaths = [\"{log}\"]\n";
+    for more in ["[geofence]\ndeny = [\"country:RU\"]\n", other] {
+        weir.configure(&format!("{blind}{more}"));
+        weir.ask(&["reload"]).done();
+        assert_eq!(protection(&weir).0, "protected", "{more}");
+    }
+    weir.configure(CONFIG);
+    weir.ask(&["reload"]).done();
+    assert_eq!(protection(&weir).0, "protected");
+    // Its log is gone when it starts, and comes back.
+    fs::remove_file(weir.log()).unwrap();
+    weir.kill();
+    weir.run();
+    let (state, why) = protection(&weir);
+    assert_eq!(state, "not-protected", "{why}");
+    fs::write(weir.log(), "").unwrap();
+    soon("the log to be found", || {
+        (protection(&weir).0 == "protected").then_some(())
+    });
+}
+
 #[test]
 fn root_addresses_change() {
     if skipped(&[]) {

@@ -188,6 +188,7 @@ impl Workers {
             .keep_only(|source| names.contains(source));
         let workers: BTreeSet<String> = groups.keys().flat_map(Group::names).collect();
         self.alerts.forget_all_but(&service.alerts, &workers);
+        service.set_sources(&workers);
         for (group, jails) in groups {
             let (key, title, names) = (group.key(), group.title(), group.names());
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();

@@ -13,7 +13,7 @@ mod manual_bans;
 mod questions;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, RwLock, atomic::AtomicBool},
@@ -108,6 +108,8 @@ pub struct Service {
     collector: Mutex<Collector>,
     ledger: RwLock<Option<Arc<Ledger>>>,
     rings: Mutex<BTreeMap<String, RingStatistics>>,
+    /// By the names of the workers: has each something to read?
+    sources: Mutex<BTreeMap<String, bool>>,
     expiries: Expiries,
     telling: Mutex<()>,
     refused: RefusedBans,
@@ -163,6 +165,7 @@ impl Service {
             collector: Mutex::default(),
             ledger: RwLock::default(),
             rings: Mutex::default(),
+            sources: Mutex::default(),
             expiries: Expiries::default(),
             telling: Mutex::default(),
             in_force: RwLock::default(),
@@ -229,6 +232,30 @@ impl Service {
 
     fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
         self.rings.lock().expect("no holder of this lock panics")
+    }
+
+    fn lock_sources(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.sources.lock().expect("no holder of this lock panics")
+    }
+
+    /// The workers from now on: of one that is new nothing is read yet.
+    pub fn set_sources(&self, names: &BTreeSet<String>) {
+        let mut sources = self.lock_sources();
+        let reads = |name: &String| sources.get(name).copied().unwrap_or(false);
+        *sources = names.iter().map(|n| (n.clone(), reads(n))).collect();
+    }
+
+    /// Has this worker something to read?
+    pub fn set_source(&self, name: &str, is_read: bool) {
+        if let Some(before) = self.lock_sources().get_mut(name) {
+            *before = is_read;
+        }
+    }
+
+    /// Are there logs to be read, and none that can be?
+    fn reads_no_log(&self) -> bool {
+        let sources = self.lock_sources();
+        !sources.is_empty() && !sources.values().any(|is_read| *is_read)
     }
 
     /// What a worker knows of its ring now.

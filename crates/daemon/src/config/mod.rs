@@ -87,8 +87,12 @@ impl Config {
 
     /// Is nothing enabled that bans or denies?
     pub fn denies_nothing(&self) -> bool {
-        self.jails.is_empty()
-            && self.watches.is_empty()
+        self.jails.is_empty() && self.denies_by_jails_only()
+    }
+
+    /// Is there nobody to ban or deny but the jails?
+    pub fn denies_by_jails_only(&self) -> bool {
+        self.watches.is_empty()
             && self.decoy.is_none()
             && self.geofence.is_none()
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)

@@ -79,6 +79,7 @@ impl Worker {
             if let Err(error) = ended
                 && !self.is_given_up()
             {
+                self.tell_whether_read(None);
                 self.alerts.raise(&about, error.to_string());
             }
             let again = Instant::now() + REOPEN;
@@ -98,6 +99,7 @@ impl Worker {
         // is read, however soon it died. If it cannot be, there is an alert.
         self.save(source, false);
         let _ = self.in_hand.service.store.flush();
+        self.tell_whether_read(Some(source));
         self.opened = None;
         while !self.stopping() {
             self.in_hand.pulse.beat();
@@ -130,6 +132,7 @@ impl Worker {
             if saved.elapsed() >= SAVE {
                 saved = Instant::now();
                 self.save(source, false);
+                self.tell_whether_read(Some(source));
                 self.tell_notices(std::mem::take(&mut rate_limited));
                 if let Some((directory, statistics)) = source.ring() {
                     self.in_hand.service.set_ring(directory, statistics);
@@ -229,6 +232,15 @@ impl Worker {
             }
             let alerts = &self.in_hand.service.alerts;
             jail.log_alerts.add(alerts, sum, Instant::now());
+        }
+    }
+
+    /// Without a file a source of files is open and has nothing to read.
+    fn tell_whether_read(&self, source: Option<&dyn Source>) {
+        let has_files = |source: &dyn Source| source.reached().is_none_or(|r| r.has_files());
+        if !self.is_given_up() {
+            let service = &self.in_hand.service;
+            service.set_source(&self.alerts.source, source.is_some_and(has_files));
         }
     }
 

@@ -282,14 +282,11 @@ impl Protection {
         said(State::Protected, why)
     }
 
-    /// The same, unless nothing is enabled that would be dropped, or so much is
-    /// allowed that little is.
-    pub(super) fn unless(self, is_idle: bool, wide: &[Prefix]) -> Self {
-        let why = match (self.state, wide) {
-            (State::Protected, []) if is_idle => {
-                "nothing is enabled that bans or denies".to_owned()
-            }
-            (State::Protected, [_, ..]) => allowed_in_vain(wide),
+    /// The same, unless this is idle, or so much is allowed that little is dropped.
+    pub(super) fn unless(self, is_idle: Option<&str>, wide: &[Prefix]) -> Self {
+        let why = match (self.state, wide, is_idle) {
+            (State::Protected, [], Some(why)) => why.to_owned(),
+            (State::Protected, [_, ..], _) => allowed_in_vain(wide),
             _ => return self,
         };
         Self {
@@ -306,6 +303,9 @@ pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
         [_] => ("is", "it"),
         _ => ("are", "them"),
     };
+/// Where all that bans or denies are jails, and none has a log.
+pub(super) const NO_LOG: &str = "no log of any jail can be read: see the alerts";
+
     format!(
         "{} {are} allowed: no ban, list or geofence holds for {them}; take {them} back with weir allow del",
         names.join(", ")
@@ -428,12 +428,12 @@ mod tests {
             assert!(said.why.contains(why), "{}", said.why);
 
             // Where nothing is denied, or everybody is allowed, it is not.
-            assert_eq!(said.clone().unless(false, &[]), said);
+            assert_eq!(said.clone().unless(None, &[]), said);
             let wide: Vec<Prefix> = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
             for (is_idle, wide, words) in [
-                (true, &[][..], "nothing is enabled that bans or denies"),
-                (false, &wide[..1], "0.0.0.0/0 is allowed: no ban"),
-                (false, &wide[..], "0.0.0.0/0, ::/0 are allowed: no ban"),
+                (Some(NO_LOG), &[][..], NO_LOG),
+                (None, &wide[..1], "0.0.0.0/0 is allowed: no ban"),
+                (None, &wide[..], "0.0.0.0/0, ::/0 are allowed: no ban"),
             ] {
                 let but = said.clone().unless(is_idle, wide);
                 match state {

@@ -13,7 +13,7 @@ use weir_sinks::Tried;
 
 use super::{
     Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State, Status,
-    Tracked, Why,
+    Tracked, Why, answers::NO_LOG,
 };
 use crate::{access::exemptions::Exemption, store::clock::Now};
 
@@ -218,7 +218,11 @@ impl Service {
         let attachments = self.backend.attachments();
         let usage = self.backend.usage();
         let by_producer = self.backend.bans_by_producer()?;
-        let is_idle = config.denies_nothing() && usage.bans == 0 && usage.wide == 0;
+        let is_idle = if config.denies_nothing() && usage.bans == 0 && usage.wide == 0 {
+            Some("nothing is enabled that bans or denies")
+        } else {
+            (config.denies_by_jails_only() && self.reads_no_log()).then_some(NO_LOG)
+        };
         let protection = self.protection().unless(is_idle, &self.allowed_too_wide());
         let mut status = Status {
             protection,

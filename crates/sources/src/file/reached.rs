@@ -39,6 +39,11 @@ impl Reached {
             .collect()
     }
 
+    /// Is there a file to deliver lines of?
+    pub fn has_files(&self) -> bool {
+        !self.lock().files.is_empty()
+    }
+
     /// These files are followed from now on, by the order in which they are read.
     pub(super) fn replace(&self, away: &[Position], files: impl Iterator<Item = (u64, Position)>) {
         let files = files.collect();
