@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use weir_daemon::{config::places_of, instance};
 use weir_enforce::is_stopped;
 
 use super::complain;
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The daemon behind one socket.
 pub struct Client {
     socket: PathBuf,
+    /// Whose instance another process may hold.
+    config: PathBuf,
 }
 
 /// Nobody listens at the socket: in the chain of an error.
@@ -87,8 +90,15 @@ impl Reply {
 }
 
 impl Client {
-    pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
+    pub fn new(socket: PathBuf, config: PathBuf) -> Self {
+        Self { socket, config }
+    }
+
+    /// The daemon of this configuration, which listens elsewhere, or not yet.
+    fn holder(&self) -> Option<Holder> {
+        let state_dir = places_of(&self.config).ok()?.state_dir;
+        let pid = instance::holder(&state_dir)?;
+        Some(Holder { pid, state_dir })
     }
 
     pub fn get(&self, path: &str) -> anyhow::Result<Reply> {
@@ -143,7 +153,7 @@ impl Client {
         let socket = self.socket.display();
         let stream = match tokio::net::UnixStream::connect(&self.socket).await {
             Ok(stream) => stream,
-            Err(error) => return Err(unreachable(&self.socket, error)),
+            Err(error) => return Err(unreachable(&self.socket, error, || self.holder())),
         };
         let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -166,10 +176,31 @@ impl Client {
     }
 }
 
-/// Why the daemon cannot be reached, and what to do.
-fn unreachable(socket: &Path, error: io::Error) -> anyhow::Error {
+/// A process that holds an instance.
+struct Holder {
+    pid: u32,
+    state_dir: PathBuf,
+}
+
+/// Why the daemon cannot be reached, and what to do. `holder`: who holds the
+/// instance although nobody listens.
+fn unreachable(
+    socket: &Path,
+    error: io::Error,
+    holder: impl FnOnce() -> Option<Holder>,
+) -> anyhow::Error {
     let (kind, error) = (error.kind(), anyhow::Error::new(error));
     let socket = socket.display();
+    let nobody = matches!(
+        kind,
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    );
+    if let Some(Holder { pid, state_dir }) = nobody.then(holder).flatten() {
+        return error.context(Silent(format!(
+            "nobody listens at {socket}, but pid {pid} holds the instance ({}): it listens at another socket (--socket), or starts or ends just now",
+            state_dir.display()
+        )));
+    }
     match kind {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => error.context(Unreachable(
             format!("cannot reach the daemon at {socket}: it is not running"),
@@ -266,9 +297,19 @@ mod tests {
             ),
             (io::ErrorKind::WouldBlock, "cannot reach the daemon", false),
         ] {
-            let error = unreachable(Path::new("/run/weir.sock"), kind.into());
+            let socket = Path::new("/run/weir.sock");
+            let error = unreachable(socket, kind.into(), || None);
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.is::<Unreachable>(), is_dead, "{error}");
+            // Where somebody holds the instance, nobody says that he is not there.
+            let error = unreachable(socket, kind.into(), || {
+                let state_dir = "/var/lib/weir".into();
+                Some(Holder { pid: 7, state_dir })
+            });
+            assert!(!error.is::<Unreachable>(), "{error}");
+            assert_eq!(error.is::<Silent>(), is_dead, "{error}");
+            let said = error.to_string();
+            assert_eq!(said.contains("pid 7 holds the instance"), is_dead, "{said}");
         }
     }
 }

@@ -63,8 +63,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
 /// Works with a mistake in the configuration as well, for this is the way out;
 /// but what cannot be read names no instance, and none is guessed.
 fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String)> {
-    let configured = match config::place_of(&common.config) {
-        Ok(place) => place,
+    let configured = match config::places_of(&common.config) {
+        Ok(places) => places,
         Err(error) => {
             let nowhere = || PathBuf::from(kernel::DEFAULT_ROOT);
             let Some(instance) = args.instance.clone() else {
@@ -76,7 +76,7 @@ fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String)> {
         }
     };
     Ok((
-        args.pin_root.clone().unwrap_or(configured.0),
-        args.instance.clone().unwrap_or(configured.1),
+        args.pin_root.clone().unwrap_or(configured.pin_root),
+        args.instance.clone().unwrap_or(configured.instance),
     ))
 }

@@ -136,7 +136,7 @@ impl Common {
             weir_daemon::config::socket_of(&self.config)
                 .unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET))
         });
-        client::Client::new(socket)
+        client::Client::new(socket, self.config.clone())
     }
 }
 

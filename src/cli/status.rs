@@ -18,7 +18,7 @@ use super::{
 /// The first line says PROTECTED, OBSERVING (nothing is dropped, as configured)
 /// or NOT PROTECTED, and why; alerts follow. Exit code 1 if there is an alert or
 /// the host is not protected; 2 if the daemon does not run, or does not answer
-/// (NO ANSWER): what it left in the kernel goes on dropping, and is named. With a
+/// at this socket (NO ANSWER): what it left in the kernel goes on dropping, and is named. With a
 /// jail: only that jail.
 #[derive(clap::Args)]
 pub struct Args {
@@ -86,8 +86,10 @@ fn without_daemon(
         ),
     };
     // A configuration that says nothing is no reason not to look.
-    let (pin_root, name) = config::place_of(&common.config)
-        .unwrap_or_else(|_| (DEFAULT_ROOT.into(), "default".to_owned()));
+    let (pin_root, name) = match config::places_of(&common.config) {
+        Ok(places) => (places.pin_root, places.instance),
+        Err(_) => (DEFAULT_ROOT.into(), "default".to_owned()),
+    };
     let left = backend_swap::left_in_kernel(&pin_root, &name);
     let why = match left.as_slice() {
         [] if instance::is_root() => {

@@ -158,6 +158,42 @@ fn the_first_line_of_status_says_whether_the_host_is_protected() {
     );
 }
 
+/// A daemon whose socket the configuration no longer names has not ended: nobody is
+/// told so.
+#[test]
+fn a_daemon_that_listens_elsewhere_is_not_called_dead() {
+    let mut host = Host::started();
+    let pid = host.daemon.as_ref().unwrap().id();
+    let holds = format!("pid {pid} holds the instance");
+    let elsewhere = host.path("other.sock").display().to_string();
+    // No socket, and one at which nobody listens.
+    for is_left in [false, true] {
+        if is_left {
+            drop(std::os::unix::net::UnixListener::bind(&elsewhere).unwrap());
+        }
+        let status = host.weir(&["--socket", &elsewhere, "status"]);
+        assert_eq!(status.code, 2);
+        assert!(status.out.starts_with("NO ANSWER: "), "{}", status.out);
+        assert!(status.out.contains(&holds), "{}", status.out);
+        let json = host.weir(&["--socket", &elsewhere, "status", "--json"]);
+        assert_eq!(json.json()["protection"]["state"], "unknown");
+        for verb in [
+            &["bans"][..],
+            &["ban", "192.0.2.7"],
+            &["reload"],
+            &["events"],
+        ] {
+            let answer = host.weir(&[&["--socket", &elsewhere], verb].concat());
+            assert_eq!(answer.code, 2, "{verb:?}");
+            assert!(answer.err.contains(&holds), "{verb:?}: {}", answer.err);
+            assert!(!answer.err.contains("not running"), "{}", answer.err);
+        }
+    }
+    host.end("KILL");
+    let dead = host.weir(&["--socket", &elsewhere, "bans"]);
+    assert!(dead.err.contains("it is not running"), "{}", dead.err);
+}
+
 /// A line of its own for each ban; what is not for a person is whole.
 #[test]
 fn bans_fit_into_the_columns_of_a_terminal() {

@@ -94,6 +94,23 @@ fn owner_of(file: &File) -> Option<u32> {
     dead.or_else(|| known.next())
 }
 
+/// The living process that holds the lock of a state directory, as far as that can
+/// be told without trying to take it.
+pub fn holder(state_dir: &Path) -> Option<u32> {
+    let file = File::open(state_dir.join("weir.lock"))
+        .or_else(|_| File::open(state_dir))
+        .ok()?;
+    lock::owner_of_file(&file)
+        .or_else(|| noted_pid(&file).filter(|pid| is_weir(*pid)))
+        .filter(|pid| lock::is_alive(*pid))
+}
+
+/// Does this process run a program of our name? A stranger may have the number.
+fn is_weir(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.trim_end() == "weir")
+}
+
 /// The process that noted itself in the lock's file last.
 fn noted_pid(file: &File) -> Option<u32> {
     let mut text = [0; 32];

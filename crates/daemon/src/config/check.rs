@@ -5,7 +5,7 @@ use weir_config::{ConfigErrors, Document, Part, values::path};
 use weir_core::Action;
 use weir_enforce::Feature;
 
-use super::{Config, backend_limits};
+use super::{Config, DEFAULT_STATE_DIR, backend_limits};
 use crate::{
     access::{exemptions, geofence, lists},
     decoy,
@@ -20,7 +20,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
 
     let lines = ["decoy", "geofence"].map(|section| root.line_of(section));
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
-    let state_dir = path(&mut root, "state_dir", "/var/lib/weir");
+    let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
         uplinks::hook_preference::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);

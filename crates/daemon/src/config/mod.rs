@@ -32,6 +32,8 @@ use crate::{
 
 /// Where the configuration is by default.
 pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
+/// Where database and lock are unless the configuration says otherwise.
+const DEFAULT_STATE_DIR: &str = "/var/lib/weir";
 /// Where the control socket is by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";
 
@@ -120,12 +122,23 @@ impl Config {
     }
 }
 
-/// The pin directory and instance of a configuration, mistakes elsewhere in it
-/// or not. Without a file at the usual place they are the usual ones.
+/// Where a configuration has the daemon keep what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The bpffs directory of all instances.
+    pub pin_root: PathBuf,
+    /// The name of its own.
+    pub instance: String,
+    /// Database and lock.
+    pub state_dir: PathBuf,
+}
+
+/// The places of a configuration, mistakes elsewhere in it or not. Without a file
+/// at the usual place they are the usual ones.
 ///
 /// # Errors
 /// It cannot be read, or is no TOML, or does not say.
-pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
+pub fn places_of(file: &Path) -> Result<Places, ConfigErrors> {
     let main = files::main_file(file);
     let mut tables = Vec::new();
     for file in std::iter::once(main.clone()).chain(files::fragments(&main)) {
@@ -147,10 +160,11 @@ pub fn place_of(file: &Path) -> Result<(PathBuf, String), ConfigErrors> {
         Some(toml::Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(files::whole(&main, format!("{key} is no text"))),
     };
-    Ok((
-        text("pin_root", weir_enforce::kernel::DEFAULT_ROOT)?.into(),
-        text("instance", "default")?,
-    ))
+    Ok(Places {
+        pin_root: text("pin_root", weir_enforce::kernel::DEFAULT_ROOT)?.into(),
+        instance: text("instance", "default")?,
+        state_dir: text("state_dir", DEFAULT_STATE_DIR)?.into(),
+    })
 }
 
 /// The socket that a configuration names, as far as it can be read.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::config::{Config, place_of, socket_of};
+use crate::config::{Config, places_of, socket_of};
 
 fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn directories_beside_the_file_are_read() {
     assert_eq!(socket("socket = \"/a/b\"\n"), Some("/a/b".into()));
     assert_eq!(socket(""), None);
     assert_eq!(socket("instance = \"b\"\n"), None);
-    let (_, instance) = place_of(dir.path()).unwrap();
+    let instance = places_of(dir.path()).unwrap().instance;
     assert_eq!(instance, "b");
 }
 
