@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
+    process::Command,
 };
 
 use super::{DEADLINE, Host};
@@ -151,4 +152,39 @@ fn clients_that_say_nothing_make_room() {
         .collect();
     host.is_at_work();
     drop((silent, halves));
+}
+
+/// Said once, as an alert, however often it is tried again; and its end.
+#[test]
+fn a_daemon_out_of_descriptors_says_so_once() {
+    let host = Host::started();
+    let pid = host.daemon.as_ref().unwrap().id().to_string();
+    let limit = |files: usize| {
+        let limit = format!("--nofile={files}:");
+        let set = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(set.unwrap().success());
+    };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    limit(open + 3);
+    let clients: Vec<_> = (0..16).map(|_| host.connect()).collect();
+    let said = |words: &str| {
+        let log = fs::read_to_string(host.path("daemon.log")).unwrap();
+        log.matches(words).count()
+    };
+    host.until("the daemon is out of descriptors", |_| {
+        said("cannot take a connection") > 0
+    });
+    // It was said ten times a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(said("cannot take a connection"), 1);
+    assert_eq!(said("control-socket: works again"), 0);
+    limit(4096);
+    drop(clients);
+    host.until("it takes connections", |_| {
+        said("control-socket: works again") == 1
+    });
+    host.until("it is at work", |host| host.weir(&["status"]).code == 0);
+    host.is_at_work();
 }

@@ -50,6 +50,13 @@ use crate::service::{Refusal, Service};
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
 /// Bans in one answer unless the request says otherwise.
+/// What the alert about the control socket is about.
+const ABOUT: &str = "control-socket";
+/// A connection that cannot be taken is tried again after this time; after twice
+/// the time that it was before, as long as none can be …
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// … and this at most.
+const RETRY_LAST: Duration = Duration::from_secs(2);
 const DEFAULT_LIMIT: usize = 1000;
 /// What nearly everything is answered in.
 const JSON: &str = "application/json";
@@ -178,25 +185,35 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
+    let alerts = service.alerts.clone();
     let places = Places::new();
     let router = router(Api {
         service,
         reloader,
         places: places.clone(),
     });
+    let mut pause = RETRY_FIRST;
     let mut connections = Connections::new(router, places);
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
+                // That client has gone.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors, most likely: wait, do not spin.
-                    tracing::warn!("control socket: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    alerts.raise(ABOUT, format!("cannot take a connection: {error}; tried again"));
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = stop.changed() => return Ok(()),
+                    }
+                    pause = (2 * pause).min(RETRY_LAST);
                     continue;
                 }
             },
             _ = stop.changed() => return Ok(()),
+        alerts.clear(ABOUT);
+        pause = RETRY_FIRST;
         };
         if let Err(who) = may_connect(&stream, &socket) {
             tracing::warn!("control socket: refused {who}");
