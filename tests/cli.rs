@@ -970,6 +970,20 @@ fn filters_are_shown_and_their_mistakes_named() {
 fn filters_are_tried_on_lines() {
     let list = Host::new().weir(&["filter", "list", "--json"]).json();
     assert_eq!(list["filters"][0]["from"], "built in", "{list}");
+    // Of one's own: the file that defines it.
+    let host = Host::new();
+    fs::create_dir(host.path("filter.d")).unwrap();
+    fs::write(
+        host.path("filter.d/shop.toml"),
+        "patterns = ['denied <addr>']\n",
+    )
+    .unwrap();
+    host.configure("[filter.web]\npatterns = ['refused <addr>']\n");
+    let list = host.weir(&["filter", "list"]);
+    for (name, file) in [("shop", "filter.d/shop.toml"), ("web", "weir.toml")] {
+        let line = format!("{name} ({})\n", host.path(file).display());
+        assert!(list.out.contains(&line), "no {line} in {}", list.out);
+    }
     let host = Host::new();
     let dir = host.path("etc/filter.d");
     fs::create_dir_all(&dir).unwrap();

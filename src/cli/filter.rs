@@ -19,7 +19,7 @@ use weir_core::{
     policy::format_duration,
 };
 use weir_daemon::{
-    config::{Config, DEFAULT_PATH},
+    config::{Config, DEFAULT_PATH, filter_files},
     escape,
 };
 
@@ -146,9 +146,12 @@ fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
         .map(|name| (name.to_owned(), "built in".to_owned()))
         .collect();
     if common.config.exists() {
-        let file = common.config.display();
-        let own = Config::load(&common.config)?.filters;
-        filters.extend(own.into_keys().map(|name| (name, file.to_string())));
+        let own = Config::load(&common.config)?;
+        let files = filter_files(&common.config)?;
+        filters.extend(own.filters.into_keys().map(|name| {
+            let file = files.get(&name).unwrap_or(&own.file);
+            (name, file.display().to_string())
+        }));
     }
     if as_json {
         let filters: Vec<_> = filters

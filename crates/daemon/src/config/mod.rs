@@ -167,6 +167,20 @@ pub fn places_of(file: &Path) -> Result<Places, ConfigErrors> {
     })
 }
 
+/// The files of a configuration's own that define a filter each, by its name.
+///
+/// # Errors
+/// One of the configuration's files cannot be read.
+pub fn filter_files(file: &Path) -> Result<BTreeMap<String, PathBuf>, ConfigErrors> {
+    let named = files::read(file)?
+        .into_iter()
+        .filter_map(|(path, _, table)| {
+            let (_, name) = table.filter(|(table, _)| *table == "filter")?;
+            Some((name, path))
+        });
+    Ok(named.collect())
+}
+
 /// The socket that a configuration names, as far as it can be read.
 pub fn socket_of(file: &Path) -> Option<PathBuf> {
     let file = files::main_file(file);
