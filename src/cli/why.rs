@@ -6,6 +6,9 @@ use super::{Answer, Common, client::quote, show};
 
 /// Say why an address is dropped; exit code 1 if it is not
 ///
+/// Of a prefix, such as 192.0.2.0/24, it says whether a ban holds for all of it,
+/// and how many bans there are of parts of it.
+///
 /// Shows its bans with reason, time and the log lines that led to them, what
 /// exempts it, earlier bans, and failures that are still counted. With
 /// backend = "dry-run" and with observe = true, which drop nothing, it says what
@@ -13,7 +16,7 @@ use super::{Answer, Common, client::quote, show};
 /// does not, as `weir status` says with NOT PROTECTED, the exit code is 1.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The address
+    /// The address or prefix
     address: String,
     /// For packets to this port, such as 22 or 22/tcp
     #[arg(long, value_name = "PORT")]
@@ -103,6 +106,16 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         for line in ban["evidence"].as_array().into_iter().flatten() {
             show::line(format!("    | {}", show::text(line)))?;
         }
+    }
+    if let Some(within) = answer["within"].as_u64() {
+        let (bans, are) = if within == 1 {
+            ("ban", "is")
+        } else {
+            ("bans", "are")
+        };
+        show::line(format!(
+            "  there {are} {within} {bans} of parts of it (weir bans)"
+        ))?;
     }
     for tracked in answer["tracked"].as_array().into_iter().flatten() {
         show::line(format!(

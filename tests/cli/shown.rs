@@ -450,3 +450,39 @@ fn the_database_is_its_owners_alone_whatever_the_umask() {
         }
     }
 }
+
+/// Whether all of a prefix is banned, and not only the first address of it.
+#[test]
+fn why_tells_of_prefixes() {
+    let host = Host::started();
+    for subject in [
+        "203.0.113.0/24",
+        "192.0.2.0",
+        "192.0.2.7",
+        "2001:db8:7::/48",
+    ] {
+        assert_eq!(host.weir(&["ban", subject]).code, 0);
+    }
+    for (asked, code, words) in [
+        ("203.0.113.0/24", 0, "203.0.113.0/24 would be dropped"),
+        ("203.0.113.64/26", 0, "ban of 203.0.113.0/24 on all ports"),
+        ("203.0.112.0/23", 1, "there is 1 ban of parts of it"),
+        ("192.0.2.0/24", 1, "there are 2 bans of parts of it"),
+        ("192.0.2.0/32", 0, "192.0.2.0 would be dropped"),
+        ("2001:db8:7:8::/64", 0, "ban of 2001:db8:7::/48"),
+        ("2001:db8:7::7", 0, "ban of 2001:db8:7::/48"),
+        ("2001:db8::/32", 1, "there is 1 ban of parts of it"),
+        ("198.51.100.0/25", 1, "exempt: 198.51.100.0/24"),
+    ] {
+        let why = host.weir(&["why", asked]);
+        assert_eq!(why.code, code, "{asked}: {}{}", why.out, why.err);
+        assert!(why.out.contains(words), "{asked}: {}", why.out);
+    }
+    let json = host.weir(&["why", "192.0.2.0/24", "--json"]).json();
+    assert_eq!(
+        (&json["address"], &json["within"]),
+        (&"192.0.2.0/24".into(), &2.into())
+    );
+    let wrong = host.weir(&["why", "192.0.2.7/24"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.out);
+}

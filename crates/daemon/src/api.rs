@@ -12,7 +12,6 @@ mod places;
 
 use std::{
     io,
-    net::IpAddr,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -39,7 +38,7 @@ use tokio::{
     net::UnixListener,
     sync::{broadcast::error::RecvError, watch},
 };
-use weir_core::{Action, Producer, Scope, policy::parse_duration};
+use weir_core::{Action, Prefix, Producer, Scope, policy::parse_duration};
 
 use connection::{Connections, may_connect};
 pub use places::THREADS;
@@ -50,6 +49,7 @@ use crate::service::{Refusal, Service};
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
 /// Bans in one answer unless the request says otherwise.
+const DEFAULT_LIMIT: usize = 1000;
 /// What the alert about the control socket is about.
 const ABOUT: &str = "control-socket";
 /// A connection that cannot be taken is tried again after this time; after twice
@@ -57,7 +57,6 @@ const ABOUT: &str = "control-socket";
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// … and this at most.
 const RETRY_LAST: Duration = Duration::from_secs(2);
-const DEFAULT_LIMIT: usize = 1000;
 /// What nearly everything is answered in.
 const JSON: &str = "application/json";
 
@@ -185,21 +184,21 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
-    let alerts = service.alerts.clone();
     let places = Places::new();
+    let alerts = service.alerts.clone();
     let router = router(Api {
         service,
         reloader,
         places: places.clone(),
     });
-    let mut pause = RETRY_FIRST;
     let mut connections = Connections::new(router, places);
+    let mut pause = RETRY_FIRST;
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
                 // That client has gone.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors, most likely: wait, do not spin.
                     alerts.raise(ABOUT, format!("cannot take a connection: {error}; tried again"));
@@ -212,9 +211,9 @@ pub async fn serve(
                 }
             },
             _ = stop.changed() => return Ok(()),
+        };
         alerts.clear(ABOUT);
         pause = RETRY_FIRST;
-        };
         if let Err(who) = may_connect(&stream, &socket) {
             tracing::warn!("control socket: refused {who}");
             continue;
@@ -432,12 +431,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
         (Err(response), _) | (_, Err(response)) => return response,
     };
     api.ask(move |service| {
-        let addr: IpAddr = addr.parse().map_err(|_| {
-            Refusal::Malformed(format!(
-                "{:?} is not an address",
-                addr.chars().take(64).collect::<String>()
-            ))
-        })?;
+        let prefix: Prefix = addr.parse()?;
         let port = match query.port.as_deref() {
             None => None,
             Some(text) => {
@@ -454,7 +448,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
                 }
             }
         };
-        service.why(addr, port)
+        service.why(prefix, port)
     })
     .await
 }

@@ -2,7 +2,7 @@
 //! documents. Fields here are an interface; how they are found out is
 //! `service`'s.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -108,11 +108,11 @@ pub struct Allowed {
     pub prefix: Prefix,
 }
 
-/// Why an address is dropped, or not.
+/// Why an address, or every address of a prefix, is dropped, or not.
 #[derive(Debug, Clone, Serialize)]
 pub struct Why {
-    /// The address in question.
-    pub address: IpAddr,
+    /// The address or prefix in question.
+    pub address: Prefix,
     /// Are its packets dropped?
     pub dropped: bool,
     /// Would they be, where weir is attached and drops? With `dry-run`, with
@@ -124,8 +124,11 @@ pub struct Why {
     pub verdict: Reason,
     /// The exemption that holds it.
     pub exempt: Option<Exemption>,
-    /// Its bans in force.
+    /// Its bans in force: of all of it.
     pub bans: Vec<ListedBan>,
+    /// How many bans there are of parts of the prefix.
+    #[serde(skip_serializing_if = "is_none")]
+    pub within: usize,
     /// Where it is said to be.
     pub place: Place,
     /// The lists that hold it.
@@ -139,6 +142,10 @@ pub struct Why {
     pub tracked: Vec<Tracked>,
     /// Packets by exit, all sources together.
     pub counters: Vec<Counter>,
+}
+
+fn is_none(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Findings of one jail about one subject.
@@ -296,6 +303,9 @@ impl Protection {
     }
 }
 
+/// Where all that bans or denies are jails, and none has a log.
+pub(super) const NO_LOG: &str = "no log of any jail can be read: see the alerts";
+
 /// What allowing so much means.
 pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
     let names: Vec<_> = wide.iter().map(Prefix::to_string).collect();
@@ -303,9 +313,6 @@ pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
         [_] => ("is", "it"),
         _ => ("are", "them"),
     };
-/// Where all that bans or denies are jails, and none has a log.
-pub(super) const NO_LOG: &str = "no log of any jail can be read: see the alerts";
-
     format!(
         "{} {are} allowed: no ban, list or geofence holds for {them}; take {them} back with weir allow del",
         names.join(", ")

@@ -1,11 +1,13 @@
 //! What the daemon says when asked: bans, jails, why, the whole picture.
 //! Changes nothing.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use weir_core::{
-    Action, Producer, Protocol, Reason, policy,
+    Action, Prefix, Producer, Protocol, Reason,
+    geo::Place,
+    policy,
     verdict::{Asked, decide},
 };
 use weir_enforce::{Entry, Feature};
@@ -60,11 +62,18 @@ impl Service {
             .collect()
     }
 
-    /// Why an address is dropped, or would be on this port.
-    pub fn why(&self, addr: IpAddr, port: Option<(Protocol, u16)>) -> Result<Why, Refusal> {
-        let addr = addr.to_canonical();
-        let entries = self.backend.entries_for(addr)?;
-        let exempt = self.exempt.current().lookup(addr);
+    /// Why an address, or every address of a prefix, is dropped, or would be on this
+    /// port. Lists and geofence are asked about single addresses only.
+    pub fn why(&self, prefix: Prefix, port: Option<(Protocol, u16)>) -> Result<Why, Refusal> {
+        let addr = prefix.addr();
+        let mut entries = self.backend.entries_for(addr)?;
+        entries.retain(|entry| entry.subject.prefix().covers(prefix));
+        let within = match prefix.is_host() {
+            true => 0,
+            false => self.bans_within(prefix)?,
+        };
+        let host = prefix.is_host().then_some(addr);
+        let exempt = self.exempt.current().holding(prefix);
         let ports: Vec<(u8, u16)> = match port {
             None => Vec::new(),
             Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
@@ -72,7 +81,7 @@ impl Service {
                 .to_vec(),
             Some((protocol, port)) => vec![(protocol.number(), port)],
         };
-        let said = self.classes.judge(addr, port);
+        let said = host.and_then(|addr| self.classes.judge(addr, port));
         let asked = Asked {
             source: addr,
             ports: &ports,
@@ -88,32 +97,47 @@ impl Service {
         });
         let verdict = decide(bans, &asked);
         let protection = self.protection();
+        // Those of its first address are not the prefix's.
+        let mut history = self
+            .store
+            .offences(addr, if prefix.is_host() { 10 } else { 1000 });
+        history.retain(|offence| offence.subject.prefix().covers(prefix));
+        history.truncate(10);
         Ok(Why {
-            address: addr,
+            address: prefix,
             dropped: verdict.is_drop() && protection.state == State::Protected,
             would_drop: verdict.is_drop() || verdict == Reason::Observed,
             protection,
             verdict,
             exempt,
             bans: self.explain(entries),
-            place: self.geography.place(addr),
-            lists: self.classes.listings(addr),
+            within,
+            place: host.map_or_else(Place::default, |addr| self.geography.place(addr)),
+            lists: host.map_or_else(Vec::new, |addr| self.classes.listings(addr)),
             denied: said.map(|(_, text)| text),
-            history: self.store.offences(addr, 10),
-            tracked: self.tracked(addr),
+            history,
+            tracked: self.tracked(prefix),
             counters: self.backend.counters()?,
         })
     }
 
-    /// Failures of subjects that hold this address and are not banned yet.
-    fn tracked(&self, addr: IpAddr) -> Vec<Tracked> {
+    /// Bans in force of parts of this prefix.
+    fn bans_within(&self, prefix: Prefix) -> Result<usize, Refusal> {
+        let entries = self.backend.entries()?;
+        let parts = entries.iter().map(|entry| entry.subject.prefix());
+        let within = parts.filter(|part| *part != prefix && prefix.covers(*part));
+        Ok(within.count())
+    }
+
+    /// Failures of subjects that hold this prefix and are not banned yet.
+    fn tracked(&self, prefix: Prefix) -> Vec<Tracked> {
         let Some(ledger) = self.ledger() else {
             return Vec::new();
         };
         ledger
             .snapshot(Timestamp::now())
             .into_iter()
-            .filter(|tracked| tracked.subject.prefix().contains(addr))
+            .filter(|tracked| tracked.subject.prefix().covers(prefix))
             .map(|tracked| Tracked {
                 findings: tracked.failures.iter().map(|f| f.attempts).sum(),
                 max_retry: ledger
