@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
 use common::{
     ATTACKER, Answer, CUSTOMER, GATEWAY, HOST, OTHER, Site, WEIR, Weir, addr, at, skipped, soon,
@@ -103,6 +103,30 @@ fn root_without_a_log_to_read_the_host_is_not_protected() {
     soon("the log to be found", || {
         (protection(&weir).0 == "protected").then_some(())
     });
+}
+
+/// A system call that a signal cuts short is no trouble.
+#[test]
+fn root_a_daemon_that_was_stopped_goes_on_without_an_alert() {
+    if skipped(&[]) {
+        return;
+    }
+    let site = Site::new();
+    let weir = Weir::start(&site.host, CONFIG);
+    let pid = weir.pid().to_string();
+    for _ in 0..10 {
+        for signal in ["STOP", "CONT"] {
+            let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+            assert!(sent.unwrap().success());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    weir.log_failures(ATTACKER.map(addr), 3);
+    soon("the bans of one that goes on", || {
+        (weir.banned().len() == 2).then_some(())
+    });
+    let said = weir.said();
+    assert!(!said.contains("Interrupted"), "{said}");
 }
 
 #[test]

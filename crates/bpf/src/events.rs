@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{ErrorKind, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::{
     error::{Context, Result},
@@ -63,9 +63,11 @@ impl EventReader {
 
     /// What has come, waiting up to `timeout` when the kernel wakes nobody.
     pub fn read(&self, timeout: Duration) -> Result<Vec<PacketEvent>> {
-        self.ring
-            .poll(timeout)
-            .context(|| "wait for packet events".into())?;
+        match self.ring.poll(timeout) {
+            // As of each process that is stopped and goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            waited => waited.context(|| "wait for packet events".into())?,
+        }
         self.ring
             .consume()
             .context(|| "read packet events".into())?;
