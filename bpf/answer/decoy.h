@@ -319,7 +319,6 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	int v4 = f->proto == bpf_htons(ETH_P_IP);
 	__u32 l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
 	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
-	__u64 now = bpf_jiffies64();
 	struct decoy_guesses *guesses;
 	struct decoy_counter *c;
 	struct bait *b;
@@ -376,16 +375,16 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	__builtin_memcpy(b->exit.source, &b->source, sizeof(b->exit.source));
 	if (control.observe) {
 		b->exit.reason = R_OBSERVED;
-		count_and_tell(&b->exit, now);
+		count_and_tell(&b->exit, bpf_jiffies64());
 		return pass;
 	}
 	b->exit.reason = R_DECOY;
 	if (!slot) { /* UDP */
-		count_and_tell(&b->exit, now);
+		count_and_tell(&b->exit, bpf_jiffies64());
 		return drop;
 	}
 
-	c = decoy_counter(now);
+	c = decoy_counter(bpf_jiffies64());
 	if (!c)
 		goto none;
 	if (tcp->ack) {
@@ -408,12 +407,12 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		__sync_fetch_and_add(&guesses->wrong, -1);
 		*slot = tag ^ ASKED;
 		b->exit.reason = R_PROVEN;
-		count_and_tell(&b->exit, now);
+		count_and_tell(&b->exit, bpf_jiffies64());
 		return drop;
 	}
 
 	b->exit.scanner = scanner_of(tcp);
-	count_and_tell(&b->exit, now);
+	count_and_tell(&b->exit, bpf_jiffies64());
 	if (c->answers >= DECOY_ANSWERS) {
 		c->silent++;
 		return drop;
@@ -439,7 +438,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 	*slot = tag;
 	c->answers++;
 	c->answered++;
-	return send_reply(ctx, tc, b, l3, v4, frame_len, total);
+	return send_reply(ctx, tc, b, l3, v4, b->exit.bytes, total);
 none:
 	count(otherwise, frame_len);
 	return pass;

@@ -259,31 +259,40 @@ __noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u
 	return found;
 }
 
-__noinline __u64 find_all(__u64 key, __u64 upper, __u64 hash, __u64 now, __u32 flow)
+/* The bucket that is looked at as number `probe`: the first, the second, then those
+ * of the overflow area. A function, and each time anew: what its caller kept from
+ * probe to probe it would keep on the stack. */
+__noinline __u32 bucket_at(__u64 upper, __u64 hash, int probe)
 {
 	__u32 base = upper ? cfg.host_base : 0;
 	__u32 pages = upper ? cfg.pages128 : cfg.pages64;
-	__u32 mask = upper ? cfg.over128 : cfg.over64;
 	__u32 first = first_bucket(hash, pages);
-	__u64 found, more;
-	int i;
 
-	found = scan_bucket(base + first, key, upper, now, flow);
-	more = scan_bucket(base + second_bucket(first, hash), key, upper, now, flow);
-	base += pages * BUCKETS_PER_PAGE;
-	more = (found & more & BUCKET_FULL) | (more & ~BUCKET_FULL);
-	found &= ~BUCKET_FULL;
-	for (i = 0; i < OVERFLOW_PROBES && more & BUCKET_FULL; i++) {
-		found += more & ~BUCKET_FULL;
-		more = scan_bucket(base + (((hash >> 20) + i) & mask), key, upper, now,
-				   flow);
+	if (probe == 0)
+		return base + first;
+	if (probe == 1)
+		return base + second_bucket(first, hash);
+	return base + pages * BUCKETS_PER_PAGE +
+	       (((hash >> 20) + probe - 2) & (upper ? cfg.over128 : cfg.over64));
+}
+
+__noinline __u64 find_all(__u64 key, __u64 upper, __u64 hash, __u64 now, __u32 flow)
+{
+	__u64 found = 0, full = BUCKET_FULL, here;
+	int probe;
+
+	for (probe = 0; probe < 2 + OVERFLOW_PROBES; probe++) {
+		here = scan_bucket(bucket_at(upper, hash, probe), key, upper, now, flow);
+		found += here & ~BUCKET_FULL;
+		/* A key overflows where both of its buckets are full. */
+		full = probe == 1 ? full & here : here;
+		if (probe && !(full & BUCKET_FULL))
+			break;
 	}
-	found += more & ~BUCKET_FULL;
 	if (!upper && key >> 32 == 32) {
-		struct v4_place at = v4_place(key);
-
-		found += scan_v4(at.first, at.same, now, flow);
-		found += scan_v4(at.second, at.same | V4_SECOND, now, flow);
+		found += scan_v4(v4_place(key).first, v4_place(key).same, now, flow);
+		found += scan_v4(v4_place(key).second, v4_place(key).same | V4_SECOND,
+				 now, flow);
 	}
 	return found;
 }

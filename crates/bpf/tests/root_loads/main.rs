@@ -3,6 +3,8 @@
 //! and netfilter. Older kernels prune less and know less (tests/kernels/ boots
 //! them). What a kernel lacks is left out by its probe, named. Root: loads BPF.
 
+mod stack;
+
 use weir_bpf::{
     BanCounts, Generation, Geometry, Options, decoy,
     generation::{netfilter_supported, rejects_supported},
