@@ -17,6 +17,35 @@ const MOST: u64 = 250_000;
 /// Where the verifier prunes as today's do: without the class stage, with it
 /// alone, and with answers or decoys beside it.
 const MOST_TODAY: [u64; 3] = [120_000, 160_000, 200_000];
+/// What the verifier of Linux 6.18 may follow of a program: without and with the class
+/// stage, then the same with answers or decoys. About a tenth above what it follows
+/// with whichever of clang 14 and 19 is worse, and no more than it followed when this
+/// was one stage behind the other (2026-11-22), which was without answers:
+///
+/// ```text
+///            clang 14  then              now              clang 19  then              now
+/// xdp                  85,579 / 95,286   72,724 / 49,371            70,371 / 90,668   48,941 / 55,455
+/// tcx                  52,822 / 136,277  45,456 / 72,015            48,140 / 133,380  40,943 / 100,209
+/// netfilter            21,738 / 87,194   21,166 / 39,030            22,984 / 86,376   22,332 / 55,224
+/// egress                   - / 75,343        - / 30,657                 - / 72,997        - / 35,517
+/// ```
+fn most_on_6_18(hook: Hook) -> [u64; 4] {
+    match hook {
+        Hook::Xdp | Hook::XdpGeneric => [80_000, 62_000, 98_000, 76_000],
+        Hook::Tcx | Hook::ClsBpf => [50_000, 110_000, 67_000, 126_000],
+        Hook::Netfilter => [22_900, 60_000, 23_900, 62_000],
+        Hook::Egress | Hook::EgressClsBpf => [0, 39_000, 0, 39_000],
+    }
+}
+
+/// Is this kernel 6.18 or newer, by what it says of itself?
+fn is_6_18() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|n| n.parse::<u32>().ok());
+    (number(), number()) >= (Some(6), Some(18))
+}
 
 /// Of this program: others may be loaded on this machine.
 fn verified(generation: &Generation, hook: Hook) -> u64 {
@@ -87,7 +116,14 @@ fn root_every_generation_loads() {
         for hook in hooks {
             let insns = verified(&made, hook);
             println!("{kind}: {} {insns}", hook.name());
-            assert!(insns < most, "{kind}: {} {insns}", hook.name());
+            let most = match is_6_18() {
+                true => {
+                    let answers = 2 * usize::from(reject || decoy);
+                    most_on_6_18(hook)[answers + usize::from(class_lines != 0)]
+                }
+                false => most,
+            };
+            assert!(insns <= most, "{kind}: {} {insns} of {most}", hook.name());
             // A count that is not told holds nothing.
             assert!(insns > 0 || !netfilter_supported(), "{kind}");
         }
