@@ -262,6 +262,9 @@ impl Definition {
             })
             .collect::<Result<_, _>>()?;
         let ignore = self.ignore.iter().enumerate();
+        let ignore: Vec<Matcher> = ignore
+            .map(|(number, text)| matcher("ignore", number, text))
+            .collect::<Result<_, _>>()?;
         Ok(Program {
             head: self.head_rule().map_err(DefinitionError::Head)?,
             trust: Trust {
@@ -272,9 +275,8 @@ impl Definition {
             dispatch: Dispatch::new(rules.iter().map(|rule| &rule.matcher)),
             has_bonds: rules.iter().any(|rule| rule.bond.is_for_others()),
             rules,
-            ignore: ignore
-                .map(|(number, text)| matcher("ignore", number, text))
-                .collect::<Result<_, _>>()?,
+            ignore_dispatch: Dispatch::new(ignore.iter()),
+            ignore,
         })
     }
 

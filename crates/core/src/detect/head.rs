@@ -13,7 +13,10 @@
 
 use std::collections::HashSet;
 
-use super::timestamp::{self, Stamp};
+use super::{
+    fields::DIGIT,
+    timestamp::{self, Stamp},
+};
 
 /// A line that has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,7 +346,7 @@ fn tag(word: &[u8]) -> Option<Tag<'_>> {
     let (tag, pid) = match word.strip_suffix(b"]") {
         None => (word, 0),
         Some(word) => {
-            let digits = word.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+            let digits = DIGIT.trailing(word);
             let (tag, pid) = word.split_at(word.len() - digits);
             let tag = tag.strip_suffix(b"[")?;
             (digits > 0).then_some((tag, number(pid)))?

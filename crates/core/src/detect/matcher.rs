@@ -4,9 +4,12 @@
 //! end, so free text (a user name that an attacker chose) can never take the
 //! place of the server's own fields. How patterns are written is `template`'s.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use super::template::{Element, Free, Neighbour, Template, in_address};
+use super::{
+    fields::{self, ADDRESS, Class, DIGIT, WORD},
+    template::{Element, Free, Neighbour, Template},
+};
 
 /// A pattern, ready to be matched.
 #[derive(Clone, Debug)]
@@ -142,42 +145,13 @@ impl Reach<'_> {
     }
 }
 
-/// An address, canonical; a zone (`%eth0`) is cut off.
-fn address(text: &[u8]) -> Option<IpAddr> {
-    // 45 for the longest IPv6 form, 15 for an interface name, one percent sign.
-    if text.is_empty() || text.len() > 61 {
-        return None;
-    }
-    let text = std::str::from_utf8(text).ok()?;
-    match text.split_once('%') {
-        // An interface has no colon in its name; `fe80::1%eth0:22` has one behind it.
-        Some((addr, zone)) if !zone.is_empty() && !zone.contains(':') => {
-            Some(addr.parse::<Ipv6Addr>().ok()?.into())
-        }
-        Some(_) => None,
-        None => text.parse().ok(),
-    }
-    .map(|addr: IpAddr| addr.to_canonical())
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 18 {
-        return None;
-    }
-    Some(
-        digits
-            .iter()
-            .fold(0, |n, d| n * 10 + u64::from(d.wrapping_sub(b'0'))),
-    )
-}
-
 /// Takes one field's text; false when it is not one.
 fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> Option<()> {
     match element {
-        Element::Addr { .. } => captures.addr = Some(address(text)?),
-        Element::Port => captures.port = Some(u16::try_from(number(text)?).ok()?),
+        Element::Addr { .. } => captures.addr = Some(fields::address(text)?),
+        Element::Port => captures.port = Some(u16::try_from(fields::number(text)?).ok()?),
         Element::Number => {
-            number(text)?;
+            fields::number(text)?;
         }
         Element::Word if text.is_empty() => return None,
         Element::UserWord if text.is_empty() => return None,
@@ -192,15 +166,15 @@ fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> O
 fn ends_at(neighbour: Neighbour, run: &[u8]) -> Option<u8> {
     match neighbour {
         Neighbour::Always(byte) => Some(byte),
-        Neighbour::Perhaps(byte) => address(run).is_none().then_some(byte),
+        Neighbour::Perhaps(byte) => fields::address(run).is_none().then_some(byte),
     }
 }
 
-fn class(element: &Element) -> fn(&u8) -> bool {
+fn class(element: &Element) -> Class {
     match element {
-        Element::Addr { .. } => |b| in_address(*b),
-        Element::Port | Element::Number => u8::is_ascii_digit,
-        _ => |b| !matches!(b, b' ' | b'\t'),
+        Element::Addr { .. } => ADDRESS,
+        Element::Port | Element::Number => DIGIT,
+        _ => WORD,
     }
 }
 
@@ -221,14 +195,20 @@ fn eat<'a>(
             }
             Element::Choice(texts) => *at += texts.iter().find(|t| rest.starts_with(t))?.len(),
             Element::Optional(part) => {
+                // As most are; nothing is captured then.
+                if let [Element::Literal(text)] = &part[..] {
+                    if rest.starts_with(text) {
+                        *at += text.len();
+                    }
+                    continue;
+                }
                 let (mut tried, mut found) = (*at, *captures);
                 if eat(part, line, &mut tried, &mut found).is_some() {
                     (*at, *captures) = (tried, found);
                 }
             }
             field => {
-                let class = class(field);
-                let mut len = rest.iter().take_while(|b| class(b)).count();
+                let mut len = class(field).leading(rest);
                 if let Element::Addr {
                     behind: Some(neighbour),
                     ..
@@ -263,14 +243,19 @@ fn eat_back<'a>(
             }
             Element::Choice(texts) => *end -= texts.iter().find(|t| rest.ends_with(t))?.len(),
             Element::Optional(part) => {
+                if let [Element::Literal(text)] = &part[..] {
+                    if rest.ends_with(text) {
+                        *end -= text.len();
+                    }
+                    continue;
+                }
                 let (mut tried, mut found) = (*end, *captures);
                 if eat_back(part, line, start, &mut tried, &mut found).is_some() {
                     (*end, *captures) = (tried, found);
                 }
             }
             field => {
-                let class = class(field);
-                let mut len = rest.iter().rev().take_while(|b| class(b)).count();
+                let mut len = class(field).trailing(rest);
                 let run = &rest[rest.len() - len..];
                 if let Element::Addr {
                     before: Some(neighbour),

@@ -4,7 +4,7 @@
 //!
 //! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
 //! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`), which of its rules can fit
-//! (`dispatch`), whether one does (`matcher`), what other lines have told of the
+//! (`dispatch`), whether one does (`matcher`, `fields`), what other lines have told of the
 //! same attempt (`memory`), and when it happened (`clock`).
 //!
 //! A line is text of whoever wrote it. Patterns are therefore anchored at both
@@ -16,6 +16,7 @@ mod clock;
 mod declared_head;
 mod definition;
 mod dispatch;
+mod fields;
 mod head;
 mod journal_match;
 mod line;

@@ -26,6 +26,7 @@ pub struct Program {
     pub(super) dispatch: Dispatch,
     /// Messages that do not count although a rule fits.
     pub(super) ignore: Vec<Matcher>,
+    pub(super) ignore_dispatch: Dispatch,
     /// Is any message bound to another one of its connection?
     pub(super) has_bonds: bool,
 }
@@ -145,7 +146,7 @@ impl Program {
         let (attempts, message, length) = trimmed(parts.message);
         let (pattern, captures) = self.matching(message, length, line.is_cut())?;
         let addr = captures.addr?;
-        if self.ignore.iter().any(|p| p.read(message).is_some()) {
+        if self.ignored_by(message).is_some() {
             return None;
         }
         if let Some(why) = self.untrusted(record, behind_headless) {
@@ -165,6 +166,7 @@ impl Program {
                     addr,
                     port: captures.port.unwrap_or(0),
                     pid: parts.pid,
+                    host: state.connections.host(parts.host),
                 };
                 let bond = &self.rules[pattern].bond;
                 state.connections.counts(bond, connection, attempts, time)
@@ -330,7 +332,7 @@ impl Program {
                 None => Miss::NoStamp,
             };
         }
-        if let Some(ignore) = self.ignore.iter().position(|p| p.read(message).is_some()) {
+        if let Some(ignore) = self.ignored_by(message) {
             return Miss::Ignored { ignore };
         }
         if let Some(why) = self.untrusted(record, state.headless.last) {
@@ -360,6 +362,12 @@ impl Program {
             HeadRule::Declared { head, .. } => Some(head.read(line).is_ok()),
             HeadRule::Stamp | HeadRule::Syslog { .. } => None,
         }
+    }
+
+    /// The pattern for which a message does not count.
+    fn ignored_by(&self, message: &[u8]) -> Option<usize> {
+        let mut candidates = self.ignore_dispatch.candidates(message);
+        candidates.find(|number| self.ignore[*number].read(message).is_some())
     }
 
     /// `length`: of the message with the blanks at its ends.

@@ -8,6 +8,8 @@ mod impersonation;
 
 use std::fmt;
 
+use super::fields::ADDRESS;
+
 /// A pattern that was read: one `<addr>` outside optional parts, one free text at
 /// most, no client's text on both sides of the address.
 #[derive(Clone, Debug)]
@@ -376,7 +378,7 @@ fn neighbour<'e>(
     for element in elements {
         match element {
             Element::Literal(text) => {
-                let byte = next(text).copied().filter(|b| in_address(*b))?;
+                let byte = next(text).copied().filter(|b| ADDRESS.has(*b))?;
                 return Some(match is_certain {
                     true => Neighbour::Always(byte),
                     false => Neighbour::Perhaps(byte),
@@ -387,11 +389,6 @@ fn neighbour<'e>(
         }
     }
     None
-}
-
-/// Can this byte be part of an address or its zone?
-pub(super) fn in_address(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || matches!(b, b':' | b'.' | b'%' | b'_' | b'-')
 }
 
 #[cfg(test)]

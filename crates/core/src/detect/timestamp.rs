@@ -9,6 +9,7 @@ use jiff::{
 
 use super::{
     Context,
+    fields::DIGIT,
     time_format::{MONTHS, StampFields},
 };
 
@@ -93,8 +94,8 @@ impl StampCache {
             Stamp::Iso(bytes, tail) => (&mut self.iso, bytes, tail),
             Stamp::Declared(fields) => return declared(fields, context),
         };
-        let digits = match tail.first() {
-            Some(b'.' | b',') => 1 + tail[1..].iter().take_while(|b| b.is_ascii_digit()).count(),
+        let digits = match tail {
+            [b'.' | b',', fraction @ ..] => 1 + DIGIT.leading(fraction),
             _ => 0,
         };
         let (fraction, zone) = tail.split_at(digits);
@@ -118,12 +119,9 @@ impl StampCache {
         if fraction.is_empty() {
             return Some(seconds);
         }
-        let nanos = fraction[1..]
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(b'0'))
-            .take(9)
-            .fold(0i64, |n, d| n * 10 + i64::from(d - b'0'));
+        let digits = &fraction[1..fraction.len().min(10)];
+        let part = digits.iter().fold(0, |n, d| n * 10 + i64::from(d - b'0'));
+        let nanos = part * 10_i64.pow(9 - digits.len() as u32);
         seconds.checked_add(SignedDuration::from_nanos(nanos)).ok()
     }
 }

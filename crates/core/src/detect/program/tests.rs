@@ -76,6 +76,39 @@ fn sshd_messages() {
     assert!(rows > 40, "{rows} rows read");
 }
 
+/// Two hosts that write to one log: a process of each serves the same port of a
+/// client that comes to both.
+#[test]
+fn hosts_of_one_log_have_connections_of_their_own() {
+    let filter = Program::builtin("sshd").expect("a built-in filter");
+    let mut state = ProgramState::default();
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &TimeZone::UTC,
+    };
+    let said = [
+        "Invalid user x from 192.0.2.7 port 4711",
+        "Failed password for invalid user x from 192.0.2.7 port 4711 ssh2",
+    ];
+    let mut counts = |host, message| {
+        let line = format!("Nov 21 04:33:07 {host} sshd[77]: {message}");
+        let record = Record {
+            line: line.as_bytes(),
+            ..Record::default()
+        };
+        filter.read(&mut state, &record, &context).is_some()
+    };
+    for (host, message, expected) in [
+        ("a", said[0], true),
+        ("b", said[1], true),
+        ("a", said[1], false),
+        ("b", said[0], true),
+        ("b", said[1], false),
+    ] {
+        assert_eq!(counts(host, message), expected, "{host}: {message}");
+    }
+}
+
 #[test]
 fn one_attempt_counts_once() {
     let invalid = "Invalid user bob from 192.0.2.7 port 4711";

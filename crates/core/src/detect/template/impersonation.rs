@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 
-use super::{Element, in_address};
+use super::{ADDRESS, Element};
 
 /// A pattern that can be read in more ways than these is refused unjudged. Those of
 /// sshd have some hundreds.
@@ -173,7 +173,7 @@ impl Automaton {
                     let touches = if backwards { before } else { behind };
                     let taken = match touches {
                         Some(_) => Bytes::NONE,
-                        None => Bytes::of(in_address),
+                        None => Bytes::of(|b| ADDRESS.has(b)),
                     };
                     self.address(at, addr, taken, backwards)
                 }
@@ -202,7 +202,7 @@ impl Automaton {
     /// An address, perhaps with a zone: `fe80::1%eth0`. A point or a colon is in it,
     /// which tells it from a number.
     fn address(&mut self, from: usize, addr: Bytes, taken: Bytes, backwards: bool) -> usize {
-        let zone = Bytes::of(|b| in_address(b) && !matches!(b, b'%' | b':'));
+        let zone = Bytes::of(|b| ADDRESS.has(b) && !matches!(b, b'%' | b':'));
         let percent = Bytes::of(|b| b == b'%');
         let next = self.node();
         let ends = match backwards {
