@@ -123,6 +123,7 @@ fn counter(addresses: u32) -> impl FnMut(&Record<'_>) -> bool {
         scope: Scope::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
+        names_prefixes: false,
     }]);
     let mut find = finder();
     let now = Timestamp::now();

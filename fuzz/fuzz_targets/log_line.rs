@@ -11,7 +11,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
     Action, PrefixSet, Scope,
-    detect::{Age, Context, Program, ProgramState, Record},
+    detect::{Age, Context, Offender, Program, ProgramState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
 };
 
@@ -89,6 +89,7 @@ fuzz_target!(|input: Input<'_>| {
         scope: Scope::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
+        names_prefixes: false,
     }]);
     let attacker: IpAddr = ATTACKER.parse().expect("an address");
     let crafted_message = crafted(input.user, input.message);
@@ -115,14 +116,14 @@ fuzz_target!(|input: Input<'_>| {
         };
         if ours {
             assert_eq!(
-                finding.addr,
-                attacker,
+                finding.offender,
+                Offender::from(attacker),
                 "{:?}",
                 String::from_utf8_lossy(line)
             );
         }
         if let Outcome::Ban(ban) = ledger.record(0, &finding, line, now) {
-            assert!(ban.subject.prefix().contains(finding.addr.to_canonical()));
+            assert!(ban.subject.prefix().covers(finding.offender.prefix()));
             assert!(
                 ban.evidence
                     .iter()

@@ -5,6 +5,7 @@ mod show;
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, Write},
+    net::IpAddr,
     path::Path,
 };
 
@@ -229,7 +230,7 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
                 out,
                 "{} {} {}\n  | {}{}",
                 finding.time,
-                finding.addr,
+                finding.offender,
                 finding.user.as_deref().map(escape).unwrap_or_default(),
                 escape(&String::from_utf8_lossy(&line)),
                 match finding.clock {
@@ -311,12 +312,15 @@ fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
     let mut object = json!({
         "match": true,
         "time": finding.time.as_second(),
-        "host": finding.addr.to_string(),
+        "host": finding.offender.to_string(),
         "attempts": finding.attempts,
         "regex": finding.pattern,
     });
-    let family = if finding.addr.is_ipv4() { "ip4" } else { "ip6" };
-    object[family] = finding.addr.to_string().into();
+    let family = match finding.offender.prefix().addr() {
+        IpAddr::V4(_) => "ip4",
+        IpAddr::V6(_) => "ip6",
+    };
+    object[family] = finding.offender.to_string().into();
     if let Some(user) = &finding.user {
         object["user"] = user.as_str().into();
         object["users"] = json!([user]);

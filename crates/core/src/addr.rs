@@ -364,6 +364,13 @@ impl PrefixSet {
             })
     }
 
+    /// The first member of which all is inside `prefix`.
+    pub fn inside(&self, prefix: Prefix) -> Option<Prefix> {
+        let at = self.sorted.partition_point(|member| *member < prefix);
+        let member = self.sorted.get(at).copied();
+        member.filter(|member| prefix.covers(*member))
+    }
+
     /// The longest member that holds this address.
     pub fn lookup(&self, addr: IpAddr) -> Option<Prefix> {
         self.covering(Prefix::host(addr))
@@ -400,6 +407,36 @@ mod tests {
     }
 
     /// What is answered at once is what the table says.
+    #[test]
+    fn a_set_tells_what_is_inside_a_prefix() {
+        let set: PrefixSet = [
+            "192.0.2.0/24",
+            "192.0.2.7",
+            "198.51.100.255",
+            "2001:db8::/64",
+        ]
+        .map(prefix)
+        .into_iter()
+        .collect();
+        for (asked, inside) in [
+            ("192.0.0.0/16", Some("192.0.2.0/24")),
+            ("192.0.2.0/24", Some("192.0.2.0/24")),
+            ("192.0.2.0/25", Some("192.0.2.7")),
+            ("192.0.2.7", Some("192.0.2.7")),
+            ("192.0.2.8/29", None),
+            ("192.0.2.128/25", None),
+            ("198.51.100.0/24", Some("198.51.100.255")),
+            ("198.51.101.0/24", None),
+            ("255.0.0.0/8", None),
+            ("2001:db8::/32", Some("2001:db8::/64")),
+            ("2001:db8::/65", None),
+            ("2001:db8:1::/48", None),
+            ("::/0", Some("2001:db8::/64")),
+        ] {
+            assert_eq!(set.inside(prefix(asked)), inside.map(prefix), "{asked}");
+        }
+    }
+
     #[test]
     fn ordinary_prefixes_touch_nothing_that_is_never_banned() {
         let of = |first: u8, length: u8| {

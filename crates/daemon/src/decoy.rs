@@ -258,7 +258,7 @@ impl Decoy {
         let now = Now::read();
         let at = wall(packet, &now).checked_sub(SAME_OFFENCE);
         let finding = Finding {
-            addr: packet.source,
+            offender: packet.source.into(),
             time: at.unwrap_or(Timestamp::MIN),
             user: None,
             attempts: 1,
@@ -332,6 +332,7 @@ fn ledger(config: &DecoyConfig) -> Ledger {
         scope: Scope::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
+        names_prefixes: false,
     }])
 }
 
@@ -370,7 +371,7 @@ mod tests {
 
     fn offend(ledger: &Ledger, now: Timestamp) -> Option<Duration> {
         let finding = Finding {
-            addr: "198.51.100.7".parse().unwrap(),
+            offender: IpAddr::from([198, 51, 100, 7]).into(),
             time: now - SAME_OFFENCE,
             user: None,
             attempts: 1,

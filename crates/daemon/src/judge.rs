@@ -9,7 +9,7 @@ use std::{convert::Infallible, sync::Arc};
 use jiff::Timestamp;
 use weir_core::{
     Prefix,
-    detect::Finding,
+    detect::{Finding, Offender},
     policy::{Ledger, Outcome},
 };
 
@@ -40,6 +40,9 @@ pub enum Suspect<'a> {
 pub enum Judgement<R = Infallible> {
     /// Nothing: the suspect is exempt.
     Exempt(Exemption),
+    /// Nothing: a line names a prefix, and this one inside it is exempt, or on the
+    /// ignore list of the jail.
+    HoldsExempt(Prefix),
     /// Nothing, for a reason of the caller's own.
     Spared(R),
     /// What the jail's own rules make of it.
@@ -82,6 +85,12 @@ impl Judge {
         if let Some(exemption) = self.exemption(suspect) {
             return Judgement::Exempt(exemption.clone());
         }
+        if let Suspect::Found(finding) = suspect
+            && let Offender::Prefix(prefix) = finding.offender
+            && let Some(inside) = self.exempt_inside(ledger, jail, prefix)
+        {
+            return Judgement::HoldsExempt(inside);
+        }
         if let Some(reason) = spare() {
             return Judgement::Spared(reason);
         }
@@ -91,10 +100,22 @@ impl Judge {
         })
     }
 
+    /// What of a prefix may not be banned although the rest may. (What a person or
+    /// a watch names may be that wide: the exempt addresses inside it pass.)
+    fn exempt_inside(&self, ledger: &Ledger, jail: usize, prefix: Prefix) -> Option<Prefix> {
+        let ignore = ledger.jails().get(jail).map(|jail| &jail.ignore);
+        // All of it: the ledger says so.
+        if ignore.is_some_and(|ignore| ignore.covering(prefix).is_some()) {
+            return None;
+        }
+        let exempt = self.exemptions.set().inside(prefix);
+        exempt.or_else(|| ignore?.inside(prefix))
+    }
+
     /// The exemption that holds all of the suspect.
     fn exemption(&mut self, suspect: Suspect<'_>) -> Option<&Exemption> {
         let prefix = match suspect {
-            Suspect::Found(finding) => Prefix::host(finding.addr),
+            Suspect::Found(finding) => finding.offender.prefix(),
             Suspect::Named(prefix) => prefix,
         };
         if self.last.as_ref().is_none_or(|(last, _)| *last != prefix) {
@@ -108,6 +129,8 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use weir_core::{
         Action, PrefixSet, Scope,
         detect::Clock,
@@ -135,13 +158,14 @@ mod tests {
             scope: Scope::all(),
             action: Action::Drop,
             ignore: PrefixSet::default(),
+            names_prefixes: false,
         };
         Ledger::new((0..jails).map(jail).collect())
     }
 
     fn found(addr: &str, now: Timestamp) -> Finding {
         Finding {
-            addr: addr.parse().unwrap(),
+            offender: addr.parse::<IpAddr>().unwrap().into(),
             time: now,
             clock: Clock::Stamp,
             user: None,
@@ -183,6 +207,45 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_of_a_line_that_holds_somebody_exempt_is_not_counted() {
+        let mut jail = ledger(1).jails()[0].clone();
+        jail.ignore = ["2001:db8:1::7", "203.0.113.0/24"]
+            .map(|prefix| prefix.parse().unwrap())
+            .into_iter()
+            .collect();
+        let (exempt, ledger) = (exempting("192.0.2.7"), Ledger::new(vec![jail]));
+        let mut judge = Judge::new(&exempt);
+        let now = Timestamp::now();
+        let mut judged = |prefix: &str| {
+            let finding = Finding {
+                offender: Offender::Prefix(prefix.parse().unwrap()),
+                ..found("192.0.2.7", now)
+            };
+            let offence = Offence {
+                jail: 0,
+                suspect: Suspect::Found(&finding),
+                line: b"",
+            };
+            judge.judge(&ledger, offence, now)
+        };
+        for (prefix, inside) in [
+            ("192.0.2.0/24", "192.0.2.7"),
+            ("192.0.0.0/16", "192.0.2.7"),
+            ("2001:db8:1::/48", "2001:db8:1::7"),
+            ("203.0.0.0/16", "203.0.113.0/24"),
+        ] {
+            let held = Judgement::HoldsExempt(inside.parse().unwrap());
+            assert_eq!(judged(prefix), held, "{prefix}");
+        }
+        let listed = Ignored::Listed("203.0.113.0/24".parse().unwrap());
+        let listed = Judgement::Judged(Outcome::Ignored(listed));
+        assert_eq!(judged("203.0.113.128/25"), listed);
+        let counted = Judgement::Judged(Outcome::Counted { failures: 1, of: 2 });
+        assert_eq!(judged("192.0.2.128/25"), counted);
+        assert_eq!(judged("2001:db8:2::/48"), counted);
+    }
+
+    #[test]
     fn each_jail_counts_for_itself_and_bans() {
         let (exempt, ledger) = (exempting("192.0.2.7"), ledger(2));
         let mut judge = Judge::new(&exempt);
@@ -208,7 +271,7 @@ mod tests {
                     panic!("{who}: the second failure bans");
                 };
                 assert_eq!(ban.producer.ledger_name().as_deref(), Some(name));
-                assert!(ban.subject.prefix().contains(finding.addr));
+                assert!(ban.subject.prefix().covers(finding.offender.prefix()));
             }
             let ignored = Outcome::Ignored(Ignored::BeforeBan);
             assert_eq!(judged(0), Judgement::Judged(ignored));

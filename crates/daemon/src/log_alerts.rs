@@ -1,13 +1,17 @@
 //! Alerts about what a jail's filter notices of its log: failures that do not
-//! count because a client may have written the line, and lines that a log daemon
-//! has dropped. They end by themselves.
+//! count because a client may have written the line or because of whom it names, and
+//! lines that a log daemon has dropped. They end by themselves.
 
 use std::{
+    mem,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use weir_core::detect::{BEHIND_NO_HEAD, HeadlessLine, Notices};
+use weir_core::{
+    Prefix,
+    detect::{BEHIND_NO_HEAD, HeadlessLine, Notices, Offender},
+};
 use weir_events::alerts::Alerts;
 
 /// A number in an alert is told anew at most this often.
@@ -16,27 +20,45 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// when a line has had it since: a log without lines is no better.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 4] = ["stdout", "headless", HEAD, "rate-limit"];
+const KINDS: [&str; 6] = [
+    "stdout",
+    "headless",
+    HEAD,
+    "rate-limit",
+    REFUSED,
+    HOLDS_EXEMPT,
+];
 const HEAD: &str = "head";
+const REFUSED: &str = "refused";
+const HOLDS_EXEMPT: &str = "holds-exempt";
 
 /// What one jail has noticed; shared by the threads that read for it.
 #[derive(Debug)]
 pub struct LogAlerts {
     jail: String,
     tallies: Mutex<[Tally; KINDS.len()]>,
+    held: Mutex<Held>,
 }
 
 /// So much of one kind since its alert was raised.
 #[derive(Debug, Default, Clone)]
 struct Tally {
     total: u64,
-    /// The first line without a head: a text that changed each minute would be an
+    /// The first line of its kind: a text that changed each minute would be an
     /// event each minute.
     line: Option<HeadlessLine>,
     last: Option<Instant>,
     /// Of heads: a line has had it since.
     fits: bool,
     told: Option<(Instant, u64)>,
+}
+
+/// Prefixes that are not banned, since somebody looked.
+#[derive(Debug, Default)]
+struct Held {
+    count: u64,
+    /// The first, in words.
+    text: String,
 }
 
 fn about(jail: &str, kind: &str) -> String {
@@ -69,6 +91,14 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
             "no line of one of its logs counts: none of the last has the head that its filter declares, such as \"{}\". Mend head or time_format in the filter (weir filter test FILTER --missed <LOG says how far the head fits), or the jail's paths",
             crate::escape(&String::from_utf8_lossy(&line.text))
         ),
+        REFUSED => format!(
+            "failures do not count: some lines of its log name somebody who cannot be counted, such as \"{}\". weir filter test FILTER --missed says why of each",
+            crate::escape(&String::from_utf8_lossy(&line.text))
+        ),
+        HOLDS_EXEMPT => format!(
+            "failures do not count: its log names prefixes that hold somebody who must not be banned, such as {}. Have the program log addresses, or narrower prefixes",
+            String::from_utf8_lossy(&line.text)
+        ),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -81,21 +111,39 @@ impl LogAlerts {
         Self {
             jail: jail.to_owned(),
             tallies: Mutex::default(),
+            held: Mutex::default(),
         }
+    }
+
+    /// A prefix is not banned because of what is inside it.
+    pub fn holds_exempt(&self, prefix: Offender, inside: Prefix) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.count == 0 {
+            held.text = format!("{prefix}, which holds {inside}");
+        }
+        held.count += 1;
     }
 
     /// Takes what was noticed; raises alerts, and clears those that are over.
     pub fn add(&self, alerts: &Alerts, notices: Notices, now: Instant) {
+        let held = mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        let shown = |count: u64, text: Vec<u8>| {
+            let has_stamp = false;
+            (count > 0).then_some(HeadlessLine { has_stamp, text })
+        };
+        let refused = shown(notices.refused, notices.refused_line);
         let counts = [
-            notices.stdout,
-            notices.headless,
-            notices.unfit,
-            notices.rate_limited,
+            (notices.stdout, notices.line.clone()),
+            (notices.headless, notices.line.clone()),
+            (notices.unfit, notices.line),
+            (notices.rate_limited, None),
+            (notices.refused, refused),
+            (held.count, shown(held.count, held.text.into_bytes())),
         ];
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((tally, kind), count) in tallies.iter_mut().zip(KINDS).zip(counts) {
+        for ((tally, kind), (count, line)) in tallies.iter_mut().zip(KINDS).zip(counts) {
             if count > 0 {
-                tally.line = tally.line.take().or_else(|| notices.line.clone());
+                tally.line = tally.line.take().or(line);
                 tally.total = tally.total.saturating_add(count);
                 tally.last = Some(now);
                 tally.fits = false;
@@ -156,6 +204,34 @@ mod tests {
         assert!(first.contains("\"Nov 21 04:33:07 x\\u{1b}[2J\""), "{first}");
         assert!(first.contains("allow_untagged") && !first.contains("-E"));
         assert_eq!(told(61, "another", false), first);
+    }
+
+    #[test]
+    fn whom_a_line_names_in_vain_is_shown() {
+        let alerts = Alerts::default();
+        let log = LogAlerts::new("quota");
+        let begun = Instant::now();
+        for inside in ["192.0.2.7", "192.0.2.8"] {
+            let named = Offender::Prefix("192.0.2.0/24".parse().unwrap());
+            log.holds_exempt(named, inside.parse().unwrap());
+        }
+        let notices = Notices {
+            refused: 2,
+            refused_line: b"network ::/0\x1b[2J".to_vec(),
+            ..Notices::default()
+        };
+        log.add(&alerts, notices, begun);
+        let [held, refused] = &alerts.list()[..] else {
+            panic!("{:?}", alerts.list());
+        };
+        assert_eq!(held.about, "jail:quota:holds-exempt");
+        let said = "such as 192.0.2.0/24, which holds 192.0.2.7.";
+        assert!(held.message.contains(said), "{held:?}");
+        assert_eq!(refused.about, "jail:quota:refused");
+        let said = "\"network ::/0\\u{1b}[2J\"";
+        assert!(refused.message.contains(said), "{refused:?}");
+        log.add(&alerts, Notices::default(), begun + ENDS_AFTER);
+        assert_eq!(alerts.list(), []);
     }
 
     #[test]

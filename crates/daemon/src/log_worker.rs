@@ -275,6 +275,8 @@ fn jails(config: &Config) -> Vec<Jail> {
             scope: jail.scope.clone(),
             action: jail.action,
             ignore: jail.ignore.clone(),
+            names_prefixes: filter(config, &jail.filter)
+                .is_ok_and(|filter| filter.names_prefixes()),
         })
         .chain(config.watches.iter().map(WatchConfig::jail))
         .collect()

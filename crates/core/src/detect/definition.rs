@@ -50,7 +50,7 @@ pub struct Definition {
     /// What counts as a failure; the first that fits is taken.
     pub patterns: Vec<PatternDefinition>,
     /// Messages that do not count although a pattern fits. They need an
-    /// `<addr>` as well.
+    /// `<addr>` or a `<prefix>` as well.
     #[serde(default)]
     pub ignore: Vec<String>,
     /// Which entries of the journal are its program's, where the jail does not say
@@ -78,7 +78,7 @@ pub struct Definition {
 /// one and the same attempt on a connection (address and port).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PatternDefinition {
-    /// The pattern: fixed text with `<addr>`, `<port>`, `<user>`,
+    /// The pattern: fixed text with `<addr>` or `<prefix>`, `<port>`, `<user>`,
     /// `<user:word>`, `<text>`, `<word>`, `<number>`, `[optional]`, `(a|b)`.
     pub text: String,
     /// It counts, and the next message of this connection that `completes`
@@ -161,6 +161,11 @@ pub enum DefinitionError {
         /// The label.
         label: String,
     },
+    /// A pattern that names a prefix is bound to others of its connection.
+    Unconnected {
+        /// Number of the pattern, from 0.
+        pattern: usize,
+    },
     /// `head` or `time_format` is wrong, or does not go with the other keys.
     Head(HeadError),
     /// `journal_match` is wrong.
@@ -195,6 +200,10 @@ impl fmt::Display for DefinitionError {
             Self::Label { pattern, label } => write!(
                 f,
                 "patterns[{pattern}] completes {label:?}, which no pattern announces"
+            ),
+            Self::Unconnected { pattern } => write!(
+                f,
+                "patterns[{pattern}] has <prefix> with announces, completes or unless_counted, which know a connection by its address: write <addr>, or leave them out"
             ),
             Self::Head(error) => error.fmt(f),
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
@@ -250,13 +259,18 @@ impl Definition {
         let rules: Vec<Rule> = rules
             .map(|(number, pattern)| {
                 let completes = pattern.completes.as_deref();
+                let matcher = matcher("patterns", number, &pattern.text)?;
+                let bond = Bond {
+                    announces: labels.bit(number, pattern.announces.as_deref())?,
+                    completes: labels.bit(number, completes)?,
+                    unless_counted: pattern.unless_counted,
+                };
+                if bond != Bond::default() && !matcher.names_an_address() {
+                    return Err(DefinitionError::Unconnected { pattern: number });
+                }
                 Ok(Rule {
-                    matcher: matcher("patterns", number, &pattern.text)?,
-                    bond: Bond {
-                        announces: labels.bit(number, pattern.announces.as_deref())?,
-                        completes: labels.bit(number, completes)?,
-                        unless_counted: pattern.unless_counted,
-                    },
+                    matcher,
+                    bond,
                     max_length: pattern.max_length.unwrap_or(usize::MAX),
                 })
             })

@@ -12,6 +12,8 @@ pub(super) const WORD: Class = Class(1);
 pub(super) const DIGIT: Class = Class(2);
 /// Of an address or its zone.
 pub(super) const ADDRESS: Class = Class(4);
+/// The same, or of a prefix.
+pub(super) const PREFIX: Class = Class(8);
 
 /// The classes of each byte.
 static CLASSES: [u8; 256] = {
@@ -26,7 +28,10 @@ static CLASSES: [u8; 256] = {
             classes[byte] |= DIGIT.0;
         }
         if b.is_ascii_alphanumeric() || matches!(b, b':' | b'.' | b'%' | b'_' | b'-') {
-            classes[byte] |= ADDRESS.0;
+            classes[byte] |= ADDRESS.0 | PREFIX.0;
+        }
+        if b == b'/' {
+            classes[byte] |= PREFIX.0;
         }
         byte += 1;
     }

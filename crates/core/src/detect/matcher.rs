@@ -4,11 +4,10 @@
 //! end, so free text (a user name that an attacker chose) can never take the
 //! place of the server's own fields. How patterns are written is `template`'s.
 
-use std::net::IpAddr;
-
 use super::{
-    fields::{self, ADDRESS, Class, DIGIT, WORD},
-    template::{Element, Free, Neighbour, Template},
+    fields::{self, Class, DIGIT, WORD},
+    offender::{self, Offender, Refused},
+    template::{AddrForm, Element, Free, Neighbour, Template},
 };
 
 /// A pattern, ready to be matched.
@@ -22,7 +21,8 @@ pub(super) struct Matcher {
 /// What a match found; texts are parts of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Captures<'a> {
-    pub addr: Option<IpAddr>,
+    /// Who, or why what stands there cannot be counted.
+    pub offender: Option<Result<Offender, Refused>>,
     pub port: Option<u16>,
     pub user: Option<&'a [u8]>,
 }
@@ -73,6 +73,21 @@ impl Matcher {
     /// Does it end with free text, so that a line's end tells nothing?
     pub fn is_open_ended(&self) -> bool {
         self.free.is_some() && self.behind.is_empty()
+    }
+
+    /// Has it a field that takes a prefix?
+    pub fn names_prefixes(&self) -> bool {
+        self.has_form(AddrForm::Prefix)
+    }
+
+    /// Is an address all that its field takes?
+    pub fn names_an_address(&self) -> bool {
+        self.has_form(AddrForm::Addr)
+    }
+
+    fn has_form(&self, wanted: AddrForm) -> bool {
+        let mut elements = self.before.iter().chain(&self.behind);
+        elements.any(|element| matches!(element, Element::Addr { form, .. } if *form == wanted))
     }
 
     /// Does the whole of `line` have this form?
@@ -145,10 +160,18 @@ impl Reach<'_> {
     }
 }
 
+/// Whom a text names; `None`: it has not this form.
+fn named(form: AddrForm, text: &[u8]) -> Option<Result<Offender, Refused>> {
+    match form {
+        AddrForm::Addr => Some(Ok(Offender::Addr(fields::address(text)?))),
+        AddrForm::Prefix => offender::prefix(text),
+    }
+}
+
 /// Takes one field's text; false when it is not one.
 fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> Option<()> {
     match element {
-        Element::Addr { .. } => captures.addr = Some(fields::address(text)?),
+        Element::Addr { form, .. } => captures.offender = Some(named(*form, text)?),
         Element::Port => captures.port = Some(u16::try_from(fields::number(text)?).ok()?),
         Element::Number => {
             fields::number(text)?;
@@ -163,16 +186,16 @@ fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> O
 
 /// The byte at which an address ends within a run of bytes that it may have;
 /// `None`: it is all of them.
-fn ends_at(neighbour: Neighbour, run: &[u8]) -> Option<u8> {
+fn ends_at(form: AddrForm, neighbour: Neighbour, run: &[u8]) -> Option<u8> {
     match neighbour {
         Neighbour::Always(byte) => Some(byte),
-        Neighbour::Perhaps(byte) => fields::address(run).is_none().then_some(byte),
+        Neighbour::Perhaps(byte) => named(form, run).is_none().then_some(byte),
     }
 }
 
 fn class(element: &Element) -> Class {
     match element {
-        Element::Addr { .. } => ADDRESS,
+        Element::Addr { form, .. } => form.class(),
         Element::Port | Element::Number => DIGIT,
         _ => WORD,
     }
@@ -210,10 +233,11 @@ fn eat<'a>(
             field => {
                 let mut len = class(field).leading(rest);
                 if let Element::Addr {
+                    form,
                     behind: Some(neighbour),
                     ..
                 } = field
-                    && let Some(byte) = ends_at(*neighbour, &rest[..len])
+                    && let Some(byte) = ends_at(*form, *neighbour, &rest[..len])
                 {
                     len = rest[..len].iter().rposition(|b| *b == byte)?;
                 }
@@ -258,10 +282,11 @@ fn eat_back<'a>(
                 let mut len = class(field).trailing(rest);
                 let run = &rest[rest.len() - len..];
                 if let Element::Addr {
+                    form,
                     before: Some(neighbour),
                     ..
                 } = field
-                    && let Some(byte) = ends_at(*neighbour, run)
+                    && let Some(byte) = ends_at(*form, *neighbour, run)
                 {
                     len -= run.iter().position(|b| *b == byte)? + 1;
                 }
@@ -285,7 +310,10 @@ mod tests {
     fn read(pattern: &str, line: &str) -> Option<(String, Option<u16>, Option<String>)> {
         let found = matcher(pattern).read(line.as_bytes())?;
         Some((
-            found.addr.expect("a pattern holds an address").to_string(),
+            match found.offender.expect("a pattern names somebody") {
+                Ok(offender) => offender.to_string(),
+                Err(why) => why.to_string(),
+            },
             found.port,
             found.user.map(|u| String::from_utf8_lossy(u).into_owned()),
         ))

@@ -15,7 +15,7 @@ const CONNECTION_SECONDS: i64 = 600;
 
 /// How a pattern's messages belong to others of their connection; labels are
 /// bits.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bond {
     /// It counts, and what completes this tells of the same attempt.
     pub announces: u8,

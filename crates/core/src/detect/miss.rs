@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{BEHIND_NO_HEAD, matcher::Reach};
+use super::{BEHIND_NO_HEAD, Refused, matcher::Reach};
 
 /// The most of a line that a message shows.
 const SHOWN: usize = 60;
@@ -59,6 +59,8 @@ pub enum Miss {
         /// Which one of them, from 0.
         ignore: usize,
     },
+    /// A pattern fits, and what it names cannot be counted.
+    Refused(Refused),
     /// Nobody knows when it was written.
     NoTime,
     /// A pattern fits; its attempt has counted by another line.
@@ -155,6 +157,7 @@ impl fmt::Display for Miss {
                 super::MAX_LINE
             ),
             Self::Ignored { ignore } => write!(f, "ignore[{ignore}] names it"),
+            Self::Refused(why) => write!(f, "a pattern fits, and whom it names cannot be counted: {why}"),
             Self::NoTime => f.write_str("nobody knows when it was written"),
             Self::Counted => f.write_str("another line has told of this attempt, and counted"),
             Self::BehindNoHead => write!(

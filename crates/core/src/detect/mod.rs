@@ -24,12 +24,11 @@ mod matcher;
 mod memory;
 mod miss;
 mod notices;
+mod offender;
 mod program;
 mod template;
 mod time_format;
 mod timestamp;
-
-use std::net::IpAddr;
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -41,6 +40,7 @@ pub use journal_match::{JournalField, JournalMatch, JournalMatchError, TRUSTED};
 pub use line::Line;
 pub use miss::Miss;
 pub use notices::{BEHIND_NO_HEAD, HeadlessLine, Notices, suppressed};
+pub use offender::{Offender, Refused, WIDEST_PREFIX};
 pub use program::{Program, ProgramState};
 pub use template::TemplateError;
 pub use time_format::TimeFormatError;
@@ -91,11 +91,11 @@ pub struct Context<'a> {
     pub zone: &'a TimeZone,
 }
 
-/// An address did something, once (or `attempts` times).
+/// Somebody did something, once (or `attempts` times).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Who; IPv4-mapped IPv6 is IPv4, a zone is cut off.
-    pub addr: IpAddr,
+    /// Who.
+    pub offender: Offender,
     /// When, by the record.
     pub time: Timestamp,
     /// By which clock.

@@ -28,6 +28,10 @@ pub struct Notices {
     pub fits: bool,
     /// Lines that a log daemon has dropped by its rate limit.
     pub rate_limited: u64,
+    /// Failures that do not count because what they name cannot be counted.
+    pub refused: u64,
+    /// The beginning of the first of these lines.
+    pub refused_line: Vec<u8>,
 }
 
 /// A line for which others do not count.
@@ -42,6 +46,11 @@ pub struct HeadlessLine {
 /// So much of such a line is shown.
 const MAX_SHOWN: usize = 100;
 
+/// As much of a line as is shown.
+pub(super) fn shown(line: &[u8]) -> Vec<u8> {
+    line[..line.len().min(MAX_SHOWN)].into()
+}
+
 impl std::ops::AddAssign for Notices {
     fn add_assign(&mut self, more: Self) {
         self.stdout = self.stdout.saturating_add(more.stdout);
@@ -50,6 +59,10 @@ impl std::ops::AddAssign for Notices {
         self.fits = self.fits || more.fits;
         self.line = more.line.or(self.line.take());
         self.rate_limited = self.rate_limited.saturating_add(more.rate_limited);
+        if self.refused == 0 {
+            self.refused_line = more.refused_line;
+        }
+        self.refused = self.refused.saturating_add(more.refused);
     }
 }
 

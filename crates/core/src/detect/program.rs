@@ -98,6 +98,11 @@ impl Program {
         Self { trust, ..self }
     }
 
+    /// Can a finding name a prefix?
+    pub fn names_prefixes(&self) -> bool {
+        self.rules.iter().any(|rule| rule.matcher.names_prefixes())
+    }
+
     /// The syslog tags whose lines it reads; none: it reads no syslog daemon's.
     pub fn identifiers(&self) -> impl Iterator<Item = &str> {
         let tags = match &self.head {
@@ -145,7 +150,7 @@ impl Program {
         state.headless.names(parts.host);
         let (attempts, message, length) = trimmed(parts.message);
         let (pattern, captures) = self.matching(message, length, line.is_cut())?;
-        let addr = captures.addr?;
+        let offender = captures.offender?;
         if self.ignored_by(message).is_some() {
             return None;
         }
@@ -157,13 +162,20 @@ impl Program {
             }
             return None;
         }
+        let offender = match offender {
+            Ok(offender) => offender,
+            Err(_) => {
+                state.refuse(line.text());
+                return None;
+            }
+        };
         let stamp = (parts.stamp).and_then(|stamp| state.stamps.time(stamp, context));
         let (time, clock) = when(stamp, record, context.now)?;
         let attempts = match self.has_bonds {
             false => attempts,
             true => {
                 let connection = Connection {
-                    addr,
+                    addr: offender.prefix().addr(),
                     port: captures.port.unwrap_or(0),
                     pid: parts.pid,
                     host: state.connections.host(parts.host),
@@ -173,7 +185,7 @@ impl Program {
             }
         };
         (attempts > 0).then(|| Finding {
-            addr,
+            offender,
             time,
             clock,
             user: captures.user.map(bounded),
@@ -317,7 +329,8 @@ impl Program {
         };
         let (_, message, length) = trimmed(message);
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
-        if self.matching(message, length, line.is_cut()).is_none() {
+        let matching = self.matching(message, length, line.is_cut());
+        if matching.is_none() {
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
@@ -337,6 +350,11 @@ impl Program {
         }
         if let Some(why) = self.untrusted(record, state.headless.last) {
             return why;
+        }
+        if let Some((_, captures)) = matching
+            && let Some(Err(why)) = captures.offender
+        {
+            return Miss::Refused(why);
         }
         let stamp = stamp.and_then(|stamp| state.stamps.clone().time(stamp, context));
         match when(stamp, record, context.now) {
@@ -445,6 +463,14 @@ impl ProgramState {
     fn has_head(&mut self, stream: u64) {
         self.unfit.ends(stream);
         self.notices.fits = true;
+    }
+
+    /// What the line names cannot be counted.
+    fn refuse(&mut self, line: &[u8]) {
+        if self.notices.refused == 0 {
+            self.notices.refused_line = notices::shown(line);
+        }
+        self.notices.refused += 1;
     }
 
     /// What was noticed since the last call.

@@ -8,9 +8,9 @@ mod impersonation;
 
 use std::fmt;
 
-use super::fields::ADDRESS;
+use super::fields::{ADDRESS, Class, PREFIX};
 
-/// A pattern that was read: one `<addr>` outside optional parts, one free text at
+/// A pattern that was read: one `<addr>` or `<prefix>` outside optional parts, one free text at
 /// most, no client's text on both sides of the address.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
@@ -27,6 +27,7 @@ pub(super) enum Element {
     /// `before`/`behind`: a neighbouring literal byte that could also be part
     /// of an address, such as the colon of `ADDR:PORT`.
     Addr {
+        form: AddrForm,
         before: Option<Neighbour>,
         behind: Option<Neighbour>,
     },
@@ -44,6 +45,34 @@ pub(super) enum Neighbour {
     Always(u8),
     /// It is where an optional part is not, or is.
     Perhaps(u8),
+}
+
+/// What stands where a pattern names who failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddrForm {
+    /// `<addr>`: an address.
+    Addr,
+    /// `<prefix>`: an address, or a prefix with its length.
+    Prefix,
+}
+
+impl AddrForm {
+    /// The bytes of which it is made.
+    pub fn class(self) -> Class {
+        match self {
+            Self::Addr => ADDRESS,
+            Self::Prefix => PREFIX,
+        }
+    }
+}
+
+impl fmt::Display for AddrForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Addr => "<addr>",
+            Self::Prefix => "<prefix>",
+        })
+    }
 }
 
 /// Text of any length and any bytes.
@@ -65,9 +94,9 @@ pub enum TemplateError {
     Nested,
     /// An optional part or a choice without text.
     Empty,
-    /// No `<addr>`, or only in an optional part.
+    /// Neither `<addr>` nor `<prefix>`, or only in an optional part.
     NoAddr,
-    /// More than one `<addr>`.
+    /// More than one of `<addr>` and `<prefix>`.
     TwoAddrs,
     /// More than one free text.
     TwoFree,
@@ -93,14 +122,14 @@ impl fmt::Display for TemplateError {
         match self {
             Self::UnknownField(name) => write!(
                 f,
-                "<{}> is not a field: write <addr>, <port>, <user>, <user:word>, <text>, <word> or <number>, or \\< for a literal <",
+                "<{}> is not a field: write <addr>, <prefix>, <port>, <user>, <user:word>, <text>, <word> or <number>, or \\< for a literal <",
                 name.escape_debug()
             ),
             Self::Unbalanced(c) => write!(f, "{c:?} without its partner: write \\{c} for a literal one"),
             Self::Nested => f.write_str("parts are nested too deep: choices hold text only, optional parts nest at most 4 deep"),
             Self::Empty => f.write_str("an optional part or a choice is empty"),
-            Self::NoAddr => f.write_str("it needs one <addr> outside optional parts"),
-            Self::TwoAddrs => f.write_str("it has more than one <addr>"),
+            Self::NoAddr => f.write_str("it needs one <addr> or <prefix> outside optional parts"),
+            Self::TwoAddrs => f.write_str("it has more than one <addr> or <prefix>: one line tells of one"),
             Self::TwoFree => f.write_str(
                 "it has more than one free text: only one of <user> and <text>, so that nobody's text can pose as a field",
             ),
@@ -185,7 +214,7 @@ impl fmt::Display for Element {
                 f.write_str(&texts.join(" or "))
             }
             Self::Optional(_) => f.write_str("an optional part"),
-            Self::Addr { .. } => f.write_str("<addr>"),
+            Self::Addr { form, .. } => form.fmt(f),
             Self::Port => f.write_str("<port>"),
             Self::Number => f.write_str("<number>"),
             Self::Word => f.write_str("<word>"),
@@ -293,10 +322,8 @@ fn parse_sequence(chars: &mut Chars<'_>, depth: u8) -> Result<Vec<Element>, Temp
                     }
                 }
                 elements.push(match name.as_str() {
-                    "addr" => Element::Addr {
-                        before: None,
-                        behind: None,
-                    },
+                    "addr" => addr(AddrForm::Addr),
+                    "prefix" => addr(AddrForm::Prefix),
                     "port" => Element::Port,
                     "number" => Element::Number,
                     "word" => Element::Word,
@@ -312,6 +339,15 @@ fn parse_sequence(chars: &mut Chars<'_>, depth: u8) -> Result<Vec<Element>, Temp
     }
     flush(&mut literal, &mut elements);
     Ok(elements)
+}
+
+/// Its neighbours are not known yet.
+fn addr(form: AddrForm) -> Element {
+    Element::Addr {
+        form,
+        before: None,
+        behind: None,
+    }
 }
 
 fn parse_choice(chars: &mut Chars<'_>) -> Result<Element, TemplateError> {
@@ -359,9 +395,12 @@ fn client_text(elements: &[Element]) -> Option<&'static str> {
 /// byte could be part of an address.
 fn with_neighbours(mut elements: Vec<Element>) -> Vec<Element> {
     for i in 0..elements.len() {
-        let left = neighbour(elements[..i].iter().rev(), |text| text.last());
-        let right = neighbour(elements[i + 1..].iter(), |text| text.first());
-        if let Element::Addr { before, behind } = &mut elements[i] {
+        let Element::Addr { form, .. } = elements[i] else {
+            continue;
+        };
+        let left = neighbour(form, elements[..i].iter().rev(), |text| text.last());
+        let right = neighbour(form, elements[i + 1..].iter(), |text| text.first());
+        if let Element::Addr { before, behind, .. } = &mut elements[i] {
             (*before, *behind) = (left, right);
         }
     }
@@ -371,6 +410,7 @@ fn with_neighbours(mut elements: Vec<Element>) -> Vec<Element> {
 /// The byte that is next to an address, by the elements from there on. Behind
 /// optional parts it is not in every message.
 fn neighbour<'e>(
+    form: AddrForm,
     elements: impl Iterator<Item = &'e Element>,
     next: impl Fn(&[u8]) -> Option<&u8>,
 ) -> Option<Neighbour> {
@@ -378,7 +418,7 @@ fn neighbour<'e>(
     for element in elements {
         match element {
             Element::Literal(text) => {
-                let byte = next(text).copied().filter(|b| ADDRESS.has(*b))?;
+                let byte = next(text).copied().filter(|b| form.class().has(*b))?;
                 return Some(match is_certain {
                     true => Neighbour::Always(byte),
                     false => Neighbour::Perhaps(byte),

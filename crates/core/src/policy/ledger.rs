@@ -34,7 +34,10 @@ use books::Books;
 use evidence::{Entry, Evidence, clip};
 
 use super::{BanTime, Jail, JailLimits, Offence, format_duration, history::Past, lru::Hashed};
-use crate::{Ban, Prefix, Producer, Subject, Until, detect::Finding};
+use crate::{
+    Ban, Prefix, Producer, Subject, Until,
+    detect::{Finding, Offender},
+};
 
 const SHARDS: usize = 16;
 
@@ -205,14 +208,17 @@ impl Ledger {
 
     /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
     pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
+        let what = (finding.time, finding.attempts);
+        let addr = match finding.offender {
+            Offender::Addr(addr) => addr,
+            Offender::Prefix(prefix) => return self.count_prefix(jail, prefix, what, line, now),
+        };
         let outcome = match self.jails.get(jail) {
             None => return Outcome::Ignored(Ignored::NoSuchJail),
-            Some(Jail { ignore, limits, .. }) => match ignore.lookup(finding.addr) {
+            Some(Jail { ignore, limits, .. }) => match ignore.lookup(addr) {
                 Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
-                None => match self.subject(finding.addr, limits) {
-                    Ok(subject) => {
-                        self.judge(jail, subject, (finding.time, finding.attempts), line, now)
-                    }
+                None => match self.subject(addr, limits) {
+                    Ok(subject) => self.judge(jail, subject, what, line, now),
                     Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
                 },
             },
@@ -230,6 +236,18 @@ impl Ledger {
         line: &[u8],
         now: Timestamp,
     ) -> Outcome {
+        self.count_prefix(jail, prefix, (now, 1), line, now)
+    }
+
+    /// The same, when and how often.
+    fn count_prefix(
+        &self,
+        jail: usize,
+        prefix: Prefix,
+        what: (Timestamp, u32),
+        line: &[u8],
+        now: Timestamp,
+    ) -> Outcome {
         let outcome = match self.jails.get(jail) {
             None => return Outcome::Ignored(Ignored::NoSuchJail),
             Some(Jail { ignore, limits, .. }) => match ignore.covering(prefix) {
@@ -240,13 +258,13 @@ impl Ledger {
                         false => Subject::new(prefix).map_err(|error| error.to_string()),
                     };
                     match subject {
-                        Ok(subject) => self.judge(jail, subject, (now, 1), line, now),
+                        Ok(subject) => self.judge(jail, subject, what, line, now),
                         Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
                     }
                 }
             },
         };
-        self.account(jail, &outcome, 1);
+        self.account(jail, &outcome, what.1);
         outcome
     }
 
@@ -479,9 +497,14 @@ impl Ledger {
             let Some(number) = self.jail(&jail) else {
                 continue;
             };
-            let limits = &self.jails[number].limits;
+            let Jail {
+                limits,
+                names_prefixes,
+                ..
+            } = &self.jails[number];
             // Neighbours in the host's own networks are not counted by the jail's length.
             let counts_by = self.subject(subject.prefix().addr(), limits);
+            let is_counted = *names_prefixes || counts_by == Ok(subject);
             let key = self.key(subject);
             let mut shard = self.shard(number, key);
             let Shard { jails, evidence } = &mut *shard;
@@ -489,9 +512,7 @@ impl Ledger {
             let banned = books.past.get(key).and_then(|past| past.last);
             let oldest = before(now, limits.find_time);
             failures.retain(|f| {
-                counts_by == Ok(subject)
-                    && f.time >= oldest
-                    && banned.is_none_or(|last| f.time > last)
+                is_counted && f.time >= oldest && banned.is_none_or(|last| f.time > last)
             });
             failures.sort_by_key(|f| f.time);
             let mut room = limits.max_retry - 1;

@@ -147,6 +147,9 @@ pub struct Jail {
     pub action: Action,
     /// Addresses whose failures it does not count.
     pub ignore: PrefixSet,
+    /// Findings can name prefixes: those that it counts are kept whatever their
+    /// length.
+    pub names_prefixes: bool,
 }
 
 #[cfg(test)]

@@ -310,7 +310,7 @@ pub const TABLES: &[Table] = &[
             key(
                 "patterns",
                 Required,
-                "Whole messages with <addr>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",
+                "Whole messages with <addr> or <prefix>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",
             ),
             key(
                 "ignore",

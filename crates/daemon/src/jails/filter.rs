@@ -96,9 +96,9 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
             DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {
                 ignore.get(*pattern).map(|at| at.line)
             }
-            DefinitionError::Pattern { pattern, .. } | DefinitionError::Label { pattern, .. } => {
-                patterns.get(*pattern).map(|at| at.line)
-            }
+            DefinitionError::Pattern { pattern, .. }
+            | DefinitionError::Label { pattern, .. }
+            | DefinitionError::Unconnected { pattern } => patterns.get(*pattern).map(|at| at.line),
             _ => None,
         };
         section.error(at.unwrap_or(line), format!("[filter.{name}]: {error}"));

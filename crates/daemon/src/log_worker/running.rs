@@ -1,5 +1,5 @@
-//! A jail as the threads run it that read for it, and its alert about time stamps
-//! that do not fit.
+//! A jail as the threads run it that read for it: what it counts, and its alert
+//! about time stamps that do not fit.
 
 use std::{
     sync::{
@@ -11,11 +11,19 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
-    detect::{Clock, Program, ProgramState},
-    policy::format_duration,
+    Ban,
+    detect::{Clock, Finding, Program, ProgramState},
+    policy::{Ledger, Outcome, format_duration},
 };
+use weir_events::{Event, Kind};
 
-use crate::{jails::JailConfig, log_alerts::LogAlerts, metrics::JailCounters, service::Service};
+use crate::{
+    jails::JailConfig,
+    judge::{Judge, Judgement, Offence, Suspect},
+    log_alerts::LogAlerts,
+    metrics::JailCounters,
+    service::Service,
+};
 
 /// A jail as a worker runs it; the workers of one ring share its states.
 #[derive(Clone)]
@@ -79,4 +87,68 @@ impl Running {
             Clock::Source | Clock::Now => {}
         }
     }
+
+    /// Counts what its filter has found; the ban that this makes.
+    pub fn count(
+        &self,
+        service: &Service,
+        ledger: &Ledger,
+        judge: &mut Judge,
+        finding: &Finding,
+        line: &[u8],
+        now: Timestamp,
+    ) -> Option<Ban> {
+        let offence = Offence {
+            jail: self.number,
+            suspect: Suspect::Found(finding),
+            line,
+        };
+        match judge.judge(ledger, offence, now) {
+            Judgement::Exempt(exemption) => {
+                self.counters.ignored.inc();
+                tell_finding(service, self, finding, &exemption.reason);
+                None
+            }
+            Judgement::HoldsExempt(inside) => {
+                self.counters.refused.inc();
+                self.log_alerts.holds_exempt(finding.offender, inside);
+                tell_finding(
+                    service,
+                    self,
+                    finding,
+                    &format!("it holds {inside}, exempt"),
+                );
+                None
+            }
+            Judgement::Judged(Outcome::Ban(ban)) => {
+                self.counters.bans.inc();
+                tell_finding(service, self, finding, &ban.reason);
+                Some(ban)
+            }
+            Judgement::Judged(Outcome::Counted { failures, of }) => {
+                if service.events.has_readers() {
+                    let count = format!("failure {failures} of {of}");
+                    tell_finding(service, self, finding, &count);
+                }
+                None
+            }
+            Judgement::Judged(Outcome::Ignored(_) | Outcome::TooOld) => {
+                self.counters.ignored.inc();
+                None
+            }
+        }
+    }
+}
+
+fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {
+    let mut reason = match &finding.user {
+        Some(user) => format!("user {user:?}; {count}"),
+        None => count.to_owned(),
+    };
+    if let Some((end, _)) = reason.char_indices().nth(256) {
+        reason.truncate(end);
+    }
+    let mut event = Event::new(Kind::Found, finding.time, reason).about(finding.offender.prefix());
+    event.jail = Some(jail.config.name.clone());
+    service.events.tell(&event);
 }

@@ -15,20 +15,11 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_bpf::fault;
-use weir_core::{
-    Prefix,
-    detect::{Age, Context, Finding, Line, Notices},
-    policy::Outcome,
-};
-use weir_events::{Event, Kind};
+use weir_core::detect::{Age, Context, Line, Notices};
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
 use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
-use crate::{
-    judge::{Judge, Judgement, Offence, Suspect},
-    metrics::SourceCounters,
-    service::Service,
-};
+use crate::{judge::Judge, metrics::SourceCounters};
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -170,30 +161,9 @@ impl Worker {
             jail.counters.findings.inc();
             jail.judge_stamp(service, finding.clock, now, zone);
             let judge = judge.get_or_insert_with(|| Judge::new(&service.exempt));
-            let offence = Offence {
-                jail: jail.number,
-                suspect: Suspect::Found(&finding),
-                line,
-            };
-            match judge.judge(&self.in_hand.ledger, offence, now) {
-                Judgement::Exempt(exemption) => {
-                    jail.counters.ignored.inc();
-                    tell_finding(service, jail, &finding, &exemption.reason);
-                }
-                Judgement::Judged(Outcome::Ban(ban)) => {
-                    jail.counters.bans.inc();
-                    tell_finding(service, jail, &finding, &ban.reason);
-                    self.in_hand.decide(ban);
-                }
-                Judgement::Judged(Outcome::Counted { failures, of }) => {
-                    if service.events.has_readers() {
-                        let count = format!("failure {failures} of {of}");
-                        tell_finding(service, jail, &finding, &count);
-                    }
-                }
-                Judgement::Judged(Outcome::Ignored(_) | Outcome::TooOld) => {
-                    jail.counters.ignored.inc();
-                }
+            if let Some(ban) = jail.count(service, &self.in_hand.ledger, judge, &finding, line, now)
+            {
+                self.in_hand.decide(ban);
             }
         }
     }
@@ -230,6 +200,9 @@ impl Worker {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 sum += state.take_notices();
             }
+            if sum.refused > 0 {
+                jail.counters.refused.add(sum.refused);
+            }
             let alerts = &self.in_hand.service.alerts;
             jail.log_alerts.add(alerts, sum, Instant::now());
         }
@@ -255,17 +228,4 @@ impl Worker {
 fn about(path: &Path) -> String {
     // Whoever may write to a ring's directory chooses names in it.
     format!("source:{}", crate::escape(&path.to_string_lossy()))
-}
-
-fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {
-    let mut reason = match &finding.user {
-        Some(user) => format!("user {user:?}; {count}"),
-        None => count.to_owned(),
-    };
-    if let Some((end, _)) = reason.char_indices().nth(256) {
-        reason.truncate(end);
-    }
-    let mut event = Event::new(Kind::Found, finding.time, reason).about(Prefix::host(finding.addr));
-    event.jail = Some(jail.config.name.clone());
-    service.events.tell(&event);
 }

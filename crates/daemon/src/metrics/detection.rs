@@ -121,6 +121,7 @@ pub struct JailMetrics {
     pub findings: Counters<1>,
     pub bans: Counters<1>,
     pub ignored: Counters<1>,
+    pub refused: Counters<1>,
     pub bans_in_force: Gauges<1>,
     pub tracked: Gauges<1>,
     pub forgotten: Totals<1>,
@@ -134,6 +135,7 @@ pub struct JailCounters {
     pub findings: Counter,
     pub bans: Counter,
     pub ignored: Counter,
+    pub refused: Counter,
 }
 
 impl JailMetrics {
@@ -144,12 +146,19 @@ impl JailMetrics {
             findings: self.findings.of([jail]),
             bans: self.bans.of([jail]),
             ignored: self.ignored.of([jail]),
+            refused: self.refused.of([jail]),
         }
     }
 
     /// Only these jails are there.
     pub fn keep_only(&self, is_kept: impl Fn(&str) -> bool) {
-        for family in [&self.lines, &self.findings, &self.bans, &self.ignored] {
+        for family in [
+            &self.lines,
+            &self.findings,
+            &self.bans,
+            &self.ignored,
+            &self.refused,
+        ] {
             family.keep_only(&is_kept);
         }
     }
@@ -174,6 +183,11 @@ impl JailMetrics {
             ignored: registry.counters(
                 "weir_jail_ignored_findings_total",
                 "Failures that do not count: exempt, on the jail's ignore list, or too old.",
+                &["jail"],
+            ),
+            refused: registry.counters(
+                "weir_jail_refused_findings_total",
+                "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, or holds somebody exempt.",
                 &["jail"],
             ),
             bans_in_force: registry.gauges(

@@ -176,6 +176,7 @@ pub struct JailStatus {
     pub bans: u64,
     pub bans_in_force: u64,
     pub ignored: u64,
+    pub refused: u64,
     pub tracked: u64,
     pub forgotten: u64,
 }

@@ -187,6 +187,7 @@ impl Service {
                         .copied()
                         .unwrap_or(0),
                     ignored: counters.ignored.get(name),
+                    refused: counters.refused.get(name),
                     tracked: stats.tracked as u64,
                     forgotten: stats.evicted,
                 }

@@ -53,6 +53,7 @@ impl WatchConfig {
             scope: self.scope.clone(),
             action: self.action,
             ignore: self.ignore.clone(),
+            names_prefixes: true,
         }
     }
 }

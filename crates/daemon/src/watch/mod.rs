@@ -290,6 +290,7 @@ impl<D: Daemon> Watcher<D> {
                 Some(ban)
             }
             Judgement::Exempt(by) => ignored(&format!("not banned: {} is exempt", by.prefix)),
+            Judgement::HoldsExempt(inside) => ignored(&format!("not banned: it holds {inside}")),
             Judgement::Judged(Outcome::Ignored(why)) => ignored(&format!("not banned: {why:?}")),
             Judgement::Spared(Spared::Known) => {
                 self.counters.numbers.known.inc();

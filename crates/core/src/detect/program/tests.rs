@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 mod client_text;
 mod declared_head;
+mod offenders;
 
 const NOW: &str = "2026-11-21T05:00:00Z";
 
@@ -60,7 +61,7 @@ fn sshd_messages() {
             let found = read_all(name, &[message]).remove(0);
             let addr = found
                 .as_ref()
-                .map_or("-".to_owned(), |f| f.addr.to_string());
+                .map_or("-".to_owned(), |f| f.offender.to_string());
             assert_eq!(addr, expected, "{name}: {message}");
             if let Some(found) = found {
                 assert_eq!(
@@ -451,7 +452,7 @@ fn a_name_that_ends_a_cut_message_names_no_address() {
                 let mut message = format!("{head}{name}{true_end}");
                 message.truncate(500);
                 for found in read_all("sshd-aggressive", &[&message, message.trim_end()]) {
-                    let from = found.map(|f| f.addr.to_string());
+                    let from = found.map(|f| f.offender.to_string());
                     assert!(from.is_none_or(|f| f == "192.0.2.7"), "{message:?}");
                 }
             }
@@ -477,7 +478,7 @@ proptest::proptest! {
             // Longer ones may have been cut.
             assert!(found.is_some() || line.len() > 210, "{line} is a failure");
             if let Some(found) = found {
-                assert_eq!(found.addr.to_string(), "198.51.100.7", "{line}");
+                assert_eq!(found.offender.to_string(), "198.51.100.7", "{line}");
             }
         }
     }

@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 
-use super::{ADDRESS, Element};
+use super::{ADDRESS, AddrForm, Element};
 
 /// A pattern that can be read in more ways than these is refused unjudged. Those of
 /// sshd have some hundreds.
@@ -167,13 +167,22 @@ impl Automaton {
                     self.nodes[start].skips.push(end);
                     end
                 }
-                Element::Addr { before, behind } => {
-                    let addr = Bytes::of(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
+                Element::Addr {
+                    form,
+                    before,
+                    behind,
+                } => {
+                    // A length may stand anywhere in a prefix, which errs as well.
+                    let addr = Bytes::of(|b| {
+                        b.is_ascii_hexdigit()
+                            || matches!(b, b':' | b'.')
+                            || *form == AddrForm::Prefix && b == b'/'
+                    });
                     // With a neighbour of its own bytes it does not end as a run does.
                     let touches = if backwards { before } else { behind };
                     let taken = match touches {
                         Some(_) => Bytes::NONE,
-                        None => Bytes::of(|b| ADDRESS.has(b)),
+                        None => Bytes::of(|b| form.class().has(b)),
                     };
                     self.address(at, addr, taken, backwards)
                 }

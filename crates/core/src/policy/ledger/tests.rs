@@ -14,6 +14,7 @@ fn jail(name: &str, max_retry: u32, max_tracked: usize) -> Jail {
         scope: "22/tcp".parse().unwrap(),
         action: crate::Action::Drop,
         ignore: ["192.0.2.200".parse().unwrap()].into_iter().collect(),
+        names_prefixes: false,
     }
 }
 
@@ -23,7 +24,7 @@ fn at(second: i64) -> Timestamp {
 
 fn finding(addr: &str, second: i64) -> Finding {
     Finding {
-        addr: addr.parse().unwrap(),
+        offender: addr.parse::<IpAddr>().unwrap().into(),
         time: at(second),
         user: None,
         attempts: 1,
@@ -613,5 +614,48 @@ proptest! {
             prop_assert!(ledger.stats(0).unwrap().tracked <= cap);
             prop_assert!(ledger.history().len() <= cap);
         }
+    }
+}
+
+#[test]
+fn a_prefix_that_a_line_names_is_counted_and_kept_as_it_is() {
+    let named = |prefix: &str, attempts| Finding {
+        offender: Offender::Prefix(prefix.parse().unwrap()),
+        attempts,
+        ..finding("192.0.2.7", 0)
+    };
+    let jail = || Jail {
+        names_prefixes: true,
+        ..jail("quota", 4, 100)
+    };
+    let ledger = Ledger::new(vec![jail()]);
+    let prefixes = ["192.0.3.0/24", "2001:db8::/48", "2001:db8:1::/120"];
+    for prefix in prefixes {
+        let outcome = ledger.record(0, &named(prefix, 2), b"first", at(0));
+        assert_eq!(outcome, counted(2, 4), "{prefix}");
+    }
+    // Its addresses are counted for themselves.
+    assert_eq!(record(&ledger, "192.0.3.7", 0, 0), counted(1, 4));
+    assert_eq!(record(&ledger, "2001:db8::7", 0, 0), counted(1, 4));
+    let old = ledger.record(0, &named("192.0.3.0/24", 2), b"", at(601));
+    assert_eq!(old, Outcome::TooOld);
+    for bad in ["127.1.0.0/16", "224.0.0.0/16", "::/40"] {
+        let outcome = ledger.record(0, &named(bad, 1), b"", at(0));
+        assert!(
+            matches!(outcome, Outcome::Ignored(Ignored::Unbannable(_))),
+            "{bad}: {outcome:?}"
+        );
+    }
+    let ignored = ledger.record(0, &named("192.0.2.200/32", 1), b"", at(0));
+    assert!(matches!(ignored, Outcome::Ignored(Ignored::Listed(_))));
+    // They are as they were behind a restart.
+    let again = Ledger::new(vec![jail()]);
+    assert_eq!(again.restore(ledger.snapshot(at(1)), at(1)), 5);
+    for prefix in prefixes {
+        let Outcome::Ban(ban) = again.record(0, &named(prefix, 2), b"second", at(1)) else {
+            panic!("{prefix}: the fourth failure bans");
+        };
+        assert_eq!(ban.subject.to_string(), prefix);
+        assert_eq!(ban.evidence, ["first", "second"]);
     }
 }

@@ -205,7 +205,12 @@ fn no_text_of_a_client_names_another_address() {
                     };
                     let finding = filter.read(&mut ProgramState::default(), &record, &context);
                     if let Some(finding) = finding {
-                        assert_eq!(finding.addr, row.addr, "{}\n{message}", row.message);
+                        assert_eq!(
+                            finding.offender,
+                            row.addr.into(),
+                            "{}\n{message}",
+                            row.message
+                        );
                         found += 1;
                     }
                 }
@@ -372,7 +377,10 @@ fn a_line_cut_by_a_syslogd_names_no_other_address() {
                             ..Record::default()
                         };
                         let finding = filter.read(&mut ProgramState::default(), &record, &context);
-                        assert!(finding.is_none_or(|f| f.addr == row.addr), "{line}");
+                        assert!(
+                            finding.is_none_or(|f| f.offender == row.addr.into()),
+                            "{line}"
+                        );
                     }
                 }
             };

@@ -44,7 +44,10 @@ fn a_program_is_read_behind_the_head_that_its_filter_declares() {
         (format!("[Nov 21 04:33:07] shopd: {said}"), "04:33:07"),
     ] {
         let found = read(&program, state, &line).unwrap_or_else(|| panic!("{line}"));
-        assert_eq!(found.addr, "2001:db8::7".parse::<IpAddr>().unwrap());
+        assert_eq!(
+            found.offender,
+            "2001:db8::7".parse::<IpAddr>().unwrap().into()
+        );
         assert_eq!(found.user.as_deref(), Some("a: b"));
         assert_eq!(found.time.to_string(), format!("2026-11-21T{time}Z"));
         assert_eq!(found.clock, Clock::Stamp);

@@ -1,0 +1,152 @@
+//! Whom a program's lines name beside addresses.
+
+use super::*;
+
+fn filter(patterns: &[&str]) -> Program {
+    compile(Definition {
+        patterns: patterns.iter().map(|text| (*text).into()).collect(),
+        ignore: vec!["<user> of <prefix> is a monitor".into()],
+        ..Definition::default()
+    })
+    .unwrap()
+}
+
+/// What a line tells, or why it tells nothing, and what was noticed of it.
+fn told(filter: &Program, line: &str) -> (Result<String, String>, u64) {
+    let mut state = ProgramState::default();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    let line = format!("2026-11-21T04:59:07Z {line}");
+    let record = Record {
+        line: line.as_bytes(),
+        ..Record::default()
+    };
+    let told = match filter.read(&mut state, &record, &context) {
+        Some(finding) => Ok(finding.offender.to_string()),
+        None => Err(filter.explain(&state, &record, &context).to_string()),
+    };
+    (told, state.take_notices().refused)
+}
+
+#[test]
+fn a_prefix_is_an_offender_as_a_whole() {
+    let filter = filter(&[
+        "<user> of <prefix> is a monitor",
+        "too many connections from network <prefix>, limit <number>",
+        "<text> blocked \\[<prefix>\\]",
+        "over quota: <prefix>/<word>",
+        "full: <prefix>[ of <number>]:",
+    ]);
+    for (line, offender) in [
+        ("x of 192.0.2.0/24 is a spammer", None),
+        ("x of 192.0.2.0/24 is a monitor", None),
+        (
+            "too many connections from network 192.0.2.77/24, limit 9",
+            Some("192.0.2.0/24"),
+        ),
+        (
+            "too many connections from network 2001:db8:1::/48, limit 9",
+            Some("2001:db8:1::/48"),
+        ),
+        (
+            "too many connections from network 192.0.2.7, limit 9",
+            Some("192.0.2.7"),
+        ),
+        (
+            "x blocked [203.0.113.0/24] blocked [2001:db8::/56]",
+            Some("2001:db8::/56"),
+        ),
+        // The byte that ends the field could be part of it.
+        ("over quota: 192.0.2.0/24/x", Some("192.0.2.0/24")),
+        ("over quota: 2001:db8::7/x", Some("2001:db8::7")),
+        ("full: 192.0.2.0/24:", Some("192.0.2.0/24")),
+        ("full: 2001:db8::/48:", Some("2001:db8::/48")),
+        ("full: 2001:db8::/48 of 9:", Some("2001:db8::/48")),
+        ("too many connections from network x/24, limit 9", None),
+    ] {
+        let (told, refused) = told(&filter, line);
+        assert_eq!(told.ok().as_deref(), offender, "{line}");
+        assert_eq!(refused, 0, "{line}");
+    }
+}
+
+#[test]
+fn a_prefix_that_cannot_be_counted_is_noticed() {
+    let filter = filter(&["network <prefix> is over quota", "<text> from <prefix>"]);
+    for (line, said) in [
+        ("network 0.0.0.0/0 is over quota", "wider"),
+        ("network ::/0 is over quota", "wider"),
+        ("network 10.0.0.0/15 is over quota", "wider"),
+        ("network 192.0.2.0/33 is over quota", "out of range"),
+        ("x from 2001:db8::/129", "out of range"),
+    ] {
+        let (told, refused) = told(&filter, line);
+        let why = told.expect_err(line);
+        assert!(
+            why.contains("cannot be counted") && why.contains(said),
+            "{why}"
+        );
+        assert_eq!(refused, 1, "{line}");
+    }
+    let mut state = ProgramState::default();
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    for user in ["x", "y"] {
+        let line = format!("{user} {} from ::/0", "z".repeat(8000));
+        let record = Record {
+            line: line.as_bytes(),
+            message_only: true,
+            ..Record::default()
+        };
+        assert_eq!(filter.read(&mut state, &record, &context), None);
+    }
+    // The first is shown, and not all of it.
+    let notices = state.take_notices();
+    assert_eq!((notices.refused, notices.refused_line.len()), (2, 100));
+    assert!(notices.refused_line.starts_with(b"x zzz"));
+    assert_eq!(state.take_notices(), Notices::default());
+}
+
+#[test]
+fn a_pattern_that_names_no_address_has_no_connection() {
+    for (text, message) in [
+        (
+            "patterns = ['<addr> <prefix>']",
+            "more than one <addr> or <prefix>",
+        ),
+        (
+            "patterns = ['x[ <prefix>]']",
+            "it needs one <addr> or <prefix>",
+        ),
+        (
+            "patterns = ['<addr>', { text = '<prefix>', unless_counted = true }]",
+            "patterns[1] has <prefix>",
+        ),
+        (
+            "patterns = [{ text = '<prefix>', announces = 'x' }]",
+            "patterns[0] has <prefix>",
+        ),
+        (
+            "patterns = [{ text = '<addr>', announces = 'x' }, { text = '<prefix>', completes = 'x' }]",
+            "patterns[1] has <prefix>",
+        ),
+        (
+            "patterns = ['rejected [<word> ]<prefix>: <text>']",
+            "an address of its choice where <addr> is read",
+        ),
+        (
+            "patterns = ['<user> from <prefix> because <text>']",
+            "client text on both sides",
+        ),
+    ] {
+        let definition: Definition = toml::from_str(text).unwrap();
+        let error = definition.compile().expect_err(text).to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
