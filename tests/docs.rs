@@ -401,6 +401,26 @@ fn every_test_that_the_specification_names_exists() {
     assert!(held > 40, "only {held} were found");
 }
 
+/// tests/kernels/run.sh looks for what the build calls tests/NAME.rs.
+#[test]
+fn every_test_for_other_kernels_is_a_file_of_its_package() {
+    let suite = read("tests/kernels/suite");
+    let mut lines = 0;
+    for line in suite.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace().skip(1);
+        let (Some(package), Some(test)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let package = package
+            .strip_prefix("weir-")
+            .map_or(String::new(), |name| format!("crates/{name}/"));
+        let path = format!("{package}tests/{test}.rs");
+        assert!(exists(Path::new(&path)), "{line}: there is no {path}");
+        lines += 1;
+    }
+    assert!(lines > 10, "tests/kernels/suite has {lines} tests");
+}
+
 /// Does a name with at most one `*` exist there?
 fn exists(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -3,6 +3,7 @@
 //! and netfilter. Older kernels prune less and know less (tests/kernels/ boots
 //! them). What a kernel lacks is left out by its probe, named. Root: loads BPF.
 
+#[path = "root_loads/stack.rs"]
 mod stack;
 
 use weir_bpf::{
