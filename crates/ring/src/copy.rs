@@ -11,10 +11,31 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Ahead of what is being copied out: the other core's lines are on their way
-/// then, over the ends of pages as well, where processors stop by themselves.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 512;
+use crate::layout::RECORD_HEADER;
+
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Bytes ahead of what is being copied out: the other core's lines are on their
+/// way then, over the ends of pages as well, where processors stop by
+/// themselves. 512 had been enough on a Zen 4; with 2048, records of 128 bytes
+/// went 24 % faster on an Intel server processor with a mesh.
+#[cfg(target_arch = "x86_64")]
+const LOAD_AHEAD: usize = 2048;
+
+/// Bytes ahead of what is being stored: the line is asked for as our own while
+/// the records before it are written. Stores become visible in order, so that
+/// one which has to fetch its line from the reader's core holds up all behind
+/// it. On that processor, records of 64 bytes went 20 % faster, of 128 12 %.
+#[cfg(target_arch = "x86_64")]
+const STORE_AHEAD: usize = 768;
+
+/// From so many bytes on the processor sees by itself where stores go, and
+/// asking for lines only takes its time: at 512 bytes, 5 % of the rate.
+#[cfg(target_arch = "x86_64")]
+const STREAM: usize = 256;
 
 /// From so many bytes on payloads are stored 16 bytes at a time. Shorter ones
 /// gain nothing by it: 64 bytes went 12 % slower on a Zen 4.
@@ -30,6 +51,7 @@ pub(crate) unsafe fn store(to: *const AtomicU64, header: [u64; 2], payload: &[u8
     // SAFETY: as the caller promises; the parts follow each other and are as
     // long together as header and payload are.
     unsafe {
+        fetch_for_store(to, payload.len());
         let (mut to, mut rest) = (to, payload);
         if payload.len() >= WIDE {
             store_pair(to, header);
@@ -73,6 +95,27 @@ pub(crate) unsafe fn load(from: *const AtomicU64, words: &mut [u64]) {
         for (index, word) in rest.iter_mut().enumerate() {
             *word = (*from.add(index)).load(Relaxed);
         }
+    }
+}
+
+/// Asks for the lines that begin [`STORE_AHEAD`] of a record, as many as the
+/// record reaches into: each line once.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fetch_for_store(to: *const AtomicU64, length: usize) {
+    if length >= STREAM {
+        return;
+    }
+    let begin = to.addr() + STORE_AHEAD;
+    let end = begin + RECORD_HEADER as usize + length;
+    let mut line = begin.next_multiple_of(LINE);
+    while line < end {
+        // SAFETY: it changes no memory; of what is not mapped it fetches
+        // nothing, and processors that lack it do nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        line += LINE;
     }
 }
 
@@ -131,20 +174,50 @@ unsafe fn store_line(to: *const AtomicU64, line: &[u8; 64]) {
     }
 }
 
+/// Fetches ahead, but never beyond what is copied: those lines are the writer's,
+/// which is about to store into them.
+///
 /// # Safety
 /// As [`load`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn load_lines(from: *const AtomicU64, lines: &mut [[u64; 8]]) {
-    if lines.is_empty() {
-        return;
+    let near = lines.len().saturating_sub(LOAD_AHEAD / LINE);
+    let (first, last) = lines.split_at_mut(near);
+    // SAFETY: as the caller promises; `last` begins where `first` ends.
+    unsafe {
+        for line in 0..last.len() {
+            std::arch::asm!(
+                "prefetcht0 [{}]",
+                in(reg) from.add(line * 8),
+                options(nostack, preserves_flags)
+            );
+        }
+        for (index, line) in first.iter_mut().enumerate() {
+            let from = from.add(index * 8);
+            std::arch::asm!(
+                "prefetcht0 [{} + {ahead}]",
+                in(reg) from,
+                ahead = const LOAD_AHEAD,
+                options(nostack, preserves_flags)
+            );
+            load_line(from, line);
+        }
+        let from = from.add(first.len() * 8);
+        for (index, line) in last.iter_mut().enumerate() {
+            load_line(from.add(index * 8), line);
+        }
     }
-    // SAFETY: as the caller promises; a prefetch of what is not mapped does
-    // nothing.
+}
+
+/// # Safety
+/// As [`load`], of eight words.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn load_line(from: *const AtomicU64, line: &mut [u64; 8]) {
+    // SAFETY: as the caller promises.
     unsafe {
         std::arch::asm!(
-            "2:",
-            "prefetcht0 [{from} + {ahead}]",
             "movups {a}, [{from}]",
             "movups {b}, [{from} + 16]",
             "movups {c}, [{from} + 32]",
@@ -153,22 +226,21 @@ unsafe fn load_lines(from: *const AtomicU64, lines: &mut [[u64; 8]]) {
             "movups [{to} + 16], {b}",
             "movups [{to} + 32], {c}",
             "movups [{to} + 48], {d}",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {left}",
-            "jnz 2b",
-            from = inout(reg) from => _,
-            to = inout(reg) lines.as_mut_ptr() => _,
-            left = inout(reg) lines.len() => _,
-            ahead = const AHEAD,
+            from = in(reg) from,
+            to = in(reg) line,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
-            options(nostack)
+            options(nostack, preserves_flags)
         );
     }
 }
+
+/// Nothing measured speaks for it on other processors.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn fetch_for_store(_: *const AtomicU64, _: usize) {}
 
 /// # Safety
 /// As [`store`], of two words.
