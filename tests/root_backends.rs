@@ -654,7 +654,7 @@ fn only() -> impl Iterator<Item = Case> {
         .filter(|case| {
             let why = match case.backend {
                 "tcx" if weir_bpf::probe::tcx_programs(1).is_none() => "no tcx, Linux 6.6",
-                "netfilter" if !weir_bpf::generation::netfilter_supported() => {
+                "netfilter" if !weir_bpf::programs::netfilter_supported() => {
                     "no netfilter hook for BPF, Linux 6.4"
                 }
                 _ => return true,

@@ -53,7 +53,7 @@ impl Other {
         let index = site.host.ifindex(interface).unwrap();
         let link = site
             .host
-            .enter(|| Link::attach(generation.program(hook), index, hook))
+            .enter(|| Link::attach(generation.program(hook).unwrap(), index, hook))
             .unwrap()
             .unwrap();
         Self { generation, link }

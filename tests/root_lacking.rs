@@ -7,7 +7,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped};
-use weir_bpf::{decoy, generation, probe};
+use weir_bpf::{decoy, probe, programs};
 use weir_testkit::traffic::TcpServer;
 
 const PORT: u16 = 8080;
@@ -54,7 +54,7 @@ fn root_without_tcx_a_filter_takes_its_place() {
 
 #[test]
 fn root_without_a_netfilter_hook_it_is_refused_by_name() {
-    if !lacks(generation::netfilter_supported(), "the netfilter hook") {
+    if !lacks(programs::netfilter_supported(), "the netfilter hook") {
         return;
     }
     let site = Site::new();
@@ -91,7 +91,7 @@ fn root_without_cookies_decoy_ports_are_refused_by_name() {
 
 #[test]
 fn root_without_answers_bans_that_reject_drop() {
-    if !lacks(generation::rejects_supported(), "bpf_xdp_load_bytes") {
+    if !lacks(programs::rejects_supported(), "bpf_xdp_load_bytes") {
         return;
     }
     let site = Site::new();

@@ -10,11 +10,11 @@ use weir_bpf::{
     BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, Slot, WideBan, WideBans,
     WidePlaced,
     device::set_gro,
-    generation::POLICY_SCOPED,
     generator::{Flood, Generator},
     link::{Hook, Link},
     record, run,
     table::NEVER,
+    tables::POLICY_SCOPED,
 };
 use weir_core::{Action, Prefix, PrefixSet, Reason, Scope};
 use weir_netlab::{Net, Side, Veth, VethOpts};
@@ -422,7 +422,7 @@ fn hook_rows(
                 salt: case.salt,
                 ..*flood
             };
-            let link = wire.attach(path.program(hook), hook)?;
+            let link = wire.attach(path.program(hook)?, hook)?;
             let before = counted(path)?;
             let rate = wire.rate(&flood, packets)?;
             let after = counted(path)?;
@@ -473,7 +473,7 @@ fn pass_rows(
     for round in 0..=rounds {
         for (program, rates) in [
             (wire.generator.accept(), &mut bare),
-            (path.program(Hook::Xdp), &mut ours),
+            (path.program(Hook::Xdp)?, &mut ours),
         ] {
             let link = wire.attach(program, Hook::Xdp)?;
             let rate = wire.rate(&flood, PACKETS)?;
@@ -517,7 +517,7 @@ fn test_run(
         for hook in [Hook::Xdp, Hook::Tcx] {
             let nanos: Vec<f64> = (0..5)
                 .map(|_| {
-                    run::packet(path.program(hook), &packet, 1_000_000).map(|a| f64::from(a.nanos))
+                    run::packet(path.program(hook)?, &packet, 1_000_000).map(|a| f64::from(a.nanos))
                 })
                 .collect::<Result<_, _>>()?;
             let name = format!(

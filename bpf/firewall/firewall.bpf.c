@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
-/* The firewall: one object with a program for each hook, over the same tables. XDP's
- * and tc's are loaded always, those of netfilter and of egress where they are used;
- * libbpf gives a program the functions that it calls, so the verifier sees nothing of
- * the others. In objects of their own they
- * would have a copy each of the maps, of cfg and of every type. */
+/* The firewall: one object with a program for each hook, over the same tables. Each is
+ * loaded when its hook asks for it; libbpf gives a program the functions that it calls,
+ * so the verifier sees nothing of the others. In objects of their own they would have a
+ * copy each of the maps, of cfg and of every type. */
 #include "firewall/xdp.h"
 #include "firewall/tc.h"
 #include "firewall/netfilter.h"

@@ -22,25 +22,14 @@ pub const MAX_ALLOW: usize = abi::MAX_ALLOW as usize;
 pub struct AllowList {
     /// LPM tries: IPv4, IPv6.
     tries: [MapHandle; 2],
-    hint_map: MapHandle,
     hint: Words,
 }
 
 impl AllowList {
     /// Over the maps of a generation.
-    pub(crate) fn map(tries: [MapHandle; 2], hint_map: MapHandle) -> Result<Self> {
-        let hint = Words::map(&hint_map, 2 * HINT_WORDS, "the allow list")?;
-        Ok(Self {
-            tries,
-            hint_map,
-            hint,
-        })
-    }
-
-    /// The maps, to pin and to hand on: IPv4, IPv6, hint.
-    pub(crate) fn maps(&self) -> [&MapHandle; 3] {
-        let [v4, v6] = &self.tries;
-        [v4, v6, &self.hint_map]
+    pub(crate) fn map(tries: [MapHandle; 2], hint: &MapHandle) -> Result<Self> {
+        let hint = Words::map(hint, 2 * HINT_WORDS, "the allow list")?;
+        Ok(Self { tries, hint })
     }
 
     /// Makes the kernel's allow list equal to `wanted`. Who was and stays allowed

@@ -53,7 +53,6 @@ pub enum By {
 pub struct ClassTable {
     /// Of one copy; 0 when there is no class stage.
     lines: u32,
-    map: MapHandle,
     counters: MapHandle,
     words: Option<Words>,
     control: Words,
@@ -63,16 +62,15 @@ pub struct ClassTable {
 impl ClassTable {
     pub(crate) fn map(
         lines: u32,
-        map: MapHandle,
+        map: &MapHandle,
         counters: MapHandle,
         control: &MapHandle,
     ) -> Result<Self> {
         let words = (lines != 0)
-            .then(|| Words::map(&map, (1 + 2 * lines as usize) * 8, "the class table"))
+            .then(|| Words::map(map, (1 + 2 * lines as usize) * 8, "the class table"))
             .transpose()?;
         Ok(Self {
             lines,
-            map,
             counters,
             words,
             control: Words::map(control, size_of::<control>() / 8, "the control words")?,
@@ -83,14 +81,6 @@ impl ClassTable {
     /// Lines that one copy may have; 0: no class stage in this generation.
     pub fn lines(&self) -> u32 {
         self.lines
-    }
-
-    pub(crate) fn table_map(&self) -> &MapHandle {
-        &self.map
-    }
-
-    pub(crate) fn counters_map(&self) -> &MapHandle {
-        &self.counters
     }
 
     /// The numbers of the policies that the copy in use refers to, with 0 for

@@ -43,24 +43,10 @@ pub struct Decoys {
 }
 
 impl Decoys {
-    /// Their names as pinned.
-    pub(crate) const NAMES: [&str; 5] = [
-        "decoy_ports",
-        "decoy_own",
-        "decoy_asked",
-        "decoy_counters",
-        "decoy_guesses",
-    ];
-
-    /// Over the maps of a generation, in the order of [`Self::NAMES`].
+    /// Over the maps of a generation, in the order that `maps` has.
     pub(crate) fn map(maps: [MapHandle; 5]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the decoy ports")?;
         Ok(Self { maps, ports })
-    }
-
-    /// The maps, to pin and to hand on.
-    pub(crate) fn maps(&self) -> [&MapHandle; 5] {
-        self.maps.each_ref()
     }
 
     /// Is any port a decoy? Then the next generation has the stage.

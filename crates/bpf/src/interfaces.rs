@@ -16,20 +16,14 @@ const PROBES: usize = abi::NF_PROBES as usize;
 
 /// The interfaces of an instance.
 pub(crate) struct Interfaces {
-    map: MapHandle,
     words: Words,
 }
 
 impl Interfaces {
     /// Over the map of a generation.
-    pub(crate) fn map(map: MapHandle) -> Result<Self> {
-        let words = Words::map(&map, PLACES, "netfilter's interfaces")?;
-        Ok(Self { map, words })
-    }
-
-    /// The map, to pin and to hand on.
-    pub(crate) fn as_map(&self) -> &MapHandle {
-        &self.map
+    pub(crate) fn map(map: &MapHandle) -> Result<Self> {
+        let words = Words::map(map, PLACES, "netfilter's interfaces")?;
+        Ok(Self { words })
     }
 
     /// Has this interface's packets judged, too.
@@ -115,7 +109,7 @@ mod tests {
             PLACES as u32,
             &options,
         );
-        let interfaces = Interfaces::map(map.unwrap()).unwrap();
+        let interfaces = Interfaces::map(&map.unwrap()).unwrap();
         let place = places(1).next();
         let crowd: Vec<u32> = (1..)
             .filter(|index| places(*index).next() == place)

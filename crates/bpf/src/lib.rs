@@ -20,13 +20,13 @@ mod error;
 pub mod events;
 pub mod fault;
 pub mod filter;
-pub mod generation;
 pub mod generator;
 #[cfg(test)]
 mod headers;
 mod interfaces;
 pub mod link;
 pub mod lock;
+mod maps;
 mod memory;
 mod netfilter;
 pub mod object;
@@ -34,17 +34,19 @@ pub mod offload;
 pub mod pins;
 pub mod power;
 pub mod probe;
+pub mod programs;
 pub mod rcu;
 pub mod record;
 pub mod run;
 pub mod table;
+pub mod tables;
 pub mod wide;
 
 pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
-pub use generation::{Generation, Options};
 pub use table::{BanCounts, BanTable, Geometry, Key, Placed, Slot};
+pub use tables::{Generation, Options};
 pub use wide::{WideBan, WideBans, WidePlaced};
 
 /// The generated skeletons: types of `bpf/abi/*.h`, maps, programs.

@@ -1,9 +1,15 @@
 //! What the kernel has, and what an interface and its driver say of themselves,
 //! without attaching anything to them.
 
-use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{
+    MapCore, MapHandle, libbpf_sys as sys,
+    query::{ProgInfoIter, ProgInfoQueryOptions},
+};
 
-use crate::object::program_name;
+use crate::{
+    error::{Context, Result},
+    object::program_name,
+};
 
 /// `NETDEV_XDP_ACT_BASIC` of linux/netdev.h: pass, drop, abort, send back.
 const BASIC: u64 = 1;
@@ -21,6 +27,21 @@ pub(crate) fn has_helper(program: sys::bpf_prog_type, helper: sys::bpf_func_id) 
 pub(crate) fn has_program_type(program: sys::bpf_prog_type) -> bool {
     // SAFETY: takes a number; options may be null.
     unsafe { sys::libbpf_probe_bpf_prog_type(program, std::ptr::null()) == 1 }
+}
+
+/// The names of the loaded programs, whoever loaded them, that use this map: sorted.
+///
+/// # Errors
+/// The kernel does not tell which map it is.
+pub fn programs_over(map: &MapHandle) -> Result<Vec<String>> {
+    let info = map.info().context(|| "ask which map it is".into())?;
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let using = ProgInfoIter::with_query_opts(options)
+        .filter(|program| program.map_ids.contains(&info.info.id))
+        .map(|program| program.name.to_string_lossy().into_owned());
+    let mut names: Vec<_> = using.collect();
+    names.sort();
+    Ok(names)
 }
 
 /// What a driver says that it can do with native XDP (kernel 6.3).

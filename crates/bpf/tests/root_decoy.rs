@@ -60,7 +60,7 @@ impl Trap {
     }
 
     fn run(&self, hook: Hook, frame: &[u8]) -> run::Answer {
-        run::packet(self.generation.program(hook), frame, 1).expect("the program runs")
+        run::packet(self.generation.program(hook).unwrap(), frame, 1).expect("the program runs")
     }
 
     fn counters(&self) -> Vec<(u64, u64)> {
@@ -471,7 +471,8 @@ fn root_decoy_guesses_are_limited_for_the_whole_host() {
     for hook in HOOKS {
         let trap = Trap::new();
         let generation = &trap.generation;
-        let run = |packet: &Packet| run::packet(generation.program(hook), &packet.build(), 1);
+        let run =
+            |packet: &Packet| run::packet(generation.program(hook).unwrap(), &packet.build(), 1);
         let begin = std::time::Instant::now();
         let cpus = std::thread::available_parallelism().unwrap().get() as u64;
         std::thread::scope(|scope| {

@@ -9,10 +9,11 @@ use std::{
 
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Slot,
-    generation::{POLICY_SCOPED, netfilter_supported},
     link::{Hook, Link},
+    programs::netfilter_supported,
     record, run,
     table::NEVER,
+    tables::POLICY_SCOPED,
 };
 use weir_core::{Action, Prefix, Reason, Scope};
 use weir_netlab::{Side, VethOpts, wait_for};
@@ -39,7 +40,6 @@ impl Path {
         let options = Options {
             seed: [11, 22, 33],
             v4_length: 24,
-            netfilter: netfilter_supported(),
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
@@ -138,7 +138,7 @@ impl Path {
     }
 
     fn run(&self, hook: Hook, frame: &[u8]) -> run::Answer {
-        let program = self.generation.program(hook);
+        let program = self.generation.program(hook).unwrap();
         match hook {
             Hook::Netfilter => run::netfilter(program, frame),
             _ => run::packet(program, frame, 1),
@@ -699,7 +699,7 @@ fn root_packets_with_short_heads() {
         let tap = tap::open("t0").expect("a TAP with NAPI_FRAGS");
         host.run("ip", &["link", "set", "t0", "up"]).unwrap();
         let index = host.ifindex("t0").unwrap();
-        let tcx = path.generation.program(Hook::Tcx);
+        let tcx = path.generation.program(Hook::Tcx).unwrap();
         let _link = match Link::attach(tcx, index, Hook::Tcx) {
             Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
                 println!("skipped: no tcx (Linux 6.6)");
@@ -741,8 +741,9 @@ fn root_generic_xdp_leaves_frames_whole() {
     let behind = Path::new();
     let hook = Hook::XdpGeneric;
     let attach = |program, hook| host.enter(|| Link::attach(program, index, hook)).unwrap();
-    let _generic = attach(first.program(hook), hook).expect("generic mode takes any device");
-    let _tcx = match attach(behind.generation.program(Hook::Tcx), Hook::Tcx) {
+    let _generic =
+        attach(first.program(hook).unwrap(), hook).expect("generic mode takes any device");
+    let _tcx = match attach(behind.generation.program(Hook::Tcx).unwrap(), Hook::Tcx) {
         Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
             println!("skipped: no tcx (Linux 6.6)");
             return;

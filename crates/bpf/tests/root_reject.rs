@@ -13,10 +13,10 @@ use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
     abi::{REJECT_BURST, REJECT_RATE},
     events::EventReader,
-    generation::{POLICY_REJECT, POLICY_SCOPED},
     link::Hook,
     record, run,
     table::NEVER,
+    tables::{POLICY_REJECT, POLICY_SCOPED},
 };
 use weir_core::{Action, Prefix, Reason, Scope};
 use weir_testkit::{
@@ -130,8 +130,8 @@ impl Path {
     #[track_caller]
     fn leaves(&self, hook: Hook, name: &str, frame: &[u8], reason: Reason) -> run::Answer {
         let before = self.counters();
-        let answer =
-            run::packet(self.generation.program(hook), frame, 1).expect("the program runs");
+        let answer = run::packet(self.generation.program(hook).unwrap(), frame, 1)
+            .expect("the program runs");
         let after = self.counters();
         for r in Reason::ALL {
             let n = r as usize;
@@ -649,7 +649,7 @@ fn root_reject_holds_its_rate() {
         let begin = Instant::now();
         let runs = 20_000;
         for _ in 0..runs {
-            let answer = run::packet(path.generation.program(hook), &frame, 1).unwrap();
+            let answer = run::packet(path.generation.program(hook).unwrap(), &frame, 1).unwrap();
             assert_ne!(answer.verdict, u32::MAX, "a banned packet passed");
         }
         let took = begin.elapsed();
@@ -661,5 +661,32 @@ fn root_reject_holds_its_rate() {
         let most = cpus * (BURST + RATE * (took.as_millis() as u64 + 1) / 1000 + 1);
         assert!((BURST..=most).contains(&answered), "{answered} in {took:?}");
         assert!(silent > 0);
+
+        // Nor do tables that have grown give anybody a burst anew.
+        let options = Options {
+            seed: [44, 55, 66],
+            v4_length: 24,
+            reject: true,
+            ..Options::bans(Geometry::for_bans(BanCounts::each(400)))
+        };
+        let next = Generation::create(2, &options, Some(&path.generation)).unwrap();
+        path.generation.table.for_each(0, |slot| {
+            next.table.insert(slot);
+        });
+        let run = |generation: &Generation, times: u64| {
+            let program = generation.program(hook).unwrap();
+            for _ in 0..times {
+                run::packet(program, &frame, 1).unwrap();
+            }
+        };
+        next.program(hook).unwrap();
+        run(&path.generation, 5000);
+        let (before, begin) = (path.counters(), Instant::now());
+        run(&next, BURST);
+        let took = begin.elapsed().as_millis() as u64;
+        let answered =
+            path.counters()[Reason::Rejected as usize].0 - before[Reason::Rejected as usize].0;
+        let most = cpus * (RATE * (took + 1) / 1000 + 1);
+        assert!(answered <= most, "{answered} in {took} ms");
     }
 }

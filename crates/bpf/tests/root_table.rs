@@ -68,7 +68,7 @@ fn frame(source: IpAddr) -> Vec<u8> {
 }
 
 fn verdict(generation: &Generation, source: IpAddr) -> u32 {
-    run::packet(generation.program(Hook::Xdp), &frame(source), 1)
+    run::packet(generation.program(Hook::Xdp).unwrap(), &frame(source), 1)
         .expect("the program runs")
         .verdict
 }
@@ -653,7 +653,7 @@ fn root_drops_without_an_event_leave_as_the_others() {
                     reason => reason,
                 };
                 let before = count(reason);
-                let answer = run::packet(generation.program(hook), &packet, RUNS).unwrap();
+                let answer = run::packet(generation.program(hook).unwrap(), &packet, RUNS).unwrap();
                 let after = count(reason);
                 let name = format!("{} {source} {protocol} {from}>{to}", hook.name());
                 let bytes = u64::from(RUNS) * packet.len() as u64;
@@ -682,7 +682,7 @@ fn root_drops_without_an_event_leave_as_the_others() {
     generation.table.set_observe(true);
     let before = count(Reason::Observed).0;
     let packet = frame("198.51.100.7".parse().unwrap());
-    let answer = run::packet(generation.program(Hook::Xdp), &packet, RUNS).unwrap();
+    let answer = run::packet(generation.program(Hook::Xdp).unwrap(), &packet, RUNS).unwrap();
     assert_eq!(answer.verdict, XDP_PASS);
     assert_eq!(count(Reason::Observed).0 - before, u64::from(RUNS));
     generation.table.set_observe(false);
@@ -690,7 +690,7 @@ fn root_drops_without_an_event_leave_as_the_others() {
         let packet = frame(source.parse().unwrap());
         let mut nanos: Vec<_> = (0..9)
             .map(|_| {
-                let program = generation.program(Hook::Xdp);
+                let program = generation.program(Hook::Xdp).unwrap();
                 run::packet(program, &packet, 1_000_000).unwrap().nanos
             })
             .collect();

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::{
     BanCounts, Generation, Geometry, JiffyClock, Key, Options, Slot, WideBan, WideBans, WidePlaced,
-    generation::POLICY_SCOPED,
     link::Hook,
     pins::{self, InstanceDir},
     record, run,
     table::NEVER,
+    tables::POLICY_SCOPED,
     wide::{MAX_WIDE, WIDE_WORDS},
 };
 use weir_core::{Action, Prefix, Reason, Scope};
@@ -92,7 +92,7 @@ impl Path {
         let frame = packet.clone().pad().build();
         let counters = || record::read_counters(&self.generation.counters).unwrap();
         let before = counters();
-        let answer = run::packet(self.generation.program(hook), &frame, 1).unwrap();
+        let answer = run::packet(self.generation.program(hook).unwrap(), &frame, 1).unwrap();
         let after = counters();
         let mut counted = Reason::ALL
             .into_iter()

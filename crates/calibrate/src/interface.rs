@@ -3,7 +3,7 @@
 //! hook attaches does change something: several drivers stop and start their
 //! queues for a native XDP program, so [`attach`] is for who asked for it.
 
-use std::os::fd::BorrowedFd;
+use std::io;
 
 use weir_bpf::{
     device::{self, Device},
@@ -102,8 +102,9 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
         if !seen.ethernet {
             break;
         }
-        let program: BorrowedFd<'_> = path.program(hook);
-        let refused = match Link::attach(program, device.index, hook) {
+        let attached = path.program(hook).map_err(io::Error::other);
+        let attached = attached.and_then(|program| Link::attach(program, device.index, hook));
+        let refused = match attached {
             Ok(link) => {
                 link.detach();
                 None

@@ -61,7 +61,7 @@ impl Machine {
                     })
                 })
                 .unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
-            abi: weir_bpf::generation::ABI,
+            abi: weir_bpf::tables::ABI,
         }
     }
 

@@ -9,12 +9,8 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, Generation, Geometry, Key, Options, Placed, Slot,
-    generation::{NO_NETFILTER, netfilter_supported},
-    link::Hook,
-    pins::InstanceDir,
-    record,
-    table::NEVER,
+    BanCounts, Generation, Geometry, Key, Options, Placed, Slot, link::Hook, pins::InstanceDir,
+    record, table::NEVER,
 };
 use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
 use weir_enforce::{
@@ -45,25 +41,12 @@ pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
 /// The packet path on hooks of a testbed.
 pub(super) struct PacketPath {
     path: Generation,
-    /// Why there is no program for netfilter.
-    no_netfilter: Option<String>,
     pins: io::Result<Pins>,
 }
 
 impl PacketPath {
     pub(super) fn new(testbed: &Testbed) -> Result<Self> {
-        let options = Options {
-            netfilter: true,
-            ..Options::bans(Geometry::for_bans(room(BANS as usize)))
-        };
-        let whole = match netfilter_supported() {
-            true => Generation::create(1, &options, None).map_err(|why| why.to_string()),
-            false => Err(NO_NETFILTER.to_owned()),
-        };
-        let (path, no_netfilter) = match whole {
-            Ok(path) => (path, None),
-            Err(why) => (empty_path(BANS as usize)?, Some(why)),
-        };
+        let path = empty_path(BANS as usize)?;
         for place in [&testbed.target, &testbed.served] {
             path.judge_interface(place.ifindex)?;
         }
@@ -80,17 +63,10 @@ impl PacketPath {
             }
         }
         let pins = Pins::new().map_err(|e| io::Error::other(e.to_string()));
-        Ok(Self {
-            path,
-            no_netfilter,
-            pins,
-        })
+        Ok(Self { path, pins })
     }
 
     pub(super) fn attach(&self, place: &Place, hook: Hook) -> io::Result<AttachedLink> {
-        if let (Hook::Netfilter, Some(why)) = (hook, &self.no_netfilter) {
-            return Err(io::Error::other(why.clone()));
-        }
         let pin = match (hook, &self.pins) {
             // No links of an interface: known by what is pinned beside them.
             (Hook::ClsBpf | Hook::Netfilter, Ok(pins)) => Some(pins.directory().join(hook.name())),
@@ -99,7 +75,8 @@ impl PacketPath {
             }
             _ => None,
         };
-        place.attach(self.path.program(hook), hook, pin.as_deref())
+        let program = self.path.program(hook).map_err(io::Error::other)?;
+        place.attach(program, hook, pin.as_deref())
     }
 
     pub(super) fn count(&self, reason: Reason) -> Result<u64> {

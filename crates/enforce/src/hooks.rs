@@ -221,6 +221,14 @@ impl Hooks {
         Ok(())
     }
 
+    /// The hooks that something of the instance is attached to, of an earlier
+    /// daemon among it.
+    pub fn in_use(&self) -> Vec<Hook> {
+        let pinned = pins::all_pinned(&self.pins);
+        let has = |hook: &Hook| pinned.iter().any(|(_, there, _)| there == hook);
+        Hook::ALL.into_iter().filter(has).collect()
+    }
+
     /// Is an interface judged by netfilter's hook?
     pub fn any_on_netfilter(&self) -> bool {
         let interfaces = self.interfaces();
@@ -246,11 +254,6 @@ impl Hooks {
         });
         described.collect()
     }
-}
-
-/// Would netfilter be tried first at an interface of this name?
-pub fn leads_to_netfilter(interface: &str, wanted: &Wanted) -> bool {
-    Interface::leads_to_netfilter(interface, wanted)
 }
 
 /// Has netfilter judge those that are attached there, and no others.

@@ -14,11 +14,11 @@ use std::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Placed, Slot,
-    generation::MAX_POLICIES,
     generator::Generator,
     link::Link,
     pins::{self, InstanceDir},
     run,
+    tables::MAX_POLICIES,
 };
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
@@ -478,7 +478,7 @@ fn segment(source: IpAddr, port: u16) -> Vec<u8> {
 
 /// Is a segment from there to this port dropped?
 fn is_dropped(generation: &Generation, source: IpAddr, port: u16) -> bool {
-    let program = generation.program(Hook::Xdp);
+    let program = generation.program(Hook::Xdp).expect("it loads");
     run::packet(program, &segment(source, port), 1)
         .expect("the program runs")
         .verdict
@@ -1036,6 +1036,77 @@ fn root_hooks_change_at_run_time() {
     .unwrap();
 }
 
+/// The programs that are in the kernel over the tables of an instance, once those
+/// that are given up have gone.
+fn loaded(instance: &Instance, wanted: &[&str]) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let loaded = weir_bpf::probe::programs_over(&instance.pinned().policies).unwrap();
+        if loaded == wanted || Instant::now() > until {
+            return loaded;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A program is loaded when its hook asks for it: at the start, when the hook
+/// changes, when it is refused and the next one is tried, when larger tables are made.
+#[test]
+fn root_only_the_program_of_the_hook_in_use_is_loaded() {
+    if weir_bpf::probe::tcx_programs(1).is_none() {
+        eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
+        return;
+    }
+    let net = weir_netlab::Net::new().unwrap();
+    let (host, other) = (
+        net.namespace("host").unwrap(),
+        net.namespace("net").unwrap(),
+    );
+    let opts = weir_netlab::VethOpts::new(&["10.9.3.1/24"], &["10.9.3.2/24"]).unwrap();
+    net.veth(&host, "h0", &other, "n0", opts).unwrap();
+    let mut instance = Instance::new("loaded", 1_000_000);
+    instance.0.settings.interfaces = vec!["h0".into()];
+    host.enter(|| {
+        let added = std::process::Command::new("ip")
+            .args(["link", "add", "br0", "up", "type", "bridge"])
+            .status();
+        assert!(added.unwrap().success());
+        let backend = instance.open();
+        assert_eq!(loaded(&instance, &[]), [""; 0], "tables need none");
+        backend.attach().unwrap();
+        assert_eq!(loaded(&instance, &["weir_tcx"]), ["weir_tcx"]);
+        let mut settings = instance.0.settings.clone();
+        settings.backend = Choice::Kernel(Hook::Xdp);
+        backend.reconfigure(&settings).unwrap();
+        let both = ["weir_tcx", "weir_xdp"];
+        assert_eq!(loaded(&instance, &both), both);
+
+        // Larger tables have the program that is attached.
+        let bulk: Vec<_> = (0..13_000).map(|n| entry(n, jail("a"), 3600)).collect();
+        backend.insert(&bulk).unwrap();
+        assert_eq!(backend.usage().generation, 2);
+        assert_eq!(loaded(&instance, &["weir_xdp"]), ["weir_xdp"]);
+        assert_eq!(backend.attachments()[0].hook, "xdp");
+
+        // A bridge has no native XDP: the next one is loaded for it.
+        settings.interfaces = vec!["br0".into()];
+        backend.reconfigure(&settings).unwrap();
+        assert_eq!(backend.attachments()[0].hook, "xdp-generic");
+        let all = ["weir_xdp", "weir_xdp_generi"];
+        assert_eq!(loaded(&instance, &all), all);
+
+        // Who takes it over needs what is attached, and nothing more.
+        drop(backend);
+        settings.backend = Choice::Kernel(Hook::XdpGeneric);
+        instance.0.settings = settings;
+        let backend = instance.open();
+        backend.attach().unwrap();
+        assert_eq!(loaded(&instance, &all), all);
+        assert_eq!(backend.usage().generation, 2);
+    })
+    .unwrap();
+}
+
 /// Programs that belong to no backend.
 struct OtherFeature {
     /// The hook that it has no program for.
@@ -1048,8 +1119,8 @@ impl Programs for OtherFeature {
         (hook == Hook::Netfilter || self.without == Some(hook)).then_some("it has no program there")
     }
 
-    fn program(&self, hook: Hook) -> BorrowedFd<'_> {
-        self.programs.bare_drop(hook)
+    fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.programs.bare_drop(hook))
     }
 
     fn judge_outbound(&self) -> bool {

@@ -9,7 +9,7 @@ use libbpf_rs::{
     libbpf_sys::bpf_insn,
     skel::{OpenSkel, Skel, SkelBuilder},
 };
-use weir_bpf::{generation::netfilter_supported, skeleton::firewall::FirewallSkelBuilder};
+use weir_bpf::{programs::netfilter_supported, skeleton::firewall::FirewallSkelBuilder};
 
 /// MAX_BPF_STACK.
 const MOST: u32 = 512;

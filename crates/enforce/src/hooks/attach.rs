@@ -9,7 +9,7 @@ use weir_bpf::{
 };
 
 use super::{
-    interface::{AWAY, Attached, Interface, find},
+    interface::{AWAY, Attached, Interface},
     pins::{pin_of, pinned, remove_link, remove_pin},
     programs::{Programs, Wanted},
     refusal::refusal,
@@ -40,13 +40,6 @@ fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, Strin
 }
 
 impl Interface {
-    /// Would netfilter be tried first?
-    pub(super) fn leads_to_netfilter(name: &str, wanted: &Wanted) -> bool {
-        find(name, wanted.hook).is_ok_and(|device| {
-            device.is_some_and(|device| candidates(wanted, name, &device).0[0] == Hook::Netfilter)
-        })
-    }
-
     /// Attaches, or takes over what an earlier daemon attached. An interface
     /// that is not there is waited for: see [`Self::follow`].
     pub(super) fn attach(
@@ -79,7 +72,7 @@ impl Interface {
                 if hook == Hook::Netfilter {
                     programs.judge_interface(device.index)?;
                 }
-                link.update(programs.program(hook))?;
+                link.update(programs.program(hook)?)?;
                 self.state = Some(Attached {
                     link,
                     hook,
@@ -128,15 +121,24 @@ impl Interface {
                 // The kernel takes a program once on a hook.
                 return self.keep_stand_in(link, refusals, device, links);
             }
-            if is_xdp(hook) && self.state.as_ref().is_some_and(|a| is_xdp(a.hook)) {
-                stand_in = Link::attach(programs.program(Hook::Tcx), device.index, Hook::Tcx).ok();
-                let ours = self.state.take().expect("just looked");
-                ours.link.detach();
-                remove_pin(&ours.pin)?;
-            }
             if let Some(why) = programs.refusal(hook) {
                 refusals.push(format!("{}: {why}", hook.name()));
                 continue;
+            }
+            // Before what is there ends: it may be loaded for this.
+            let program = match programs.program(hook) {
+                Ok(program) => program,
+                Err(why) => {
+                    refusals.push(format!("{}: {why}", hook.name()));
+                    continue;
+                }
+            };
+            if is_xdp(hook) && self.state.as_ref().is_some_and(|a| is_xdp(a.hook)) {
+                let tcx = programs.program(Hook::Tcx).ok();
+                stand_in = tcx.and_then(|tcx| Link::attach(tcx, device.index, Hook::Tcx).ok());
+                let ours = self.state.take().expect("just looked");
+                ours.link.detach();
+                remove_pin(&ours.pin)?;
             }
             if hook == Hook::Netfilter {
                 programs.judge_interface(device.index)?;
@@ -144,7 +146,7 @@ impl Interface {
             let pin = pin_of(links, &self.name, hook);
             // A leftover of an interface with another index.
             remove_link(&pin)?;
-            match Link::attach_pinned(programs.program(hook), device.index, hook, &pin) {
+            match Link::attach_pinned(program, device.index, hook, &pin) {
                 Ok(link) => {
                     if let Some(priority) = link.priority().filter(|priority| *priority > 1) {
                         refusals.push(format!(
@@ -252,7 +254,13 @@ impl Interface {
         hooks.dedup();
         let mut refusals = Vec::new();
         for hook in hooks {
-            let program = programs.program(hook);
+            let program = match programs.program(hook) {
+                Ok(program) => program,
+                Err(why) => {
+                    refusals.push(format!("{}: {why}", hook.name()));
+                    continue;
+                }
+            };
             if let Some(egress) = &self.egress
                 && egress.ifindex == device.index
                 && egress.hook == hook

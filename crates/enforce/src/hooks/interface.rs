@@ -214,7 +214,7 @@ impl Interface {
                 "cannot change the program at {hook} of {name}: {why}"
             )));
         }
-        match attached.link.update(programs.program(attached.hook)) {
+        match attached.link.update(programs.program(attached.hook)?) {
             Err(e) if gone(&e) => return Ok(()),
             done => done?,
         }

@@ -31,9 +31,13 @@ pub trait Programs {
     /// Why a hook cannot have a program of these, though the kernel might take it.
     fn refusal(&self, hook: Hook) -> Option<&'static str>;
 
-    /// The program for a hook; the caller has asked for a [`Self::refusal`], or
-    /// for [`Self::judge_outbound`] where the hook is on egress.
-    fn program(&self, hook: Hook) -> BorrowedFd<'_>;
+    /// The program for a hook, which may be loaded for it now; the caller has asked
+    /// for a [`Self::refusal`], or for [`Self::judge_outbound`] where the hook is on
+    /// egress.
+    ///
+    /// # Errors
+    /// The kernel refuses it: hook and program are named.
+    fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error>;
 
     /// Do they judge what goes out? Then an interface gets the twin of its hook
     /// on egress as well.

@@ -12,16 +12,20 @@ use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scan
 
 use super::Kernel;
 use crate::{
-    Attachment, Backend, BootNanos, ClassFilter, Counter, DecoyResponder, Entry, Error,
+    Attachment, Backend, BootNanos, Choice, ClassFilter, Counter, DecoyResponder, Entry, Error,
     InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
     backend_kind::WITHOUT_ANSWERS,
     hooks::{self, Wanted},
 };
 
 impl Kernel {
-    fn attach_all(&self) -> Result<(), Error> {
-        let wanted = self.wanted();
-        self.hooks.attach(&wanted, &self.tables().current)
+    /// The backend as far as its limits go.
+    pub(super) fn effective(&self) -> Choice {
+        let backend = self.settings().backend;
+        match backend {
+            Choice::Auto if self.hooks.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
+            backend => backend,
+        }
     }
 
     fn attach_as(&self, settings: &Settings) -> Result<(), Error> {
@@ -178,15 +182,15 @@ impl Backend for Kernel {
     }
 
     fn attach(&self) -> Result<(), Error> {
-        let settings = self.settings();
-        self.or_with_netfilter(&settings, || self.attach_all())
+        let wanted = self.wanted();
+        self.hooks.attach(&wanted, &self.tables().current)
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
         for name in &settings.interfaces {
             hooks::check(name, settings.backend.hook())?;
         }
-        self.or_with_netfilter(settings, || self.attach_as(settings))
+        self.attach_as(settings)
     }
 
     fn attachments(&self) -> Vec<Attachment> {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Key, Placed, Slot, WideBan, WidePlaced, fault, generation::MAX_POLICIES};
+use weir_bpf::{Key, Placed, Slot, WideBan, WidePlaced, fault, tables::MAX_POLICIES};
 use weir_core::Producer;
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance, next_expiry::Noting};

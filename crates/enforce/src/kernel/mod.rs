@@ -18,7 +18,6 @@ mod eviction;
 mod growth_backoff;
 mod insertion;
 mod maintenance;
-mod netfilter;
 mod next_expiry;
 mod open;
 mod policies;
@@ -73,8 +72,6 @@ pub struct Kernel {
     work: WorkCounts,
     crowded: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
-    /// Should the next generation have its program?
-    netfilter: AtomicBool,
     /// Are there bans that reject, or were there?
     answers: AtomicBool,
     /// When the kernel refused to load what answers them.

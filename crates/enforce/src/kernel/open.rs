@@ -10,13 +10,17 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, Generation, Geometry, JiffyClock, Options, events::EventReader, fault, link::Hook,
+    BanCounts, Generation, Geometry, JiffyClock, Options,
+    events::EventReader,
+    fault,
+    link::Hook,
     pins::InstanceDir,
+    programs::{NO_NETFILTER, netfilter_supported},
 };
 
 use super::{
-    Kernel, maintenance::MaintenanceLock, netfilter, next_expiry::NextExpiry, policies::Policies,
-    random_seed, rebuild, tables::Tables, work::WorkCounts,
+    Kernel, maintenance::MaintenanceLock, next_expiry::NextExpiry, policies::Policies, random_seed,
+    rebuild, tables::Tables, work::WorkCounts,
 };
 use crate::{
     Backend, Choice, Error, Settings,
@@ -58,9 +62,8 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     for name in &config.settings.interfaces {
         hooks::check(name, config.settings.backend.hook())?;
     }
-    let netfilter = config.settings.backend.hook() == Some(Hook::Netfilter);
-    if netfilter {
-        netfilter::require()?;
+    if config.settings.backend.hook() == Some(Hook::Netfilter) && !netfilter_supported() {
+        return Err(Error::Unsupported(NO_NETFILTER.to_owned()));
     }
     // First, for it fails without permission before anything is made.
     let clock = JiffyClock::probe()?;
@@ -74,13 +77,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     let (current, adopted) = match pinned {
         Some(number) if !other_layout => (Generation::adopt(&instance.generation(number))?, true),
         _ => (
-            first_generation(
-                config,
-                &instance,
-                pinned.unwrap_or(0) + 1,
-                netfilter,
-                clock.now(),
-            )?,
+            first_generation(config, &instance, pinned.unwrap_or(0) + 1, clock.now())?,
             false,
         ),
     };
@@ -115,16 +112,15 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         work: WorkCounts::default(),
         crowded: AtomicBool::new(false),
         classes: Mutex::default(),
-        netfilter: netfilter.into(),
     };
     kernel.follow_suspend(&kernel.maintenance.lock())?;
     kernel.tidy_wide()?;
     if rebuild {
         kernel.widen_other_lengths()?;
-        // Links of the earlier daemon must be known before they are switched.
-        kernel.attach()?;
         let geometry = kernel.tables().current.table.geometry();
         kernel.next_generation(&mut kernel.maintenance.lock(), geometry)?;
+        // Until here links of the earlier daemon enforce its tables.
+        kernel.attach()?;
     }
     kernel.narrow_own_length()?;
     kernel
@@ -143,7 +139,6 @@ fn first_generation(
     config: &KernelConfig,
     instance: &InstanceDir,
     number: u64,
-    netfilter: bool,
     started: u64,
 ) -> Result<Generation, Error> {
     // Of a daemon that died before it was current.
@@ -160,7 +155,6 @@ fn first_generation(
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,
         reject: false,
-        netfilter,
         flow_jiffies: 0,
         drop_innocent: false,
     };

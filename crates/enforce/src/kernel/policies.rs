@@ -7,9 +7,8 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation,
-    generation::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
-    rcu, record,
+    Generation, rcu, record,
+    tables::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
 };
 use weir_core::{Action, Producer};
 

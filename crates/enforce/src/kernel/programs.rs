@@ -2,7 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
-use weir_bpf::{Generation, link::Hook};
+use weir_bpf::{
+    Generation,
+    link::Hook,
+    programs::{NO_NETFILTER, netfilter_supported},
+};
 
 use crate::{Error, hooks::Programs};
 
@@ -10,13 +14,13 @@ impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
             Hook::Netfilter if self.has_decoys => Some("it has no decoy ports"),
-            Hook::Netfilter if !self.has_netfilter() => Some("its program is not loaded"),
+            Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
             _ => None,
         }
     }
 
-    fn program(&self, hook: Hook) -> BorrowedFd<'_> {
-        Generation::program(self, hook)
+    fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
+        Ok(Generation::program(self, hook)?)
     }
 
     fn judge_outbound(&self) -> bool {

@@ -8,7 +8,7 @@ use std::{
 
 use weir_bpf::{
     BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, abi::V4_NEVER, fault,
-    generation::rejects_supported, table::NEVER,
+    link::Hook, programs::rejects_supported, table::NEVER,
 };
 use weir_core::Action;
 
@@ -218,7 +218,6 @@ impl Kernel {
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
-            netfilter: self.netfilter.load(Ordering::Relaxed) || self.hooks.any_on_netfilter(),
             // Once wanted, always: a ban that rejects may be about to be inserted.
             reject: self.answers.load(Ordering::Relaxed) && self.may_answer(),
             started: self.clock.now(),
@@ -266,19 +265,36 @@ impl Kernel {
         self.hooks.update(&self.tables().current, || {})
     }
 
-    /// Loads it, without answers if not with them: tables grow all the same.
+    /// Makes it with the programs of the hooks in use; without answers if not with
+    /// them: tables grow all the same.
     fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
-        let load = |reject| {
+        let hooks = self.hooks_with(options.class_lines != 0);
+        let make = |reject| -> Result<_, Error> {
             let options = Options { reject, ..*options };
-            Generation::create(number, &options, Some(&self.tables().current))
-        };
-        match load(options.reject) {
-            Err(error) if options.reject => {
-                self.refuse_answers(&error.into());
-                Ok(load(false)?)
+            let next = Generation::create(number, &options, Some(&self.tables().current))?;
+            for hook in &hooks {
+                next.program(*hook)?;
             }
-            outcome => Ok(outcome?),
+            Ok(next)
+        };
+        match make(options.reject) {
+            Err(error) if options.reject => {
+                self.refuse_answers(&error);
+                make(false)
+            }
+            outcome => outcome,
         }
+    }
+
+    /// The hooks in use, with their twins on egress if those are wanted.
+    fn hooks_with(&self, egress: bool) -> Vec<Hook> {
+        let mut hooks = self.hooks.in_use();
+        hooks.retain(|hook| !hook.is_egress());
+        if egress {
+            let twins: Vec<_> = hooks.iter().map(|hook| hook.egress()).collect();
+            hooks.extend(twins);
+        }
+        hooks
     }
 
     fn fill_and_switch(&self, maintenance: &Maintenance<'_>, number: u64) -> Result<(), Error> {

@@ -65,14 +65,6 @@ impl Kernel {
         }
         drop(tables);
         drop(maintenance);
-        let followed = match self.follow_interfaces() {
-            // One that came may be the first that only netfilter is for.
-            Err(Error::Unsupported(_)) if self.hooks.is_attached() => {
-                let settings = self.settings();
-                self.or_with_netfilter(&settings, || self.follow_interfaces())
-            }
-            outcome => outcome,
-        };
-        grown.and(followed)
+        grown.and(self.follow_interfaces())
     }
 }

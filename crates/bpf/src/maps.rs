@@ -1,0 +1,261 @@
+//! Every map of the firewall's object, registered once: its name and its lifetime.
+//! What is made anew, handed on to the next generation and pinned follows from that.
+
+use std::{mem::MaybeUninit, os::fd::AsFd, path::Path};
+
+use libbpf_rs::{
+    MapCore, MapHandle, OpenMapMut,
+    skel::{OpenSkel, Skel, SkelBuilder},
+};
+
+use crate::{
+    error::{Context, Error, Result},
+    object,
+    skeleton::firewall::{FirewallSkelBuilder, OpenFirewallSkel, types::rodata},
+};
+
+/// How long a map lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// Of one geometry and seed: each generation makes its own.
+    Tables,
+    /// Of one size of the class table: handed on while that stays.
+    Classes,
+    /// Of the instance: handed on for good. What is keyed in them is keyed by the
+    /// instance's seed, not by the generation's.
+    Instance,
+    /// Of the programs that are loaded with it: scratch space, of which nothing
+    /// outlives a packet. Neither handed on nor pinned.
+    Feature,
+}
+
+macro_rules! registry {
+    ($($map:ident = $object:literal as $pin:literal: $lifetime:ident,)*) => {
+        /// A map of the object.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Map {
+            $($map,)*
+        }
+
+        impl Map {
+            pub(crate) const ALL: &[Self] = &[$(Self::$map,)*];
+
+            /// What libbpf calls it.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$map => $object,)*
+                }
+            }
+
+            /// What it is called where it is pinned: bpffs takes no dot.
+            pub(crate) fn pin(self) -> &'static str {
+                match self {
+                    $(Self::$map => $pin,)*
+                }
+            }
+
+            pub(crate) fn lifetime(self) -> Lifetime {
+                match self {
+                    $(Self::$map => Lifetime::$lifetime,)*
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    Bans = "bans" as "bans": Tables,
+    HostUpper = "host_upper" as "host_upper": Tables,
+    V4Bans = "v4_bans" as "v4_bans": Tables,
+    Bloom = "bloom" as "bloom": Tables,
+    Control = "firewall.bss" as "control": Tables,
+    Cfg = "firewall.rodata" as "cfg": Tables,
+    Meta = "meta" as "meta": Tables,
+    Classes = "classes" as "classes": Classes,
+    ClassCounters = "class_counters" as "class_counters": Instance,
+    Flows = "flows" as "flows": Instance,
+    Policies = "policies" as "policies": Instance,
+    Allow4 = "allow4" as "allow4": Instance,
+    Allow6 = "allow6" as "allow6": Instance,
+    AllowHint = "allow_hint" as "allow_hint": Instance,
+    Counters = "counters" as "counters": Instance,
+    Events = "events" as "events": Instance,
+    Wide = "wide" as "wide": Instance,
+    WideHint = "wide_hint" as "wide_hint": Instance,
+    Interfaces = "nf_interfaces" as "nf_interfaces": Instance,
+    DecoyPorts = "decoy_ports" as "decoy_ports": Instance,
+    DecoyOwn = "decoy_own" as "decoy_own": Instance,
+    DecoyAsked = "decoy_asked" as "decoy_asked": Instance,
+    DecoyCounters = "decoy_counters" as "decoy_counters": Instance,
+    DecoyGuesses = "decoy_guesses" as "decoy_guesses": Instance,
+    RejectBucket = "reject_bucket" as "reject_bucket": Instance,
+    DecoyScratch = "decoy_scratch" as "decoy_scratch": Feature,
+    RejectScratch = "reject_scratch" as "reject_scratch": Feature,
+    NetfilterHead = "nf_head" as "nf_head": Feature,
+}
+
+impl Map {
+    fn named(name: &std::ffi::OsStr) -> Option<Self> {
+        Self::ALL.iter().copied().find(|map| name == map.name())
+    }
+
+    /// Is it there as long as the generation, or longer?
+    pub(crate) fn is_kept(self) -> bool {
+        self.lifetime() != Lifetime::Feature
+    }
+}
+
+/// The maps of a generation that are there without any program.
+pub(crate) struct Maps(Vec<(Map, MapHandle)>);
+
+impl Maps {
+    /// Makes those that `hand_on` has not, of the size that `size` says where it is
+    /// not the object's. `configure` writes what the programs are loaded with.
+    pub(crate) fn create<'a>(
+        configure: impl FnOnce(&mut rodata),
+        size: impl Fn(Map) -> Option<u32>,
+        hand_on: impl Fn(Map) -> Option<&'a MapHandle>,
+    ) -> Result<Self> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = FirewallSkelBuilder::default()
+            .open(&mut storage)
+            .context(|| "open the packet path's object".into())?;
+        let rodata = open.maps.rodata_data.as_deref_mut();
+        configure(rodata.expect("the object has rodata"));
+        for mut program in open.open_object_mut().progs_mut() {
+            program.set_autoload(false);
+        }
+        each(&mut open, |map, open| {
+            if let Some(from) = hand_on(map) {
+                return open
+                    .reuse_fd(from.as_fd())
+                    .context(|| format!("hand the map {} on to the next generation", map.name()));
+            }
+            open.set_autocreate(map.is_kept())
+                .context(|| format!("leave the map {} out", map.name()))?;
+            match size(map) {
+                Some(entries) => open
+                    .set_max_entries(entries)
+                    .context(|| format!("size the map {}", map.name())),
+                None => Ok(()),
+            }
+        })?;
+        let skel = open.load().context(|| {
+            "make the tables of the packet path (needs CAP_BPF and CAP_NET_ADMIN)".into()
+        })?;
+        let mut maps = Vec::new();
+        for made in skel.object().maps() {
+            let map = Map::named(made.name()).filter(|map| map.is_kept());
+            if let Some(map) = map {
+                // By descriptor: opening by id would take CAP_SYS_ADMIN.
+                let kept = MapHandle::try_from(&made).context(|| format!("keep {}", map.name()))?;
+                maps.push((map, kept));
+            }
+        }
+        Ok(Self(maps))
+    }
+
+    /// Those that are pinned in `dir`.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let kept = Map::ALL.iter().copied().filter(|map| map.is_kept());
+        let opened = kept.map(|map| Ok((map, Self::open_one(dir, map)?)));
+        opened.collect::<Result<_>>().map(Self)
+    }
+
+    /// One of them.
+    pub(crate) fn open_one(dir: &Path, map: Map) -> Result<MapHandle> {
+        let path = dir.join(map.pin());
+        MapHandle::from_pinned_path(&path).context(|| format!("open the pin {}", path.display()))
+    }
+
+    /// Pins them but for [`Map::Meta`], which [`Self::pin_meta`] pins when all else
+    /// is there.
+    pub(crate) fn pin(&self, dir: &Path) -> Result<()> {
+        let others = self.0.iter().filter(|(map, _)| *map != Map::Meta);
+        others
+            .into_iter()
+            .try_for_each(|(map, handle)| object::pin(handle.as_fd(), &dir.join(map.pin())))
+    }
+
+    /// See [`Self::pin`].
+    pub(crate) fn pin_meta(&self, dir: &Path) -> Result<()> {
+        object::pin(self.get(Map::Meta).as_fd(), &dir.join(Map::Meta.pin()))
+    }
+
+    /// One that is kept.
+    pub(crate) fn get(&self, map: Map) -> &MapHandle {
+        let mut kept = self.0.iter();
+        let found = kept.find(|(kept, _)| *kept == map);
+        &found.expect("every map that is kept is made, or opened").1
+    }
+
+    /// Another handle for it.
+    pub(crate) fn keep(&self, map: Map) -> Result<MapHandle> {
+        MapHandle::try_from(self.get(map)).context(|| format!("keep the map {}", map.name()))
+    }
+
+    /// Opens the object to load programs over these maps: none is chosen yet.
+    pub(crate) fn open_object<'a>(
+        &self,
+        storage: &'a mut MaybeUninit<libbpf_rs::OpenObject>,
+    ) -> Result<OpenFirewallSkel<'a>> {
+        let mut open = FirewallSkelBuilder::default()
+            .open(storage)
+            .context(|| "open the packet path's object".into())?;
+        for mut program in open.open_object_mut().progs_mut() {
+            program.set_autoload(false);
+        }
+        each(&mut open, |map, open| match map.is_kept() {
+            true => open
+                .reuse_fd(self.get(map).as_fd())
+                .context(|| format!("load programs over the map {}", map.name())),
+            false => Ok(()),
+        })?;
+        Ok(open)
+    }
+}
+
+/// Each map of the object.
+fn each(
+    open: &mut OpenFirewallSkel<'_>,
+    mut then: impl FnMut(Map, &mut OpenMapMut<'_>) -> Result<()>,
+) -> Result<()> {
+    for mut map in open.open_object_mut().maps_mut() {
+        let Some(registered) = Map::named(map.name()) else {
+            let name = map.name().display().to_string();
+            return Err(Error::refused(
+                format!("use the map {name}"),
+                "no lifetime is registered for it",
+            ));
+        };
+        then(registered, &mut map)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A map without a lifetime would be made anew by whatever loads a program, and
+    /// its content lost.
+    #[test]
+    fn every_map_of_the_object_is_registered_and_no_other() {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = FirewallSkelBuilder::default().open(&mut storage).unwrap();
+        let object = open.open_object_mut();
+        let of_object = object
+            .maps()
+            .map(|map| map.name().to_str().unwrap().to_owned());
+        let mut of_object: Vec<_> = of_object.collect();
+        let mut registered: Vec<_> = Map::ALL.iter().map(|map| map.name().to_owned()).collect();
+        of_object.sort();
+        registered.sort();
+        assert_eq!(registered, of_object);
+        let mut pins: Vec<_> = Map::ALL.iter().map(|map| map.pin()).collect();
+        pins.sort_unstable();
+        pins.dedup();
+        assert_eq!(pins.len(), Map::ALL.len(), "two maps with one pin");
+        assert!(pins.iter().all(|pin| !pin.contains('.')), "{pins:?}");
+    }
+}
