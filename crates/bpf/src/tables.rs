@@ -312,6 +312,7 @@ impl Generation {
     pub fn pin(&self, dir: &Path) -> Result<()> {
         fs::create_dir(dir).context(|| format!("make {}", dir.display()))?;
         self.maps.pin(dir)?;
+        crate::fault::refuse("pin-programs").context(|| format!("pin to {}", dir.display()))?;
         self.programs.pin(dir)?;
         crate::fault::point("pin-before-meta");
         self.describe()?;

@@ -212,13 +212,16 @@ impl Hooks {
     /// each interface. `between` is done behind each.
     ///
     /// # Errors
-    /// An interface keeps its earlier program, and those behind it.
+    /// The first of those that interfaces had, which keep their earlier programs; the
+    /// others have these.
     pub fn update(&self, programs: &dyn Programs, between: impl Fn()) -> Result<(), Error> {
+        let mut outcome = Ok(());
         for interface in self.interfaces().iter_mut() {
-            interface.update(programs, &self.pins)?;
+            let updated = interface.update(programs, &self.pins);
+            outcome = outcome.and(updated);
             between();
         }
-        Ok(())
+        outcome
     }
 
     /// The hooks that something of the instance is attached to, of an earlier

@@ -272,13 +272,166 @@ fn is_alone(name: &str) -> bool {
     if std::env::var_os("WEIR_TEST_ALONE").is_some() {
         return true;
     }
+    let refused = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env("WEIR_TEST_ALONE", "1")
+        .env("WEIR_FAULT_REFUSE", refused)
         .output()
         .unwrap();
     assert!(child.status.success(), "{child:?}");
     false
+}
+
+/// Has a fault point refuse what it stands before, for as long as this lives; in a
+/// process that `is_alone`.
+#[cfg(feature = "fault-points")]
+struct Refused(std::path::PathBuf);
+
+#[cfg(feature = "fault-points")]
+impl Refused {
+    fn at(point: &str) -> Self {
+        let file = std::env::var_os("WEIR_FAULT_REFUSE").expect("is_alone sets it");
+        std::fs::write(&file, point).unwrap();
+        Self(file.into())
+    }
+}
+
+#[cfg(feature = "fault-points")]
+impl Drop for Refused {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The generations that have pins.
+#[cfg(feature = "fault-points")]
+fn pinned_generations(instance: &Instance) -> Vec<String> {
+    let pins = instance.0.pin_root.join(pins::escape(&instance.0.instance));
+    let names = std::fs::read_dir(pins)
+        .unwrap()
+        .map(|pin| pin.unwrap().file_name());
+    let names = names.map(|name| name.to_str().unwrap().to_owned());
+    names.filter(|name| name.starts_with('g')).collect()
+}
+
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_a_growth_that_is_refused_leaves_no_pins() {
+    if !is_alone("root_a_growth_that_is_refused_leaves_no_pins") {
+        return;
+    }
+    let instance = Instance::new("no-pins", 1_000_000);
+    let backend = instance.open();
+    let bulk: Vec<_> = (0..13_000).map(|n| entry(2 * n, jail("a"), 3600)).collect();
+    {
+        let _refused = Refused::at("pin-programs");
+        let _ = backend.insert(&bulk);
+    }
+    assert!(backend.work().growths > 0, "nothing was tried");
+    assert_eq!(backend.usage().generation, 1);
+    assert_eq!(pinned_generations(&instance), ["g1"]);
+}
+
+/// Larger tables are given up when interfaces have them already, and these cannot be
+/// told so: maintenance tells them, and no ban is made in vain meanwhile for long.
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_a_link_switch_that_failed_is_asked_again() {
+    if !is_alone("root_a_link_switch_that_failed_is_asked_again") {
+        return;
+    }
+    if weir_bpf::probe::tcx_programs(1).is_none() {
+        eprintln!("skipped: tcx (probe: BPF_PROG_QUERY of tcx, Linux 6.6)");
+        return;
+    }
+    let net = weir_netlab::Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    let mut instance = Instance::new("relink", 1_000_000);
+    instance.0.settings.interfaces = vec!["br0".into(), "br1".into()];
+    host.enter(|| {
+        for name in &instance.0.settings.interfaces {
+            let added = std::process::Command::new("ip")
+                .args(["link", "add", name, "up", "type", "bridge"])
+                .status();
+            assert!(added.unwrap().success());
+        }
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let programs = || ["br0", "br1"].map(programs_of);
+        let before = programs();
+        let pins = instance.0.pin_root.join(pins::escape(&instance.0.instance));
+        std::fs::create_dir(pins.join("current-new")).unwrap();
+        let bulk: Vec<_> = (0..13_000).map(|n| entry(2 * n, jail("a"), 3600)).collect();
+        {
+            let _refused = Refused::at("link-current");
+            let _ = backend.insert(&bulk);
+        }
+        assert_eq!(backend.usage().generation, 1);
+        assert_eq!(pinned_generations(&instance), ["g1"]);
+        assert_ne!(programs(), before, "they have what was given up");
+        let _ = backend.maintain();
+        assert_eq!(programs(), before);
+    })
+    .unwrap();
+}
+
+/// Tables that have no room for a ban that comes while they are filled are not taken
+/// into use: they are made again, larger.
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_bans_that_larger_tables_refuse_are_not_lost() {
+    if !is_alone("root_bans_that_larger_tables_refuse_are_not_lost") {
+        return;
+    }
+    let instance = Instance::new("refuses", 1_000_000);
+    let backend = instance.open();
+    let bulk: Vec<_> = (0..13_000).map(|n| entry(2 * n, jail("a"), 3600)).collect();
+    let done = AtomicBool::new(false);
+    let (inserted, made) = std::thread::scope(|scope| {
+        let (done, backend, instance) = (&done, &backend, &instance);
+        let writer = scope.spawn(move || {
+            let mut inserted = Vec::new();
+            for n in 100_000.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                if backend.insert(&[entry(n, jail("b"), 3600)]).is_ok() {
+                    inserted.push(n);
+                }
+                // Few, so that the first tables have room.
+                if inserted.len() > 3000 {
+                    for n in inserted.drain(..2000) {
+                        backend.remove(subject(n), None, None).unwrap();
+                    }
+                }
+            }
+            inserted
+        });
+        let refused = Refused::at("insert-next");
+        scope.spawn(move || {
+            let next = || pinned_generations(instance).contains(&"g2".to_owned());
+            let mut was_there = false;
+            while !done.load(Ordering::Relaxed) && !(was_there && !next()) {
+                was_there |= next();
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            // The first ones were given up.
+            drop(refused);
+        });
+        let made = backend.insert(&bulk);
+        done.store(true, Ordering::Relaxed);
+        (writer.join().unwrap(), made)
+    });
+    assert_eq!(made.unwrap().new, bulk.len());
+    assert_eq!(backend.usage().generation, 2);
+    assert_eq!(backend.work().growths, 1);
+    for n in inserted {
+        let found = backend.entries_for(subject(n).prefix().addr()).unwrap();
+        assert_eq!(found.len(), 1, "{n} is lost");
+    }
+    let count = backend.entries().unwrap();
+    assert_eq!(count.len(), backend.usage().bans);
 }
 
 /// Tables that cannot grow, here for want of descriptors: the attempts become rarer,

@@ -104,11 +104,7 @@ impl Kernel {
                 Placed::NoRoom => return Ok((n, Stop::NoRoom(tables.current.number))),
             }
             ends.note(expiry);
-            if let Some(next) = &tables.next {
-                // Room is ample there; were it not, the copy would find out
-                // and the generation be given up.
-                next.table.insert(slot);
-            }
+            tables.insert_next(slot);
             if filled.exceed(table.geometry().target_load()) {
                 self.crowded.store(true, Ordering::Relaxed);
             }

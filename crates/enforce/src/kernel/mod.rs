@@ -71,6 +71,9 @@ pub struct Kernel {
     numbers_left: AtomicBool,
     work: WorkCounts,
     crowded: AtomicBool,
+    /// An interface may run programs of other tables than the current ones: asked
+    /// again by maintenance.
+    unlinked: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
     /// Are there bans that reject, or were there?
     answers: AtomicBool,

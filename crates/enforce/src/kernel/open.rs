@@ -111,6 +111,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         numbers_left: AtomicBool::new(false),
         work: WorkCounts::default(),
         crowded: AtomicBool::new(false),
+        unlinked: AtomicBool::new(false),
         classes: Mutex::default(),
     };
     kernel.follow_suspend(&kernel.maintenance.lock())?;

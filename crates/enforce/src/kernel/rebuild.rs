@@ -25,6 +25,8 @@ pub(super) const LEAST: BanCounts = BanCounts {
 const RESEED_AFTER: Duration = Duration::from_secs(10);
 /// Where the kernel refused to load what answers, it is asked again after this.
 const ANSWERS_AGAIN: Duration = Duration::from_secs(600);
+/// So often larger tables are made that writers fill up before they are in use.
+const ATTEMPTS: usize = 4;
 /// Buckets copied to a new generation while insertions wait.
 const COPY_CHUNK: usize = 512;
 
@@ -204,8 +206,31 @@ impl Kernel {
     }
 
     /// The same with another size of the class table, whose content is given
-    /// then.
+    /// then. Tables that are full before they are the current ones are made again,
+    /// larger.
     pub(super) fn next_generation_with(
+        &self,
+        maintenance: &mut Maintenance<'_>,
+        mut geometry: Geometry,
+        class_lines: u32,
+        image: Option<&ClassImage>,
+    ) -> Result<(), Error> {
+        let mut attempt = 1;
+        loop {
+            match self.make_generation(maintenance, geometry, class_lines, image) {
+                Err(Error::Full(_)) if attempt < ATTEMPTS => {}
+                outcome => return outcome,
+            }
+            attempt += 1;
+            // Of those that came meanwhile, and twice the room; with `max_bans` in it
+            // already, another seed may help.
+            let filled = self.tables().current.table.filled();
+            let twice = |filled: usize, target: usize| (filled.max(target)) * 2;
+            geometry = self.room_for(geometry, filled.with(geometry.target_load(), twice));
+        }
+    }
+
+    fn make_generation(
         &self,
         maintenance: &mut Maintenance<'_>,
         geometry: Geometry,
@@ -230,7 +255,11 @@ impl Kernel {
         if let Some(image) = image {
             next.classes.write(image);
         }
-        next.pin(&dir)?;
+        if let Err(error) = next.pin(&dir) {
+            // Half of them would be nobody's.
+            self.instance.remove_generation(number)?;
+            return Err(error.into());
+        }
         fault::point("growth-before-fill");
         {
             let mut tables = self.tables_alone(maintenance);
@@ -239,17 +268,17 @@ impl Kernel {
             next.table.set_observe(self.settings().observe);
             tables.add(next);
         }
-        if let Err(e) = self.fill_and_switch(maintenance, number) {
-            // The old generation is whole and attached: go on with it.
-            self.tables_alone(maintenance).next = None;
-            self.link_current()?;
-            self.instance.remove_generation(number)?;
-            return Err(e);
-        }
-        let old = {
-            let mut tables = self.tables_alone(maintenance);
-            let next = tables.next.take().expect("it was put there above");
-            std::mem::replace(&mut tables.current, next)
+        let old = match self.fill_and_switch(maintenance, number) {
+            Ok(old) => old,
+            Err(e) => {
+                // The old generation is whole and attached: go on with it.
+                self.tables_alone(maintenance).next = None;
+                if let Err(error) = self.link_current() {
+                    tracing::warn!("interfaces have the tables that were given up: {error}");
+                }
+                self.instance.remove_generation(number)?;
+                return Err(e);
+            }
         };
         fault::point("growth-before-unpin");
         self.instance.remove_generation(old.number)?;
@@ -260,9 +289,14 @@ impl Kernel {
         self.link_current()
     }
 
-    /// Has every interface run the current generation's programs.
-    fn link_current(&self) -> Result<(), Error> {
-        self.hooks.update(&self.tables().current, || {})
+    /// Has every interface run the current generation's programs. Where one does not,
+    /// maintenance asks again.
+    pub(super) fn link_current(&self) -> Result<(), Error> {
+        let refused = fault::refuse("link-current")
+            .map_err(|why| weir_bpf::Error::new("update a link", why).into());
+        let linked = refused.and_then(|()| self.hooks.update(&self.tables().current, || {}));
+        self.unlinked.store(linked.is_err(), Ordering::Relaxed);
+        linked
     }
 
     /// Makes it with the programs of the hooks in use; without answers if not with
@@ -297,7 +331,12 @@ impl Kernel {
         hooks
     }
 
-    fn fill_and_switch(&self, maintenance: &Maintenance<'_>, number: u64) -> Result<(), Error> {
+    /// Returns the generation that was the current one.
+    fn fill_and_switch(
+        &self,
+        maintenance: &Maintenance<'_>,
+        number: u64,
+    ) -> Result<Generation, Error> {
         let buckets = self.tables().current.table.buckets_in_all();
         for start in (0..buckets).step_by(COPY_CHUNK) {
             // Alone: between reading an entry here and writing it there,
@@ -317,20 +356,25 @@ impl Kernel {
                     full |= !there && next.table.insert(slot) == Placed::NoRoom;
                 },
             );
-            if full {
+            if full || tables.has_next_refused() {
                 return Err(Error::Full(self.settings().max_bans));
             }
             if start == 0 {
                 fault::point("growth-mid-fill");
             }
         }
-        let tables = self.tables();
+        // Alone, for a ban that comes now must be in both, or the switch be off.
+        let mut tables = self.tables_alone(maintenance);
+        if tables.has_next_refused() {
+            return Err(Error::Full(self.settings().max_bans));
+        }
         let next = tables.next.as_ref().expect("the caller put it there");
         fault::point("switch-before-links");
         self.hooks
             .update(next, || fault::point("switch-between-links"))?;
         self.instance.set_current(number)?;
         fault::point("switch-after-current");
-        Ok(())
+        let next = tables.next.take().expect("it was there above");
+        Ok(std::mem::replace(&mut tables.current, next))
     }
 }

@@ -3,10 +3,13 @@
 use std::{
     cell::Cell,
     ops::Deref,
-    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard},
+    sync::{
+        Mutex, MutexGuard, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use weir_bpf::{Generation, WideBans};
+use weir_bpf::{Generation, Placed, Slot, WideBans, fault};
 
 use crate::Error;
 
@@ -15,6 +18,9 @@ pub(super) struct Tables {
     pub(super) current: Generation,
     /// Being filled; every write goes to both.
     pub(super) next: Option<Generation>,
+    /// A ban is in the current one and had no room in the next: that must not become
+    /// the current one.
+    next_refused: AtomicBool,
     /// Bans that both have in common.
     wide: Mutex<WideBans>,
 }
@@ -27,7 +33,23 @@ impl Tables {
             wide: Mutex::new(WideBans::of(&current.wide)?),
             current,
             next: None,
+            next_refused: AtomicBool::new(false),
         })
+    }
+
+    /// Puts a ban that is in the current generation into the next one as well, if
+    /// one is being filled.
+    pub(super) fn insert_next(&self, slot: Slot) {
+        if let Some(next) = &self.next
+            && (fault::refuse("insert-next").is_err() || next.table.insert(slot) == Placed::NoRoom)
+        {
+            self.next_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Does the next generation lack a ban that is in the current one?
+    pub(super) fn has_next_refused(&self) -> bool {
+        self.next_refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
@@ -47,6 +69,7 @@ impl Tables {
     /// Adds a generation to be filled, which every write goes to from here on.
     pub(super) fn add(&mut self, next: Generation) {
         self.next = Some(next);
+        self.next_refused = AtomicBool::new(false);
         self.change_wide(|_| ());
     }
 }

@@ -64,7 +64,11 @@ impl Kernel {
             maintenance.last_rebuild = Some(Instant::now());
         }
         drop(tables);
+        let linked = match self.unlinked.load(Ordering::Relaxed) {
+            true => self.link_current(),
+            false => Ok(()),
+        };
         drop(maintenance);
-        grown.and(self.follow_interfaces())
+        grown.and(linked).and(self.follow_interfaces())
     }
 }
