@@ -241,6 +241,8 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
 }
 
 const CAP: u32 = weir_bpf::abi::MAX_WIDE;
+/// Of those that are not manual.
+const SHARE: u32 = 7168;
 
 #[test]
 fn root_a_jail_bans_by_48_up_to_the_cap() {
@@ -263,28 +265,38 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     // Manual ones first: those stay.
     weir.ask(&["ban", BANNED[0]]).done();
     let nth = |n: u32| IpAddr::from(Ipv6Addr::from(0x2a00_u128 << 112 | u128::from(n) << 80 | 7));
-    weir.log_failures((0..CAP - 2).map(nth), 1);
+    weir.log_failures((0..SHARE - 1).map(nth), 1);
     soon("as many as there is room for", || {
-        (wide(&weir) == u64::from(CAP)).then_some(())
+        (wide(&weir) == u64::from(SHARE + 1)).then_some(())
     });
     assert_eq!(weir.json(&["status"])["usage"]["evicted"], 0);
-    weir.log_failures((CAP - 2..CAP + 6).map(nth), 1);
+    weir.log_failures((SHARE - 1..SHARE + 7).map(nth), 1);
     soon("eight evictions", || {
         (weir.json(&["status"])["usage"]["evicted"] == 8).then_some(())
     });
     let status = weir.json(&["status"]);
-    assert_eq!(status["usage"]["wide"], CAP, "{status}");
+    assert_eq!(status["usage"]["wide"], SHARE + 1, "{status}");
     assert_eq!(status["usage"]["max_wide"], CAP, "{status}");
+    assert_eq!(status["usage"]["wide_shared"], SHARE, "{status}");
     let alerts = status["alerts"].as_array().unwrap();
     assert!(
-        alerts.len() == 1 && alerts[0].to_string().contains("8192 bans of prefixes"),
+        alerts.len() == 1 && alerts[0].to_string().contains("7168 bans of prefixes"),
         "{status}"
     );
     let told = "unban 2001:db8:bad::/48, jail sshd: evicted";
     soon(told, || weir.said().contains(told).then_some(()));
     site.serves(INSIDE[1], at(1));
     assert!(!site.connects(INSIDE[0], at(0)));
-    // For a manual one nothing is evicted: it is said. Bans of addresses have room.
+    // The rest is kept for manual ones, of either family. For one more nothing is
+    // evicted: it is said. Bans of addresses have room.
+    let kept = (SHARE + 1..CAP).map(|n| match n % 2 {
+        0 => format!("11.{}.{}.0/25", n >> 8, n & 255),
+        _ => format!("2b00:{n:x}::/48"),
+    });
+    let kept: Vec<_> = std::iter::once("ban".to_owned()).chain(kept).collect();
+    let kept: Vec<_> = kept.iter().map(String::as_str).collect();
+    weir.ask(&kept).done();
+    assert_eq!(wide(&weir), u64::from(CAP));
     weir.ask(&["ban", "203.0.112.0/20"])
         .refused(&["8192 bans of prefixes", "unban"]);
     weir.ask(&["ban", CUSTOMER[0]]).done();

@@ -28,6 +28,9 @@ use crate::{
 
 /// Entries at most, over both families.
 pub const MAX_WIDE: usize = abi::MAX_WIDE as usize;
+/// Entries at most of all who are not the administrator: an eighth is kept for
+/// manual ones, which nobody else can fill up.
+pub const MAX_WIDE_SHARED: usize = MAX_WIDE - MAX_WIDE / 8;
 /// Entries at most that one address may be under.
 pub const WIDE_WORDS: usize = abi::WIDE_WORDS as usize;
 
@@ -168,6 +171,11 @@ impl WideBans {
         covering
             .flat_map(|(at, words)| words.iter().map(move |word| unpack(at, *word)))
             .collect()
+    }
+
+    /// Is there an entry of this prefix and policy?
+    pub fn has(&self, prefix: Prefix, policy: u16) -> bool {
+        self.nest.has(prefix, policy)
     }
 
     /// Puts an entry in force, or replaces the expiry of the one with the same

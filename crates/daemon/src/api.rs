@@ -264,9 +264,11 @@ impl IntoResponse for Refusal {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Backend(weir_enforce::Error::TooDeep(_)) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Backend(weir_enforce::Error::Full(_) | weir_enforce::Error::WideFull(_)) => {
-                StatusCode::INSUFFICIENT_STORAGE
-            }
+            Self::Backend(
+                weir_enforce::Error::Full(_)
+                | weir_enforce::Error::WideFull(_)
+                | weir_enforce::Error::WideShareFull(_),
+            ) => StatusCode::INSUFFICIENT_STORAGE,
             Self::Backend(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         error(status, self.to_string())

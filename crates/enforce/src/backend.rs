@@ -98,6 +98,10 @@ pub struct Usage {
     pub wide: usize,
     /// Their cap.
     pub max_wide: usize,
+    /// Those of them that are not manual.
+    pub wide_shared: usize,
+    /// And their cap: the rest is kept for manual ones.
+    pub max_wide_shared: usize,
     /// Entries evicted at the cap since the start.
     pub evicted: u64,
     /// Entries in the overflow area.

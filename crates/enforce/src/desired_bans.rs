@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_bpf::wide::MAX_WIDE;
+use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED};
 use weir_core::{Prefix, Producer, Scope, Subject};
 
 use crate::{
@@ -102,21 +102,22 @@ impl DesiredBans {
                 evicted: None,
             });
         }
-        let cap = [self.max_bans, MAX_WIDE][table];
-        if self.counts[table] >= cap {
+        let producer = &entry.policy.producer;
+        let shares = table == 1 && *producer != Producer::Manual;
+        if self.is_full(table, shares) {
             self.drop_over(BootNanos::now());
         }
         let mut evicted = None;
-        if self.counts[table] >= cap {
-            let producer = &entry.policy.producer;
+        if self.is_full(table, shares) {
             let (expiry, subject, policy) = self.ends[table]
                 .get(producer)
                 .filter(|_| *producer != Producer::Manual)
                 .and_then(BTreeSet::first)
                 .cloned()
                 .ok_or(match table {
-                    0 => Error::Full(cap),
-                    _ => Error::WideFull(cap),
+                    0 => Error::Full(self.max_bans),
+                    _ if shares => Error::WideShareFull(MAX_WIDE_SHARED),
+                    _ => Error::WideFull(MAX_WIDE),
                 })?;
             self.take(subject, &policy, expiry);
             self.evicted += 1;
@@ -131,6 +132,19 @@ impl DesiredBans {
             replaced: false,
             evicted,
         })
+    }
+
+    /// Wide bans that are not manual.
+    fn shared_wide(&self) -> usize {
+        let manual = self.ends[1].get(&Producer::Manual);
+        self.counts[1] - manual.map_or(0, BTreeSet::len)
+    }
+
+    /// Is there no place for one more; of those that share what is not kept for
+    /// manual ones, if it is one of them?
+    fn is_full(&self, table: usize, shares: bool) -> bool {
+        let cap = [self.max_bans, MAX_WIDE][table];
+        self.counts[table] >= cap || (shares && self.shared_wide() >= MAX_WIDE_SHARED)
     }
 
     /// The ban whose place an entry takes: of the same policy, or its opposite.
@@ -306,6 +320,8 @@ impl DesiredBans {
             max_bans: self.max_bans,
             wide: self.counts[1],
             max_wide: MAX_WIDE,
+            wide_shared: self.shared_wide(),
+            max_wide_shared: MAX_WIDE_SHARED,
             evicted: self.evicted,
             ..Usage::default()
         }

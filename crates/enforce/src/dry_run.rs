@@ -142,7 +142,7 @@ impl Backend for DryRun {
 
 #[cfg(test)]
 mod tests {
-    use weir_bpf::wide::MAX_WIDE;
+    use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED};
 
     use std::sync::Arc;
 
@@ -172,11 +172,18 @@ mod tests {
             .collect();
         backend.insert(&narrow).expect("room");
         let wide: Vec<_> = (0..MAX_WIDE)
-            .map(|n| entry(format!("11.{}.{}.0/25", n >> 8, n & 255), jail()))
+            .map(|n| {
+                let producer = match n < MAX_WIDE_SHARED {
+                    true => jail(),
+                    false => Producer::Manual,
+                };
+                entry(format!("11.{}.{}.0/25", n >> 8, n & 255), producer)
+            })
             .collect();
         assert_eq!(backend.insert(&wide).expect("room").new, MAX_WIDE);
         let usage = backend.usage();
         assert_eq!((usage.bans, usage.wide), (16, MAX_WIDE));
+        assert_eq!(usage.wide_shared, MAX_WIDE_SHARED);
         for (subject, evicts) in [("12.0.0.0/23", "/25"), ("12.0.0.0/24", "/24")] {
             let done = backend
                 .insert(&[entry(subject.into(), jail())])
@@ -190,6 +197,33 @@ mod tests {
                 evicts == "/25",
                 "{error}"
             );
+        }
+    }
+
+    /// Of both families together; what is manual has room where jails have none.
+    #[test]
+    fn an_eighth_of_the_wide_bans_is_kept_for_manual_ones() {
+        let backend = DryRun::new(16, None);
+        let nth = |n: usize| match n % 2 {
+            0 => format!("11.{}.{}.0/25", n >> 8, n & 255),
+            _ => format!("2a00:{n:x}::/48"),
+        };
+        let jail = |name: &str| Producer::Jail(name.into());
+        let shared: Vec<_> = (0..MAX_WIDE_SHARED)
+            .map(|n| entry(nth(n), jail("a")))
+            .collect();
+        assert_eq!(backend.insert(&shared).expect("room").new, MAX_WIDE_SHARED);
+        for prefix in ["12.0.0.0/25", "2b00::/48"] {
+            let list = entry(prefix.into(), jail("b"));
+            let error = Error::from(backend.insert(&[list]).expect_err("it is full"));
+            assert!(
+                matches!(error, Error::WideShareFull(MAX_WIDE_SHARED)),
+                "{error}"
+            );
+            assert!(error.to_string().contains("7168"), "{error}");
+            let manual = entry(prefix.into(), Producer::Manual);
+            let done = backend.insert(&[manual]).expect("kept for it");
+            assert_eq!((done.new, done.evicted.len()), (1, 0));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What goes wrong while enforcing, in words that say which object and what to do.
 
-use weir_bpf::wide::WIDE_WORDS;
+use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED, WIDE_WORDS};
 use weir_core::Subject;
 
 /// What went wrong while enforcing.
@@ -22,6 +22,12 @@ pub enum Error {
         "there are {0} bans of prefixes other than single addresses and IPv6 /64: unban some, or ban wider ones"
     )]
     WideFull(usize),
+    /// The same of those that are not manual: the rest is kept for manual ones.
+    #[error(
+        "jails and lists have {0} bans of prefixes other than single addresses and IPv6 /64, and the last {kept} places are kept for manual ones: unban some, or ban wider ones",
+        kept = MAX_WIDE - MAX_WIDE_SHARED
+    )]
+    WideShareFull(usize),
     /// Some address would be under more bans of prefixes than the kernel looks at.
     #[error(
         "cannot ban {0}: some of its addresses would be under more than {max} bans of prefixes: lift some, or ban all ports",

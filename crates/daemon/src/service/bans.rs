@@ -226,9 +226,9 @@ impl Service {
             ),
             (
                 "table-full:prefixes",
-                usage.wide,
-                usage.max_wide,
-                "there are {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+                usage.wide_shared,
+                usage.max_wide_shared,
+                "jails and lists have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
             ),
         ] {
             if used >= most {

@@ -7,7 +7,12 @@ use std::{
     time::Duration,
 };
 
-use weir_bpf::{Key, link::Hook, record, wide::MAX_WIDE};
+use weir_bpf::{
+    Key,
+    link::Hook,
+    record,
+    wide::{MAX_WIDE, MAX_WIDE_SHARED},
+};
 use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scanner};
 
 use super::Kernel;
@@ -199,11 +204,17 @@ impl Backend for Kernel {
 
     fn usage(&self) -> Usage {
         let tables = self.tables();
+        let (wide, wide_shared) = {
+            let wide = tables.wide();
+            (wide.len(), self.shared_wide(&wide))
+        };
         Usage {
             bans: tables.current.table.filled().sum(),
             max_bans: self.settings().max_bans,
-            wide: tables.wide().len(),
+            wide,
             max_wide: MAX_WIDE,
+            wide_shared,
+            max_wide_shared: MAX_WIDE_SHARED,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
             generation: tables.current.number,

@@ -80,7 +80,7 @@ impl Kernel {
                     policy,
                     expiry,
                 };
-                match self.insert_wide(ban, &tables)? {
+                match self.insert_wide(ban, &entry.policy.producer, &tables)? {
                     WidePlaced::New => done.new += 1,
                     WidePlaced::Replaced => done.replaced += 1,
                     WidePlaced::Full => return Ok((n, Stop::AtWideCap)),

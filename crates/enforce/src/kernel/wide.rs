@@ -6,7 +6,10 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_bpf::{Key, WideBan, WidePlaced, wide::MAX_WIDE};
+use weir_bpf::{
+    Key, WideBan, WideBans, WidePlaced,
+    wide::{MAX_WIDE, MAX_WIDE_SHARED},
+};
 use weir_core::{Prefix, Producer, Subject};
 
 use super::{Kernel, tables::Tables};
@@ -21,9 +24,32 @@ impl Kernel {
         Key::of(prefix).filter(|_| fits)
     }
 
-    /// Puts an entry into force; see [`WideBans::insert`].
-    pub(super) fn insert_wide(&self, ban: WideBan, tables: &Tables) -> Result<WidePlaced, Error> {
+    /// How many are not manual.
+    pub(super) fn shared_wide(&self, wide: &WideBans) -> usize {
+        let manual = self.policies.numbers(|p| p.producer == Producer::Manual);
+        let shared = wide.iter().filter(|ban| !manual.contains(&ban.policy));
+        shared.count()
+    }
+
+    /// Are there as many as there may be of those that are not manual?
+    fn is_share_full(&self, wide: &WideBans) -> bool {
+        wide.len() >= MAX_WIDE_SHARED && self.shared_wide(wide) >= MAX_WIDE_SHARED
+    }
+
+    /// Puts an entry into force, of this producer; see [`WideBans::insert`].
+    pub(super) fn insert_wide(
+        &self,
+        ban: WideBan,
+        producer: &Producer,
+        tables: &Tables,
+    ) -> Result<WidePlaced, Error> {
         tables.change_wide(|wide| {
+            if *producer != Producer::Manual
+                && !wide.has(ban.prefix, ban.policy)
+                && self.is_share_full(wide)
+            {
+                return Ok(WidePlaced::Full);
+            }
             let mut placed = wide.insert(ban)?;
             if placed == WidePlaced::TooDeep && wide.expire(self.clock.now())? > 0 {
                 self.note_left(1);
@@ -40,7 +66,10 @@ impl Kernel {
         producer: &Producer,
         done: &mut Inserted,
     ) -> Result<(), Error> {
-        let full = Error::WideFull(MAX_WIDE);
+        let full = match producer {
+            Producer::Manual => Error::WideFull(MAX_WIDE),
+            _ => Error::WideShareFull(MAX_WIDE_SHARED),
+        };
         self.tables().change_wide(|wide| {
             if wide.expire(self.clock.now())? > 0 {
                 self.note_left(1);
@@ -111,7 +140,9 @@ impl Kernel {
                 policy: slot.policy,
                 expiry: slot.expiry,
             };
-            match self.insert_wide(ban, &tables)? {
+            let policy = self.policies.policy(slot.policy);
+            let producer = policy.map_or(Producer::Manual, |policy| policy.producer.clone());
+            match self.insert_wide(ban, &producer, &tables)? {
                 WidePlaced::New | WidePlaced::Replaced => {}
                 WidePlaced::Full | WidePlaced::TooDeep => lost += 1,
             }
