@@ -7,7 +7,7 @@ use std::{
     fs,
     os::fd::BorrowedFd,
     path::Path,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
@@ -59,6 +59,8 @@ pub struct Options {
     pub class_lines: u32,
     /// With bans that answer; see [`crate::programs::rejects_supported`].
     pub reject: bool,
+    /// With the decoy ports that the previous generation was told of.
+    pub decoys: bool,
     /// How long the answer to a flow without handshake is expected, in jiffies.
     pub flow_jiffies: u32,
     /// The jiffies that it is made at, from which expiries of IPv4 hosts count: a
@@ -83,6 +85,7 @@ impl Options {
             v4_length: 0,
             class_lines: 0,
             reject: false,
+            decoys: true,
             flow_jiffies: 0,
             started: 0,
             drop_innocent: false,
@@ -120,6 +123,7 @@ pub struct Generation {
     lasting_seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
+    refused: AtomicBool,
     interfaces: Interfaces,
     maps: Maps,
     programs: Programs,
@@ -146,7 +150,7 @@ impl Generation {
     pub fn create(number: u64, options: &Options, previous: Option<&Generation>) -> Result<Self> {
         let g = options.geometry;
         let lasting_seed = previous.map_or(options.seed, |old| old.lasting_seed);
-        let has_decoys = previous.is_some_and(|old| old.decoys.are_there());
+        let has_decoys = options.decoys && previous.is_some_and(|old| old.decoys.are_there());
         let maps = Maps::create(
             |rodata| {
                 let cfg = &mut rodata.cfg;
@@ -264,6 +268,7 @@ impl Generation {
             lasting_seed: about.lasting_seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended),
+            refused: AtomicBool::new(false),
             interfaces: Interfaces::map(maps.get(Map::Interfaces))?,
             maps,
             programs,
@@ -276,7 +281,7 @@ impl Generation {
     /// The kernel refuses it; it is for egress and there is no class stage; or it is
     /// not loaded, and the tables are those of another build.
     pub fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>> {
-        self.programs.get(hook, &self.maps, || match hook {
+        let program = self.programs.get(hook, &self.maps, || match hook {
             _ if !self.is_of_this_build() => {
                 Err("its tables were made by another build of weir".into())
             }
@@ -284,8 +289,18 @@ impl Generation {
             hook if hook.is_egress() && self.classes.lines() == 0 => {
                 Err("no geofence or list judges what goes out".into())
             }
+            _ if self.has_decoys => crate::fault::refuse("load-decoys").map_err(|e| e.to_string()),
             _ => Ok(()),
-        })
+        });
+        if program.is_err() {
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        program
+    }
+
+    /// Has a hook asked for a program in vain?
+    pub fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Has the netfilter program judge this interface's packets, too.

@@ -134,8 +134,17 @@ const DEVICES: Limit = Limit {
     says: "only packets that this host's IP stack receives: a VLAN's packets if the VLAN's own interface is named, none that are bridged or go to a macvlan",
 };
 
-/// Of a BPF backend whose kernel does not load what answers.
-pub(crate) static WITHOUT_ANSWERS: [Limit; 1] = [REJECT];
+/// Of a BPF backend whose kernel does not load what answers bans that reject.
+pub(crate) static WITHOUT_REJECT: [Limit; 1] = [REJECT];
+/// Of one whose kernel does not load what answers at decoy ports.
+pub(crate) static WITHOUT_DECOYS: [Limit; 1] = [DECOYS_NOT_LOADED];
+/// Of one that loads neither.
+pub(crate) static WITHOUT_ANSWERS: [Limit; 2] = [DECOYS_NOT_LOADED, REJECT];
+
+const DECOYS_NOT_LOADED: Limit = Limit {
+    feature: Feature::Decoys,
+    says: "no decoy ports for now: this kernel does not load the program with them; it is asked again every ten minutes",
+};
 
 static NETFILTER: [Limit; 4] = [
     DECOYS,

@@ -214,6 +214,7 @@ fn is_alone(name: &str) -> bool {
         .args([name, "--exact", "--nocapture"])
         .env("WEIR_TEST_ALONE", "1")
         .env("WEIR_FAULT_REFUSE", refused)
+        .env("WEIR_FAULT_PROLONG", "1")
         .output()
         .unwrap();
     assert!(child.status.success(), "{child:?}");

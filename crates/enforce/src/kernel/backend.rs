@@ -19,7 +19,7 @@ use super::Kernel;
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassFilter, Counter, DecoyResponder, Entry, Error,
     InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
-    backend_kind::WITHOUT_ANSWERS,
+    backend_kind::{WITHOUT_ANSWERS, WITHOUT_DECOYS, WITHOUT_REJECT},
     hooks::{self, Wanted},
 };
 
@@ -59,7 +59,12 @@ impl Backend for Kernel {
 
     fn limits(&self) -> &'static [Limit] {
         match self.effective().limits() {
-            [] if self.lacks_answers() => &WITHOUT_ANSWERS,
+            [] => match (self.lacks_decoys(), self.lacks_answers()) {
+                (true, true) => &WITHOUT_ANSWERS,
+                (true, false) => &WITHOUT_DECOYS,
+                (false, true) => &WITHOUT_REJECT,
+                (false, false) => &[],
+            },
             limits => limits,
         }
     }
@@ -188,14 +193,14 @@ impl Backend for Kernel {
 
     fn attach(&self) -> Result<(), Error> {
         let wanted = self.wanted();
-        self.hooks.attach(&wanted, &self.tables().current)
+        self.or_without_answers(|| self.hooks.attach(&wanted, &self.tables().current))
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
         for name in &settings.interfaces {
             hooks::check(name, settings.backend.hook())?;
         }
-        self.attach_as(settings)
+        self.or_without_answers(|| self.attach_as(settings))
     }
 
     fn attachments(&self) -> Vec<Attachment> {

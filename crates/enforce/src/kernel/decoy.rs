@@ -24,7 +24,8 @@ impl DecoyResponder for Kernel {
             // The maps are those of all generations.
             current.decoys.write_own(&decoys.own)?;
             current.decoys.write_ports(&decoys.ports);
-            if current.has_decoys == wanted {
+            // Of what the kernel refused maintenance asks again.
+            if current.has_decoys == wanted || (wanted && !self.may_have_decoys()) {
                 return Ok(());
             }
             current.table.geometry()

@@ -11,6 +11,7 @@
 //! All other locks are let go of in the function that takes them, which takes
 //! none beside.
 
+mod answers;
 mod backend;
 mod classes;
 mod decoy;
@@ -32,7 +33,6 @@ use std::sync::{
     Arc, Mutex, RwLock, RwLockWriteGuard,
     atomic::{AtomicBool, AtomicU64},
 };
-use std::time::Instant;
 
 use weir_bpf::{JiffyClock, Slot, events::EventReader, pins::InstanceDir, table::NEVER};
 use weir_core::{Subject, class::Classes};
@@ -46,6 +46,7 @@ use crate::{
     BootNanos, Entry, Error, Expiry, Settings,
     hooks::{Hooks, Wanted},
 };
+use answers::RefusedAnswers;
 pub(crate) use classes::ANSWER_WITHIN;
 use maintenance::{Maintenance, MaintenanceLock};
 use next_expiry::NextExpiry;
@@ -77,8 +78,8 @@ pub struct Kernel {
     classes: Mutex<Option<Arc<Classes>>>,
     /// Are there bans that reject, or were there?
     answers: AtomicBool,
-    /// When the kernel refused to load what answers them.
-    answers_refused: Mutex<Option<Instant>>,
+    /// When the kernel refused to load what answers, and why.
+    refused: Mutex<RefusedAnswers>,
 }
 
 /// Random words, which an attacker who chooses addresses does not know.

@@ -99,7 +99,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         ipv4_length: config.ipv4_length,
         clock,
         answers: policies.any_rejects().into(),
-        answers_refused: Mutex::default(),
+        refused: Mutex::default(),
         policies,
         events: Mutex::new(EventReader::new(&current.events)?),
         tables: RwLock::new(Tables::of(current)?),
@@ -156,6 +156,7 @@ fn first_generation(
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,
         reject: false,
+        decoys: true,
         flow_jiffies: 0,
         drop_innocent: false,
     };

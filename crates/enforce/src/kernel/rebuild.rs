@@ -2,15 +2,14 @@
 //! When it is due, the caller decides.
 
 use std::{
-    sync::{MutexGuard, atomic::Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use weir_bpf::{
     BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, abi::V4_NEVER, fault,
-    link::Hook, programs::rejects_supported, table::NEVER,
+    link::Hook, table::NEVER,
 };
-use weir_core::Action;
 
 use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
 use crate::{Entry, Error};
@@ -23,8 +22,6 @@ pub(super) const LEAST: BanCounts = BanCounts {
 };
 /// Tables that cannot grow are made anew, with other seeds, at most this often.
 const RESEED_AFTER: Duration = Duration::from_secs(10);
-/// Where the kernel refused to load what answers, it is asked again after this.
-const ANSWERS_AGAIN: Duration = Duration::from_secs(600);
 /// So often larger tables are made that writers fill up before they are in use.
 const ATTEMPTS: usize = 4;
 /// Buckets copied to a new generation while insertions wait.
@@ -35,52 +32,6 @@ fn is_larger(wanted: Geometry, now: Geometry) -> bool {
 }
 
 impl Kernel {
-    /// Sees to a generation that answers, before the first ban that asks for it.
-    /// Where the kernel cannot, or will not load it, the ban drops without a
-    /// word: a limit says so.
-    pub(super) fn prepare_answers(&self, entries: &[Entry]) {
-        let rejects = |entry: &Entry| entry.policy.action == Action::Reject;
-        if !entries.iter().any(rejects) || self.tables().current.has_reject {
-            return;
-        }
-        let mut maintenance = self.maintenance.lock();
-        self.answers.store(true, Ordering::Relaxed);
-        let geometry = {
-            let tables = self.tables();
-            if tables.current.has_reject || !self.may_answer() {
-                return;
-            }
-            tables.current.table.geometry()
-        };
-        if let Err(error) = self.next_generation(&mut maintenance, geometry) {
-            self.refuse_answers(&error);
-        }
-    }
-
-    /// Is there a point in asking the kernel for a generation that answers?
-    fn may_answer(&self) -> bool {
-        let refused = *self.answers_refused();
-        refused.is_none_or(|at| at.elapsed() > ANSWERS_AGAIN) && rejects_supported()
-    }
-
-    fn refuse_answers(&self, error: &Error) {
-        *self.answers_refused() = Some(Instant::now());
-        tracing::warn!(
-            "bans that reject drop without an answer, for the packet path with answers cannot be loaded: {error}"
-        );
-    }
-
-    fn answers_refused(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.answers_refused
-            .lock()
-            .expect("no holder of this lock panics")
-    }
-
-    /// Are there bans that reject, and nothing that answers?
-    pub(super) fn lacks_answers(&self) -> bool {
-        self.answers.load(Ordering::Relaxed) && !self.tables().current.has_reject
-    }
-
     /// The least geometry for this many bans of each kind that shrinks nothing.
     /// `max_bans` bounds it, for so many there can be: not what finds no room
     /// in it.
@@ -244,7 +195,8 @@ impl Kernel {
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
             // Once wanted, always: a ban that rejects may be about to be inserted.
-            reject: self.answers.load(Ordering::Relaxed) && self.may_answer(),
+            reject: self.answers.load(Ordering::Relaxed) && self.may_reject(),
+            decoys: self.may_have_decoys(),
             started: self.clock.now(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
@@ -299,25 +251,43 @@ impl Kernel {
         linked
     }
 
-    /// Makes it with the programs of the hooks in use; without answers if not with
-    /// them: tables grow all the same.
+    /// Makes it with the programs of the hooks in use; without what answers, if not
+    /// with it: tables grow all the same.
     fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
         let hooks = self.hooks_with(options.class_lines != 0);
-        let make = |reject| -> Result<_, Error> {
-            let options = Options { reject, ..*options };
+        let make = |reject, decoys| -> Result<_, Error> {
+            let options = Options {
+                reject,
+                decoys,
+                ..*options
+            };
             let next = Generation::create(number, &options, Some(&self.tables().current))?;
             for hook in &hooks {
                 next.program(*hook)?;
             }
             Ok(next)
         };
-        match make(options.reject) {
-            Err(error) if options.reject => {
-                self.refuse_answers(&error);
-                make(false)
+        let wanted = (
+            options.reject,
+            options.decoys && self.tables().current.decoys.are_there(),
+        );
+        let error = match make(wanted.0, wanted.1) {
+            Err(error) if wanted.0 || wanted.1 => error,
+            outcome => return outcome,
+        };
+        // Each alone, then neither.
+        for (reject, decoys) in [(true, false), (false, true), (false, false)] {
+            let is_less = (reject, decoys) != wanted;
+            if is_less
+                && (!reject || wanted.0)
+                && (!decoys || wanted.1)
+                && let Ok(next) = make(reject, decoys)
+            {
+                self.refuse_answers(wanted.0 && !reject, wanted.1 && !decoys, &error);
+                return Ok(next);
             }
-            outcome => outcome,
         }
+        Err(error)
     }
 
     /// The hooks in use, with their twins on egress if those are wanted.

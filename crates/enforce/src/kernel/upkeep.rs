@@ -64,11 +64,13 @@ impl Kernel {
             maintenance.last_rebuild = Some(Instant::now());
         }
         drop(tables);
+        let decoys = self.ask_for_decoys(&mut maintenance);
         let linked = match self.unlinked.load(Ordering::Relaxed) {
             true => self.link_current(),
             false => Ok(()),
         };
         drop(maintenance);
-        grown.and(linked).and(self.follow_interfaces())
+        let followed = self.follow_interfaces();
+        grown.and(linked).and(followed).and(decoys)
     }
 }
