@@ -10,6 +10,11 @@ mod ring;
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use jiff::tz::TimeZone;
+use weir_config::manual::{
+    ACTION, ENABLED, FACTOR, IGNORE, INCREMENT, NONE, PORTS, Table,
+    Usual::{Is, Means},
+    key,
+};
 use weir_config::{
     At, Section,
     values::{action, limits, name_byte, scope},
@@ -25,6 +30,86 @@ use crate::host::HostFacts;
 
 pub use filter::filter_of;
 pub(crate) use filter::read as read_filters;
+
+/// `[jail.NAME]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[
+    Table {
+        name: "jail.NAME",
+        about: "Bans addresses that fail too often in a log.",
+        needs: &[("filter", "\"sshd\"")],
+        keys: &[
+            ENABLED,
+            key(
+                "filter",
+                Means("the jail's own name"),
+                "Which lines are failures: a built-in filter (weir filter list) or a table [filter.NAME].",
+            ),
+            key(
+                "source",
+                Is("\"auto\""),
+                "Where the lines are: \"auto\" is the journal where there is one, else /var/log/auth.log; with paths it is files, with ring a ring.",
+            ),
+            key("paths", NONE, "Files, or patterns of files, that are read."),
+            key(
+                "journal_match",
+                NONE,
+                "Trusted fields of the journal that its entries must have, in place of the filter's own; \"+\" stands between sets of which any may fit.",
+            ),
+            key(
+                "time_zone",
+                Means("this host's"),
+                "Of time stamps that name none.",
+            ),
+            key(
+                "ring",
+                NONE,
+                "The directory of a shared-memory ring that is read.",
+            ),
+            key(
+                "ring_owner",
+                Means("root's only"),
+                "Whose segments of the ring are read besides root's.",
+            ),
+            key(
+                "ring_max_mib",
+                Means("1024"),
+                "MiB that the segments of the ring may take together; the others are not read.",
+            ),
+            key(
+                "workers",
+                Means("one for each processor, 8 at most"),
+                "Threads that read the ring.",
+            ),
+            key("max_retry", Is("5"), "So many failures ban ..."),
+            key("find_time", Is("\"10m\""), "... within this time ..."),
+            key(
+                "ban_time",
+                Is("\"1h\""),
+                "... for this time. \"forever\" is a permanent ban.",
+            ),
+            INCREMENT,
+            PORTS,
+            ACTION,
+            IGNORE,
+            key(
+                "ipv6_prefix",
+                Is("64"),
+                "IPv6 addresses are counted and banned by prefixes of this length: 32 to 64, or 128.",
+            ),
+            key(
+                "max_tracked",
+                Is("131072"),
+                "Addresses whose failures are remembered at once; of more the oldest are forgotten.",
+            ),
+        ],
+    },
+    Table {
+        name: "jail.NAME.increment",
+        about: "How bans of those who come again grow, also as increment = { ... } in the jail. [watch.NAME.increment] is the same.",
+        needs: &[],
+        keys: &[FACTOR, key("max", Is("\"5w\""), "No ban lasts longer.")],
+    },
+];
 
 /// Read when a jail's source is `auto` and there is no journal.
 const AUTH_LOG: &str = "/var/log/auth.log";

@@ -1,6 +1,8 @@
 //! `[sink.NAME]`: where events go. Files with keys and tokens are read here, so
 //! that `weir check` finds what start and reload would refuse.
 
+mod manual;
+
 use std::{
     fmt,
     fs::OpenOptions,
@@ -18,6 +20,8 @@ use weir_libzmq::Libzmq;
 use weir_sources::certificates;
 
 use crate::key;
+
+pub use manual::MANUAL;
 
 /// The longest key or token file, and certificate file.
 const MAX_SECRET: u64 = 4096;

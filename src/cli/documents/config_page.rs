@@ -3,7 +3,7 @@
 
 use weir_daemon::config::{
     DEFAULT_PATH,
-    manual::{Key, TABLES, Table, Usual},
+    manual::{Key, Table, Usual, allowed, tables},
 };
 
 const ABOUT: &[&str] = &[
@@ -27,7 +27,7 @@ pub fn roff(date: &str) -> String {
         }
         line(&mut page, about);
     }
-    for table in TABLES {
+    for table in tables() {
         let head = table.head();
         page_section(&mut page, if head.is_empty() { "TOP LEVEL" } else { &head });
         line(&mut page, table.about);
@@ -54,7 +54,7 @@ fn entry(page: &mut String, table: &Table, key: &Key) {
     page.push_str(".TP\n.B ");
     line(page, key.name);
     line(page, key.about);
-    if let Some(allowed) = table.allowed(key.name) {
+    if let Some(allowed) = allowed(table, key.name) {
         page.push_str(".br\n");
         line(page, &format!("Allowed: {allowed}."));
     }

@@ -4,6 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
+use weir_config::manual::{
+    DIRECTION, NONE, PORTS, Table,
+    Usual::{Is, Means},
+    key,
+};
 use weir_config::{
     At, Section,
     values::{name_byte, scope},
@@ -17,6 +22,61 @@ use weir_core::{
 };
 
 use crate::host::HostFacts;
+
+/// `[geofence]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[
+    Table {
+        name: "geofence",
+        about: "From which places flows may begin. Its own keys are the last rule.",
+        needs: &[],
+        keys: &[
+            key("database", Means("the built-in one"), "Of countries."),
+            key(
+                "asn_database",
+                NONE,
+                "Of autonomous systems, for places such as \"asn:64496\".",
+            ),
+            key(
+                "rules",
+                NONE,
+                "Rules that are asked first; tables, see below.",
+            ),
+            key(
+                "default",
+                Is("\"pass\""),
+                "What becomes of places that are neither in allow nor in deny.",
+            ),
+            key(
+                "unknown",
+                Is("\"pass\""),
+                "What becomes of addresses whose place nobody knows.",
+            ),
+            key("allow", Is("[]"), "Places that pass."),
+            key(
+                "deny",
+                Is("[]"),
+                "Places that are dropped; of two entries that fit the narrower one counts.",
+            ),
+            key("direction", Is("\"in\""), DIRECTION),
+            PORTS,
+            key("except", Is("[]"), "Prefixes that the rule does not judge."),
+        ],
+    },
+    Table {
+        name: "geofence.rules.NAME",
+        about: "A rule for some ports or one direction, asked before those behind it.",
+        needs: &[],
+        keys: &[
+            key("default", Is("\"pass\""), "As in [geofence]."),
+            key("unknown", Is("\"pass\""), "As in [geofence]."),
+            key("allow", Is("[]"), "As in [geofence]."),
+            key("deny", Is("[]"), "As in [geofence]."),
+            key("direction", Is("\"in\""), DIRECTION),
+            PORTS,
+            key("except", Is("[]"), "Prefixes that the rule does not judge."),
+        ],
+    },
+];
 
 /// The geofence as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

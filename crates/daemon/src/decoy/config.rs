@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use weir_config::Section;
+use weir_config::manual::{
+    FACTOR, Table,
+    Usual::{Is, Means, Required},
+    key,
+};
 use weir_core::{
     PortRange, Protocol,
     decoy::{DecoyPorts, Entry},
@@ -10,6 +15,35 @@ use weir_core::{
 };
 
 use crate::{host::HostFacts, jails::JailConfig};
+
+/// `[decoy]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[
+    Table {
+        name: "decoy",
+        about: "Ports that nobody serves: who completes a connection to one is banned on all ports.",
+        needs: &[("ports", "[\"23/tcp\"]")],
+        keys: &[
+            key("ports", Required, "Which; \"!22/tcp\" leaves one out."),
+            key("ban_time", Is("\"15m\""), "How long the first ban lasts."),
+            key(
+                "increment",
+                Means("a factor of 2, up to a week"),
+                "Each further ban lasts longer; a table, see below.",
+            ),
+            key(
+                "proof",
+                Is("\"handshake\""),
+                "What a ban needs. With \"none\" one packet bans, which anybody can forge.",
+            ),
+        ],
+    },
+    Table {
+        name: "decoy.increment",
+        about: "How bans of those who come again grow.",
+        needs: &[],
+        keys: &[FACTOR, key("max", Is("\"1w\""), "No ban lasts longer.")],
+    },
+];
 
 const MINUTE: Duration = Duration::from_secs(60);
 const WEEK: Duration = Duration::from_secs(7 * 86_400);

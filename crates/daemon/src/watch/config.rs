@@ -9,10 +9,44 @@ use weir_core::{
 };
 
 use crate::command::{self, Fault};
+use weir_config::manual::{
+    ACTION, ENABLED, IGNORE, INCREMENT, PORTS, Table,
+    Usual::{Is, Required},
+    key,
+};
 use weir_config::{
     At, Section,
     values::{action, limits, name_byte, scope},
 };
+
+/// `[watch.NAME]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[Table {
+    name: "watch.NAME",
+    about: "Bans the addresses that a command prints, one a line.",
+    needs: &[("command", "[\"/bin/true\"]")],
+    keys: &[
+        ENABLED,
+        key(
+            "command",
+            Required,
+            "What is run, again when it ends. Only root may be able to change it.",
+        ),
+        key(
+            "only_if",
+            Is("\"any\""),
+            "With \"denied\", only whom the geofence or a deny list denies as well is banned.",
+        ),
+        key(
+            "ban_time",
+            Is("\"1h\""),
+            "How long. \"forever\" is a permanent ban.",
+        ),
+        INCREMENT,
+        PORTS,
+        ACTION,
+        IGNORE,
+    ],
+}];
 
 const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/var/log/mail.log\"]: an absolute path and its arguments, no shell";
 

@@ -3,8 +3,24 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use weir_config::manual::{Table, Usual::Is, key};
 use weir_config::{At, Section, values::DAY};
 use weir_core::{Prefix, PrefixSet};
+
+/// `[lockout]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[Table {
+    name: "lockout",
+    about: "Keeps administrators from locking themselves out.",
+    needs: &[],
+    keys: &[
+        key(
+            "logins",
+            Is("true"),
+            "Addresses from which root, or a member of sudo, wheel or admin, is logged in are exempt.",
+        ),
+        key("grace", Is("\"1h\""), "So long after the logout, too."),
+    ],
+}];
 
 /// Who is exempt besides the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,11 @@ use std::{
     time::Duration,
 };
 
+use weir_config::manual::{
+    DIRECTION, ENABLED, NONE, PORTS, Table,
+    Usual::{Is, Means},
+    key,
+};
 use weir_config::{
     At, Section,
     values::{name_byte, scope},
@@ -13,6 +18,57 @@ use weir_core::{Scope, ban::MAX_NAME, class::MAX_LISTS, fence::Direction};
 use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
 use crate::host::HostFacts;
+
+/// `[list.NAME]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[Table {
+    name: "list.NAME",
+    about: "A list of addresses and prefixes. It needs one of url, file and crowdsec.",
+    needs: &[("file", "\"/etc/hostname\"")],
+    keys: &[
+        ENABLED,
+        key("url", NONE, "Where it is fetched from."),
+        key(
+            "file",
+            NONE,
+            "Where it lies on this host; each change counts within seconds.",
+        ),
+        key("crowdsec", NONE, "A CrowdSec whose decisions it is."),
+        key("key_file", NONE, "Of CrowdSec; required with it."),
+        key(
+            "action",
+            Is("\"deny\""),
+            "\"deny\" drops the packets of whom it names; nobody can ban whom an \"allow\" list names.",
+        ),
+        key("format", Is("\"auto\""), "How it is written."),
+        key(
+            "refresh",
+            Means("\"1d\"; \"30s\" with crowdsec"),
+            "How often it is fetched.",
+        ),
+        PORTS,
+        key("direction", Is("\"in\""), DIRECTION),
+        key(
+            "max_bytes",
+            Is("67108864"),
+            "A longer one is refused; the last good one stays.",
+        ),
+        key(
+            "max_entries",
+            Is("2000000"),
+            "One with more entries is refused; the last good one stays.",
+        ),
+        key(
+            "max_shrink",
+            Is("90"),
+            "One that has lost so many per cent of its entries at once is refused until the next refresh brings it again.",
+        ),
+        key(
+            "ca_file",
+            Means("the system's"),
+            "Certificate authorities that are trusted instead.",
+        ),
+    ],
+}];
 
 /// One enabled list.
 #[derive(Debug, Clone, PartialEq, Eq)]
