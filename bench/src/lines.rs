@@ -14,7 +14,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Action, PrefixSet, Scope,
     detect::{Age, Context, Finding, Program, ProgramState, Record},
-    policy::{Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
+    policy::{Accusation, Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
 };
 use weir_ring::{Options, Writer};
 use weir_sources::{FileConfig, FileSource, Ring, RingConfig, Source, Start};
@@ -25,6 +25,8 @@ const LINES: u32 = 1 << 20;
 const ADDRESSES: [(u32, &str); 2] = [(1 << 17, "131k"), (1 << 20, "1M")];
 /// A prime: visits each address once before it comes back to the first.
 const STRIDE: u32 = 611_953;
+/// Findings that are counted at once: as in the daemon.
+const MANY: usize = 512;
 /// For what the other side of a ring has to do.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -48,10 +50,10 @@ pub fn run(args: &LinesArgs) -> anyhow::Result<()> {
         std::fs::write(&file, &text)?;
         let mut rates: [Vec<f64>; 4] = Default::default();
         for _ in 0..args.rounds.max(1) {
-            rates[0].push(from_file(&file, |_| true)?);
+            rates[0].push(from_file(&file, |record| u32::from(record.is_some()))?);
             rates[1].push(from_file(&file, {
                 let mut find = finder();
-                move |record| find(record).is_some()
+                move |record| u32::from(record.and_then(&mut find).is_some())
             })?);
             rates[2].push(from_file(&file, counter(addresses))?);
             rates[3].push(from_ring(&text, counter(addresses))?);
@@ -111,8 +113,9 @@ fn finder() -> impl FnMut(&Record<'_>) -> Option<Finding> {
     }
 }
 
-/// The same, counted in a ledger that has room for everybody.
-fn counter(addresses: u32) -> impl FnMut(&Record<'_>) -> bool {
+/// The same, counted in a ledger that has room for everybody, many at a time as
+/// the daemon does.
+fn counter(addresses: u32) -> impl FnMut(Option<&Record<'_>>) -> u32 {
     let ledger = Ledger::new(vec![Jail {
         name: "sshd".into(),
         limits: JailLimits {
@@ -127,28 +130,43 @@ fn counter(addresses: u32) -> impl FnMut(&Record<'_>) -> bool {
     }]);
     let mut find = finder();
     let now = Timestamp::now();
+    let (mut found, mut lines) = (Vec::with_capacity(MANY), Vec::new());
     move |record| {
-        find(record).is_some_and(|finding| {
-            matches!(
-                ledger.record(0, &finding, record.line, now),
-                Outcome::Counted { .. }
-            )
-        })
+        if let Some(record) = record {
+            if let Some(finding) = find(record) {
+                let begin = lines.len();
+                lines.extend_from_slice(record.line);
+                found.push((finding, begin..lines.len()));
+            }
+            if found.len() < MANY {
+                return 0;
+            }
+        }
+        let accusations = found
+            .iter()
+            .map(|(finding, line)| Accusation::new(0, finding, &lines[line.clone()]));
+        let outcomes = ledger.record_batch(&accusations.collect::<Vec<_>>(), now);
+        found.clear();
+        lines.clear();
+        let counted = |outcome: &&Outcome| matches!(outcome, Outcome::Counted { .. });
+        outcomes.iter().filter(counted).count() as u32
     }
 }
 
-/// Million lines a second; every line must be what `judge` takes it for.
+/// Million lines a second. `judge` is given each line, and nothing at the end of a
+/// batch, and says how many it has taken for failures: all of them, in the end.
 fn rate(
     source: &mut dyn Source,
-    mut judge: impl FnMut(&Record<'_>) -> bool,
+    mut judge: impl FnMut(Option<&Record<'_>>) -> u32,
 ) -> anyhow::Result<f64> {
     let (mut good, mut seen) = (0, 0);
     let start = Instant::now();
     while seen < LINES {
         let info = source.read_batch(PATIENCE, &mut |line, origin| {
-            good += u32::from(judge(&origin.record(line)));
+            good += judge(Some(&origin.record(line)));
             seen += 1;
         })?;
+        good += judge(None);
         ensure!(info.lines > 0, "only {seen} of {LINES} lines came");
     }
     let rate = f64::from(LINES) / start.elapsed().as_secs_f64() / 1e6;
@@ -156,7 +174,7 @@ fn rate(
     Ok(rate)
 }
 
-fn from_file(file: &Path, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Result<f64> {
+fn from_file(file: &Path, judge: impl FnMut(Option<&Record<'_>>) -> u32) -> anyhow::Result<f64> {
     let mut source = FileSource::open(FileConfig {
         subscriptions: vec![vec![file.display().to_string()]],
         from: Start::Beginning,
@@ -166,7 +184,7 @@ fn from_file(file: &Path, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Res
 }
 
 /// A server's thread fills the ring as fast as it is read, on the other core.
-fn from_ring(text: &str, judge: impl FnMut(&Record<'_>) -> bool) -> anyhow::Result<f64> {
+fn from_ring(text: &str, judge: impl FnMut(Option<&Record<'_>>) -> u32) -> anyhow::Result<f64> {
     let dir = tempfile::Builder::new()
         .prefix("weir-bench-")
         .tempdir_in("/dev/shm")?;

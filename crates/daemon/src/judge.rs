@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use weir_core::{
     Prefix,
     detect::{Finding, Offender},
-    policy::{Ledger, Outcome},
+    policy::{Accusation, Ledger, Outcome},
 };
 
 use crate::access::exemptions::{Exempt, Exemption, Exemptions};
@@ -82,7 +82,11 @@ impl Judge {
         now: Timestamp,
         spare: impl FnOnce() -> Option<R>,
     ) -> Judgement<R> {
-        if let Some(exemption) = self.exemption(suspect) {
+        let prefix = match suspect {
+            Suspect::Found(finding) => finding.offender.prefix(),
+            Suspect::Named(prefix) => prefix,
+        };
+        if let Some(exemption) = self.exemption(prefix) {
             return Judgement::Exempt(exemption.clone());
         }
         if let Suspect::Found(finding) = suspect
@@ -112,12 +116,38 @@ impl Judge {
         exempt.or_else(|| ignore?.inside(prefix))
     }
 
-    /// The exemption that holds all of the suspect.
-    fn exemption(&mut self, suspect: Suspect<'_>) -> Option<&Exemption> {
-        let prefix = match suspect {
-            Suspect::Found(finding) => finding.offender.prefix(),
-            Suspect::Named(prefix) => prefix,
-        };
+    /// Judges many findings of one moment, as one after the other.
+    pub fn judge_all(
+        &mut self,
+        ledger: &Ledger,
+        accusations: &[Accusation<'_>],
+        now: Timestamp,
+    ) -> impl Iterator<Item = Judgement> + use<> {
+        let mut apart = vec![];
+        let mut others = Vec::with_capacity(accusations.len());
+        for (number, accusation) in accusations.iter().enumerate() {
+            if let Some(exemption) = self.exemption(accusation.offender.prefix()) {
+                apart.push((number, Judgement::Exempt(exemption.clone())));
+            } else if let Offender::Prefix(prefix) = accusation.offender
+                && let Some(inside) = self.exempt_inside(ledger, accusation.jail, prefix)
+            {
+                apart.push((number, Judgement::HoldsExempt(inside)));
+            } else {
+                others.push(*accusation);
+            }
+        }
+        let mut outcomes = ledger.record_batch(&others, now).into_iter();
+        let mut apart = apart.into_iter().peekable();
+        (0..accusations.len()).map(move |number| {
+            match apart.next_if(|(judged, _)| *judged == number) {
+                Some((_, judgement)) => judgement,
+                None => Judgement::Judged(outcomes.next().expect("there is one for each")),
+            }
+        })
+    }
+
+    /// The exemption that holds all of a prefix.
+    fn exemption(&mut self, prefix: Prefix) -> Option<&Exemption> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != prefix) {
             self.last = Some((prefix, self.exemptions.holding(prefix)));
         }
@@ -243,6 +273,45 @@ mod tests {
         let counted = Judgement::Judged(Outcome::Counted { failures: 1, of: 2 });
         assert_eq!(judged("192.0.2.128/25"), counted);
         assert_eq!(judged("2001:db8:2::/48"), counted);
+    }
+
+    #[test]
+    fn many_are_judged_as_one_after_the_other() {
+        let exempt = exempting("192.0.2.0/24");
+        let now = Timestamp::now();
+        let who = [
+            "203.0.113.9",
+            "192.0.2.7",
+            "192.0.2.7",
+            "2001:db8::7",
+            "127.0.0.1",
+            "203.0.113.9",
+            "192.0.2.8",
+            "2001:db8::8",
+        ];
+        let mut findings = who.map(|addr| found(addr, now));
+        findings[2].offender = Offender::Prefix("192.0.0.0/16".parse().unwrap());
+        findings[6].offender = Offender::Prefix("2001:db8:9::/48".parse().unwrap());
+        let (one, all) = (ledger(1), ledger(1));
+        let mut judge = Judge::new(&exempt);
+        let expected = findings.each_ref().map(|finding| {
+            let offence = Offence {
+                jail: 0,
+                suspect: Suspect::Found(finding),
+                line: b"the line",
+            };
+            judge.judge(&one, offence, now)
+        });
+        let exempted = |judged: &&Judgement| matches!(judged, Judgement::Exempt(_));
+        assert_eq!(expected.iter().filter(exempted).count(), 1);
+        assert!(matches!(expected[2], Judgement::HoldsExempt(_)));
+        let banned = |judged: &&Judgement| matches!(judged, Judgement::Judged(Outcome::Ban(_)));
+        assert_eq!(expected.iter().filter(banned).count(), 2);
+        let accusations = findings
+            .each_ref()
+            .map(|finding| Accusation::new(0, finding, b"the line"));
+        let judged = Judge::new(&exempt).judge_all(&all, &accusations, now);
+        assert_eq!(judged.collect::<Vec<_>>(), expected);
     }
 
     #[test]

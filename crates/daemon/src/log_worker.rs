@@ -5,6 +5,7 @@
 
 mod alerts;
 mod files_in_common;
+mod findings;
 mod group;
 mod hands;
 mod in_hand;
@@ -192,6 +193,7 @@ impl Workers {
         for (group, jails) in groups {
             let (key, title, names) = (group.key(), group.title(), group.names());
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
+            let jails: Arc<[Running]> = jails.into();
             let parts = group.parts(instance).into_iter().zip(names);
             for (part, (open, source)) in parts.enumerate() {
                 let (number, hand) = hands.next().expect("there is one for each part");
@@ -205,6 +207,7 @@ impl Workers {
                     service,
                     service.pulses.of(format!("weir-worker-{number}")),
                     key.clone(),
+                    jails.clone(),
                     saves,
                     self.ledger.clone(),
                     self.positions.clone(),
@@ -212,7 +215,6 @@ impl Workers {
                 let worker = Worker {
                     in_hand: in_hand.clone(),
                     open,
-                    jails: jails.clone(),
                     alerts: Own::new(&self.alerts, &service.alerts, source),
                     counters: service.metrics.sources.of(&title),
                     stop: self.stop.clone(),

@@ -31,7 +31,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use books::Books;
-use evidence::{Entry, Evidence, clip};
+use evidence::{Entry, Evidence, Moment};
 
 use super::{BanTime, Jail, JailLimits, Offence, format_duration, history::Past, lru::Hashed};
 use crate::{
@@ -134,6 +134,72 @@ struct Counters {
     evicted: AtomicU64,
 }
 
+/// What a jail counts of a finding, of whom, and where it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Accusation<'a> {
+    /// The jail's number.
+    pub jail: usize,
+    /// Who.
+    pub offender: Offender,
+    /// When.
+    pub time: Timestamp,
+    /// How often at once.
+    pub attempts: u32,
+    /// The line; kept as evidence.
+    pub line: &'a [u8],
+}
+
+/// An accusation that may count.
+struct Case<'a> {
+    jail: usize,
+    key: Hashed,
+    shard: usize,
+    /// Not later than now.
+    time: Moment,
+    attempts: u32,
+    line: &'a [u8],
+    /// Since when failures count for the jail.
+    oldest: Moment,
+}
+
+/// Why an accusation cannot count.
+enum Dismissal {
+    Ignored(Ignored),
+    TooOld,
+}
+
+impl From<Ignored> for Dismissal {
+    fn from(why: Ignored) -> Self {
+        Self::Ignored(why)
+    }
+}
+
+impl From<Dismissal> for Outcome {
+    fn from(why: Dismissal) -> Self {
+        match why {
+            Dismissal::Ignored(why) => Self::Ignored(why),
+            Dismissal::TooOld => Self::TooOld,
+        }
+    }
+}
+
+/// Now, and since when failures count for the jail that was asked about last:
+/// making that costs more than looking at a failure does.
+struct FindTimes {
+    time: Timestamp,
+    now: Moment,
+    last: Option<(usize, Moment)>,
+}
+
+/// What a jail's counters grow by.
+#[derive(Default)]
+struct Sums {
+    failures: u64,
+    bans: u64,
+    ignored: u64,
+    too_old: u64,
+}
+
 #[derive(Debug)]
 struct Shard {
     /// By number of the jail.
@@ -174,28 +240,6 @@ impl Ledger {
         *self.own.write().unwrap_or_else(PoisonError::into_inner) = own.collect();
     }
 
-    /// Whom a jail counts, and bans, for this address.
-    fn subject(&self, addr: IpAddr, limits: &JailLimits) -> Result<Subject, String> {
-        let host = Prefix::host(addr);
-        let prefix = match host.addr() {
-            IpAddr::V4(_) => host,
-            IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
-            IpAddr::V6(_) => {
-                let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-                let holds_own =
-                    |wide: &Prefix| own.iter().any(|addr| wide.contains(IpAddr::V6(*addr)));
-                // With one /64 or more each, neighbours in something wider have
-                // more than an address.
-                [limits.ipv6_prefix, 64.max(limits.ipv6_prefix)]
-                    .into_iter()
-                    .filter_map(|length| Prefix::new(host.addr(), length))
-                    .find(|wide| !holds_own(wide))
-                    .unwrap_or(host)
-            }
-        };
-        Subject::new(prefix).map_err(|error| error.to_string())
-    }
-
     /// The jails, by number.
     pub fn jails(&self) -> &[Jail] {
         &self.jails
@@ -208,23 +252,11 @@ impl Ledger {
 
     /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
     pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
-        let what = (finding.time, finding.attempts);
-        let addr = match finding.offender {
-            Offender::Addr(addr) => addr,
-            Offender::Prefix(prefix) => return self.count_prefix(jail, prefix, what, line, now),
-        };
-        let outcome = match self.jails.get(jail) {
-            None => return Outcome::Ignored(Ignored::NoSuchJail),
-            Some(Jail { ignore, limits, .. }) => match ignore.lookup(addr) {
-                Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
-                None => match self.subject(addr, limits) {
-                    Ok(subject) => self.judge(jail, subject, what, line, now),
-                    Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
-                },
-            },
-        };
-        self.account(jail, &outcome, finding.attempts);
-        outcome
+        let accusation = Accusation::new(jail, finding, line);
+        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
+        drop(own);
+        self.decide(jail, case, accusation.attempts, now)
     }
 
     /// Counts one failure, now, of a prefix that somebody named: an address by
@@ -236,102 +268,195 @@ impl Ledger {
         line: &[u8],
         now: Timestamp,
     ) -> Outcome {
-        self.count_prefix(jail, prefix, (now, 1), line, now)
+        let accusation = Accusation {
+            jail,
+            offender: Offender::Prefix(prefix),
+            time: now,
+            attempts: 1,
+            line,
+        };
+        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
+        drop(own);
+        self.decide(jail, case, 1, now)
     }
 
-    /// The same, when and how often.
-    fn count_prefix(
+    fn decide(
         &self,
         jail: usize,
-        prefix: Prefix,
-        what: (Timestamp, u32),
-        line: &[u8],
+        case: Result<Case<'_>, Dismissal>,
+        attempts: u32,
         now: Timestamp,
     ) -> Outcome {
-        let outcome = match self.jails.get(jail) {
-            None => return Outcome::Ignored(Ignored::NoSuchJail),
-            Some(Jail { ignore, limits, .. }) => match ignore.covering(prefix) {
-                Some(entry) => Outcome::Ignored(Ignored::Listed(entry)),
-                None => {
-                    let subject = match prefix == Prefix::host(prefix.addr()) {
-                        true => self.subject(prefix.addr(), limits),
-                        false => Subject::new(prefix).map_err(|error| error.to_string()),
-                    };
-                    match subject {
-                        Ok(subject) => self.judge(jail, subject, what, line, now),
-                        Err(why) => Outcome::Ignored(Ignored::Unbannable(why)),
-                    }
-                }
-            },
+        let outcome = match case {
+            Ok(case) => self.judge(&mut lock(&self.shards[case.shard]), &case, now),
+            Err(why) => why.into(),
         };
-        self.account(jail, &outcome, what.1);
+        let mut sums = Sums::default();
+        sums.add(&outcome, attempts);
+        self.account(jail, sums);
         outcome
     }
 
-    fn account(&self, jail: usize, outcome: &Outcome, attempts: u32) {
-        let counters = &self.counters[jail];
-        let (counter, n) = match outcome {
-            Outcome::Ignored(_) => (&counters.ignored, 1),
-            Outcome::TooOld => (&counters.too_old, 1),
-            Outcome::Counted { .. } => (&counters.failures, u64::from(attempts)),
-            Outcome::Ban(_) => {
-                counters.bans.fetch_add(1, Relaxed);
-                (&counters.failures, u64::from(attempts))
+    /// Counts findings as [`Ledger::record`] does one after the other; the outcomes
+    /// are in their order. Each shard is locked once, and what its findings need is
+    /// fetched from memory side by side: with many subjects, waiting for memory is
+    /// most of what counting costs.
+    pub fn record_batch(&self, accusations: &[Accusation<'_>], now: Timestamp) -> Vec<Outcome> {
+        let mut cases = Vec::with_capacity(accusations.len());
+        let mut outcomes = Vec::with_capacity(accusations.len());
+        // Cases of each shard.
+        let mut counts = [0; SHARDS];
+        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+        let mut find_times = FindTimes::new(now);
+        for (number, accusation) in accusations.iter().enumerate() {
+            match self.admit(accusation, &own, &mut find_times) {
+                Ok(case) => {
+                    counts[case.shard] += 1;
+                    cases.push((number, case));
+                    // Until it is judged.
+                    outcomes.push(Outcome::TooOld);
+                }
+                Err(why) => outcomes.push(why.into()),
             }
-        };
-        counter.fetch_add(n, Relaxed);
+        }
+        drop(own);
+        let mut sum = 0;
+        let starts = counts.map(|count| {
+            let start = sum;
+            sum += count;
+            start
+        });
+        let mut order = vec![0; cases.len()];
+        let mut ends = starts;
+        for (at, (_, case)) in cases.iter().enumerate() {
+            order[ends[case.shard]] = at;
+            ends[case.shard] += 1;
+        }
+        for (number, shard) in self.shards.iter().enumerate() {
+            let order = &order[starts[number]..ends[number]];
+            if order.is_empty() {
+                continue;
+            }
+            let mut shard = lock(shard);
+            let fetched = order.iter().map(|at| shard.glance(&cases[*at].1));
+            std::hint::black_box(fetched.fold(0, u64::wrapping_add));
+            for at in order {
+                let (number, case) = &cases[*at];
+                outcomes[*number] = self.judge(&mut shard, case, now);
+            }
+        }
+        self.account_all(accusations, &outcomes);
+        outcomes
     }
 
-    fn judge(
+    fn account_all(&self, accusations: &[Accusation<'_>], outcomes: &[Outcome]) {
+        let mut all = accusations.iter().zip(outcomes).peekable();
+        while let Some((first, outcome)) = all.next() {
+            let mut sums = Sums::default();
+            sums.add(outcome, first.attempts);
+            while let Some((next, outcome)) = all.next_if(|(next, _)| next.jail == first.jail) {
+                sums.add(outcome, next.attempts);
+            }
+            self.account(first.jail, sums);
+        }
+    }
+
+    /// There may be no such jail.
+    fn account(&self, jail: usize, sums: Sums) {
+        let Some(counters) = self.counters.get(jail) else {
+            return;
+        };
+        for (counter, sum) in [
+            (&counters.failures, sums.failures),
+            (&counters.bans, sums.bans),
+            (&counters.ignored, sums.ignored),
+            (&counters.too_old, sums.too_old),
+        ] {
+            if sum > 0 {
+                counter.fetch_add(sum, Relaxed);
+            }
+        }
+    }
+
+    /// What does not depend on what is counted already.
+    fn admit<'a>(
         &self,
-        number: usize,
+        accusation: &Accusation<'a>,
+        own: &[Ipv6Addr],
+        find_times: &mut FindTimes,
+    ) -> Result<Case<'a>, Dismissal> {
+        let Accusation {
+            jail,
+            offender,
+            time,
+            attempts,
+            line,
+        } = *accusation;
+        let Some(Jail { ignore, limits, .. }) = self.jails.get(jail) else {
+            return Err(Ignored::NoSuchJail.into());
+        };
+        let prefix = offender.prefix();
+        if let Some(entry) = ignore.covering(prefix) {
+            return Err(Ignored::Listed(entry).into());
+        }
+        // An address by the jail's IPv6 length, anything wider as it is.
+        let subject = match prefix.is_host() {
+            true => counted_as(prefix.addr(), limits, own),
+            false => Subject::new(prefix).map_err(|error| error.to_string()),
+        };
+        match subject {
+            Ok(subject) => self.case(jail, subject, (time, attempts), line, find_times),
+            Err(why) => Err(Ignored::Unbannable(why).into()),
+        }
+    }
+
+    fn case<'a>(
+        &self,
+        jail: usize,
         subject: Subject,
         (time, attempts): (Timestamp, u32),
-        line: &[u8],
-        now: Timestamp,
-    ) -> Outcome {
-        let jail = &self.jails[number];
-        let limits = &jail.limits;
-        let time = time.min(now);
-        // The difference costs a fifth of what making the oldest time does.
-        let find_time = SignedDuration::try_from(limits.find_time).unwrap_or(SignedDuration::MAX);
-        let is_too_old = |time: Timestamp| now.duration_since(time) > find_time;
-        if is_too_old(time) {
-            return Outcome::TooOld;
+        line: &'a [u8],
+        find_times: &mut FindTimes,
+    ) -> Result<Case<'a>, Dismissal> {
+        let time = Moment::from(time).min(find_times.now);
+        let oldest = find_times.oldest(jail, &self.jails[jail].limits);
+        if time < oldest {
+            return Err(Dismissal::TooOld);
         }
         let key = self.key(subject);
-        let mut shard = self.shard(number, key);
-        let Shard { jails, evidence } = &mut *shard;
-        let books = &mut jails[number];
+        Ok(Case {
+            jail,
+            key,
+            shard: self.shard_of(jail, key),
+            time,
+            attempts,
+            line,
+            oldest,
+        })
+    }
+
+    fn judge(&self, shard: &mut Shard, case: &Case<'_>, now: Timestamp) -> Outcome {
+        let jail = &self.jails[case.jail];
+        let limits = &jail.limits;
+        let (key, moment) = (case.key, Moment::from(now));
+        let Shard { jails, evidence } = shard;
+        let books = &mut jails[case.jail];
         if let Some(last) = books.past.get(key).and_then(|past| past.last.as_mut()) {
             *last = (*last).min(now);
-            if time <= *last {
-                for counted in books.tracked.get(key).into_iter() {
-                    for entry in &mut counted.entries {
-                        entry.time = entry.time.min(now);
-                    }
+            if case.time <= Moment::from(*last) {
+                if let Some(counted) = books.tracked.get(key) {
+                    counted.age_from(moment);
                 }
                 return Outcome::Ignored(Ignored::BeforeBan);
             }
         }
-        let (entries, evicted) = books.touch(key);
+        let (counted, evicted) = books.touch(key);
         if evicted {
-            self.counters[number].evicted.fetch_add(1, Relaxed);
+            self.counters[case.jail].evicted.fetch_add(1, Relaxed);
         }
-        for entry in entries.iter_mut() {
-            entry.time = entry.time.min(now);
-        }
-        entries.retain(|entry| !is_too_old(entry.time));
-        let kept = clip(line);
-        let entry = Entry {
-            time,
-            attempts: attempts.max(1),
-            len: kept.len() as u16,
-            at: evidence.push(kept),
-        };
-        let place = entries.partition_point(|entry| entry.time <= time);
-        entries.insert(place, entry);
-        let failures = count(entries);
+        let entry = Entry::new(case.time, case.attempts.max(1), evidence.push(case.line));
+        let failures = counted.add(entry, case.oldest, moment);
         if failures < limits.max_retry {
             return Outcome::Counted {
                 failures,
@@ -341,7 +466,7 @@ impl Ledger {
         let entries = books.remove(key).expect("touched above");
         let past = books.past.touch(key).0;
         let ban = Ban {
-            subject,
+            subject: key.subject,
             scope: jail.scope.clone(),
             producer: Producer::of_ledger_name(&jail.name),
             action: jail.action,
@@ -387,9 +512,10 @@ impl Ledger {
         for shard in &self.shards {
             let shard = lock(shard);
             for (jail, books) in self.jails.iter().zip(&shard.jails) {
-                let oldest = before(now, jail.limits.find_time);
+                let oldest = Moment::from(before(now, jail.limits.find_time));
                 all.extend(books.tracked.iter().filter_map(|(subject, counted)| {
-                    let entries = counted.entries.iter().filter(|e| e.time >= oldest);
+                    let entries = counted.entries().iter();
+                    let entries = entries.filter(|e| e.moment() >= oldest);
                     let failures = shard.evidence.failures(entries);
                     (!failures.is_empty()).then(|| Tracked {
                         jail: jail.name.clone(),
@@ -433,7 +559,7 @@ impl Ledger {
                     changes.push(Tracked {
                         jail: jail.name.clone(),
                         subject,
-                        failures: evidence.failures(counted.entries.iter()),
+                        failures: evidence.failures(counted.entries().iter()),
                     });
                     true
                 });
@@ -457,7 +583,8 @@ impl Ledger {
         for shard in &self.shards {
             let mut shard = lock(shard);
             for (jail, books) in self.jails.iter().zip(&mut shard.jails) {
-                books.forget_expired(before(now, jail.limits.find_time), now);
+                let oldest = before(now, jail.limits.find_time);
+                books.forget_expired(oldest.into(), now.into());
             }
         }
     }
@@ -503,7 +630,10 @@ impl Ledger {
                 ..
             } = &self.jails[number];
             // Neighbours in the host's own networks are not counted by the jail's length.
-            let counts_by = self.subject(subject.prefix().addr(), limits);
+            let counts_by = {
+                let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+                counted_as(subject.prefix().addr(), limits, &own)
+            };
             let is_counted = *names_prefixes || counts_by == Ok(subject);
             let key = self.key(subject);
             let mut shard = self.shard(number, key);
@@ -529,23 +659,19 @@ impl Ledger {
                 books.gone.push(subject);
                 continue;
             }
-            let (entries, evicted) = books.touch(key);
+            let (counted, evicted) = books.touch(key);
             if evicted {
                 self.counters[number].evicted.fetch_add(1, Relaxed);
             }
-            *entries = kept
-                .into_iter()
-                .rev()
-                .map(|failure| {
-                    let kept = clip(failure.line.as_bytes());
-                    Entry {
-                        time: failure.time.min(now),
-                        attempts: failure.attempts,
-                        len: kept.len() as u16,
-                        at: evidence.push(kept),
-                    }
-                })
-                .collect();
+            counted.set(
+                kept.into_iter()
+                    .rev()
+                    .map(|failure| {
+                        let at = evidence.push(failure.line.as_bytes());
+                        Entry::new(failure.time.min(now).into(), failure.attempts, at)
+                    })
+                    .collect(),
+            );
             let turn = books.turn;
             if let Some(counted) = books.tracked.get(key) {
                 counted.saved = true;
@@ -626,11 +752,78 @@ impl Ledger {
         }
     }
 
-    fn shard(&self, jail: usize, key: Hashed) -> MutexGuard<'_, Shard> {
+    fn shard_of(&self, jail: usize, key: Hashed) -> usize {
         // A jail that tracks fewer subjects than there are shards uses as many.
         let shards = self.jails[jail].limits.max_tracked.clamp(1, SHARDS);
         // The maps use the lowest and the highest bits.
-        lock(&self.shards[(key.hash >> 32) as usize % shards])
+        (key.hash >> 32) as usize % shards
+    }
+
+    fn shard(&self, jail: usize, key: Hashed) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[self.shard_of(jail, key)])
+    }
+}
+
+impl Shard {
+    /// Reads what judging a case will need of memory; the sum says nothing.
+    fn glance(&self, case: &Case<'_>) -> u64 {
+        let tracked = &self.jails[case.jail].tracked;
+        let Some((counted, neighbours)) = tracked.glance(case.key) else {
+            return 0;
+        };
+        let entries = counted.entries();
+        let ends = [entries.first(), entries.last()];
+        let ends = ends.into_iter().flatten().map(|entry| entry.attempts);
+        ends.chain(neighbours).map(u64::from).sum()
+    }
+}
+
+impl<'a> Accusation<'a> {
+    /// What is counted of a finding.
+    pub fn new(jail: usize, finding: &Finding, line: &'a [u8]) -> Self {
+        Self {
+            jail,
+            offender: finding.offender,
+            time: finding.time,
+            attempts: finding.attempts,
+            line,
+        }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, outcome: &Outcome, attempts: u32) {
+        match outcome {
+            Outcome::Ignored(_) => self.ignored += 1,
+            Outcome::TooOld => self.too_old += 1,
+            Outcome::Counted { .. } => self.failures += u64::from(attempts),
+            Outcome::Ban(_) => {
+                self.bans += 1;
+                self.failures += u64::from(attempts);
+            }
+        }
+    }
+}
+
+impl FindTimes {
+    fn new(time: Timestamp) -> Self {
+        Self {
+            time,
+            now: time.into(),
+            last: None,
+        }
+    }
+
+    /// Since when failures count for a jail.
+    fn oldest(&mut self, jail: usize, limits: &JailLimits) -> Moment {
+        match self.last {
+            Some((last, oldest)) if last == jail => oldest,
+            _ => {
+                let oldest = before(self.time, limits.find_time).into();
+                self.last = Some((jail, oldest));
+                oldest
+            }
+        }
     }
 }
 
@@ -639,10 +832,24 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn count(entries: &[Entry]) -> u32 {
-    entries
-        .iter()
-        .fold(0u32, |n, e| n.saturating_add(e.attempts))
+/// Whom a jail counts, and bans, for this address.
+fn counted_as(addr: IpAddr, limits: &JailLimits, own: &[Ipv6Addr]) -> Result<Subject, String> {
+    let host = Prefix::host(addr);
+    let prefix = match host.addr() {
+        IpAddr::V4(_) => host,
+        IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
+        IpAddr::V6(_) => {
+            let holds_own = |wide: &Prefix| own.iter().any(|addr| wide.contains((*addr).into()));
+            // With one /64 or more each, neighbours in something wider have
+            // more than an address.
+            [limits.ipv6_prefix, 64.max(limits.ipv6_prefix)]
+                .into_iter()
+                .filter_map(|length| Prefix::new(host.addr(), length))
+                .find(|wide| !holds_own(wide))
+                .unwrap_or(host)
+        }
+    };
+    Subject::new(prefix).map_err(|error| error.to_string())
 }
 
 fn before(now: Timestamp, time: Duration) -> Timestamp {
@@ -677,7 +884,7 @@ fn until(limits: &JailLimits, offences: u32, now: Timestamp) -> Until {
 
 fn reason(failures: u32, entries: &[Entry]) -> String {
     let span = match (entries.first(), entries.last()) {
-        (Some(first), Some(last)) => last.time.duration_since(first.time).unsigned_abs(),
+        (Some(first), Some(last)) => last.time().duration_since(first.time()).unsigned_abs(),
         _ => Duration::ZERO,
     };
     let plural = if failures == 1 { "" } else { "s" };

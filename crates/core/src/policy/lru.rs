@@ -65,6 +65,9 @@ impl<T: Default> Lru<T> {
     }
 
     fn find(&self, key: Hashed) -> Option<u32> {
+        if self.index.is_empty() {
+            return None;
+        }
         let is_it = |at: &u32| self.nodes[*at as usize].key.subject == key.subject;
         self.index.find(key.hash, is_it).copied()
     }
@@ -72,6 +75,14 @@ impl<T: Default> Lru<T> {
     pub fn get(&mut self, key: Hashed) -> Option<&mut T> {
         let at = self.find(key)?;
         Some(&mut self.nodes[at as usize].value)
+    }
+
+    /// Where a subject's value and its neighbours in order are: reading these
+    /// fetches from memory what [`Lru::touch`] will need.
+    pub fn glance(&self, key: Hashed) -> Option<(&T, [u32; 2])> {
+        let at = self.find(key)? as usize;
+        let Link { older, newer } = self.links[at];
+        Some((&self.nodes[at].value, [older, newer]))
     }
 
     /// The value of a subject, made if it is new, now the newest; and the one

@@ -15,7 +15,7 @@ use crate::{Action, PrefixSet, Scope};
 
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use history::Offence;
-pub use ledger::{Failure, Ignored, JailStats, Ledger, Outcome, Tracked};
+pub use ledger::{Accusation, Failure, Ignored, JailStats, Ledger, Outcome, Tracked};
 
 /// The longest line that evidence keeps, in bytes.
 pub const MAX_EVIDENCE: usize = 512;

@@ -6,9 +6,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_core::{Ban, policy::Ledger};
+use jiff::Timestamp;
+use weir_core::{Ban, detect::Finding, policy::Ledger};
 use weir_sources::{Position, Reached};
 
+use super::{findings::Findings, running::Running};
 use crate::{positions::Positions, service::Service, threads::Pulse};
 
 pub(super) struct InHand {
@@ -16,10 +18,14 @@ pub(super) struct InHand {
     pub service: Arc<Service>,
     /// The name of its group in the database.
     pub key: String,
+    /// Those that it reads for.
+    pub jails: Arc<[Running]>,
     /// The numbers of the jails whose counts it saves.
     pub saves: Vec<usize>,
     pub ledger: Arc<Ledger>,
     pub positions: Positions,
+    /// Found, and not judged yet.
+    findings: Mutex<Findings>,
     /// Decided, and not in force yet.
     bans: Mutex<Vec<Ban>>,
     /// How far it has read, where it may have to wait for ever.
@@ -37,6 +43,7 @@ impl InHand {
         service: &Arc<Service>,
         pulse: Pulse,
         key: String,
+        jails: Arc<[Running]>,
         saves: Vec<usize>,
         ledger: Arc<Ledger>,
         positions: Positions,
@@ -45,9 +52,11 @@ impl InHand {
             pulse,
             service: service.clone(),
             key,
+            jails,
             saves,
             ledger,
             positions,
+            findings: Mutex::default(),
             bans: Mutex::default(),
             reached: Mutex::default(),
             left: Mutex::default(),
@@ -59,8 +68,18 @@ impl InHand {
         *lock(&self.reached) = reached;
     }
 
-    pub fn decide(&self, ban: Ban) {
-        lock(&self.bans).push(ban);
+    /// A jail, by its place, has found something in a line.
+    pub fn found(&self, jail: usize, finding: Finding, line: &[u8], now: Timestamp) {
+        let are_many = lock(&self.findings).add(jail, finding, line, now);
+        if are_many {
+            self.judge();
+        }
+    }
+
+    /// Judges what was found.
+    pub fn judge(&self) {
+        let bans = lock(&self.findings).judge(&self.jails, &self.service, &self.ledger);
+        lock(&self.bans).extend(bans);
     }
 
     /// Puts what was decided into force.
@@ -94,8 +113,108 @@ impl InHand {
 
     /// The end of a thread that was given up: as it would have done it.
     pub fn finish(&self) {
+        self.judge();
         self.enforce();
         let left = lock(&self.left).take();
         self.save(true, || serde_json::to_string(&left?).ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, path::Path};
+
+    use weir_core::detect::Clock;
+    use weir_enforce::DryRun;
+    use weir_events::alerts::Alerts;
+
+    use super::*;
+    use crate::{
+        config::Config, host::Host, log_worker::group::running, store::Store, uplinks::Uplinks,
+    };
+
+    /// What a thread has in hand that reads for sshd, which bans with the second.
+    fn in_hand(dir: &Path) -> InHand {
+        let text = format!(
+            "backend = \"dry-run\"\ninterfaces = []\nstate_dir = {dir:?}\n\
+             [jail.sshd]\npaths = [\"{}/auth.log\"]\nmax_retry = 2\n",
+            dir.display()
+        );
+        let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+        let alerts = Arc::new(Alerts::default());
+        let (store, _) = Store::open(dir, config.keep_history, alerts.clone());
+        let backend = Arc::new(DryRun::new(1000, None));
+        let ledger = Arc::new(Ledger::new(crate::log_worker::jails(&config)));
+        let service = Service::new(
+            config.clone(),
+            backend,
+            store,
+            Uplinks::default(),
+            alerts,
+            String::new(),
+        );
+        let service = Arc::new(service);
+        let (group, jails) = running(&service, &config).unwrap().pop_first().unwrap();
+        InHand::new(
+            &service,
+            service.pulses.of("weir-worker-0"),
+            group.key(),
+            jails.into(),
+            vec![0],
+            ledger,
+            Positions::new(Default::default()),
+        )
+    }
+
+    fn find(in_hand: &InHand, last_octet: u8) {
+        let now = Timestamp::now();
+        let finding = Finding {
+            offender: IpAddr::from([192, 0, 2, last_octet]).into(),
+            time: now,
+            clock: Clock::Stamp,
+            user: None,
+            attempts: 1,
+            pattern: 0,
+        };
+        in_hand.found(0, finding, b"the line", now);
+    }
+
+    fn banned(in_hand: &InHand) -> Vec<String> {
+        let bans = in_hand.service.bans_in_force(None).unwrap();
+        let bans = in_hand.service.explain(bans);
+        bans.iter().map(|ban| ban.subject.to_string()).collect()
+    }
+
+    /// The position that is saved then lies behind their lines.
+    #[test]
+    fn what_a_thread_that_is_given_up_has_found_is_judged() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_hand = in_hand(dir.path());
+        for who in [7, 8, 7] {
+            find(&in_hand, who);
+        }
+        assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 0);
+        assert_eq!(banned(&in_hand), [""; 0]);
+        in_hand.finish();
+        assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 3);
+        assert_eq!(banned(&in_hand), ["192.0.2.7"]);
+        // Once.
+        in_hand.finish();
+        assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 3);
+    }
+
+    /// A batch can be as long as the log: what waits is bounded.
+    #[test]
+    fn many_findings_are_judged_before_the_batch_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_hand = in_hand(dir.path());
+        for n in 1..=10_000 {
+            find(&in_hand, (n % 250) as u8);
+            let judged = in_hand.ledger.stats(0).unwrap();
+            assert!(n - judged.failures - judged.ignored < 512, "{judged:?}");
+        }
+        in_hand.judge();
+        let judged = in_hand.ledger.stats(0).unwrap();
+        assert_eq!(judged.failures + judged.ignored, 10_000);
     }
 }

@@ -13,15 +13,12 @@ use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban,
     detect::{Clock, Finding, Program, ProgramState},
-    policy::{Ledger, Outcome, format_duration},
+    policy::{Outcome, format_duration},
 };
 use weir_events::{Event, Kind};
 
 use crate::{
-    jails::JailConfig,
-    judge::{Judge, Judgement, Offence, Suspect},
-    log_alerts::LogAlerts,
-    metrics::JailCounters,
+    jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics::JailCounters,
     service::Service,
 };
 
@@ -88,22 +85,14 @@ impl Running {
         }
     }
 
-    /// Counts what its filter has found; the ban that this makes.
-    pub fn count(
+    /// Says and counts what has come of a finding; the ban, if it is one.
+    pub fn conclude(
         &self,
         service: &Service,
-        ledger: &Ledger,
-        judge: &mut Judge,
         finding: &Finding,
-        line: &[u8],
-        now: Timestamp,
+        judgement: Judgement,
     ) -> Option<Ban> {
-        let offence = Offence {
-            jail: self.number,
-            suspect: Suspect::Found(finding),
-            line,
-        };
-        match judge.judge(ledger, offence, now) {
+        match judgement {
             Judgement::Exempt(exemption) => {
                 self.counters.ignored.inc();
                 tell_finding(service, self, finding, &exemption.reason);

@@ -19,7 +19,7 @@ use weir_core::detect::{Age, Context, Line, Notices};
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
 use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
-use crate::{judge::Judge, metrics::SourceCounters};
+use crate::metrics::SourceCounters;
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -32,7 +32,6 @@ const REOPEN: Duration = Duration::from_secs(5);
 pub(super) struct Worker {
     pub in_hand: Arc<InHand>,
     pub open: Open,
-    pub jails: Vec<Running>,
     pub alerts: Own,
     pub counters: SourceCounters,
     pub stop: Arc<AtomicBool>,
@@ -61,6 +60,11 @@ impl Worker {
             let ended = match (self.open)(&self.in_hand.positions, held) {
                 Ok(mut source) => {
                     let ended = self.read(source.as_mut());
+                    if !self.is_given_up() {
+                        // Of a batch that an error has ended.
+                        self.in_hand.judge();
+                        self.in_hand.enforce();
+                    }
                     self.save(source.as_ref(), true);
                     ended
                 }
@@ -95,7 +99,6 @@ impl Worker {
         while !self.stopping() {
             self.in_hand.pulse.beat();
             let now = Cell::new(None);
-            let mut judge = None;
             let info = source.read_batch(WAIT, &mut |line, origin| {
                 // The clock is read when a line has come, not when waiting began.
                 let now = now.get().unwrap_or_else(|| {
@@ -103,11 +106,12 @@ impl Worker {
                     now.set(Some(time));
                     time
                 });
-                self.one_line(line, &origin, now, &mut judge);
+                self.one_line(line, &origin, now);
             })?;
             if self.is_given_up() {
                 return Ok(());
             }
+            self.in_hand.judge();
             if now.get().is_some() {
                 fault::trip("worker");
             }
@@ -133,21 +137,15 @@ impl Worker {
         Ok(())
     }
 
-    /// `judge`: of this batch, made when somebody is accused.
-    fn one_line(
-        &self,
-        line: &[u8],
-        origin: &Origin<'_>,
-        now: Timestamp,
-        judge: &mut Option<Judge>,
-    ) {
+    fn one_line(&self, line: &[u8], origin: &Origin<'_>, now: Timestamp) {
         if self.is_given_up() {
             return;
         }
         let service = &self.in_hand.service;
         let shared = Line::from(origin.record(line));
-        let subscribed = |jail: &&Running| origin.readers.has(jail.subscription);
-        for jail in self.jails.iter().filter(subscribed) {
+        let subscribed = |(_, jail): &(usize, &Running)| origin.readers.has(jail.subscription);
+        let jails = self.in_hand.jails.iter().enumerate();
+        for (place, jail) in jails.filter(subscribed) {
             let zone = jail.config.time_zone.as_ref().unwrap_or(&self.zone);
             let context = Context { now, zone };
             jail.counters.lines.inc();
@@ -160,11 +158,7 @@ impl Worker {
             let Some(finding) = finding else { continue };
             jail.counters.findings.inc();
             jail.judge_stamp(service, finding.clock, now, zone);
-            let judge = judge.get_or_insert_with(|| Judge::new(&service.exempt));
-            if let Some(ban) = jail.count(service, &self.in_hand.ledger, judge, &finding, line, now)
-            {
-                self.in_hand.decide(ban);
-            }
+            self.in_hand.found(place, finding, line, now);
         }
     }
 
@@ -191,7 +185,7 @@ impl Worker {
     /// Raises alerts about what the filters have noticed of their log, and about
     /// what it has dropped by its rate limit.
     fn tell_notices(&self, rate_limited: u64) {
-        for jail in &self.jails {
+        for jail in &*self.in_hand.jails {
             let mut sum = Notices {
                 rate_limited,
                 ..Notices::default()

@@ -8,13 +8,60 @@ use crate::policy::MAX_EVIDENCE;
 /// Evidence per shard, in bytes: 16 MiB in all, when it is full.
 pub(super) const EVIDENCE: usize = 1 << 20;
 
+/// A moment as entries keep it: [`Timestamp`] has four bytes more, of nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Moment {
+    seconds: i64,
+    nanos: i32,
+}
+
+impl From<Timestamp> for Moment {
+    fn from(time: Timestamp) -> Self {
+        Self {
+            seconds: time.as_second(),
+            nanos: time.subsec_nanosecond(),
+        }
+    }
+}
+
 /// A failure; its line is a part of the shard's evidence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub time: Timestamp,
+    seconds: i64,
+    nanos: i32,
     pub attempts: u32,
-    pub len: u16,
-    pub at: u64,
+    /// Where its line begins.
+    at: u64,
+}
+
+impl Entry {
+    /// `at`: what [`Evidence::push`] has said of its line.
+    pub fn new(moment: Moment, attempts: u32, at: u64) -> Self {
+        let Moment { seconds, nanos } = moment;
+        Self {
+            seconds,
+            nanos,
+            attempts,
+            at,
+        }
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment {
+            seconds: self.seconds,
+            nanos: self.nanos,
+        }
+    }
+
+    pub fn time(&self) -> Timestamp {
+        Timestamp::new(self.seconds, self.nanos).expect("it was one")
+    }
+
+    /// It happened at this moment at the latest.
+    pub fn not_after(&mut self, latest: Moment) {
+        let Moment { seconds, nanos } = self.moment().min(latest);
+        (self.seconds, self.nanos) = (seconds, nanos);
+    }
 }
 
 /// As much of a line as is kept.
@@ -32,6 +79,9 @@ pub(super) fn text(kept: &[u8]) -> String {
     text
 }
 
+/// The length of a line stands before it.
+const LENGTH: usize = size_of::<u16>();
+
 /// Lines in a ring: the newest overwrite the oldest, so that a flood of
 /// addresses costs no more memory than this.
 #[derive(Debug, Default)]
@@ -42,26 +92,30 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
+    /// Keeps what [`clip`] leaves of a line; returns where it stands.
     pub fn push(&mut self, line: &[u8]) -> u64 {
+        let line = clip(line);
+        let length = LENGTH + line.len();
         let mut start = (self.written % EVIDENCE as u64) as usize;
-        if start + line.len() > EVIDENCE {
+        if start + length > EVIDENCE {
             self.written += (EVIDENCE - start) as u64;
             start = 0;
         }
-        let end = start + line.len();
-        if self.ring.len() < end {
-            self.ring.resize(end, 0);
+        if self.ring.len() < start + length {
+            self.ring.resize(start + length, 0);
         }
-        self.ring[start..end].copy_from_slice(line);
+        let (before, text) = self.ring[start..start + length].split_at_mut(LENGTH);
+        before.copy_from_slice(&(line.len() as u16).to_ne_bytes());
+        text.copy_from_slice(line);
         let at = self.written;
-        self.written += line.len() as u64;
+        self.written += length as u64;
         at
     }
 
     pub fn failures<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Vec<Failure> {
         entries
             .map(|entry| Failure {
-                time: entry.time,
+                time: entry.time(),
                 attempts: entry.attempts,
                 line: self.line(entry),
             })
@@ -72,8 +126,11 @@ impl Evidence {
         if self.written - entry.at > EVIDENCE as u64 {
             return "(line no longer kept)".into();
         }
-        let start = (entry.at % EVIDENCE as u64) as usize;
-        let line = self.ring.get(start..start + usize::from(entry.len));
-        text(line.unwrap_or_default())
+        let kept = || {
+            let start = (entry.at % EVIDENCE as u64) as usize;
+            let (length, rest) = self.ring.get(start..)?.split_first_chunk()?;
+            rest.get(..u16::from_ne_bytes(*length).into())
+        };
+        text(kept().unwrap_or_default())
     }
 }

@@ -1,4 +1,7 @@
-use super::{evidence::EVIDENCE, *};
+use super::{
+    evidence::{EVIDENCE, clip},
+    *,
+};
 use crate::policy::{Increment, MAX_EVIDENCE};
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -484,12 +487,8 @@ fn evidence_is_a_ring() {
     let mut entries = vec![];
     for n in 0..10_000u64 {
         let line = format!("{n:0>500}");
-        entries.push(Entry {
-            time: at(0),
-            attempts: 1,
-            len: 500,
-            at: evidence.push(line.as_bytes()),
-        });
+        let kept_at = evidence.push(line.as_bytes());
+        entries.push(Entry::new(at(0).into(), 1, kept_at));
     }
     assert!(evidence.ring.len() <= EVIDENCE);
     let kept: Vec<_> = entries.iter().map(|e| evidence.line(e)).collect();
@@ -600,6 +599,70 @@ proptest! {
                 (Outcome::Counted { failures, .. }, None) => prop_assert!(failures < of),
                 _ => {}
             }
+        }
+    }
+
+    /// Two jails with caps that are reached, times that are too old or to come, a
+    /// clock that is set back; who is ignored, who cannot be banned, and no jail.
+    #[test]
+    fn a_batch_counts_as_one_after_the_other(
+        of in 1u32..6,
+        cap in 1usize..60,
+        batches in prop::collection::vec(
+            (
+                prop_oneof![8 => 0i64..400, 1 => -2000i64..0],
+                any::<bool>(),
+                prop::collection::vec((0usize..3, 0u8..40, -700i64..300, 1u32..4), 0..80),
+            ),
+            1..12,
+        ),
+    ) {
+        let jails = || vec![jail("sshd", of, cap), jail("web", of + 1, 100)];
+        let single = Ledger::new(jails());
+        let batched = Ledger { hash: single.hash.clone(), ..Ledger::new(jails()) };
+        let mut now = 0;
+        for (tick, forget, found) in batches {
+            now += tick;
+            let found: Vec<_> = found
+                .into_iter()
+                .enumerate()
+                .map(|(n, (jail, who, offset, attempts))| {
+                    let addr = match who {
+                        0 => "127.0.0.1".to_owned(),
+                        1 => "192.0.2.200".to_owned(),
+                        2..20 => format!("192.0.2.{who}"),
+                        _ => format!("2001:db8:{}::{who}", who / 2),
+                    };
+                    // Most lines are fresh.
+                    let time = if offset % 3 == 0 { now + offset } else { now };
+                    let finding = Finding { attempts, ..finding(&addr, time) };
+                    (jail, finding, format!("line {n} at {now}"))
+                })
+                .collect();
+            let expected: Vec<_> = found
+                .iter()
+                .map(|(jail, finding, line)| {
+                    single.record(*jail, finding, line.as_bytes(), at(now))
+                })
+                .collect();
+            let accusations: Vec<_> = found
+                .iter()
+                .map(|(jail, finding, line)| Accusation::new(*jail, finding, line.as_bytes()))
+                .collect();
+            prop_assert_eq!(batched.record_batch(&accusations, at(now)), expected);
+            if forget {
+                single.forget_expired(at(now));
+                batched.forget_expired(at(now));
+            }
+            for jail in 0..2 {
+                prop_assert_eq!(batched.stats(jail), single.stats(jail));
+            }
+            prop_assert_eq!(batched.snapshot(at(now)), single.snapshot(at(now)));
+            prop_assert_eq!(batched.history(), single.history());
+            prop_assert_eq!(
+                batched.take_changes(&[0, 1], false),
+                single.take_changes(&[0, 1], false)
+            );
         }
     }
 
