@@ -13,8 +13,8 @@ use weir_bpf::{
 };
 use weir_core::decoy::DecoyPorts;
 
-/// A quarter of what the kernel takes.
-const MOST: u64 = 250_000;
+/// A third of what the kernel takes.
+const MOST: u64 = 333_000;
 /// Where the verifier prunes as today's do: without the class stage, with it
 /// alone, and with answers or decoys beside it.
 const MOST_TODAY: [u64; 3] = [120_000, 160_000, 200_000];
