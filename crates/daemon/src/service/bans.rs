@@ -217,24 +217,30 @@ impl Service {
     /// twentieth of it is free: not to the first place, which the next ban takes.
     pub(crate) fn follow_usage(&self) {
         let usage = self.backend.usage();
-        for (about, used, most, message) in [
-            (
-                "table-full:addresses",
-                usage.bans,
-                usage.max_bans,
-                "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
-            ),
-            (
-                "table-full:prefixes",
-                usage.wide_shared,
-                usage.max_wide_shared,
-                "jails and lists have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
-            ),
+        let of_addresses = (
+            usage.bans,
+            usage.max_bans,
+            "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
+        );
+        // All of them, also where those by hand have taken what jails and lists may.
+        let of_all = (
+            usage.wide,
+            usage.max_wide,
+            "there are {} bans of prefixes other than single addresses and IPv6 /64, as many as there may be, those by hand among them: of a jail or list its own that end first make room, and without any its bans are refused, as are those by hand",
+        );
+        let of_shared = (
+            usage.wide_shared,
+            usage.max_wide_shared,
+            "jails and lists have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+        );
+        for (about, caps) in [
+            ("table-full:addresses", &[of_addresses][..]),
+            ("table-full:prefixes", &[of_all, of_shared]),
         ] {
-            if used >= most {
+            if let Some((_, most, message)) = caps.iter().find(|(used, most, _)| used >= most) {
                 let message = message.replace("{}", &most.to_string());
                 self.alerts.raise(about, message);
-            } else if used + most / 20 < most {
+            } else if caps.iter().all(|(used, most, _)| used + most / 20 < *most) {
                 self.alerts.clear(about);
             }
         }

@@ -343,6 +343,58 @@ fn what_a_batch_evicts_of_itself_is_not_remembered() {
     assert_eq!(names(remembered.collect()), in_force);
 }
 
+/// Bans by hand may take more than the places kept for them, and then jails and
+/// lists find none before they have all that they may have.
+#[test]
+fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
+    let daemon = Daemon::with_room_for(40);
+    let usage = daemon.backend.usage();
+    let by_hand = 3000;
+    assert!(usage.max_wide - by_hand < usage.max_wide_shared);
+    let entry = |n: usize, producer: &Producer| Entry {
+        subject: format!("10.{}.{}.0/24", n / 256, n % 256).parse().unwrap(),
+        policy: Arc::new(Policy {
+            producer: producer.clone(),
+            scope: Scope::all(),
+            action: Action::Drop,
+        }),
+        expiry: Expiry::Never,
+    };
+    let sshd = Producer::Jail("sshd".into());
+    let wides: Vec<_> = (0..usage.max_wide)
+        .map(|n| {
+            entry(
+                n,
+                if n < by_hand {
+                    &Producer::Manual
+                } else {
+                    &sshd
+                },
+            )
+        })
+        .collect();
+    let (last, others) = wides.split_last().unwrap();
+    daemon.backend.insert(others).unwrap();
+    daemon.service.follow_usage();
+    assert_eq!(daemon.service.alerts.list(), []);
+    daemon.backend.insert(std::slice::from_ref(last)).unwrap();
+    daemon.service.follow_usage();
+    let alerts = daemon.service.alerts.list();
+    let [alert] = &alerts[..] else {
+        panic!("{alerts:?}");
+    };
+    assert_eq!(alert.about, "table-full:prefixes");
+    let all = format!("there are {} bans of prefixes", usage.max_wide);
+    assert!(alert.message.starts_with(&all), "{alert:?}");
+    // It stands until a twentieth is free.
+    daemon
+        .service
+        .unban(&last.subject.to_string(), None, None)
+        .unwrap();
+    daemon.service.follow_usage();
+    assert_eq!(daemon.service.alerts.list().len(), 1);
+}
+
 /// Each table has its own alert, which stands for as long as it is full, also for
 /// a daemon that finds it so.
 #[test]
