@@ -109,6 +109,8 @@ pub enum TemplateError {
     },
     /// A message exists in which a client's text is read as `<addr>`.
     ClientTextAsAddress,
+    /// An optional part beside the address begins with a byte that an address takes.
+    OptionalInAddress(char),
     /// A free text inside an optional part.
     FreeInOptional,
     /// Part of a regular expression, which no line has as it stands.
@@ -139,6 +141,10 @@ impl fmt::Display for TemplateError {
             ),
             Self::ClientTextAsAddress => f.write_str(
                 "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write one pattern with the optional part and one without, and fixed text around <addr> that no address has",
+            ),
+            Self::OptionalInAddress(byte) => write!(
+                f,
+                "an optional part beside <addr> has {byte:?} next to it, which is read as part of the address, so that no message with that part fits; write two patterns, the one without it first"
             ),
             Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
             Self::Regex(part) => write!(
@@ -197,6 +203,9 @@ impl Template {
             Some(free) => (&elements[..=free], false),
             None => (&elements[..], false),
         };
+        if let Some(byte) = taken_from_optional(&elements, at, backwards) {
+            return Err(TemplateError::OptionalInAddress(byte.into()));
+        }
         if client_text(read).is_some() && impersonation::is_possible(read, backwards) {
             return Err(TemplateError::ClientTextAsAddress);
         }
@@ -431,6 +440,52 @@ fn neighbour<'e>(
     None
 }
 
+/// The byte of an optional part that an address would take, where it is read
+/// towards that part. A zone, and the length of a prefix, are part of what is
+/// named, and so is the start of a mapped IPv4 address.
+fn taken_from_optional(elements: &[Element], at: usize, backwards: bool) -> Option<u8> {
+    let Element::Addr { form, .. } = elements[at] else {
+        return None;
+    };
+    let beside: Vec<&Element> = match backwards {
+        true => elements[..at].iter().rev().collect(),
+        false => elements[at + 1..].iter().collect(),
+    };
+    let is_optional = |element: &&Element| matches!(element, Element::Optional(_));
+    let mut parts = beside.into_iter().take_while(is_optional);
+    parts.find_map(|part| next_byte(part, form, backwards))
+}
+
+/// Of an optional part, the byte next to an address that it would take.
+fn next_byte(part: &Element, form: AddrForm, backwards: bool) -> Option<u8> {
+    let Element::Optional(part) = part else {
+        return None;
+    };
+    let mut part: Vec<&Element> = part.iter().collect();
+    if backwards {
+        part.reverse();
+    }
+    for element in part {
+        match element {
+            Element::Optional(_) => {
+                if let Some(byte) = next_byte(element, form, backwards) {
+                    return Some(byte);
+                }
+            }
+            Element::Literal(text) => {
+                let byte = if backwards { text.last() } else { text.first() };
+                let is_named = match byte? {
+                    b'%' | b'/' => true,
+                    _ => backwards && text.eq_ignore_ascii_case(b"::ffff:"),
+                };
+                return byte.copied().filter(|b| form.class().has(*b) && !is_named);
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -487,6 +542,35 @@ mod tests {
                 Err(TemplateError::TooLong)
             };
             assert_eq!(read, expected, "{length}");
+        }
+    }
+
+    /// Such a part would never be found: the address is read with it.
+    #[test]
+    fn an_optional_part_that_an_address_would_take_is_refused() {
+        for (pattern, byte) in [
+            ("<addr>[:<port>] refused", ':'),
+            ("<addr>[ again][:<port>] refused", ':'),
+            ("<addr>[[ again]:<port>] refused", ':'),
+            ("from <addr>[.]", '.'),
+            ("<prefix>[:<port>] refused", ':'),
+            ("<user> at [<word>:]<addr>", ':'),
+        ] {
+            let error = Template::parse(pattern).expect_err(pattern);
+            assert_eq!(error, TemplateError::OptionalInAddress(byte), "{pattern}");
+            assert!(error.to_string().contains(&format!("{byte:?}")), "{error}");
+        }
+        for pattern in [
+            "<addr>:<port> refused",
+            "<addr>[ port <port>]: refused",
+            "[<word>:]x <addr> refused",
+            "[::ffff:]<addr> refused",
+            "<user> [::ffff:]<addr>",
+            "<addr>[%<word>] refused",
+            "<prefix>[/<number>] refused",
+            "\\[<addr>\\][:<port>] refused",
+        ] {
+            Template::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
         }
     }
 
