@@ -140,7 +140,7 @@ impl fmt::Display for TemplateError {
                 "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
             ),
             Self::ClientTextAsAddress => f.write_str(
-                "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write one pattern with the optional part and one without, and fixed text around <addr> that no address has",
+                "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write two patterns, the one without the optional part first (the first that fits is taken, and each is judged by itself), and fixed text around <addr> that no address has",
             ),
             Self::OptionalInAddress(byte) => write!(
                 f,

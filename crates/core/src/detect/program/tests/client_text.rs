@@ -321,6 +321,44 @@ fn a_pattern_in_which_a_client_can_name_somebody_else_is_refused() {
     }
 }
 
+/// What is said to write instead of an optional part that fits the address: in
+/// this order each line is read with the address that the program wrote.
+#[test]
+fn of_two_patterns_the_one_without_the_optional_part_stands_first() {
+    let with_part = Definition {
+        patterns: vec!["rejected [<word> ]<addr>: <text>".into()],
+        ..Definition::default()
+    };
+    let error = with_part.compile().map(drop).unwrap_err().to_string();
+    let advice = "two patterns, the one without the optional part first";
+    assert!(error.contains(advice), "{error}");
+    let guide = include_str!("../../../../../../docs/guide.md");
+    assert!(guide.contains(advice));
+    let filter = Definition {
+        patterns: vec![
+            "rejected <addr>: <text>".into(),
+            "rejected <word> <addr>: <text>".into(),
+        ],
+        ..Definition::default()
+    };
+    let filter = filter.compile().unwrap();
+    for (own, victim) in FAMILIES {
+        for message in [
+            format!("rejected {own}: {victim}: x"),
+            format!("rejected mail {own}: {victim}: x"),
+        ] {
+            let record = Record {
+                line: message.as_bytes(),
+                message_only: true,
+                ..Record::default()
+            };
+            let found = filter.read(&mut ProgramState::default(), &record, &context());
+            let own: IpAddr = own.parse().unwrap();
+            assert_eq!(found.unwrap().offender, own.into(), "{message}");
+        }
+    }
+}
+
 /// However many ways there are to read it, a pattern is judged in a moment.
 #[test]
 fn the_longest_pattern_is_judged_soon() {
