@@ -7,7 +7,8 @@ use super::{Answer, Common, client::quote, show};
 /// Say why an address is dropped; exit code 1 if it is not
 ///
 /// Of a prefix, such as 192.0.2.0/24, it says whether a ban holds for all of it,
-/// and how many bans there are of parts of it.
+/// and how many bans there are of parts of it. Lists and geofence are not asked about
+/// prefixes: exit code 1 says that no ban holds for all of it, not that it passes.
 ///
 /// Shows its bans with reason, time and the log lines that led to them, what
 /// exempts it, earlier bans, and failures that are still counted. With
@@ -55,6 +56,14 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         "banned-scope" => format!("{address} {is} dropped on the ports below"),
         "rejected" => format!("{address} {is} rejected: answered at once, and dropped"),
         "listed" | "fenced" | "observed" => format!("{address} {is} dropped: see below"),
+        "pass" | "other-port" if answer["bans_only"] == true => format!(
+            "{address}: no ban holds for all of it{}; lists and geofence are not asked about prefixes",
+            if verdict == "other-port" {
+                " on this port"
+            } else {
+                ""
+            }
+        ),
         "allowed" => format!("{address} passes: denied, but exempt"),
         "other-port" => format!("{address} passes on this port: its bans cover other ports"),
         _ => format!("{address} passes: it is not banned"),
@@ -68,6 +77,12 @@ fn explain(answer: &Value) -> std::io::Result<()> {
             "  exempt: {}, {}",
             show::text(&answer["exempt"]["prefix"]),
             weir_daemon::escape(reason)
+        ))?;
+    }
+    if !answer["holds_exempt"].is_null() {
+        let inside = show::text(&answer["holds_exempt"]);
+        show::line(format!(
+            "  but not {inside} in it, which is exempt and passes"
         ))?;
     }
     if let Some(denied) = answer["denied"].as_str() {

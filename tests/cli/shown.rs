@@ -460,6 +460,7 @@ fn why_tells_of_prefixes() {
         "192.0.2.0",
         "192.0.2.7",
         "2001:db8:7::/48",
+        "198.51.0.0/16",
     ] {
         assert_eq!(host.weir(&["ban", subject]).code, 0);
     }
@@ -473,6 +474,12 @@ fn why_tells_of_prefixes() {
         ("2001:db8:7::7", 0, "ban of 2001:db8:7::/48"),
         ("2001:db8::/32", 1, "there is 1 ban of parts of it"),
         ("198.51.100.0/25", 1, "exempt: 198.51.100.0/24"),
+        ("198.51.0.0/16", 0, "198.51.0.0/16 would be dropped"),
+        ("198.51.0.0/16", 0, "but not 198.51.100.0/24 in it"),
+        ("192.0.2.0/24", 1, "no ban holds for all of it; lists and"),
+        // No packet comes from their first address.
+        ("0.0.0.0/0", 1, "no ban holds for all of it; lists and"),
+        ("::/0", 1, "no ban holds for all of it; lists and"),
     ] {
         let why = host.weir(&["why", asked]);
         assert_eq!(why.code, code, "{asked}: {}{}", why.out, why.err);
@@ -483,6 +490,14 @@ fn why_tells_of_prefixes() {
         (&json["address"], &json["within"]),
         (&"192.0.2.0/24".into(), &2.into())
     );
+    assert_eq!(
+        (&json["bans_only"], &json["verdict"]),
+        (&true.into(), &"pass".into())
+    );
+    let host_json = host.weir(&["why", "192.0.2.9", "--json"]).json();
+    assert!(host_json["bans_only"].is_null(), "{host_json}");
+    let json = host.weir(&["why", "198.51.0.0/16", "--json"]).json();
+    assert_eq!(json["holds_exempt"], "198.51.100.0/24", "{json}");
     let wrong = host.weir(&["why", "192.0.2.7/24"]);
     assert_eq!(wrong.code, 2, "{}", wrong.out);
 }

@@ -189,7 +189,7 @@ fn root_every_backend_agrees_with_the_reference() {
         let expected = |source: IpAddr, port: u16| {
             let holding = bans.iter().filter(|(subject, _)| subject.contains(source));
             let asked = Asked {
-                source,
+                source: Some(source),
                 ports: &[(17, port)],
                 denied: classes.judge(source, false, Some((17, port))).reason(),
                 allowed: exempt.lookup(source).is_some(),

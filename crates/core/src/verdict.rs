@@ -9,8 +9,8 @@ use crate::{Action, Reason, Scope, class::Said};
 /// What is known about a packet's source when it is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked<'a> {
-    /// The source itself.
-    pub source: IpAddr,
+    /// The source itself; none: of a prefix, whose sources may be any of it.
+    pub source: Option<IpAddr>,
     /// Protocol number and destination port, or several that it may be; none:
     /// any of them.
     pub ports: &'a [(u8, u16)],
@@ -56,7 +56,8 @@ pub fn decide<'s>(bans: impl Iterator<Item = (&'s Scope, Action)>, asked: &Asked
             };
         }
     }
-    let invalid = is_invalid_source(asked.source).then_some(Reason::InvalidSource);
+    let invalid = asked.source.is_some_and(is_invalid_source);
+    let invalid = invalid.then_some(Reason::InvalidSource);
     match invalid.or(hit).or(asked.denied) {
         None if any => Reason::OtherPort,
         None => Reason::Pass,
@@ -85,7 +86,7 @@ mod tests {
     fn the_reason_is_the_first_that_drops() {
         let (all, ssh): (Scope, Scope) = ("all".parse().unwrap(), "22/tcp".parse().unwrap());
         let plain = Asked {
-            source: "192.0.2.7".parse().unwrap(),
+            source: Some("192.0.2.7".parse().unwrap()),
             ports: &[(6, 22)],
             denied: None,
             allowed: false,
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn nobody_has_the_addresses_that_begin_with_zeros() {
         let asked = |source: &str, allowed, observe| Asked {
-            source: source.parse().unwrap(),
+            source: Some(source.parse().unwrap()),
             ports: &[],
             denied: Said::Fenced(0).reason(),
             allowed,

@@ -124,6 +124,13 @@ pub struct Why {
     pub verdict: Reason,
     /// The exemption that holds it.
     pub exempt: Option<Exemption>,
+    /// Somebody exempt in it, whose packets pass whatever holds for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds_exempt: Option<Prefix>,
+    /// Is this said of bans alone? Lists and geofence are not asked about prefixes,
+    /// and may deny any address of one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub bans_only: bool,
     /// Its bans in force: of all of it.
     pub bans: Vec<ListedBan>,
     /// How many bans there are of parts of the prefix.

@@ -73,7 +73,12 @@ impl Service {
             false => self.bans_within(prefix)?,
         };
         let host = prefix.is_host().then_some(addr);
-        let exempt = self.exempt.current().holding(prefix);
+        let exemptions = self.exempt.current();
+        let exempt = exemptions.holding(prefix);
+        let holds_exempt = match exempt {
+            Some(_) => None,
+            None => exemptions.set().inside(prefix),
+        };
         let ports: Vec<(u8, u16)> = match port {
             None => Vec::new(),
             Some((Protocol::Any, port)) => [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
@@ -83,7 +88,7 @@ impl Service {
         };
         let said = host.and_then(|addr| self.classes.judge(addr, port));
         let asked = Asked {
-            source: addr,
+            source: host,
             ports: &ports,
             denied: said.as_ref().map(|(reason, _)| *reason),
             allowed: exempt.is_some(),
@@ -110,6 +115,8 @@ impl Service {
             protection,
             verdict,
             exempt,
+            holds_exempt,
+            bans_only: host.is_none(),
             bans: self.explain(entries),
             within,
             place: host.map_or_else(Place::default, |addr| self.geography.place(addr)),
