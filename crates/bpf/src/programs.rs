@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock},
+    time::{Duration, Instant},
 };
 
 use libbpf_rs::{
@@ -101,11 +102,19 @@ impl Program {
     }
 }
 
+/// A program that the kernel refused is asked for again after this: interfaces are
+/// looked after each second, and a verifier takes a fifth of one.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// When a program was refused, and the kernel's words.
+type Refusals = [Option<(Instant, String)>; Program::ALL.len()];
+
 /// Those that are loaded.
 #[derive(Default)]
 pub(crate) struct Programs {
     loaded: [OnceLock<OwnedFd>; Program::ALL.len()],
-    loading: Mutex<()>,
+    /// Held while one is loaded.
+    loading: Mutex<Refusals>,
     pins: OnceLock<PathBuf>,
 }
 
@@ -150,11 +159,20 @@ impl Programs {
         if let Some(fd) = place.get() {
             return Ok(fd.as_fd());
         }
-        let _alone = self.loading.lock().expect("no holder of this lock panics");
+        let mut refusals = self.loading.lock().expect("no holder of this lock panics");
         if place.get().is_none() {
             let what = || format!("load the program {} for {}", program.name(), hook.name());
             allowed().map_err(|why| Error::refused(what(), why))?;
-            let fd = load(program, maps).map_err(|e| Error::new(what(), e))?;
+            let refusal = &mut refusals[program as usize];
+            if let Some((at, why)) = refusal
+                && at.elapsed() < ASK_AGAIN
+            {
+                return Err(Error::refused(what(), why.clone()));
+            }
+            let fd = load(program, maps).map_err(|e| {
+                *refusal = Some((Instant::now(), e.to_string()));
+                Error::new(what(), e)
+            })?;
             if let Some(dir) = self.pins.get() {
                 // Without its pin the next daemon loads it again, and what is
                 // attached is held by its link.

@@ -7,7 +7,7 @@ use std::{
     fs,
     os::fd::BorrowedFd,
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
@@ -123,7 +123,7 @@ pub struct Generation {
     lasting_seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
-    refused: AtomicBool,
+    refused: AtomicU64,
     interfaces: Interfaces,
     maps: Maps,
     programs: Programs,
@@ -268,7 +268,7 @@ impl Generation {
             lasting_seed: about.lasting_seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended),
-            refused: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             interfaces: Interfaces::map(maps.get(Map::Interfaces))?,
             maps,
             programs,
@@ -293,13 +293,13 @@ impl Generation {
             _ => Ok(()),
         });
         if program.is_err() {
-            self.refused.store(true, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         program
     }
 
-    /// Has a hook asked for a program in vain?
-    pub fn has_refused(&self) -> bool {
+    /// How often a hook has asked for a program in vain.
+    pub fn refusals(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 

@@ -232,6 +232,24 @@ impl Hooks {
         Hook::ALL.into_iter().filter(has).collect()
     }
 
+    /// What programs are needed for: the hooks in use for ingress, or, where none is,
+    /// the ones that each interface would be given, the first that takes a program.
+    /// Tables whose programs nobody has tried would else be found out when an
+    /// interface comes.
+    pub fn expected(&self, wanted: &Wanted) -> Vec<Vec<Hook>> {
+        let mut expected: Vec<_> = self.in_use().into_iter().map(|hook| vec![hook]).collect();
+        expected.retain(|hooks| !hooks[0].is_egress());
+        if expected.is_empty() {
+            for interface in self.interfaces().iter() {
+                let choices = interface.choices(wanted);
+                if !expected.contains(&choices) {
+                    expected.push(choices);
+                }
+            }
+        }
+        expected
+    }
+
     /// Is an interface judged by netfilter's hook?
     pub fn any_on_netfilter(&self) -> bool {
         let interfaces = self.interfaces();

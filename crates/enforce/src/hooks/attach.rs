@@ -9,6 +9,7 @@ use weir_bpf::{
 };
 
 use super::{
+    devices,
     interface::{AWAY, Attached, Interface},
     pins::{pin_of, pinned, remove_link, remove_pin},
     programs::{Programs, Wanted},
@@ -40,6 +41,15 @@ fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, Strin
 }
 
 impl Interface {
+    /// The hooks that it would be given, the best first; without its device, tc's,
+    /// which every kind of Ethernet device has.
+    pub(super) fn choices(&self, wanted: &Wanted) -> Vec<Hook> {
+        match devices::find(&self.name) {
+            Ok(Some(device)) => candidates(wanted, &self.name, &device).0,
+            _ => vec![wanted.hook.unwrap_or_else(tc)],
+        }
+    }
+
     /// Attaches, or takes over what an earlier daemon attached. An interface
     /// that is not there is waited for: see [`Self::follow`].
     pub(super) fn attach(
@@ -63,7 +73,8 @@ impl Interface {
                 continue;
             }
             let link = Link::open(&pin)?;
-            let fits = programs.refusal(hook).is_none();
+            // One that does not load any more makes room for the next best.
+            let fits = programs.refusal(hook).is_none() && programs.program(hook).is_ok();
             if self.state.is_none()
                 && fits
                 && hooks.contains(&hook)

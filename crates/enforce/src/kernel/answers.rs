@@ -90,15 +90,21 @@ impl Kernel {
         !tables.current.has_decoys && tables.current.decoys.are_there()
     }
 
-    /// Attaches; if a program cannot be loaded, without what answers.
+    /// Attaches; if a program cannot be loaded for it, without what answers.
     pub(super) fn or_without_answers(
         &self,
         attach: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let (number, before) = {
+            let current = &self.tables().current;
+            (current.number, current.refusals())
+        };
         let outcome = attach();
         let (reject, decoys, geometry) = {
             let current = &self.tables().current;
-            if !current.has_refused() {
+            // Now, not some time: an unrelated change must not cost answers.
+            let earlier = if current.number == number { before } else { 0 };
+            if current.refusals() == earlier {
                 return outcome;
             }
             let geometry = current.table.geometry();
@@ -112,8 +118,13 @@ impl Kernel {
             Ok(()) => "the hook that was tried first has no program with answers".to_owned(),
         };
         self.refuse_answers(reject, decoys, &Error::Unsupported(error));
-        self.next_generation(&mut self.maintenance.lock(), geometry)?;
-        attach()
+        match self.next_generation(&mut self.maintenance.lock(), geometry) {
+            Ok(()) => attach(),
+            // What is attached stays.
+            Err(error) => {
+                outcome.map(|()| tracing::warn!("bans and answers stay as they are: {error}"))
+            }
+        }
     }
 
     /// Asks the kernel again for decoy ports that it refused, when that is due.
@@ -126,7 +137,10 @@ impl Kernel {
         }
         if self.may_have_decoys() {
             let geometry = self.tables().current.table.geometry();
-            self.next_generation(maintenance, geometry)?;
+            if let Err(error) = self.next_generation(maintenance, geometry) {
+                // Whatever it was, not each second.
+                self.refuse_answers(false, true, &error);
+            }
         }
         if !self.lacks_decoys() {
             return Ok(());

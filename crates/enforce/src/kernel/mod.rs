@@ -144,7 +144,7 @@ impl Kernel {
             return Ok(());
         }
         let wanted = self.wanted();
-        self.hooks.follow(&wanted, &self.tables().current)
+        self.or_without_answers(|| self.hooks.follow(&wanted, &self.tables().current))
     }
 
     /// Rebuilds the bloom filter now; `maintain` does it when it is due.

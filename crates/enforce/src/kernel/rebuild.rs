@@ -42,8 +42,9 @@ impl Kernel {
     }
 
     /// Doubles what is full, unless the generation is no longer `seen`. Where `max_bans`
-    /// bans have their room already, other seeds may help, but not often.
-    pub(super) fn grow_from(&self, seen: u64) -> Result<(), Error> {
+    /// bans have their room already, other seeds may help, but not often. Says whether
+    /// it was this call that made them.
+    pub(super) fn grow_from(&self, seen: u64) -> Result<bool, Error> {
         let mut maintenance = self.maintenance.lock();
         let (number, now, filled) = {
             let tables = self.tables();
@@ -54,7 +55,7 @@ impl Kernel {
             )
         };
         if number != seen {
-            return Ok(());
+            return Ok(false);
         }
         // A kind that is nearly empty is not what found no room.
         let twice = |filled: usize, comfort: usize| match filled * 2 < comfort {
@@ -68,7 +69,7 @@ impl Kernel {
         {
             return Err(Error::Full(self.settings().max_bans));
         }
-        self.grow(&mut maintenance, wanted)
+        self.grow(&mut maintenance, wanted).map(|()| true)
     }
 
     /// Makes larger tables, unless the last attempt failed a moment ago.
@@ -223,11 +224,12 @@ impl Kernel {
         let old = match self.fill_and_switch(maintenance, number) {
             Ok(old) => old,
             Err(e) => {
-                // The old generation is whole and attached: go on with it.
-                self.tables_alone(maintenance).next = None;
+                // The old generation is whole and attached: go on with it. First its
+                // links: until then, some interfaces may ask the next one's tables.
                 if let Err(error) = self.link_current() {
                     tracing::warn!("interfaces have the tables that were given up: {error}");
                 }
+                self.tables_alone(maintenance).next = None;
                 self.instance.remove_generation(number)?;
                 return Err(e);
             }
@@ -237,8 +239,12 @@ impl Kernel {
         maintenance.begin_anew();
         self.next_expiry.forget();
         self.crowded.store(false, Ordering::Relaxed);
-        // One that came while links were switched has the earlier program.
-        self.link_current()
+        // One that came while links were switched has the earlier program. The tables
+        // are in use all the same, and maintenance asks again.
+        if let Err(error) = self.link_current() {
+            tracing::warn!("an interface has the earlier tables still: {error}");
+        }
+        Ok(())
     }
 
     /// Has every interface run the current generation's programs. Where one does not,
@@ -251,10 +257,10 @@ impl Kernel {
         linked
     }
 
-    /// Makes it with the programs of the hooks in use; without what answers, if not
-    /// with it: tables grow all the same.
+    /// Makes it with the programs of the hooks in use, or of those that interfaces
+    /// would be given; without what answers, if not with it: tables grow all the same.
     fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
-        let hooks = self.hooks_with(options.class_lines != 0);
+        let hooks = self.hooks_expected(options.class_lines != 0);
         let make = |reject, decoys| -> Result<_, Error> {
             let options = Options {
                 reject,
@@ -262,8 +268,13 @@ impl Kernel {
                 ..*options
             };
             let next = Generation::create(number, &options, Some(&self.tables().current))?;
-            for hook in &hooks {
-                next.program(*hook)?;
+            for choices in &hooks {
+                let mut loaded = choices.iter().map(|hook| next.program(*hook).map(drop));
+                // The first that loads is enough, as where it is attached.
+                let first = loaded.next().unwrap_or(Ok(()));
+                if first.is_err() && !loaded.any(|one| one.is_ok()) {
+                    first?;
+                }
             }
             Ok(next)
         };
@@ -290,12 +301,13 @@ impl Kernel {
         Err(error)
     }
 
-    /// The hooks in use, with their twins on egress if those are wanted.
-    fn hooks_with(&self, egress: bool) -> Vec<Hook> {
-        let mut hooks = self.hooks.in_use();
-        hooks.retain(|hook| !hook.is_egress());
+    /// The hooks that a generation must have programs for, each with what may stand in
+    /// its place, and with their twins on egress if those are wanted.
+    fn hooks_expected(&self, egress: bool) -> Vec<Vec<Hook>> {
+        let mut hooks = self.hooks.expected(&self.wanted());
         if egress {
-            let twins: Vec<_> = hooks.iter().map(|hook| hook.egress()).collect();
+            let twin = |hooks: &Vec<Hook>| hooks.iter().map(|hook| hook.egress()).collect();
+            let twins: Vec<_> = hooks.iter().map(twin).collect();
             hooks.extend(twins);
         }
         hooks

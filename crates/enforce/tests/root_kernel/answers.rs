@@ -59,10 +59,11 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
     let mut instance = Instance::new("no-decoys", 1_000_000);
     instance.0.settings.interfaces = vec!["br0".into()];
     host.enter(|| {
-        let added = std::process::Command::new("ip")
-            .args(["link", "add", "br0", "up", "type", "bridge"])
-            .status();
-        assert!(added.unwrap().success());
+        let ip = |arguments: &[&str]| {
+            let done = std::process::Command::new("ip").args(arguments).status();
+            assert!(done.unwrap().success(), "{arguments:?}");
+        };
+        ip(&["link", "add", "br0", "up", "type", "bridge"]);
         let lacks = |backend: &Kernel| {
             let mut limits = backend.limits().iter();
             limits.any(|limit| limit.feature == Feature::Decoys)
@@ -90,6 +91,18 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
             for n in [2, 3] {
                 assert!(is_dropped(&pinned, subject(n).prefix().addr(), 22));
             }
+            // An interface that went while decoy ports were asked for again, and in
+            // vain, is protected when it is back.
+            ip(&["link", "del", "br0"]);
+            let until = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < until {
+                assert!(backend.maintain().is_err(), "there are decoy ports");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            assert!(!instance.pinned().has_decoys, "they were never tried");
+            ip(&["link", "add", "br0", "up", "type", "bridge"]);
+            let _ = backend.maintain();
+            assert_eq!(backend.attachments()[0].hook, "tcx");
         }
         let until = Instant::now() + Duration::from_secs(20);
         while let Err(error) = backend.maintain() {
