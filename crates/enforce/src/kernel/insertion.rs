@@ -26,6 +26,10 @@ const WARM: usize = 16;
 /// there is nobody else to go.
 const EXPIRE_AFTER: Duration = Duration::from_secs(1);
 
+/// So often tables are made larger for one entry: other writers may have filled the
+/// first before it came to its turn.
+const GROWTHS: usize = 2;
+
 /// Why a run of insertions ended.
 enum Stop {
     Done,
@@ -161,7 +165,7 @@ impl Kernel {
     ) -> Result<(), Error> {
         for entries in entries.chunks(LOCK_CHUNK) {
             let mut rest = entries;
-            let mut grown = None;
+            let mut grown = (None, 0);
             while !rest.is_empty() {
                 let (inserted, stop) = self.insert_run(rest, done)?;
                 self.lift_opposites(&rest[..inserted], done)?;
@@ -180,10 +184,14 @@ impl Kernel {
                         let crowded = self.key(subject).is_some_and(|key| {
                             self.tables().current.table.is_crowded_by_itself(key)
                         });
-                        if crowded || grown.replace(subject) == Some(subject) {
+                        if grown.0 != Some(subject) {
+                            grown = (Some(subject), 0);
+                        }
+                        if crowded || grown.1 == GROWTHS {
                             return Err(Error::Crowded(subject));
                         }
-                        self.grow_from(generation)?;
+                        // Larger ones that others have made meanwhile cost nothing.
+                        grown.1 += usize::from(self.grow_from(generation)?);
                     }
                     Stop::NoNumber => {
                         if self.free_policies(&mut self.maintenance.lock()) == 0 {
