@@ -1,11 +1,19 @@
 //! Whom a log names otherwise than by an address: by a prefix, which is banned as
-//! a whole.
+//! a whole, or by a host name, whose addresses a real BIND knows.
 
 mod common;
 
-use std::{fs::OpenOptions, io::Write};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    net::{SocketAddr, UdpSocket},
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, soon};
+use common::{ATTACKER, CUSTOMER, GATEWAY, OTHER, SOON, Site, Weir, addr, at, skipped, soon};
+use weir_netlab::{Child, FakeHost};
 
 /// Lines of the log as a program with a syslog daemon behind it writes them.
 fn log(weir: &Weir, messages: &[&str]) {
@@ -101,4 +109,210 @@ fn root_a_prefix_that_a_log_names_is_banned_as_a_whole() {
     }
     let dropped = weir.why(ATTACKER[1]);
     assert_eq!(dropped["dropped"], true, "{dropped}");
+}
+
+/// A name server outside that knows the hosts of the domain `test`.
+struct Bind(Child);
+
+impl Bind {
+    fn start(site: &Site, dir: &Path) -> Self {
+        let [attacker, other, customer] = [ATTACKER, OTHER, CUSTOMER];
+        let zone = format!(
+            "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\n\
+             ns A {0}\nns AAAA {1}\n\
+             attacker A {2}\nattacker AAAA {3}\n\
+             other CNAME another\nanother A {4}\nanother AAAA {5}\n\
+             customer A {6}\ncustomer AAAA {7}\n\
+             none TXT none\n",
+            GATEWAY[0],
+            GATEWAY[1],
+            attacker[0],
+            attacker[1],
+            other[0],
+            other[1],
+            customer[0],
+            customer[1],
+        );
+        let config = format!(
+            "options {{ directory \"{}\"; pid-file none; session-keyfile none;\n\
+                 listen-on {{ any; }}; listen-on-v6 {{ any; }};\n\
+                 recursion no; dnssec-validation no; notify no; }};\n\
+             controls {{ }};\n\
+             zone \"test\" {{ type primary; file \"zone\"; }};\n",
+            dir.display()
+        );
+        fs::write(dir.join("zone"), zone).unwrap();
+        fs::write(dir.join("named.conf"), config).unwrap();
+        let said = dir.join("named.log");
+        let mut command = Command::new("/usr/sbin/named");
+        command.args(["-g", "-n", "1", "-c"]);
+        command
+            .arg(dir.join("named.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&said).unwrap());
+        let named = Self(site.internet.spawn(command).unwrap());
+        soon("named to run", || {
+            let said = fs::read_to_string(&said).unwrap();
+            said.contains(" running").then_some(())
+        });
+        named
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        let _ = self.0.signal(15);
+        let _ = self.0.wait(SOON);
+    }
+}
+
+/// A daemon whose host asks one name server; it has not been started.
+fn asking(site: &Site, server: &str, config: &str) -> Weir {
+    let mut weir = Weir::new(&site.host, config);
+    let file = weir.path("resolv.conf");
+    let text = format!("nameserver {server}\nsearch test\noptions timeout:30 attempts:1\n");
+    fs::write(&file, text).unwrap();
+    weir.fake_host = FakeHost::default().instead_of("/etc/resolv.conf", file);
+    weir
+}
+
+const BY_NAME: &str = r#"
+    interfaces = ["eth0"]
+    allow = ["203.0.113.5", "2001:db8:c::5"]
+    [filter.mail]
+    identifiers = ["quotad"]
+    patterns = ["<host> failed"]
+    [jail.mail]
+    paths = ["{log}"]
+    max_retry = 2
+    "#;
+
+#[test]
+fn root_each_address_of_a_host_that_a_log_names_is_banned() {
+    if skipped(&["named"]) {
+        return;
+    }
+    // The name server by IPv4, and by IPv6.
+    for server in GATEWAY {
+        let site = Site::new();
+        let _server = site.server();
+        let mut weir = asking(&site, server, BY_NAME);
+        let _bind = Bind::start(&site, weir.dir.path());
+        weir.run();
+        let failed = |weir: &Weir| weir.metric("weir_jail_failed_names_total", &["mail"]);
+        let resolved = |weir: &Weir| weir.metric("weir_jail_resolved_names_total", &["mail"]);
+        log(
+            &weir,
+            &[
+                "attacker.test failed",
+                "Attacker.TEST. failed",
+                // By its other name, and once.
+                "other.test failed",
+                // Exempt: all of them.
+                "customer.test failed",
+                "customer.test failed",
+                "ns.test failed",
+                "ns.test failed",
+                // A name without an address, and two that there are not.
+                "none.test failed",
+                "no-such-host.test failed",
+                // Of the domain searched: nobody means it.
+                "other failed",
+                "other failed",
+                // No name.
+                "../test failed",
+            ],
+        );
+        bans_are(&weir, &[ATTACKER[0], "2001:db8:bad::/64"]);
+        soon("all to have an answer", || {
+            let all = (resolved(&weir), failed(&weir));
+            (all == (Some(7), Some(4))).then_some(())
+        });
+        soon("the refused one to be counted", || {
+            let refused = weir.metric("weir_jail_refused_findings_total", &["mail"]);
+            (refused == Some(1)).then_some(())
+        });
+        for family in [0, 1] {
+            site.drops_soon(ATTACKER[family]);
+            site.serves(OTHER[family], at(family));
+            site.serves(CUSTOMER[family], at(family));
+            let why = weir.why(ATTACKER[family]).to_string();
+            assert!(why.contains("by host name attacker.test"), "{why}");
+        }
+        let said = weir.said();
+        let warned = "its log names the host attacker.test";
+        assert!(said.contains(warned), "{said}");
+        let status = weir.ask(&["status"]).out.replace("\n  ", " ");
+        assert!(status.contains("host names: 0 waiting"), "{status}");
+
+        // What was counted by a name is there after a restart.
+        weir.stop();
+        weir.run();
+        log(&weir, &["another.test failed"]);
+        bans_are(
+            &weir,
+            &[
+                ATTACKER[0],
+                "2001:db8:bad::/64",
+                OTHER[0],
+                "2001:db8:bad:1::/64",
+            ],
+        );
+    }
+}
+
+/// It does not answer.
+#[test]
+fn root_no_line_waits_for_a_name_server() {
+    let site = Site::new();
+    let silent: Vec<_> = GATEWAY
+        .map(|gateway| {
+            let at = SocketAddr::new(addr(gateway), 53);
+            site.internet
+                .enter(|| UdpSocket::bind(at))
+                .unwrap()
+                .unwrap()
+        })
+        .into();
+    let mut weir = asking(&site, GATEWAY[1], BY_NAME);
+    weir.run();
+    let names: Vec<_> = (0..20).map(|n| format!("h{n}.test failed")).collect();
+    log(&weir, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    soon("the names to wait", || {
+        let waiting = weir.metric("weir_resolver_waiting_names", &[]);
+        (waiting == Some(20)).then_some(())
+    });
+    let both = ATTACKER.map(|who| format!("{who} failed"));
+    for _ in 0..2 {
+        log(&weir, &both.each_ref().map(String::as_str));
+    }
+    bans_are(&weir, &[ATTACKER[0], "2001:db8:bad::/64"]);
+    let waiting = weir.metric("weir_resolver_waiting_findings", &[]);
+    assert_eq!(waiting, Some(20), "nobody was waited for");
+
+    // A reload takes those over who wait; they are told of, in time.
+    weir.ask(&["reload"]).done();
+    let waiting = weir.metric("weir_resolver_waiting_findings", &[]);
+    assert!(waiting > Some(0), "{waiting:?}");
+    soon("all to have waited long enough", || {
+        let failed = weir.metric("weir_jail_failed_names_total", &["mail"]);
+        (failed == Some(20)).then_some(())
+    });
+    let alert = alert_of(&weir, "resolver");
+    assert!(alert.contains("no answer in time"), "{alert}");
+
+    // Nor does the end wait for long.
+    log(&weir, &["late.test failed"]);
+    soon("the name to wait", || {
+        let waiting = weir.metric("weir_resolver_waiting_findings", &[]);
+        (waiting == Some(1)).then_some(())
+    });
+    let begun = Instant::now();
+    weir.stop();
+    assert!(begun.elapsed() < Duration::from_secs(9), "{begun:?}");
+    let said = weir.said();
+    let left = "1 failures by host name do not count: the resolver has not answered before the end";
+    assert!(said.contains(left), "{said}");
+    drop(silent);
 }

@@ -14,6 +14,7 @@ use clap::Subcommand;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 use weir_core::{
+    Prefix,
     detect::{
         Age, Clock, Context, Definition, Finding, MAX_LINE, ProgramState, Record, STAMP_TOLERANCE,
     },
@@ -316,9 +317,10 @@ fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
         "attempts": finding.attempts,
         "regex": finding.pattern,
     });
-    let family = match finding.offender.prefix().addr() {
-        IpAddr::V4(_) => "ip4",
-        IpAddr::V6(_) => "ip6",
+    let family = match finding.offender.prefix().map(Prefix::addr) {
+        Some(IpAddr::V4(_)) => "ip4",
+        Some(IpAddr::V6(_)) => "ip6",
+        None => "dns",
     };
     object[family] = finding.offender.to_string().into();
     if let Some(user) = &finding.user {

@@ -196,6 +196,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             ring["unreadable"]
         ))?;
     }
+    host_names(&status["host_names"])?;
     for warning in status["warnings"].as_array().into_iter().flatten() {
         wrapped(format!("warning: {}", text(warning)))?;
     }
@@ -298,6 +299,33 @@ fn border(status: &Value) -> anyhow::Result<()> {
         .collect();
     if !dropped.is_empty() {
         wrapped(format!("  packets dropped: {}", dropped.join(", ")))?;
+    }
+    Ok(())
+}
+
+/// The names that logs have, once there was one.
+fn host_names(names: &Value) -> anyhow::Result<()> {
+    let has_any = |key: &str| names[key].as_u64().is_some_and(|count| count > 0);
+    let begun = [
+        "waiting",
+        "resolved",
+        "without_address",
+        "failed",
+        "late",
+        "refused",
+    ];
+    if begun.into_iter().any(has_any) {
+        wrapped(format!(
+            "host names: {} waiting with {} failures, {} known; {} looked up, {} without address, {} without answer, {} too late, {} failures without room",
+            names["waiting"],
+            names["findings_waiting"],
+            names["known"],
+            names["resolved"],
+            names["without_address"],
+            names["failed"],
+            names["late"],
+            names["refused"]
+        ))?;
     }
     Ok(())
 }

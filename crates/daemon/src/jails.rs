@@ -61,6 +61,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 "Of time stamps that name none.",
             ),
             key(
+                "use_dns",
+                Is("\"warn\""),
+                "Of host names that <host> finds: \"yes\" looks them up, \"warn\" also tells the log, \"no\" does not count them.",
+            ),
+            key(
                 "ring",
                 NONE,
                 "The directory of a shared-memory ring that is read.",
@@ -136,6 +141,20 @@ pub struct JailConfig {
     pub ignore: PrefixSet,
     /// The zone of stamps that name none; the host's if `None`.
     pub time_zone: Option<TimeZone>,
+    /// What is done with host names that its filter finds.
+    pub use_dns: UseDns,
+}
+
+/// What is done with a host name that a line has, as Fail2ban's `usedns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UseDns {
+    /// It is looked up.
+    Yes,
+    /// The same, and the log tells of it.
+    #[default]
+    Warn,
+    /// It does not count.
+    No,
 }
 
 /// Where a jail's lines come from.
@@ -229,6 +248,18 @@ pub(crate) fn read(
             limits.max_tracked = at.value as usize;
         }
         let time_zone = time_zone(&mut section, &name, &source, warnings);
+        let words = [
+            ("yes", UseDns::Yes),
+            ("warn", UseDns::Warn),
+            ("no", UseDns::No),
+        ];
+        let use_dns = section.choice("use_dns", &words).map(|at| at.value);
+        let names_hosts = compiled(&filter, filters).is_none_or(|filter| filter.names_hosts());
+        if use_dns.is_some() && !names_hosts {
+            warnings.push(format!(
+                "[jail.{name}]: use_dns has no effect: no pattern of the filter {filter:?} has <host>"
+            ));
+        }
         // Of one that is wrong it is said already.
         let entries_are_named = section.has("journal_match");
         let journal_match = journal::read(&mut section, &name, &source, host);
@@ -260,6 +291,7 @@ pub(crate) fn read(
                 action,
                 ignore,
                 time_zone,
+                use_dns: use_dns.unwrap_or_default(),
             });
         }
     }

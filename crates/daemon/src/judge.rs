@@ -84,9 +84,9 @@ impl Judge {
     ) -> Judgement<R> {
         let prefix = match suspect {
             Suspect::Found(finding) => finding.offender.prefix(),
-            Suspect::Named(prefix) => prefix,
+            Suspect::Named(prefix) => Some(prefix),
         };
-        if let Some(exemption) = self.exemption(prefix) {
+        if let Some(exemption) = prefix.and_then(|prefix| self.exemption(prefix)) {
             return Judgement::Exempt(exemption.clone());
         }
         if let Suspect::Found(finding) = suspect
@@ -126,9 +126,10 @@ impl Judge {
         let mut apart = vec![];
         let mut others = Vec::with_capacity(accusations.len());
         for (number, accusation) in accusations.iter().enumerate() {
-            if let Some(exemption) = self.exemption(accusation.offender.prefix()) {
+            let prefix = accusation.offender.prefix();
+            if let Some(exemption) = prefix.and_then(|prefix| self.exemption(prefix)) {
                 apart.push((number, Judgement::Exempt(exemption.clone())));
-            } else if let Offender::Prefix(prefix) = accusation.offender
+            } else if let Offender::Prefix(prefix) = *accusation.offender
                 && let Some(inside) = self.exempt_inside(ledger, accusation.jail, prefix)
             {
                 apart.push((number, Judgement::HoldsExempt(inside)));
@@ -340,7 +341,11 @@ mod tests {
                     panic!("{who}: the second failure bans");
                 };
                 assert_eq!(ban.producer.ledger_name().as_deref(), Some(name));
-                assert!(ban.subject.prefix().covers(finding.offender.prefix()));
+                assert!(
+                    ban.subject
+                        .prefix()
+                        .covers(finding.offender.prefix().unwrap())
+                );
             }
             let ignored = Outcome::Ignored(Ignored::BeforeBan);
             assert_eq!(judged(0), Judgement::Judged(ignored));

@@ -116,7 +116,7 @@ impl LogAlerts {
     }
 
     /// A prefix is not banned because of what is inside it.
-    pub fn holds_exempt(&self, prefix: Offender, inside: Prefix) {
+    pub fn holds_exempt(&self, prefix: &Offender, inside: Prefix) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.count == 0 {
             held.text = format!("{prefix}, which holds {inside}");
@@ -213,7 +213,7 @@ mod tests {
         let begun = Instant::now();
         for inside in ["192.0.2.7", "192.0.2.8"] {
             let named = Offender::Prefix("192.0.2.0/24".parse().unwrap());
-            log.holds_exempt(named, inside.parse().unwrap());
+            log.holds_exempt(&named, inside.parse().unwrap());
         }
         let notices = Notices {
             refused: 2,

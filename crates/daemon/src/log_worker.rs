@@ -8,6 +8,7 @@ mod files_in_common;
 mod findings;
 mod group;
 mod hands;
+mod host_names;
 mod in_hand;
 mod running;
 mod worker;
@@ -41,6 +42,7 @@ use crate::{
 use alerts::{Own, SourceAlerts};
 use group::{Group, Groups, running};
 use hands::Hand;
+use host_names::HostNames;
 use in_hand::InHand;
 use running::Running;
 use worker::Worker;
@@ -97,6 +99,7 @@ pub struct Workers {
     ledger: Arc<Ledger>,
     positions: Positions,
     alerts: Arc<SourceAlerts>,
+    names: Arc<HostNames>,
     /// Threads that a file system has not answered yet: nobody waits for them.
     given_up: Vec<Reader>,
 }
@@ -121,10 +124,14 @@ impl Workers {
             ledger,
             positions: Positions::new(service.store.positions()),
             alerts: Arc::default(),
+            names: Arc::default(),
             given_up: Vec::new(),
         };
         let groups = running(service, config)?;
         let hands = hands_for(&groups)?;
+        workers.look_up_names(service, &groups)?;
+        let named = groups.values().flatten();
+        workers.names.jails().replace(&workers.ledger, named);
         workers.employ(service, groups, hands, Age::Backlog);
         Ok(workers)
     }
@@ -145,7 +152,11 @@ impl Workers {
             return Err(WorkerError::GivenUp(call));
         }
         let hands = hands_for(&groups)?;
-        self.stop();
+        self.look_up_names(service, &groups)?;
+        // Findings that wait for a name count for the new ledger.
+        let names = self.names.clone();
+        let mut named = names.jails();
+        self.stop_reading();
         let now = Timestamp::now();
         let ledger = Arc::new(Ledger::new(jails(new)));
         ledger.take_over(&self.ledger, now);
@@ -155,9 +166,19 @@ impl Workers {
             service.alerts.forget(&Running::about_stamps(&jail.name));
             LogAlerts::forget(&service.alerts, &jail.name);
         }
+        named.replace(&self.ledger, groups.values().flatten());
+        drop(named);
         // What has been written meanwhile is a moment old.
         self.employ(service, groups, hands, Age::Unknown);
         Ok(())
+    }
+
+    /// Makes the threads that look host names up, if a jail needs them.
+    fn look_up_names(&self, service: &Arc<Service>, groups: &Groups) -> Result<(), WorkerError> {
+        let jails = groups.values().flatten();
+        self.names
+            .start(service, jails)
+            .map_err(WorkerError::Thread)
     }
 
     fn employ(&mut self, service: &Arc<Service>, groups: Groups, hands: Vec<Hand>, held: Age) {
@@ -215,6 +236,7 @@ impl Workers {
                 let worker = Worker {
                     in_hand: in_hand.clone(),
                     open,
+                    names: self.names.clone(),
                     alerts: Own::new(&self.alerts, &service.alerts, source),
                     counters: service.metrics.sources.of(&title),
                     stop: self.stop.clone(),
@@ -232,12 +254,25 @@ impl Workers {
         let _: Result<(), _> = all_opened.recv_timeout(OPENED_WITHIN);
     }
 
-    /// Ends the threads; their positions and counts are remembered. One that a
-    /// file system does not answer is left to itself.
-    pub fn stop(&mut self) {
+    /// Ends the threads; their positions and counts are remembered, also of the
+    /// findings for whose names there is an answer. One that a file system does not
+    /// answer is left to itself.
+    pub fn stop(&mut self, service: &Service) {
+        let in_hand = self.stop_reading();
+        self.names.finish(service);
+        for in_hand in in_hand {
+            in_hand.save(true, || None);
+        }
+    }
+
+    /// The same, while findings wait for their names; what the threads have had in
+    /// hand.
+    fn stop_reading(&mut self) -> Vec<Arc<InHand>> {
         self.stop.store(true, Ordering::Relaxed);
         let patience = Instant::now() + GIVEN_UP_AFTER;
+        let mut all = Vec::new();
         for reader in self.threads.drain(..) {
+            all.push(reader.in_hand.clone());
             let is_over = || {
                 reader.thread.is_finished()
                     || Instant::now() >= patience && reader.in_hand.give_up()
@@ -256,6 +291,7 @@ impl Workers {
                 reader.thread.join().expect("a panic ends the daemon");
             }
         }
+        all
     }
 }
 

@@ -10,8 +10,8 @@ use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
 
 pub use detection::{
-    DecoyMetrics, JailCounters, JailMetrics, RingMetrics, SourceCounters, SourceMetrics,
-    WatchCounters, WatchMetrics,
+    DecoyMetrics, JailCounters, JailMetrics, ResolverLoad, ResolverMetrics, RingMetrics,
+    SourceCounters, SourceMetrics, WatchCounters, WatchMetrics,
 };
 pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
 
@@ -27,6 +27,7 @@ pub struct Metrics {
     pub lists: ListMetrics,
     pub sources: SourceMetrics,
     pub jails: JailMetrics,
+    pub resolver: ResolverMetrics,
     pub decoy: DecoyMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
@@ -44,6 +45,7 @@ impl Default for Metrics {
             lists: ListMetrics::declare(&mut registry),
             sources: SourceMetrics::declare(&mut registry),
             jails: JailMetrics::declare(&mut registry),
+            resolver: ResolverMetrics::declare(&mut registry),
             decoy: DecoyMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),

@@ -28,8 +28,8 @@ use weir_sinks::SinkQueue;
 use weir_sources::RingStatistics;
 
 pub use answers::{
-    Allowed, Done, Filled, JailStatus, Lifted, ListedBan, Protection, RingStatus, State, Status,
-    Tracked, Why,
+    Allowed, Done, Filled, HostNameStatus, JailStatus, Lifted, ListedBan, Protection, RingStatus,
+    State, Status, Tracked, Why,
 };
 
 use crate::{

@@ -49,8 +49,8 @@ pub struct Definition {
     pub time_format: Option<String>,
     /// What counts as a failure; the first that fits is taken.
     pub patterns: Vec<PatternDefinition>,
-    /// Messages that do not count although a pattern fits. They need an
-    /// `<addr>` or a `<prefix>` as well.
+    /// Messages that do not count although a pattern fits. They need one
+    /// of `<addr>`, `<prefix>` and `<host>` as well.
     #[serde(default)]
     pub ignore: Vec<String>,
     /// Which entries of the journal are its program's, where the jail does not say
@@ -78,7 +78,7 @@ pub struct Definition {
 /// one and the same attempt on a connection (address and port).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PatternDefinition {
-    /// The pattern: fixed text with `<addr>` or `<prefix>`, `<port>`, `<user>`,
+    /// The pattern: fixed text with `<addr>`, `<prefix>` or `<host>`, `<port>`, `<user>`,
     /// `<user:word>`, `<text>`, `<word>`, `<number>`, `[optional]`, `(a|b)`.
     pub text: String,
     /// It counts, and the next message of this connection that `completes`
@@ -161,7 +161,7 @@ pub enum DefinitionError {
         /// The label.
         label: String,
     },
-    /// A pattern that names a prefix is bound to others of its connection.
+    /// A pattern that names a prefix or a host is bound to others of its connection.
     Unconnected {
         /// Number of the pattern, from 0.
         pattern: usize,
@@ -203,7 +203,7 @@ impl fmt::Display for DefinitionError {
             ),
             Self::Unconnected { pattern } => write!(
                 f,
-                "patterns[{pattern}] has <prefix> with announces, completes or unless_counted, which know a connection by its address: write <addr>, or leave them out"
+                "patterns[{pattern}] has <prefix> or <host> with announces, completes or unless_counted, which know a connection by its address: write <addr>, or leave them out"
             ),
             Self::Head(error) => error.fmt(f),
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),

@@ -14,6 +14,9 @@ pub(super) const DIGIT: Class = Class(2);
 pub(super) const ADDRESS: Class = Class(4);
 /// The same, or of a prefix.
 pub(super) const PREFIX: Class = Class(8);
+/// Where a host name or an address stands: also what no name has, so that it is
+/// refused and not passed over; what programs put around names ends it.
+pub(super) const HOST: Class = Class(16);
 
 /// The classes of each byte.
 static CLASSES: [u8; 256] = {
@@ -32,6 +35,24 @@ static CLASSES: [u8; 256] = {
         }
         if b == b'/' {
             classes[byte] |= PREFIX.0;
+        }
+        let is_around = matches!(
+            b,
+            b'(' | b')'
+                | b'<'
+                | b'>'
+                | b'['
+                | b']'
+                | b'{'
+                | b'}'
+                | b','
+                | b';'
+                | b'"'
+                | b'\''
+                | b'='
+        );
+        if !(b.is_ascii_control() || b == b' ' || is_around) {
+            classes[byte] |= HOST.0;
         }
         byte += 1;
     }
@@ -268,6 +289,9 @@ mod tests {
             assert_eq!(DIGIT.has(byte), byte.is_ascii_digit());
             let of_addresses = byte.is_ascii_alphanumeric() || b":.%_-".contains(&byte);
             assert_eq!(ADDRESS.has(byte), of_addresses);
+            assert_eq!(PREFIX.has(byte), of_addresses || byte == b'/');
+            let ends_names = byte <= b' ' || byte == 127 || b"()<>[]{},;\"'=".contains(&byte);
+            assert_eq!(HOST.has(byte), !ends_names);
         }
         for (text, leading, trailing) in [
             (&b""[..], 0, 0),

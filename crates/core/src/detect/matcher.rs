@@ -6,7 +6,7 @@
 
 use super::{
     fields::{self, Class, DIGIT, WORD},
-    offender::{self, Offender, Refused},
+    offender::{self, Named, Refused},
     template::{AddrForm, Element, Free, Neighbour, Template},
 };
 
@@ -22,7 +22,7 @@ pub(super) struct Matcher {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Captures<'a> {
     /// Who, or why what stands there cannot be counted.
-    pub offender: Option<Result<Offender, Refused>>,
+    pub offender: Option<Result<Named<'a>, Refused>>,
     pub port: Option<u16>,
     pub user: Option<&'a [u8]>,
 }
@@ -78,6 +78,11 @@ impl Matcher {
     /// Has it a field that takes a prefix?
     pub fn names_prefixes(&self) -> bool {
         self.has_form(AddrForm::Prefix)
+    }
+
+    /// Has it a field that takes a host name?
+    pub fn names_hosts(&self) -> bool {
+        self.has_form(AddrForm::Host)
     }
 
     /// Is an address all that its field takes?
@@ -161,10 +166,11 @@ impl Reach<'_> {
 }
 
 /// Whom a text names; `None`: it has not this form.
-fn named(form: AddrForm, text: &[u8]) -> Option<Result<Offender, Refused>> {
+fn named(form: AddrForm, text: &[u8]) -> Option<Result<Named<'_>, Refused>> {
     match form {
-        AddrForm::Addr => Some(Ok(Offender::Addr(fields::address(text)?))),
+        AddrForm::Addr => Some(Ok(Named::Addr(fields::address(text)?))),
         AddrForm::Prefix => offender::prefix(text),
+        AddrForm::Host => offender::host(text),
     }
 }
 
@@ -189,6 +195,11 @@ fn take<'a>(element: &Element, text: &'a [u8], captures: &mut Captures<'a>) -> O
 fn ends_at(form: AddrForm, neighbour: Neighbour, run: &[u8]) -> Option<u8> {
     match neighbour {
         Neighbour::Always(byte) => Some(byte),
+        // What is no host name is refused as it stands where nothing can end it.
+        Neighbour::Perhaps(byte) if form == AddrForm::Host => {
+            let ends = !matches!(named(form, run), Some(Ok(_))) && run.contains(&byte);
+            ends.then_some(byte)
+        }
         Neighbour::Perhaps(byte) => named(form, run).is_none().then_some(byte),
     }
 }
@@ -301,6 +312,7 @@ fn eat_back<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detect::Offender;
 
     fn matcher(pattern: &str) -> Matcher {
         let template = Template::parse(pattern);
@@ -311,7 +323,7 @@ mod tests {
         let found = matcher(pattern).read(line.as_bytes())?;
         Some((
             match found.offender.expect("a pattern names somebody") {
-                Ok(offender) => offender.to_string(),
+                Ok(named) => Offender::from(named).to_string(),
                 Err(why) => why.to_string(),
             },
             found.port,

@@ -1,10 +1,13 @@
-//! Whom a line names: an address, or a prefix as its program counts. What a line
+//! Whom a line names: an address, a prefix as its program counts, or a host by name. What a line
 //! names and nobody can be banned by is refused here, with the reason, so that
 //! somebody can say so: a failure that is not counted in silence is a hole.
 
 use std::{fmt, net::IpAddr};
 
-use super::fields::address;
+use super::{
+    fields::address,
+    host_name::{self, HostName, MAX_HOST_NAME, NameError},
+};
 use crate::Prefix;
 
 /// The widest prefix that a line may name, of IPv4 and of IPv6: half of what the
@@ -13,21 +16,43 @@ use crate::Prefix;
 pub const WIDEST_PREFIX: [u8; 2] = [16, 32];
 
 /// Whom a finding names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offender {
     /// An address; IPv4-mapped IPv6 is IPv4, a zone is cut off.
     Addr(IpAddr),
     /// More than an address, and no wider than [`WIDEST_PREFIX`]. It is counted,
     /// and banned, as a whole.
     Prefix(Prefix),
+    /// A host whose addresses somebody else has to look up.
+    Name(HostName),
 }
 
 impl Offender {
-    /// All of it, if it is known by address.
-    pub fn prefix(&self) -> Prefix {
+    /// All of it; `None` where only a name is known.
+    pub fn prefix(&self) -> Option<Prefix> {
         match self {
-            Self::Addr(addr) => Prefix::host(*addr),
-            Self::Prefix(prefix) => *prefix,
+            Self::Addr(addr) => Some(Prefix::host(*addr)),
+            Self::Prefix(prefix) => Some(*prefix),
+            Self::Name(_) => None,
+        }
+    }
+}
+
+/// The same, as a part of its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named<'a> {
+    Addr(IpAddr),
+    Prefix(Prefix),
+    /// It has been checked.
+    Name(&'a [u8]),
+}
+
+impl From<Named<'_>> for Offender {
+    fn from(named: Named<'_>) -> Self {
+        match named {
+            Named::Addr(addr) => Self::Addr(addr),
+            Named::Prefix(prefix) => Self::Prefix(prefix),
+            Named::Name(text) => Self::Name(HostName::new(text).expect("it has been checked")),
         }
     }
 }
@@ -40,7 +65,11 @@ impl From<IpAddr> for Offender {
 
 impl fmt::Display for Offender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.prefix().fmt(f)
+        match self {
+            Self::Addr(addr) => addr.fmt(f),
+            Self::Prefix(prefix) => prefix.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
     }
 }
 
@@ -52,6 +81,8 @@ pub enum Refused {
     Length,
     /// A prefix wider than [`WIDEST_PREFIX`].
     TooWide,
+    /// Neither an address nor a host name.
+    Name(NameError),
 }
 
 impl fmt::Display for Refused {
@@ -65,6 +96,15 @@ impl fmt::Display for Refused {
                 f,
                 "the prefix is wider than a line may name (/{ipv4} of IPv4, /{ipv6} of IPv6)"
             ),
+            Self::Name(NameError::TooLong) => {
+                write!(
+                    f,
+                    "it has more than the {MAX_HOST_NAME} bytes of a host name"
+                )
+            }
+            Self::Name(NameError::Malformed) => {
+                f.write_str("it is neither an address nor a host name")
+            }
         }
     }
 }
@@ -72,9 +112,9 @@ impl fmt::Display for Refused {
 /// An address, or `ADDR/LEN` as a program wrote it: bits behind the length are
 /// cleared, as Fail2ban does, because many programs write the address that they
 /// saw. `None`: it is neither.
-pub(super) fn prefix(text: &[u8]) -> Option<Result<Offender, Refused>> {
+pub(super) fn prefix(text: &[u8]) -> Option<Result<Named<'_>, Refused>> {
     let Some(slash) = text.iter().position(|b| *b == b'/') else {
-        return Some(Ok(Offender::Addr(address(text)?)));
+        return Some(Ok(Named::Addr(address(text)?)));
     };
     let (addr, digits) = (&text[..slash], &text[slash + 1..]);
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -94,8 +134,22 @@ pub(super) fn prefix(text: &[u8]) -> Option<Result<Offender, Refused>> {
     let widest = if prefix.addr().is_ipv4() { ipv4 } else { ipv6 };
     Some(match prefix {
         _ if prefix.bits() < widest => Err(Refused::TooWide),
-        _ if prefix.is_host() => Ok(Offender::Addr(prefix.addr())),
-        _ => Ok(Offender::Prefix(prefix)),
+        _ if prefix.is_host() => Ok(Named::Addr(prefix.addr())),
+        _ => Ok(Named::Prefix(prefix)),
+    })
+}
+
+/// An address, or a host name. `None`: there is nothing.
+pub(super) fn host(text: &[u8]) -> Option<Result<Named<'_>, Refused>> {
+    if text.is_empty() {
+        return None;
+    }
+    Some(match address(text) {
+        Some(addr) => Ok(Named::Addr(addr)),
+        None => match host_name::check(text) {
+            Ok(name) => Ok(Named::Name(name)),
+            Err(why) => Err(Refused::Name(why)),
+        },
     })
 }
 
@@ -121,7 +175,7 @@ mod tests {
             ("2001:db8:1:2::7/48", "2001:db8:1::/48"),
             ("2001:DB8::/32", "2001:db8::/32"),
         ] {
-            let offender = prefix(text.as_bytes()).expect(text).expect(text);
+            let offender = Offender::from(prefix(text.as_bytes()).expect(text).expect(text));
             assert_eq!(offender.to_string(), read, "{text}");
             let is_host = !read.contains('/');
             assert_eq!(matches!(offender, Offender::Addr(_)), is_host, "{text}");
@@ -147,6 +201,37 @@ mod tests {
         ] {
             assert_eq!(prefix(text.as_bytes()), Some(Err(why)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_name() {
+        for (text, read) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("fe80::1%eth0", "fe80::1"),
+            ("Mail.Example.org.", "mail.example.org"),
+        ] {
+            let named = host(text.as_bytes()).expect(text).expect(text);
+            assert_eq!(Offender::from(named).to_string(), read, "{text}");
+            assert_eq!(
+                matches!(named, Named::Name(_)),
+                read.contains("org"),
+                "{text}"
+            );
+        }
+        assert_eq!(host(b""), None);
+        for text in [
+            "192.0.2.700",
+            "2001:db8::x",
+            "192.0.2.0/24",
+            "a b",
+            "b\u{fc}cher.example",
+        ] {
+            let refused = Err(Refused::Name(NameError::Malformed));
+            assert_eq!(host(text.as_bytes()), Some(refused), "{text}");
+        }
+        let refused = Err(Refused::Name(NameError::TooLong));
+        assert_eq!(host("x.".repeat(200).as_bytes()), Some(refused));
     }
 
     #[test]

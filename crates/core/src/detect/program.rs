@@ -3,7 +3,7 @@
 //! is compiled from is `definition`'s.
 
 use super::{
-    Context, Finding, Line, MAX_USER, Miss, Record,
+    Context, Finding, Line, MAX_USER, Miss, Offender, Record,
     clock::when,
     declared_head::DeclaredHead,
     dispatch::Dispatch,
@@ -103,6 +103,11 @@ impl Program {
         self.rules.iter().any(|rule| rule.matcher.names_prefixes())
     }
 
+    /// Can a finding name a host, whose addresses are to be looked up?
+    pub fn names_hosts(&self) -> bool {
+        self.rules.iter().any(|rule| rule.matcher.names_hosts())
+    }
+
     /// The syslog tags whose lines it reads; none: it reads no syslog daemon's.
     pub fn identifiers(&self) -> impl Iterator<Item = &str> {
         let tags = match &self.head {
@@ -163,7 +168,7 @@ impl Program {
             return None;
         }
         let offender = match offender {
-            Ok(offender) => offender,
+            Ok(offender) => Offender::from(offender),
             Err(_) => {
                 state.refuse(line.text());
                 return None;
@@ -171,11 +176,11 @@ impl Program {
         };
         let stamp = (parts.stamp).and_then(|stamp| state.stamps.time(stamp, context));
         let (time, clock) = when(stamp, record, context.now)?;
-        let attempts = match self.has_bonds {
-            false => attempts,
-            true => {
+        let attempts = match offender {
+            // Others have no bonds.
+            Offender::Addr(addr) if self.has_bonds => {
                 let connection = Connection {
-                    addr: offender.prefix().addr(),
+                    addr,
                     port: captures.port.unwrap_or(0),
                     pid: parts.pid,
                     host: state.connections.host(parts.host),
@@ -183,6 +188,7 @@ impl Program {
                 let bond = &self.rules[pattern].bond;
                 state.connections.counts(bond, connection, attempts, time)
             }
+            _ => attempts,
         };
         (attempts > 0).then(|| Finding {
             offender,

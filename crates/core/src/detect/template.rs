@@ -8,9 +8,9 @@ mod impersonation;
 
 use std::fmt;
 
-use super::fields::{ADDRESS, Class, PREFIX};
+use super::fields::{ADDRESS, Class, HOST, PREFIX};
 
-/// A pattern that was read: one `<addr>` or `<prefix>` outside optional parts, one free text at
+/// A pattern that was read: one of `<addr>`, `<prefix>` and `<host>` outside optional parts, one free text at
 /// most, no client's text on both sides of the address.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
@@ -54,6 +54,8 @@ pub(super) enum AddrForm {
     Addr,
     /// `<prefix>`: an address, or a prefix with its length.
     Prefix,
+    /// `<host>`: an address, or a host name.
+    Host,
 }
 
 impl AddrForm {
@@ -62,6 +64,7 @@ impl AddrForm {
         match self {
             Self::Addr => ADDRESS,
             Self::Prefix => PREFIX,
+            Self::Host => HOST,
         }
     }
 }
@@ -71,6 +74,7 @@ impl fmt::Display for AddrForm {
         f.write_str(match self {
             Self::Addr => "<addr>",
             Self::Prefix => "<prefix>",
+            Self::Host => "<host>",
         })
     }
 }
@@ -94,9 +98,9 @@ pub enum TemplateError {
     Nested,
     /// An optional part or a choice without text.
     Empty,
-    /// Neither `<addr>` nor `<prefix>`, or only in an optional part.
+    /// None of `<addr>`, `<prefix>` and `<host>`, or only in an optional part.
     NoAddr,
-    /// More than one of `<addr>` and `<prefix>`.
+    /// More than one of `<addr>`, `<prefix>` and `<host>`.
     TwoAddrs,
     /// More than one free text.
     TwoFree,
@@ -124,14 +128,14 @@ impl fmt::Display for TemplateError {
         match self {
             Self::UnknownField(name) => write!(
                 f,
-                "<{}> is not a field: write <addr>, <prefix>, <port>, <user>, <user:word>, <text>, <word> or <number>, or \\< for a literal <",
+                "<{}> is not a field: write <addr>, <prefix>, <host>, <port>, <user>, <user:word>, <text>, <word> or <number>, or \\< for a literal <",
                 name.escape_debug()
             ),
             Self::Unbalanced(c) => write!(f, "{c:?} without its partner: write \\{c} for a literal one"),
             Self::Nested => f.write_str("parts are nested too deep: choices hold text only, optional parts nest at most 4 deep"),
             Self::Empty => f.write_str("an optional part or a choice is empty"),
-            Self::NoAddr => f.write_str("it needs one <addr> or <prefix> outside optional parts"),
-            Self::TwoAddrs => f.write_str("it has more than one <addr> or <prefix>: one line tells of one"),
+            Self::NoAddr => f.write_str("it needs one <addr>, <prefix> or <host> outside optional parts"),
+            Self::TwoAddrs => f.write_str("it has more than one <addr>, <prefix> or <host>: one line tells of one"),
             Self::TwoFree => f.write_str(
                 "it has more than one free text: only one of <user> and <text>, so that nobody's text can pose as a field",
             ),
@@ -333,6 +337,7 @@ fn parse_sequence(chars: &mut Chars<'_>, depth: u8) -> Result<Vec<Element>, Temp
                 elements.push(match name.as_str() {
                     "addr" => addr(AddrForm::Addr),
                     "prefix" => addr(AddrForm::Prefix),
+                    "host" => addr(AddrForm::Host),
                     "port" => Element::Port,
                     "number" => Element::Number,
                     "word" => Element::Word,
@@ -582,7 +587,7 @@ mod tests {
             ("<addr> <addr>", TemplateError::TwoAddrs),
             ("<user> <text> <addr>", TemplateError::TwoFree),
             ("[a<text>]<addr>", TemplateError::FreeInOptional),
-            ("<host>", TemplateError::UnknownField("host".into())),
+            ("<ip>", TemplateError::UnknownField("ip".into())),
             ("[<addr>", TemplateError::Unbalanced('[')),
             ("<addr>]", TemplateError::Unbalanced(']')),
             ("<addr", TemplateError::Unbalanced('<')),

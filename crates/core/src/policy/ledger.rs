@@ -70,6 +70,8 @@ pub enum Ignored {
     Unbannable(String),
     /// It happened before the subject's last ban by this jail: a late line.
     BeforeBan,
+    /// It names a host, and this ledger counts addresses.
+    HostName,
     /// There is no jail of this number.
     NoSuchJail,
 }
@@ -140,7 +142,7 @@ pub struct Accusation<'a> {
     /// The jail's number.
     pub jail: usize,
     /// Who.
-    pub offender: Offender,
+    pub offender: &'a Offender,
     /// When.
     pub time: Timestamp,
     /// How often at once.
@@ -268,9 +270,10 @@ impl Ledger {
         line: &[u8],
         now: Timestamp,
     ) -> Outcome {
+        let offender = Offender::Prefix(prefix);
         let accusation = Accusation {
             jail,
-            offender: Offender::Prefix(prefix),
+            offender: &offender,
             time: now,
             attempts: 1,
             line,
@@ -396,7 +399,9 @@ impl Ledger {
         let Some(Jail { ignore, limits, .. }) = self.jails.get(jail) else {
             return Err(Ignored::NoSuchJail.into());
         };
-        let prefix = offender.prefix();
+        let Some(prefix) = offender.prefix() else {
+            return Err(Ignored::HostName.into());
+        };
         if let Some(entry) = ignore.covering(prefix) {
             return Err(Ignored::Listed(entry).into());
         }
@@ -780,10 +785,10 @@ impl Shard {
 
 impl<'a> Accusation<'a> {
     /// What is counted of a finding.
-    pub fn new(jail: usize, finding: &Finding, line: &'a [u8]) -> Self {
+    pub fn new(jail: usize, finding: &'a Finding, line: &'a [u8]) -> Self {
         Self {
             jail,
-            offender: finding.offender,
+            offender: &finding.offender,
             time: finding.time,
             attempts: finding.attempts,
             line,

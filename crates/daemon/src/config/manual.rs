@@ -151,7 +151,7 @@ const FILTERS: &[Table] = &[
             key(
                 "patterns",
                 Required,
-                "Whole messages with <addr> or <prefix>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",
+                "Whole messages with <addr>, <prefix> or <host>, <port>, <user>, <user:word>, <text>, <word>, <number>, [optional] and (one|or another); the first that fits counts.",
             ),
             key(
                 "ignore",

@@ -82,6 +82,11 @@ impl InHand {
         lock(&self.bans).extend(bans);
     }
 
+    /// Adds what was decided elsewhere.
+    pub fn decide(&self, bans: Vec<Ban>) {
+        lock(&self.bans).extend(bans);
+    }
+
     /// Puts what was decided into force.
     pub fn enforce(&self) {
         let bans = mem::take(&mut *lock(&self.bans));

@@ -100,7 +100,7 @@ impl Running {
             }
             Judgement::HoldsExempt(inside) => {
                 self.counters.refused.inc();
-                self.log_alerts.holds_exempt(finding.offender, inside);
+                self.log_alerts.holds_exempt(&finding.offender, inside);
                 tell_finding(
                     service,
                     self,
@@ -137,7 +137,10 @@ fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &st
     if let Some((end, _)) = reason.char_indices().nth(256) {
         reason.truncate(end);
     }
-    let mut event = Event::new(Kind::Found, finding.time, reason).about(finding.offender.prefix());
+    let mut event = Event::new(Kind::Found, finding.time, reason);
+    if let Some(prefix) = finding.offender.prefix() {
+        event = event.about(prefix);
+    }
     event.jail = Some(jail.config.name.clone());
     service.events.tell(&event);
 }

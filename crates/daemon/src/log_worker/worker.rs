@@ -15,11 +15,17 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use weir_bpf::fault;
-use weir_core::detect::{Age, Context, Line, Notices};
+use weir_core::detect::{Age, Context, Finding, HostName, Line, Notices, Offender};
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
-use super::{alerts::Own, group::Open, in_hand::InHand, running::Running};
-use crate::metrics::SourceCounters;
+use super::{
+    alerts::Own,
+    group::Open,
+    host_names::{Counting, HostNames},
+    in_hand::InHand,
+    running::Running,
+};
+use crate::{judge::Judge, metrics::SourceCounters};
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -32,6 +38,7 @@ const REOPEN: Duration = Duration::from_secs(5);
 pub(super) struct Worker {
     pub in_hand: Arc<InHand>,
     pub open: Open,
+    pub names: Arc<HostNames>,
     pub alerts: Own,
     pub counters: SourceCounters,
     pub stop: Arc<AtomicBool>,
@@ -158,8 +165,35 @@ impl Worker {
             let Some(finding) = finding else { continue };
             jail.counters.findings.inc();
             jail.judge_stamp(service, finding.clock, now, zone);
-            self.in_hand.found(place, finding, line, now);
+            match &finding.offender {
+                Offender::Name(name) => self.count_name(jail, name, &finding, line, now),
+                _ => self.in_hand.found(place, finding, line, now),
+            }
         }
+    }
+
+    /// Counts a failure of a host whose addresses are known; another waits for them.
+    fn count_name(
+        &self,
+        jail: &Running,
+        name: &HostName,
+        finding: &Finding,
+        line: &[u8],
+        now: Timestamp,
+    ) {
+        let service = &self.in_hand.service;
+        let Some(addresses) = self.names.ask(service, jail, name, finding, line) else {
+            return;
+        };
+        let count = Counting {
+            service,
+            ledger: &self.in_hand.ledger,
+            jail,
+            now,
+        };
+        let mut judge = Judge::new(&service.exempt);
+        let bans = count.each(&mut judge, (name, &addresses), finding, line);
+        self.in_hand.decide(bans);
     }
 
     fn tell_problems(&self, info: &BatchInfo) {

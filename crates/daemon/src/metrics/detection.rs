@@ -1,6 +1,8 @@
 //! What is read and what is found in it: sources of lines, jails, decoy ports,
 //! watches and rings.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use weir_metrics::{Counter, Counters, Gauges, Registry, Totals};
 use weir_sources::BatchInfo;
 
@@ -122,6 +124,8 @@ pub struct JailMetrics {
     pub bans: Counters<1>,
     pub ignored: Counters<1>,
     pub refused: Counters<1>,
+    pub names_resolved: Counters<1>,
+    pub names_failed: Counters<1>,
     pub bans_in_force: Gauges<1>,
     pub tracked: Gauges<1>,
     pub forgotten: Totals<1>,
@@ -136,6 +140,8 @@ pub struct JailCounters {
     pub bans: Counter,
     pub ignored: Counter,
     pub refused: Counter,
+    pub names_resolved: Counter,
+    pub names_failed: Counter,
 }
 
 impl JailMetrics {
@@ -147,6 +153,8 @@ impl JailMetrics {
             bans: self.bans.of([jail]),
             ignored: self.ignored.of([jail]),
             refused: self.refused.of([jail]),
+            names_resolved: self.names_resolved.of([jail]),
+            names_failed: self.names_failed.of([jail]),
         }
     }
 
@@ -158,6 +166,8 @@ impl JailMetrics {
             &self.bans,
             &self.ignored,
             &self.refused,
+            &self.names_resolved,
+            &self.names_failed,
         ] {
             family.keep_only(&is_kept);
         }
@@ -187,7 +197,17 @@ impl JailMetrics {
             ),
             refused: registry.counters(
                 "weir_jail_refused_findings_total",
-                "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, or holds somebody exempt.",
+                "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, or holds somebody exempt; what is no host name, one with use_dns = \"no\", or one for which there is no room.",
+                &["jail"],
+            ),
+            names_resolved: registry.counters(
+                "weir_jail_resolved_names_total",
+                "Failures of a host by name, each counted for all addresses of the name.",
+                &["jail"],
+            ),
+            names_failed: registry.counters(
+                "weir_jail_failed_names_total",
+                "Failures of a host by name that do not count: it has no address, or nobody has answered in time.",
                 &["jail"],
             ),
             bans_in_force: registry.gauges(
@@ -205,6 +225,108 @@ impl JailMetrics {
                 "Addresses and prefixes whose findings had to go for others at the jail's cap.",
                 &["jail"],
             ),
+        }
+    }
+}
+
+/// The lookups of host names that logs have.
+#[derive(Debug)]
+#[allow(missing_docs)] // what each is stands in its help
+pub struct ResolverMetrics {
+    pub load: ResolverLoad,
+    pub names: Gauges<0>,
+    pub findings: Gauges<0>,
+    pub answers: Gauges<0>,
+    pub lookups: Counters<1>,
+    pub cached: Counter,
+    pub full: Counters<1>,
+    pub evicted: Counter,
+    pub left_out: Counter,
+}
+
+/// Names that are asked about, findings that wait for them, and answers that are
+/// remembered, as they were last.
+#[derive(Debug, Default)]
+pub struct ResolverLoad([AtomicUsize; 3]);
+
+impl ResolverLoad {
+    /// It is another one now.
+    pub fn set(&self, load: [usize; 3]) {
+        for (kept, now) in self.0.iter().zip(load) {
+            kept.store(now, Relaxed);
+        }
+    }
+
+    /// As it was last.
+    pub fn get(&self) -> [usize; 3] {
+        self.0.each_ref().map(|kept| kept.load(Relaxed))
+    }
+}
+
+/// The same, with a zero for each of these: the first that happens is an increase.
+fn beginning_with(counters: Counters<1>, labels: &[&str]) -> Counters<1> {
+    for label in labels {
+        counters.of([label]);
+    }
+    counters
+}
+
+impl ResolverMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        Self {
+            load: ResolverLoad::default(),
+            names: registry.gauges(
+                "weir_resolver_waiting_names",
+                "Host names that are being looked up, or wait for that.",
+                &[],
+            ),
+            findings: registry.gauges(
+                "weir_resolver_waiting_findings",
+                "Failures that wait for the addresses of a host name.",
+                &[],
+            ),
+            answers: registry.gauges(
+                "weir_resolver_known_names",
+                "Host names whose addresses, or that they have none, are remembered.",
+                &[],
+            ),
+            lookups: beginning_with(
+                registry.counters(
+                    "weir_resolver_lookups_total",
+                    "Host names that were looked up, by the result: addresses, none, failed, or late, which may have another result as well.",
+                    &["result"],
+                ),
+                &["addresses", "none", "failed", "late"],
+            ),
+            cached: registry
+                .counters(
+                    "weir_resolver_cached_total",
+                    "Failures of a host by name whose addresses were known already.",
+                    &[],
+                )
+                .of([]),
+            full: beginning_with(
+                registry.counters(
+                    "weir_resolver_full_total",
+                    "Failures of a host by name that found no room to wait, for want of room for names or findings.",
+                    &["cap"],
+                ),
+                &["names", "findings"],
+            ),
+            evicted: registry
+                .counters(
+                    "weir_resolver_evicted_names_total",
+                    "Remembered host names that had to go for others before their time.",
+                    &[],
+                )
+                .of([]),
+            left_out: registry
+                .counters(
+                    "weir_resolver_left_out_addresses_total",
+                    "Addresses of host names that do not count because a name has more than 16.",
+                    &[],
+                )
+                .of([]),
         }
     }
 }

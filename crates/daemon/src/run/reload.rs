@@ -201,7 +201,7 @@ impl Reloader {
     /// Ends watches and workers.
     pub fn stop(&self) {
         self.watches().stop();
-        self.workers().stop();
+        self.workers().stop(&self.service);
     }
 
     /// The last to end: they are told of the end.

@@ -184,8 +184,31 @@ pub struct JailStatus {
     pub bans_in_force: u64,
     pub ignored: u64,
     pub refused: u64,
+    pub names_resolved: u64,
+    pub names_failed: u64,
     pub tracked: u64,
     pub forgotten: u64,
+}
+
+/// The host names that logs have.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct HostNameStatus {
+    /// Names that are being looked up, or wait for that.
+    pub waiting: usize,
+    /// Findings that wait for them.
+    pub findings_waiting: usize,
+    /// Names that are remembered.
+    pub known: usize,
+    /// Names that have been looked up: with addresses, …
+    pub resolved: u64,
+    /// … without any, …
+    pub without_address: u64,
+    /// … and in vain.
+    pub failed: u64,
+    /// Those whose findings did not wait any longer.
+    pub late: u64,
+    /// Findings for which there was no room.
+    pub refused: u64,
 }
 
 /// A ring as its workers see it, since the start or the last reload.
@@ -367,6 +390,8 @@ pub struct Status {
     pub dropped: Vec<ClassCounter>,
     /// Jails.
     pub jails: Vec<JailStatus>,
+    /// Host names that are looked up.
+    pub host_names: HostNameStatus,
     /// Rings being read.
     pub rings: Vec<RingStatus>,
     /// Watches.

@@ -139,6 +139,11 @@ fn detection(metrics: &Metrics, samples: &mut Samples, status: &Status) {
         samples.gauge(jails.tracked, [name], jail.tracked);
         samples.total(jails.forgotten, [name], jail.forgotten);
     }
+    let resolver = &metrics.resolver;
+    let [names, findings, answers] = resolver.load.get();
+    samples.gauge(resolver.names, [], names);
+    samples.gauge(resolver.findings, [], findings);
+    samples.gauge(resolver.answers, [], answers);
     if let Some(now) = &status.decoy {
         let decoy = &metrics.decoy;
         samples.gauge(decoy.open, [], now.open);

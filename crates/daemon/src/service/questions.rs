@@ -14,8 +14,8 @@ use weir_enforce::{Entry, Feature};
 use weir_sinks::Tried;
 
 use super::{
-    Filled, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State, Status,
-    Tracked, Why, answers::NO_LOG,
+    Filled, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State,
+    Status, Tracked, Why, answers::NO_LOG,
 };
 use crate::{access::exemptions::Exemption, store::clock::Now};
 
@@ -195,11 +195,29 @@ impl Service {
                         .unwrap_or(0),
                     ignored: counters.ignored.get(name),
                     refused: counters.refused.get(name),
+                    names_resolved: counters.names_resolved.get(name),
+                    names_failed: counters.names_failed.get(name),
                     tracked: stats.tracked as u64,
                     forgotten: stats.evicted,
                 }
             })
             .collect()
+    }
+
+    fn host_names(&self) -> HostNameStatus {
+        let resolver = &self.metrics.resolver;
+        let [waiting, findings_waiting, known] = resolver.load.get();
+        let lookups = |result| resolver.lookups.get([result]);
+        HostNameStatus {
+            waiting,
+            findings_waiting,
+            known,
+            resolved: lookups("addresses"),
+            without_address: lookups("none"),
+            failed: lookups("failed"),
+            late: lookups("late"),
+            refused: resolver.full.get(["names"]) + resolver.full.get(["findings"]),
+        }
     }
 
     fn rings(&self) -> Vec<RingStatus> {
@@ -281,6 +299,7 @@ impl Service {
             },
             jails: self.jails_with(&by_producer),
             by_producer,
+            host_names: self.host_names(),
             rings: self.rings(),
             watches: self.watches.status(&config.watches),
             sinks: self.lock_sinks().iter().map(|s| s.status()).collect(),

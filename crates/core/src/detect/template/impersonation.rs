@@ -172,19 +172,27 @@ impl Automaton {
                     before,
                     behind,
                 } => {
+                    // With a neighbour of its own bytes it does not end as a run does.
+                    let touches = if backwards { before } else { behind };
+                    let all = Bytes::of(|b| form.class().has(b));
+                    let taken = match touches {
+                        Some(_) => Bytes::NONE,
+                        None => all,
+                    };
                     // A length may stand anywhere in a prefix, which errs as well.
                     let addr = Bytes::of(|b| {
                         b.is_ascii_hexdigit()
                             || matches!(b, b':' | b'.')
                             || *form == AddrForm::Prefix && b == b'/'
                     });
-                    // With a neighbour of its own bytes it does not end as a run does.
-                    let touches = if backwards { before } else { behind };
-                    let taken = match touches {
-                        Some(_) => Bytes::NONE,
-                        None => Bytes::of(|b| form.class().has(b)),
-                    };
-                    self.address(at, addr, taken, backwards)
+                    match form {
+                        // Any run of what a name may stand among, which errs too.
+                        AddrForm::Host => {
+                            let within = self.run(at, all, Field::Address);
+                            self.leave(within, taken)
+                        }
+                        _ => self.address(at, addr, taken, backwards),
+                    }
                 }
                 Element::Port | Element::Number => {
                     let within = self.run(at, digit, Field::Other);

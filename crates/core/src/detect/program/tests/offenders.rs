@@ -118,23 +118,23 @@ fn a_pattern_that_names_no_address_has_no_connection() {
     for (text, message) in [
         (
             "patterns = ['<addr> <prefix>']",
-            "more than one <addr> or <prefix>",
+            "more than one <addr>, <prefix> or <host>",
         ),
         (
             "patterns = ['x[ <prefix>]']",
-            "it needs one <addr> or <prefix>",
+            "it needs one <addr>, <prefix> or <host>",
         ),
         (
             "patterns = ['<addr>', { text = '<prefix>', unless_counted = true }]",
-            "patterns[1] has <prefix>",
+            "patterns[1] has <prefix> or <host>",
         ),
         (
             "patterns = [{ text = '<prefix>', announces = 'x' }]",
-            "patterns[0] has <prefix>",
+            "patterns[0] has <prefix> or <host>",
         ),
         (
             "patterns = [{ text = '<addr>', announces = 'x' }, { text = '<prefix>', completes = 'x' }]",
-            "patterns[1] has <prefix>",
+            "patterns[1] has <prefix> or <host>",
         ),
         (
             "patterns = ['rejected [<word> ]<prefix>: <text>']",
@@ -144,9 +144,85 @@ fn a_pattern_that_names_no_address_has_no_connection() {
             "patterns = ['<user> from <prefix> because <text>']",
             "client text on both sides",
         ),
+        (
+            "patterns = ['<text> from <host> as <user:word>']",
+            "client text on both sides",
+        ),
+        (
+            "patterns = ['rejected [<word> ]<host>: <text>']",
+            "where <addr> is read",
+        ),
+        (
+            "patterns = ['rejected <host>:<text>']",
+            "where <addr> is read",
+        ),
+        ("patterns = ['<user><host>']", "where <addr> is read"),
+        (
+            "patterns = ['<host> <addr>']",
+            "more than one <addr>, <prefix> or <host>",
+        ),
+        (
+            "patterns = [{ text = '<host>', unless_counted = true }]",
+            "patterns[0] has <prefix> or <host>",
+        ),
     ] {
         let definition: Definition = toml::from_str(text).unwrap();
         let error = definition.compile().expect_err(text).to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn a_host_name_is_an_offender() {
+    let filter = filter(&[
+        "rejected <host>",
+        "no login for <user> from <host>:<port>",
+        "lost <host>\\[unknown\\]",
+        "bye <number> <host>",
+        "rhost=<host> failed",
+        "<text> by <host>.",
+        "open <host>[ port <port>]: gone",
+    ]);
+    assert!(filter.names_hosts() && !filter.names_prefixes());
+    for (line, offender, refused) in [
+        ("rejected Mail.Example.ORG", Ok("mail.example.org"), 0),
+        ("rejected mail.example.org.", Ok("mail.example.org"), 0),
+        ("rejected 2001:db8::7", Ok("2001:db8::7"), 0),
+        ("no login for x from host:22", Ok("host"), 0),
+        ("no login for from a:22 from ::1:22", Ok("::1"), 0),
+        ("lost example.org[unknown]", Ok("example.org"), 0),
+        ("rhost=example.org failed", Ok("example.org"), 0),
+        ("bye 7 192.0.2.7", Ok("192.0.2.7"), 0),
+        ("x by mail.example.org.", Ok("mail.example.org"), 0),
+        ("x by 192.0.2.7.", Ok("192.0.2.7"), 0),
+        ("open example.org port 25: gone", Ok("example.org"), 0),
+        ("open example.org: gone", Ok("example.org"), 0),
+        ("open 2001:db8::7: gone", Ok("2001:db8::7"), 0),
+        ("open b*d: gone", Err("neither an address nor"), 1),
+        ("open b*d port 25: gone", Err("neither an address nor"), 1),
+        (
+            "rejected b\u{fc}cher.example",
+            Err("neither an address nor"),
+            1,
+        ),
+        ("rejected *.example.org", Err("neither an address nor"), 1),
+        ("rejected ../../etc", Err("neither an address nor"), 1),
+        ("rejected 192.0.2.700", Err("neither an address nor"), 1),
+        ("rejected 192.0.2.0/24", Err("neither an address nor"), 1),
+        ("rejected a\u{1b}[2J", Err("no pattern fits"), 0),
+        ("rejected a b", Err("no pattern fits"), 0),
+        ("rejected ", Err("no pattern fits"), 0),
+    ] {
+        let (told, noticed) = told(&filter, line);
+        match offender {
+            Ok(offender) => assert_eq!(told.as_deref(), Ok(offender), "{line}"),
+            Err(said) => assert!(told.as_ref().unwrap_err().contains(said), "{told:?}"),
+        }
+        assert_eq!(noticed, refused, "{line}");
+    }
+    let (longest, noticed) = told(&filter, &format!("rejected {}", "x.".repeat(127)));
+    assert_eq!((longest.is_ok(), noticed), (true, 0));
+    let (longer, noticed) = told(&filter, &format!("rejected {}", "x.".repeat(128)));
+    assert!(longer.unwrap_err().contains("more than the 253 bytes"));
+    assert_eq!(noticed, 1);
 }
