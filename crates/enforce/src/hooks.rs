@@ -8,8 +8,9 @@
 //! nor a second choice of hook: its attachments are a list beside `interfaces`,
 //! with pins of their own beside `IFACE@HOOK`, when there is a program for them.
 //!
-//! Nothing here takes another lock while it has the one of the interfaces, and
-//! [`Programs`] take none: whoever calls may hold any lock.
+//! Nothing here takes another lock while it has the one of the interfaces but what
+//! [`Programs`] take: theirs, while they load one, which takes no other. Whoever calls
+//! may hold any lock, and waits for the verifier.
 
 mod attach;
 pub(crate) mod attachment;
