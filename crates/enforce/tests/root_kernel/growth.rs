@@ -108,12 +108,7 @@ fn root_a_link_switch_that_failed_is_asked_again() {
     let mut instance = Instance::new("relink", 1_000_000);
     instance.0.settings.interfaces = vec!["br0".into(), "br1".into()];
     host.enter(|| {
-        for name in &instance.0.settings.interfaces {
-            let added = std::process::Command::new("ip")
-                .args(["link", "add", name, "up", "type", "bridge"])
-                .status();
-            assert!(added.unwrap().success());
-        }
+        add_bridges(&instance.0.settings.interfaces);
         let backend = instance.open();
         backend.attach().unwrap();
         let programs = || ["br0", "br1"].map(programs_of);
@@ -434,12 +429,7 @@ fn root_interfaces_go_back_to_the_tables_that_stay_current() {
     let mut instance = Instance::new("back", 1_000_000);
     instance.0.settings.interfaces = vec!["br0".into(), "br1".into()];
     host.enter(|| {
-        for name in &instance.0.settings.interfaces {
-            let added = std::process::Command::new("ip")
-                .args(["link", "add", name, "up", "type", "bridge"])
-                .status();
-            assert!(added.unwrap().success());
-        }
+        add_bridges(&instance.0.settings.interfaces);
         let backend = instance.open();
         backend.attach().unwrap();
         let programs = || ["br0", "br1"].map(programs_of);
@@ -530,5 +520,15 @@ fn root_tables_made_anew_have_room_for_every_writer() {
     for n in writers {
         let addr = ban(n).subject.prefix().addr();
         assert_eq!(backend.entries_for(addr).unwrap().len(), 1, "{addr}");
+    }
+}
+
+/// In this network namespace.
+fn add_bridges(names: &[String]) {
+    for name in names {
+        let added = std::process::Command::new("ip")
+            .args(["link", "add", name, "up", "type", "bridge"])
+            .status();
+        assert!(added.unwrap().success(), "{name}");
     }
 }
