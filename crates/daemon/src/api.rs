@@ -44,7 +44,8 @@ use connection::{Connections, may_connect};
 pub use places::THREADS;
 use places::{Class, Places};
 
-use crate::service::{Refusal, Service};
+use crate::service::{AllowList, ListRefreshes, ManualBans, Questions, Refusal};
+use weir_events::{Events, alerts::Alerts};
 
 /// The longest request body.
 const MAX_BODY: usize = 64 * 1024;
@@ -116,11 +117,27 @@ pub trait Reload: Send + Sync {
     fn reload(&self) -> Result<Vec<String>, Refusal>;
 }
 
+/// What requests may touch, by what they ask for.
+#[derive(Clone)]
+pub struct Handles {
+    /// Whatever only asks.
+    pub questions: Arc<Questions>,
+    /// `/v1/bans`, to change them.
+    pub manual_bans: Arc<ManualBans>,
+    /// `/v1/allow`, to change it.
+    pub allow_list: Arc<AllowList>,
+    /// `/v1/lists/NAME/refresh`
+    pub list_refreshes: Arc<ListRefreshes>,
+    /// `/v1/events`
+    pub events: Arc<Events>,
+    /// `/v1/reload`
+    pub reloader: Arc<dyn Reload>,
+}
+
 /// What the handlers need.
 #[derive(Clone)]
 struct Api {
-    service: Arc<Service>,
-    reloader: Arc<dyn Reload>,
+    handles: Handles,
     places: Places,
 }
 
@@ -128,21 +145,19 @@ impl Api {
     /// Answers a question, where looking at a million bans is no harm.
     async fn ask<T: Serialize + Send + 'static>(
         &self,
-        work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
+        work: impl FnOnce(&Questions) -> Result<T, Refusal> + Send + 'static,
     ) -> Response {
-        let service = self.service.clone();
-        self.run(Class::Question, JSON, in_json(move || work(&service)))
+        let questions = self.handles.questions.clone();
+        self.run(Class::Question, JSON, in_json(move || work(&questions)))
             .await
     }
 
     /// Carries out a command, where waiting for the disk is no harm.
     async fn command<T: Serialize + Send + 'static>(
         &self,
-        work: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
+        work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
     ) -> Response {
-        let service = self.service.clone();
-        self.run(Class::Command, JSON, in_json(move || work(&service)))
-            .await
+        self.run(Class::Command, JSON, in_json(work)).await
     }
 
     async fn run(
@@ -179,16 +194,14 @@ fn in_json<T: Serialize>(
 pub async fn serve(
     listener: std::os::unix::net::UnixListener,
     socket: PathBuf,
-    service: Arc<Service>,
-    reloader: Arc<dyn Reload>,
+    handles: Handles,
+    alerts: Arc<Alerts>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
     let places = Places::new();
-    let alerts = service.alerts.clone();
     let router = router(Api {
-        service,
-        reloader,
+        handles,
         places: places.clone(),
     });
     let mut connections = Connections::new(router, places);
@@ -302,14 +315,14 @@ fn asked<T>(query: Asked<T>) -> Result<T, Response> {
 }
 
 async fn status(State(api): State<Api>) -> Response {
-    api.ask(Service::status).await
+    api.ask(Questions::status).await
 }
 
 /// As text, for Prometheus.
 async fn metrics(State(api): State<Api>) -> Response {
-    let service = api.service.clone();
+    let questions = api.handles.questions.clone();
     let text = move || {
-        let text = service.metrics_text().map_err(Refusal::into_response)?;
+        let text = questions.metrics_text().map_err(Refusal::into_response)?;
         Ok(text.into_bytes())
     };
     api.run(Class::Question, weir_metrics::CONTENT_TYPE, text)
@@ -317,12 +330,15 @@ async fn metrics(State(api): State<Api>) -> Response {
 }
 
 async fn jails(State(api): State<Api>) -> Response {
-    api.ask(Service::jails).await
+    api.ask(Questions::jails).await
 }
 
 async fn test_sink(State(api): State<Api>, name: Named) -> Response {
     match named(name) {
-        Ok(name) => api.command(move |service| service.test_sink(&name)).await,
+        Ok(name) => {
+            let questions = api.handles.questions.clone();
+            api.command(move || questions.test_sink(&name)).await
+        }
         Err(response) => response,
     }
 }
@@ -363,7 +379,8 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
         Ok(request) => request,
         Err(response) => return response,
     };
-    api.command(move |service| {
+    let bans = api.handles.manual_bans.clone();
+    api.command(move || {
         let malformed = Refusal::Malformed;
         let length = match request.length.as_deref() {
             None | Some("forever") => None,
@@ -382,7 +399,7 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
             None => Action::default(),
             Some(text) => text.parse().map_err(malformed)?,
         };
-        service.ban(&request.subject, length, scope, action, request.reason)
+        bans.ban(&request.subject, length, scope, action, request.reason)
     })
     .await
 }
@@ -396,7 +413,8 @@ struct UnbanAllQuery {
 async fn unban_all(State(api): State<Api>, query: Asked<UnbanAllQuery>) -> Response {
     match asked(query) {
         Ok(query) => {
-            api.command(move |service| service.unban_all(query.producer.as_ref()))
+            let bans = api.handles.manual_bans.clone();
+            api.command(move || bans.unban_all(query.producer.as_ref()))
                 .await
         }
         Err(response) => response,
@@ -415,10 +433,9 @@ async fn unban(State(api): State<Api>, subject: Named, query: Asked<UnbanQuery>)
         (Ok(subject), Ok(query)) => (subject, query),
         (Err(response), _) | (_, Err(response)) => return response,
     };
-    api.command(move |service| {
-        service.unban(&subject, query.producer.as_ref(), query.port.as_ref())
-    })
-    .await
+    let bans = api.handles.manual_bans.clone();
+    api.command(move || bans.unban(&subject, query.producer.as_ref(), query.port.as_ref()))
+        .await
 }
 
 #[derive(Deserialize)]
@@ -432,7 +449,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
         (Ok(addr), Ok(query)) => (addr, query),
         (Err(response), _) | (_, Err(response)) => return response,
     };
-    api.ask(move |service| {
+    api.ask(move |questions| {
         let prefix: Prefix = addr.parse()?;
         let port = match query.port.as_deref() {
             None => None,
@@ -450,7 +467,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
                 }
             }
         };
-        service.why(prefix, port)
+        questions.why(prefix, port)
     })
     .await
 }
@@ -475,7 +492,8 @@ async fn allow(State(api): State<Api>, body: Body) -> Response {
         Err(response) => return response,
     };
     let note = request.note.unwrap_or_default();
-    api.command(move |service| service.allow(&request.prefix, note, request.force))
+    let list = api.handles.allow_list.clone();
+    api.command(move || list.allow(&request.prefix, note, request.force))
         .await
 }
 
@@ -484,12 +502,13 @@ async fn disallow(State(api): State<Api>, prefix: Named) -> Response {
         Ok(prefix) => prefix,
         Err(response) => return response,
     };
-    api.command(move |service| service.disallow(&prefix)).await
+    let list = api.handles.allow_list.clone();
+    api.command(move || list.disallow(&prefix)).await
 }
 
 async fn reload(State(api): State<Api>) -> Response {
-    let reloader = api.reloader.clone();
-    api.command(move |_| {
+    let reloader = api.handles.reloader.clone();
+    api.command(move || {
         let warnings = reloader.reload()?;
         Ok(serde_json::json!({ "reloaded": true, "warnings": warnings }))
     })
@@ -498,7 +517,7 @@ async fn reload(State(api): State<Api>) -> Response {
 
 /// JSON lines for as long as the client reads.
 async fn events(State(api): State<Api>) -> Response {
-    let receiver = api.service.events.subscribe();
+    let receiver = api.handles.events.subscribe();
     let lines = futures_util::stream::unfold(receiver, async |mut receiver| {
         let line = match receiver.recv().await {
             Ok(line) => format!("{line}\n"),

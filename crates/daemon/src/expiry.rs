@@ -174,6 +174,11 @@ impl Expiries {
         self.0.lock().expect("no holder of this lock panics")
     }
 
+    /// Has these ends instead of those that it has.
+    pub fn replace(&self, ends: Expiries) {
+        *self.lock() = ends.0.into_inner().expect("no holder of this lock panics");
+    }
+
     /// Bans that ended while no daemon ran.
     pub fn add_over(&self, over: impl IntoIterator<Item = Ended>) {
         let mut inner = self.lock();

@@ -2,7 +2,7 @@
 //! watch's command or at a decoy port. Of whoever is exempt nothing is counted;
 //! of others the ledger counts, and says when it is enough. What is said of it and
 //! counted for the screen is each caller's; bans come into force by
-//! [`crate::service::Service::enforce`].
+//! [`crate::bans::Bans::enforce`].
 
 use std::{convert::Infallible, sync::Arc};
 

@@ -8,8 +8,10 @@
 
 pub mod access;
 pub mod api;
+mod bans;
 mod command;
 pub mod config;
+mod current;
 pub mod decoy;
 mod expiry;
 pub mod host;
@@ -17,6 +19,7 @@ pub mod instance;
 pub mod jails;
 mod judge;
 mod log_alerts;
+mod log_status;
 pub mod log_worker;
 pub mod metrics;
 mod positions;

@@ -1,6 +1,6 @@
 //! From the log line to the ban, run to completion: each group of sources has
 //! one thread that reads a batch, runs the filters of its jails on it, counts
-//! findings in the ledger and hands the bans to [`Service::enforce`]. Nothing
+//! findings in the ledger and hands the bans to [`Bans::enforce`]. Nothing
 //! is passed on per record, nobody else is woken.
 
 mod alerts;
@@ -10,11 +10,13 @@ mod group;
 mod hands;
 mod host_names;
 mod in_hand;
+mod name_lookups;
 mod running;
 mod worker;
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,20 +32,26 @@ use weir_core::{
     policy::{Jail, Ledger},
 };
 
+use weir_events::{Events, alerts::Alerts};
+
 use crate::{
+    access::exemptions::Exempt,
+    bans::Bans,
     config::Config,
+    current::Current,
     log_alerts::LogAlerts,
+    log_status::LogStatus,
+    metrics::Metrics,
     positions::Positions,
-    service::Service,
-    store::{Change, Progress},
-    threads,
+    store::{Change, Progress, Store},
+    threads::{self, Pulses},
     watch::config::WatchConfig,
 };
 use alerts::{Own, SourceAlerts};
 use group::{Group, Groups, running};
 use hands::Hand;
-use host_names::HostNames;
 use in_hand::InHand;
+pub use name_lookups::NameLookups;
 use running::Running;
 use worker::Worker;
 
@@ -92,14 +100,41 @@ pub fn filter(config: &Config, name: &str) -> Result<Program, WorkerError> {
         None => Program::builtin(name).ok_or_else(|| WorkerError::NoFilter(name.to_owned())),
     }
 }
+
+/// What reading logs may touch of the daemon.
+#[derive(Clone)]
+pub struct Handles {
+    /// Who is exempt.
+    pub exempt: Arc<Exempt>,
+    /// Puts bans into force.
+    pub bans: Arc<Bans>,
+    /// Positions and counts.
+    pub store: Arc<Store>,
+    /// Where findings are told.
+    pub events: Arc<Events>,
+    /// Where trouble with a log is told.
+    pub alerts: Arc<Alerts>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Whether logs are read.
+    pub log_status: Arc<LogStatus>,
+    /// Where the ledger that counts is handed in.
+    pub ledger: Arc<Current<Ledger>>,
+    /// The addresses of this host.
+    pub own: Arc<Current<Vec<IpAddr>>>,
+    /// The threads that must go on.
+    pub pulses: Arc<Pulses>,
+}
+
 /// The threads that read, and what they share.
 pub struct Workers {
+    daemon: Handles,
     threads: Vec<Reader>,
     stop: Arc<AtomicBool>,
     ledger: Arc<Ledger>,
     positions: Positions,
     alerts: Arc<SourceAlerts>,
-    names: Arc<HostNames>,
+    names: Arc<NameLookups>,
     /// Threads that a file system has not answered yet: nobody waits for them.
     given_up: Vec<Reader>,
 }
@@ -112,39 +147,39 @@ struct Reader {
 
 impl Workers {
     /// Starts reading for all jails of `config`, where an earlier run stopped.
-    pub fn start(service: &Arc<Service>, config: &Config) -> Result<Self, WorkerError> {
+    pub fn start(
+        daemon: Handles,
+        names: NameLookups,
+        config: &Config,
+    ) -> Result<Self, WorkerError> {
         let ledger = Arc::new(Ledger::new(jails(config)));
         // Whose neighbours are counted by their own addresses.
-        ledger.set_own(&service.own_addresses());
-        ledger.restore_history(service.store.jail_history());
-        ledger.restore(service.store.tracked(), Timestamp::now());
+        ledger.set_own(&daemon.own.get());
+        ledger.restore_history(daemon.store.jail_history());
+        ledger.restore(daemon.store.tracked(), Timestamp::now());
+        let groups = running(&daemon.metrics, config)?;
         let mut workers = Self {
             threads: Vec::new(),
             stop: Arc::default(),
             ledger,
-            positions: Positions::new(service.store.positions()),
+            positions: Positions::new(daemon.store.positions()),
+            daemon,
             alerts: Arc::default(),
-            names: Arc::default(),
+            names: Arc::new(names),
             given_up: Vec::new(),
         };
-        let groups = running(service, config)?;
         let hands = hands_for(&groups)?;
-        workers.look_up_names(service, &groups)?;
+        workers.look_up_names(&groups)?;
         let named = groups.values().flatten();
         workers.names.jails().replace(&workers.ledger, named);
-        workers.employ(service, groups, hands, Age::Backlog);
+        workers.employ(&config.enforcement.instance, groups, hands, Age::Backlog);
         Ok(workers)
     }
 
     /// Changes over to another configuration. On an error the old one goes on: all
     /// that can fail comes before its threads are ended.
-    pub fn replace(
-        &mut self,
-        service: &Arc<Service>,
-        old: &Config,
-        new: &Config,
-    ) -> Result<(), WorkerError> {
-        let groups = running(service, new)?;
+    pub fn replace(&mut self, old: &Config, new: &Config) -> Result<(), WorkerError> {
+        let groups = running(&self.daemon.metrics, new)?;
         self.given_up.retain(|reader| !reader.thread.is_finished());
         if self.given_up.len() >= MAX_GIVEN_UP
             && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)
@@ -152,7 +187,7 @@ impl Workers {
             return Err(WorkerError::GivenUp(call));
         }
         let hands = hands_for(&groups)?;
-        self.look_up_names(service, &groups)?;
+        self.look_up_names(&groups)?;
         // Findings that wait for a name count for the new ledger.
         let names = self.names.clone();
         let mut named = names.jails();
@@ -163,35 +198,36 @@ impl Workers {
         self.ledger = ledger;
         // Theirs may be another zone now.
         for jail in &old.jails {
-            service.alerts.forget(&Running::about_stamps(&jail.name));
-            LogAlerts::forget(&service.alerts, &jail.name);
+            self.daemon
+                .alerts
+                .forget(&Running::about_stamps(&jail.name));
+            LogAlerts::forget(&self.daemon.alerts, &jail.name);
         }
         named.replace(&self.ledger, groups.values().flatten());
         drop(named);
         // What has been written meanwhile is a moment old.
-        self.employ(service, groups, hands, Age::Unknown);
+        self.employ(&new.enforcement.instance, groups, hands, Age::Unknown);
         Ok(())
     }
 
     /// Makes the threads that look host names up, if a jail needs them.
-    fn look_up_names(&self, service: &Arc<Service>, groups: &Groups) -> Result<(), WorkerError> {
+    fn look_up_names(&self, groups: &Groups) -> Result<(), WorkerError> {
         let jails = groups.values().flatten();
-        self.names
-            .start(service, jails)
-            .map_err(WorkerError::Thread)
+        self.names.start(jails).map_err(WorkerError::Thread)
     }
 
-    fn employ(&mut self, service: &Arc<Service>, groups: Groups, hands: Vec<Hand>, held: Age) {
+    fn employ(&mut self, instance: &str, groups: Groups, hands: Vec<Hand>, held: Age) {
         let mut hands = hands.into_iter().enumerate();
         self.stop = Arc::default();
-        service.set_ledger(self.ledger.clone());
+        let daemon = &self.daemon;
+        self.ledger.set_own(&daemon.own.get());
+        daemon.ledger.set(self.ledger.clone());
         let (opened, all_opened) = mpsc::channel();
-        service.forget_rings();
-        let instance = &service.config().enforcement.instance;
+        daemon.log_status.forget_rings();
         let used = groups.keys().map(Group::key).collect();
         let names = self.ledger.jails().iter().map(|jail| jail.name.clone());
         let moved = self.positions.change_over(&used).into_iter();
-        service.store.remember(
+        daemon.store.remember(
             moved
                 .map(|(source, position)| match position {
                     None => Change::ForgetPosition(source),
@@ -204,13 +240,13 @@ impl Workers {
                 .chain([Change::KeepJails(names.collect())]),
         );
         let names: BTreeSet<String> = groups.keys().map(Group::title).collect();
-        service
+        daemon
             .metrics
             .sources
             .keep_only(|source| names.contains(source));
         let workers: BTreeSet<String> = groups.keys().flat_map(Group::names).collect();
-        self.alerts.forget_all_but(&service.alerts, &workers);
-        service.set_sources(&workers);
+        self.alerts.forget_all_but(&daemon.alerts, &workers);
+        daemon.log_status.set_sources(&workers);
         for (group, jails) in groups {
             let (key, title, names) = (group.key(), group.title(), group.names());
             let numbers: Vec<usize> = jails.iter().map(|jail| jail.number).collect();
@@ -225,8 +261,8 @@ impl Workers {
                     Vec::new()
                 };
                 let in_hand = Arc::new(InHand::new(
-                    service,
-                    service.pulses.of(format!("weir-worker-{number}")),
+                    daemon,
+                    daemon.pulses.of(format!("weir-worker-{number}")),
                     key.clone(),
                     jails.clone(),
                     saves,
@@ -237,8 +273,9 @@ impl Workers {
                     in_hand: in_hand.clone(),
                     open,
                     names: self.names.clone(),
-                    alerts: Own::new(&self.alerts, &service.alerts, source),
-                    counters: service.metrics.sources.of(&title),
+                    alerts: Own::new(&self.alerts, &daemon.alerts, source),
+                    log_status: daemon.log_status.clone(),
+                    counters: daemon.metrics.sources.of(&title),
                     stop: self.stop.clone(),
                     zone: TimeZone::system(),
                     held,
@@ -257,9 +294,9 @@ impl Workers {
     /// Ends the threads; their positions and counts are remembered, also of the
     /// findings for whose names there is an answer. One that a file system does not
     /// answer is left to itself.
-    pub fn stop(&mut self, service: &Service) {
+    pub fn stop(&mut self) {
         let in_hand = self.stop_reading();
-        self.names.finish(service);
+        self.names.finish();
         for in_hand in in_hand {
             in_hand.save(true, || None);
         }

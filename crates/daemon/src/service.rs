@@ -1,51 +1,53 @@
-//! What the daemon does when told to, by a jail or over the control socket:
-//! ban (`bans`, `manual_bans`), unban (`manual_bans`), allow (`allow_list`). The
-//! order of the steps: exempt? → in force → told → remembered → durable (when
-//! somebody waits for the answer). What it says when asked is in `questions`, in
-//! which words in `answers`, its metrics in `gather`; what all of them share is here. Knows nothing of
-//! HTTP, sources or threads.
+//! What the daemon does when told to over the control socket: ban and unban
+//! (`manual_bans`), allow (`allow_list`), refresh lists (`list_refreshes`); what is
+//! done is durable before it is answered. What it says when asked is in `questions`,
+//! in which words in `answers`, its metrics in `gather`. Here the parts of the daemon
+//! are joined. `run` has all of them, and hands each other module those that it
+//! needs. Knows nothing of HTTP, sources or threads.
 
 mod allow_list;
 mod answers;
-mod bans;
 mod gather;
+mod list_refreshes;
 mod manual_bans;
 mod questions;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, RwLock, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Instant,
 };
 
 use jiff::Timestamp;
 use weir_core::{AddrError, Ban, Subject, policy::Ledger};
-use weir_enforce::{Backend, Entry};
+use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
-use weir_sinks::SinkQueue;
-use weir_sources::RingStatistics;
 
+pub use allow_list::AllowList;
 pub use answers::{
     Allowed, Done, Filled, HostNameStatus, JailStatus, Lifted, ListedBan, Protection, RingStatus,
     State, Status, Tracked, Why,
 };
+pub use list_refreshes::ListRefreshes;
+pub use manual_bans::ManualBans;
+pub use questions::Questions;
 
 use crate::{
     access::classes::ClassSync,
     access::exemptions::{Collector, Exempt, Written},
     access::geo::Geography,
     access::lists::Lists,
+    bans::Bans,
     config::Config,
+    current::Current,
     decoy::Decoy,
-    expiry::Expiries,
+    log_status::LogStatus,
     metrics::Metrics,
     refused::RefusedBans,
-    store::{AllowEntry, Store},
+    store::Store,
     threads::Pulses,
     uplinks::Uplinks,
-    watch::{self, stats::WatchStats},
+    watch::stats::WatchStats,
 };
 
 /// The longest reason or note, in bytes.
@@ -80,54 +82,54 @@ pub enum Refusal {
     Reload(String),
 }
 
-/// Everything that the threads of the daemon share.
+/// The parts of the daemon, joined. Nobody but `run` has all of them.
 pub struct Service {
-    config: RwLock<Arc<Config>>,
+    /// The configuration in force.
+    pub config: Arc<Current<Config>>,
     /// Where decisions are carried out.
     pub backend: Arc<dyn Backend>,
     /// What is remembered.
-    pub store: Store,
+    pub store: Arc<Store>,
     /// Who is exempt.
-    pub exempt: Exempt,
+    pub exempt: Arc<Exempt>,
     /// Who wants to know.
-    pub events: Events,
+    pub events: Arc<Events>,
     /// What is wrong.
     pub alerts: Arc<Alerts>,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Ports that nobody serves.
-    pub decoy: Decoy,
+    pub decoy: Arc<Decoy>,
     /// Where addresses are.
     pub geography: Arc<Geography>,
     /// Lists of denied and allowed prefixes.
     pub lists: Lists,
     /// Lists and geofence as they are enforced.
-    pub classes: ClassSync,
-    allow: Mutex<Vec<AllowEntry>>,
-    allow_written: Written,
-    collector: Mutex<Collector>,
-    ledger: RwLock<Option<Arc<Ledger>>>,
-    rings: Mutex<BTreeMap<String, RingStatistics>>,
-    /// By the names of the workers: has each something to read?
-    sources: Mutex<BTreeMap<String, bool>>,
-    expiries: Expiries,
-    telling: Mutex<()>,
-    refused: RefusedBans,
-    /// Read-locked while a ban comes into force and is remembered, also for the
-    /// second time; write-locked while bans are lifted, so that nothing is left of
-    /// one that was half there. Nobody waits for the disk meanwhile.
-    in_force: RwLock<()>,
+    pub classes: Arc<ClassSync>,
+    /// Who counts findings now.
+    pub ledger: Arc<Current<Ledger>>,
+    /// The addresses of this host, as last read.
+    pub own: Arc<Current<Vec<IpAddr>>>,
+    /// What the workers say of their logs.
+    pub log_status: Arc<LogStatus>,
     /// Which interfaces are protected.
     pub uplinks: Uplinks,
     /// What the watches have done.
-    pub watches: WatchStats,
-    sinks: Mutex<Vec<Arc<SinkQueue>>>,
-    started: (Timestamp, Instant),
-    restored: String,
+    pub watches: Arc<WatchStats>,
     /// The threads that must go on.
-    pub pulses: Pulses,
+    pub pulses: Arc<Pulses>,
     /// Set when the daemon is to end.
-    pub stopping: AtomicBool,
+    pub stopping: Arc<AtomicBool>,
+    /// Puts bans into force.
+    pub bans: Arc<Bans>,
+    /// Bans and lifts what a person names.
+    pub manual_bans: Arc<ManualBans>,
+    /// Who must not be banned.
+    pub allow_list: Arc<AllowList>,
+    /// Refreshes of lists that a command asks for.
+    pub list_refreshes: Arc<ListRefreshes>,
+    /// Answers what is asked.
+    pub questions: Arc<Questions>,
 }
 
 impl Service {
@@ -140,177 +142,165 @@ impl Service {
         alerts: Arc<Alerts>,
         restored: String,
     ) -> Self {
-        let allow = store.allow();
+        let store = Arc::new(store);
         let geography = Arc::new(Geography::new(alerts.clone()));
         geography.configure(config.geofence.as_ref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
-        let (events, metrics) = (Events::default(), Metrics::default());
+        let (events, metrics) = (Arc::new(Events::default()), Arc::new(Metrics::default()));
         alerts.tell(events.bus());
-        Self {
-            decoy: Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy),
-            classes: ClassSync::new(backend.clone(), lists.clone(), geography.clone()),
-            lists,
-            config: RwLock::new(Arc::new(config)),
-            backend,
-            store,
-            exempt: Exempt::default(),
-            events,
-            alerts,
-            refused: RefusedBans::new(metrics.table.refused_given_up.clone()),
-            watches: WatchStats::new(metrics.watches.clone()),
-            metrics,
-            geography,
-            allow: Mutex::new(allow),
-            allow_written: Written::default(),
-            collector: Mutex::default(),
-            ledger: RwLock::default(),
-            rings: Mutex::default(),
-            sources: Mutex::default(),
-            expiries: Expiries::default(),
-            telling: Mutex::default(),
-            in_force: RwLock::default(),
-            uplinks,
+        let exempt = Arc::new(Exempt::default());
+        let config = Arc::new(Current::new(config));
+        // The workers bring theirs.
+        let ledger = Arc::new(Current::new(Ledger::new(Vec::new())));
+        let own = Arc::new(Current::new(Vec::new()));
+        let classes = ClassSync::new(backend.clone(), lists.clone(), geography.clone());
+        let classes = Arc::new(classes);
+        let decoy = Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy);
+        let decoy = Arc::new(decoy);
+        let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
+        let log_status = Arc::new(LogStatus::default());
+        let bans = Arc::new(Bans::new(
+            backend.clone(),
+            store.clone(),
+            exempt.clone(),
+            (events.clone(), alerts.clone()),
+            geography.clone(),
+            RefusedBans::new(metrics.table.refused_given_up.clone()),
+        ));
+        let manual_bans = Arc::new(ManualBans {
+            bans: bans.clone(),
+            backend: backend.clone(),
+            store: store.clone(),
+            exempt: exempt.clone(),
+            config: config.clone(),
+            ledger: ledger.clone(),
+            classes: classes.clone(),
+        });
+        let allow_list = Arc::new(AllowList {
+            config: config.clone(),
+            backend: backend.clone(),
+            exempt: exempt.clone(),
+            events: events.clone(),
+            alerts: alerts.clone(),
+            lists: lists.clone(),
+            ledger: ledger.clone(),
+            own: own.clone(),
+            allow: Mutex::new(store.allow()),
+            written: Written::default(),
+            collector: Mutex::new(Collector::default()),
+            store: store.clone(),
+        });
+        let list_refreshes = Arc::new(ListRefreshes {
+            config: config.clone(),
+            lists: lists.clone(),
+            classes: classes.clone(),
+            exempt: exempt.clone(),
+            allow_list: allow_list.clone(),
+            alerts: alerts.clone(),
+        });
+        let questions = Arc::new(Questions {
+            config: config.clone(),
+            backend: backend.clone(),
+            store: store.clone(),
+            exempt: exempt.clone(),
+            alerts: alerts.clone(),
+            metrics: metrics.clone(),
+            decoy: decoy.clone(),
+            geography: geography.clone(),
+            lists: lists.clone(),
+            classes: classes.clone(),
+            ledger: ledger.clone(),
+            log_status: log_status.clone(),
+            watches: watches.clone(),
+            bans: bans.clone(),
+            allow_list: allow_list.clone(),
             sinks: Mutex::default(),
             started: (Timestamp::now(), Instant::now()),
             restored,
-            pulses: Pulses::default(),
-            stopping: AtomicBool::new(false),
+        });
+        Self {
+            config,
+            backend,
+            store,
+            exempt,
+            events,
+            alerts,
+            metrics,
+            decoy,
+            geography,
+            lists,
+            classes,
+            ledger,
+            own,
+            log_status,
+            uplinks,
+            watches,
+            pulses: Arc::default(),
+            stopping: Arc::default(),
+            bans,
+            manual_bans,
+            allow_list,
+            list_refreshes,
+            questions,
         }
-    }
-
-    /// The configuration in force.
-    pub fn config(&self) -> Arc<Config> {
-        self.config
-            .read()
-            .expect("no holder of this lock panics")
-            .clone()
     }
 
     /// Puts another configuration into force.
     pub fn set_config(&self, config: Arc<Config>) {
         self.store.set_keep_history(config.keep_history);
         self.geography.configure(config.geofence.as_ref());
-        *self.config.write().expect("no holder of this lock panics") = config;
+        self.config.set(config);
     }
 
     /// Has the decoy ports be those of the configuration in force.
     pub fn configure_decoy(&self) {
-        let (config, own) = (self.config(), self.own_addresses());
+        let (config, own) = (self.config.get(), self.own.get());
         self.decoy
             .configure(config.decoy.as_ref(), &own, &self.store);
-    }
-
-    /// Who counts findings now.
-    pub fn set_ledger(&self, ledger: Arc<Ledger>) {
-        ledger.set_own(&self.own_addresses());
-        *self.ledger.write().expect("no holder of this lock panics") = Some(ledger);
-    }
-
-    /// The addresses of this host, as last read.
-    pub(crate) fn own_addresses(&self) -> Vec<IpAddr> {
-        let collector = self
-            .collector
-            .lock()
-            .expect("no holder of this lock panics");
-        collector.own()
-    }
-
-    /// What denies this address without a ban, the geofence or a list, in words.
-    pub fn denies(&self, addr: IpAddr) -> Option<String> {
-        let (_, denied) = self.classes.judge(addr, None)?;
-        Some(denied)
-    }
-
-    /// The sinks that run from now on.
-    pub fn set_sinks(&self, sinks: Vec<Arc<SinkQueue>>) {
-        *self.lock_sinks() = sinks;
-    }
-
-    fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<SinkQueue>>> {
-        self.sinks.lock().expect("no holder of this lock panics")
-    }
-
-    fn ring_statistics(&self) -> MutexGuard<'_, BTreeMap<String, RingStatistics>> {
-        self.rings.lock().expect("no holder of this lock panics")
-    }
-
-    fn lock_sources(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
-        self.sources.lock().expect("no holder of this lock panics")
-    }
-
-    /// The workers from now on: of one that is new nothing is read yet.
-    pub fn set_sources(&self, names: &BTreeSet<String>) {
-        let mut sources = self.lock_sources();
-        let reads = |name: &String| sources.get(name).copied().unwrap_or(false);
-        *sources = names.iter().map(|n| (n.clone(), reads(n))).collect();
-    }
-
-    /// Has this worker something to read?
-    pub fn set_source(&self, name: &str, is_read: bool) {
-        if let Some(before) = self.lock_sources().get_mut(name) {
-            *before = is_read;
-        }
-    }
-
-    /// Are there logs to be read, and none that can be?
-    fn reads_no_log(&self) -> bool {
-        let sources = self.lock_sources();
-        !sources.is_empty() && !sources.values().any(|is_read| *is_read)
-    }
-
-    /// What a worker knows of its ring now.
-    pub fn set_ring(&self, directory: &Path, statistics: RingStatistics) {
-        let ring = directory.display().to_string();
-        self.ring_statistics().insert(ring, statistics);
-    }
-
-    /// Other rings may be read from now on.
-    pub fn forget_rings(&self) {
-        self.ring_statistics().clear();
-    }
-
-    /// The ledger, once the workers have started.
-    pub fn ledger(&self) -> Option<Arc<Ledger>> {
-        self.ledger
-            .read()
-            .expect("no holder of this lock panics")
-            .clone()
     }
 
     /// Forgets what jails and watches have counted that the configuration in force
     /// does not have.
     pub fn forget_counters_of_others(&self) {
-        let config = self.config();
+        let config = self.config.get();
         let is_jail = |name: &str| config.jails.iter().any(|jail| jail.name == name);
         self.metrics.jails.keep_only(is_jail);
         let is_watch = |name: &str| config.watches.iter().any(|watch| watch.name == name);
         self.watches.keep_only(is_watch);
     }
+
+    /// Puts bans into force; see [`Bans::enforce`].
+    pub fn enforce(&self, bans: Vec<Ban>) {
+        self.bans.enforce(bans);
+    }
+}
+
+impl AsRef<Events> for Service {
+    fn as_ref(&self) -> &Events {
+        &self.events
+    }
+}
+
+impl AsRef<Metrics> for Service {
+    fn as_ref(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+/// What tests of other modules look at.
+#[cfg(test)]
+impl Service {
+    pub(crate) fn bans_in_force(
+        &self,
+        jail: Option<&str>,
+    ) -> Result<Vec<weir_enforce::Entry>, Refusal> {
+        self.questions.bans_in_force(jail)
+    }
+
+    pub(crate) fn explain(&self, entries: Vec<weir_enforce::Entry>) -> Vec<ListedBan> {
+        self.questions.explain(entries)
+    }
 }
 
 #[cfg(test)]
 mod tests;
-
-impl watch::Daemon for Service {
-    fn alerts(&self) -> &Alerts {
-        &self.alerts
-    }
-    fn events(&self) -> &Events {
-        &self.events
-    }
-    fn exempt(&self) -> &Exempt {
-        &self.exempt
-    }
-    fn ledger(&self) -> Option<Arc<Ledger>> {
-        Self::ledger(self)
-    }
-    fn denies(&self, addr: IpAddr) -> Option<String> {
-        Self::denies(self, addr)
-    }
-    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, weir_enforce::Error> {
-        self.backend.entries_for(addr)
-    }
-    fn enforce(&self, bans: Vec<Ban>) {
-        Self::enforce(self, bans);
-    }
-}

@@ -201,6 +201,12 @@ impl ClassSync {
         Ok(())
     }
 
+    /// What denies this address without a ban, the geofence or a list, in words.
+    pub fn denies(&self, addr: IpAddr) -> Option<String> {
+        let (_, denied) = self.judge(addr, None)?;
+        Some(denied)
+    }
+
     /// What the kernel says about the first packet of a flow from this address
     /// to this port, or to any: the reason, and in words.
     pub fn judge(&self, addr: IpAddr, port: Option<(Protocol, u16)>) -> Option<(Reason, String)> {

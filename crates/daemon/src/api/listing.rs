@@ -14,28 +14,28 @@ use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 use weir_enforce::Entry;
 
 use super::{Api, error, places::Class};
-use crate::service::{Refusal, Service};
+use crate::service::{Questions, Refusal};
 
 /// Items that are explained and written at a time.
 const PIECE: usize = 1024;
 
 /// `GET /v1/bans`
 pub(super) async fn bans(api: &Api, jail: Option<String>, limit: usize) -> Response {
-    let listing = begin(api, move |service| {
-        let mut entries = service.bans_in_force(jail.as_deref())?;
+    let listing = begin(api, move |questions| {
+        let mut entries = questions.bans_in_force(jail.as_deref())?;
         let total = entries.len();
         entries.truncate(limit);
         entries.shrink_to_fit();
         Ok((format!("{{\"total\":{total},\"bans\":["), entries))
     });
-    let explain = |service: &Service, entries: Vec<Entry>| json(&service.explain(entries));
+    let explain = |questions: &Questions, entries: Vec<Entry>| json(&questions.explain(entries));
     answer(listing.await, explain)
 }
 
 /// `GET /v1/allow`
 pub(super) async fn allowed(api: &Api) -> Response {
-    let listing = begin(api, |service| {
-        Ok(("{\"allow\":[".to_owned(), service.exemptions()))
+    let listing = begin(api, |questions| {
+        Ok(("{\"allow\":[".to_owned(), questions.exemptions()))
     });
     answer(listing.await, |_, exemptions| json(&exemptions))
 }
@@ -51,7 +51,7 @@ fn json<T: Serialize>(items: &[T]) -> Vec<u8> {
 }
 
 struct Listing<T> {
-    service: Arc<Service>,
+    questions: Arc<Questions>,
     head: Option<String>,
     items: std::vec::IntoIter<T>,
     /// Held until the last of it is written, or the client has gone.
@@ -60,11 +60,11 @@ struct Listing<T> {
 
 async fn begin<T: Send + 'static>(
     api: &Api,
-    items: impl FnOnce(&Service) -> Result<(String, Vec<T>), Refusal> + Send + 'static,
+    items: impl FnOnce(&Questions) -> Result<(String, Vec<T>), Refusal> + Send + 'static,
 ) -> Result<Listing<T>, Response> {
     let running = api.places.run(Class::Listing).await?;
-    let service = api.service.clone();
-    let asked = service.clone();
+    let questions = api.handles.questions.clone();
+    let asked = questions.clone();
     let (head, items) = match spawn_blocking(move || items(&asked)).await {
         Ok(Ok(begun)) => begun,
         Ok(Err(refusal)) => return Err(refusal.into_response()),
@@ -73,7 +73,7 @@ async fn begin<T: Send + 'static>(
         }
     };
     Ok(Listing {
-        service,
+        questions,
         head: Some(head),
         items: items.into_iter(),
         _running: running,
@@ -83,7 +83,7 @@ async fn begin<T: Send + 'static>(
 fn answer<T, W>(listing: Result<Listing<T>, Response>, write: W) -> Response
 where
     T: Send + 'static,
-    W: Fn(&Service, Vec<T>) -> Vec<u8> + Copy + Send + 'static,
+    W: Fn(&Questions, Vec<T>) -> Vec<u8> + Copy + Send + 'static,
 {
     let listing = match listing {
         Ok(listing) => listing,
@@ -100,7 +100,7 @@ where
             };
             let mut text = head.unwrap_or_default().into_bytes();
             text.extend_from_slice(separator.as_bytes());
-            text.extend(write(&listing.service, items));
+            text.extend(write(&listing.questions, items));
             let rest = match listing.items.len() {
                 0 => {
                     text.extend_from_slice(b"]}");

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::{Api, Named, json, named};
-use crate::service::Refusal;
 
 /// A refresh that takes longer goes on by itself; the client waits 30 s.
 const WAIT: Duration = Duration::from_secs(25);
@@ -20,11 +19,8 @@ const WAIT: Duration = Duration::from_secs(25);
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn lists(State(api): State<Api>) -> Response {
-    api.ask(move |service| {
-        let exempt: Vec<_> = service.exempt.current().own().collect();
-        Ok(serde_json::json!({ "lists": service.lists.status(&exempt) }))
-    })
-    .await
+    api.ask(move |questions| Ok(serde_json::json!({ "lists": questions.lists() })))
+        .await
 }
 
 /// `POST /v1/lists/NAME/refresh`
@@ -41,27 +37,22 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
         (Ok(name), Ok(request)) => (name, request),
         (Err(response), _) | (_, Err(response)) => return response,
     };
-    let lists = &api.service.lists;
-    let attempt = match lists.refresh(&name, request.force) {
+    let lists = api.handles.list_refreshes.clone();
+    let attempt = match lists.begin(&name, request.force) {
         Ok(attempt) => attempt,
-        Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
+        Err(refusal) => return refusal.into_response(),
     };
     let begun = Instant::now();
     loop {
-        let exempt: Vec<_> = api.service.exempt.current().own().collect();
-        let done = match lists.attempted(&name, attempt, &exempt) {
+        let done = match lists.attempted(&name, attempt) {
             Ok(done) => done,
-            // A reload has taken it away meanwhile.
-            Err(error) => return Refusal::NotFound(error.to_string()).into_response(),
+            Err(refusal) => return refusal.into_response(),
         };
         if done.is_some() || begun.elapsed() > WAIT {
             return api
-                .command(move |service| {
+                .command(move || {
                     // So that it holds when the answer says so.
-                    service.refresh_exemptions()?;
-                    if let Err(error) = service.classes.follow(|| service.config().fences()) {
-                        service.alerts.raise("classes", error.to_string());
-                    }
+                    lists.put_in_force()?;
                     Ok(serde_json::json!({ "done": done.is_some(), "list": done }))
                 })
                 .await;

@@ -78,6 +78,11 @@ impl Own {
         }
     }
 
+    /// Where those of jails are raised as well.
+    pub fn of_all(&self) -> &Alerts {
+        &self.alerts
+    }
+
     pub fn raise(&self, about: &str, message: String) {
         self.all.raise(&self.alerts, &self.source, about, message);
     }

@@ -2,7 +2,7 @@
 //! are judged many at a time, which costs a half of judging each for itself
 //! ([`weir_core::policy::Ledger::record_batch`]).
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use jiff::Timestamp;
 use weir_core::{
@@ -10,9 +10,10 @@ use weir_core::{
     detect::Finding,
     policy::{Accusation, Ledger, MAX_EVIDENCE},
 };
+use weir_events::Events;
 
 use super::running::Running;
-use crate::{judge::Judge, service::Service};
+use crate::{access::exemptions::Exempt, judge::Judge};
 
 /// So many are judged at once: more gain nothing, and their lines would not stay
 /// in the processor's cache.
@@ -51,7 +52,13 @@ impl Findings {
     }
 
     /// Judges and forgets them; returns the bans.
-    pub fn judge(&mut self, jails: &[Running], service: &Service, ledger: &Ledger) -> Vec<Ban> {
+    pub fn judge(
+        &mut self,
+        jails: &[Running],
+        exempt: &Exempt,
+        events: &Arc<Events>,
+        ledger: &Ledger,
+    ) -> Vec<Ban> {
         let mut bans = vec![];
         // The clock is read once for a batch.
         let Some(now) = self.found.last().map(|found| found.now) else {
@@ -65,10 +72,10 @@ impl Findings {
                 Accusation::new(jails[found.jail].number, &found.finding, line)
             })
             .collect();
-        let mut judge = Judge::new(&service.exempt);
+        let mut judge = Judge::new(exempt);
         let judgements = judge.judge_all(ledger, &accusations, now);
         for (Found { jail, finding, .. }, judgement) in self.found.iter().zip(judgements) {
-            bans.extend(jails[*jail].conclude(service, finding, judgement));
+            bans.extend(jails[*jail].conclude(events, finding, judgement));
         }
         self.found.clear();
         self.lines.clear();

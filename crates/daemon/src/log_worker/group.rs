@@ -19,8 +19,8 @@ use crate::{
     config::Config,
     jails::{RingChoice, SourceChoice},
     log_alerts::LogAlerts,
+    metrics::Metrics,
     positions::{self, Positions},
-    service::Service,
 };
 
 /// Segments whose lines remember each other where several threads read: each
@@ -142,7 +142,11 @@ fn patterns_of(subscriptions: &[Vec<String>]) -> Vec<String> {
 /// The jails with their compiled filters, by what they read.
 pub(super) type Groups = BTreeMap<Group, Vec<Running>>;
 
-pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, WorkerError> {
+pub(super) fn running(
+    metrics: &impl AsRef<Metrics>,
+    config: &Config,
+) -> Result<Groups, WorkerError> {
+    let counters = &metrics.as_ref().jails;
     let mut groups = Groups::new();
     let files = files_in_common(&config.jails);
     for (number, jail) in config.jails.iter().enumerate() {
@@ -177,7 +181,7 @@ pub(super) fn running(service: &Service, config: &Config) -> Result<Groups, Work
             config: jail.clone(),
             filter,
             states: (0..states).map(|_| Mutex::default()).collect(),
-            counters: Arc::new(service.metrics.jails.of(&jail.name)),
+            counters: Arc::new(counters.of(&jail.name)),
             stamps_off: Arc::default(),
             log_alerts: Arc::new(LogAlerts::new(&jail.name)),
         });

@@ -8,14 +8,20 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{Ban, detect::Finding, policy::Ledger};
+use weir_events::Events;
 use weir_sources::{Position, Reached};
 
-use super::{findings::Findings, running::Running};
-use crate::{positions::Positions, service::Service, threads::Pulse};
+use super::{Handles, findings::Findings, running::Running};
+use crate::{
+    access::exemptions::Exempt, bans::Bans, positions::Positions, store::Store, threads::Pulse,
+};
 
 pub(super) struct InHand {
     pub pulse: Pulse,
-    pub service: Arc<Service>,
+    pub store: Arc<Store>,
+    exempt: Arc<Exempt>,
+    events: Arc<Events>,
+    in_force: Arc<Bans>,
     /// The name of its group in the database.
     pub key: String,
     /// Those that it reads for.
@@ -40,7 +46,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl InHand {
     pub fn new(
-        service: &Arc<Service>,
+        daemon: &Handles,
         pulse: Pulse,
         key: String,
         jails: Arc<[Running]>,
@@ -50,7 +56,10 @@ impl InHand {
     ) -> Self {
         Self {
             pulse,
-            service: service.clone(),
+            store: daemon.store.clone(),
+            exempt: daemon.exempt.clone(),
+            events: daemon.events.clone(),
+            in_force: daemon.bans.clone(),
             key,
             jails,
             saves,
@@ -78,7 +87,9 @@ impl InHand {
 
     /// Judges what was found.
     pub fn judge(&self) {
-        let bans = lock(&self.findings).judge(&self.jails, &self.service, &self.ledger);
+        let mut findings = lock(&self.findings);
+        let bans = findings.judge(&self.jails, &self.exempt, &self.events, &self.ledger);
+        drop(findings);
         lock(&self.bans).extend(bans);
     }
 
@@ -90,7 +101,7 @@ impl InHand {
     /// Puts what was decided into force.
     pub fn enforce(&self) {
         let bans = mem::take(&mut *lock(&self.bans));
-        self.service.enforce(bans);
+        self.in_force.enforce(bans);
     }
 
     /// Remembers how far it has read and what it has counted on the way, if that
@@ -100,7 +111,7 @@ impl InHand {
         if self.saves.is_empty() {
             return;
         }
-        self.service.store.progress(&self.key, last, |again| {
+        self.store.progress(&self.key, last, |again| {
             let further =
                 position().filter(|position| self.positions.set(&self.key, position) || again);
             (further, self.ledger.take_changes(&self.saves, again))
@@ -135,11 +146,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::Config, host::Host, log_worker::group::running, store::Store, uplinks::Uplinks,
+        config::Config, host::Host, log_worker::group::running, run::handles, service::Service,
+        uplinks::Uplinks,
     };
 
     /// What a thread has in hand that reads for sshd, which bans with the second.
-    fn in_hand(dir: &Path) -> InHand {
+    fn in_hand(dir: &Path) -> (InHand, Service) {
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = []\nstate_dir = {dir:?}\n\
              [jail.sshd]\npaths = [\"{}/auth.log\"]\nmax_retry = 2\n",
@@ -158,17 +170,18 @@ mod tests {
             alerts,
             String::new(),
         );
-        let service = Arc::new(service);
-        let (group, jails) = running(&service, &config).unwrap().pop_first().unwrap();
-        InHand::new(
-            &service,
+        let groups = running(&service, &config);
+        let (group, jails) = groups.unwrap().pop_first().unwrap();
+        let in_hand = InHand::new(
+            &handles::of_logs(&service),
             service.pulses.of("weir-worker-0"),
             group.key(),
             jails.into(),
             vec![0],
             ledger,
             Positions::new(Default::default()),
-        )
+        );
+        (in_hand, service)
     }
 
     fn find(in_hand: &InHand, last_octet: u8) {
@@ -184,9 +197,9 @@ mod tests {
         in_hand.found(0, finding, b"the line", now);
     }
 
-    fn banned(in_hand: &InHand) -> Vec<String> {
-        let bans = in_hand.service.bans_in_force(None).unwrap();
-        let bans = in_hand.service.explain(bans);
+    fn banned(service: &Service) -> Vec<String> {
+        let bans = service.bans_in_force(None).unwrap();
+        let bans = service.explain(bans);
         bans.iter().map(|ban| ban.subject.to_string()).collect()
     }
 
@@ -194,15 +207,15 @@ mod tests {
     #[test]
     fn what_a_thread_that_is_given_up_has_found_is_judged() {
         let dir = tempfile::tempdir().unwrap();
-        let in_hand = in_hand(dir.path());
+        let (in_hand, service) = in_hand(dir.path());
         for who in [7, 8, 7] {
             find(&in_hand, who);
         }
         assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 0);
-        assert_eq!(banned(&in_hand), [""; 0]);
+        assert_eq!(banned(&service), [""; 0]);
         in_hand.finish();
         assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 3);
-        assert_eq!(banned(&in_hand), ["192.0.2.7"]);
+        assert_eq!(banned(&service), ["192.0.2.7"]);
         // Once.
         in_hand.finish();
         assert_eq!(in_hand.ledger.stats(0).unwrap().failures, 3);
@@ -212,7 +225,7 @@ mod tests {
     #[test]
     fn many_findings_are_judged_before_the_batch_ends() {
         let dir = tempfile::tempdir().unwrap();
-        let in_hand = in_hand(dir.path());
+        let (in_hand, _service) = in_hand(dir.path());
         for n in 1..=10_000 {
             find(&in_hand, (n % 250) as u8);
             let judged = in_hand.ledger.stats(0).unwrap();

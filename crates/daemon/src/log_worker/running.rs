@@ -15,12 +15,9 @@ use weir_core::{
     detect::{Clock, Finding, Program, ProgramState},
     policy::{Outcome, format_duration},
 };
-use weir_events::{Event, Kind};
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 
-use crate::{
-    jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics::JailCounters,
-    service::Service,
-};
+use crate::{jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics::JailCounters};
 
 /// A jail as a worker runs it; the workers of one ring share its states.
 #[derive(Clone)]
@@ -49,7 +46,7 @@ impl Running {
 
     /// Says that failures count as of now because their stamps do not fit, and
     /// that this is over.
-    pub fn judge_stamp(&self, service: &Service, clock: Clock, now: Timestamp, zone: &TimeZone) {
+    pub fn judge_stamp(&self, alerts: &Alerts, clock: Clock, now: Timestamp, zone: &TimeZone) {
         match clock {
             Clock::Off(by) => {
                 if self.stamps_off.swap(now.as_second(), Ordering::Relaxed) == 0 {
@@ -65,7 +62,7 @@ impl Running {
                         (None, Some(_)) => "the jail's zone",
                         (None, None) => "this host's zone",
                     };
-                    service.alerts.raise(
+                    alerts.raise(
                         &Self::about_stamps(name),
                         format!(
                             "the time stamps of its log, read in {zone}, are {} {side} the clock: its failures count as of now. Is the log of another time zone? Set time_zone in [jail.{name}]",
@@ -78,7 +75,7 @@ impl Running {
                 let last = self.stamps_off.load(Ordering::Relaxed);
                 if last != 0 && now.as_second() - last > STAMPS_RIGHT {
                     self.stamps_off.store(0, Ordering::Relaxed);
-                    service.alerts.clear(&Self::about_stamps(&self.config.name));
+                    alerts.clear(&Self::about_stamps(&self.config.name));
                 }
             }
             Clock::Source | Clock::Now => {}
@@ -88,36 +85,32 @@ impl Running {
     /// Says and counts what has come of a finding; the ban, if it is one.
     pub fn conclude(
         &self,
-        service: &Service,
+        events: &impl AsRef<Events>,
         finding: &Finding,
         judgement: Judgement,
     ) -> Option<Ban> {
+        let events = events.as_ref();
         match judgement {
             Judgement::Exempt(exemption) => {
                 self.counters.ignored.inc();
-                tell_finding(service, self, finding, &exemption.reason);
+                tell_finding(events, self, finding, &exemption.reason);
                 None
             }
             Judgement::HoldsExempt(inside) => {
                 self.counters.refused.inc();
                 self.log_alerts.holds_exempt(&finding.offender, inside);
-                tell_finding(
-                    service,
-                    self,
-                    finding,
-                    &format!("it holds {inside}, exempt"),
-                );
+                tell_finding(events, self, finding, &format!("it holds {inside}, exempt"));
                 None
             }
             Judgement::Judged(Outcome::Ban(ban)) => {
                 self.counters.bans.inc();
-                tell_finding(service, self, finding, &ban.reason);
+                tell_finding(events, self, finding, &ban.reason);
                 Some(ban)
             }
             Judgement::Judged(Outcome::Counted { failures, of }) => {
-                if service.events.has_readers() {
+                if events.has_readers() {
                     let count = format!("failure {failures} of {of}");
-                    tell_finding(service, self, finding, &count);
+                    tell_finding(events, self, finding, &count);
                 }
                 None
             }
@@ -129,7 +122,7 @@ impl Running {
     }
 }
 
-fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &str) {
+fn tell_finding(events: &Events, jail: &Running, finding: &Finding, count: &str) {
     let mut reason = match &finding.user {
         Some(user) => format!("user {user:?}; {count}"),
         None => count.to_owned(),
@@ -142,5 +135,5 @@ fn tell_finding(service: &Service, jail: &Running, finding: &Finding, count: &st
         event = event.about(prefix);
     }
     event.jail = Some(jail.config.name.clone());
-    service.events.tell(&event);
+    events.tell(&event);
 }

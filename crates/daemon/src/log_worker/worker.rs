@@ -19,13 +19,9 @@ use weir_core::detect::{Age, Context, Finding, HostName, Line, Notices, Offender
 use weir_sources::{BatchInfo, Origin, Source, SourceError};
 
 use super::{
-    alerts::Own,
-    group::Open,
-    host_names::{Counting, HostNames},
-    in_hand::InHand,
-    running::Running,
+    alerts::Own, group::Open, in_hand::InHand, name_lookups::NameLookups, running::Running,
 };
-use crate::{judge::Judge, metrics::SourceCounters};
+use crate::{log_status::LogStatus, metrics::SourceCounters};
 
 /// A worker looks this often whether it is to stop.
 const WAIT: Duration = Duration::from_millis(250);
@@ -38,8 +34,9 @@ const REOPEN: Duration = Duration::from_secs(5);
 pub(super) struct Worker {
     pub in_hand: Arc<InHand>,
     pub open: Open,
-    pub names: Arc<HostNames>,
+    pub names: Arc<NameLookups>,
     pub alerts: Own,
+    pub log_status: Arc<LogStatus>,
     pub counters: SourceCounters,
     pub stop: Arc<AtomicBool>,
     pub zone: TimeZone,
@@ -100,7 +97,7 @@ impl Worker {
         // On disk before the first line is: what is written while the daemon is down
         // is read, however soon it died. If it cannot be, there is an alert.
         self.save(source, false);
-        let _ = self.in_hand.service.store.flush();
+        let _ = self.in_hand.store.flush();
         self.tell_whether_read(Some(source));
         self.opened = None;
         while !self.stopping() {
@@ -137,7 +134,7 @@ impl Worker {
                 self.tell_whether_read(Some(source));
                 self.tell_notices(std::mem::take(&mut rate_limited));
                 if let Some((directory, statistics)) = source.ring() {
-                    self.in_hand.service.set_ring(directory, statistics);
+                    self.log_status.set_ring(directory, statistics);
                 }
             }
         }
@@ -148,7 +145,6 @@ impl Worker {
         if self.is_given_up() {
             return;
         }
-        let service = &self.in_hand.service;
         let shared = Line::from(origin.record(line));
         let subscribed = |(_, jail): &(usize, &Running)| origin.readers.has(jail.subscription);
         let jails = self.in_hand.jails.iter().enumerate();
@@ -164,7 +160,7 @@ impl Worker {
             };
             let Some(finding) = finding else { continue };
             jail.counters.findings.inc();
-            jail.judge_stamp(service, finding.clock, now, zone);
+            jail.judge_stamp(self.alerts.of_all(), finding.clock, now, zone);
             match &finding.offender {
                 Offender::Name(name) => self.count_name(jail, name, &finding, line, now),
                 _ => self.in_hand.found(place, finding, line, now),
@@ -181,18 +177,8 @@ impl Worker {
         line: &[u8],
         now: Timestamp,
     ) {
-        let service = &self.in_hand.service;
-        let Some(addresses) = self.names.ask(service, jail, name, finding, line) else {
-            return;
-        };
-        let count = Counting {
-            service,
-            ledger: &self.in_hand.ledger,
-            jail,
-            now,
-        };
-        let mut judge = Judge::new(&service.exempt);
-        let bans = count.each(&mut judge, (name, &addresses), finding, line);
+        let ledger = &self.in_hand.ledger;
+        let bans = self.names.count(ledger, jail, (name, finding), line, now);
         self.in_hand.decide(bans);
     }
 
@@ -231,8 +217,8 @@ impl Worker {
             if sum.refused > 0 {
                 jail.counters.refused.add(sum.refused);
             }
-            let alerts = &self.in_hand.service.alerts;
-            jail.log_alerts.add(alerts, sum, Instant::now());
+            jail.log_alerts
+                .add(self.alerts.of_all(), sum, Instant::now());
         }
     }
 
@@ -240,8 +226,8 @@ impl Worker {
     fn tell_whether_read(&self, source: Option<&dyn Source>) {
         let has_files = |source: &dyn Source| source.reached().is_none_or(|r| r.has_files());
         if !self.is_given_up() {
-            let service = &self.in_hand.service;
-            service.set_source(&self.alerts.source, source.is_some_and(has_files));
+            self.log_status
+                .set_source(&self.alerts.source, source.is_some_and(has_files));
         }
     }
 

@@ -1,10 +1,11 @@
 //! Joins the stages in data-path order and keeps them running:
 //!
-//! `sources → filter → ledger → Service::enforce → backend` in one thread per
+//! `sources → filter → ledger → Bans::enforce → backend` in one thread per
 //! group of sources (`log_worker`), beside them `tick`, the `threads` of classes and
 //! packet events, and the `api`. Start and stop are here; what is done for a start
-//! is in `start`, for a reload in `reload`.
+//! is in `start`, for a reload in `reload`, and what each part may touch in `handles`.
 
+pub(crate) mod handles;
 mod reload;
 mod start;
 mod start_error;
@@ -23,16 +24,17 @@ use weir_enforce::Choice;
 use weir_events::{Event, Kind};
 
 use crate::{
-    api::{self, Reload},
+    api,
+    api::Reload,
     config::Config,
     instance,
-    log_worker::Workers,
+    log_worker::{NameLookups, Workers},
     threads::{abort_on_panic, spawn as spawn_thread},
 };
 pub use reload::Reloader;
 use start::{announce, mount_bpffs, start_enforcement};
 pub use start_error::StartError;
-use threads::{keep_classes, tell_packets};
+use threads::{ClassKeeper, PacketTeller};
 use tick::{maintain, tidy_ledger};
 
 /// How often the maintenance thread looks after things.
@@ -68,14 +70,15 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {
-        let dir = service.config().state_dir.display().to_string();
+        let dir = service.config.get().state_dir.display().to_string();
         service.alerts.raise(
             "state-directory",
             format!("{dir} is not there and cannot be made: nothing is remembered, and a second daemon for it would not be noticed; mend it and restart weir"),
         );
     }
     service.lists.start();
-    let workers = Workers::start(&service, &service.config())?;
+    let names = NameLookups::new(&service);
+    let workers = Workers::start(handles::of_logs(&service), names, &service.config.get())?;
     let reloader = Arc::new(Reloader::new(service.clone(), workers));
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         spawn_thread(name, work).map_err(system(format!("cannot start the thread {name}")))
@@ -85,23 +88,20 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         spawn("weir-maintain", Box::new(move || maintain(&service)))?
     };
     let packets = {
-        let (service, pulse) = (service.clone(), service.pulses.of("weir-packets"));
-        spawn(
-            "weir-packets",
-            Box::new(move || tell_packets(&service, &pulse)),
-        )?
+        let (teller, pulse) = (
+            PacketTeller::of(&service),
+            service.pulses.of("weir-packets"),
+        );
+        spawn("weir-packets", Box::new(move || teller.run(&pulse)))?
     };
     let classes = {
-        let (service, pulse) = (service.clone(), service.pulses.of("weir-classes"));
-        spawn(
-            "weir-classes",
-            Box::new(move || keep_classes(&service, &pulse)),
-        )?
+        let (keeper, pulse) = (ClassKeeper::of(&service), service.pulses.of("weir-classes"));
+        spawn("weir-classes", Box::new(move || keeper.run(&pulse)))?
     };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
-        let (service, reloader) = (service.clone(), reloader.clone());
-        let socket = service.config().socket.clone();
+        let handles = handles::of_api(&service, reloader.clone());
+        let (socket, alerts) = (service.config.get().socket.clone(), service.alerts.clone());
         let pulse = service.pulses.of("weir-control");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -122,7 +122,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
                     }
                 });
                 let served =
-                    runtime.block_on(api::serve(listener, socket, service, reloader, stopped));
+                    runtime.block_on(api::serve(listener, socket, handles, alerts, stopped));
                 if let Err(error) = served {
                     tracing::error!("control socket: {error}");
                 }
@@ -165,7 +165,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         .events
         .tell(&Event::new(Kind::Stop, Timestamp::now(), stopped));
     reloader.stop_sinks();
-    let socket = service.config().socket.clone();
+    let socket = service.config.get().socket.clone();
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::debug!("cannot remove {}: {error}", socket.display());
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use weir_enforce::Choice;
 use weir_sinks::Sinks;
 
-use super::start_error::StartError;
+use super::{handles, start_error::StartError};
 use crate::{
     api::Reload,
     config::Config,
@@ -25,8 +25,8 @@ fn put_rules_alone(
     config: &Config,
     alone: &Alone<'_>,
 ) -> Result<(), StartError> {
-    service.refresh_exemptions_by(config)?;
-    let own = service.own_addresses();
+    service.allow_list.refresh_exemptions_by(config)?;
+    let own = service.own.get();
     service
         .decoy
         .apply(&alone.decoy, config.decoy.as_ref(), &own)?;
@@ -108,7 +108,7 @@ impl Reloader {
     fn reload_wholly(&self) -> Result<Vec<String>, Refusal> {
         let refuse = |why: String| Refusal::Reload(why);
         let mut workers = self.workers();
-        let old = self.service.config();
+        let old = self.service.config.get();
         let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
         let mut restart = old.restart_needed(&new);
         if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
@@ -130,7 +130,7 @@ impl Reloader {
         {
             let mut alone = Alone::of(&self.service);
             let changed = enforce(&self.service, &new, &mut alone)
-                .and_then(|()| Ok(workers.replace(&self.service, &old, &new)?));
+                .and_then(|()| Ok(workers.replace(&old, &new)?));
             if let Err(error) = changed {
                 self.roll_back(&old, &mut alone);
                 self.service.forget_counters_of_others();
@@ -150,11 +150,11 @@ impl Reloader {
         if let Err(error) = self
             .service
             .classes
-            .follow(|| self.service.config().fences())
+            .follow(|| self.service.config.get().fences())
         {
             self.service.alerts.raise("classes", error.to_string());
         }
-        if let Err(error) = self.service.refresh_exemptions() {
+        if let Err(error) = self.service.allow_list.refresh_exemptions() {
             self.service.alerts.raise("allow-list", error.to_string());
         }
         tracing::info!("reloaded {}", new.file.display());
@@ -181,9 +181,12 @@ impl Reloader {
 
     /// Has the watches of the configuration in force run, and no others.
     fn run_watches(&self) {
-        let (service, config) = (&self.service, self.service.config());
-        self.watches()
-            .run(service, &service.watches, &config.watches);
+        let (service, config) = (&self.service, self.service.config.get());
+        self.watches().run(
+            &handles::of_watches(service),
+            &service.watches,
+            &config.watches,
+        );
     }
 
     fn sinks(&self) -> MutexGuard<'_, Sinks> {
@@ -193,15 +196,15 @@ impl Reloader {
     /// The same for sinks.
     fn run_sinks(&self) {
         let (service, mut sinks) = (&self.service, self.sinks());
-        let config = service.config();
+        let config = service.config.get();
         sinks.run(&service.events, &service.alerts, &config.sinks);
-        service.set_sinks(sinks.queues().collect());
+        service.questions.set_sinks(sinks.queues().collect());
     }
 
     /// Ends watches and workers.
     pub fn stop(&self) {
         self.watches().stop();
-        self.workers().stop(&self.service);
+        self.workers().stop();
     }
 
     /// The last to end: they are told of the end.

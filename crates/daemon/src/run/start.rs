@@ -52,7 +52,7 @@ pub(super) fn mount_bpffs(enforcement: &Enforcement) -> Result<(), weir_enforce:
 }
 
 pub(super) fn announce(service: &Service) {
-    let config = service.config();
+    let config = service.config.get();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -126,11 +126,11 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
         Vec::new()
     };
 
-    let service =
-        Service::new(config, backend, store, uplinks, alerts, restored).with_expiries(expiries);
-    service.refresh_exemptions()?;
+    let service = Service::new(config, backend, store, uplinks, alerts, restored);
+    service.bans.know_ends(expiries);
+    service.allow_list.refresh_exemptions()?;
     service.configure_decoy();
-    match reload::put_rules(&service, &service.config()) {
+    match reload::put_rules(&service, &service.config.get()) {
         Err(StartError::Classes(error)) if !error.is_for_good() => {
             service.alerts.raise("classes", error.to_string());
         }
@@ -151,7 +151,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
             break; // Its rows still have the wall clock; there is an alert.
         }
     }
-    service.evicted(&evicted);
+    service.bans.evicted(&evicted);
     Ok(service)
 }
 

@@ -12,23 +12,32 @@ use crate::service::Service;
 pub(super) fn maintain(service: &Service) {
     while !service.stopping.load(Ordering::Relaxed) {
         alert_on(service, "backend", service.backend.maintain());
-        service.follow_usage();
-        service.evicted(&service.backend.take_evicted());
-        let enforcement = || service.config().enforcement.clone();
+        service.bans.follow_usage();
+        service.bans.evicted(&service.backend.take_evicted());
+        let enforcement = || service.config.get().enforcement.clone();
         let (backend, alerts) = (&*service.backend, &*service.alerts);
         service.uplinks.follow(enforcement, backend, alerts);
         service.geography.look();
-        alert_on(service, "allow-list", service.refresh_exemptions());
-        let now = || (service.config().decoy.clone(), service.own_addresses());
+        alert_on(
+            service,
+            "allow-list",
+            service.allow_list.refresh_exemptions(),
+        );
+        let now = || {
+            (
+                service.config.get().decoy.clone(),
+                service.own.get().to_vec(),
+            )
+        };
         alert_on(service, "decoy", service.decoy.follow(now));
         if service.store.take_recreated() {
-            service.remember_allow_again();
-            if let Err(error) = service.remember_bans_again() {
+            service.allow_list.remember_allow_again();
+            if let Err(error) = service.bans.remember_bans_again() {
                 tracing::error!("reading the ban table: {error}");
             }
         }
-        service.follow_refused();
-        service.follow_expiries();
+        service.bans.follow_refused();
+        service.bans.follow_expiries();
         tidy_ledger(service, false);
         service.events.settle(false);
         service.pulses.tend(&service.alerts);
@@ -39,9 +48,7 @@ pub(super) fn maintain(service: &Service) {
 /// Remembers what the watches have counted; the workers see to the jails. Forgets
 /// what no longer counts.
 pub(super) fn tidy_ledger(service: &Service, last: bool) {
-    let Some(ledger) = service.ledger() else {
-        return;
-    };
+    let ledger = service.ledger.get();
     ledger.forget_expired(Timestamp::now());
     let is_watch = |name: &str| matches!(Producer::of_ledger_name(name), Producer::Watch(_));
     let numbered = ledger.jails().iter().enumerate();

@@ -1,20 +1,27 @@
 //! The allow list: what commands and the configuration put on it, and telling
 //! the backend.
 
-use std::{sync::MutexGuard, time::Instant};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Instant,
+};
 
 use jiff::Timestamp;
-use weir_core::Prefix;
-use weir_events::{Event, Kind};
+use weir_core::{Prefix, policy::Ledger};
+use weir_enforce::Backend;
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 
-use super::{Allowed, Done, MAX_REASON, Refusal, Service, answers};
+use super::{Allowed, Done, MAX_REASON, Refusal, answers};
 use crate::{
     access::exemptions::{
-        Configured,
+        Collector, Configured, Exempt, Written,
         config::{is_too_wide, too_wide},
     },
+    access::lists::Lists,
     config::Config,
-    store::{AllowEntry, Change},
+    current::Current,
+    store::{AllowEntry, Change, Store},
 };
 
 /// More prefixes than this are not taken into the allow list at run time.
@@ -22,7 +29,23 @@ const MAX_ALLOW: usize = 10_000;
 /// The alert of [`is_too_wide`].
 const WIDE: &str = "allow-wide";
 
-impl Service {
+/// Who must not be banned: gathers it, and changes what commands have said.
+pub struct AllowList {
+    pub(super) config: Arc<Current<Config>>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) store: Arc<Store>,
+    pub(super) exempt: Arc<Exempt>,
+    pub(super) events: Arc<Events>,
+    pub(super) alerts: Arc<Alerts>,
+    pub(super) lists: Lists,
+    pub(super) ledger: Arc<Current<Ledger>>,
+    pub(super) own: Arc<Current<Vec<IpAddr>>>,
+    pub(super) allow: Mutex<Vec<AllowEntry>>,
+    pub(super) written: Written,
+    pub(super) collector: Mutex<Collector>,
+}
+
+impl AllowList {
     /// Writes the allow list of commands into a database that was made anew.
     pub fn remember_allow_again(&self) {
         // Held meanwhile: what is taken back is not written again behind that.
@@ -37,7 +60,7 @@ impl Service {
 
     /// Reads the exemptions again; tells the backend when they changed.
     pub fn refresh_exemptions(&self) -> Result<(), weir_enforce::Error> {
-        self.refresh_exemptions_by(&self.config())
+        self.refresh_exemptions_by(&self.config.get())
     }
 
     /// The same by a configuration that is not in force yet.
@@ -53,9 +76,9 @@ impl Service {
             lockout: config.lockout,
         };
         let (list, failed) = collector.gather(configured, &allow, Instant::now());
-        if let Some(ledger) = self.ledger() {
-            ledger.set_own(&collector.own());
-        }
+        let own = collector.own();
+        self.ledger.get().set_own(&own);
+        self.own.set(Arc::new(own));
         match failed.is_empty() {
             true => self.alerts.clear("exemptions"),
             false => self.alerts.raise(
@@ -68,7 +91,7 @@ impl Service {
         }
         self.alert_on_wide();
         let changed = self.exempt.replace(list, self.lists.current());
-        self.allow_written.follow(changed, || {
+        self.written.follow(changed, || {
             let exempt = self.exempt.current();
             match exempt.overfull() {
                 None => self.alerts.clear("allow-lists"),

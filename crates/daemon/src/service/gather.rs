@@ -3,10 +3,10 @@
 
 use weir_metrics::{Metric, Samples, text};
 
-use super::{Refusal, Service, State, Status};
+use super::{Questions, Refusal, State, Status};
 use crate::{access::lists::ListStatus, metrics::Metrics};
 
-impl Service {
+impl Questions {
     /// The metrics as Prometheus reads them.
     pub fn metrics_text(&self) -> Result<String, Refusal> {
         Ok(text(&self.status()?.metrics))
@@ -14,8 +14,7 @@ impl Service {
 
     /// The metrics of this moment.
     pub(super) fn gather(&self, status: &Status) -> Vec<Metric> {
-        let exempt: Vec<_> = self.exempt.current().own().collect();
-        let lists = self.lists.status(&exempt);
+        let lists = self.lists();
         let start = self.started.0.as_second() as f64;
         self.metrics.gather(|samples| {
             let metrics = &self.metrics;
@@ -26,7 +25,7 @@ impl Service {
             host(metrics, samples, status);
             packets(metrics, samples, status);
             table(metrics, samples, status);
-            samples.gauge(metrics.table.refused, [], self.refused.waiting());
+            samples.gauge(metrics.table.refused, [], self.bans.waiting());
             if let Some(work) = self.backend.table_work() {
                 let table = &metrics.table;
                 samples.total(table.expiry_passes, [], work.expiry_passes);

@@ -1,18 +1,38 @@
 //! Manual bans, and lifting bans of any kind.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use weir_core::{Action, Ban, Prefix, Producer, Scope, Subject, Until, policy};
-use weir_enforce::Entry;
+use weir_core::{
+    Action, Ban, Prefix, Producer, Scope, Subject, Until,
+    policy::{self, Ledger},
+};
+use weir_enforce::{Backend, Entry};
 
-use super::{Done, Lifted, ListedBan, MAX_REASON, Refusal, Service, bans::entry};
-use crate::store::{Change, Detail, PORTION, clock::Now};
+use super::{Done, Lifted, ListedBan, MAX_REASON, Refusal, questions::is_a_jail};
+use crate::{
+    access::{classes::ClassSync, exemptions::Exempt},
+    bans::{Bans, entry},
+    config::Config,
+    current::Current,
+    store::{Detail, PORTION, Store, clock::Now},
+};
 
 /// The longest ban that is not permanent.
 const MAX_BAN: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-impl Service {
+/// Bans and lifts what a person names.
+pub struct ManualBans {
+    pub(super) bans: Arc<Bans>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) store: Arc<Store>,
+    pub(super) exempt: Arc<Exempt>,
+    pub(super) config: Arc<Current<Config>>,
+    pub(super) ledger: Arc<Current<Ledger>>,
+    pub(super) classes: Arc<ClassSync>,
+}
+
+impl ManualBans {
     /// A manual ban: in force, then durable. Without a reason of its own it has
     /// that of the ban which it renews.
     pub fn ban(
@@ -69,17 +89,7 @@ impl Service {
             reason: ban.reason.clone(),
             evidence: Vec::new(),
         };
-        {
-            let coming = self.coming_into_force();
-            match self.backend.insert(std::slice::from_ref(&entry)) {
-                Ok(inserted) => self.evicted(&inserted.evicted),
-                Err(ended) => {
-                    self.evicted(&ended.done.evicted);
-                    return Err(ended.error.into());
-                }
-            }
-            self.tell_and_remember(&coming, vec![(ban, entry.clone())], &now);
-        }
+        self.bans.put(ban, entry.clone(), &now)?;
         let saved = self.store.flush();
         Ok(Done::new(ListedBan::new(entry, Some(detail), &now), saved))
     }
@@ -109,16 +119,16 @@ impl Service {
     ) -> Result<Done<Lifted>, Refusal> {
         let prefix: Prefix = subject.parse()?;
         let subject = Subject::new(prefix)?;
-        let lifted = self.lift(subject, producer, scope, "lifted manually")?;
+        let lifted = self
+            .bans
+            .lift(subject, producer, scope, "lifted manually")?;
         if lifted == 0 {
             return Err(Refusal::NotFound(
                 self.why_not_lifted(subject, producer, scope)?,
             ));
         }
         let saved = self.store.flush();
-        if let Some(ledger) = self.ledger() {
-            ledger.forgive(subject);
-        }
+        self.ledger.get().forgive(subject);
         let still = self.still_denied(subject)?;
         Ok(Done::new(Lifted { lifted, still }, saved))
     }
@@ -163,56 +173,21 @@ impl Service {
             )));
         }
         let denied = match prefix.is_host() {
-            true => self.denies(prefix.addr()),
+            true => self.classes.denies(prefix.addr()),
             false => None,
         };
         Ok(denied.map(|denied| format!("{subject} is still denied: {denied}")))
     }
 
-    /// Takes the bans of a subject out of force, and out of those that wait for
-    /// it; returns how many.
-    fn lift(
-        &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
-        why: &str,
-    ) -> Result<usize, Refusal> {
-        let _none_comes = self.lifting();
-        let lifted = self.backend.remove(subject, producer, scope)?;
-        self.expiries.remove(&lifted);
-        for entry in &lifted {
-            self.tell_end(entry.subject, &entry.policy, why);
-        }
-        self.store
-            .remember(lifted.iter().map(|entry| Change::Unban {
-                subject,
-                policy: entry.policy.clone(),
-            }));
-        let waiting = self
-            .refused
-            .lift(Some(subject), producer, scope, &self.alerts);
-        Ok(lifted.len() + waiting)
-    }
-
     /// Lifts every ban, or every one of a producer.
     pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
-        let (mut entries, waiting) = {
-            let _none_comes = self.lifting();
-            let entries = self.backend.entries()?;
-            if producer.is_none() {
-                // Of all that are in force the database has been told.
-                self.store.remember([Change::UnbanAll]);
-            }
-            let waiting = self.refused.lift(None, producer, None, &self.alerts);
-            (entries, waiting)
-        };
+        let (mut entries, waiting) = self.bans.begin_lifting_all(producer)?;
         entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
         if let Some(Producer::Jail(jail)) = producer
             && entries.is_empty()
             && waiting == 0
         {
-            self.is_a_jail(jail)?;
+            is_a_jail(&self.config.get(), jail)?;
         }
         entries.sort_unstable_by_key(|entry| entry.subject);
         let mut lifted = waiting;
@@ -220,7 +195,7 @@ impl Service {
         for portion in entries.chunks(PORTION) {
             for of_subject in portion.chunk_by(|a, b| a.subject == b.subject) {
                 let why = "lifted manually, with all others";
-                lifted += self.lift(of_subject[0].subject, producer, None, why)?;
+                lifted += self.bans.lift(of_subject[0].subject, producer, None, why)?;
             }
             saved = saved.and_then(|()| self.store.flush());
         }

@@ -1,25 +1,82 @@
 //! What the daemon says when asked: bans, jails, why, the whole picture.
 //! Changes nothing.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Instant,
+};
 
 use jiff::Timestamp;
 use weir_core::{
     Action, Prefix, Producer, Protocol, Reason,
     geo::Place,
-    policy,
+    policy::{self, Ledger},
     verdict::{Asked, decide},
 };
-use weir_enforce::{Entry, Feature};
-use weir_sinks::Tried;
+use weir_enforce::{Backend, Entry, Feature};
+use weir_events::alerts::Alerts;
+use weir_sinks::{SinkQueue, Tried};
 
 use super::{
-    Filled, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, Service, State,
-    Status, Tracked, Why, answers::NO_LOG,
+    Filled, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, State, Status,
+    Tracked, Why, allow_list::AllowList, answers::NO_LOG,
 };
-use crate::{access::exemptions::Exemption, store::clock::Now};
+use crate::{
+    access::{
+        classes::ClassSync,
+        exemptions::{Exempt, Exemption},
+        geo::Geography,
+        lists::{ListStatus, Lists},
+    },
+    bans::Bans,
+    config::Config,
+    current::Current,
+    decoy::Decoy,
+    log_status::LogStatus,
+    metrics::Metrics,
+    store::{Store, clock::Now},
+    watch::stats::WatchStats,
+};
 
-impl Service {
+/// Answers what is asked; changes nothing that is enforced or remembered.
+pub struct Questions {
+    pub(super) config: Arc<Current<Config>>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) store: Arc<Store>,
+    pub(super) exempt: Arc<Exempt>,
+    pub(super) alerts: Arc<Alerts>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) decoy: Arc<Decoy>,
+    pub(super) geography: Arc<Geography>,
+    pub(super) lists: Lists,
+    pub(super) classes: Arc<ClassSync>,
+    pub(super) ledger: Arc<Current<Ledger>>,
+    pub(super) log_status: Arc<LogStatus>,
+    pub(super) watches: Arc<WatchStats>,
+    pub(super) bans: Arc<Bans>,
+    pub(super) allow_list: Arc<AllowList>,
+    pub(super) sinks: Mutex<Vec<Arc<SinkQueue>>>,
+    pub(super) started: (Timestamp, Instant),
+    pub(super) restored: String,
+}
+
+/// Is a jail of this name enabled?
+pub(super) fn is_a_jail(config: &Config, jail: &str) -> Result<(), Refusal> {
+    if config.jails.iter().any(|known| known.name == jail) {
+        return Ok(());
+    }
+    let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
+    Err(Refusal::NotFound(format!(
+        "there is no jail {jail:?}; enabled are: {}",
+        match names.as_slice() {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        }
+    )))
+}
+
+impl Questions {
     /// The bans in force, of one jail or all, by subject. A jail that is gone
     /// is known for as long as it has bans.
     pub fn bans_in_force(&self, jail: Option<&str>) -> Result<Vec<Entry>, Refusal> {
@@ -28,27 +85,11 @@ impl Service {
             let producer = Producer::Jail(jail.to_owned());
             entries.retain(|e| e.policy.producer == producer);
             if entries.is_empty() {
-                self.is_a_jail(jail)?;
+                is_a_jail(&self.config.get(), jail)?;
             }
         }
         entries.sort_unstable_by(|a, b| (a.subject, &a.policy).cmp(&(b.subject, &b.policy)));
         Ok(entries)
-    }
-
-    /// Is a jail of this name enabled?
-    pub(super) fn is_a_jail(&self, jail: &str) -> Result<(), Refusal> {
-        let config = self.config();
-        if config.jails.iter().any(|known| known.name == jail) {
-            return Ok(());
-        }
-        let names: Vec<_> = config.jails.iter().map(|jail| jail.name.as_str()).collect();
-        Err(Refusal::NotFound(format!(
-            "there is no jail {jail:?}; enabled are: {}",
-            match names.as_slice() {
-                [] => "none".to_owned(),
-                names => names.join(", "),
-            }
-        )))
     }
 
     /// Bans with their explanations.
@@ -92,7 +133,7 @@ impl Service {
             ports: &ports,
             denied: said.as_ref().map(|(reason, _)| *reason),
             allowed: exempt.is_some(),
-            observe: self.config().enforcement.observe,
+            observe: self.config.get().enforcement.observe,
         };
         let mut limits = self.backend.limits().iter();
         let answers = limits.all(|limit| limit.feature != Feature::Reject);
@@ -138,9 +179,7 @@ impl Service {
 
     /// Failures of subjects that hold this prefix and are not banned yet.
     fn tracked(&self, prefix: Prefix) -> Vec<Tracked> {
-        let Some(ledger) = self.ledger() else {
-            return Vec::new();
-        };
+        let ledger = self.ledger.get();
         ledger
             .snapshot(Timestamp::now())
             .into_iter()
@@ -167,16 +206,16 @@ impl Service {
 
     /// The same, when the bans in force are counted.
     fn jails_with(&self, in_force: &BTreeMap<Producer, u64>) -> Vec<JailStatus> {
-        let ledger = self.ledger();
-        self.config()
+        let ledger = self.ledger.get();
+        self.config
+            .get()
             .jails
             .iter()
             .map(|jail| {
                 let (counters, name) = (&self.metrics.jails, [jail.name.as_str()]);
-                let stats = ledger
-                    .as_ref()
-                    .and_then(|l| l.stats(l.jail(&jail.name)?))
-                    .unwrap_or_default();
+                let stats = ledger.jail(&jail.name);
+                let stats = stats.and_then(|jail| ledger.stats(jail));
+                let stats = stats.unwrap_or_default();
                 JailStatus {
                     name: jail.name.clone(),
                     filter: jail.filter.clone(),
@@ -221,7 +260,8 @@ impl Service {
     }
 
     fn rings(&self) -> Vec<RingStatus> {
-        self.ring_statistics()
+        self.log_status
+            .rings()
             .iter()
             .map(|(ring, now)| RingStatus {
                 ring: ring.clone(),
@@ -238,7 +278,7 @@ impl Service {
 
     /// Sends a test event to the sink of this name, and says what came of it.
     pub fn test_sink(&self, name: &str) -> Result<Tried, Refusal> {
-        let config = self.config();
+        let config = self.config.get();
         match config.sinks.iter().find(|sink| sink.name == name) {
             Some(sink) => Ok(weir_sinks::attempt(sink)),
             None => Err(Refusal::NotFound(format!(
@@ -253,27 +293,44 @@ impl Service {
         }
     }
 
+    /// The sinks that run from now on.
+    pub fn set_sinks(&self, sinks: Vec<Arc<SinkQueue>>) {
+        *self.lock_sinks() = sinks;
+    }
+
+    fn lock_sinks(&self) -> MutexGuard<'_, Vec<Arc<SinkQueue>>> {
+        self.sinks.lock().expect("no holder of this lock panics")
+    }
+
+    /// The lists, as they are now.
+    pub fn lists(&self) -> Vec<ListStatus> {
+        let exempt: Vec<_> = self.exempt.current().own().collect();
+        self.lists.status(&exempt)
+    }
+
     /// Is what is denied dropped?
     fn protection(&self) -> Protection {
         Protection::of(
             self.backend.name(),
-            self.config().enforcement.observe,
+            self.config.get().enforcement.observe,
             &self.backend.attachments(),
         )
     }
 
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
-        let config = self.config();
+        let config = self.config.get();
         let attachments = self.backend.attachments();
         let usage = self.backend.usage();
         let by_producer = self.backend.bans_by_producer()?;
         let is_idle = if config.denies_nothing() && usage.bans == 0 && usage.wide == 0 {
             Some("nothing is enabled that bans or denies")
         } else {
-            (config.denies_by_jails_only() && self.reads_no_log()).then_some(NO_LOG)
+            (config.denies_by_jails_only() && self.log_status.reads_no_log()).then_some(NO_LOG)
         };
-        let protection = self.protection().unless(is_idle, &self.allowed_too_wide());
+        let protection = self
+            .protection()
+            .unless(is_idle, &self.allow_list.allowed_too_wide());
         let mut status = Status {
             protection,
             version: env!("CARGO_PKG_VERSION"),

@@ -2,6 +2,7 @@
 //! backend stops where it is told to, so that the other one comes in between.
 
 use std::{
+    path::Path,
     sync::{
         atomic::Ordering,
         mpsc::{self, Receiver, Sender},
@@ -105,12 +106,15 @@ impl Daemon {
     }
 
     fn ban_by_jail(&self, subject: &str) {
-        self.service.enforce(vec![by_jail(subject, Until::Never)]);
+        self.service
+            .bans
+            .enforce(vec![by_jail(subject, Until::Never)]);
     }
 
     fn ban_by_hand(&self, subject: &str, length: Option<Duration>) {
         let done = self
             .service
+            .manual_bans
             .ban(subject, length, Scope::all(), Action::Drop, None);
         done.unwrap();
     }
@@ -189,16 +193,16 @@ fn a_refused_ban_that_is_tried_again_is_there_for_unban() {
                 let lifted = between(
                     &daemon,
                     at,
-                    || service.follow_refused(),
+                    || service.bans.follow_refused(),
                     || match all {
-                        true => service.unban_all(None),
-                        false => service.unban(who, None, None),
+                        true => service.manual_bans.unban_all(None),
+                        false => service.manual_bans.unban(who, None, None),
                     },
                 );
                 let lifted = lifted.unwrap_or_else(|e| panic!("{at:?} {all} {e}"));
                 assert_eq!(lifted.what.lifted, 1, "{at:?} {all}");
                 assert_eq!(daemon.in_force(), []);
-                service.follow_refused();
+                service.bans.follow_refused();
                 assert_eq!(daemon.in_force(), [], "it came back");
                 assert_eq!(service.alerts.list().len(), 0);
                 assert_eq!(daemon.remembered(), []);
@@ -230,8 +234,8 @@ fn nothing_is_left_of_a_ban_that_is_lifted_half_way() {
                             false => daemon.ban_by_jail(who),
                         },
                         || match all {
-                            true => service.unban_all(None),
-                            false => service.unban(who, Some(&producer), None),
+                            true => service.manual_bans.unban_all(None),
+                            false => service.manual_bans.unban(who, Some(&producer), None),
                         },
                     );
                     let case = format!("{who} {at:?} all {all} manual {manual}");
@@ -262,9 +266,9 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
             expiry: Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000)),
         });
         daemon.backend.insert(&entries).unwrap();
-        let again = || service.remember_bans_again().unwrap();
+        let again = || service.bans.remember_bans_again().unwrap();
         let change = || {
-            service.unban(lifted, None, None).unwrap();
+            service.manual_bans.unban(lifted, None, None).unwrap();
             daemon.ban_by_hand(longer, None);
             daemon.ban_by_hand(new, None);
         };
@@ -296,10 +300,13 @@ fn a_manual_ban_that_is_refused_is_not_remembered() {
     daemon.ban_by_hand(WHO[0], None);
     daemon.steps.refuses.store(true, Ordering::Relaxed);
     for who in WHO {
-        let refused =
-            daemon
-                .service
-                .ban(who, None, Scope::all(), Action::Drop, Some("again".into()));
+        let refused = daemon.service.manual_bans.ban(
+            who,
+            None,
+            Scope::all(),
+            Action::Drop,
+            Some("again".into()),
+        );
         assert!(matches!(refused, Err(Refusal::Backend(Error::Full(1)))));
     }
     assert_eq!(daemon.offences(WHO[0]), 1);
@@ -318,6 +325,7 @@ fn what_a_batch_evicts_of_itself_is_not_remembered() {
     };
     daemon
         .service
+        .bans
         .enforce(vec![ban("192.0.2.1", 1), ban("192.0.2.2", 2)]);
     // The second and the fourth go, the first comes back.
     let batch = [
@@ -327,7 +335,7 @@ fn what_a_batch_evicts_of_itself_is_not_remembered() {
         ("2001:db8:3::/64", 9),
     ];
     let batch = batch.map(|(subject, hours)| ban(subject, hours)).to_vec();
-    daemon.service.enforce(batch);
+    daemon.service.bans.enforce(batch);
     let names = |subjects: Vec<Subject>| -> Vec<String> {
         subjects.iter().map(Subject::to_string).collect()
     };
@@ -335,7 +343,7 @@ fn what_a_batch_evicts_of_itself_is_not_remembered() {
     let in_force = names(in_force.collect());
     assert_eq!(in_force, ["192.0.2.1", "2001:db8:3::/64"]);
     let over = BootNanos(BootNanos::now().0 + 86_400_000_000_000);
-    let ends = daemon.service.expiries.take_ended(over);
+    let ends = daemon.service.bans.take_ended(over);
     let mut ends = names(ends.into_iter().map(|ended| ended.subject).collect());
     ends.sort();
     assert_eq!(ends, in_force, "their ends are to be told");
@@ -375,10 +383,10 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
         .collect();
     let (last, others) = wides.split_last().unwrap();
     daemon.backend.insert(others).unwrap();
-    daemon.service.follow_usage();
+    daemon.service.bans.follow_usage();
     assert_eq!(daemon.service.alerts.list(), []);
     daemon.backend.insert(std::slice::from_ref(last)).unwrap();
-    daemon.service.follow_usage();
+    daemon.service.bans.follow_usage();
     let alerts = daemon.service.alerts.list();
     let [alert] = &alerts[..] else {
         panic!("{alerts:?}");
@@ -389,9 +397,10 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
     // It stands until a twentieth is free.
     daemon
         .service
+        .manual_bans
         .unban(&last.subject.to_string(), None, None)
         .unwrap();
-    daemon.service.follow_usage();
+    daemon.service.bans.follow_usage();
     assert_eq!(daemon.service.alerts.list().len(), 1);
 }
 
@@ -415,7 +424,7 @@ fn a_full_table_is_told_until_it_has_room() {
     };
     let hosts: Vec<_> = (1..=40).map(|n| entry(format!("192.0.2.{n}"))).collect();
     daemon.backend.insert(&hosts).unwrap();
-    daemon.service.follow_usage();
+    daemon.service.bans.follow_usage();
     assert_eq!(about(&daemon), ["table-full:addresses"]);
     let most = daemon.backend.usage().max_wide;
     let wide = |n: usize| entry(format!("10.{}.{}.0/24", n / 256, n % 256));
@@ -424,6 +433,7 @@ fn a_full_table_is_told_until_it_has_room() {
     // One prefix more, while the other table is full as well.
     daemon
         .service
+        .bans
         .enforce(vec![by_jail("2001:db8::/32", Until::Never)]);
     let both = ["table-full:addresses", "table-full:prefixes"];
     assert_eq!(about(&daemon), both);
@@ -433,9 +443,10 @@ fn a_full_table_is_told_until_it_has_room() {
     for (n, left) in [(1, &both[..]), (2, &both), (3, &both[1..])] {
         daemon
             .service
+            .manual_bans
             .unban(&format!("192.0.2.{n}"), None, None)
             .unwrap();
-        daemon.service.follow_usage();
+        daemon.service.bans.follow_usage();
         assert_eq!(about(&daemon), left, "{n} lifted");
     }
 }

@@ -1,6 +1,6 @@
 //! Watches: commands that print the address of whoever misbehaved, one a line.
 //! One thread each reads its command, has what it says judged, and hands the bans
-//! to [`Daemon::enforce`], as a worker does for lines of a log. A command that
+//! to [`Bans::enforce`], as a worker does for lines of a log. A command that
 //! ends is started again, later each time. What a line may say is in `line`,
 //! the process in `child`.
 
@@ -11,7 +11,6 @@ pub mod stats;
 
 use std::{
     io::{self, Read},
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -25,11 +24,13 @@ use weir_core::{
     Ban, Prefix, Producer,
     policy::{Ledger, Outcome, format_duration},
 };
-use weir_enforce::Entry;
+use weir_enforce::Backend;
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
-    access::exemptions::Exempt,
+    access::{classes::ClassSync, exemptions::Exempt},
+    bans::Bans,
+    current::Current,
     judge::{Judge, Judgement, Offence, Suspect},
     threads,
 };
@@ -52,22 +53,23 @@ const COMPLAINTS: u32 = 20;
 /// What of a refused line is shown.
 const SHOWN: usize = 120;
 
-/// What a watch needs of the daemon that runs it.
-pub trait Daemon: Send + Sync + 'static {
+/// What a watch may touch of the daemon.
+#[derive(Clone)]
+pub struct Handles {
     /// Where it tells that a command does not run.
-    fn alerts(&self) -> &Alerts;
+    pub alerts: Arc<Alerts>,
     /// Where it tells of whom it sees.
-    fn events(&self) -> &Events;
+    pub events: Arc<Events>,
     /// Who is exempt.
-    fn exempt(&self) -> &Exempt;
-    /// The ledger, once the workers have started.
-    fn ledger(&self) -> Option<Arc<Ledger>>;
-    /// What denies this address without a ban, the geofence or a list, in words.
-    fn denies(&self, addr: IpAddr) -> Option<String>;
-    /// The bans in force that hold this address.
-    fn entries_for(&self, addr: IpAddr) -> Result<Vec<Entry>, weir_enforce::Error>;
+    pub exempt: Arc<Exempt>,
+    /// Who counts, once the workers have started.
+    pub ledger: Arc<Current<Ledger>>,
+    /// What geofence and lists deny.
+    pub classes: Arc<ClassSync>,
+    /// What is banned already.
+    pub backend: Arc<dyn Backend>,
     /// Puts bans into force.
-    fn enforce(&self, bans: Vec<Ban>);
+    pub bans: Arc<Bans>,
 }
 
 /// The watches that run.
@@ -85,7 +87,7 @@ struct Running {
 impl Watches {
     /// Runs these watches: one that is as before goes on, any other is ended or
     /// started.
-    pub fn run(&mut self, daemon: &Arc<impl Daemon>, stats: &WatchStats, watches: &[WatchConfig]) {
+    pub fn run(&mut self, daemon: &Handles, stats: &WatchStats, watches: &[WatchConfig]) {
         let before = std::mem::take(&mut self.running);
         let (keep, end) = before
             .into_iter()
@@ -99,7 +101,7 @@ impl Watches {
             }
             let stop = Arc::new(AtomicBool::new(false));
             let watcher = Watcher {
-                service: daemon.clone(),
+                daemon: daemon.clone(),
                 about: format!("watch:{}", watch.name),
                 producer: Producer::Watch(watch.name.clone()),
                 counters: stats.of(&watch.name),
@@ -113,7 +115,7 @@ impl Watches {
                     stop,
                     thread,
                 }),
-                Err(error) => daemon.alerts().raise(
+                Err(error) => daemon.alerts.raise(
                     &format!("watch:{}", watch.name),
                     format!("cannot start its thread: {error}"),
                 ),
@@ -139,8 +141,8 @@ impl Drop for Watches {
 }
 
 /// One thread.
-struct Watcher<D> {
-    service: Arc<D>,
+struct Watcher {
+    daemon: Handles,
     /// Its alerts are about this.
     about: String,
     producer: Producer,
@@ -149,7 +151,7 @@ struct Watcher<D> {
     stop: Arc<AtomicBool>,
 }
 
-impl<D: Daemon> Watcher<D> {
+impl Watcher {
     fn stopping(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -168,7 +170,7 @@ impl<D: Daemon> Watcher<D> {
             if begun.elapsed() > RESTART_MAX {
                 wait = RESTART;
             }
-            self.service.alerts().raise(
+            self.daemon.alerts.raise(
                 &self.about,
                 format!(
                     "{} {ended}; started again after {}",
@@ -182,7 +184,7 @@ impl<D: Daemon> Watcher<D> {
             }
             wait = (wait * 2).min(RESTART_MAX);
         }
-        self.service.alerts().forget(&self.about);
+        self.daemon.alerts.forget(&self.about);
     }
 
     /// Reads one run of the command to its end, and says how it ended.
@@ -217,7 +219,7 @@ impl<D: Daemon> Watcher<D> {
                 break String::new();
             }
             if begun.elapsed() > WORKS {
-                self.service.alerts().clear(&self.about);
+                self.daemon.alerts.clear(&self.about);
             }
         };
         self.counters.pid.store(0, Relaxed);
@@ -251,7 +253,7 @@ impl<D: Daemon> Watcher<D> {
             Some(bytes) => lines.take(bytes, &mut each),
             None => lines.finish(&mut each),
         }
-        self.service.enforce(bans);
+        self.daemon.bans.enforce(bans);
     }
 
     /// Is this to be banned? `bans` are about to be.
@@ -262,7 +264,7 @@ impl<D: Daemon> Watcher<D> {
             self.tell(sighting, now, why);
             None
         };
-        let ledger = self.service.ledger()?;
+        let ledger = self.daemon.ledger.get();
         let offence = Offence {
             jail: ledger.jail(&self.producer.ledger_name()?)?,
             suspect: Suspect::Named(prefix),
@@ -274,11 +276,11 @@ impl<D: Daemon> Watcher<D> {
             if bans.iter().any(about_to_be) || self.has_banned(prefix) {
                 return Some(Spared::Known);
             }
-            denied = self.service.denies(prefix.addr());
+            denied = self.daemon.classes.denies(prefix.addr());
             let must_be_denied = self.config.only_if == OnlyIf::Denied;
             (must_be_denied && denied.is_none()).then_some(Spared::NotDenied)
         };
-        let mut judge = Judge::new(self.service.exempt());
+        let mut judge = Judge::new(&self.daemon.exempt);
         match judge.judge_unless(&ledger, offence, now, spare) {
             Judgement::Judged(Outcome::Ban(mut ban)) => {
                 self.counters.numbers.bans.inc();
@@ -311,7 +313,7 @@ impl<D: Daemon> Watcher<D> {
     }
 
     fn has_banned(&self, prefix: Prefix) -> bool {
-        let entries = self.service.entries_for(prefix.addr());
+        let entries = self.daemon.backend.entries_for(prefix.addr());
         entries.is_ok_and(|entries| {
             entries.iter().any(|entry| {
                 entry.policy.producer == self.producer
@@ -322,12 +324,12 @@ impl<D: Daemon> Watcher<D> {
     }
 
     fn tell(&self, sighting: &Sighting, now: Timestamp, reason: &str) {
-        if self.service.events().has_readers() {
+        if self.daemon.events.has_readers() {
             let mut event = Event::new(Kind::Found, now, reason)
                 .about(sighting.prefix)
                 .by(&self.producer);
             event.evidence = vec![sighting.line.clone()];
-            self.service.events().tell(&event);
+            self.daemon.events.tell(&event);
         }
     }
 }
@@ -411,10 +413,10 @@ mod tests {
     use weir_enforce::DryRun;
 
     use super::*;
-    use crate::{config::Config, host::Host, service::Service, store::Store};
+    use crate::{config::Config, host::Host, run::handles, service::Service, store::Store};
 
     /// A watcher that is handed what its command would print.
-    fn watcher(keys: &str) -> (Watcher<Service>, tempfile::TempDir) {
+    fn watcher(keys: &str) -> (Watcher, Service, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
             "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"{}\"\n\
@@ -430,21 +432,22 @@ mod tests {
         let backend = Arc::new(DryRun::new(1000, None));
         let uplinks = crate::uplinks::Uplinks::default();
         let service = Service::new(config, backend, store, uplinks, alerts, String::new());
-        service.set_ledger(Arc::new(Ledger::new(vec![watch.jail()])));
+        let ledger = Ledger::new(vec![watch.jail()]);
+        service.ledger.set(Arc::new(ledger));
         let watcher = Watcher {
             about: "watch:mail".into(),
             producer: Producer::Watch("mail".into()),
             counters: service.watches.of("mail"),
-            service: Arc::new(service),
+            daemon: handles::of_watches(&service),
             config: watch,
             stop: Arc::default(),
         };
-        (watcher, dir)
+        (watcher, service, dir)
     }
 
-    fn banned(watcher: &Watcher<Service>) -> Vec<(String, String)> {
-        let entries = watcher.service.bans_in_force(None).unwrap();
-        let bans = watcher.service.explain(entries);
+    fn banned(service: &Service) -> Vec<(String, String)> {
+        let entries = service.bans_in_force(None).unwrap();
+        let bans = service.explain(entries);
         bans.into_iter()
             .map(|ban| (ban.subject.to_string(), ban.reason))
             .collect()
@@ -452,18 +455,17 @@ mod tests {
 
     #[test]
     fn with_only_if_denied_the_geofence_or_a_list_must_agree() {
-        let (watcher, _dir) = watcher("only_if = \"denied\"");
-        let service = &watcher.service;
+        let (watcher, service, _dir) = watcher("only_if = \"denied\"");
         service
             .classes
-            .follow(|| service.config().fences())
+            .follow(|| service.config.get().fences())
             .unwrap();
         let mut lines = Lines::default();
         watcher.take(&mut lines, Some(b"192.0.2.7\n2001:db8::7\n192.0."));
         watcher.take(&mut lines, Some(b"2.8 and why\n"));
         let why = "named by the watch, denied by list bad has 192.0.2.0/24";
         for (subject, (banned, reason)) in
-            ["192.0.2.7", "192.0.2.8"].into_iter().zip(banned(&watcher))
+            ["192.0.2.7", "192.0.2.8"].into_iter().zip(banned(&service))
         {
             assert_eq!(banned, subject);
             assert!(reason.starts_with(why), "{reason}");
@@ -473,12 +475,12 @@ mod tests {
 
     #[test]
     fn lines_that_come_together_are_one_offence() {
-        let (watcher, _dir) = watcher("increment = { factor = 2 }");
+        let (watcher, service, _dir) = watcher("increment = { factor = 2 }");
         let lines = b"192.0.2.7\n192.0.2.7\n2001:db8::7\n2001:db8::8\n192.0.2.7\n";
         watcher.take(&mut Lines::default(), Some(lines));
-        assert_eq!(banned(&watcher).len(), 2);
+        assert_eq!(banned(&service).len(), 2);
         assert_eq!(watcher.counters.numbers.known.get(), 3);
-        let ledger = watcher.service.ledger().unwrap();
+        let ledger = service.ledger.get();
         assert!(ledger.history().iter().all(|offence| offence.offences == 1));
     }
 }

@@ -1,28 +1,29 @@
 //! How bans come into force, are told and remembered, and how their ends are:
-//! those of jails, watches and decoy ports. Manual ones, and lifting any, are in
-//! `manual_bans`.
+//! those of jails, watches and decoy ports. The order of the steps: exempt? → in
+//! force → told → remembered. Manual ones, and lifting any, are in
+//! `service::manual_bans`.
 
 use std::{
     collections::HashSet,
-    sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use weir_core::{Ban, Producer, Scope, Subject};
-use weir_enforce::{BootNanos, Entry, Policy};
-use weir_events::{Event, Kind};
+use weir_enforce::{Backend, BootNanos, Entry, Error, Policy};
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 
-use super::Service;
 use crate::{
+    access::{exemptions::Exempt, geo::Geography},
     expiry::{Ended, Expiries},
-    refused::Refused,
-    store::{Change, PORTION, clock::Now},
+    refused::{Refused, RefusedBans},
+    store::{Change, PORTION, Store, clock::Now},
 };
 
 /// Held while a ban comes into force and is remembered.
-pub(super) type Coming<'a> = RwLockReadGuard<'a, ()>;
+type Coming<'a> = RwLockReadGuard<'a, ()>;
 
 /// What the backend is told of a ban.
-pub(super) fn entry(ban: &Ban, now: &Now) -> Entry {
+pub(crate) fn entry(ban: &Ban, now: &Now) -> Entry {
     Entry {
         subject: ban.subject,
         policy: Arc::new(Policy {
@@ -34,7 +35,47 @@ pub(super) fn entry(ban: &Ban, now: &Now) -> Entry {
     }
 }
 
-impl Service {
+/// Puts bans into force, and follows them to their ends.
+pub struct Bans {
+    backend: Arc<dyn Backend>,
+    store: Arc<Store>,
+    exempt: Arc<Exempt>,
+    events: Arc<Events>,
+    alerts: Arc<Alerts>,
+    geography: Arc<Geography>,
+    expiries: Expiries,
+    telling: Mutex<()>,
+    refused: RefusedBans,
+    /// Read-locked while a ban comes into force and is remembered, also for the
+    /// second time; write-locked while bans are lifted, so that nothing is left of
+    /// one that was half there. Nobody waits for the disk meanwhile.
+    in_force: RwLock<()>,
+}
+
+impl Bans {
+    /// Nothing is known of the ends of bans that are in force already.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        store: Arc<Store>,
+        exempt: Arc<Exempt>,
+        (events, alerts): (Arc<Events>, Arc<Alerts>),
+        geography: Arc<Geography>,
+        refused: RefusedBans,
+    ) -> Self {
+        Self {
+            backend,
+            store,
+            exempt,
+            events,
+            alerts,
+            geography,
+            expiries: Expiries::default(),
+            telling: Mutex::default(),
+            refused,
+            in_force: RwLock::default(),
+        }
+    }
+
     /// The hot path: bans decided by jails. In force first, then remembered
     /// within a second; nothing here waits for the disk.
     pub fn enforce(&self, bans: Vec<Ban>) {
@@ -116,12 +157,7 @@ impl Service {
     }
 
     /// These bans are in force now.
-    pub(super) fn tell_and_remember(
-        &self,
-        _coming: &Coming<'_>,
-        bans: Vec<(Ban, Entry)>,
-        now: &Now,
-    ) {
+    fn tell_and_remember(&self, _coming: &Coming<'_>, bans: Vec<(Ban, Entry)>, now: &Now) {
         let order = self.telling();
         let in_force = bans.iter().map(|(_, entry)| entry);
         self.tell_ended(&self.expiries.put(in_force, now.boottime));
@@ -160,6 +196,80 @@ impl Service {
         (in_force, refused)
     }
 
+    /// Puts a ban into force that a person wants; one that is refused is not tried
+    /// again.
+    pub fn put(&self, ban: Ban, entry: Entry, now: &Now) -> Result<(), Error> {
+        let coming = self.coming_into_force();
+        match self.backend.insert(std::slice::from_ref(&entry)) {
+            Ok(inserted) => self.evicted(&inserted.evicted),
+            Err(ended) => {
+                self.evicted(&ended.done.evicted);
+                return Err(ended.error);
+            }
+        }
+        self.tell_and_remember(&coming, vec![(ban, entry)], now);
+        Ok(())
+    }
+
+    /// Takes the bans of a subject out of force, and out of those that wait for
+    /// it; returns how many.
+    pub fn lift(
+        &self,
+        subject: Subject,
+        producer: Option<&Producer>,
+        scope: Option<&Scope>,
+        why: &str,
+    ) -> Result<usize, Error> {
+        let _none_comes = self.lifting();
+        let lifted = self.backend.remove(subject, producer, scope)?;
+        self.expiries.remove(&lifted);
+        for entry in &lifted {
+            self.tell_end(entry.subject, &entry.policy, why);
+        }
+        self.store
+            .remember(lifted.iter().map(|entry| Change::Unban {
+                subject,
+                policy: entry.policy.clone(),
+            }));
+        let waiting = self
+            .refused
+            .lift(Some(subject), producer, scope, &self.alerts);
+        Ok(lifted.len() + waiting)
+    }
+
+    /// Begins to lift all bans, or all of a producer: none of those that wait comes
+    /// into force any more. Those in force, which [`lift`](Self::lift) is to lift, and
+    /// how many have waited.
+    pub fn begin_lifting_all(
+        &self,
+        producer: Option<&Producer>,
+    ) -> Result<(Vec<Entry>, usize), Error> {
+        let _none_comes = self.lifting();
+        let entries = self.backend.entries()?;
+        if producer.is_none() {
+            // Of all that are in force the database has been told.
+            self.store.remember([Change::UnbanAll]);
+        }
+        let waiting = self.refused.lift(None, producer, None, &self.alerts);
+        Ok((entries, waiting))
+    }
+
+    /// How many bans wait that the backend has refused.
+    pub fn waiting(&self) -> usize {
+        self.refused.waiting()
+    }
+
+    /// With these ends of bans that are in force already.
+    pub fn know_ends(&self, ends: Expiries) {
+        self.expiries.replace(ends);
+    }
+
+    /// Which bans have ended by then.
+    #[cfg(test)]
+    pub fn take_ended(&self, now: BootNanos) -> Vec<Ended> {
+        self.expiries.take_ended(now)
+    }
+
     /// Tries the bans again that the backend refused; for once a second.
     pub fn follow_refused(&self) {
         let now = Now::read();
@@ -175,11 +285,11 @@ impl Service {
         self.refused.settle(&self.alerts);
     }
 
-    pub(super) fn coming_into_force(&self) -> Coming<'_> {
+    fn coming_into_force(&self) -> Coming<'_> {
         self.in_force.read().expect("no holder of this lock panics")
     }
 
-    pub(super) fn lifting(&self) -> RwLockWriteGuard<'_, ()> {
+    fn lifting(&self) -> RwLockWriteGuard<'_, ()> {
         self.in_force
             .write()
             .expect("no holder of this lock panics")
@@ -187,7 +297,7 @@ impl Service {
 
     /// Writes the bans in force into a database that was made anew; waits for the
     /// disk as long as it answers. A ban that comes later is remembered anyway.
-    pub fn remember_bans_again(&self) -> Result<(), weir_enforce::Error> {
+    pub fn remember_bans_again(&self) -> Result<(), Error> {
         let mut entries = self.backend.entries()?;
         entries.sort_unstable_by_key(|entry| entry.subject);
         let mut saved = true;
@@ -264,11 +374,6 @@ impl Service {
             }));
     }
 
-    /// With what is known of the ends of bans.
-    pub fn with_expiries(self, expiries: Expiries) -> Self {
-        Self { expiries, ..self }
-    }
-
     /// Tells of bans that have ended by themselves since it was last called; for
     /// once a second.
     pub fn follow_expiries(&self) {
@@ -301,7 +406,7 @@ impl Service {
     }
 
     /// Tells of a ban that is no longer in force.
-    pub fn tell_end(&self, subject: Subject, policy: &Policy, why: &str) {
+    fn tell_end(&self, subject: Subject, policy: &Policy, why: &str) {
         let event = Event::unban(subject, &policy.producer, &policy.scope, why);
         self.events.tell(&self.geography.placed(event));
     }

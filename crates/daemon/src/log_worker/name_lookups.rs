@@ -1,0 +1,75 @@
+//! The looking up of host names, together with the parts of the daemon that it
+//! touches.
+
+use std::{
+    io,
+    sync::{Arc, RwLockWriteGuard},
+};
+
+use jiff::Timestamp;
+use weir_core::{
+    Ban,
+    detect::{Finding, HostName},
+    policy::Ledger,
+};
+
+use super::{
+    host_names::{Counting, HostNames, Jails},
+    running::Running,
+};
+use crate::{judge::Judge, service::Service};
+
+/// Host names of one daemon.
+pub struct NameLookups {
+    names: Arc<HostNames>,
+    service: Arc<Service>,
+}
+
+impl NameLookups {
+    /// No thread looks any up yet.
+    pub fn new(service: &Arc<Service>) -> Self {
+        Self {
+            names: Arc::default(),
+            service: service.clone(),
+        }
+    }
+
+    /// Makes the threads, once a jail needs them.
+    pub(super) fn start<'a>(&self, jails: impl IntoIterator<Item = &'a Running>) -> io::Result<()> {
+        self.names.start(&self.service, jails)
+    }
+
+    /// Held while the jails change: nothing is counted meanwhile.
+    pub(super) fn jails(&self) -> RwLockWriteGuard<'_, Jails> {
+        self.names.jails()
+    }
+
+    /// Counts a failure of a host whose addresses are known, and returns the bans;
+    /// another waits for them.
+    pub(super) fn count(
+        &self,
+        ledger: &Ledger,
+        jail: &Running,
+        (name, finding): (&HostName, &Finding),
+        line: &[u8],
+        now: Timestamp,
+    ) -> Vec<Ban> {
+        let service = &self.service;
+        let Some(addresses) = self.names.ask(service, jail, name, finding, line) else {
+            return Vec::new();
+        };
+        let count = Counting {
+            service,
+            ledger,
+            jail,
+            now,
+        };
+        let mut judge = Judge::new(&service.exempt);
+        count.each(&mut judge, (name, &addresses), finding, line)
+    }
+
+    /// The daemon ends: waits a moment for answers, and says what has none.
+    pub(super) fn finish(&self) {
+        self.names.finish(&self.service);
+    }
+}

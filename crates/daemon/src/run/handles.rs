@@ -1,0 +1,51 @@
+//! What each part of the daemon may touch, taken from all of it.
+
+use std::sync::Arc;
+
+use crate::{
+    api::{self, Reload},
+    log_worker,
+    service::Service,
+    watch,
+};
+
+/// For requests over the control socket.
+pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handles {
+    api::Handles {
+        questions: service.questions.clone(),
+        manual_bans: service.manual_bans.clone(),
+        allow_list: service.allow_list.clone(),
+        list_refreshes: service.list_refreshes.clone(),
+        events: service.events.clone(),
+        reloader,
+    }
+}
+
+/// For the threads that read logs.
+pub(crate) fn of_logs(service: &Service) -> log_worker::Handles {
+    log_worker::Handles {
+        exempt: service.exempt.clone(),
+        bans: service.bans.clone(),
+        store: service.store.clone(),
+        events: service.events.clone(),
+        alerts: service.alerts.clone(),
+        metrics: service.metrics.clone(),
+        log_status: service.log_status.clone(),
+        ledger: service.ledger.clone(),
+        own: service.own.clone(),
+        pulses: service.pulses.clone(),
+    }
+}
+
+/// For the commands of watches.
+pub(crate) fn of_watches(service: &Service) -> watch::Handles {
+    watch::Handles {
+        alerts: service.alerts.clone(),
+        events: service.events.clone(),
+        exempt: service.exempt.clone(),
+        ledger: service.ledger.clone(),
+        classes: service.classes.clone(),
+        backend: service.backend.clone(),
+        bans: service.bans.clone(),
+    }
+}
