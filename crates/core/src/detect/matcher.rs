@@ -16,6 +16,9 @@ pub(super) struct Matcher {
     before: Vec<Element>,
     free: Option<Free>,
     behind: Vec<Element>,
+    /// Messages whose free text is empty, at an end where blanks are cut off; they
+    /// are read from the other end, like the others.
+    emptied: Option<Box<Matcher>>,
 }
 
 /// What a match found; texts are parts of the line.
@@ -29,10 +32,24 @@ pub(super) struct Captures<'a> {
 
 impl From<Template> for Matcher {
     fn from(template: Template) -> Self {
+        let emptied = template.without_free_text().map(|elements| {
+            let is_first = matches!(template.elements[..], [Element::Free(_), ..]);
+            let (before, behind) = match is_first {
+                true => (vec![], elements),
+                false => (elements, vec![]),
+            };
+            Box::new(Self {
+                before,
+                free: None,
+                behind,
+                emptied: None,
+            })
+        });
         let mut matcher = Self {
             before: vec![],
             free: None,
             behind: vec![],
+            emptied,
         };
         for element in template.elements {
             match element {
@@ -95,22 +112,28 @@ impl Matcher {
         elements.any(|element| matches!(element, Element::Addr { form, .. } if *form == wanted))
     }
 
-    /// Does the whole of `line` have this form?
+    /// Does the whole of `line` have this form? It has no blanks at its ends.
     pub fn read<'a>(&self, line: &'a [u8]) -> Option<Captures<'a>> {
+        let (mut captures, between) = match (self.read_ends(line), &self.emptied) {
+            (Some(found), _) => found,
+            (None, Some(emptied)) => emptied.read_ends(line).filter(|(_, b)| b.is_empty())?,
+            (None, None) => return None,
+        };
+        match self.free {
+            None if !between.is_empty() => return None,
+            Some(Free::User) => captures.user = Some(between),
+            _ => {}
+        }
+        Some(captures)
+    }
+
+    /// What stands at both ends of a line, and what is left between them.
+    fn read_ends<'a>(&self, line: &'a [u8]) -> Option<(Captures<'a>, &'a [u8])> {
         let mut captures = Captures::default();
         let (mut start, mut end) = (0, line.len());
         eat(&self.before, line, &mut start, &mut captures)?;
-        match self.free {
-            None if start < end => return None,
-            None => {}
-            Some(free) => {
-                eat_back(&self.behind, line, start, &mut end, &mut captures)?;
-                if free == Free::User {
-                    captures.user = Some(&line[start..end]);
-                }
-            }
-        }
-        Some(captures)
+        eat_back(&self.behind, line, start, &mut end, &mut captures)?;
+        Some((captures, &line[start..end]))
     }
 
     /// How far it comes in a line that it does not fit.

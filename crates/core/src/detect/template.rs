@@ -215,6 +215,37 @@ impl Template {
         }
         Ok(Self { elements })
     }
+
+    /// Its messages that begin or end with the free text, where that is empty: the
+    /// blanks of the fixed text beside it are cut off with those at the message's
+    /// ends. `None`: no message loses any.
+    pub fn without_free_text(&self) -> Option<Vec<Element>> {
+        let is_free = |element: &Element| matches!(element, Element::Free(_));
+        let is_last = self.elements.last().is_some_and(is_free);
+        if !is_last && !self.elements.first().is_some_and(is_free) {
+            return None;
+        }
+        let trim = match is_last {
+            true => <[u8]>::trim_ascii_end,
+            false => <[u8]>::trim_ascii_start,
+        };
+        let others = self.elements.iter().filter(|element| !is_free(element));
+        let mut elements: Vec<_> = others.cloned().collect();
+        let beside = match is_last {
+            true => elements.last_mut()?,
+            false => elements.first_mut()?,
+        };
+        let whole = beside.clone();
+        match beside {
+            Element::Literal(text) => *text = trim(text).into(),
+            Element::Choice(texts) => {
+                texts.iter_mut().for_each(|text| *text = trim(text).into());
+                texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+            }
+            _ => return None,
+        }
+        (*beside != whole).then_some(elements)
+    }
 }
 
 impl fmt::Display for Element {

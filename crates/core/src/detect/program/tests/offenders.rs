@@ -226,3 +226,74 @@ fn a_host_name_is_an_offender() {
     assert!(longer.unwrap_err().contains("more than the 253 bytes"));
     assert_eq!(noticed, 1);
 }
+
+/// Blanks at a message's ends are cut off, by us or by a syslog daemon before us.
+#[test]
+fn a_message_with_an_empty_text_at_its_end_is_read() {
+    for own in ["192.0.2.7", "2001:db8::7", "2001:db8::"] {
+        for (pattern, said) in [
+            ("refused ADDR: <text>", format!("refused {own}: ")),
+            ("refused ADDR: <user>", format!("refused {own}: ")),
+            ("refused ADDR <text>", format!("refused {own} ")),
+            (
+                "refused ADDR[ port <port>]: <text>",
+                format!("refused {own} port 22: "),
+            ),
+            (
+                "refused ADDR( - |, by |,  )<text>",
+                format!("refused {own} - "),
+            ),
+            (
+                "refused ADDR( - |, by |,  )<text>",
+                format!("refused {own},  "),
+            ),
+            ("<text> from ADDR", format!(" from {own}")),
+            (
+                "<user> from ADDR[ port <port>]",
+                format!(" from {own} port 22"),
+            ),
+            ("<user> at ADDR[, port <port>]", format!(" at {own}")),
+            ("<user> ADDR", format!(" {own}")),
+        ] {
+            for form in ["<addr>", "<prefix>", "<host>"] {
+                let filter = filter(&[&pattern.replace("ADDR", form)]);
+                for line in [
+                    said.clone(),
+                    said.trim().to_owned(),
+                    format!("\t{said}\r\n"),
+                    format!("message repeated 3 times: [ {}]", said.trim_start()),
+                    format!("message repeated 3 times: [ {}]", said.trim()),
+                ] {
+                    let found = told(&filter, &line);
+                    assert_eq!(found, (Ok(own.to_owned()), 0), "{pattern}: {line:?}");
+                }
+            }
+        }
+        for (pattern, said) in [
+            ("refused <addr>: <user>", format!("refused {own}: ")),
+            ("<user> by <addr>", format!(" by {own}")),
+        ] {
+            let record = Record {
+                line: said.as_bytes(),
+                ..Record::default()
+            };
+            let zone = TimeZone::UTC;
+            let context = Context {
+                now: NOW.parse().unwrap(),
+                zone: &zone,
+            };
+            let found = filter(&[pattern]).read(&mut ProgramState::default(), &record, &context);
+            assert_eq!(found.unwrap().user.as_deref(), Some(""), "{said:?}");
+        }
+        // What is left of the text beside it is all of it.
+        for (pattern, said) in [
+            ("refused <addr>: <user>", format!("refused {own}")),
+            ("refused <addr>: <user>", format!("refused {own}:x")),
+            ("refused <addr>: <user>", format!("x refused {own}:")),
+            ("<user> by <addr>", format!("by {own} x")),
+            ("<user> by <addr>", format!("xby {own}")),
+        ] {
+            assert!(told(&filter(&[pattern]), &said).0.is_err(), "{said:?}");
+        }
+    }
+}
