@@ -7,8 +7,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize, de};
 
 use super::{
+    MAX_LINE,
     declared_head::{DeclaredHead, HeadError},
     dispatch::Dispatch,
+    impersonation::{Judge, Suspect, TooManyWays},
     journal_match::{JournalMatch, JournalMatchError},
     matcher::Matcher,
     memory::Bond,
@@ -183,6 +185,66 @@ pub enum DefinitionError {
         /// What is wrong.
         error: TemplateError,
     },
+    /// A pattern reads messages of another one with an address that a client wrote.
+    Impersonation(Box<Impersonation>),
+    /// The patterns can be read in more ways than are judged against each other.
+    TooManyWays {
+        /// Number of the pattern at which the judge gave up, from 0.
+        pattern: usize,
+    },
+}
+
+/// A pattern of a filter that reads messages of another one with an address that
+/// a client wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impersonation {
+    /// The number of the pattern that reads them, from 0, and its text.
+    pub reader: (usize, String),
+    /// Of the one whose messages they are.
+    pub writer: (usize, String),
+    /// The field of the latter in which the client writes, such as `<text>`.
+    pub field: &'static str,
+    /// What to do about it.
+    pub cure: Cure,
+}
+
+/// What makes a pattern leave another one's messages alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cure {
+    /// The other one stands before it.
+    Order,
+    /// It reads no longer message than this either.
+    MaxLength(usize),
+    /// Neither: fixed text that tells their messages apart.
+    FixedText,
+}
+
+impl fmt::Display for Impersonation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reader, writer) = (self.reader.0, self.writer.0);
+        let texts = [&self.reader.1, &self.writer.1];
+        let [reader_text, writer_text] =
+            texts.map(|text| text.chars().take(120).collect::<String>());
+        let (relation, cure) = match self.cure {
+            Cure::Order => (
+                "stands before",
+                format!("move patterns[{writer}] before patterns[{reader}]"),
+            ),
+            Cure::MaxLength(length) => (
+                "reads longer messages, or cut ones, than",
+                format!("give patterns[{reader}] max_length = {length}"),
+            ),
+            Cure::FixedText => (
+                "has no text of its own that tells its messages from those of",
+                "no order of the two helps, so write out what the program itself says where they differ, as fixed text or (one|another), or leave one out".to_owned(),
+            ),
+        };
+        write!(
+            f,
+            "patterns[{reader}] {reader_text:?} {relation} patterns[{writer}] {writer_text:?}, so that a client could write an address of its choice as {} of the latter, which the former would read: {cure}",
+            self.field
+        )
+    }
 }
 
 impl fmt::Display for DefinitionError {
@@ -209,6 +271,11 @@ impl fmt::Display for DefinitionError {
             Self::JournalMatch(error) => write!(f, "journal_match: {error}"),
             Self::RootOnly => f.write_str(
                 "root_only: journal_match names only other users than root, so that no entry would count; allowed: _UID=0 in journal_match, or no root_only",
+            ),
+            Self::Impersonation(error) => error.fmt(f),
+            Self::TooManyWays { pattern } => write!(
+                f,
+                "patterns[{pattern}]: with this one, the messages of the filter's patterns can be read in too many ways to judge whether a client could write an address of its choice; make two filters of it, or begin patterns with fixed text"
             ),
             Self::Pattern {
                 list,
@@ -255,11 +322,15 @@ impl Definition {
             return Err(DefinitionError::RootOnly);
         }
         let labels = self.labels()?;
-        let rules = self.patterns.iter().enumerate();
+        let mut judge = Judge::new();
+        let templates = self.patterns.iter().map(|pattern| pattern.text.as_str());
+        let templates = templates_of("patterns", templates, &mut judge)?;
+        self.judge_pairs(&templates, &mut judge)?;
+        let rules = self.patterns.iter().zip(templates).enumerate();
         let rules: Vec<Rule> = rules
-            .map(|(number, pattern)| {
+            .map(|(number, (pattern, template))| {
                 let completes = pattern.completes.as_deref();
-                let matcher = matcher("patterns", number, &pattern.text)?;
+                let matcher = Matcher::from(template);
                 let bond = Bond {
                     announces: labels.bit(number, pattern.announces.as_deref())?,
                     completes: labels.bit(number, completes)?,
@@ -275,10 +346,9 @@ impl Definition {
                 })
             })
             .collect::<Result<_, _>>()?;
-        let ignore = self.ignore.iter().enumerate();
-        let ignore: Vec<Matcher> = ignore
-            .map(|(number, text)| matcher("ignore", number, text))
-            .collect::<Result<_, _>>()?;
+        let ignore = self.ignore.iter().map(String::as_str);
+        let ignore = templates_of("ignore", ignore, &mut judge)?;
+        let ignore: Vec<Matcher> = ignore.into_iter().map(Matcher::from).collect();
         Ok(Program {
             head: self.head_rule().map_err(DefinitionError::Head)?,
             trust: Trust {
@@ -292,6 +362,58 @@ impl Definition {
             ignore_dispatch: Dispatch::new(ignore.iter()),
             ignore,
         })
+    }
+
+    /// Refuses patterns of which one reads messages of another one with an address
+    /// that a client wrote: of one that stands behind it, or one that leaves them to it.
+    fn judge_pairs(
+        &self,
+        templates: &[Template],
+        judge: &mut Judge,
+    ) -> Result<(), DefinitionError> {
+        let suspects: Vec<Suspect<'_>> = templates.iter().map(Suspect::from).collect();
+        for (reader, suspect) in suspects.iter().enumerate() {
+            for (writer, other) in suspects.iter().enumerate() {
+                let left = self.left_to(reader, writer, templates);
+                if reader == writer || reader > writer && left.is_none() {
+                    continue;
+                }
+                let stolen = judge.pair(suspect, other);
+                let Some(field) = stolen.map_err(|TooManyWays| DefinitionError::TooManyWays {
+                    pattern: reader.max(writer),
+                })?
+                else {
+                    continue;
+                };
+                let cure = match left {
+                    Some(length) if reader > writer => Cure::MaxLength(length),
+                    None if judge.pair(other, suspect) == Ok(None) => Cure::Order,
+                    _ => Cure::FixedText,
+                };
+                let text = |number: usize| (number, self.patterns[number].text.clone());
+                return Err(DefinitionError::Impersonation(Box::new(Impersonation {
+                    reader: text(reader),
+                    writer: text(writer),
+                    field: field.name(),
+                    cure,
+                })));
+            }
+        }
+        Ok(())
+    }
+
+    /// Are there messages of a pattern, `writer`, that it does not read and another one,
+    /// `reader`, does, as they are long? Up to this length there are none. Of a line
+    /// that was cut, only patterns with free text at their end are read.
+    fn left_to(&self, reader: usize, writer: usize, templates: &[Template]) -> Option<usize> {
+        let longest = |number: usize| self.patterns[number].max_length.unwrap_or(MAX_LINE);
+        let is_open = |number: usize| templates[number].is_open_ended();
+        let length = match is_open(reader) && !is_open(writer) {
+            // A head is shorter than half a line.
+            true => longest(writer).min(MAX_LINE / 2),
+            false => longest(writer),
+        };
+        (longest(reader) > length).then_some(length)
     }
 
     fn head_rule(&self) -> Result<HeadRule, HeadError> {
@@ -351,15 +473,27 @@ impl Labels<'_> {
     }
 }
 
-/// The matcher of one pattern of a list.
-fn matcher(list: &'static str, pattern: usize, text: &str) -> Result<Matcher, DefinitionError> {
-    match Template::parse(text) {
-        Ok(template) => Ok(template.into()),
-        Err(error) => Err(DefinitionError::Pattern {
+/// The patterns of a list, each judged by itself.
+fn templates_of<'t>(
+    list: &'static str,
+    texts: impl Iterator<Item = &'t str>,
+    judge: &mut Judge,
+) -> Result<Vec<Template>, DefinitionError> {
+    let mut judged = |text| {
+        let template = Template::parse(text)?;
+        match judge.alone(&template) {
+            Ok(None) => Ok(template),
+            Ok(Some(_)) => Err(TemplateError::ClientTextAsAddress),
+            Err(TooManyWays) => Err(TemplateError::TooManyWays),
+        }
+    };
+    let all = texts.enumerate().map(|(pattern, text)| {
+        judged(text).map_err(|error| DefinitionError::Pattern {
             list,
             pattern,
             text: text.to_owned(),
             error,
-        }),
-    }
+        })
+    });
+    all.collect()
 }

@@ -5,7 +5,8 @@
 //! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
 //! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`), which of its rules can fit
 //! (`dispatch`), whether one does (`matcher`, `fields`), what other lines have told of the
-//! same attempt (`memory`), and when it happened (`clock`).
+//! same attempt (`memory`), and when it happened (`clock`). Filters in which a client
+//! could name somebody else are refused (`impersonation`).
 //!
 //! A line is text of whoever wrote it. Patterns are therefore anchored at both
 //! ends of the message and read the server's fields from the side where no
@@ -19,6 +20,7 @@ mod dispatch;
 mod fields;
 mod head;
 mod host_name;
+mod impersonation;
 mod journal_match;
 mod line;
 mod matcher;
@@ -35,7 +37,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 pub use clock::{Age, Clock, STAMP_TOLERANCE};
 pub use declared_head::HeadError;
-pub use definition::{Definition, DefinitionError, PatternDefinition};
+pub use definition::{Cure, Definition, DefinitionError, Impersonation, PatternDefinition};
 pub use head::{LineHead, line_heads};
 pub use host_name::{HostName, MAX_HOST_NAME, NameError};
 pub use journal_match::{JournalField, JournalMatch, JournalMatchError, TRUSTED};

@@ -1,10 +1,8 @@
 //! The language in which the patterns of our own filters are written: fixed
 //! text with fields `<name>`, optional parts `[…]` and choices `(a|b)`; a
-//! backslash takes the next character literally. Text becomes elements here, and
-//! a pattern in which a client's text could take the place of the server's own
-//! fields is refused. How elements fit a message is `matcher`'s.
-
-mod impersonation;
+//! backslash takes the next character literally. Text becomes elements here. How
+//! elements fit a message is `matcher`'s; whether a client's text could be read as
+//! the address is judged by `impersonation`.
 
 use std::fmt;
 
@@ -86,6 +84,35 @@ pub(super) enum Free {
     Text,
 }
 
+/// A field that holds what a client chose. `<word>` does not: it is for words that
+/// the program itself chooses, such as a date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum ClientField {
+    User,
+    Text,
+    UserWord,
+}
+
+impl From<Free> for ClientField {
+    fn from(free: Free) -> Self {
+        match free {
+            Free::User => Self::User,
+            Free::Text => Self::Text,
+        }
+    }
+}
+
+impl ClientField {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "<user>",
+            Self::Text => "<text>",
+            Self::UserWord => "<user:word>",
+        }
+    }
+}
+
 /// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,6 +142,10 @@ pub enum TemplateError {
     ClientTextAsAddress,
     /// An optional part beside the address begins with a byte that an address takes.
     OptionalInAddress(char),
+    /// A text of a choice beside the address has a byte next to it that an address takes.
+    ChoiceInAddress(char),
+    /// It can be read in more ways than are judged.
+    TooManyWays,
     /// A free text inside an optional part.
     FreeInOptional,
     /// Part of a regular expression, which no line has as it stands.
@@ -144,11 +175,18 @@ impl fmt::Display for TemplateError {
                 "client text on both sides of <addr>: {before} before it and {behind} behind it, so that a client could write an address of its choice into either; write out what the program itself says on one side, as fixed text or (one|another)"
             ),
             Self::ClientTextAsAddress => f.write_str(
-                "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write two patterns, the one without the optional part first (the first that fits is taken, and each is judged by itself), and fixed text around <addr> that no address has",
+                "a client could write an address of its choice where <addr> is read: an optional part beside it fits the address itself in a message without that part, or the client's text touches it; write two patterns, the one without the optional part first (the first that fits is taken), and fixed text around <addr> that no address has",
             ),
             Self::OptionalInAddress(byte) => write!(
                 f,
                 "an optional part beside <addr> has {byte:?} next to it, which is read as part of the address, so that no message with that part fits; write two patterns, the one without it first"
+            ),
+            Self::ChoiceInAddress(byte) => write!(
+                f,
+                "a choice beside <addr> has {byte:?} next to it, which is read as part of the address, so that no message with that text fits; write a pattern for each text of the choice"
+            ),
+            Self::TooManyWays => f.write_str(
+                "its messages can be read in too many ways to judge whether a client could write an address of its choice; write several patterns with fewer optional parts",
             ),
             Self::FreeInOptional => f.write_str("<user> and <text> may not stand in an optional part: they may be empty anyway"),
             Self::Regex(part) => write!(
@@ -195,25 +233,36 @@ impl Template {
             .expect("just counted");
         let (left, right) = (&elements[..at], &elements[at + 1..]);
         if let (Some(before), Some(behind)) = (client_text(left), client_text(right)) {
+            let (before, behind) = (before.name(), behind.name());
             return Err(TemplateError::ClientTextAround { before, behind });
         }
         if frees > 1 {
             return Err(TemplateError::TwoFree);
         }
-        let elements = with_neighbours(elements);
-        let free = elements.iter().position(|e| matches!(e, Element::Free(_)));
-        let (read, backwards) = match free {
-            Some(free) if free < at => (&elements[free..], true),
-            Some(free) => (&elements[..=free], false),
-            None => (&elements[..], false),
+        let template = Self {
+            elements: with_neighbours(elements),
         };
-        if let Some(byte) = taken_from_optional(&elements, at, backwards) {
-            return Err(TemplateError::OptionalInAddress(byte.into()));
-        }
-        if client_text(read).is_some() && impersonation::is_possible(read, backwards) {
-            return Err(TemplateError::ClientTextAsAddress);
-        }
-        Ok(Self { elements })
+        template.check_beside_address(at)?;
+        Ok(template)
+    }
+
+    /// The first field that holds what a client chose.
+    pub fn client_text(&self) -> Option<ClientField> {
+        client_text(&self.elements)
+    }
+
+    /// Does it end with free text?
+    pub fn is_open_ended(&self) -> bool {
+        matches!(self.elements.last(), Some(Element::Free(_)))
+    }
+
+    /// Is its address read from a message's end, behind the free text?
+    pub fn is_read_backwards(&self) -> bool {
+        let mut ends = self
+            .elements
+            .iter()
+            .filter(|e| matches!(e, Element::Free(_) | Element::Addr { .. }));
+        matches!(ends.next(), Some(Element::Free(_)))
     }
 
     /// Its messages that begin or end with the free text, where that is empty: the
@@ -424,13 +473,11 @@ fn holds_addr(part: &[Element]) -> bool {
     })
 }
 
-/// The first field that holds what a client chose. `<word>` does not: it is for
-/// words that the program itself chooses, such as a date.
-fn client_text(elements: &[Element]) -> Option<&'static str> {
+/// The first field that holds what a client chose.
+fn client_text(elements: &[Element]) -> Option<ClientField> {
     elements.iter().find_map(|element| match element {
-        Element::Free(Free::User) => Some("<user>"),
-        Element::Free(Free::Text) => Some("<text>"),
-        Element::UserWord => Some("<user:word>"),
+        Element::Free(free) => Some((*free).into()),
+        Element::UserWord => Some(ClientField::UserWord),
         Element::Optional(part) => client_text(part),
         _ => None,
     })
@@ -476,50 +523,71 @@ fn neighbour<'e>(
     None
 }
 
-/// The byte of an optional part that an address would take, where it is read
-/// towards that part. A zone, and the length of a prefix, are part of what is
-/// named, and so is the start of a mapped IPv4 address.
-fn taken_from_optional(elements: &[Element], at: usize, backwards: bool) -> Option<u8> {
-    let Element::Addr { form, .. } = elements[at] else {
-        return None;
-    };
-    let beside: Vec<&Element> = match backwards {
-        true => elements[..at].iter().rev().collect(),
-        false => elements[at + 1..].iter().collect(),
-    };
-    let is_optional = |element: &&Element| matches!(element, Element::Optional(_));
-    let mut parts = beside.into_iter().take_while(is_optional);
-    parts.find_map(|part| next_byte(part, form, backwards))
+impl Template {
+    /// Refuses optional parts and choices beside the address, which stands at `at`,
+    /// whose text it would take with it, where it is read towards them. A zone, and
+    /// the length of a prefix, are part of what is named, and so is the start of a
+    /// mapped IPv4 address: a message has them or not.
+    fn check_beside_address(&self, at: usize) -> Result<(), TemplateError> {
+        let Element::Addr { form, .. } = self.elements[at] else {
+            return Ok(());
+        };
+        let backwards = self.is_read_backwards();
+        let beside: Vec<&Element> = match backwards {
+            true => self.elements[..at].iter().rev().collect(),
+            false => self.elements[at + 1..].iter().collect(),
+        };
+        for element in beside {
+            match element {
+                Element::Optional(part) => {
+                    if let Some(byte) = taken_from_optional(part, form, backwards) {
+                        return Err(TemplateError::OptionalInAddress(byte.into()));
+                    }
+                }
+                Element::Choice(texts) => {
+                    let mut bytes = texts.iter().filter_map(|text| beside_end(text, backwards));
+                    return match bytes.find(|byte| form.class().has(*byte)) {
+                        Some(byte) => Err(TemplateError::ChoiceInAddress(byte.into())),
+                        None => Ok(()),
+                    };
+                }
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Of an optional part, the byte next to an address that it would take.
-fn next_byte(part: &Element, form: AddrForm, backwards: bool) -> Option<u8> {
-    let Element::Optional(part) = part else {
-        return None;
+/// The byte of an optional part next to an address that would take it.
+fn taken_from_optional(part: &[Element], form: AddrForm, backwards: bool) -> Option<u8> {
+    let taken = |text: &[u8]| {
+        let byte = beside_end(text, backwards)?;
+        let is_named = match byte {
+            b'%' | b'/' => true,
+            _ => backwards && text.eq_ignore_ascii_case(b"::ffff:"),
+        };
+        (form.class().has(byte) && !is_named).then_some(byte)
     };
-    let mut part: Vec<&Element> = part.iter().collect();
-    if backwards {
-        part.reverse();
-    }
-    for element in part {
+    for n in 0..part.len() {
+        let element = &part[if backwards { part.len() - 1 - n } else { n }];
         match element {
-            Element::Optional(_) => {
-                if let Some(byte) = next_byte(element, form, backwards) {
+            Element::Optional(inner) => {
+                if let Some(byte) = taken_from_optional(inner, form, backwards) {
                     return Some(byte);
                 }
             }
-            Element::Literal(text) => {
-                let byte = if backwards { text.last() } else { text.first() };
-                let is_named = match byte? {
-                    b'%' | b'/' => true,
-                    _ => backwards && text.eq_ignore_ascii_case(b"::ffff:"),
-                };
-                return byte.copied().filter(|b| form.class().has(*b) && !is_named);
-            }
+            Element::Literal(text) => return taken(text),
+            Element::Choice(texts) => return texts.iter().find_map(|text| taken(text)),
             _ => return None,
         }
     }
     None
+}
+
+/// The byte of a text that is next to an address.
+fn beside_end(text: &[u8], backwards: bool) -> Option<u8> {
+    let byte = if backwards { text.last() } else { text.first() };
+    byte.copied()
 }
 
 #[cfg(test)]
@@ -605,6 +673,44 @@ mod tests {
             "<addr>[%<word>] refused",
             "<prefix>[/<number>] refused",
             "\\[<addr>\\][:<port>] refused",
+        ] {
+            Template::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+        }
+    }
+
+    /// Nor would such a text of a choice.
+    #[test]
+    fn a_choice_that_an_address_would_take_is_refused() {
+        for (pattern, byte) in [
+            ("<addr>(:|.)x", ':'),
+            ("<addr>( |.|, )x", '.'),
+            ("<addr>[ again](, |:)<text>", ':'),
+            ("<prefix>(, |/)<text>", '/'),
+            ("<addr>(%eth0| )x", '%'),
+            ("<host>(, |#)<text>", '#'),
+            ("<user> (at |by:)<addr>", ':'),
+            ("<user> (at |::ffff:)[ again ]<addr>", ':'),
+        ] {
+            let error = Template::parse(pattern).expect_err(pattern);
+            assert_eq!(error, TemplateError::ChoiceInAddress(byte), "{pattern}");
+            assert!(error.to_string().contains(&format!("{byte:?}")), "{error}");
+        }
+        for (pattern, byte) in [
+            ("<addr>[(:|.)<port>] refused", ':'),
+            ("<user> at [<word>(, |:)]<addr>", ':'),
+        ] {
+            let error = Template::parse(pattern).expect_err(pattern);
+            assert_eq!(error, TemplateError::OptionalInAddress(byte), "{pattern}");
+        }
+        for pattern in [
+            "<addr>(/| port )<number>",
+            "<addr>( :| .)x",
+            "<addr> (:|.)x",
+            "<addr>:(a|b)",
+            "<addr>[(%|, )<word>] refused",
+            "(at:|.)<addr>",
+            "<user> (:at |#)<addr>",
+            "<user> at <addr>(:|.)<number>",
         ] {
             Template::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
         }

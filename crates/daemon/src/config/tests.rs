@@ -220,6 +220,12 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
             &["weir.toml:4: [filter.web]: patterns[1]"],
         ),
         (
+            "[filter.web]\npatterns = [\n  'no <number> <addr>',\n  'no <word> <addr>: <text>',\n  'no <addr>: <text>',\n]",
+            &[
+                "weir.toml:4: [filter.web]: patterns[1] \"no <word> <addr>: <text>\" stands before patterns[2] \"no <addr>: <text>\", so that a client could write an address of its choice as <text> of the latter, which the former would read: move patterns[2] before patterns[1]",
+            ],
+        ),
+        (
             "[filter.web]\npatterns = [\n  { text = '<addr>', anounces = 'a' },\n  { },\n  3,\n]",
             &[
                 "weir.toml:3: unknown key \"anounces\" in [filter.web.patterns]; allowed: text, announces, completes, unless_counted, max_length; did you mean announces?",

@@ -96,7 +96,9 @@ fn definition(name: &str, mut section: Section<'_, '_>) -> Option<Definition> {
             DefinitionError::Pattern { list, pattern, .. } if *list == "ignore" => {
                 ignore.get(*pattern).map(|at| at.line)
             }
+            DefinitionError::Impersonation(error) => patterns.get(error.reader.0).map(|at| at.line),
             DefinitionError::Pattern { pattern, .. }
+            | DefinitionError::TooManyWays { pattern }
             | DefinitionError::Label { pattern, .. }
             | DefinitionError::Unconnected { pattern } => patterns.get(*pattern).map(|at| at.line),
             _ => None,

@@ -1,30 +1,21 @@
-//! Can a client's text be read as the address of a pattern? An optional part that
-//! a message has not may fit the address itself, and the next one is then looked
-//! for in what the client wrote: `rejected [<word> ]<addr>: <text>` reads
-//! `rejected 192.0.2.7: 203.0.113.9: x` so. Or the client's text touches the
-//! address and makes it longer.
-//!
-//! The pattern as a program writes messages and the pattern as a matcher reads
-//! them go through all messages side by side, byte by byte, each as a finite
-//! automaton. Where it matters, the reader's is true to the matcher: a field takes
-//! all that it can. An optional part may be left out although it fits, which errs
-//! towards refusing a pattern.
+//! The messages of a pattern as a finite automaton, over which `impersonation`
+//! judges: as a program writes them, or as a matcher reads them from one end. Up to
+//! the free text the reader's is true to the matcher: a field takes all that it can.
+//! An optional part may be left out although it fits, and each of a choice be taken,
+//! which errs towards refusing a pattern.
 
-use std::collections::HashSet;
-
-use super::{ADDRESS, AddrForm, Element};
-
-/// A pattern that can be read in more ways than these is refused unjudged. Those of
-/// sshd have some hundreds.
-const MOST_STATES: usize = 100_000;
+use super::super::{
+    fields::ADDRESS,
+    template::{AddrForm, ClientField, Element, Template},
+};
 
 /// A set of bytes.
 #[derive(Clone, Copy)]
-struct Bytes([u128; 2]);
+pub(super) struct Bytes([u128; 2]);
 
 impl Bytes {
-    const NONE: Self = Self([0; 2]);
-    const ALL: Self = Self([u128::MAX; 2]);
+    pub const NONE: Self = Self([0; 2]);
+    pub const ALL: Self = Self([u128::MAX; 2]);
 
     fn of(holds: impl Fn(u8) -> bool) -> Self {
         let mut bytes = Self::NONE;
@@ -34,61 +25,119 @@ impl Bytes {
         bytes
     }
 
-    fn and(self, other: Self) -> Self {
+    pub fn and(self, other: Self) -> Self {
         Self([self.0[0] & other.0[0], self.0[1] & other.0[1]])
     }
 
-    fn without(self, other: Self) -> Self {
+    fn or(self, other: Self) -> Self {
+        Self([self.0[0] | other.0[0], self.0[1] | other.0[1]])
+    }
+
+    pub fn without(self, other: Self) -> Self {
         Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
     }
 
-    fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.0 == [0; 2]
     }
 }
 
 /// Whose bytes an edge takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Field {
+pub(super) enum Field {
     Address,
-    Client,
+    Client(ClientField),
     Other,
 }
 
 #[derive(Clone, Copy)]
-struct Edge {
-    bytes: Bytes,
-    field: Field,
-    to: usize,
+pub(super) struct Edge {
+    pub bytes: Bytes,
+    pub field: Field,
+    pub to: usize,
 }
 
 #[derive(Default)]
-struct Node {
-    edges: Vec<Edge>,
-    /// Without a byte, to this node.
-    skips: Vec<usize>,
+pub(super) struct Node {
+    pub edges: Vec<Edge>,
+    /// Without a byte, to these nodes.
+    pub skips: Vec<usize>,
     /// Where a reader leaves by `skips`, the next byte is none of these: the
     /// field would have taken it.
-    taken: Option<Bytes>,
+    pub taken: Option<Bytes>,
 }
 
-/// What stands on one side of a pattern's free text, as it is read.
-struct Automaton {
-    nodes: Vec<Node>,
-    /// Where the free text begins, or the message has ended.
-    end: usize,
-    has_free: bool,
+/// All messages of a pattern. Node 0 is the end from which they are read.
+pub(super) struct Automaton {
+    pub nodes: Vec<Node>,
+    /// Where a message has ended.
+    pub end: usize,
+    /// The free text has been added; what stands behind it is read from the other
+    /// end, where a field takes as much as that end leaves it.
+    is_behind_free: bool,
 }
+
+/// At how many places messages are compared before they are judged.
+const PLACES: usize = 32;
 
 impl Automaton {
-    fn new<'e>(elements: impl Iterator<Item = &'e Element>, backwards: bool) -> Self {
+    pub fn new(template: &Template, backwards: bool) -> Self {
         let mut automaton = Self {
             nodes: vec![Node::default()],
             end: 0,
-            has_free: false,
+            is_behind_free: false,
         };
-        automaton.end = automaton.append(elements, 0, backwards);
+        let mut ends = vec![automaton.branch(&template.elements, backwards)];
+        if let Some(elements) = template.without_free_text() {
+            ends.push(automaton.branch(&elements, backwards));
+        }
+        automaton.end = automaton.node();
+        for end in ends {
+            automaton.nodes[end].skips.push(automaton.end);
+        }
         automaton
+    }
+
+    /// The bytes that messages can have at each of their first places, up to where
+    /// one can end.
+    pub fn first_bytes(&self) -> Vec<Bytes> {
+        let mut places = vec![];
+        let mut nodes = self.with_skips(vec![0]);
+        while places.len() < PLACES && !nodes.contains(&self.end) {
+            let edges = nodes.iter().flat_map(|node| &self.nodes[*node].edges);
+            let (mut bytes, mut next) = (Bytes::NONE, vec![]);
+            for edge in edges {
+                bytes = bytes.or(edge.bytes);
+                next.push(edge.to);
+            }
+            places.push(bytes);
+            nodes = self.with_skips(next);
+        }
+        places
+    }
+
+    /// These nodes and those that are reached from them without a byte, each once.
+    fn with_skips(&self, mut next: Vec<usize>) -> Vec<usize> {
+        let mut is_known = vec![false; self.nodes.len()];
+        let mut nodes = vec![];
+        while let Some(node) = next.pop() {
+            if !std::mem::replace(&mut is_known[node], true) {
+                nodes.push(node);
+                next.extend(&self.nodes[node].skips);
+            }
+        }
+        nodes
+    }
+
+    /// Messages of these elements; returns where they end.
+    fn branch(&mut self, elements: &[Element], backwards: bool) -> usize {
+        let start = self.node();
+        self.nodes[0].skips.push(start);
+        self.is_behind_free = false;
+        match backwards {
+            true => self.append(elements.iter().rev(), start, true),
+            false => self.append(elements.iter(), start, false),
+        }
     }
 
     fn node(&mut self) -> usize {
@@ -111,8 +160,14 @@ impl Automaton {
     fn leave(&mut self, from: usize, taken: Bytes) -> usize {
         let next = self.node();
         self.nodes[from].skips.push(next);
-        self.nodes[from].taken = Some(taken);
+        self.set_taken(from, taken);
         next
+    }
+
+    fn set_taken(&mut self, node: usize, taken: Bytes) {
+        if !self.is_behind_free {
+            self.nodes[node].taken = Some(taken);
+        }
     }
 
     fn text(&mut self, from: usize, text: &[u8], backwards: bool) -> usize {
@@ -203,13 +258,17 @@ impl Automaton {
                     self.leave(within, not_blank)
                 }
                 Element::UserWord => {
-                    let within = self.run(at, not_blank, Field::Client);
+                    let client = Field::Client(ClientField::UserWord);
+                    let within = self.run(at, not_blank, client);
                     self.leave(within, not_blank)
                 }
-                Element::Free(_) => {
-                    self.edge(at, at, Bytes::ALL, Field::Client);
-                    self.has_free = true;
-                    at
+                Element::Free(free) => {
+                    let within = self.node();
+                    self.nodes[at].skips.push(within);
+                    let client = Field::Client((*free).into());
+                    self.edge(within, within, Bytes::ALL, client);
+                    self.is_behind_free = true;
+                    within
                 }
             };
         }
@@ -238,7 +297,7 @@ impl Automaton {
         };
         for end in ends {
             self.nodes[end].skips.push(next);
-            self.nodes[end].taken = Some(taken);
+            self.set_taken(end, taken);
         }
         next
     }
@@ -257,80 +316,4 @@ impl Automaton {
         }
         behind
     }
-}
-
-/// Where both stand in a message.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct State {
-    written: usize,
-    read: usize,
-    /// The reader's node whose field has taken all that it can; the next byte is
-    /// not one of those.
-    left: Option<usize>,
-    /// Bytes of a client's have been read as the address.
-    is_taken_in: bool,
-}
-
-/// Is there a message in which bytes of a client's are read as the address?
-/// `backwards`: it is read from its end.
-pub(super) fn is_possible(elements: &[Element], backwards: bool) -> bool {
-    let automaton = match backwards {
-        true => Automaton::new(elements.iter().rev(), true),
-        false => Automaton::new(elements.iter(), false),
-    };
-    let nodes = &automaton.nodes;
-    let start = State {
-        written: 0,
-        read: 0,
-        left: None,
-        is_taken_in: false,
-    };
-    let (mut seen, mut next) = (HashSet::from([start]), vec![start]);
-    while let Some(state) = next.pop() {
-        if seen.len() > MOST_STATES {
-            return true;
-        }
-        // Behind the free text's start everything fits.
-        let is_written = automaton.has_free || state.written == automaton.end;
-        if state.is_taken_in && state.read == automaton.end && is_written {
-            return true;
-        }
-        let mut go = |to: State| {
-            if seen.insert(to) {
-                next.push(to);
-            }
-        };
-        let (written, read) = (&nodes[state.written], &nodes[state.read]);
-        for to in &written.skips {
-            go(State {
-                written: *to,
-                ..state
-            });
-        }
-        for to in &read.skips {
-            go(State {
-                read: *to,
-                left: read.taken.map_or(state.left, |_| Some(state.read)),
-                ..state
-            });
-        }
-        let taken = state.left.and_then(|node| nodes[node].taken);
-        for (one, other) in written
-            .edges
-            .iter()
-            .flat_map(|one| read.edges.iter().map(move |other| (one, other)))
-        {
-            let both = one.bytes.and(other.bytes);
-            if !both.without(taken.unwrap_or(Bytes::NONE)).is_empty() {
-                let steals = one.field == Field::Client && other.field == Field::Address;
-                go(State {
-                    written: one.to,
-                    read: other.to,
-                    left: None,
-                    is_taken_in: state.is_taken_in || steals,
-                });
-            }
-        }
-    }
-    false
 }
