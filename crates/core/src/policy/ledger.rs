@@ -13,6 +13,7 @@
 //! a subject that changes becomes the newest of its map, so that the changed
 //! ones are the first of [`Lru::newest_first`], and nothing is kept beside it.
 
+mod admission;
 mod books;
 mod evidence;
 
@@ -30,14 +31,13 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+pub use admission::Accusation;
+use admission::{Case, counted_as};
 use books::Books;
 use evidence::{Entry, Evidence, Moment};
 
 use super::{BanTime, Jail, JailLimits, Offence, format_duration, history::Past, lru::Hashed};
-use crate::{
-    Ban, Prefix, Producer, Subject, Until,
-    detect::{Finding, Offender},
-};
+use crate::{Ban, Prefix, Producer, Subject, Until};
 
 const SHARDS: usize = 16;
 
@@ -136,72 +136,6 @@ struct Counters {
     evicted: AtomicU64,
 }
 
-/// What a jail counts of a finding, of whom, and where it was read.
-#[derive(Clone, Copy, Debug)]
-pub struct Accusation<'a> {
-    /// The jail's number.
-    pub jail: usize,
-    /// Who.
-    pub offender: &'a Offender,
-    /// When.
-    pub time: Timestamp,
-    /// How often at once.
-    pub attempts: u32,
-    /// The line; kept as evidence.
-    pub line: &'a [u8],
-}
-
-/// An accusation that may count.
-struct Case<'a> {
-    jail: usize,
-    key: Hashed,
-    shard: usize,
-    /// Not later than now.
-    time: Moment,
-    attempts: u32,
-    line: &'a [u8],
-    /// Since when failures count for the jail.
-    oldest: Moment,
-}
-
-/// Why an accusation cannot count.
-enum Dismissal {
-    Ignored(Ignored),
-    TooOld,
-}
-
-impl From<Ignored> for Dismissal {
-    fn from(why: Ignored) -> Self {
-        Self::Ignored(why)
-    }
-}
-
-impl From<Dismissal> for Outcome {
-    fn from(why: Dismissal) -> Self {
-        match why {
-            Dismissal::Ignored(why) => Self::Ignored(why),
-            Dismissal::TooOld => Self::TooOld,
-        }
-    }
-}
-
-/// Now, and since when failures count for the jail that was asked about last:
-/// making that costs more than looking at a failure does.
-struct FindTimes {
-    time: Timestamp,
-    now: Moment,
-    last: Option<(usize, Moment)>,
-}
-
-/// What a jail's counters grow by.
-#[derive(Default)]
-struct Sums {
-    failures: u64,
-    bans: u64,
-    ignored: u64,
-    too_old: u64,
-}
-
 #[derive(Debug)]
 struct Shard {
     /// By number of the jail.
@@ -250,195 +184,6 @@ impl Ledger {
     /// The number of the jail of this name.
     pub fn jail(&self, name: &str) -> Option<usize> {
         self.jails.iter().position(|jail| jail.name == name)
-    }
-
-    /// Counts a finding of a jail. `line` is where it was read, kept as evidence.
-    pub fn record(&self, jail: usize, finding: &Finding, line: &[u8], now: Timestamp) -> Outcome {
-        let accusation = Accusation::new(jail, finding, line);
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
-        drop(own);
-        self.decide(jail, case, accusation.attempts, now)
-    }
-
-    /// Counts one failure, now, of a prefix that somebody named: an address by
-    /// the jail's IPv6 length, anything wider as it is.
-    pub fn record_prefix(
-        &self,
-        jail: usize,
-        prefix: Prefix,
-        line: &[u8],
-        now: Timestamp,
-    ) -> Outcome {
-        let offender = Offender::Prefix(prefix);
-        let accusation = Accusation {
-            jail,
-            offender: &offender,
-            time: now,
-            attempts: 1,
-            line,
-        };
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-        let case = self.admit(&accusation, &own, &mut FindTimes::new(now));
-        drop(own);
-        self.decide(jail, case, 1, now)
-    }
-
-    fn decide(
-        &self,
-        jail: usize,
-        case: Result<Case<'_>, Dismissal>,
-        attempts: u32,
-        now: Timestamp,
-    ) -> Outcome {
-        let outcome = match case {
-            Ok(case) => self.judge(&mut lock(&self.shards[case.shard]), &case, now),
-            Err(why) => why.into(),
-        };
-        let mut sums = Sums::default();
-        sums.add(&outcome, attempts);
-        self.account(jail, sums);
-        outcome
-    }
-
-    /// Counts findings as [`Ledger::record`] does one after the other; the outcomes
-    /// are in their order. Each shard is locked once, and what its findings need is
-    /// fetched from memory side by side: with many subjects, waiting for memory is
-    /// most of what counting costs.
-    pub fn record_batch(&self, accusations: &[Accusation<'_>], now: Timestamp) -> Vec<Outcome> {
-        let mut cases = Vec::with_capacity(accusations.len());
-        let mut outcomes = Vec::with_capacity(accusations.len());
-        // Cases of each shard.
-        let mut counts = [0; SHARDS];
-        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-        let mut find_times = FindTimes::new(now);
-        for (number, accusation) in accusations.iter().enumerate() {
-            match self.admit(accusation, &own, &mut find_times) {
-                Ok(case) => {
-                    counts[case.shard] += 1;
-                    cases.push((number, case));
-                    // Until it is judged.
-                    outcomes.push(Outcome::TooOld);
-                }
-                Err(why) => outcomes.push(why.into()),
-            }
-        }
-        drop(own);
-        let mut sum = 0;
-        let starts = counts.map(|count| {
-            let start = sum;
-            sum += count;
-            start
-        });
-        let mut order = vec![0; cases.len()];
-        let mut ends = starts;
-        for (at, (_, case)) in cases.iter().enumerate() {
-            order[ends[case.shard]] = at;
-            ends[case.shard] += 1;
-        }
-        for (number, shard) in self.shards.iter().enumerate() {
-            let order = &order[starts[number]..ends[number]];
-            if order.is_empty() {
-                continue;
-            }
-            let mut shard = lock(shard);
-            let fetched = order.iter().map(|at| shard.glance(&cases[*at].1));
-            std::hint::black_box(fetched.fold(0, u64::wrapping_add));
-            for at in order {
-                let (number, case) = &cases[*at];
-                outcomes[*number] = self.judge(&mut shard, case, now);
-            }
-        }
-        self.account_all(accusations, &outcomes);
-        outcomes
-    }
-
-    fn account_all(&self, accusations: &[Accusation<'_>], outcomes: &[Outcome]) {
-        let mut all = accusations.iter().zip(outcomes).peekable();
-        while let Some((first, outcome)) = all.next() {
-            let mut sums = Sums::default();
-            sums.add(outcome, first.attempts);
-            while let Some((next, outcome)) = all.next_if(|(next, _)| next.jail == first.jail) {
-                sums.add(outcome, next.attempts);
-            }
-            self.account(first.jail, sums);
-        }
-    }
-
-    /// There may be no such jail.
-    fn account(&self, jail: usize, sums: Sums) {
-        let Some(counters) = self.counters.get(jail) else {
-            return;
-        };
-        for (counter, sum) in [
-            (&counters.failures, sums.failures),
-            (&counters.bans, sums.bans),
-            (&counters.ignored, sums.ignored),
-            (&counters.too_old, sums.too_old),
-        ] {
-            if sum > 0 {
-                counter.fetch_add(sum, Relaxed);
-            }
-        }
-    }
-
-    /// What does not depend on what is counted already.
-    fn admit<'a>(
-        &self,
-        accusation: &Accusation<'a>,
-        own: &[Ipv6Addr],
-        find_times: &mut FindTimes,
-    ) -> Result<Case<'a>, Dismissal> {
-        let Accusation {
-            jail,
-            offender,
-            time,
-            attempts,
-            line,
-        } = *accusation;
-        let Some(Jail { ignore, limits, .. }) = self.jails.get(jail) else {
-            return Err(Ignored::NoSuchJail.into());
-        };
-        let Some(prefix) = offender.prefix() else {
-            return Err(Ignored::HostName.into());
-        };
-        if let Some(entry) = ignore.covering(prefix) {
-            return Err(Ignored::Listed(entry).into());
-        }
-        // An address by the jail's IPv6 length, anything wider as it is.
-        let subject = match prefix.is_host() {
-            true => counted_as(prefix.addr(), limits, own),
-            false => Subject::new(prefix).map_err(|error| error.to_string()),
-        };
-        match subject {
-            Ok(subject) => self.case(jail, subject, (time, attempts), line, find_times),
-            Err(why) => Err(Ignored::Unbannable(why).into()),
-        }
-    }
-
-    fn case<'a>(
-        &self,
-        jail: usize,
-        subject: Subject,
-        (time, attempts): (Timestamp, u32),
-        line: &'a [u8],
-        find_times: &mut FindTimes,
-    ) -> Result<Case<'a>, Dismissal> {
-        let time = Moment::from(time).min(find_times.now);
-        let oldest = find_times.oldest(jail, &self.jails[jail].limits);
-        if time < oldest {
-            return Err(Dismissal::TooOld);
-        }
-        let key = self.key(subject);
-        Ok(Case {
-            jail,
-            key,
-            shard: self.shard_of(jail, key),
-            time,
-            attempts,
-            line,
-            oldest,
-        })
     }
 
     fn judge(&self, shard: &mut Shard, case: &Case<'_>, now: Timestamp) -> Outcome {
@@ -769,92 +514,9 @@ impl Ledger {
     }
 }
 
-impl Shard {
-    /// Reads what judging a case will need of memory; the sum says nothing.
-    fn glance(&self, case: &Case<'_>) -> u64 {
-        let tracked = &self.jails[case.jail].tracked;
-        let Some((counted, neighbours)) = tracked.glance(case.key) else {
-            return 0;
-        };
-        let entries = counted.entries();
-        let ends = [entries.first(), entries.last()];
-        let ends = ends.into_iter().flatten().map(|entry| entry.attempts);
-        ends.chain(neighbours).map(u64::from).sum()
-    }
-}
-
-impl<'a> Accusation<'a> {
-    /// What is counted of a finding.
-    pub fn new(jail: usize, finding: &'a Finding, line: &'a [u8]) -> Self {
-        Self {
-            jail,
-            offender: &finding.offender,
-            time: finding.time,
-            attempts: finding.attempts,
-            line,
-        }
-    }
-}
-
-impl Sums {
-    fn add(&mut self, outcome: &Outcome, attempts: u32) {
-        match outcome {
-            Outcome::Ignored(_) => self.ignored += 1,
-            Outcome::TooOld => self.too_old += 1,
-            Outcome::Counted { .. } => self.failures += u64::from(attempts),
-            Outcome::Ban(_) => {
-                self.bans += 1;
-                self.failures += u64::from(attempts);
-            }
-        }
-    }
-}
-
-impl FindTimes {
-    fn new(time: Timestamp) -> Self {
-        Self {
-            time,
-            now: time.into(),
-            last: None,
-        }
-    }
-
-    /// Since when failures count for a jail.
-    fn oldest(&mut self, jail: usize, limits: &JailLimits) -> Moment {
-        match self.last {
-            Some((last, oldest)) if last == jail => oldest,
-            _ => {
-                let oldest = before(self.time, limits.find_time).into();
-                self.last = Some((jail, oldest));
-                oldest
-            }
-        }
-    }
-}
-
 /// A panic of another worker leaves counts that are still sound.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whom a jail counts, and bans, for this address.
-fn counted_as(addr: IpAddr, limits: &JailLimits, own: &[Ipv6Addr]) -> Result<Subject, String> {
-    let host = Prefix::host(addr);
-    let prefix = match host.addr() {
-        IpAddr::V4(_) => host,
-        IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
-        IpAddr::V6(_) => {
-            let holds_own = |wide: &Prefix| own.iter().any(|addr| wide.contains((*addr).into()));
-            // With one /64 or more each, neighbours in something wider have
-            // more than an address.
-            [limits.ipv6_prefix, 64.max(limits.ipv6_prefix)]
-                .into_iter()
-                .filter_map(|length| Prefix::new(host.addr(), length))
-                .find(|wide| !holds_own(wide))
-                .unwrap_or(host)
-        }
-    };
-    Subject::new(prefix).map_err(|error| error.to_string())
 }
 
 fn before(now: Timestamp, time: Duration) -> Timestamp {

@@ -2,7 +2,10 @@ use super::{
     evidence::{EVIDENCE, clip},
     *,
 };
-use crate::policy::{Increment, MAX_EVIDENCE};
+use crate::{
+    detect::{Finding, Offender},
+    policy::{Increment, MAX_EVIDENCE},
+};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
