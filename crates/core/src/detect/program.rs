@@ -88,6 +88,15 @@ struct Parts<'a> {
     message: &'a [u8],
 }
 
+/// A message that a pattern fits.
+struct Fit<'a> {
+    attempts: u32,
+    /// Without blanks at its ends, and without what rsyslog put around it.
+    message: &'a [u8],
+    pattern: usize,
+    captures: Captures<'a>,
+}
+
 impl Program {
     /// The same program for a jail that names the users whose entries it reads.
     pub fn of_named_users(self) -> Self {
@@ -153,8 +162,12 @@ impl Program {
             state.has_head(record.stream);
         }
         state.headless.names(parts.host);
-        let (attempts, message, length) = trimmed(parts.message);
-        let (pattern, captures) = self.matching(message, length, line.is_cut())?;
+        let Fit {
+            attempts,
+            message,
+            pattern,
+            captures,
+        } = self.fit(parts.message, line.is_cut())?;
         let offender = captures.offender?;
         if self.ignored_by(message).is_some() {
             return None;
@@ -253,8 +266,8 @@ impl Program {
         }
         state.headless.saw(line.record.stream, text, has_no_tag);
         let (_, behind_stamp) = line.stamped();
-        let (_, message, length) = trimmed(if has_no_tag { behind_stamp } else { text });
-        let is_failure = self.matching(message, length, line.is_cut()).is_some();
+        let message = if has_no_tag { behind_stamp } else { text };
+        let is_failure = self.fit(message, line.is_cut()).is_some();
         state.notices.headless += u64::from(is_failure);
     }
 
@@ -333,16 +346,14 @@ impl Program {
             Err(NotRead::OtherTag(tag)) => return Miss::other_program(tag),
             Err(NotRead::NoDeclaredHead) => return self.head_miss(line.text()),
         };
-        let (_, message, length) = trimmed(message);
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
-        let matching = self.matching(message, length, line.is_cut());
-        if matching.is_none() {
+        let Some(fit) = self.fit(message, line.is_cut()) else {
+            let (_, message, _) = trimmed(message);
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
             if let (Ok(head), HeadRule::Stamp) = (line.syslog_head(), &self.head) {
-                let (_, message, length) = trimmed(head.message);
-                let fits = self.matching(message, length, line.is_cut()).is_some();
+                let fits = self.fit(head.message, line.is_cut()).is_some();
                 return Miss::head_not_read(head.tag, fits);
             }
             let reached = patterns.map(|pattern| pattern.reach(message)).enumerate();
@@ -350,16 +361,14 @@ impl Program {
                 Some((pattern, reach)) => Miss::no_pattern(pattern, message, &reach),
                 None => Miss::NoStamp,
             };
-        }
-        if let Some(ignore) = self.ignored_by(message) {
+        };
+        if let Some(ignore) = self.ignored_by(fit.message) {
             return Miss::Ignored { ignore };
         }
         if let Some(why) = self.untrusted(record, state.headless.last) {
             return why;
         }
-        if let Some((_, captures)) = matching
-            && let Some(Err(why)) = captures.offender
-        {
+        if let Some(Err(why)) = fit.captures.offender {
             return Miss::Refused(why);
         }
         let stamp = stamp.and_then(|stamp| state.stamps.clone().time(stamp, context));
@@ -392,6 +401,27 @@ impl Program {
     fn ignored_by(&self, message: &[u8]) -> Option<usize> {
         let mut candidates = self.ignore_dispatch.candidates(message);
         candidates.find(|number| self.ignore[*number].read(message).is_some())
+    }
+
+    /// Which pattern fits a message, or the one that rsyslog says was repeated. A
+    /// client's text may look as if it said that.
+    fn fit<'a>(&self, message: &'a [u8], cut: bool) -> Option<Fit<'a>> {
+        let (attempts, text, length) = trimmed(message);
+        let fit = |(pattern, captures), attempts, message| Fit {
+            attempts,
+            message,
+            pattern,
+            captures,
+        };
+        if let Some(found) = self.matching(text, length, cut) {
+            return Some(fit(found, attempts, text));
+        }
+        let whole = message.trim_ascii();
+        if text.len() == whole.len() {
+            return None;
+        }
+        let found = self.matching(whole, message.len(), cut)?;
+        Some(fit(found, 1, whole))
     }
 
     /// `length`: of the message with the blanks at its ends.

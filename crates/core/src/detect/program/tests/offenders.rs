@@ -297,3 +297,35 @@ fn a_message_with_an_empty_text_at_its_end_is_read() {
         }
     }
 }
+
+/// rsyslog's words around a repeated message can be a client's own.
+#[test]
+fn a_text_that_looks_like_a_repeated_message_hides_nothing() {
+    let filter = filter(&["<user> \\[<addr>\\]"]);
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    for own in ["192.0.2.7", "2001:db8::7"] {
+        for (message, attempts) in [
+            (format!("x [{own}]"), 1),
+            (format!("message repeated 3 times: [ x [{own}]]"), 3),
+            (format!("message repeated 3 times: [ x [{own}]"), 1),
+            (format!("message repeated 3 times: [{own}]"), 1),
+            (format!(" message repeated 3 times: [ x [{own}]\r\n"), 1),
+        ] {
+            let record = Record {
+                line: message.as_bytes(),
+                message_only: true,
+                ..Record::default()
+            };
+            let mut state = ProgramState::default();
+            let told = filter.explain(&state, &record, &context);
+            assert_eq!(told, Miss::Counted, "{message:?}");
+            let found = filter.read(&mut state, &record, &context).unwrap();
+            assert_eq!(found.offender.to_string(), own, "{message:?}");
+            assert_eq!(found.attempts, attempts, "{message:?}");
+        }
+    }
+}
