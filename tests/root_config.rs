@@ -83,6 +83,12 @@ fn root_without_a_log_to_read_the_host_is_not_protected() {
     assert!(why.contains("no log of any jail can be read"), "{why}");
     weir.ask(&["status"])
         .says_no(&["NOT PROTECTED: no log of any jail can be read"]);
+    // What is banned is dropped all the same.
+    weir.ask(&["ban", ATTACKER[0]]).done();
+    let (state, why) = protection(&weir);
+    let both = why.ends_with("; nobody else is banned, and the 1 ban in force is enforced");
+    assert!(state == "not-protected" && both, "{why}");
+    weir.ask(&["unban", ATTACKER[0]]).done();
     // Somebody else denies, or one of two logs is there.
     let other = "[jail.other]\nfilter = \"sshd\"\npaths = [\"{log}\"]\n";
     for more in ["[geofence]\ndeny = [\"country:RU\"]\n", other] {

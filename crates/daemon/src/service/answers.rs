@@ -321,9 +321,9 @@ impl Protection {
     }
 
     /// The same, unless this is idle, or so much is allowed that little is dropped.
-    pub(super) fn unless(self, is_idle: Option<&str>, wide: &[Prefix]) -> Self {
+    pub(super) fn unless(self, is_idle: Option<String>, wide: &[Prefix]) -> Self {
         let why = match (self.state, wide, is_idle) {
-            (State::Protected, [], Some(why)) => why.to_owned(),
+            (State::Protected, [], Some(why)) => why,
             (State::Protected, [_, ..], _) => allowed_in_vain(wide),
             _ => return self,
         };
@@ -334,8 +334,17 @@ impl Protection {
     }
 }
 
-/// Where all that bans or denies are jails, and none has a log.
-pub(super) const NO_LOG: &str = "no log of any jail can be read: see the alerts";
+/// Where all that bans or denies are jails, and none has a log; so many bans are in
+/// force.
+pub(super) fn no_log(bans: usize) -> String {
+    let none = "no log of any jail can be read: see the alerts";
+    let are = match bans {
+        0 => return none.to_owned(),
+        1 => "ban in force is",
+        _ => "bans in force are",
+    };
+    format!("{none}; nobody else is banned, and the {bans} {are} enforced")
+}
 
 /// What allowing so much means.
 pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
@@ -471,7 +480,11 @@ mod tests {
             assert_eq!(said.clone().unless(None, &[]), said);
             let wide: Vec<Prefix> = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
             for (is_idle, wide, words) in [
-                (Some(NO_LOG), &[][..], NO_LOG),
+                (
+                    Some(no_log(0)),
+                    &[][..],
+                    "no log of any jail can be read: see the alerts",
+                ),
                 (None, &wide[..1], "0.0.0.0/0 is allowed: no ban"),
                 (None, &wide[..], "0.0.0.0/0, ::/0 are allowed: no ban"),
             ] {
@@ -485,5 +498,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Bans end without a log, and nobody takes their place; until then they hold.
+    #[test]
+    fn without_a_log_it_is_said_what_is_enforced() {
+        let says = |bans: usize, words: &str| {
+            let why = no_log(bans);
+            assert!(why.starts_with("no log of any jail can be read"), "{why}");
+            assert!(why.ends_with(words), "{why}");
+        };
+        says(0, "see the alerts");
+        says(
+            1,
+            "; nobody else is banned, and the 1 ban in force is enforced",
+        );
+        says(
+            7,
+            "; nobody else is banned, and the 7 bans in force are enforced",
+        );
     }
 }

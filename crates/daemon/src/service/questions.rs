@@ -20,7 +20,7 @@ use weir_sinks::{SinkQueue, Tried};
 
 use super::{
     Filled, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, State, Status,
-    Tracked, Why, allow_list::AllowList, answers::NO_LOG,
+    Tracked, Why, allow_list::AllowList, answers::no_log,
 };
 use crate::{
     access::{
@@ -323,10 +323,11 @@ impl Questions {
         let attachments = self.backend.attachments();
         let usage = self.backend.usage();
         let by_producer = self.backend.bans_by_producer()?;
-        let is_idle = if config.denies_nothing() && usage.bans == 0 && usage.wide == 0 {
-            Some("nothing is enabled that bans or denies")
-        } else {
-            (config.denies_by_jails_only() && self.log_status.reads_no_log()).then_some(NO_LOG)
+        let bans = usage.bans + usage.wide;
+        let is_blind = config.denies_by_jails_only() && self.log_status.reads_no_log();
+        let is_idle = match (config.denies_nothing(), bans) {
+            (true, 0) => Some("nothing is enabled that bans or denies".to_owned()),
+            _ => is_blind.then(|| no_log(bans)),
         };
         let protection = self
             .protection()
