@@ -4,7 +4,7 @@
 
 use std::{
     mem,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,24 +20,27 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// when a line has had it since: a log without lines is no better.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "stdout",
     "headless",
     HEAD,
     "rate-limit",
     REFUSED,
     HOLDS_EXEMPT,
+    UNBANNABLE,
 ];
 const HEAD: &str = "head";
 const REFUSED: &str = "refused";
 const HOLDS_EXEMPT: &str = "holds-exempt";
+const UNBANNABLE: &str = "unbannable";
 
 /// What one jail has noticed; shared by the threads that read for it.
 #[derive(Debug)]
 pub struct LogAlerts {
     jail: String,
     tallies: Mutex<[Tally; KINDS.len()]>,
-    held: Mutex<Held>,
+    /// Those that hold somebody exempt, and those that nobody may ban.
+    prefixes: Mutex<[NotBanned; 2]>,
 }
 
 /// So much of one kind since its alert was raised.
@@ -55,10 +58,26 @@ struct Tally {
 
 /// Prefixes that are not banned, since somebody looked.
 #[derive(Debug, Default)]
-struct Held {
+struct NotBanned {
     count: u64,
     /// The first, in words.
     text: String,
+}
+
+impl NotBanned {
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.count == 0 {
+            self.text = text();
+        }
+        self.count += 1;
+    }
+}
+
+/// What is to be done about an alert once no lock is held: whoever is told of it may
+/// come back here.
+enum Told {
+    Raised(String),
+    Over,
 }
 
 fn about(jail: &str, kind: &str) -> String {
@@ -99,6 +118,10 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
             "failures do not count: its log names prefixes that hold somebody who must not be banned, such as {}. Have the program log addresses, or narrower prefixes",
             String::from_utf8_lossy(&line.text)
         ),
+        UNBANNABLE => format!(
+            "failures do not count: its log names prefixes that can never be banned, such as {}. Have the program log addresses, or narrower prefixes",
+            String::from_utf8_lossy(&line.text)
+        ),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -111,22 +134,41 @@ impl LogAlerts {
         Self {
             jail: jail.to_owned(),
             tallies: Mutex::default(),
-            held: Mutex::default(),
+            prefixes: Mutex::default(),
         }
     }
 
     /// A prefix is not banned because of what is inside it.
     pub fn holds_exempt(&self, prefix: &Offender, inside: Prefix) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.count == 0 {
-            held.text = format!("{prefix}, which holds {inside}");
-        }
-        held.count += 1;
+        let [held, _] = &mut *self.prefixes();
+        held.add(|| format!("{prefix}, which holds {inside}"));
+    }
+
+    /// A prefix is not banned because no jail may ever ban it.
+    pub fn unbannable(&self, why: &str) {
+        let [_, unbannable] = &mut *self.prefixes();
+        unbannable.add(|| why.to_owned());
+    }
+
+    fn prefixes(&self) -> MutexGuard<'_, [NotBanned; 2]> {
+        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what was noticed; raises alerts, and clears those that are over.
     pub fn add(&self, alerts: &Alerts, notices: Notices, now: Instant) {
-        let held = mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        for (kind, told) in self.tally(notices, now) {
+            let about = about(&self.jail, kind);
+            match told {
+                Told::Raised(message) => alerts.raise(&about, message),
+                Told::Over => alerts.clear(&about),
+            }
+        }
+    }
+
+    /// Counts what was noticed; what there is to tell of it.
+    fn tally(&self, notices: Notices, now: Instant) -> Vec<(&'static str, Told)> {
+        let [held, unbannable] = mem::take(&mut *self.prefixes());
+        let mut all = Vec::new();
         let shown = |count: u64, text: Vec<u8>| {
             let has_stamp = false;
             (count > 0).then_some(HeadlessLine { has_stamp, text })
@@ -139,6 +181,10 @@ impl LogAlerts {
             (notices.rate_limited, None),
             (notices.refused, refused),
             (held.count, shown(held.count, held.text.into_bytes())),
+            (
+                unbannable.count,
+                shown(unbannable.count, unbannable.text.into_bytes()),
+            ),
         ];
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tally, kind), (count, line)) in tallies.iter_mut().zip(KINDS).zip(counts) {
@@ -153,7 +199,7 @@ impl LogAlerts {
             let may_end = kind != HEAD || tally.fits;
             if may_end && now.duration_since(last) >= ENDS_AFTER {
                 *tally = Tally::default();
-                alerts.clear(&about(&self.jail, kind));
+                all.push((kind, Told::Over));
                 continue;
             }
             let is_due = tally.told.is_none_or(|(at, total)| {
@@ -162,10 +208,10 @@ impl LogAlerts {
             if is_due {
                 tally.told = Some((now, tally.total));
                 let line = tally.line.clone().unwrap_or_default();
-                let message = message(kind, tally.total, &line);
-                alerts.raise(&about(&self.jail, kind), message);
+                all.push((kind, Told::Raised(message(kind, tally.total, &line))));
             }
         }
+        all
     }
 
     /// Forgets the alerts of a jail whose log may be another one now.
@@ -178,6 +224,13 @@ impl LogAlerts {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use weir_events::{Event, Events, Kind, Listener};
+
     use super::*;
 
     #[test]
@@ -232,6 +285,37 @@ mod tests {
         assert!(refused.message.contains(said), "{refused:?}");
         log.add(&alerts, Notices::default(), begun + ENDS_AFTER);
         assert_eq!(alerts.list(), []);
+    }
+
+    /// Whoever is told of an alert may look at what is noticed.
+    #[test]
+    fn no_lock_is_held_while_an_alert_is_told() {
+        struct Looks(Arc<LogAlerts>, AtomicUsize);
+        impl Listener for Looks {
+            fn name(&self) -> &str {
+                "looks"
+            }
+            fn kinds(&self) -> u32 {
+                Kind::Error.bit()
+            }
+            fn offer(&self, _: &Arc<Event>) {
+                assert!(self.0.tallies.try_lock().is_ok());
+                assert!(self.0.prefixes.try_lock().is_ok());
+                self.1.fetch_add(1, Relaxed);
+            }
+        }
+        let (alerts, events) = (Alerts::default(), Events::default());
+        alerts.tell(events.bus());
+        let log = Arc::new(LogAlerts::new("sshd"));
+        let looks = Arc::new(Looks(log.clone(), AtomicUsize::new(0)));
+        events.set_listeners([looks.clone() as Arc<dyn Listener>].into());
+        log.unbannable("127.0.0.0/8 cannot be banned: loopback");
+        let notices = Notices {
+            stdout: 1,
+            ..Notices::default()
+        };
+        log.add(&alerts, notices, Instant::now());
+        assert_eq!(looks.1.load(Relaxed), 2);
     }
 
     #[test]

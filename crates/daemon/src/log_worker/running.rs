@@ -12,8 +12,8 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban,
-    detect::{Clock, Finding, Program, ProgramState},
-    policy::{Outcome, format_duration},
+    detect::{Clock, Finding, Offender, Program, ProgramState},
+    policy::{Ignored, Outcome, format_duration},
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
@@ -102,6 +102,15 @@ impl Running {
                 tell_finding(events, self, finding, &format!("it holds {inside}, exempt"));
                 None
             }
+            // What a line names is wrong, and not only whom it accuses.
+            Judgement::Judged(Outcome::Ignored(Ignored::Unbannable(why)))
+                if matches!(finding.offender, Offender::Prefix(_)) =>
+            {
+                self.counters.refused.inc();
+                self.log_alerts.unbannable(&why);
+                tell_finding(events, self, finding, &why);
+                None
+            }
             Judgement::Judged(Outcome::Ban(ban)) => {
                 self.counters.bans.inc();
                 tell_finding(events, self, finding, &ban.reason);
@@ -136,4 +145,69 @@ fn tell_finding(events: &Events, jail: &Running, finding: &Finding, count: &str)
     }
     event.jail = Some(jail.config.name.clone());
     events.tell(&event);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, path::Path};
+
+    use weir_core::{Prefix, policy::Ledger};
+
+    use super::*;
+    use crate::{
+        access::exemptions::Exempt,
+        config::Config,
+        host::Host,
+        judge::{Judge, Offence, Suspect},
+        log_worker::{self, group::running},
+        metrics::Metrics,
+    };
+
+    /// Nobody can be banned by either; the program's log names only the prefix.
+    #[test]
+    fn a_prefix_that_nobody_may_ban_is_refused_with_an_alert() {
+        let text = "backend = \"dry-run\"\ninterfaces = []\nstate_dir = \"/nonexistent\"\n\
+                    [filter.quota]\npatterns = [\"network <prefix>\"]\n\
+                    [jail.quota]\npaths = [\"/dev/null\"]\n";
+        let config = Config::check(Path::new("weir.toml"), text, &Host).unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let groups = running(&metrics, &config).unwrap();
+        let jail = groups.into_values().flatten().next().unwrap();
+        let ledger = Ledger::new(log_worker::jails(&config));
+        let (events, alerts) = (Arc::new(Events::default()), Alerts::default());
+        let conclude = |offender: Offender| {
+            let now = Timestamp::now();
+            let finding = Finding {
+                offender,
+                time: now,
+                clock: Clock::Stamp,
+                user: None,
+                attempts: 1,
+                pattern: 0,
+            };
+            let offence = Offence {
+                jail: jail.number,
+                suspect: Suspect::Found(&finding),
+                line: b"the line",
+            };
+            let judgement = Judge::new(&Exempt::default()).judge(&ledger, offence, now);
+            assert_eq!(jail.conclude(&events, &finding, judgement), None);
+            let now = std::time::Instant::now();
+            jail.log_alerts.add(&alerts, Default::default(), now);
+            let alerts = alerts.list().into_iter();
+            let told: Vec<_> = alerts.map(|alert| (alert.about, alert.message)).collect();
+            let counters = &jail.counters;
+            (counters.ignored.get(), counters.refused.get(), told)
+        };
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(conclude(loopback.into()), (1, 0, vec![]));
+        let wide: Prefix = "127.0.0.0/16".parse().unwrap();
+        let (ignored, refused, told) = conclude(Offender::Prefix(wide));
+        assert_eq!((ignored, refused), (1, 1));
+        let [(about, message)] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(about, "jail:quota:unbannable");
+        assert!(message.contains("such as 127.0.0.0/16"), "{message}");
+    }
 }

@@ -197,7 +197,7 @@ impl JailMetrics {
             ),
             refused: registry.counters(
                 "weir_jail_refused_findings_total",
-                "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, or holds somebody exempt; what is no host name, one with use_dns = \"no\", or one for which there is no room.",
+                "Failures that do not count because of what the line names: a prefix that is too wide, has a length out of range, can never be banned, or holds somebody exempt; what is no host name, one with use_dns = \"no\", or one for which there is no room.",
                 &["jail"],
             ),
             names_resolved: registry.counters(
