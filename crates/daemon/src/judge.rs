@@ -4,7 +4,7 @@
 //! counted for the screen is each caller's; bans come into force by
 //! [`crate::bans::Bans::enforce`].
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use weir_core::{
@@ -47,6 +47,21 @@ pub enum Judgement<R = Infallible> {
     Spared(R),
     /// What the jail's own rules make of it.
     Judged(Outcome),
+}
+
+/// Tells a ledger whose IPv6 neighbours are counted, and banned, by their own
+/// addresses, for a ban of their network would hit others: this host, whose addresses
+/// `own` are, and whoever a jail ignores, for whom the kernel makes no exception.
+pub fn keep_apart(ledger: &Ledger, own: &[IpAddr]) {
+    let jails = ledger.jails().iter();
+    let ignored = jails.flat_map(|jail| jail.ignore.iter());
+    // Of a network that is inside another one its first address is, too.
+    let apart: Vec<_> = own
+        .iter()
+        .copied()
+        .chain(ignored.map(Prefix::addr))
+        .collect();
+    ledger.set_own(&apart);
 }
 
 /// Judges by the exemptions of the moment when it was made; the same suspect is
@@ -160,8 +175,6 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use weir_core::{
         Action, PrefixSet, Scope,
         detect::Clock,
@@ -313,6 +326,45 @@ mod tests {
             .map(|finding| Accusation::new(0, finding, b"the line"));
         let judged = Judge::new(&exempt).judge_all(&all, &accusations, now);
         assert_eq!(judged.collect::<Vec<_>>(), expected);
+    }
+
+    /// A ban of their network would drop the packets of the ignored one.
+    #[test]
+    fn neighbours_of_an_ignored_address_are_banned_by_their_own() {
+        let exempt = exempting("192.0.2.7");
+        let now = Timestamp::now();
+        let banned = |ignored: &[&str], who: &str| {
+            let ignore = ignored.iter().map(|prefix| prefix.parse().unwrap());
+            let ledger = Ledger::new(vec![Jail {
+                name: "sshd".into(),
+                limits: JailLimits {
+                    max_retry: 1,
+                    ..JailLimits::default()
+                },
+                scope: Scope::all(),
+                action: Action::Drop,
+                ignore: ignore.collect(),
+                names_prefixes: false,
+            }]);
+            keep_apart(&ledger, &["2001:db8:5::1".parse().unwrap()]);
+            let finding = found(who, now);
+            let offence = Offence {
+                jail: 0,
+                suspect: Suspect::Found(&finding),
+                line: b"",
+            };
+            match Judge::new(&exempt).judge(&ledger, offence, now) {
+                Judgement::Judged(Outcome::Ban(ban)) => ban.subject.to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let own = "2001:db8:7::8";
+        for inside in ["2001:db8:7::7", "2001:db8:7:0:7::/80"] {
+            assert_eq!(banned(&[inside], own), own);
+            assert_eq!(banned(&[inside], "2001:db8:8::8"), "2001:db8:8::/64");
+        }
+        assert_eq!(banned(&["192.0.2.9"], own), "2001:db8:7::/64");
+        assert_eq!(banned(&[], "2001:db8:5::8"), "2001:db8:5::8");
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::{
     bans::Bans,
     config::Config,
     current::Current,
+    judge,
     log_alerts::LogAlerts,
     log_status::LogStatus,
     metrics::Metrics,
@@ -153,8 +154,7 @@ impl Workers {
         config: &Config,
     ) -> Result<Self, WorkerError> {
         let ledger = Arc::new(Ledger::new(jails(config)));
-        // Whose neighbours are counted by their own addresses.
-        ledger.set_own(&daemon.own.get());
+        judge::keep_apart(&ledger, &daemon.own.get());
         ledger.restore_history(daemon.store.jail_history());
         ledger.restore(daemon.store.tracked(), Timestamp::now());
         let groups = running(&daemon.metrics, config)?;
@@ -220,7 +220,7 @@ impl Workers {
         let mut hands = hands.into_iter().enumerate();
         self.stop = Arc::default();
         let daemon = &self.daemon;
-        self.ledger.set_own(&daemon.own.get());
+        judge::keep_apart(&self.ledger, &daemon.own.get());
         daemon.ledger.set(self.ledger.clone());
         let (opened, all_opened) = mpsc::channel();
         daemon.log_status.forget_rings();
