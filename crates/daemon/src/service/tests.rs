@@ -162,6 +162,18 @@ fn between<T: Send>(
     one: impl FnOnce() + Send,
     other: impl FnOnce() -> T + Send,
 ) -> T {
+    // One that waits for the first one ends behind it.
+    within(daemon, at, Duration::from_millis(300), one, other)
+}
+
+/// The same, and the other one has so long to end before the first goes on.
+fn within<T: Send>(
+    daemon: &Daemon,
+    at: At,
+    patience: Duration,
+    one: impl FnOnce() + Send,
+    other: impl FnOnce() -> T + Send,
+) -> T {
     let (has_stopped, go_on) = daemon.steps.stop(at);
     thread::scope(|scope| {
         scope.spawn(one);
@@ -172,8 +184,7 @@ fn between<T: Send>(
             let _ = tell.send(());
             outcome
         });
-        // One that waits for the first one ends behind it.
-        let _ = ended.recv_timeout(Duration::from_millis(300));
+        let _ = ended.recv_timeout(patience);
         go_on.send(()).unwrap();
         other.join().unwrap()
     })
@@ -273,7 +284,9 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
             daemon.ban_by_hand(new, None);
         };
         match at {
-            At::Entries => between(&daemon, at, again, change),
+            // Nothing keeps the changes waiting. One that comes behind the recovery is
+            // an offence of its own.
+            At::Entries => within(&daemon, at, Duration::from_secs(60), again, change),
             _ => between(&daemon, at, change, again),
         }
         for subject in [kept, longer, new] {
@@ -291,6 +304,39 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
             .collect();
         assert_eq!(remembered, in_force, "{at:?}");
     }
+}
+
+/// The ban that is written down again is one offence, and the ban that renews it
+/// another, as in a database that was not lost.
+#[test]
+fn a_ban_that_renews_a_recovered_one_is_an_offence_of_its_own() {
+    let offences = |is_lost: bool| {
+        let daemon = Daemon::new();
+        match is_lost {
+            false => daemon.ban_by_hand(WHO[0], None),
+            true => {
+                let ban = by_jail(WHO[0], Until::Never);
+                let policy = Policy {
+                    producer: Producer::Manual,
+                    scope: ban.scope,
+                    action: ban.action,
+                };
+                let entry = Entry {
+                    subject: ban.subject,
+                    policy: Arc::new(policy),
+                    expiry: Expiry::Never,
+                };
+                daemon.backend.insert(&[entry]).unwrap();
+            }
+        }
+        for _ in 0..2 {
+            daemon.service.bans.remember_bans_again().unwrap();
+        }
+        assert_eq!(daemon.offences(WHO[0]), 1, "lost: {is_lost}");
+        daemon.ban_by_hand(WHO[0], None);
+        daemon.offences(WHO[0])
+    };
+    assert_eq!((offences(false), offences(true)), (2, 2));
 }
 
 /// A ban that the backend refuses leaves the one before it as it was.
