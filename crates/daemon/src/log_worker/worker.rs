@@ -138,6 +138,10 @@ impl Worker {
                 }
             }
         }
+        // Of the last second.
+        if !self.is_given_up() {
+            self.tell_notices(rate_limited);
+        }
         Ok(())
     }
 
@@ -242,4 +246,130 @@ impl Worker {
 fn about(path: &Path) -> String {
     // Whoever may write to a ring's directory chooses names in it.
     format!("source:{}", crate::escape(&path.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write as _};
+
+    use weir_core::policy::Ledger;
+    use weir_enforce::DryRun;
+    use weir_events::alerts::Alerts;
+
+    use super::*;
+    use crate::{
+        config::Config, host::Host, log_worker, positions::Positions, run::handles,
+        service::Service, store::Store, uplinks::Uplinks,
+    };
+
+    /// What reads a jail's only log, and what it has of the daemon.
+    struct Reading {
+        service: Arc<Service>,
+        jail: Running,
+        stop: Arc<AtomicBool>,
+        thread: thread::JoinHandle<()>,
+        dir: tempfile::TempDir,
+    }
+
+    impl Reading {
+        fn start() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (state, log) = (dir.path(), dir.path().join("auth.log"));
+            let text = format!(
+                "backend = \"dry-run\"\ninterfaces = []\nstate_dir = {state:?}\n\
+                 [jail.sshd]\npaths = [{log:?}]\n"
+            );
+            fs::write(&log, "").unwrap();
+            let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
+            let alerts = Arc::new(Alerts::default());
+            let (store, _) = Store::open(state, config.keep_history, alerts.clone());
+            let backend = Arc::new(DryRun::new(1000, None));
+            let service = Arc::new(Service::new(
+                config.clone(),
+                backend,
+                store,
+                Uplinks::default(),
+                alerts,
+                String::new(),
+            ));
+            let handles = handles::of_logs(&service);
+            let groups = log_worker::group::running(&handles.metrics, &config);
+            let (group, jails) = groups.unwrap().pop_first().unwrap();
+            let (key, source) = (group.key(), group.names().next().unwrap());
+            let (jail, counters) = (jails[0].clone(), service.metrics.sources.of(&key));
+            let in_hand = InHand::new(
+                &handles,
+                service.pulses.of("weir-worker-0"),
+                key,
+                jails.into(),
+                vec![0],
+                Arc::new(Ledger::new(log_worker::jails(&config))),
+                Positions::new(Default::default()),
+            );
+            let (opened, is_opened) = mpsc::channel();
+            let stop = Arc::new(AtomicBool::new(false));
+            let worker = Worker {
+                in_hand: Arc::new(in_hand),
+                open: group.parts("default").pop().unwrap(),
+                names: Arc::new(NameLookups::new(&service)),
+                alerts: Own::new(&Arc::default(), &service.alerts, source),
+                log_status: service.log_status.clone(),
+                counters,
+                stop: stop.clone(),
+                zone: TimeZone::UTC,
+                held: Age::Backlog,
+                opened: Some(opened),
+            };
+            let thread = thread::spawn(move || worker.run());
+            let _: Result<(), _> = is_opened.recv();
+            Self {
+                service,
+                jail,
+                stop,
+                thread,
+                dir,
+            }
+        }
+
+        fn until(&self, holds: impl Fn() -> bool) {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !holds() {
+                assert!(Instant::now() < deadline, "{:?}", self.alerts());
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        fn alerts(&self) -> Vec<String> {
+            let alerts = self.service.alerts.list().into_iter();
+            alerts.map(|alert| alert.about).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_noticed_in_the_last_second_is_told() {
+        let reading = Reading::start();
+        let log = fs::OpenOptions::new()
+            .append(true)
+            .open(reading.dir.path().join("auth.log"));
+        let without_head = "Failed password for root from 192.0.2.7 port 22 ssh2\n";
+        log.unwrap().write_all(without_head.as_bytes()).unwrap();
+        reading.until(|| reading.jail.counters.lines.get() > 0);
+        reading.stop.store(true, Ordering::Relaxed);
+        reading.until(|| reading.thread.is_finished());
+        assert_eq!(reading.alerts(), ["jail:sshd:headless"]);
+    }
+
+    /// It is read on, for its writer may still have it open.
+    #[test]
+    fn a_log_that_is_deleted_while_it_is_read_is_an_alert() {
+        let reading = Reading::start();
+        let log = reading.dir.path().join("auth.log");
+        fs::remove_file(&log).unwrap();
+        let about = [about(&log)];
+        reading.until(|| reading.alerts() == about);
+        fs::write(&log, "").unwrap();
+        reading.until(|| reading.alerts().is_empty());
+        reading.stop.store(true, Ordering::Relaxed);
+        reading.until(|| reading.thread.is_finished());
+    }
 }
