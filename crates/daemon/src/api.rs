@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     net::UnixListener,
     sync::{broadcast::error::RecvError, watch},
+    time::Instant,
 };
 use weir_core::{Action, Prefix, Producer, Scope, policy::parse_duration};
 
@@ -58,6 +59,9 @@ const ABOUT: &str = "control-socket";
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// … and this at most.
 const RETRY_LAST: Duration = Duration::from_secs(2);
+/// The alert ends when every connection could be taken for so long: out of
+/// descriptors, one is free whenever a client goes.
+const ENDS_AFTER: Duration = Duration::from_secs(15);
 /// What nearly everything is answered in.
 const JSON: &str = "application/json";
 
@@ -206,8 +210,15 @@ pub async fn serve(
     });
     let mut connections = Connections::new(router, places);
     let mut pause = RETRY_FIRST;
+    let mut failed = None;
     loop {
+        let is_over = async |since: Instant| tokio::time::sleep_until(since + ENDS_AFTER).await;
         let stream = tokio::select! {
+            () = is_over(failed.unwrap_or_else(Instant::now)), if failed.is_some() => {
+                alerts.clear(ABOUT);
+                failed = None;
+                continue;
+            }
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 // That client has gone.
@@ -215,6 +226,7 @@ pub async fn serve(
                 Err(error) => {
                     // Out of descriptors, most likely: wait, do not spin.
                     alerts.raise(ABOUT, format!("cannot take a connection: {error}; tried again"));
+                    failed = Some(Instant::now());
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         _ = stop.changed() => return Ok(()),
@@ -225,7 +237,6 @@ pub async fn serve(
             },
             _ = stop.changed() => return Ok(()),
         };
-        alerts.clear(ABOUT);
         pause = RETRY_FIRST;
         if let Err(who) = may_connect(&stream, &socket) {
             tracing::warn!("control socket: refused {who}");
