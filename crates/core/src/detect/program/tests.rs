@@ -399,6 +399,32 @@ fn a_definition_is_toml_and_its_errors_name_the_pattern() {
 }
 
 #[test]
+fn a_filter_of_roots_entries_reads_some_of_roots() {
+    for (words, is_fine) in [
+        (&[][..], true),
+        (&["_SYSTEMD_UNIT=shop.service"], true),
+        (&["_UID=0"], true),
+        (&["_UID=33"], false),
+        (&["_COMM=shop", "_UID=33", "+", "_UID=0"], true),
+        (&["_UID=33", "+", "_COMM=shop", "_UID=34"], false),
+    ] {
+        for root_only in [true, false] {
+            let compiled = compile(Definition {
+                patterns: vec!["<addr>".into()],
+                journal_match: words.iter().map(|word| (*word).to_owned()).collect(),
+                root_only,
+                ..Definition::default()
+            });
+            let expected = match is_fine || !root_only {
+                true => Ok(()),
+                false => Err(DefinitionError::RootOnly),
+            };
+            assert_eq!(compiled.map(drop), expected, "{words:?}, {root_only}");
+        }
+    }
+}
+
+#[test]
 fn user_names_and_lines_are_bounded() {
     // Cut where the attacker wants the line to end.
     let filter = compile(Definition {
