@@ -201,6 +201,8 @@ fn patterns_that_leave_each_others_messages_alone_are_a_filter() {
         &["invalid user <user> from <addr>", "user <user> from <addr>"],
         &["no <user> from <addr>", "no <text> by <addr>"],
         &["<text> by <addr>:", "x <addr>, <text>;"],
+        // The second's messages end where the first's go on.
+        &["no <word> <addr> again", "no <addr> <user:word>"],
         // Twice the same.
         &["<user> from <addr>", "<user> from <addr>"],
         // One before both takes all that the second could take of the third.
