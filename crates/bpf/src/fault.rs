@@ -2,9 +2,23 @@
 //! link update; let it sleep. Without the cargo feature `fault-points` this is
 //! nothing at all.
 
-/// Dies by SIGKILL, as at a power cut, when `WEIR_FAULT` names this point.
+/// Dies by SIGKILL, as at a power cut, when `WEIR_FAULT` names this point. Waits for
+/// as long as the file that `WEIR_FAULT_HOLD` names has a line that is this name, and
+/// makes that file with the name behind a dot, so that others know.
 #[cfg(feature = "fault-points")]
 pub fn point(name: &str) {
+    if let Some(held) = std::env::var_os("WEIR_FAULT_HOLD") {
+        let is_held = || {
+            let names = std::fs::read_to_string(&held).unwrap_or_default();
+            names.lines().any(|line| line == name)
+        };
+        while is_held() {
+            let mut reached = held.clone();
+            reached.push(format!(".{name}"));
+            let _ = std::fs::write(reached, "");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
     if std::env::var_os("WEIR_FAULT").is_some_and(|wanted| wanted == name) {
         let _ =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

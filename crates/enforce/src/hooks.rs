@@ -9,8 +9,9 @@
 //! with pins of their own beside `IFACE@HOOK`, when there is a program for them.
 //!
 //! Nothing here takes another lock while it has the one of the interfaces but what
-//! [`Programs`] take: theirs, while they load one, which takes no other. Whoever calls
-//! may hold any lock, and waits for the verifier.
+//! [`Programs`] take: theirs, while they load one, which takes no other. Who has the
+//! [`AttachPoints`] waits for the verifier and for other owners of the interfaces, so
+//! a lock that a ban needs is taken after them and never before.
 
 mod attach;
 pub(crate) mod attachment;
@@ -43,6 +44,12 @@ pub struct Hooks {
     pins: PathBuf,
     interfaces: Mutex<Vec<Interface>>,
     attached: AtomicBool,
+}
+
+/// The attach points, had alone: nothing is attached or switched meanwhile by others.
+pub struct AttachPoints<'a> {
+    hooks: &'a Hooks,
+    interfaces: MutexGuard<'a, Vec<Interface>>,
 }
 
 /// Can an interface of this name have the hook, once it is there? The check
@@ -90,139 +97,17 @@ impl Hooks {
             .expect("no holder of this lock panics")
     }
 
-    /// Has [`Self::attach`] succeeded?
+    /// Waits for whoever has them, and that may be for the verifier.
+    pub fn lock(&self) -> AttachPoints<'_> {
+        AttachPoints {
+            hooks: self,
+            interfaces: self.interfaces(),
+        }
+    }
+
+    /// Has [`AttachPoints::attach`] succeeded?
     pub fn is_attached(&self) -> bool {
         self.attached.load(Ordering::Relaxed)
-    }
-
-    /// Attaches to every interface that is there, or takes over what an earlier
-    /// daemon attached; ends what it attached to others.
-    ///
-    /// # Errors
-    /// An interface where nothing can attach; those before it stay attached.
-    pub fn attach(&self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
-        let mut interfaces = self.interfaces();
-        let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
-        pins::follow_names(&names, &self.pins)?;
-        same_device::find(interfaces.iter_mut(), &self.pins)?;
-        for interface in interfaces.iter_mut() {
-            interface.attach(wanted, programs, &self.pins)?;
-            fault::point("attach-between-interfaces");
-        }
-        for (name, _, pin) in pins::all_pinned(&self.pins) {
-            if !interfaces.iter().any(|i| i.name == name) {
-                pins::remove_link(&pin)?;
-            }
-        }
-        judge_only(programs, &interfaces);
-        self.attached.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Changes over to these interfaces and this hook. `then` is done before
-    /// anybody else sees them.
-    ///
-    /// # Errors
-    /// An interface where nothing can attach; the earlier ones stay, and new ones
-    /// are let go of.
-    pub fn reconfigure(
-        &self,
-        configured: &[String],
-        wanted: &Wanted,
-        programs: &dyn Programs,
-        then: impl FnOnce(),
-    ) -> Result<(), Error> {
-        let mut interfaces = self.interfaces();
-        let mut added: Vec<Interface> = Vec::new();
-        // One that was renamed has the new name from here on, if that is asked
-        // for; first, for then its old one is another's.
-        for name in configured {
-            if interfaces.iter().any(|i| i.name == *name) {
-                continue;
-            }
-            let Some(device) = devices::find(name)? else {
-                continue;
-            };
-            let keeps_its_name = |i: &Interface| {
-                let named = Device::find(&i.name).is_ok_and(|d| d.index == device.index);
-                named && configured.contains(&i.name)
-            };
-            let mut others = interfaces.iter_mut();
-            if let Some(renamed) = others.find(|i| i.was(device.index) && !keeps_its_name(i)) {
-                renamed.take_name(name, &self.pins)?;
-            }
-        }
-        let is_known = |name: &&String| interfaces.iter().any(|i| i.name == **name);
-        let names = same_device::unique(configured);
-        let new = names.iter().filter(|name| !is_known(name));
-        added.extend(new.map(|name| Interface::new(name)));
-        let stays = |i: &&mut Interface| names.contains(&i.name);
-        let staying = interfaces.iter_mut().filter(stays);
-        same_device::find(staying.chain(&mut added), &self.pins)?;
-        for name in &names {
-            let mut all = interfaces.iter_mut().chain(&mut added);
-            let interface = all.find(|i| i.name == *name).expect("known or added");
-            if let Err(error) = interface.attach(wanted, programs, &self.pins) {
-                // Nobody would know of them.
-                for new in &mut added {
-                    new.detach(&self.pins)?;
-                }
-                return Err(error);
-            }
-        }
-        for gone in interfaces
-            .iter_mut()
-            .filter(|i| !configured.contains(&i.name))
-        {
-            gone.detach(&self.pins)?;
-        }
-        interfaces.retain(|i| configured.contains(&i.name));
-        interfaces.append(&mut added);
-        judge_only(programs, &interfaces);
-        then();
-        Ok(())
-    }
-
-    /// Attaches to interfaces that came back under their name. Called on every
-    /// change the kernel announces; cheap when nothing happened.
-    ///
-    /// # Errors
-    /// The last of those that interfaces had; the others are attached.
-    pub fn follow(&self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        let mut interfaces = self.interfaces();
-        let mut changed = false;
-        same_device::find(interfaces.iter_mut(), &self.pins)?;
-        for interface in interfaces.iter_mut() {
-            match interface.follow(wanted, programs, &self.pins) {
-                Ok(true) => {
-                    changed = true;
-                    tracing::info!(interface = interface.name, "attached again");
-                }
-                Ok(false) => {}
-                Err(e) => outcome = Err(e),
-            }
-        }
-        if changed {
-            judge_only(programs, &interfaces);
-        }
-        outcome
-    }
-
-    /// Puts other programs in place of those that are attached, in one step at
-    /// each interface. `between` is done behind each.
-    ///
-    /// # Errors
-    /// The first of those that interfaces had, which keep their earlier programs; the
-    /// others have these.
-    pub fn update(&self, programs: &dyn Programs, between: impl Fn()) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        for interface in self.interfaces().iter_mut() {
-            let updated = interface.update(programs, &self.pins);
-            outcome = outcome.and(updated);
-            between();
-        }
-        outcome
     }
 
     /// The hooks that something of the instance is attached to, of an earlier
@@ -275,6 +160,138 @@ impl Hooks {
             described
         });
         described.collect()
+    }
+}
+
+impl AttachPoints<'_> {
+    /// Attaches to every interface that is there, or takes over what an earlier
+    /// daemon attached; ends what it attached to others.
+    ///
+    /// # Errors
+    /// An interface where nothing can attach; those before it stay attached.
+    pub fn attach(&mut self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
+        let interfaces = &mut *self.interfaces;
+        let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
+        pins::follow_names(&names, &self.hooks.pins)?;
+        same_device::find(interfaces.iter_mut(), &self.hooks.pins)?;
+        for interface in interfaces.iter_mut() {
+            interface.attach(wanted, programs, &self.hooks.pins)?;
+            fault::point("attach-between-interfaces");
+        }
+        for (name, _, pin) in pins::all_pinned(&self.hooks.pins) {
+            if !interfaces.iter().any(|i| i.name == name) {
+                pins::remove_link(&pin)?;
+            }
+        }
+        judge_only(programs, interfaces);
+        self.hooks.attached.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Changes over to these interfaces and this hook. `then` is done before
+    /// anybody else sees them.
+    ///
+    /// # Errors
+    /// An interface where nothing can attach; the earlier ones stay, and new ones
+    /// are let go of.
+    pub fn reconfigure(
+        &mut self,
+        configured: &[String],
+        wanted: &Wanted,
+        programs: &dyn Programs,
+        then: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let interfaces = &mut *self.interfaces;
+        let mut added: Vec<Interface> = Vec::new();
+        // One that was renamed has the new name from here on, if that is asked
+        // for; first, for then its old one is another's.
+        for name in configured {
+            if interfaces.iter().any(|i| i.name == *name) {
+                continue;
+            }
+            let Some(device) = devices::find(name)? else {
+                continue;
+            };
+            let keeps_its_name = |i: &Interface| {
+                let named = Device::find(&i.name).is_ok_and(|d| d.index == device.index);
+                named && configured.contains(&i.name)
+            };
+            let mut others = interfaces.iter_mut();
+            if let Some(renamed) = others.find(|i| i.was(device.index) && !keeps_its_name(i)) {
+                renamed.take_name(name, &self.hooks.pins)?;
+            }
+        }
+        let is_known = |name: &&String| interfaces.iter().any(|i| i.name == **name);
+        let names = same_device::unique(configured);
+        let new = names.iter().filter(|name| !is_known(name));
+        added.extend(new.map(|name| Interface::new(name)));
+        let stays = |i: &&mut Interface| names.contains(&i.name);
+        let staying = interfaces.iter_mut().filter(stays);
+        same_device::find(staying.chain(&mut added), &self.hooks.pins)?;
+        for name in &names {
+            let mut all = interfaces.iter_mut().chain(&mut added);
+            let interface = all.find(|i| i.name == *name).expect("known or added");
+            if let Err(error) = interface.attach(wanted, programs, &self.hooks.pins) {
+                // Nobody would know of them.
+                for new in &mut added {
+                    new.detach(&self.hooks.pins)?;
+                }
+                return Err(error);
+            }
+        }
+        for gone in interfaces
+            .iter_mut()
+            .filter(|i| !configured.contains(&i.name))
+        {
+            gone.detach(&self.hooks.pins)?;
+        }
+        interfaces.retain(|i| configured.contains(&i.name));
+        interfaces.append(&mut added);
+        judge_only(programs, interfaces);
+        then();
+        Ok(())
+    }
+
+    /// Attaches to interfaces that came back under their name. Called on every
+    /// change the kernel announces; cheap when nothing happened.
+    ///
+    /// # Errors
+    /// The last of those that interfaces had; the others are attached.
+    pub fn follow(&mut self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        let interfaces = &mut *self.interfaces;
+        let mut changed = false;
+        same_device::find(interfaces.iter_mut(), &self.hooks.pins)?;
+        for interface in interfaces.iter_mut() {
+            match interface.follow(wanted, programs, &self.hooks.pins) {
+                Ok(true) => {
+                    changed = true;
+                    tracing::info!(interface = interface.name, "attached again");
+                }
+                Ok(false) => {}
+                Err(e) => outcome = Err(e),
+            }
+        }
+        if changed {
+            judge_only(programs, interfaces);
+        }
+        outcome
+    }
+
+    /// Puts other programs in place of those that are attached, in one step at
+    /// each interface. `between` is done behind each.
+    ///
+    /// # Errors
+    /// The first of those that interfaces had, which keep their earlier programs; the
+    /// others have these.
+    pub fn update(&mut self, programs: &dyn Programs, between: impl Fn()) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for interface in self.interfaces.iter_mut() {
+            let updated = interface.update(programs, &self.hooks.pins);
+            outcome = outcome.and(updated);
+            between();
+        }
+        outcome
     }
 }
 

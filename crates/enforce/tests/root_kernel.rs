@@ -1,5 +1,6 @@
 //! The kernel backend without a daemon: what it stores, lifts, evicts and takes over;
-//! beside this file its growth, its hooks and its answers. Root: loads BPF.
+//! beside this file its growth, its hooks, its answers and what insertions wait for.
+//! Root: loads BPF.
 
 #[path = "root_kernel/answers.rs"]
 mod answers;
@@ -7,6 +8,9 @@ mod answers;
 mod growth;
 #[path = "root_kernel/hooks.rs"]
 mod hooks;
+#[cfg(feature = "fault-points")]
+#[path = "root_kernel/waiting.rs"]
+mod waiting;
 
 use std::{
     net::IpAddr,
@@ -209,11 +213,16 @@ fn is_alone(name: &str) -> bool {
     if std::env::var_os("WEIR_TEST_ALONE").is_some() {
         return true;
     }
-    let refused = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+    let file = |what: &str| {
+        let name = name.replace("::", "-");
+        std::env::temp_dir().join(format!("weir-{name}-{what}-{}", std::process::id()))
+    };
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
         .env("WEIR_TEST_ALONE", "1")
-        .env("WEIR_FAULT_REFUSE", refused)
+        .env("WEIR_FAULT_REFUSE", file("refuse"))
+        .env("WEIR_FAULT_HOLD", file("hold"))
+        .env("WEIR_FAULT_SLEPT", file("slept"))
         .env("WEIR_FAULT_PROLONG", "1")
         .output()
         .unwrap();

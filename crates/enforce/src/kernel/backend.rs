@@ -15,7 +15,7 @@ use weir_bpf::{
 };
 use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scanner};
 
-use super::Kernel;
+use super::{Kernel, tables};
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassFilter, Counter, DecoyResponder, Entry, Error,
     InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
@@ -26,6 +26,8 @@ use crate::{
 impl Kernel {
     /// The backend as far as its limits go.
     pub(super) fn effective(&self) -> Choice {
+        // It is asked of the attach points, which come before the tables.
+        tables::assert_none_here();
         let backend = self.settings().backend;
         match backend {
             Choice::Auto if self.hooks.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
@@ -34,9 +36,11 @@ impl Kernel {
     }
 
     fn attach_as(&self, settings: &Settings) -> Result<(), Error> {
-        let tables = self.tables();
+        let (mut points, current) = self.attach_points();
         let then = || {
-            for generation in std::iter::once(&tables.current).chain(&tables.next) {
+            // Beside tables that are added: they are changed here, or read it.
+            let tables = self.tables();
+            for generation in tables.generations() {
                 generation.table.set_observe(settings.observe);
             }
             let mut present = self.settings.write();
@@ -44,8 +48,7 @@ impl Kernel {
             **present = Arc::new(settings.clone());
         };
         let wanted = Wanted::by(settings);
-        self.hooks
-            .reconfigure(&settings.interfaces, &wanted, &tables.current, then)
+        points.reconfigure(&settings.interfaces, &wanted, &*current, then)
     }
 }
 
@@ -193,7 +196,10 @@ impl Backend for Kernel {
 
     fn attach(&self) -> Result<(), Error> {
         let wanted = self.wanted();
-        self.or_without_answers(|| self.hooks.attach(&wanted, &self.tables().current))
+        self.or_without_answers(|| {
+            let (mut points, current) = self.attach_points();
+            points.attach(&wanted, &*current)
+        })
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
+        let backend = self.effective();
         let geometry = {
             let tables = self.tables();
             let (current, wanted) = (&tables.current, !decoys.ports.is_empty());
@@ -17,7 +18,6 @@ impl DecoyResponder for Kernel {
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
             }
-            let backend = self.effective();
             if let (true, Some(limit)) = (wanted, backend.limit(Feature::Decoys)) {
                 return Err(limit.refusal(backend.name()));
             }

@@ -41,6 +41,8 @@ enum Stop {
     NoRoom(u64),
     /// The next entry's policy has no number, and none is left.
     NoNumber,
+    /// The last entry is not in tables that some packets may meet.
+    Unsettled,
 }
 
 impl Kernel {
@@ -108,7 +110,9 @@ impl Kernel {
                 Placed::NoRoom => return Ok((n, Stop::NoRoom(tables.current.number))),
             }
             ends.note(expiry);
-            tables.insert_next(slot);
+            if !tables.insert_next(slot) {
+                return Ok((n + 1, Stop::Unsettled));
+            }
             if filled.exceed(table.geometry().target_load()) {
                 self.crowded.store(true, Ordering::Relaxed);
             }
@@ -172,6 +176,8 @@ impl Kernel {
                 rest = &rest[inserted..];
                 match stop {
                     Stop::Done => {}
+                    // Which of the tables stay is decided under this lock.
+                    Stop::Unsettled => drop(self.maintenance.lock()),
                     Stop::AtCap(max_bans) => {
                         let producer = &rest[0].policy.producer;
                         done.evicted.extend(self.make_room(producer, max_bans)?);
@@ -262,7 +268,7 @@ impl Kernel {
         WorkCounts::count(&self.work.expiry_passes);
         let tables = self.tables();
         if let Some(next) = &tables.next {
-            next.table.expire(now);
+            next.generation.table.expire(now);
         }
         let gone = self.next_expiry.after(|| tables.current.table.expire(now));
         self.note_left(gone);
@@ -300,7 +306,7 @@ impl Kernel {
     ) -> Vec<Slot> {
         let tables = self.tables();
         if let Some(next) = &tables.next {
-            next.table.remove(key, &which);
+            next.generation.table.remove(key, &which);
         }
         let lifted = tables.current.table.remove(key, &which);
         self.note_left(lifted.len());

@@ -4,10 +4,14 @@
 //!
 //! Locks: `tables` is read-locked by every insertion (several at once) and
 //! write-locked only for the instants in which a generation's copy advances or
-//! is switched. `maintenance` serialises whoever removes, evicts, sweeps or
-//! grows. What holds a lock is a type, and the order is that of the types: the
-//! tables are had alone only for a [`Maintenance`], which is refused to whoever
-//! reads them ([`Reading`]), and the lock of the wide bans lies in the [`Tables`].
+//! two pointers change places. `maintenance` serialises whoever removes, evicts,
+//! sweeps or grows. Whoever loads programs, attaches them or switches links has the
+//! [`AttachPoints`] and no tables, for that takes as long as verifiers and
+//! interfaces like; until they are let go of, no other generation becomes the
+//! current one. What holds a lock is a type, and the order is that of the types:
+//! [`Maintenance`], then the attach points, then the tables; the first two are refused
+//! to whoever reads the tables ([`Reading`]), the tables are had alone only for a
+//! [`Maintenance`], and the lock of the wide bans lies in the [`Tables`].
 //! All other locks are let go of in the function that takes them, which takes
 //! none beside.
 
@@ -34,7 +38,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64},
 };
 
-use weir_bpf::{JiffyClock, Slot, events::EventReader, pins::InstanceDir, table::NEVER};
+use weir_bpf::{
+    Generation, JiffyClock, Slot, events::EventReader, pins::InstanceDir, table::NEVER,
+};
 use weir_core::{Subject, class::Classes};
 
 pub use open::{KernelConfig, check_interface, detach, open};
@@ -44,14 +50,14 @@ pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::{
     BootNanos, Entry, Error, Expiry, Settings,
-    hooks::{Hooks, Wanted},
+    hooks::{AttachPoints, Hooks, Wanted},
 };
 use answers::RefusedAnswers;
 pub(crate) use classes::ANSWER_WITHIN;
 use maintenance::{Maintenance, MaintenanceLock};
 use next_expiry::NextExpiry;
 use policies::Policies;
-use tables::{Reading, Tables};
+use tables::{Reading, Tables, TablesLock};
 use work::WorkCounts;
 
 /// The tables of one instance.
@@ -60,7 +66,7 @@ pub struct Kernel {
     ipv4_length: Option<u8>,
     clock: JiffyClock,
     settings: RwLock<Arc<Settings>>,
-    tables: RwLock<Tables>,
+    tables: TablesLock,
     policies: Policies,
     hooks: Hooks,
     maintenance: MaintenanceLock,
@@ -94,13 +100,21 @@ fn random_seed<const WORDS: usize>() -> Result<[u64; WORDS], Error> {
 
 impl Kernel {
     fn tables(&self) -> Reading<'_> {
-        Reading::of(&self.tables)
+        self.tables.read()
     }
 
     /// Without anybody who inserts or looks: for whoever does maintenance.
     fn tables_alone(&self, _: &Maintenance<'_>) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.alone()
+    }
+
+    /// What attaches and what is to be attached: that generation stays the current one
+    /// for as long as the attach points are held.
+    fn attach_points(&self) -> (AttachPoints<'_>, Arc<Generation>) {
         tables::assert_none_here();
-        self.tables.write().expect("no holder of this lock panics")
+        let points = self.hooks.lock();
+        let current = self.tables().current.clone();
+        (points, current)
     }
 
     /// As they are now.
@@ -144,7 +158,10 @@ impl Kernel {
             return Ok(());
         }
         let wanted = self.wanted();
-        self.or_without_answers(|| self.hooks.follow(&wanted, &self.tables().current))
+        self.or_without_answers(|| {
+            let (mut points, current) = self.attach_points();
+            points.follow(&wanted, &*current)
+        })
     }
 
     /// Rebuilds the bloom filter now; `maintain` does it when it is due.

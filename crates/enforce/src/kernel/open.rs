@@ -19,8 +19,13 @@ use weir_bpf::{
 };
 
 use super::{
-    Kernel, maintenance::MaintenanceLock, next_expiry::NextExpiry, policies::Policies, random_seed,
-    rebuild, tables::Tables, work::WorkCounts,
+    Kernel,
+    maintenance::MaintenanceLock,
+    next_expiry::NextExpiry,
+    policies::Policies,
+    random_seed, rebuild,
+    tables::{Tables, TablesLock},
+    work::WorkCounts,
 };
 use crate::{
     Backend, Choice, Error, Settings,
@@ -102,7 +107,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         refused: Mutex::default(),
         policies,
         events: Mutex::new(EventReader::new(&current.events)?),
-        tables: RwLock::new(Tables::of(current)?),
+        tables: TablesLock::new(Tables::of(current)?),
         settings: RwLock::new(Arc::new(config.settings.clone())),
         maintenance: MaintenanceLock::default(),
         evicted: AtomicU64::new(0),

@@ -168,7 +168,7 @@ impl Kernel {
             let tables = self.tables_alone(maintenance);
             self.numbers_left.store(false, Ordering::Relaxed);
             let mut used: HashSet<u16> = HashSet::new();
-            for generation in std::iter::once(&tables.current).chain(&tables.next) {
+            for generation in tables.generations() {
                 generation.table.for_each(0, |slot| {
                     used.insert(slot.policy & POLICY_NUMBER);
                 });

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use weir_bpf::{
-    Generation,
+    Generation, fault,
     link::Hook,
     programs::{NO_NETFILTER, netfilter_supported},
 };
@@ -20,6 +20,7 @@ impl Programs for Generation {
     }
 
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
+        fault::point("before-program");
         Ok(Generation::program(self, hook)?)
     }
 

@@ -2,7 +2,7 @@
 //! When it is due, the caller decides.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -11,7 +11,9 @@ use weir_bpf::{
     link::Hook, table::NEVER,
 };
 
-use super::{Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed};
+use super::{
+    Kernel, WorkCounts, classes::ANSWER_WITHIN, maintenance::Maintenance, random_seed, tables::Next,
+};
 use crate::{Entry, Error};
 
 /// Room that tables have at least: 0.3 MiB.
@@ -25,7 +27,7 @@ const RESEED_AFTER: Duration = Duration::from_secs(10);
 /// So often larger tables are made that writers fill up before they are in use.
 const ATTEMPTS: usize = 4;
 /// Buckets copied to a new generation while insertions wait.
-const COPY_CHUNK: usize = 512;
+const COPY_CHUNK: usize = 64;
 
 fn is_larger(wanted: Geometry, now: Geometry) -> bool {
     wanted.target_load().exceed(now.target_load())
@@ -146,8 +148,8 @@ impl Kernel {
         }
     }
 
-    /// New maps, seed and program, filled while every write goes to both;
-    /// then each link is switched, and the old generation dropped.
+    /// New maps, seed and program, filled while every write goes to both; then each
+    /// link is switched, and when all are, the old generation is dropped.
     pub(super) fn next_generation(
         &self,
         maintenance: &mut Maintenance<'_>,
@@ -189,6 +191,11 @@ impl Kernel {
         class_lines: u32,
         image: Option<&ClassImage>,
     ) -> Result<(), Error> {
+        if self.unlinked.load(Ordering::Relaxed) {
+            // Packets may meet tables that were given up: they are written to until
+            // none does.
+            self.link_current(maintenance)?;
+        }
         let number = self.tables().current.number + 1;
         let options = Options {
             geometry,
@@ -214,22 +221,25 @@ impl Kernel {
             return Err(error.into());
         }
         fault::point("growth-before-fill");
+        let next = Arc::new(next);
         {
             let mut tables = self.tables_alone(maintenance);
             // As it is now: a reload may have changed it while this was loaded,
             // and changes both from here on.
             next.table.set_observe(self.settings().observe);
-            tables.add(next);
+            tables.add(next.clone());
         }
-        let old = match self.fill_and_switch(maintenance, number) {
+        let filled_and_switched = self
+            .fill(maintenance, &next)
+            .and_then(|()| self.switch(maintenance, &next));
+        let old = match filled_and_switched {
             Ok(old) => old,
             Err(e) => {
                 // The old generation is whole and attached: go on with it. First its
                 // links: until then, some interfaces may ask the next one's tables.
-                if let Err(error) = self.link_current() {
+                if let Err(error) = self.link_current(maintenance) {
                     tracing::warn!("interfaces have the tables that were given up: {error}");
                 }
-                self.tables_alone(maintenance).next = None;
                 self.instance.remove_generation(number)?;
                 return Err(e);
             }
@@ -239,21 +249,25 @@ impl Kernel {
         maintenance.begin_anew();
         self.next_expiry.forget();
         self.crowded.store(false, Ordering::Relaxed);
-        // One that came while links were switched has the earlier program. The tables
-        // are in use all the same, and maintenance asks again.
-        if let Err(error) = self.link_current() {
-            tracing::warn!("an interface has the earlier tables still: {error}");
-        }
         Ok(())
     }
 
-    /// Has every interface run the current generation's programs. Where one does not,
+    /// Has every interface run the current generation's programs, and gives up the one
+    /// that was to follow it. Where an interface does not, both are written to, and
     /// maintenance asks again.
-    pub(super) fn link_current(&self) -> Result<(), Error> {
-        let refused = fault::refuse("link-current")
-            .map_err(|why| weir_bpf::Error::new("update a link", why).into());
-        let linked = refused.and_then(|()| self.hooks.update(&self.tables().current, || {}));
+    pub(super) fn link_current(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
+        let linked = fault::refuse("link-current")
+            .map_err(|why| weir_bpf::Error::new("update a link", why).into())
+            .and_then(|()| {
+                let (mut points, current) = self.attach_points();
+                points.update(&*current, || {})
+            });
         self.unlinked.store(linked.is_err(), Ordering::Relaxed);
+        if linked.is_ok() {
+            let given_up = self.tables_alone(maintenance).next.take();
+            // Memory is given back without the lock.
+            drop(given_up);
+        }
         linked
     }
 
@@ -267,7 +281,8 @@ impl Kernel {
                 decoys,
                 ..*options
             };
-            let next = Generation::create(number, &options, Some(&self.tables().current))?;
+            let current = self.tables().current.clone();
+            let next = Generation::create(number, &options, Some(&current))?;
             for choices in &hooks {
                 let mut loaded = choices.iter().map(|hook| next.program(*hook).map(drop));
                 // The first that loads is enough, as where it is attached.
@@ -313,18 +328,13 @@ impl Kernel {
         hooks
     }
 
-    /// Returns the generation that was the current one.
-    fn fill_and_switch(
-        &self,
-        maintenance: &Maintenance<'_>,
-        number: u64,
-    ) -> Result<Generation, Error> {
+    /// Copies all bans to the next generation, some at a time.
+    fn fill(&self, maintenance: &Maintenance<'_>, next: &Generation) -> Result<(), Error> {
         let buckets = self.tables().current.table.buckets_in_all();
         for start in (0..buckets).step_by(COPY_CHUNK) {
             // Alone: between reading an entry here and writing it there,
             // nobody may lift or change it.
             let tables = self.tables_alone(maintenance);
-            let next = tables.next.as_ref().expect("the caller put it there");
             let mut full = false;
             tables.current.table.for_each_in(
                 start..(start + COPY_CHUNK).min(buckets),
@@ -338,25 +348,43 @@ impl Kernel {
                     full |= !there && next.table.insert(slot) == Placed::NoRoom;
                 },
             );
-            if full || tables.has_next_refused() {
+            if full || tables.next.as_ref().is_some_and(Next::has_refused) {
                 return Err(Error::Full(self.settings().max_bans));
             }
+            drop(tables);
+            self.tables.let_readers_in();
             if start == 0 {
                 fault::point("growth-mid-fill");
             }
         }
+        Ok(())
+    }
+
+    /// Makes the next generation, which has all bans, the current one; returns the one
+    /// that it was. Links are switched one after another, each for as long as it takes:
+    /// insertions go on, and write to both.
+    fn switch(
+        &self,
+        maintenance: &Maintenance<'_>,
+        next: &Arc<Generation>,
+    ) -> Result<Arc<Generation>, Error> {
+        let full = || Error::Full(self.settings().max_bans);
+        if !self.tables_alone(maintenance).begin_to_meet_next() {
+            return Err(full());
+        }
+        // Held until it is the current one: nobody attaches the old one's programs
+        // meanwhile.
+        let (mut points, _) = self.attach_points();
+        fault::point("switch-before-links");
+        points.update(&**next, || fault::point("switch-between-links"))?;
         // Alone, for a ban that comes now must be in both, or the switch be off.
         let mut tables = self.tables_alone(maintenance);
-        if tables.has_next_refused() {
-            return Err(Error::Full(self.settings().max_bans));
+        if tables.next.as_ref().is_some_and(Next::has_refused) {
+            return Err(full());
         }
-        let next = tables.next.as_ref().expect("the caller put it there");
-        fault::point("switch-before-links");
-        self.hooks
-            .update(next, || fault::point("switch-between-links"))?;
-        self.instance.set_current(number)?;
+        self.instance.set_current(next.number)?;
         fault::point("switch-after-current");
-        let next = tables.next.take().expect("it was there above");
-        Ok(std::mem::replace(&mut tables.current, next))
+        tables.next = None;
+        Ok(std::mem::replace(&mut tables.current, next.clone()))
     }
 }

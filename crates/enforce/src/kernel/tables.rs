@@ -4,9 +4,10 @@ use std::{
     cell::Cell,
     ops::Deref,
     sync::{
-        Mutex, MutexGuard, RwLock, RwLockReadGuard,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use weir_bpf::{Generation, Placed, Slot, WideBans, fault};
@@ -15,14 +16,28 @@ use crate::Error;
 
 /// The generation that packets meet, and the next one while it is made.
 pub(super) struct Tables {
-    pub(super) current: Generation,
-    /// Being filled; every write goes to both.
-    pub(super) next: Option<Generation>,
-    /// A ban is in the current one and had no room in the next: that must not become
-    /// the current one.
-    next_refused: AtomicBool,
+    pub(super) current: Arc<Generation>,
+    /// Being filled, or met by packets of some interfaces; every write goes to both.
+    pub(super) next: Option<Next>,
     /// Bans that both have in common.
     wide: Mutex<WideBans>,
+}
+
+/// A generation that is to become the current one.
+pub(super) struct Next {
+    pub(super) generation: Arc<Generation>,
+    /// A ban is in the current one and had no room in this: it must not become the
+    /// current one.
+    has_refused: AtomicBool,
+    /// It has all bans, and interfaces may have its programs already.
+    is_met: bool,
+}
+
+impl Next {
+    /// Does it lack a ban that is in the current generation?
+    pub(super) fn has_refused(&self) -> bool {
+        self.has_refused.load(Ordering::Relaxed)
+    }
 }
 
 impl Tables {
@@ -31,25 +46,30 @@ impl Tables {
     pub(super) fn of(current: Generation) -> Result<Self, Error> {
         Ok(Self {
             wide: Mutex::new(WideBans::of(&current.wide)?),
-            current,
+            current: Arc::new(current),
             next: None,
-            next_refused: AtomicBool::new(false),
         })
     }
 
-    /// Puts a ban that is in the current generation into the next one as well, if
-    /// one is being filled.
-    pub(super) fn insert_next(&self, slot: Slot) {
-        if let Some(next) = &self.next
-            && (fault::refuse("insert-next").is_err() || next.table.insert(slot) == Placed::NoRoom)
-        {
-            self.next_refused.store(true, Ordering::Relaxed);
-        }
+    /// The current one and, if there is one, the next.
+    pub(super) fn generations(&self) -> impl Iterator<Item = &Generation> {
+        let next = self.next.iter().map(|next| &*next.generation);
+        std::iter::once(&*self.current).chain(next)
     }
 
-    /// Does the next generation lack a ban that is in the current one?
-    pub(super) fn has_next_refused(&self) -> bool {
-        self.next_refused.load(Ordering::Relaxed)
+    /// Puts a ban that is in the current generation into the next one as well, if
+    /// there is one. False where packets may miss it, for they may meet the next one,
+    /// and that has no room for it: until maintenance has decided between the two.
+    pub(super) fn insert_next(&self, slot: Slot) -> bool {
+        let Some(next) = &self.next else {
+            return true;
+        };
+        let table = &next.generation.table;
+        if fault::refuse("insert-next").is_ok() && table.insert(slot) != Placed::NoRoom {
+            return true;
+        }
+        next.has_refused.store(true, Ordering::Relaxed);
+        !next.is_met
     }
 
     pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
@@ -60,17 +80,30 @@ impl Tables {
     pub(super) fn change_wide<T>(&self, change: impl FnOnce(&mut WideBans) -> T) -> T {
         let mut wide = self.wide();
         let outcome = change(&mut wide);
-        for generation in std::iter::once(&self.current).chain(&self.next) {
+        for generation in self.generations() {
             generation.table.set_wide(wide.families());
         }
         outcome
     }
 
     /// Adds a generation to be filled, which every write goes to from here on.
-    pub(super) fn add(&mut self, next: Generation) {
-        self.next = Some(next);
-        self.next_refused = AtomicBool::new(false);
+    pub(super) fn add(&mut self, next: Arc<Generation>) {
+        self.next = Some(Next {
+            generation: next,
+            has_refused: AtomicBool::new(false),
+            is_met: false,
+        });
         self.change_wide(|_| ());
+    }
+
+    /// Has all that is written from here on in the next generation before it is
+    /// acknowledged; false where that lacks something already.
+    pub(super) fn begin_to_meet_next(&mut self) -> bool {
+        let next = self.next.as_mut();
+        next.is_some_and(|next| {
+            next.is_met = !next.has_refused();
+            next.is_met
+        })
     }
 }
 
@@ -78,29 +111,70 @@ thread_local! {
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The tables as those have them who read and insert, several at once. A thread
-/// has them once, and waits for nobody meanwhile who may want them alone: both
-/// would wait for ever. Where assertions are compiled in, that is one.
-pub(super) struct Reading<'a>(RwLockReadGuard<'a, Tables>);
+/// The lock of the tables.
+pub(super) struct TablesLock<T = Tables> {
+    tables: RwLock<T>,
+    /// Threads that wait to read them.
+    waiting: AtomicUsize,
+}
 
-impl<'a> Reading<'a> {
-    pub(super) fn of(tables: &'a RwLock<Tables>) -> Self {
+/// How long at most those are let go first who wait to read.
+const COURTESY: Duration = Duration::from_millis(5);
+
+impl<T> TablesLock<T> {
+    pub(super) fn new(tables: T) -> Self {
+        Self {
+            tables: RwLock::new(tables),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// To read and insert, beside others who do.
+    pub(super) fn read(&self) -> Reading<'_, T> {
         assert_none_here();
-        let tables = tables.read().expect("no holder of this lock panics");
+        let tables = match self.tables.try_read() {
+            Ok(tables) => tables,
+            Err(_) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let tables = self.tables.read();
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                tables.expect("no holder of this lock panics")
+            }
+        };
         set(true);
-        Self(tables)
+        Reading(tables)
+    }
+
+    /// Without anybody who inserts or looks.
+    pub(super) fn alone(&self) -> RwLockWriteGuard<'_, T> {
+        assert_none_here();
+        self.tables.write().expect("no holder of this lock panics")
+    }
+
+    /// Lets those who wait to read go first: for whoever wants the tables alone many
+    /// times in turn, who would else have them again before anybody is awake.
+    pub(super) fn let_readers_in(&self) {
+        let begun = Instant::now();
+        while self.waiting.load(Ordering::Relaxed) > 0 && begun.elapsed() < COURTESY {
+            std::thread::yield_now();
+        }
     }
 }
 
-impl Deref for Reading<'_> {
-    type Target = Tables;
+/// The tables as those have them who read and insert, several at once. A thread
+/// has them once, and waits for nobody meanwhile who may want them alone: both
+/// would wait for ever. Where assertions are compiled in, that is one.
+pub(super) struct Reading<'a, T = Tables>(RwLockReadGuard<'a, T>);
 
-    fn deref(&self) -> &Tables {
+impl<T> Deref for Reading<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
         &self.0
     }
 }
 
-impl Drop for Reading<'_> {
+impl<T> Drop for Reading<'_, T> {
     fn drop(&mut self) {
         set(false);
     }
@@ -115,4 +189,38 @@ fn set(reading: bool) {
 /// Has this thread no tables?
 pub(super) fn assert_none_here() {
     debug_assert!(!READING.get(), "this thread reads the tables already");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A growth takes the tables alone thousands of times in turn.
+    #[test]
+    fn readers_come_in_between_two_turns_of_who_has_them_alone() {
+        const ROUNDS: u32 = 400;
+        let lock = TablesLock::new(0);
+        let round = AtomicUsize::new(0);
+        let longest = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut longest, mut last) = (0, 0);
+                while last < ROUNDS {
+                    let begun = round.load(Ordering::Relaxed);
+                    last = *lock.read();
+                    longest = longest.max(round.load(Ordering::Relaxed) - begun);
+                }
+                longest
+            });
+            for n in 1..=ROUNDS {
+                *lock.alone() = n;
+                let turn = lock.alone();
+                round.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(200));
+                drop(turn);
+                lock.let_readers_in();
+            }
+            reader.join().expect("it counts")
+        });
+        assert!(longest <= 20, "a reader waited for {longest} turns");
+    }
 }

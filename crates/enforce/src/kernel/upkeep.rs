@@ -25,7 +25,7 @@ impl Kernel {
         let jiffies = i64::try_from(jiffies).unwrap_or(i64::MAX);
         // Alone: an entry is moved or inserted as it should be, not both.
         let tables = self.tables_alone(maintenance);
-        for generation in std::iter::once(&tables.current).chain(&tables.next) {
+        for generation in tables.generations() {
             generation.table.shift_expiries(-jiffies);
             generation.set_suspended(suspended)?;
         }
@@ -66,7 +66,7 @@ impl Kernel {
         drop(tables);
         let decoys = self.ask_for_decoys(&mut maintenance);
         let linked = match self.unlinked.load(Ordering::Relaxed) {
-            true => self.link_current(),
+            true => self.link_current(&maintenance),
             false => Ok(()),
         };
         drop(maintenance);

@@ -524,7 +524,7 @@ fn root_tables_made_anew_have_room_for_every_writer() {
 }
 
 /// In this network namespace.
-fn add_bridges(names: &[String]) {
+pub(super) fn add_bridges(names: &[String]) {
     for name in names {
         let added = std::process::Command::new("ip")
             .args(["link", "add", name, "up", "type", "bridge"])

@@ -262,7 +262,7 @@ fn root_attach_points_need_no_backend() {
         let mut wanted = Wanted::by(&settings);
         let hooks = Hooks::new(dir.links(), &settings.interfaces);
         assert!(!hooks.is_attached());
-        hooks.attach(&wanted, &feature).unwrap();
+        hooks.lock().attach(&wanted, &feature).unwrap();
         assert!(hooks.is_attached() && !hooks.any_on_netfilter());
         assert_eq!(bans.attachments()[0].hook, "nft");
         let attached = links();
@@ -272,11 +272,12 @@ fn root_attach_points_need_no_backend() {
 
         // The same links with the next daemon, and another hook by name.
         let hooks = Hooks::new(dir.links(), &settings.interfaces);
-        hooks.attach(&wanted, &feature).unwrap();
+        hooks.lock().attach(&wanted, &feature).unwrap();
         assert_eq!(links(), attached);
         wanted.hook = Some(Hook::Xdp);
         let mut done = false;
         hooks
+            .lock()
             .reconfigure(&settings.interfaces, &wanted, &feature, || done = true)
             .unwrap();
         assert!(done);
@@ -286,11 +287,11 @@ fn root_attach_points_need_no_backend() {
         // A device that goes and comes back.
         let before = links();
         ip(&["link", "del", "v0"]);
-        hooks.follow(&wanted, &feature).unwrap();
+        hooks.lock().follow(&wanted, &feature).unwrap();
         assert_eq!((links().len(), hooks.first_hook()), (0, None));
         assert!(!hooks.attachments()[0].present);
         add();
-        hooks.follow(&wanted, &feature).unwrap();
+        hooks.lock().follow(&wanted, &feature).unwrap();
         let after = links();
         assert_eq!(after.len(), 2);
         assert_ne!(after[0].0, before[0].0, "another device");
@@ -298,7 +299,7 @@ fn root_attach_points_need_no_backend() {
             programs: Generator::load().unwrap(),
             without: None,
         };
-        hooks.update(&other, || {}).unwrap();
+        hooks.lock().update(&other, || {}).unwrap();
         let updated = links();
         assert!(updated.iter().zip(&after).all(|(new, old)| new.1 != old.1));
         // Programs without one for a hook that is in use: nothing changes.
@@ -306,7 +307,11 @@ fn root_attach_points_need_no_backend() {
             programs: Generator::load().unwrap(),
             without: Some(Hook::Xdp),
         };
-        let refused = hooks.update(&lacking, || {}).unwrap_err().to_string();
+        let refused = hooks
+            .lock()
+            .update(&lacking, || {})
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             refused,
             "cannot change the program at xdp of v0: it has no program there"
@@ -314,7 +319,10 @@ fn root_attach_points_need_no_backend() {
         assert_eq!(links(), updated);
 
         // Not an interface more, then none at all.
-        hooks.reconfigure(&[], &wanted, &other, || {}).unwrap();
+        hooks
+            .lock()
+            .reconfigure(&[], &wanted, &other, || {})
+            .unwrap();
         assert_eq!(links(), []);
         assert!(bans.attachments()[0].present);
         dir.remove().unwrap();
