@@ -8,7 +8,7 @@
 //! its writes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
     mem::offset_of,
     net::{IpAddr, Ipv6Addr},
 };
@@ -157,6 +157,11 @@ impl WideBans {
         u32::from(v4) | u32::from(v6) << 1
     }
 
+    /// How many entries each policy has, of those that have some.
+    pub fn counts(&self) -> impl Iterator<Item = (u16, usize)> + '_ {
+        self.nest.counts.iter().map(|(policy, n)| (*policy, *n))
+    }
+
     /// All entries, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = WideBan> + '_ {
         self.nest
@@ -205,6 +210,23 @@ impl WideBans {
             Some(_) => WidePlaced::Replaced,
             None => WidePlaced::New,
         })
+    }
+
+    /// Puts an entry in the place of the one with the same prefix and this other policy,
+    /// which no cap can refuse; false where there is none, or already one of its own
+    /// policy.
+    pub fn exchange(&mut self, ban: WideBan, other: u16) -> Result<bool> {
+        let Some(before) = self.nest.exchange(ban, other) else {
+            return Ok(false);
+        };
+        let affected: Vec<_> = self.nest.covered(ban.prefix).collect();
+        if let Err(e) = self.write(affected.iter().copied()) {
+            // As it was: what the kernel refused is not in force.
+            self.nest.exchange(before, ban.policy);
+            let _ = self.write(affected);
+            return Err(e);
+        }
+        Ok(true)
     }
 
     /// Lifts the entries of exactly this prefix whose policy satisfies `which`;
@@ -307,6 +329,8 @@ struct Nest {
     own: BTreeMap<Prefix, Vec<u64>>,
     /// Words in all.
     entries: usize,
+    /// Words of each policy that has some.
+    counts: BTreeMap<u16, usize>,
 }
 
 impl Nest {
@@ -359,8 +383,36 @@ impl Nest {
             Some(old) => Some(unpack(ban.prefix, std::mem::replace(old, word))),
             None => {
                 words.push(word);
-                self.entries += 1;
+                self.count(ban.policy);
                 None
+            }
+        }
+    }
+
+    /// Puts an entry in the place of the one of another policy; returns that one.
+    fn exchange(&mut self, ban: WideBan, other: u16) -> Option<WideBan> {
+        if self.has(ban.prefix, ban.policy) {
+            return None;
+        }
+        let words = self.own.get_mut(&ban.prefix)?;
+        let old = words.iter_mut().find(|old| **old as u16 == other)?;
+        let before = unpack(ban.prefix, std::mem::replace(old, pack(ban)));
+        self.discount(other);
+        self.count(ban.policy);
+        Some(before)
+    }
+
+    fn count(&mut self, policy: u16) {
+        self.entries += 1;
+        *self.counts.entry(policy).or_default() += 1;
+    }
+
+    fn discount(&mut self, policy: u16) {
+        self.entries -= 1;
+        if let btree_map::Entry::Occupied(mut count) = self.counts.entry(policy) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
     }
@@ -373,9 +425,11 @@ impl Nest {
             .extract_if(.., |word| which(*word as u16))
             .map(|word| unpack(prefix, word))
             .collect();
-        self.entries -= taken.len();
         if words.is_empty() {
             self.own.remove(&prefix);
+        }
+        for ban in &taken {
+            self.discount(ban.policy);
         }
         taken
     }
@@ -457,12 +511,14 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Put(Prefix, u16, u64),
+        Exchange(Prefix, u16, u16),
         Take(Prefix, u16),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             2 => (prefix(), 1u16..4, 1u64..100).prop_map(|(p, n, e)| Step::Put(p, n, e)),
+            1 => (prefix(), 1u16..4, 1u16..4).prop_map(|(p, n, o)| Step::Exchange(p, n, o)),
             1 => (prefix(), 1u16..4).prop_map(|(p, n)| Step::Take(p, n)),
         ]
     }
@@ -500,6 +556,16 @@ mod tests {
                         model.push(ban);
                         (prefix, policy)
                     }
+                    Step::Exchange(prefix, policy, other) => {
+                        let ban = WideBan { prefix, policy, expiry: 7 };
+                        let there = |policy| {
+                            model.iter().position(|b| (b.prefix, b.policy) == (prefix, policy))
+                        };
+                        let at = there(other).filter(|_| there(policy).is_none());
+                        let before = at.map(|at| std::mem::replace(&mut model[at], ban));
+                        prop_assert_eq!(nest.exchange(ban, other), before);
+                        (prefix, policy)
+                    }
                     Step::Take(prefix, policy) => {
                         let taken = nest.take(prefix, |p| p == policy);
                         let before = model.len();
@@ -516,6 +582,11 @@ mod tests {
                     };
                 }
                 prop_assert_eq!(nest.entries, model.len());
+                let mut counts = BTreeMap::new();
+                for ban in &model {
+                    *counts.entry(ban.policy).or_default() += 1;
+                }
+                prop_assert_eq!(&nest.counts, &counts);
                 prop_assert_eq!(nest.has(changed, policy),
                     model.iter().any(|b| (b.prefix, b.policy) == (changed, policy)));
                 for first in 0..=255u8 {

@@ -30,6 +30,7 @@ use weir_bpf::{
     pins::{self, InstanceDir},
     run,
     tables::MAX_POLICIES,
+    wide::{MAX_WIDE, MAX_WIDE_SHARED},
 };
 use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
 use weir_enforce::{
@@ -450,6 +451,70 @@ fn root_prefixes_of_any_length_are_banned_found_and_lifted() {
         assert_eq!(names(lifted), [prefix]);
     }
     assert!(backend.entries().unwrap().is_empty());
+}
+
+/// As many bans of prefixes as there may be: each can still become one that rejects, or
+/// drop again, and how many there are is not counted for each question.
+#[test]
+fn root_prefixes_change_their_action_at_the_cap() {
+    let instance = Instance::new("wide-cap", 1000);
+    let backend = instance.open();
+    let ban = |n: u32, producer: Producer, action| {
+        let mut ban = entry(0, producer, 3600);
+        ban.subject = Subject::new(Prefix::new(IpAddr::V4((n << 12).into()), 20).unwrap()).unwrap();
+        Arc::make_mut(&mut ban.policy).action = action;
+        ban
+    };
+    // The quickest of some, for other tests run beside.
+    let asked = || {
+        let once = |_| {
+            let begun = Instant::now();
+            std::hint::black_box(backend.usage());
+            begun.elapsed()
+        };
+        (0..200).map(once).min().unwrap()
+    };
+    let first = 11 << 12;
+    let manual = MAX_WIDE - MAX_WIDE_SHARED;
+    let mut all = vec![ban(first, Producer::Manual, Action::Drop)];
+    backend.insert(&all).unwrap();
+    let of_one = asked();
+    all.extend((1..MAX_WIDE as u32).map(|n| match n as usize {
+        n if n < manual => ban(first + n as u32, Producer::Manual, Action::Drop),
+        n => ban(first + n as u32, jail("a"), Action::Drop),
+    }));
+    backend.insert(&all[1..]).unwrap();
+    let usage = backend.usage();
+    assert_eq!((usage.wide, usage.wide_shared), (MAX_WIDE, MAX_WIDE_SHARED));
+    let of_all = asked();
+    assert!(
+        of_all < of_one * 10,
+        "{of_one:?} for one, {of_all:?} for all"
+    );
+    for action in [Action::Reject, Action::Drop] {
+        for before in [&all[0], &all[MAX_WIDE - 1]] {
+            let mut changed = before.clone();
+            Arc::make_mut(&mut changed.policy).action = action;
+            let done = backend.insert(std::slice::from_ref(&changed)).unwrap();
+            assert_eq!((done.new, done.replaced), (0, 1), "{changed:?}");
+            assert!(done.evicted.is_empty(), "{:?}", done.evicted);
+            let source = changed.subject.prefix().addr();
+            let found = backend.entries_for(source).unwrap();
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].policy, changed.policy);
+            assert!(is_dropped(&instance.pinned(), source, 22));
+            let again = backend.insert(&[changed]).unwrap();
+            assert_eq!((again.new, again.replaced), (0, 1));
+        }
+    }
+    let usage = backend.usage();
+    assert_eq!(
+        (usage.wide, usage.wide_shared, usage.evicted),
+        (MAX_WIDE, MAX_WIDE_SHARED, 0)
+    );
+    let over = ban(first - 1, Producer::Manual, Action::Reject);
+    let refused = backend.insert(&[over]).unwrap_err();
+    assert!(matches!(refused.error, Error::WideFull(_)), "{refused}");
 }
 
 /// jiffies stand still while a machine sleeps. As if the last daemon had

@@ -86,7 +86,7 @@ impl Kernel {
                     policy,
                     expiry,
                 };
-                match self.insert_wide(ban, &entry.policy.producer, &tables)? {
+                match self.insert_wide(ban, &entry.policy.producer, opposite, &tables)? {
                     WidePlaced::New => done.new += 1,
                     WidePlaced::Replaced => done.replaced += 1,
                     WidePlaced::Full => return Ok((n, Stop::AtWideCap)),

@@ -26,9 +26,12 @@ impl Kernel {
 
     /// How many are not manual.
     pub(super) fn shared_wide(&self, wide: &WideBans) -> usize {
-        let manual = self.policies.numbers(|p| p.producer == Producer::Manual);
-        let shared = wide.iter().filter(|ban| !manual.contains(&ban.policy));
-        shared.count()
+        let is_shared = |policy| {
+            let policy = self.policies.policy(policy);
+            policy.is_none_or(|policy| policy.producer != Producer::Manual)
+        };
+        let shared = wide.counts().filter(|(policy, _)| is_shared(*policy));
+        shared.map(|(_, count)| count).sum()
     }
 
     /// Are there as many as there may be of those that are not manual?
@@ -36,14 +39,22 @@ impl Kernel {
         wide.len() >= MAX_WIDE_SHARED && self.shared_wide(wide) >= MAX_WIDE_SHARED
     }
 
-    /// Puts an entry into force, of this producer; see [`WideBans::insert`].
+    /// Puts an entry into force, of this producer, if need be in the place of the one
+    /// with the `opposite` policy; see [`WideBans::insert`].
     pub(super) fn insert_wide(
         &self,
         ban: WideBan,
         producer: &Producer,
+        opposite: Option<u16>,
         tables: &Tables,
     ) -> Result<WidePlaced, Error> {
         tables.change_wide(|wide| {
+            if let Some(opposite) = opposite
+                && wide.exchange(ban, opposite)?
+            {
+                self.note_left(1);
+                return Ok(WidePlaced::Replaced);
+            }
             if *producer != Producer::Manual
                 && !wide.has(ban.prefix, ban.policy)
                 && self.is_share_full(wide)
@@ -142,7 +153,7 @@ impl Kernel {
             };
             let policy = self.policies.policy(slot.policy);
             let producer = policy.map_or(Producer::Manual, |policy| policy.producer.clone());
-            match self.insert_wide(ban, &producer, &tables)? {
+            match self.insert_wide(ban, &producer, None, &tables)? {
                 WidePlaced::New | WidePlaced::Replaced => {}
                 WidePlaced::Full | WidePlaced::TooDeep => lost += 1,
             }
