@@ -160,13 +160,13 @@ fn root_a_filter_is_replaced_without_a_gap() {
     for n in 0..3 {
         std::thread::scope(|scope| {
             let reload = scope.spawn(|| {
-                // With decoy ports and without: a generation each.
-                let decoy = if n % 2 == 0 {
-                    "[decoy]\nports = [\"23/tcp\"]\n"
+                // With a geofence and without: a generation each.
+                let geofence = if n % 2 == 0 {
+                    "[geofence]\ndeny = [\"continent:AN\"]\n"
                 } else {
                     ""
                 };
-                weir.configure(&format!("{CONFIG}{decoy}"));
+                weir.configure(&format!("{CONFIG}{geofence}"));
                 weir.ask(&["reload"]).done();
             });
             flood(&|| reload.is_finished());

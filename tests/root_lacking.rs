@@ -7,7 +7,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::{ATTACKER, CUSTOMER, HOST, Site, Weir, addr, skipped};
-use weir_bpf::{decoy, probe, programs};
+use weir_bpf::{Answer, decoy, probe, programs};
 use weir_testkit::traffic::TcpServer;
 
 const PORT: u16 = 8080;
@@ -91,7 +91,7 @@ fn root_without_cookies_decoy_ports_are_refused_by_name() {
 
 #[test]
 fn root_without_answers_bans_that_reject_drop() {
-    if !lacks(programs::rejects_supported(), "bpf_xdp_load_bytes") {
+    if !lacks(Answer::Reject.is_supported(), "bpf_xdp_load_bytes") {
         return;
     }
     let site = Site::new();

@@ -98,10 +98,15 @@ fn root_netfilter_is_exchanged_without_a_gap() {
     };
     let before = weir.json(&["status"])["usage"]["generation"].clone();
     std::thread::scope(|scope| {
-        // The first ban that rejects makes a generation; here it only drops.
-        let ban = scope.spawn(|| weir.ask(&["ban", "203.0.113.9", "--reject"]).done());
-        flood(&|| ban.is_finished());
+        // The first geofence makes a generation.
+        let reload = scope.spawn(|| {
+            weir.configure(&format!("{CONFIG}[geofence]\ndeny = [\"continent:AN\"]\n"));
+            weir.ask(&["reload"]).done();
+        });
+        flood(&|| reload.is_finished());
     });
+    // A ban that rejects only drops here.
+    weir.ask(&["ban", "203.0.113.9", "--reject"]).done();
     assert_ne!(weir.json(&["status"])["usage"]["generation"], before);
     weir.kill();
     std::thread::scope(|scope| {

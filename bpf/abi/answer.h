@@ -5,8 +5,19 @@
 
 #include <linux/types.h>
 
-/* Ports of a protocol: a bit each. */
-#define DECOY_PORT_WORDS (65536 / 64)
+/* What ports have beside the firewall: four bits each, of which one is in use; TCP's
+ * ports, then UDP's, sixteen a word. */
+#define PORT_FEATURE_BITS  4
+#define PORT_DECOY	   1
+#define PORTS_A_WORD	   16
+#define PORT_FEATURE_WORDS (65536 / PORTS_A_WORD)
+
+/* Programs that a firewall tail-calls: their places in its array. */
+enum next {
+	NEXT_DECOY,
+	NEXT_REJECT,
+	NEXT_MAX,
+};
 
 /* Addresses of this host, IPv4 as ::ffff:a.b.c.d: what is forwarded to other
  * hosts is theirs to answer. */

@@ -6,22 +6,24 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 10
+#define WEIR_ABI 11
 
 /* Words that user space changes while the program runs. */
 struct control {
-	__u32 bloom_base; /* first word of the bloom copy that readers use */
-	__u32 observe;	  /* 1: count what would be dropped, and pass it */
-	__u32 wide;	  /* bit 0: there are wide bans of IPv4, bit 1: of IPv6 */
-	__u32 zero;	  /* always 0, which the verifier does not know */
-	__u32 class_base; /* first line of the class table that readers use */
+	__u32 bloom_base;    /* first word of the bloom copy that readers use */
+	__u32 observe;	     /* 1: count what would be dropped, and pass it */
+	__u32 wide;	     /* bit 0: there are wide bans of IPv4, bit 1: of IPv6 */
+	__u32 zero;	     /* always 0, which the verifier does not know */
+	__u32 class_base;    /* first line of the class table that readers use */
+	__u32 port_features; /* 1: a port has a feature (abi/answer.h) */
+	__u32 rejects;	     /* 1: there are bans that reject, or were */
 	__u32 pad;
 };
 
 /* What a generation was built with, kept beside its pins. */
 struct meta {
 	__u32 abi;
-	__u32 decoy; /* 1: built with decoy ports */
+	__u32 v4_buckets;
 	__u64 seed[3];
 	__u64 lasting_seed[3];
 	__u64 build; /* hash of the BPF object */
@@ -37,8 +39,6 @@ struct meta {
 	__u64 suspended_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC that the expiries allow
 			       for */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
-	__u32 reject;	    /* 1: built with bans that answer */
-	__u32 v4_buckets;
 	__u32 pad;
 };
 
@@ -48,6 +48,6 @@ struct clock_sample {
 	__u64 mono_ns;
 };
 
-_Static_assert(sizeof(struct control) == 24 && sizeof(struct meta) == 168, "abi");
+_Static_assert(sizeof(struct control) == 32 && sizeof(struct meta) == 160, "abi");
 
 #endif

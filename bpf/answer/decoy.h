@@ -5,12 +5,9 @@
  * before it can be sent in anybody's name. A RST proves nothing, the owner of
  * a forged source sends one too.
  *
- * Asked last, of packets that would pass, and only in a generation that has
- * decoys: without them (cfg.decoy = 0) the verifier removes all of it.
- * Looked at: TCP and UDP directly behind an IPv4 header without options or an
- * IPv6 header, whole packets, to an address of this host. Anything else, and
- * everything from the allow list, meets the port as if weir were not there:
- * bait, not a wall.
+ * Tail-called last, for packets that would pass (port_features.h), and looked at
+ * when they are to an address of this host. Anything else, and everything from the
+ * allow list, meets the port as if weir were not there: bait, not a wall.
  *
  * Connections that this host opened from such a port go on: their SYN-ACKs and
  * data are not answers to a cookie (`decoy_asked`), and pass. */
@@ -21,16 +18,7 @@
 #include "firewall/allow.h"
 #include "lib/hash.h"
 #include "lib/reply.h"
-#include "lib/verdict.h"
-
-/* A bit per port: TCP's, then UDP's (crates/bpf/src/decoy.rs). */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 2 * DECOY_PORT_WORDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} decoy_ports SEC(".maps");
+#include "lib/request.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -86,51 +74,13 @@ struct bait {
 };
 _Static_assert(sizeof(((struct bait *)0)->segment) == 60, "a TCP header at its longest");
 
-/* Too large for the stack beside decide()'s. */
+/* Too large for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct bait);
 } decoy_scratch SEC(".maps");
-
-/* The look that every innocent packet gets: two loads from a line that is in
- * the cache, and one bit. */
-static __always_inline int is_bait(struct frame *f)
-{
-	struct ports *ports;
-	__u8 protocol;
-	__u32 index;
-	__u64 *word;
-	__u16 port;
-
-	if (f->proto == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = f->l3;
-
-		if ((void *)(ip + 1) > f->end || ip->ihl != 5 ||
-		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
-			return 0;
-		protocol = ip->protocol;
-		ports = (void *)(ip + 1);
-	} else {
-		struct ipv6hdr *ip = f->l3;
-
-		if ((void *)(ip + 1) > f->end)
-			return 0;
-		protocol = ip->nexthdr;
-		ports = (void *)(ip + 1);
-	}
-	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
-		return 0;
-	if ((void *)(ports + 1) > f->end) {
-		f->cut = 1;
-		return 0;
-	}
-	port = bpf_ntohs(ports->dest);
-	index = (protocol == IPPROTO_UDP ? DECOY_PORT_WORDS : 0) + (port >> 6);
-	word = bpf_map_lookup_elem(&decoy_ports, &index);
-	return word && (*word >> (port & 63)) & 1;
-}
 
 /* Of TCP's checksum: the part that is not in the segment. */
 static __always_inline __u64 pseudo_header(const struct bait *b, int v4, __u32 len)
@@ -310,24 +260,30 @@ static __always_inline int send_reply(void *ctx, int tc, struct bait *b, __u32 l
 }
 
 /* A packet to a decoy port: what the hook shall return for it. */
-static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 frame_len,
-				__u32 ifindex, enum reason otherwise)
+static __always_inline int handle_decoy(void *ctx, int tc)
 {
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
-	int v4 = f->proto == bpf_htons(ETH_P_IP);
-	__u32 l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
-	__u32 zero = 0, total, more, len, tag, *slot, is_tcp;
+	const struct answer_request *request = answer_request_here();
+	__u32 zero = 0, total, more, len, tag, *slot, is_tcp, l3, v4, frame_len;
 	struct decoy_guesses *guesses;
+	enum reason otherwise;
 	struct decoy_counter *c;
 	struct bait *b;
 	struct tcphdr *tcp;
 
+	if (!request)
+		return drop;
+	l3 = request->exit.l3 & L3_MOST;
+	v4 = request->exit.v4;
+	frame_len = request->exit.bytes;
+	otherwise = request->exit.reason;
 	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
 	if (!b)
 		goto none;
-	*b = (struct bait){.exit = {.ifindex = ifindex, .bytes = frame_len}};
+	*b = (struct bait){
+		.exit = {.ifindex = request->exit.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
 	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
 		goto none;
@@ -373,7 +329,7 @@ static __always_inline int meet(void *ctx, int tc, const struct frame *f, __u32 
 		goto none;
 	}
 	__builtin_memcpy(b->exit.source, &b->source, sizeof(b->exit.source));
-	if (control.observe) {
+	if (request->observe) {
 		b->exit.reason = R_OBSERVED;
 		count_and_tell(&b->exit, bpf_jiffies64());
 		return pass;
@@ -444,29 +400,16 @@ none:
 	return pass;
 }
 
-/* Functions of their own, with frames of their own: the verifier sees each
- * only in a generation that has decoys. */
-static __noinline int meet_xdp(struct xdp_md *ctx, __u32 otherwise)
+SEC("xdp")
+int weir_decoy_xdp(struct xdp_md *ctx)
 {
-	struct frame f = {.data = (void *)(long)ctx->data,
-			  .end = (void *)(long)ctx->data_end};
-	__u32 len = f.end - f.data;
-
-	if (parse_l2(ctx, 0, &f) != R_PASS)
-		return XDP_DROP;
-	if (cfg.frags && len >= 2048)
-		len = bpf_xdp_get_buff_len(ctx);
-	return meet(ctx, 0, &f, len, ctx->ingress_ifindex, otherwise);
+	return handle_decoy(ctx, 0);
 }
 
-static __noinline int meet_skb(struct __sk_buff *skb, __u32 otherwise)
+SEC("tcx/ingress")
+int weir_decoy_tc(struct __sk_buff *skb)
 {
-	struct frame f = {.data = (void *)(long)skb->data,
-			  .end = (void *)(long)skb->data_end};
-
-	if (parse_l2(skb, 1, &f) != R_PASS)
-		return TC_ACT_SHOT;
-	return meet(skb, 1, &f, skb->len, skb->ingress_ifindex, otherwise);
+	return handle_decoy(skb, 1);
 }
 
 #endif

@@ -3,8 +3,7 @@
  * with "administratively prohibited" (ICMP 3/13, ICMPv6 1/1). Both are made from
  * scratch; the packet itself is dropped, answered or not.
  *
- * Asked last, of packets that a ban denies, and only in a generation that has
- * such bans: without them (cfg.reject = 0) the verifier removes all of it.
+ * Tail-called last, for packets that a ban denies which says so.
  *
  * Never answered: a reset; of ICMP all but echo requests; fragments; what came
  * or is addressed to many; what claims to come from nobody; a wrong checksum
@@ -25,11 +24,8 @@
 
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include "firewall/ban.h"
-#include "firewall/prefix_bans.h"
 #include "lib/reply.h"
-#include "lib/transport.h"
-#include "lib/verdict.h"
+#include "lib/request.h"
 
 #define REJECT_COST (1000000000ULL / REJECT_RATE) /* nanoseconds */
 
@@ -73,9 +69,6 @@ struct refusal {
 		__u8 ext[8];
 	} message;
 	__u8 chunk[REJECT_CHUNK + 4];
-	__u32 v4;
-	__u32 l3; /* offset of the IP header */
-	struct exit exit;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -121,8 +114,7 @@ static __always_inline __u32 sum_frame(void *ctx, int tc, __u32 at, __u32 len)
 	__u64 rest = (len - 1) % REJECT_CHUNK;
 	__u32 sum = 0, i;
 
-	/* Before Linux 6.8 the verifier reads global functions that nobody calls. */
-	if (!cfg.reject || !r || !len)
+	if (!r || !len)
 		return REJECT_NOT_READ;
 	for (i = 0; i < (len - 1) / REJECT_CHUNK; i++) {
 		if (i >= REJECT_CHUNKS || reply_load(ctx, tc, at, r->chunk, REJECT_CHUNK))
@@ -161,7 +153,7 @@ static __always_inline __u32 transport6(void *ctx, int tc, __u32 l3)
 	__u32 off = sizeof(struct ipv6hdr), i;
 	__u8 next;
 
-	if (!cfg.reject || !r)
+	if (!r)
 		return 0;
 	next = r->ip.v6.nexthdr;
 	for (i = 0; i < REJECT_HEADERS; i++) {
@@ -308,40 +300,6 @@ static __always_inline void write_unreachable(struct refusal *r, int v4, __u64 q
 	r->message.icmp.checksum = ~fold(pseudo + sum_words(&r->message, 2) + sum);
 }
 
-/* Does a ban that rejects cover the packet? */
-static __always_inline int rejects(const struct refusal *r, int v4, __u64 now,
-				   __u64 packed)
-{
-	__u32 kind = packed & 3, flow = FLOW_REJECT;
-	__u64 found, key, hi, lo, hash;
-
-	if (kind == P_PORTS)
-		flow |= FLOW_SET | (__u32)(packed >> 8 & 0xff) << 16 |
-			(__u16)(packed >> 32);
-	if (v4) {
-		key = bpf_ntohl(r->ip.v4.saddr);
-		found = control.wide & 1 ? find_wide4(key, now, flow) : 0;
-		key |= 32ULL << 32;
-		found += find_bans(short_key(key), now, flow);
-		if (cfg.v4_length) {
-			key = ((__u32)key & (~0U << (32 - cfg.v4_length))) |
-			      (__u64)cfg.v4_length << 32;
-			found += find_bans(short_key(key), now, flow);
-		}
-	} else {
-		const struct in6_addr *a = &r->ip.v6.saddr;
-
-		hi = (__u64)bpf_ntohl(a->s6_addr32[0]) << 32 | bpf_ntohl(a->s6_addr32[1]);
-		lo = (__u64)bpf_ntohl(a->s6_addr32[2]) << 32 | bpf_ntohl(a->s6_addr32[3]);
-		hash = hash64(hi);
-		found = control.wide & 2 ? find_wide(hi, lo, now, flow) : 0;
-		found += find_bans(short_key(hi), now, flow);
-		found += find_bans(host_key(hi, lo, hash), now, flow);
-	}
-	return FOUND_ALL(found) ||
-	       ((kind == P_PORTS || kind == P_UNKNOWN) && FOUND_SCOPED(found));
-}
-
 /* Answers in place; what the hook shall return, or -1: no answer is due. */
 static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, __u32 l3,
 				  __u32 frame_len)
@@ -430,90 +388,36 @@ static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, 
 	return send_back(ctx, tc, r->mac);
 }
 
-/* Reads who it is; 1 when a ban of those that cover the packet rejects. On the
- * stack as little as can be: verifiers before Linux 6.8 round each frame up to
- * 32 bytes, and up to scope_covers there is nothing left then. */
-static __always_inline int look(void *ctx, int tc, struct frame *f, __u32 reason,
-				__u32 ifindex, __u32 bytes)
-{
-	struct refusal *r = refusal();
-	__u64 now = bpf_jiffies64(), packed;
-	__u32 total, l3;
-	int v4;
-
-	if (!r)
-		return 0;
-	/* Counted, whatever comes. */
-	r->exit = (struct exit){.reason = reason, .ifindex = ifindex, .bytes = bytes};
-	if (parse_l2(ctx, tc, f) != R_PASS)
-		return 0;
-	v4 = f->proto == bpf_htons(ETH_P_IP);
-	l3 = (f->l3 - f->data) & L3_MOST; /* as the verifier forgets */
-	if (reply_load(ctx, tc, l3, &r->ip, v4 ? sizeof(r->ip.v4) : sizeof(r->ip.v6)))
-		return 0;
-	r->v4 = v4;
-	r->l3 = l3;
-	if (v4) {
-		r->exit.source[10] = r->exit.source[11] = 0xff;
-		__builtin_memcpy(&r->exit.source[12], &r->ip.v4.saddr, 4);
-		total = bpf_ntohs(r->ip.v4.tot_len);
-	} else {
-		__builtin_memcpy(r->exit.source, &r->ip.v6.saddr, 16);
-		total = bpf_ntohs(r->ip.v6.payload_len) + sizeof(r->ip.v6);
-	}
-	packed = tc ? l4_of_skb(ctx, l3, total, !v4) : l4_of_xdp(ctx, l3, total, !v4);
-	r->exit.protocol = packed >> 8;
-	r->exit.port = packed >> 32;
-	return rejects(r, v4, now, packed);
-}
-
-/* Drops it and, when `loud`, answers: what the hook shall return. */
-static __always_inline int refuse(void *ctx, int tc, int loud)
+/* Drops it and, where an answer is due, answers: what the hook shall return. */
+static __always_inline int handle_reject(void *ctx, int tc)
 {
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
+	struct answer_request *request = answer_request_here();
 	struct refusal *r = refusal();
 	int verdict = -1;
+	__u32 l3, v4;
 
-	if (!r)
+	if (!request || !r)
 		return drop;
-	if (loud) {
-		verdict = answer(ctx, tc, r, r->v4 != 0, r->l3 & L3_MOST, r->exit.bytes);
-		r->exit.reason = verdict < 0 ? R_REJECTED_SILENT : R_REJECTED;
-	}
-	count_and_tell(&r->exit, bpf_jiffies64());
+	l3 = request->exit.l3 & L3_MOST;
+	v4 = request->exit.v4;
+	if (!reply_load(ctx, tc, l3, &r->ip, v4 ? sizeof(r->ip.v4) : sizeof(r->ip.v6)))
+		verdict = answer(ctx, tc, r, v4 != 0, l3, request->exit.bytes);
+	request->exit.reason = verdict < 0 ? R_REJECTED_SILENT : R_REJECTED;
+	count_and_tell(&request->exit, bpf_jiffies64());
 	return verdict < 0 ? drop : verdict;
 }
 
-/* Functions of their own, with frames of their own, one after the other and not
- * one in the other: the stack is short. The verifier sees each only in a
- * generation that has such bans. */
-static __noinline int look_xdp(struct xdp_md *ctx, __u32 reason)
+SEC("xdp")
+int weir_reject_xdp(struct xdp_md *ctx)
 {
-	struct frame f = {.data = (void *)(long)ctx->data,
-			  .end = (void *)(long)ctx->data_end};
-	__u32 bytes = f.end - f.data;
-
-	if (cfg.frags && bytes >= 2048)
-		bytes = bpf_xdp_get_buff_len(ctx);
-	return look(ctx, 0, &f, reason, ctx->ingress_ifindex, bytes);
+	return handle_reject(ctx, 0);
 }
 
-static __noinline int look_skb(struct __sk_buff *skb, __u32 reason)
+SEC("tcx/ingress")
+int weir_reject_tc(struct __sk_buff *skb)
 {
-	struct frame f = {.data = (void *)(long)skb->data,
-			  .end = (void *)(long)skb->data_end};
-
-	return look(skb, 1, &f, reason, skb->ingress_ifindex, skb->len);
-}
-
-static __noinline int refuse_xdp(struct xdp_md *ctx, int loud)
-{
-	return refuse(ctx, 0, loud);
-}
-
-static __noinline int refuse_skb(struct __sk_buff *skb, int loud)
-{
-	return refuse(skb, 1, loud);
+	return handle_reject(skb, 1);
 }
 
 #endif

@@ -69,8 +69,8 @@ struct {
 /* A destination as a scalar: FLOW_SET | protocol << 16 | port. 0: count every
  * scoped entry, whatever it covers. */
 #define FLOW_SET 0x80000000U
-/* Entries that reject only (reject.h). */
-#define FLOW_REJECT 0x40000000U
+/* Entries of all ports only. */
+#define FLOW_ALL 0x40000000U
 
 /* One word holds all bits of a key: one cache miss at most. Three bits at eight
  * keys a word: 3 % false hits. An IPv6 host sets the other three of its
@@ -140,15 +140,13 @@ __noinline int scope_covers(__u32 number, __u32 flow)
 static __always_inline __u64 match_entry(__u64 word, __u64 now, __u32 flow)
 {
 	__u32 number = word & BAN_POLICY_MASK;
-	__u64 one = cfg.reject && number & POLICY_REJECT ? FOUND_ONE_REJECTING : 0;
+	__u64 one = number & POLICY_REJECT ? FOUND_ONE_REJECTING : 0;
 
 	if ((word >> BAN_POLICY_BITS) <= now)
 		return 0;
-	if (flow & FLOW_REJECT && !(number & POLICY_REJECT))
-		return 0;
 	if (!(number & POLICY_SCOPED))
 		return one + FOUND_ONE_ALL;
-	if (flow & FLOW_SET && !scope_covers(number, flow))
+	if (flow & FLOW_ALL || (flow & FLOW_SET && !scope_covers(number, flow)))
 		return 0;
 	return one + FOUND_ONE_SCOPED;
 }
@@ -338,8 +336,7 @@ static __always_inline __u64 evaluate(const struct lookup *l, __u64 now, __u32 *
 	__u64 all = live ^ scoped;
 	__u64 unclear = several | ((l->full >> 63) & ~all);
 
-	if (cfg.reject)
-		all |= (flag(l->word / POLICY_REJECT) & live) << 16;
+	all |= (flag(l->word / POLICY_REJECT) & live) << 16;
 	*policy = l->word & BAN_POLICY_MASK & -(scoped & ~unclear);
 	return all | scoped << 32 | unclear << 63;
 }
@@ -387,37 +384,56 @@ static __always_inline void accumulate_v4(struct lookup *l, const __u64 *slot, _
 	l->matches += same;
 }
 
+/* Does the first bucket alone decide: one entry in force, of all ports? So do most that
+ * are banned: an insertion prefers that bucket. The line of the second one then is not
+ * read, if the entries there could only say the same, as where no ban rejects. */
+static __always_inline __u64 is_decided(const struct lookup *l, __u64 word, __u64 now)
+{
+	__u64 live = (now - (word >> BAN_POLICY_BITS)) >> 63;
+	__u64 scoped = word / POLICY_SCOPED;
+
+	return !control.rejects && flag(live & ~scoped & is_zero(~l->matches));
+}
+
 /* The same of an IPv4 host. */
 static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *policy)
 {
 	struct v4_place at = v4_place(k.key);
-	struct v4_bucket *a = bpf_map_lookup_elem(&v4_bans, &at.first);
-	struct v4_bucket *b = bpf_map_lookup_elem(&v4_bans, &at.second);
+	struct v4_bucket *a = bpf_map_lookup_elem(&v4_bans, &at.first), *b;
 	struct lookup l = {};
-	__u64 found;
+	__u64 found, decided;
 	int i;
 
-	if (!a || !b)
+	if (!a)
 		return 0;
 #pragma unroll
-	for (i = 0; i < V4_SLOTS; i++) {
+	for (i = 0; i < V4_SLOTS; i++)
 		accumulate_v4(&l, &a->slot[i], at.same);
-		accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
+	decided = is_decided(&l, v4_word(l.word) & l.matches, now);
+	if (unlikely(!decided)) {
+		b = bpf_map_lookup_elem(&v4_bans, &at.second);
+		if (!b)
+			return 0;
+#pragma unroll
+		for (i = 0; i < V4_SLOTS; i++)
+			accumulate_v4(&l, &b->slot[i], at.same | V4_SECOND);
 	}
 	l.word = v4_word(l.word) & l.matches;
 	found = evaluate(&l, now, policy);
-	found |= bloom_has_both(bloom_word(k.hash), k.hash) << 63;
+	found |= (bloom_has_both(bloom_word(k.hash), k.hash) & ~decided) << 63;
 	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
 }
 
-/* Which of a source's scoped entries cover the flow? `policy`: the only one, if
- * lookup_fast found that. */
+/* Which of a source's entries cover the flow? `policy`: of the only one, if lookup_fast
+ * found that it is of some ports. */
 static __always_inline __u64 lookup_scoped(struct ban_key k, __u64 now, __u32 flow,
 					   __u32 policy)
 {
-	if (policy)
-		return scope_covers(policy, flow) ? FOUND_ONE_SCOPED : 0;
-	return find_bans(k, now, flow);
+	if (!policy)
+		return find_bans(k, now, flow);
+	if (flow & FLOW_ALL || !scope_covers(policy, flow))
+		return 0;
+	return FOUND_ONE_SCOPED + (policy & POLICY_REJECT ? FOUND_ONE_REJECTING : 0);
 }
 
 #endif

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* What becomes of a packet that comes in, whatever the hook:
  *   parse -> class -> bloom -> ban table, prefix bans ->
- *   scope -> essential -> allow -> verdict
+ *   scope -> essential -> allow -> port features -> verdict
+ * What is answered, and not passed or dropped, is left to programs of their own
+ * (bpf/answer).
  * Malformed packets pass, for the host's own stack drops them. More VLAN tags than
  * the parser follows are dropped: the stack takes any number of priority tags (VLAN
  * 0) off a frame, so whoever may add tags would pass otherwise. */
 #ifndef WEIR_DECIDE_H
 #define WEIR_DECIDE_H
 
-#include "answer/decoy.h"
-#include "answer/reject.h"
+#include "firewall/port_features.h"
 #include "firewall/source.h"
 #include "lib/decision.h"
+#include "lib/request.h"
 
 /* Sources that nobody has are dropped, for some of them reach sockets; but for what
  * a host sends to get an address. Before anything else saves a packet: the allow list
@@ -40,11 +42,17 @@ static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
 	return why;
 }
 
+/* Is one of these bans to be answered for, where a program can? */
+static __always_inline int is_answered(__u64 found, enum hook hook)
+{
+	return cfg.answers && hook != IN_NETFILTER && FOUND_REJECTING(found);
+}
+
 /* Most packets that are dropped: TCP, or UDP to a port that is not DHCP's, of a
  * source under a ban of all ports, of which no event is due. Nothing else of their
  * headers matters. */
 static __always_inline int is_plain(const struct frame *f, const struct source *s,
-				    __u64 found, __u64 now)
+				    __u64 now)
 {
 	struct iphdr *ip = f->l3;
 	struct ipv6hdr *ip6 = f->l3;
@@ -53,8 +61,6 @@ static __always_inline int is_plain(const struct frame *f, const struct source *
 	__u8 protocol;
 
 	if (s->v4 && unlikely(ip->ihl != 5))
-		return 0;
-	if (cfg.reject && FOUND_REJECTING(found))
 		return 0;
 	protocol = s->v4 ? ip->protocol : ip6->nexthdr;
 	if (protocol != IPPROTO_TCP) {
@@ -67,15 +73,18 @@ static __always_inline int is_plain(const struct frame *f, const struct source *
 	return !control.observe && !is_told(R_BANNED_ALL, now);
 }
 
-/* Do bans of some ports cover this packet? Ports that cannot be known match any of
- * them; packets that have none match only bans of all ports. */
-static __always_inline __u64 are_scoped(const struct source *s, const struct places *at,
-					__u64 now, const struct l4 *l4)
+/* The bans that cover this packet. Ports that cannot be known match any of them;
+ * packets that have none match only bans of all ports. */
+static __always_inline __u64 covering(const struct source *s, const struct places *at,
+				      __u64 found, __u64 now, const struct l4 *l4)
 {
-	return l4->kind == P_UNKNOWN ||
-	       (l4->kind == P_PORTS &&
-		FOUND_SCOPED(bans_of_flow(
-			s, at, now, FLOW_SET | (__u32)l4->protocol << 16 | l4->dest)));
+	__u32 flow = FLOW_ALL;
+
+	if (l4->kind == P_UNKNOWN)
+		return found;
+	if (l4->kind == P_PORTS)
+		flow = FLOW_SET | (__u32)l4->protocol << 16 | l4->dest;
+	return bans_of_flow(s, at, now, flow);
 }
 
 /* The reason for which the source is denied, before anything saves it. */
@@ -97,15 +106,16 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 					 struct exit *exit)
 {
 	__u32 base = 0, class = 0, said = 0;
-	__u64 now = 0, found = 0, covered = 0;
+	__u64 now = 0, found = 0, cover = 0;
 	struct places at = {};
 	enum reason why;
 	struct l4 l4 = {};
+	int silent;
 
 	if (way == COVER_IN && unlikely(is_invalid(s))) {
 		if (is_loopback(s))
 			return R_PASS;
-		parse_l4_apart(ctx, hook, f, s->total, !s->v4, &l4);
+		parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
 		return settle_invalid(&l4, s);
 	}
 	if (cfg.class_lines) {
@@ -122,22 +132,21 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 			return R_PASS;
 		VERIFIER_FORGET(s->total);
 	}
-	if (FOUND_ALL(found)) {
-		if (likely(is_plain(f, s, found, now)) && !is_allowed(s))
-			return R_UNTOLD;
-		parse_l4_apart(ctx, hook, f, s->total, !s->v4, &l4);
-	} else {
-		parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
-	}
-	if (found && !FOUND_ALL(found))
-		covered = are_scoped(s, &at, now, &l4);
-	if (class && !FOUND_ALL(found) && !covered)
+	silent = FOUND_ALL(found) && !is_answered(found, hook);
+	if (likely(silent && is_plain(f, s, now)) && !is_allowed(s))
+		return R_UNTOLD;
+	parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
+	if (found && !silent)
+		cover = covering(s, &at, found, now, &l4);
+	if (class && !FOUND_ALL(found) && !FOUND_SCOPED(cover))
 		said = classify(base, class, remote_of(s), flow_of(&l4), how(&l4, way));
-	why = denied(found, covered, said);
+	why = denied(found, FOUND_SCOPED(cover), said);
 	if (why < R_OBSERVED)
 		return why;
 	*exit = (struct exit){.protocol = l4.protocol,
-			      .rejecting = cfg.reject && FOUND_REJECTING(found),
+			      .rejecting = is_answered(cover, hook),
+			      .l3 = f->l3 - f->data,
+			      .v4 = s->v4,
 			      .port = l4.dest,
 			      .said = said};
 	if (s->v4) {
@@ -201,6 +210,37 @@ static __always_inline enum act leave(struct exit *exit, enum reason reason,
 	return ACT_PASS;
 }
 
+/* Programs that answer: an array for each kind of program that may call them, as the
+ * kernel has it. In pins, for an array that no user space holds is empty. */
+#define ANSWERS(name)                                                                    \
+	struct {                                                                         \
+		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                   \
+		__uint(max_entries, NEXT_MAX);                                           \
+		__type(key, __u32);                                                      \
+		__type(value, __u32);                                                    \
+	} name SEC(".maps")
+
+/* Leaves the packet to another program. */
+static __always_inline struct decision hand_over(enum next next, const struct exit *exit)
+{
+	struct answer_request *r = answer_request_here();
+
+	if (r) {
+		r->exit = *exit;
+		r->observe = control.observe;
+	}
+	return (struct decision){ACT_NEXT, next};
+}
+
+/* When that program is not there. */
+static __always_inline enum act leave_unanswered(void)
+{
+	struct answer_request *r = answer_request_here();
+
+	return r ? leave(&r->exit, r->exit.reason, r->exit.ifindex, r->exit.bytes)
+		 : ACT_DROP;
+}
+
 /* Of a frame that comes in. `whole`: f->end is as far as this hook can see. */
 static __always_inline struct decision decide(void *ctx, enum hook hook, struct frame *f,
 					      __u32 frame_len, int whole, __u32 ifindex)
@@ -208,13 +248,32 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 	struct exit exit; /* set on the way to an event only */
 	enum reason reason = judge_frame(ctx, hook, f, frame_len, COVER_IN, &exit);
 
-	if (cfg.decoy && (reason == R_PASS || reason == R_OTHER_PORT) && is_bait(f))
-		return (struct decision){ACT_NEXT, NEXT_DECOY, reason};
+	/* Most packets, and first: an innocent's way is laid out straight. */
+	if (likely(reason == R_PASS && !control.port_features)) {
+		count(R_PASS, frame_len);
+		return (struct decision){ACT_PASS};
+	}
+	if (cfg.answers && control.port_features &&
+	    (reason == R_PASS || reason == R_OTHER_PORT)) {
+		int v4 = f->proto == bpf_htons(ETH_P_IP);
+		__u32 l3 = f->l3 - f->data;
+
+		if (features_of_port(ctx, hook, l3, v4, &f->cut) & PORT_DECOY)
+			return hand_over(NEXT_DECOY, &(struct exit){.reason = reason,
+								    .ifindex = ifindex,
+								    .bytes = frame_len,
+								    .l3 = l3,
+								    .v4 = v4});
+	}
 	if (!whole && (f->cut || reason == R_MALFORMED))
 		return (struct decision){ACT_PULL};
-	if (cfg.reject && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
-	    exit.rejecting)
-		return (struct decision){ACT_NEXT, NEXT_REJECT, reason};
+	if (cfg.answers && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
+	    exit.rejecting) {
+		exit.reason = reason;
+		exit.ifindex = ifindex;
+		exit.bytes = frame_len;
+		return hand_over(NEXT_REJECT, &exit);
+	}
 	return (struct decision){leave(&exit, reason, ifindex, frame_len)};
 }
 

@@ -71,7 +71,6 @@ __noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 	}
 	return found;
 }
-#define MAPPED			    0xffff00000000ULL
-#define find_wide4(addr, now, flow) find_wide(0, MAPPED | (addr), now, flow)
+#define MAPPED 0xffff00000000ULL
 
 #endif

@@ -15,6 +15,8 @@
 #define TC_PULL_FIRST 54
 #define TC_PULL_MOST  16384
 
+ANSWERS(answers_tc);
+
 #define TC_PULL(skb)                                                                     \
 	bpf_skb_pull_data(skb, (skb)->len < TC_PULL_MOST ? (skb)->len : TC_PULL_MOST)
 
@@ -41,11 +43,9 @@ int weir_tcx(struct __sk_buff *skb)
 		TC_PULL(skb);
 		d = unpack_decision(judge_skb(skb, 1));
 	}
-	if (d.act == ACT_NEXT) {
-		if (cfg.reject && d.next == NEXT_REJECT)
-			return refuse_skb(skb, look_skb(skb, d.reason));
-		if (cfg.decoy && d.next == NEXT_DECOY)
-			return meet_skb(skb, d.reason);
+	if (cfg.answers && d.act == ACT_NEXT) {
+		bpf_tail_call(skb, &answers_tc, d.next);
+		d.act = leave_unanswered();
 	}
 	if (d.act == ACT_DROP)
 		return TC_ACT_SHOT;

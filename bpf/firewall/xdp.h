@@ -5,7 +5,10 @@
 
 #include "firewall/decide.h"
 
-static __always_inline int judge_xdp(struct xdp_md *ctx)
+ANSWERS(answers_xdp);
+ANSWERS(answers_generic);
+
+static __always_inline int judge_xdp(struct xdp_md *ctx, void *answers)
 {
 	struct frame f = {.data = (void *)(long)ctx->data,
 			  .end = (void *)(long)ctx->data_end};
@@ -16,10 +19,9 @@ static __always_inline int judge_xdp(struct xdp_md *ctx)
 	if (cfg.frags && unlikely(len >= 2048))
 		len = bpf_xdp_get_buff_len(ctx);
 	d = decide(ctx, IN_XDP, &f, len, 1, ctx->ingress_ifindex);
-	if (d.act == ACT_NEXT) {
-		if (cfg.reject && d.next == NEXT_REJECT)
-			return refuse_xdp(ctx, look_xdp(ctx, d.reason));
-		return meet_xdp(ctx, d.reason);
+	if (cfg.answers && unlikely(d.act == ACT_NEXT)) {
+		bpf_tail_call(ctx, answers, d.next);
+		d.act = leave_unanswered();
 	}
 	return d.act == ACT_DROP ? XDP_DROP : cfg.final_pass;
 }
@@ -28,7 +30,7 @@ static __always_inline int judge_xdp(struct xdp_md *ctx)
 SEC("xdp")
 int weir_xdp(struct xdp_md *ctx)
 {
-	return judge_xdp(ctx);
+	return judge_xdp(ctx, &answers_xdp);
 }
 
 /* The same in generic mode, where no program may be for frames of many pages:
@@ -37,7 +39,7 @@ int weir_xdp(struct xdp_md *ctx)
 SEC("xdp")
 int weir_xdp_generic(struct xdp_md *ctx)
 {
-	return judge_xdp(ctx);
+	return judge_xdp(ctx, &answers_generic);
 }
 
 #endif

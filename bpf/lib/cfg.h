@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* What a program is loaded with, and what it is told while it runs. The first is
- * read-only data: the verifier knows it, and removes what it switches off. */
+/* What a program is loaded with: read-only data, which the verifier knows, so it
+ * removes what is switched off. Each object has its own; programs that answer read
+ * lasting_seed and final_pass only. */
 #ifndef WEIR_CFG_H
 #define WEIR_CFG_H
 
@@ -30,12 +31,8 @@ const volatile struct {
 			     */
 	__u32 class_lines;  /* of one copy of the class table; 0: no class stage */
 	__u32 flow_jiffies; /* how long an answer is expected */
-	__u32 decoy;	    /* 1: there are decoy ports (decoy.h) */
-	__u32 reject;	    /* 1: there are bans that answer (reject.h) */
-	__u32 walk_apart;   /* 1: for verifiers that prune little, see l4_of_xdp */
+	__u32 answers;	    /* 1: what answers may be tail-called (bpf/answer) */
 	__u32 frags;	    /* 1: XDP frames may have more than a page (Linux 5.18) */
 } cfg = {.v4_length = 24, .final_pass = XDP_PASS};
-
-struct control control;
 
 #endif

@@ -9,34 +9,23 @@ enum act {
 	ACT_PASS,
 	ACT_DROP,
 	ACT_PULL, /* judged again when more of its headers is readable */
-	ACT_NEXT, /* what `next` says; when nobody is there, as `reason` says */
-};
-
-/* Who answers. */
-enum next {
-	NEXT_DECOY,
-	NEXT_REJECT,
+	ACT_NEXT, /* left to the program that `next` says, see request.h */
 };
 
 struct decision {
-	__u8 act;     /* enum act */
-	__u8 next;    /* enum next, of ACT_NEXT */
-	__u16 reason; /* enum reason, of ACT_NEXT: nobody has counted it yet */
+	__u8 act;  /* enum act */
+	__u8 next; /* enum next, of ACT_NEXT: nobody has counted the packet yet */
 };
 
 /* As one number, for functions that the verifier checks once. */
 static __always_inline __u32 pack_decision(struct decision d)
 {
-	return d.act | (__u32)d.next << 8 | (__u32)d.reason << 16;
+	return d.act | (__u32)d.next << 8;
 }
 
 static __always_inline struct decision unpack_decision(__u32 packed)
 {
-	return (struct decision){
-		.act = packed,
-		.next = packed >> 8,
-		.reason = packed >> 16,
-	};
+	return (struct decision){.act = packed, .next = packed >> 8};
 }
 
 #endif

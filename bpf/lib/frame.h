@@ -7,7 +7,7 @@
 #ifndef WEIR_FRAME_H
 #define WEIR_FRAME_H
 
-#include <linux/if_ether.h>
+#include "lib/headers.h"
 #include "lib/verifier.h"
 
 /* Which kind of program it is: what its context is, and what it can do. */

@@ -11,19 +11,11 @@
 #ifndef WEIR_PARSE_H
 #define WEIR_PARSE_H
 
-#include <linux/in.h>
-#include <linux/in6.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
 #include "lib/frame.h"
 #include "lib/verifier.h"
 
-#define BIT(n)		   (1ULL << ((n)&63))
 #define IPV6_EXT_MAX_CHAIN 6
-#define IP_MF_OFFSET	   0x3fff /* more-fragments bit and offset */
 #define IP_OFFSET	   0x1fff
-#define IPPROTO_SHIM6	   140
-#define IPPROTO_HIP	   139
 #define TCP_FLAGS	   13 /* offset of the byte with SYN and ACK */
 #define TCP_SYN		   0x02
 #define TCP_ACK		   0x10
@@ -36,17 +28,6 @@
 #define ND_ASKS (BIT(133) | BIT(135))
 /* Multicast listener query, reports and done (RFC 2710, RFC 3810). */
 #define MLD_TYPES (BIT(130) | BIT(131) | BIT(132) | BIT(143))
-
-struct ext_header {
-	__u8 next;
-	__u8 len;
-	__be16 fragment; /* of a fragment header: offset << 3 | more */
-	__u8 rest[4];
-};
-struct ports {
-	__be16 source;
-	__be16 dest;
-};
 
 enum transport {
 	P_PORTS,    /* ports read */
@@ -63,31 +44,6 @@ struct l4 {
 	__u16 source;
 	__u16 dest;
 };
-
-/* Membership of a protocol number as one test: a chain of comparisons would
- * be a path each for the verifier. `low` holds 0-63, `high` 128-191. */
-static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)
-{
-	__u64 set = protocol < 64 ? low : protocol >= 128 && protocol < 192 ? high : 0;
-
-	return (set >> (protocol & 63)) & 1;
-}
-
-static __always_inline int has_ports(__u8 protocol)
-{
-	return is_one_of(protocol,
-			 BIT(IPPROTO_TCP) | BIT(IPPROTO_UDP) | BIT(IPPROTO_DCCP),
-			 BIT(IPPROTO_SCTP) | BIT(IPPROTO_UDPLITE));
-}
-
-static __always_inline int is_extension(__u8 next)
-{
-	return is_one_of(next,
-			 BIT(IPPROTO_HOPOPTS) | BIT(IPPROTO_ROUTING) |
-				 BIT(IPPROTO_DSTOPTS) | BIT(IPPROTO_FRAGMENT) |
-				 BIT(IPPROTO_AH),
-			 BIT(IPPROTO_MH) | BIT(IPPROTO_HIP) | BIT(IPPROTO_SHIM6));
-}
 
 /* Reads the ports at `pos`; `limit` is the end of the packet by its own length. */
 static __always_inline void read_ports(struct frame *f, void *pos, __u32 room,
@@ -227,20 +183,6 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 	}
 	if (ip->hop_limit == 1)
 		l4->no_address = is_one_of(nd[0], 0, MLD_TYPES);
-}
-
-/* However the headers lie, the verifier goes on with one path. */
-static __always_inline void forget_l4(struct frame *f, struct l4 *l4)
-{
-	l4->kind ^= control.zero;
-	VERIFIER_FORGET(l4->protocol);
-	VERIFIER_FORGET(l4->essential);
-	VERIFIER_FORGET(l4->goes_on);
-	VERIFIER_FORGET(l4->no_address);
-	VERIFIER_FORGET(l4->source);
-	VERIFIER_FORGET(l4->dest);
-	f->cut |= l4->kind == P_UNKNOWN;
-	VERIFIER_FORGET(f->cut);
 }
 
 /* What is known of the transport header as one scalar. */

@@ -8,7 +8,7 @@
 #define WEIR_REPLY_H
 
 #include <linux/pkt_cls.h>
-#include "lib/parse.h"
+#include "lib/headers.h"
 
 #define REPLY_TTL 64
 

@@ -25,7 +25,9 @@ struct exit {
 	__u8 source[16];
 	__u8 protocol;
 	__u8 scanner;
-	__u8 rejecting; /* an entry of its source rejects */
+	__u8 rejecting; /* a ban that covers it rejects */
+	__u8 l3;	/* for who answers: offset of the IP header */
+	__u8 v4;
 	__u16 port;
 	__u32 said; /* by judge_class, 0: nothing */
 };

@@ -18,18 +18,11 @@
 #ifndef WEIR_VERIFIER_H
 #define WEIR_VERIFIER_H
 
-#include "lib/cfg.h"
+#include "lib/control.h"
 
 /* Of a scalar the verifier forgets what it knows: paths that differ in it only are
  * one path from here on. */
 #define VERIFIER_FORGET(x) ((x) ^= control.zero)
-
-/* Offsets of the IP header are masked with it before they are added to a packet
- * pointer: the verifier has forgotten their bound. Above Ethernet and eight tags:
- * 46. */
-#define L3_MOST 0x3f
-/* The same for chains of extension headers: at most 12 KiB. */
-#define CHAIN_MOST 0x3fff
 
 /* Sign bit: x is not 0. The barrier keeps clang from making it a branch. */
 static __always_inline __u64 not_zero(__u64 x)

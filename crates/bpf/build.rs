@@ -11,8 +11,9 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 4] = [
+const OBJECTS: [&str; 5] = [
     "firewall/firewall",
+    "answer/answer",
     "tools/clock",
     "tools/generator",
     "tools/hooks",

@@ -25,6 +25,8 @@ pub use image::ClassImage;
 
 /// The word of `struct control` (as 64-bit words) that names the copy in use.
 const CONTROL: usize = 2;
+/// The half of it that does.
+const BASE: u64 = 0xffff_ffff;
 
 const _: () = assert!(size_of::<class_counter>() == 16);
 const _: () = assert!(std::mem::offset_of!(control, class_base) == CONTROL * 8);
@@ -78,6 +80,15 @@ impl ClassTable {
         })
     }
 
+    /// The first line of the copy in use.
+    fn base(&self) -> u64 {
+        self.control.load(CONTROL) & BASE
+    }
+
+    fn use_base(&self, base: u64) {
+        self.control.set_masked(CONTROL, BASE, base);
+    }
+
     /// Lines that one copy may have; 0: no class stage in this generation.
     pub fn lines(&self) -> u32 {
         self.lines
@@ -86,7 +97,7 @@ impl ClassTable {
     /// The numbers of the policies that the copy in use refers to, with 0 for
     /// all ports.
     pub fn policies(&self) -> Vec<u16> {
-        let base = (self.control.load(CONTROL) & 0xffff_ffff) as usize;
+        let base = self.base() as usize;
         let Some(words) = self.words.as_ref().filter(|_| base != 0) else {
             return Vec::new();
         };
@@ -103,8 +114,7 @@ impl ClassTable {
 
     /// Reads the copy that another generation reads, of the same map.
     pub(crate) fn use_copy_of(&self, other: &Self) {
-        let base = other.control.load(CONTROL);
-        self.control.store(CONTROL, base);
+        self.use_base(other.base());
     }
 
     /// Puts a table into force, whole. It must fit (`lines`). Packets that
@@ -115,11 +125,7 @@ impl ClassTable {
         let _alone = self.writing.lock().expect("no holder of this lock panics");
         let first = 1;
         let second = 1 + u64::from(self.lines);
-        let base = if self.control.load(CONTROL) & 0xffff_ffff == first {
-            second
-        } else {
-            first
-        };
+        let base = if self.base() == first { second } else { first };
         for (at, word) in image.words64().enumerate() {
             if at == image.lines() as usize * 4 {
                 fault::point("classes-half-written");
@@ -129,17 +135,17 @@ impl ClassTable {
                 .store(word, Ordering::Relaxed);
         }
         fault::point("classes-before-swap");
-        self.control.store(CONTROL, base);
+        self.use_base(base);
     }
 
     /// Takes everything out of force at once.
     pub fn clear(&self) {
-        self.control.store(CONTROL, 0);
+        self.use_base(0);
     }
 
     /// Is a table in force?
     pub fn is_set(&self) -> bool {
-        self.control.load(CONTROL) & 0xffff_ffff != 0
+        self.base() != 0
     }
 
     /// What was dropped since the counters were made, lists and countries that

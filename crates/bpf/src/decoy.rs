@@ -1,7 +1,6 @@
 //! Decoy ports in the kernel: which ports, which addresses are this host's,
-//! and what was answered (`bpf/answer/decoy.h`). The maps go from generation to
-//! generation; whether a generation has the stage at all is decided when it is
-//! made.
+//! and what was answered (`bpf/answer/decoy.h`). The maps are the instance's; the
+//! program that answers is the business of `answers`.
 
 use std::net::IpAddr;
 
@@ -13,13 +12,14 @@ use crate::{
     error::{Context, Error, Result},
     memory::Words,
     probe,
-    skeleton::firewall::types::{decoy_counter, decoy_guesses},
+    skeleton::answer::types::{decoy_counter, decoy_guesses},
 };
 
 const _: () = assert!(size_of::<decoy_counter>() == 32 && size_of::<decoy_guesses>() == 16);
 
-/// Words of both bitmaps.
-const PORT_WORDS: usize = 2 * abi::DECOY_PORT_WORDS as usize;
+/// Words of both protocols' ports.
+const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
+const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
 /// Addresses of this host that decoy ports answer for.
 pub const MAX_OWN: usize = abi::MAX_OWN as usize;
 
@@ -49,17 +49,15 @@ impl Decoys {
         Ok(Self { maps, ports })
     }
 
-    /// Is any port a decoy? Then the next generation has the stage.
+    /// Is any port a decoy?
     pub fn are_there(&self) -> bool {
-        (0..PORT_WORDS).any(|n| self.ports.load(n) != 0)
+        (0..PORT_WORDS).any(|n| self.ports.load(n) & DECOYS != 0)
     }
 
-    /// Makes these the decoy ports.
+    /// Makes these the decoy ports; see also [`crate::BanTable::set_port_features`].
     pub fn write_ports(&self, ports: &DecoyPorts) {
-        for (n, word) in ports.words().iter().enumerate() {
-            if self.ports.load(n) != *word {
-                self.ports.store(n, *word);
-            }
+        for (n, decoys) in features(ports.words()).enumerate() {
+            self.ports.set_masked(n, DECOYS, decoys);
         }
     }
 
@@ -124,6 +122,29 @@ impl Decoys {
     }
 }
 
+/// The bits of decoys in a word of port features.
+const DECOYS: u64 = {
+    let (mut bits, mut port) = (0, 0);
+    while port < abi::PORTS_A_WORD {
+        bits |= (abi::PORT_DECOY as u64) << (port * abi::PORT_FEATURE_BITS);
+        port += 1;
+    }
+    bits
+};
+
+/// The words of port features in which these ports, a bit each, are decoys.
+fn features(ports: &[u64]) -> impl Iterator<Item = u64> {
+    let parts = ports
+        .iter()
+        .flat_map(|word| (0..64 / PORTS_A_WORD).map(move |part| word >> (part * PORTS_A_WORD)));
+    parts.map(|ports| {
+        (0..PORTS_A_WORD)
+            .filter(|port| ports >> port & 1 != 0)
+            .map(|port| u64::from(abi::PORT_DECOY) << (port * abi::PORT_FEATURE_BITS as usize))
+            .sum()
+    })
+}
+
 fn mapped(addr: IpAddr) -> [u8; 16] {
     match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -131,10 +152,36 @@ fn mapped(addr: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Can this kernel answer with its cookies (Linux 6.0)? The packet path of a
-/// generation with decoy ports does not load otherwise.
+/// Can this kernel answer with its cookies (Linux 6.0)? The program at decoy ports does
+/// not load otherwise.
 pub fn supported() -> bool {
     [sys::BPF_PROG_TYPE_XDP, sys::BPF_PROG_TYPE_SCHED_CLS]
         .into_iter()
         .all(|program| probe::has_helper(program, sys::BPF_FUNC_tcp_raw_check_syncookie_ipv6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ports of one word of sixteen, the first and the last of each protocol.
+    #[test]
+    fn ports_are_the_bits_that_the_packet_path_reads() {
+        let ports = ["1/tcp", "2/tcp", "65535/tcp", "16/udp", "65535/udp"];
+        let ports: Vec<_> = ports.iter().map(|port| port.parse().unwrap()).collect();
+        let words: Vec<_> = features(DecoyPorts::new(&ports).words()).collect();
+        assert_eq!(words.len(), PORT_WORDS);
+        // As bpf/firewall/port_features.h has it.
+        let decoy = |protocol: usize, port: usize| {
+            let word = words[protocol * abi::PORT_FEATURE_WORDS as usize + port / 16];
+            word >> (port % 16 * 4) & 15 == u64::from(abi::PORT_DECOY)
+        };
+        let all = (0..2).flat_map(|protocol| (0..65536).map(move |port| (protocol, port)));
+        let decoys: Vec<_> = all
+            .filter(|(protocol, port)| decoy(*protocol, *port))
+            .collect();
+        let wanted = [(0, 1), (0, 2), (0, 65535), (1, 16), (1, 65535)];
+        assert_eq!(decoys, wanted);
+        assert!(words.iter().all(|word| word & !DECOYS == 0));
+    }
 }

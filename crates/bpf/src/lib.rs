@@ -9,6 +9,7 @@
 
 pub mod abi;
 pub mod allow;
+pub mod answers;
 pub mod arenas;
 pub mod bare;
 pub mod class;
@@ -42,6 +43,7 @@ pub mod table;
 pub mod tables;
 pub mod wide;
 
+pub use answers::Answer;
 pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
@@ -60,6 +62,10 @@ pub mod skeleton {
     /// `bpf/firewall/firewall.bpf.c`
     pub mod firewall {
         include!(concat!(env!("OUT_DIR"), "/firewall.skel.rs"));
+    }
+    /// `bpf/answer/answer.bpf.c`
+    pub mod answer {
+        include!(concat!(env!("OUT_DIR"), "/answer.skel.rs"));
     }
     /// `bpf/tools/generator.bpf.c`
     pub mod generator {

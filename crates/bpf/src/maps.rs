@@ -1,17 +1,21 @@
-//! Every map of the firewall's object, registered once: its name and its lifetime.
+//! Every map of the packet path's two objects, what judges and what answers, registered
+//! once: its name and its lifetime.
 //! What is made anew, handed on to the next generation and pinned follows from that.
 
 use std::{mem::MaybeUninit, os::fd::AsFd, path::Path};
 
 use libbpf_rs::{
-    MapCore, MapHandle, OpenMapMut,
+    MapCore, MapHandle, OpenMapMut, OpenObject,
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 
 use crate::{
     error::{Context, Error, Result},
     object,
-    skeleton::firewall::{FirewallSkelBuilder, OpenFirewallSkel, types::rodata},
+    skeleton::{
+        answer::{AnswerSkelBuilder, OpenAnswerSkel},
+        firewall::{FirewallSkelBuilder, OpenFirewallSkel, types::rodata},
+    },
 };
 
 /// How long a map lives.
@@ -31,7 +35,7 @@ pub(crate) enum Lifetime {
 
 macro_rules! registry {
     ($($map:ident = $object:literal as $pin:literal: $lifetime:ident,)*) => {
-        /// A map of the object.
+        /// A map of the objects.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Map {
             $($map,)*
@@ -83,12 +87,18 @@ registry! {
     Wide = "wide" as "wide": Instance,
     WideHint = "wide_hint" as "wide_hint": Instance,
     Interfaces = "nf_interfaces" as "nf_interfaces": Instance,
-    DecoyPorts = "decoy_ports" as "decoy_ports": Instance,
+    PortFeatures = "port_features" as "port_features": Instance,
+    AnswersXdp = "answers_xdp" as "answers_xdp": Instance,
+    AnswersGeneric = "answers_generic" as "answers_generic": Instance,
+    AnswersTc = "answers_tc" as "answers_tc": Instance,
+    AnswerRequest = "answer_request" as "answer_request": Instance,
     DecoyOwn = "decoy_own" as "decoy_own": Instance,
     DecoyAsked = "decoy_asked" as "decoy_asked": Instance,
     DecoyCounters = "decoy_counters" as "decoy_counters": Instance,
     DecoyGuesses = "decoy_guesses" as "decoy_guesses": Instance,
     RejectBucket = "reject_bucket" as "reject_bucket": Instance,
+    // The object is called answer_bpf; libbpf takes eight letters of that.
+    AnswerCfg = "answer_b.rodata" as "answer_cfg": Feature,
     DecoyScratch = "decoy_scratch" as "decoy_scratch": Feature,
     RejectScratch = "reject_scratch" as "reject_scratch": Feature,
     NetfilterHead = "nf_head" as "nf_head": Feature,
@@ -116,43 +126,46 @@ impl Maps {
         size: impl Fn(Map) -> Option<u32>,
         hand_on: impl Fn(Map) -> Option<&'a MapHandle>,
     ) -> Result<Self> {
+        let why = || "make the tables of the packet path (needs CAP_BPF and CAP_NET_ADMIN)".into();
         let mut storage = MaybeUninit::uninit();
         let mut open = FirewallSkelBuilder::default()
             .open(&mut storage)
             .context(|| "open the packet path's object".into())?;
         let rodata = open.maps.rodata_data.as_deref_mut();
         configure(rodata.expect("the object has rodata"));
-        for mut program in open.open_object_mut().progs_mut() {
-            program.set_autoload(false);
-        }
-        each(&mut open, |map, open| {
-            if let Some(from) = hand_on(map) {
-                return open
-                    .reuse_fd(from.as_fd())
-                    .context(|| format!("hand the map {} on to the next generation", map.name()));
-            }
-            open.set_autocreate(map.is_kept())
-                .context(|| format!("leave the map {} out", map.name()))?;
-            match size(map) {
-                Some(entries) => open
-                    .set_max_entries(entries)
-                    .context(|| format!("size the map {}", map.name())),
-                None => Ok(()),
-            }
-        })?;
-        let skel = open.load().context(|| {
-            "make the tables of the packet path (needs CAP_BPF and CAP_NET_ADMIN)".into()
-        })?;
-        let mut maps = Vec::new();
-        for made in skel.object().maps() {
+        prepare(open.open_object_mut(), &hand_on, &size)?;
+        let mut maps = Self(Vec::new());
+        maps.keep_of(open.load().context(why)?.object())?;
+
+        let mut storage = MaybeUninit::uninit();
+        let mut open = AnswerSkelBuilder::default()
+            .open(&mut storage)
+            .context(|| "open the object of what answers".into())?;
+        let made = |map| maps.find(map).or_else(|| hand_on(map));
+        prepare(open.open_object_mut(), made, &size)?;
+        maps.keep_of(open.load().context(why)?.object())?;
+        Ok(maps)
+    }
+
+    /// Keeps those of an object that are kept, and are not yet.
+    fn keep_of(&mut self, object: &libbpf_rs::Object) -> Result<()> {
+        for made in object.maps() {
             let map = Map::named(made.name()).filter(|map| map.is_kept());
-            if let Some(map) = map {
+            if let Some(map) = map
+                && self.find(map).is_none()
+            {
                 // By descriptor: opening by id would take CAP_SYS_ADMIN.
                 let kept = MapHandle::try_from(&made).context(|| format!("keep {}", map.name()))?;
-                maps.push((map, kept));
+                self.0.push((map, kept));
             }
         }
-        Ok(Self(maps))
+        Ok(())
+    }
+
+    fn find(&self, map: Map) -> Option<&MapHandle> {
+        let mut kept = self.0.iter();
+        kept.find(|(kept, _)| *kept == map)
+            .map(|(_, handle)| handle)
     }
 
     /// Those that are pinned in `dir`.
@@ -184,9 +197,8 @@ impl Maps {
 
     /// One that is kept.
     pub(crate) fn get(&self, map: Map) -> &MapHandle {
-        let mut kept = self.0.iter();
-        let found = kept.find(|(kept, _)| *kept == map);
-        &found.expect("every map that is kept is made, or opened").1
+        self.find(map)
+            .expect("every map that is kept is made, or opened")
     }
 
     /// Another handle for it.
@@ -194,33 +206,78 @@ impl Maps {
         MapHandle::try_from(self.get(map)).context(|| format!("keep the map {}", map.name()))
     }
 
-    /// Opens the object to load programs over these maps: none is chosen yet.
-    pub(crate) fn open_object<'a>(
+    /// Opens the object of what judges, to load programs over these maps: none is
+    /// chosen yet.
+    pub(crate) fn open_firewall<'a>(
         &self,
-        storage: &'a mut MaybeUninit<libbpf_rs::OpenObject>,
+        storage: &'a mut MaybeUninit<OpenObject>,
     ) -> Result<OpenFirewallSkel<'a>> {
         let mut open = FirewallSkelBuilder::default()
             .open(storage)
             .context(|| "open the packet path's object".into())?;
-        for mut program in open.open_object_mut().progs_mut() {
-            program.set_autoload(false);
-        }
-        each(&mut open, |map, open| match map.is_kept() {
+        self.put_into(open.open_object_mut())?;
+        Ok(open)
+    }
+
+    /// The same of what answers.
+    pub(crate) fn open_answer<'a>(
+        &self,
+        storage: &'a mut MaybeUninit<OpenObject>,
+    ) -> Result<OpenAnswerSkel<'a>> {
+        let mut open = AnswerSkelBuilder::default()
+            .open(storage)
+            .context(|| "open the object of what answers".into())?;
+        self.put_into(open.open_object_mut())?;
+        Ok(open)
+    }
+
+    fn put_into(&self, object: &mut OpenObject) -> Result<()> {
+        choose_no_program(object);
+        each(object, |map, open| match map.is_kept() {
             true => open
                 .reuse_fd(self.get(map).as_fd())
                 .context(|| format!("load programs over the map {}", map.name())),
             false => Ok(()),
-        })?;
-        Ok(open)
+        })
     }
+}
+
+fn choose_no_program(object: &mut OpenObject) {
+    for mut program in object.progs_mut() {
+        program.set_autoload(false);
+    }
+}
+
+/// Has the object make those of its maps that are kept and that nobody has.
+fn prepare<'a>(
+    object: &mut OpenObject,
+    has: impl Fn(Map) -> Option<&'a MapHandle>,
+    size: impl Fn(Map) -> Option<u32>,
+) -> Result<()> {
+    choose_no_program(object);
+    each(object, |map, open| {
+        if let Some(from) = has(map) {
+            return open
+                .reuse_fd(from.as_fd())
+                .context(|| format!("hand the map {} on to the next generation", map.name()));
+        }
+        open.set_autocreate(map.is_kept())
+            .context(|| format!("leave the map {} out", map.name()))?;
+        match size(map) {
+            Some(entries) => open
+                .set_max_entries(entries)
+                .context(|| format!("size the map {}", map.name())),
+            None => Ok(()),
+        }
+    })
 }
 
 /// Each map of the object.
 fn each(
-    open: &mut OpenFirewallSkel<'_>,
+    object: &mut OpenObject,
     mut then: impl FnMut(Map, &mut OpenMapMut<'_>) -> Result<()>,
 ) -> Result<()> {
-    for mut map in open.open_object_mut().maps_mut() {
+    for mut map in object.maps_mut() {
         let Some(registered) = Map::named(map.name()) else {
             let name = map.name().display().to_string();
             return Err(Error::refused(
@@ -240,18 +297,23 @@ mod tests {
     /// A map without a lifetime would be made anew by whatever loads a program, and
     /// its content lost.
     #[test]
-    fn every_map_of_the_object_is_registered_and_no_other() {
+    fn every_map_of_the_objects_is_registered_and_no_other() {
+        let names = |object: &OpenObject| -> Vec<_> {
+            let maps = object.maps();
+            maps.map(|map| map.name().to_str().unwrap().to_owned())
+                .collect()
+        };
         let mut storage = MaybeUninit::uninit();
         let mut open = FirewallSkelBuilder::default().open(&mut storage).unwrap();
-        let object = open.open_object_mut();
-        let of_object = object
-            .maps()
-            .map(|map| map.name().to_str().unwrap().to_owned());
-        let mut of_object: Vec<_> = of_object.collect();
+        let mut of_objects = names(open.open_object_mut());
+        let mut storage = MaybeUninit::uninit();
+        let mut open = AnswerSkelBuilder::default().open(&mut storage).unwrap();
+        of_objects.extend(names(open.open_object_mut()));
         let mut registered: Vec<_> = Map::ALL.iter().map(|map| map.name().to_owned()).collect();
-        of_object.sort();
+        of_objects.sort();
+        of_objects.dedup();
         registered.sort();
-        assert_eq!(registered, of_object);
+        assert_eq!(registered, of_objects);
         let mut pins: Vec<_> = Map::ALL.iter().map(|map| map.pin()).collect();
         pins.sort_unstable();
         pins.dedup();

@@ -1,8 +1,13 @@
 //! What the kernel has, and what an interface and its driver say of themselves,
 //! without attaching anything to them.
 
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+};
+
 use libbpf_rs::{
-    MapCore, MapHandle, libbpf_sys as sys,
+    MapCore, MapHandle, MapType, libbpf_sys as sys,
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 
@@ -27,6 +32,63 @@ pub(crate) fn has_helper(program: sys::bpf_prog_type, helper: sys::bpf_func_id) 
 pub(crate) fn has_program_type(program: sys::bpf_prog_type) -> bool {
     // SAFETY: takes a number; options may be null.
     unsafe { sys::libbpf_probe_bpf_prog_type(program, std::ptr::null()) == 1 }
+}
+
+/// Loads a program that calls a function of its own and tail-calls another program.
+///
+/// # Errors
+/// The kernel does not take the two together, or we may not load programs.
+pub(crate) fn tail_call_beside_function() -> io::Result<()> {
+    let options = sys::bpf_map_create_opts {
+        sz: size_of::<sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let array = MapHandle::create(MapType::ProgArray, Some("weir_probe"), 4, 4, 1, &options)
+        .map_err(io::Error::other)?;
+    let insn = |code: u8, to: u8, from: u8, off: i16, imm: i32| {
+        let mut insn = sys::bpf_insn {
+            code,
+            off,
+            imm,
+            ..Default::default()
+        };
+        insn.set_dst_reg(to);
+        insn.set_src_reg(from);
+        insn
+    };
+    // BPF_JMP | BPF_CALL and so on, as linux/bpf.h makes them.
+    let (call, exit, moved, set, set64) = (0x85, 0x95, 0xbf, 0xb7, 0x18);
+    let program = [
+        insn(moved, 6, 1, 0, 0),
+        insn(call, 0, 1, 0, 7), // the function
+        insn(moved, 1, 6, 0, 0),
+        insn(set64, 2, 1, 0, array.as_fd().as_raw_fd()), // the map
+        insn(0, 0, 0, 0, 0),
+        insn(set, 3, 0, 0, 0),
+        insn(call, 0, 0, 0, sys::BPF_FUNC_tail_call as i32),
+        insn(set, 0, 0, 0, 0),
+        insn(exit, 0, 0, 0, 0),
+        insn(set, 0, 0, 0, 0), // the function
+        insn(exit, 0, 0, 0, 0),
+    ];
+    // SAFETY: as many instructions as are said, and a license that ends in NUL; options
+    // may be null. All outlive the call.
+    let fd = unsafe {
+        sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_SCHED_CLS,
+            c"weir_probe".as_ptr(),
+            c"GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
 }
 
 /// The names of the loaded programs, whoever loaded them, that use this map: sorted.

@@ -32,12 +32,6 @@ pub fn build_id() -> u64 {
         .expect("the build script writes a number")
 }
 
-/// Can this kernel answer for bans that reject (Linux 5.18)? The programs of a
-/// generation with such bans do not load otherwise.
-pub fn rejects_supported() -> bool {
-    probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
-}
-
 /// Are there BPF programs of type netfilter, and what they read packets with
 /// (Linux 6.4)? Verifiers before that one are spared what they find hard.
 pub fn netfilter_supported() -> bool {
@@ -132,6 +126,11 @@ impl Programs {
         programs
     }
 
+    /// Is the program for a hook loaded?
+    pub(crate) fn has(&self, hook: Hook) -> bool {
+        self.loaded[Program::of(hook) as usize].get().is_some()
+    }
+
     /// Pins those that are loaded in `dir`, and from now on each that is.
     pub(crate) fn pin(&self, dir: &Path) -> Result<()> {
         let _alone = self.loading.lock().expect("no holder of this lock panics");
@@ -188,7 +187,7 @@ fn load(program: Program, maps: &Maps) -> std::io::Result<OwnedFd> {
     let other = |e: libbpf_rs::Error| std::io::Error::other(format!("{e:#}"));
     let mut storage = MaybeUninit::uninit();
     let mut open = maps
-        .open_object(&mut storage)
+        .open_firewall(&mut storage)
         .map_err(|e| std::io::Error::other(e.to_string()))?;
     for mut each in open.open_object_mut().progs_mut() {
         if each.name() == program.name() {

@@ -61,6 +61,8 @@ const _: () = assert!(std::mem::offset_of!(ban, key) == 0);
 const _: () = assert!(std::mem::offset_of!(ban, word) == 8);
 const _: () = assert!(std::mem::offset_of!(control, bloom_base) == 0);
 const _: () = assert!(std::mem::offset_of!(control, observe) == 4);
+const _: () = assert!(std::mem::offset_of!(control, port_features) == 20);
+const _: () = assert!(std::mem::offset_of!(control, rejects) == 24);
 
 /// One published entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -660,5 +662,18 @@ impl BanTable {
     /// [`crate::WideBans::families`].
     pub fn set_wide(&self, families: u32) {
         self.control.store(1, families.into());
+    }
+
+    /// Tells the packet path that entries may reject: from then on it reads all of a
+    /// source's, where one that drops is enough otherwise.
+    pub fn set_rejects(&self) {
+        self.control.store(3, 1);
+    }
+
+    /// Tells the packet path whether any port has a feature, [`crate::Decoys`] among
+    /// them: it looks at none otherwise.
+    pub fn set_port_features(&self, any: bool) {
+        self.control
+            .set_masked(2, !0xffff_ffff, u64::from(any) << 32);
     }
 }

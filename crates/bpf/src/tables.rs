@@ -7,7 +7,10 @@ use std::{
     fs,
     os::fd::BorrowedFd,
     path::Path,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
@@ -15,6 +18,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 use crate::{
     abi::{self, BUCKETS_PER_PAGE, FLOW_CELLS},
     allow::AllowList,
+    answers::{Answer, Answers, Caller, tail_calls_supported},
     class::ClassTable,
     decoy::Decoys,
     error::{Context, Error, Result},
@@ -42,7 +46,7 @@ pub const POLICY_REJECT: u16 = abi::POLICY_REJECT as u16;
 pub const POLICY_NUMBER: u16 = abi::POLICY_NUMBER as u16;
 
 const _: () = assert!(size_of::<policy>() == 160 && size_of::<counter>() == 32);
-const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 168);
+const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 160);
 
 /// What a new generation is made for.
 #[derive(Debug, Clone, Copy)]
@@ -57,10 +61,6 @@ pub struct Options {
     /// Lines of one copy of the class table; 0: no class stage, no egress
     /// program, and no cost.
     pub class_lines: u32,
-    /// With bans that answer; see [`crate::programs::rejects_supported`].
-    pub reject: bool,
-    /// With the decoy ports that the previous generation was told of.
-    pub decoys: bool,
     /// How long the answer to a flow without handshake is expected, in jiffies.
     pub flow_jiffies: u32,
     /// The jiffies that it is made at, from which expiries of IPv4 hosts count: a
@@ -84,8 +84,6 @@ impl Options {
             ],
             v4_length: 0,
             class_lines: 0,
-            reject: false,
-            decoys: true,
             flow_jiffies: 0,
             started: 0,
             drop_innocent: false,
@@ -115,15 +113,11 @@ pub struct Generation {
     pub wide: WideMaps,
     /// Decoy ports.
     pub decoys: Decoys,
-    /// Does this generation look at them?
-    pub has_decoys: bool,
-    /// Does it answer where a ban rejects?
-    pub has_reject: bool,
     seed: [u64; 3],
     lasting_seed: [u64; 3],
     build: u64,
     suspended: AtomicU64,
-    refused: AtomicU64,
+    answers: Arc<Answers>,
     interfaces: Interfaces,
     maps: Maps,
     programs: Programs,
@@ -150,7 +144,7 @@ impl Generation {
     pub fn create(number: u64, options: &Options, previous: Option<&Generation>) -> Result<Self> {
         let g = options.geometry;
         let lasting_seed = previous.map_or(options.seed, |old| old.lasting_seed);
-        let has_decoys = options.decoys && previous.is_some_and(|old| old.decoys.are_there());
+        let answers = previous.map_or_else(Arc::default, |old| old.answers.clone());
         let maps = Maps::create(
             |rodata| {
                 let cfg = &mut rodata.cfg;
@@ -167,9 +161,7 @@ impl Generation {
                 cfg.v4_length = options.v4_length.into();
                 cfg.class_lines = options.class_lines;
                 cfg.flow_jiffies = options.flow_jiffies;
-                cfg.decoy = has_decoys.into();
-                cfg.reject = options.reject.into();
-                cfg.walk_apart = (!netfilter_supported()).into();
+                cfg.answers = tail_calls_supported().into();
                 cfg.frags = frags_supported().into();
                 if options.drop_innocent {
                     cfg.final_pass = sys::XDP_DROP;
@@ -202,14 +194,13 @@ impl Generation {
         let made = Self::over(
             maps,
             Programs::default(),
+            answers,
             About {
                 number,
                 geometry: g,
                 started: options.started,
                 v4_length: options.v4_length,
                 class_lines: options.class_lines,
-                has_decoys,
-                has_reject: options.reject,
                 seed: options.seed,
                 lasting_seed,
                 build: build_id(),
@@ -221,11 +212,15 @@ impl Generation {
         {
             made.classes.use_copy_of(&old.classes);
         }
+        made.table.set_port_features(made.decoys.are_there());
+        if made.wants(Answer::Reject) {
+            made.table.set_rejects();
+        }
         Ok(made)
     }
 
     /// Over maps that are there.
-    fn over(maps: Maps, programs: Programs, about: About) -> Result<Self> {
+    fn over(maps: Maps, programs: Programs, answers: Arc<Answers>, about: About) -> Result<Self> {
         let control = maps.get(Map::Control);
         let table_maps = TableMaps {
             bans: maps.get(Map::Bans),
@@ -256,31 +251,31 @@ impl Generation {
                 hint: maps.keep(Map::WideHint)?,
             },
             decoys: Decoys::map([
-                maps.keep(Map::DecoyPorts)?,
+                maps.keep(Map::PortFeatures)?,
                 maps.keep(Map::DecoyOwn)?,
                 maps.keep(Map::DecoyAsked)?,
                 maps.keep(Map::DecoyCounters)?,
                 maps.keep(Map::DecoyGuesses)?,
             ])?,
-            has_decoys: about.has_decoys,
-            has_reject: about.has_reject,
             seed: about.seed,
             lasting_seed: about.lasting_seed,
             build: about.build,
             suspended: AtomicU64::new(about.suspended),
-            refused: AtomicU64::new(0),
+            answers,
             interfaces: Interfaces::map(maps.get(Map::Interfaces))?,
             maps,
             programs,
         })
     }
 
-    /// The program for a hook, loaded if nobody has asked for it before.
+    /// The program for a hook, loaded if nobody has asked for it before; with what
+    /// answers for it, as far as that is wanted and the kernel takes it.
     ///
     /// # Errors
     /// The kernel refuses it; it is for egress and there is no class stage; or it is
     /// not loaded, and the tables are those of another build.
     pub fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>> {
+        let is_new = !self.programs.has(hook);
         let program = self.programs.get(hook, &self.maps, || match hook {
             _ if !self.is_of_this_build() => {
                 Err("its tables were made by another build of weir".into())
@@ -289,18 +284,68 @@ impl Generation {
             hook if hook.is_egress() && self.classes.lines() == 0 => {
                 Err("no geofence or list judges what goes out".into())
             }
-            _ if self.has_decoys => crate::fault::refuse("load-decoys").map_err(|e| e.to_string()),
             _ => Ok(()),
-        });
-        if program.is_err() {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+        })?;
+        if is_new {
+            for answer in Answer::ALL.into_iter().filter(|one| self.wants(*one)) {
+                // `lacks` tells of a refusal; the packet is judged all the same.
+                let _ = self.answer_at(hook, answer);
+            }
         }
-        program
+        Ok(program)
     }
 
-    /// How often a hook has asked for a program in vain.
-    pub fn refusals(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    /// Answers from now on, at each hook whose program is loaded, now or later.
+    ///
+    /// # Errors
+    /// The kernel does not take what answers at one of them.
+    pub fn answer(&self, answer: Answer) -> Result<()> {
+        self.answers.want(answer, true);
+        if answer == Answer::Reject {
+            self.table.set_rejects();
+        }
+        let hooks = Hook::ALL
+            .into_iter()
+            .filter(|hook| self.programs.has(*hook));
+        let outcomes: Vec<_> = hooks.map(|hook| self.answer_at(hook, answer)).collect();
+        outcomes.into_iter().collect()
+    }
+
+    fn answer_at(&self, hook: Hook, answer: Answer) -> Result<()> {
+        match Caller::at(hook) {
+            Some(caller) if self.is_of_this_build() => {
+                self.answers
+                    .fill(caller, answer, &self.maps, self.lasting_seed)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers no more.
+    ///
+    /// # Errors
+    /// A program cannot be taken away.
+    pub fn fall_silent(&self, answer: Answer) -> Result<()> {
+        self.answers.want(answer, false);
+        self.answers.clear(answer, &self.maps)
+    }
+
+    /// Is it to be answered?
+    pub fn wants(&self, answer: Answer) -> bool {
+        self.answers.is_wanted(answer)
+    }
+
+    /// Why a hook whose program is loaded does not answer what it should; `None`: each
+    /// does, or cannot by its kind.
+    pub fn lacks(&self, answer: Answer) -> Option<String> {
+        if !self.wants(answer) {
+            return None;
+        }
+        let hooks = Hook::ALL
+            .into_iter()
+            .filter(|hook| self.programs.has(*hook));
+        let mut callers = hooks.filter_map(Caller::at);
+        callers.find_map(|caller| self.answers.lacks(caller, answer))
     }
 
     /// Has the netfilter program judge this interface's packets, too.
@@ -350,7 +395,7 @@ impl Generation {
         let g = self.table.geometry();
         let mut about = meta {
             abi: ABI,
-            decoy: self.has_decoys.into(),
+            v4_buckets: g.v4_buckets,
             seed: self.seed,
             lasting_seed: self.lasting_seed,
             build: self.build,
@@ -365,8 +410,6 @@ impl Generation {
             boot_id: [0; 40],
             suspended_ns: self.suspended.load(Ordering::Relaxed),
             class_lines: self.classes.lines(),
-            reject: self.has_reject.into(),
-            v4_buckets: g.v4_buckets,
             pad: 0,
         };
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -440,17 +483,21 @@ impl Generation {
                 "its class table does not have the size that its description says".into(),
             ));
         }
+        // What another build has there is replaced with that build's generation.
+        let answers = match about.build == build_id() {
+            true => Answers::adopt(&maps),
+            false => Answers::default(),
+        };
         let adopted = Self::over(
             maps,
             Programs::open(dir),
+            Arc::new(answers),
             About {
                 number: about.generation,
                 geometry,
                 started: about.started,
                 v4_length: about.v4_length as u8,
                 class_lines: lines,
-                has_decoys: about.decoy != 0,
-                has_reject: about.reject != 0,
                 seed: about.seed,
                 lasting_seed: about.lasting_seed,
                 build: about.build,
@@ -469,8 +516,6 @@ struct About {
     started: u64,
     v4_length: u8,
     class_lines: u32,
-    has_decoys: bool,
-    has_reject: bool,
     seed: [u64; 3],
     lasting_seed: [u64; 3],
     build: u64,

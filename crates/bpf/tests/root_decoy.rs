@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, Generation, Geometry, Options,
+    Answer, BanCounts, Generation, Geometry, Options,
     abi::DECOY_ANSWERS,
     events::{EventReader, PacketEvent},
     link::Hook,
@@ -29,7 +29,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// A generation with decoy ports 23, 1000-1999 of TCP and 161, 68, 546 of UDP.
+/// Tables with decoy ports 23, 1000-1999 of TCP and 161, 68, 546 of UDP.
 struct Trap {
     generation: Generation,
     events: EventReader,
@@ -41,17 +41,16 @@ impl Trap {
             seed: [11, 22, 33],
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
-        let without = Generation::create(1, &options, None).expect("the packet path loads");
-        assert!(!without.has_decoys);
+        let generation = Generation::create(1, &options, None).expect("the packet path loads");
         let entries = ["23/tcp", "1000-1999/tcp", "161/udp", "68/udp", "546/udp"];
         let entries: Vec<_> = entries.iter().map(|e| e.parse().unwrap()).collect();
-        without.decoys.write_ports(&DecoyPorts::new(&entries));
-        without
+        generation.decoys.write_ports(&DecoyPorts::new(&entries));
+        generation
             .decoys
             .write_own(&[OWN4.into(), OWN6.into()])
             .unwrap();
-        let generation = Generation::create(2, &options, Some(&without)).unwrap();
-        assert!(generation.has_decoys);
+        generation.table.set_port_features(true);
+        generation.answer(Answer::Decoy).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
         let allowed = ["198.51.100.64/26", "2001:db8:a::/48"];
         let allowed = allowed.iter().map(|p| p.parse().unwrap()).collect();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
+    Answer, BanCounts, Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
     abi::{REJECT_BURST, REJECT_RATE},
     events::EventReader,
     link::Hook,
@@ -51,10 +51,10 @@ impl Path {
         let options = Options {
             seed: [11, 22, 33],
             v4_length: 24,
-            reject: true,
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
+        generation.answer(Answer::Reject).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
         let wide = WideBans::of(&generation.wide).unwrap();
         let mut path = Self {
@@ -666,7 +666,6 @@ fn root_reject_holds_its_rate() {
         let options = Options {
             seed: [44, 55, 66],
             v4_length: 24,
-            reject: true,
             ..Options::bans(Geometry::for_bans(BanCounts::each(400)))
         };
         let next = Generation::create(2, &options, Some(&path.generation)).unwrap();

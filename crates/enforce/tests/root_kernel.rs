@@ -24,7 +24,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_bpf::{
-    BanCounts, Generation, Geometry, Key, Placed, Slot,
+    Answer, BanCounts, Generation, Geometry, Key, Placed, Slot,
     generator::Generator,
     link::Link,
     pins::{self, InstanceDir},
@@ -32,10 +32,12 @@ use weir_bpf::{
     tables::MAX_POLICIES,
     wide::{MAX_WIDE, MAX_WIDE_SHARED},
 };
-use weir_core::{Action, Prefix, Producer, Scope, Subject, decoy::DecoyPorts};
+use weir_core::{
+    Action, Prefix, Producer, Reason, Scope, Subject, class::Classes, decoy::DecoyPorts, geo::Span,
+};
 use weir_enforce::{
-    Backend, BootNanos, Choice, DecoyResponder, Decoys, Entry, Error, Expiry, Feature, Policy,
-    Settings,
+    Backend, BootNanos, Choice, ClassFilter, DecoyResponder, Decoys, Entry, Error, Expiry, Feature,
+    Policy, Settings,
     hook_selection::{Advice, Calibration, HookCost, Measured, Prefer},
     hooks::{Hooks, Programs, Wanted},
     kernel::{self, Hook, Kernel, KernelConfig},

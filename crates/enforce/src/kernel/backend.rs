@@ -8,7 +8,7 @@ use std::{
 };
 
 use weir_bpf::{
-    Key,
+    Answer, Key,
     link::Hook,
     record,
     wide::{MAX_WIDE, MAX_WIDE_SHARED},
@@ -62,7 +62,7 @@ impl Backend for Kernel {
 
     fn limits(&self) -> &'static [Limit] {
         match self.effective().limits() {
-            [] => match (self.lacks_decoys(), self.lacks_answers()) {
+            [] => match (self.lacks(Answer::Decoy), self.lacks(Answer::Reject)) {
                 (true, true) => &WITHOUT_ANSWERS,
                 (true, false) => &WITHOUT_DECOYS,
                 (false, true) => &WITHOUT_REJECT,
@@ -196,17 +196,15 @@ impl Backend for Kernel {
 
     fn attach(&self) -> Result<(), Error> {
         let wanted = self.wanted();
-        self.or_without_answers(|| {
-            let (mut points, current) = self.attach_points();
-            points.attach(&wanted, &*current)
-        })
+        let (mut points, current) = self.attach_points();
+        points.attach(&wanted, &*current)
     }
 
     fn reconfigure(&self, settings: &Settings) -> Result<(), Error> {
         for name in &settings.interfaces {
             hooks::check(name, settings.backend.hook())?;
         }
-        self.or_without_answers(|| self.attach_as(settings))
+        self.attach_as(settings)
     }
 
     fn attachments(&self) -> Vec<Attachment> {

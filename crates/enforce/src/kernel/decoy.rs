@@ -1,36 +1,41 @@
-//! Decoy ports: told to the kernel, with a generation that has the stage when
-//! the first port comes, and one without when the last goes.
+//! Decoy ports: told to the kernel, with what answers there from the first port on
+//! until the last goes.
 
-use weir_bpf::decoy;
+use weir_bpf::Answer;
 
 use super::Kernel;
 use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
 
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
-        let mut maintenance = self.maintenance.lock();
+        let maintenance = self.maintenance.lock();
         let backend = self.effective();
-        let geometry = {
-            let tables = self.tables();
-            let (current, wanted) = (&tables.current, !decoys.ports.is_empty());
-            if wanted && !current.has_decoys && !decoy::supported() {
+        let wanted = !decoys.ports.is_empty();
+        if wanted {
+            if !Answer::Decoy.is_supported() {
                 return Err(Error::Unsupported(
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
             }
-            if let (true, Some(limit)) = (wanted, backend.limit(Feature::Decoys)) {
+            if let Some(limit) = backend.limit(Feature::Decoys) {
                 return Err(limit.refusal(backend.name()));
             }
-            // The maps are those of all generations.
-            current.decoys.write_own(&decoys.own)?;
-            current.decoys.write_ports(&decoys.ports);
-            // Of what the kernel refused maintenance asks again.
-            if current.has_decoys == wanted || (wanted && !self.may_have_decoys()) {
-                return Ok(());
+            // Of what the kernel refuses maintenance asks again.
+            if !self.tables().current.wants(Answer::Decoy) {
+                self.answer(&maintenance, Answer::Decoy);
             }
-            current.table.geometry()
-        };
-        self.next_generation(&mut maintenance, geometry)
+        }
+        let tables = self.tables();
+        // The maps are those of all generations.
+        tables.current.decoys.write_own(&decoys.own)?;
+        tables.current.decoys.write_ports(&decoys.ports);
+        for generation in tables.generations() {
+            generation.table.set_port_features(wanted);
+        }
+        if !wanted {
+            tables.current.fall_silent(Answer::Decoy)?;
+        }
+        Ok(())
     }
 
     fn decoy_counts(&self) -> Result<DecoyCounts, Error> {

@@ -82,10 +82,8 @@ pub struct Kernel {
     /// again by maintenance.
     unlinked: AtomicBool,
     classes: Mutex<Option<Arc<Classes>>>,
-    /// Are there bans that reject, or were there?
-    answers: AtomicBool,
-    /// When the kernel refused to load what answers, and why.
-    refused: Mutex<RefusedAnswers>,
+    /// When the kernel refused to load what answers.
+    refused: RefusedAnswers,
 }
 
 /// Random words, which an attacker who chooses addresses does not know.
@@ -158,10 +156,8 @@ impl Kernel {
             return Ok(());
         }
         let wanted = self.wanted();
-        self.or_without_answers(|| {
-            let (mut points, current) = self.attach_points();
-            points.follow(&wanted, &*current)
-        })
+        let (mut points, current) = self.attach_points();
+        points.follow(&wanted, &*current)
     }
 
     /// Rebuilds the bloom filter now; `maintain` does it when it is due.

@@ -20,6 +20,7 @@ use weir_bpf::{
 
 use super::{
     Kernel,
+    answers::RefusedAnswers,
     maintenance::MaintenanceLock,
     next_expiry::NextExpiry,
     policies::Policies,
@@ -103,8 +104,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         instance,
         ipv4_length: config.ipv4_length,
         clock,
-        answers: policies.any_rejects().into(),
-        refused: Mutex::default(),
+        refused: RefusedAnswers::default(),
         policies,
         events: Mutex::new(EventReader::new(&current.events)?),
         tables: TablesLock::new(Tables::of(current)?),
@@ -120,6 +120,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
         classes: Mutex::default(),
     };
     kernel.follow_suspend(&kernel.maintenance.lock())?;
+    kernel.answer_as_before();
     kernel.tidy_wide()?;
     if rebuild {
         kernel.widen_other_lengths()?;
@@ -160,8 +161,6 @@ fn first_generation(
         seed: random_seed()?,
         v4_length: config.ipv4_length.unwrap_or(0),
         class_lines: 0,
-        reject: false,
-        decoys: true,
         flow_jiffies: 0,
         drop_innocent: false,
     };

@@ -13,7 +13,7 @@ use crate::{Error, hooks::Programs};
 impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
-            Hook::Netfilter if self.has_decoys => Some("it has no decoy ports"),
+            Hook::Netfilter if self.decoys.are_there() => Some("it has no decoy ports"),
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
             _ => None,
         }

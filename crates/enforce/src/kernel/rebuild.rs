@@ -202,9 +202,6 @@ impl Kernel {
             seed: random_seed()?,
             v4_length: self.ipv4_length.unwrap_or(0),
             class_lines,
-            // Once wanted, always: a ban that rejects may be about to be inserted.
-            reject: self.answers.load(Ordering::Relaxed) && self.may_reject(),
-            decoys: self.may_have_decoys(),
             started: self.clock.now(),
             flow_jiffies: (self.clock.hz() * ANSWER_WITHIN.as_secs()) as u32,
             drop_innocent: false,
@@ -272,48 +269,19 @@ impl Kernel {
     }
 
     /// Makes it with the programs of the hooks in use, or of those that interfaces
-    /// would be given; without what answers, if not with it: tables grow all the same.
+    /// would be given.
     fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
-        let hooks = self.hooks_expected(options.class_lines != 0);
-        let make = |reject, decoys| -> Result<_, Error> {
-            let options = Options {
-                reject,
-                decoys,
-                ..*options
-            };
-            let current = self.tables().current.clone();
-            let next = Generation::create(number, &options, Some(&current))?;
-            for choices in &hooks {
-                let mut loaded = choices.iter().map(|hook| next.program(*hook).map(drop));
-                // The first that loads is enough, as where it is attached.
-                let first = loaded.next().unwrap_or(Ok(()));
-                if first.is_err() && !loaded.any(|one| one.is_ok()) {
-                    first?;
-                }
-            }
-            Ok(next)
-        };
-        let wanted = (
-            options.reject,
-            options.decoys && self.tables().current.decoys.are_there(),
-        );
-        let error = match make(wanted.0, wanted.1) {
-            Err(error) if wanted.0 || wanted.1 => error,
-            outcome => return outcome,
-        };
-        // Each alone, then neither.
-        for (reject, decoys) in [(true, false), (false, true), (false, false)] {
-            let is_less = (reject, decoys) != wanted;
-            if is_less
-                && (!reject || wanted.0)
-                && (!decoys || wanted.1)
-                && let Ok(next) = make(reject, decoys)
-            {
-                self.refuse_answers(wanted.0 && !reject, wanted.1 && !decoys, &error);
-                return Ok(next);
+        let current = self.tables().current.clone();
+        let next = Generation::create(number, options, Some(&current))?;
+        for choices in self.hooks_expected(options.class_lines != 0) {
+            let mut loaded = choices.iter().map(|hook| next.program(*hook).map(drop));
+            // The first that loads is enough, as where it is attached.
+            let first = loaded.next().unwrap_or(Ok(()));
+            if first.is_err() && !loaded.any(|one| one.is_ok()) {
+                first?;
             }
         }
-        Err(error)
+        Ok(next)
     }
 
     /// The hooks that a generation must have programs for, each with what may stand in

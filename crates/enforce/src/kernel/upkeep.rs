@@ -64,7 +64,7 @@ impl Kernel {
             maintenance.last_rebuild = Some(Instant::now());
         }
         drop(tables);
-        let decoys = self.ask_for_decoys(&mut maintenance);
+        let decoys = self.ask_for_answers(&maintenance);
         let linked = match self.unlinked.load(Ordering::Relaxed) {
             true => self.link_current(&maintenance),
             false => Ok(()),

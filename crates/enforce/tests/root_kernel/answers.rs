@@ -2,37 +2,135 @@
 
 use super::*;
 
-/// The packet path with answers cannot be loaded, here for want of descriptors:
-/// what asks for an answer is dropped, and a limit says so. In a process of its
-/// own, for the limit on descriptors is all of a process's.
+/// A bridge in a network namespace of its own, on which `instance` attaches.
+fn with_bridge(instance: &mut Instance, test: impl FnOnce(&Instance) + Send) {
+    let net = weir_netlab::Net::new().unwrap();
+    let host = net.namespace("host").unwrap();
+    instance.0.settings.interfaces = vec!["br0".into()];
+    host.enter(|| {
+        ip(&["link", "add", "br0", "up", "type", "bridge"]);
+        test(instance);
+    })
+    .unwrap();
+}
+
+fn ip(arguments: &[&str]) {
+    let done = std::process::Command::new("ip").args(arguments).status();
+    assert!(done.unwrap().success(), "{arguments:?}");
+}
+
+/// At telnet's port, of no address of this host.
+fn telnet() -> Decoys {
+    Decoys {
+        ports: DecoyPorts::new(&["23/tcp".parse().unwrap()]),
+        own: Vec::new(),
+    }
+}
+
+fn rejecting(n: u32) -> Entry {
+    let mut ban = entry(n, Producer::Manual, 3600);
+    Arc::make_mut(&mut ban.policy).action = Action::Reject;
+    ban
+}
+
+fn lacks_a_probe() -> bool {
+    let has_tcx = weir_bpf::probe::tcx_programs(1).is_some();
+    if Answer::ALL.iter().all(|answer| answer.is_supported()) && has_tcx {
+        return false;
+    }
+    eprintln!(
+        "skipped: what answers on tcx (probes: helpers bpf_tcp_raw_check_syncookie_ipv6 and bpf_xdp_load_bytes, BPF_PROG_QUERY of tcx)"
+    );
+    true
+}
+
+/// Neither copies a ban, nor is the firewall verified again; what answers is there when
+/// no daemon is, and the next one takes it over.
 #[test]
-fn root_a_reject_that_cannot_be_loaded_drops() {
-    if !is_alone("answers::root_a_reject_that_cannot_be_loaded_drops") {
+fn root_what_answers_comes_and_goes_without_new_tables() {
+    if lacks_a_probe() {
         return;
     }
-    let instance = Instance::new("answers", 1000);
-    let backend = instance.open();
-    let before = getrlimit(Resource::Nofile);
-    let none = Rlimit {
-        current: Some(3),
-        ..before
-    };
-    for n in [2, 3] {
-        let mut ban = entry(n, Producer::Manual, 3600);
-        Arc::make_mut(&mut ban.policy).action = Action::Reject;
-        assert!(!is_limited(&*backend) || n == 3);
-        setrlimit(Resource::Nofile, none).unwrap();
-        let done = backend.insert(&[ban]);
-        setrlimit(Resource::Nofile, before).unwrap();
-        assert_eq!(done.unwrap().new, 1);
-        assert!(
-            is_limited(&*backend),
-            "nothing says that it does not answer"
-        );
+    let mut instance = Instance::new("answers-go", 1_000_000);
+    with_bridge(&mut instance, |instance| {
+        let firewalls = |generation: &Generation| {
+            let programs = weir_bpf::probe::programs_over(&generation.policies).unwrap();
+            programs.len()
+        };
+        let answers = |generation: &Generation| {
+            let programs = weir_bpf::probe::programs_over(&generation.counters).unwrap();
+            programs.len() - firewalls(generation)
+        };
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let pinned = instance.pinned();
+        assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 0));
+        backend.set_decoys(&telnet()).unwrap();
+        backend.insert(&[rejecting(2)]).unwrap();
+        assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 2));
         assert_eq!(backend.usage().generation, 1);
-        let source = subject(n).prefix().addr();
-        assert!(is_dropped(&instance.pinned(), source, 22));
+        assert!(backend.limits().is_empty());
+        backend.set_decoys(&Decoys::default()).unwrap();
+        assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 1));
+        backend.set_decoys(&telnet()).unwrap();
+        // Larger tables have the same.
+        let bulk: Vec<_> = (10..13_000).map(|n| entry(n, jail("a"), 3600)).collect();
+        backend.insert(&bulk).unwrap();
+        assert_eq!(backend.usage().generation, 2);
+        drop(pinned);
+        let rejected = |generation: &Generation| {
+            let frame = segment(subject(2).prefix().addr(), 22);
+            run::packet(generation.program(Hook::Tcx).unwrap(), &frame, 1).unwrap();
+            let counters = weir_bpf::record::read_counters(&generation.counters).unwrap();
+            let of = |reason: Reason| counters[reason as usize].0;
+            of(Reason::Rejected) + of(Reason::RejectedSilent)
+        };
+        drop(backend);
+        let pinned = instance.pinned();
+        assert_eq!(answers(&pinned), 2, "gone with the daemon");
+        assert_eq!(rejected(&pinned), 1);
+        drop(pinned);
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let pinned = instance.pinned();
+        assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 2));
+        assert_eq!(rejected(&pinned), 2);
+        assert!(backend.limits().is_empty());
+    });
+}
+
+/// What answers cannot be loaded, here for want of descriptors: what asks for an answer
+/// is dropped, and a limit says so. In a process of its own, for the limit on
+/// descriptors is all of a process's.
+#[test]
+fn root_a_reject_that_cannot_be_loaded_drops() {
+    if !is_alone("answers::root_a_reject_that_cannot_be_loaded_drops") || lacks_a_probe() {
+        return;
     }
+    let mut instance = Instance::new("answers", 1000);
+    with_bridge(&mut instance, |instance| {
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let before = getrlimit(Resource::Nofile);
+        let none = Rlimit {
+            current: Some(3),
+            ..before
+        };
+        for n in [2, 3] {
+            assert!(!is_limited(&*backend) || n == 3);
+            setrlimit(Resource::Nofile, none).unwrap();
+            let done = backend.insert(&[rejecting(n)]);
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert_eq!(done.unwrap().new, 1);
+            assert!(
+                is_limited(&*backend),
+                "nothing says that it does not answer"
+            );
+            assert_eq!(backend.usage().generation, 1);
+            let source = subject(n).prefix().addr();
+            assert!(is_dropped(&instance.pinned(), source, 22));
+        }
+    });
 }
 
 fn is_limited(backend: &dyn Backend) -> bool {
@@ -48,35 +146,24 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
     if !is_alone("answers::root_decoys_that_cannot_be_loaded_stop_nothing_else") {
         return;
     }
-    if !weir_bpf::decoy::supported() || weir_bpf::probe::tcx_programs(1).is_none() {
-        eprintln!(
-            "skipped: decoy ports on tcx (probes: helper bpf_tcp_raw_check_syncookie_ipv6, BPF_PROG_QUERY of tcx)"
-        );
+    if lacks_a_probe() {
         return;
     }
-    let net = weir_netlab::Net::new().unwrap();
-    let host = net.namespace("host").unwrap();
     let mut instance = Instance::new("no-decoys", 1_000_000);
-    instance.0.settings.interfaces = vec!["br0".into()];
-    host.enter(|| {
-        let ip = |arguments: &[&str]| {
-            let done = std::process::Command::new("ip").args(arguments).status();
-            assert!(done.unwrap().success(), "{arguments:?}");
-        };
-        ip(&["link", "add", "br0", "up", "type", "bridge"]);
+    with_bridge(&mut instance, |instance| {
         let lacks = |backend: &Kernel| {
             let mut limits = backend.limits().iter();
             limits.any(|limit| limit.feature == Feature::Decoys)
         };
-        let decoys = Decoys {
-            ports: DecoyPorts::new(&["23/tcp".parse().unwrap()]),
-            own: Vec::new(),
+        let is_there = |generation: &Generation| {
+            let programs = weir_bpf::probe::programs_over(&generation.counters).unwrap();
+            programs.iter().any(|name| name == "weir_decoy_tc")
         };
         let backend = instance.open();
         {
             let _refused = Refused::at("load-decoys");
             // As at a start: the ports come before the first program is loaded.
-            backend.set_decoys(&decoys).unwrap();
+            backend.set_decoys(&telnet()).unwrap();
             backend.attach().unwrap();
             assert_eq!(backend.attachments()[0].hook, "tcx");
             assert!(lacks(&backend), "nothing says that there are none");
@@ -85,9 +172,9 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
             assert_eq!(backend.insert(&bulk).unwrap().new, bulk.len());
             assert!(backend.usage().generation > before, "they did not grow");
             let told = backend.maintain().unwrap_err().to_string();
-            assert!(told.contains("load the program weir_tcx for tcx"), "{told}");
+            assert!(told.contains("load the program weir_decoy_tc"), "{told}");
             let pinned = instance.pinned();
-            assert!(!pinned.has_decoys);
+            assert!(!is_there(&pinned));
             for n in [2, 3] {
                 assert!(is_dropped(&pinned, subject(n).prefix().addr(), 22));
             }
@@ -99,7 +186,7 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
                 assert!(backend.maintain().is_err(), "there are decoy ports");
                 std::thread::sleep(Duration::from_millis(100));
             }
-            assert!(!instance.pinned().has_decoys, "they were never tried");
+            assert!(!is_there(&instance.pinned()));
             ip(&["link", "add", "br0", "up", "type", "bridge"]);
             let _ = backend.maintain();
             assert_eq!(backend.attachments()[0].hook, "tcx");
@@ -110,8 +197,7 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(!lacks(&backend));
-        assert!(instance.pinned().has_decoys);
+        assert!(is_there(&instance.pinned()));
         assert_eq!(backend.usage().bans, 13_000);
-    })
-    .unwrap();
+    });
 }

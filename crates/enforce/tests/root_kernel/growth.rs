@@ -255,10 +255,6 @@ fn root_a_growth_that_fails_waits_and_says_so() {
 /// other's lock, so threads that took them in two orders waited for ever.
 #[test]
 fn root_evictions_go_on_beside_new_generations() {
-    if !weir_bpf::decoy::supported() {
-        eprintln!("skipped: decoy ports (probe: helper bpf_tcp_raw_check_syncookie_ipv6)");
-        return;
-    }
     const GENERATIONS: u64 = 40;
     let instance = Instance::new("order", 2000);
     let backend = instance.open();
@@ -280,11 +276,17 @@ fn root_evictions_go_on_beside_new_generations() {
         let (backend, generations) = (backend.clone(), generations.clone());
         std::thread::spawn(move || {
             for n in 0..GENERATIONS {
-                let mut decoys = Decoys::default();
+                // With a class stage and without: a generation each.
+                let mut classes = Classes::default();
                 if n % 2 == 0 {
-                    decoys.ports = DecoyPorts::new(&["23/tcp".parse().unwrap()]);
+                    classes.classes = vec![Default::default(); 2];
+                    classes.v4 = vec![Span {
+                        first: 1,
+                        last: 9,
+                        value: 1,
+                    }];
                 }
-                backend.set_decoys(&decoys).unwrap();
+                backend.set_classes(&Arc::new(classes)).unwrap();
                 backend.maintain().unwrap();
                 generations.fetch_add(1, Ordering::Relaxed);
             }

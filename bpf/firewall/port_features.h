@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* What a port has beside the firewall: one look for all features, of packets that
+ * would pass. Looked at: TCP and UDP directly behind an IPv4 header without options or
+ * an IPv6 header. Anything else meets the port as if nothing were there. */
+#ifndef WEIR_PORT_FEATURES_H
+#define WEIR_PORT_FEATURES_H
+
+#include "lib/control.h"
+#include "lib/frame.h"
+
+/* crates/bpf/src/decoy.rs writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * PORT_FEATURE_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} port_features SEC(".maps");
+
+/* The bits of the port that the packet is addressed to; `cut`: it cannot
+ * be read. Two loads from lines that are in the cache, and one more. The frame is had
+ * anew: whatever of it was read on the way here, the verifier goes on with one path. */
+static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l3_offset,
+					      int v4, __u16 *cut)
+{
+	struct xdp_md *xdp = ctx;
+	struct __sk_buff *skb = ctx;
+	void *data = (void *)(long)(hook == IN_XDP ? xdp->data : skb->data);
+	void *end = (void *)(long)(hook == IN_XDP ? xdp->data_end : skb->data_end);
+	void *l3 = data + (l3_offset & L3_MOST);
+	struct ports *ports;
+	__u8 protocol;
+	__u32 index;
+	__u64 *word;
+	__u16 port;
+
+	if (v4) {
+		struct iphdr *ip = l3;
+
+		if ((void *)(ip + 1) > end || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
+			return 0;
+		protocol = ip->protocol;
+		ports = (void *)(ip + 1);
+	} else {
+		struct ipv6hdr *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		protocol = ip->nexthdr;
+		ports = (void *)(ip + 1);
+	}
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return 0;
+	if ((void *)(ports + 1) > end) {
+		*cut = 1;
+		return 0;
+	}
+	port = bpf_ntohs(ports->dest);
+	index = (protocol == IPPROTO_UDP ? PORT_FEATURE_WORDS : 0) + port / PORTS_A_WORD;
+	word = bpf_map_lookup_elem(&port_features, &index);
+	if (!word)
+		return 0;
+	return *word >> port % PORTS_A_WORD * PORT_FEATURE_BITS &
+	       ((1 << PORT_FEATURE_BITS) - 1);
+}
+
+#endif

@@ -1,0 +1,281 @@
+//! Programs that answer packets (`bpf/answer`), for the firewall to tail-call: what is
+//! sent to decoy ports, and what bans that reject deny. They belong to the instance, over
+//! whose tables they read nothing: turning one on loads it and fills a place in an
+//! array, once for each kind of program that calls it, and growth does neither.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, libbpf_sys as sys,
+    skel::{OpenSkel, Skel},
+};
+
+use crate::{
+    abi, decoy,
+    error::{Context, Error, Result},
+    fault,
+    link::Hook,
+    maps::{Map, Maps},
+    probe,
+    programs::frags_supported,
+};
+
+/// What is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Whoever asks at a decoy port.
+    Decoy,
+    /// What a ban that rejects denies.
+    Reject,
+}
+
+impl Answer {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Decoy, Self::Reject];
+
+    /// Its place in the arrays.
+    fn place(self) -> u32 {
+        match self {
+            Self::Decoy => abi::NEXT_DECOY,
+            Self::Reject => abi::NEXT_REJECT,
+        }
+    }
+
+    /// Does this kernel have what its program calls: SYN cookies (Linux 6.0) or reading
+    /// frames of many pages (5.18), and tail calls from programs with functions?
+    pub fn is_supported(self) -> bool {
+        tail_calls_supported()
+            && match self {
+                Self::Decoy => decoy::supported(),
+                Self::Reject => {
+                    probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
+                }
+            }
+    }
+}
+
+const _: () = assert!(abi::NEXT_MAX == Answer::ALL.len() as u32);
+
+/// Can a program that calls functions of its own tail-call another one? On x86 since
+/// Linux 5.10, on arm64 since 6.0.
+pub(crate) fn tail_calls_supported() -> bool {
+    static SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *SUPPORTED.get_or_init(|| probe::tail_call_beside_function().is_ok())
+}
+
+/// A kind of program that tail-calls: the kernel wants an array of its own for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Xdp,
+    XdpGeneric,
+    Tc,
+}
+
+impl Caller {
+    pub(crate) const ALL: [Self; 3] = [Self::Xdp, Self::XdpGeneric, Self::Tc];
+
+    /// At this hook; `None`: what stands there cannot answer.
+    pub(crate) fn at(hook: Hook) -> Option<Self> {
+        match hook {
+            Hook::Xdp => Some(Self::Xdp),
+            // The two are one program where XDP takes no frames of many pages.
+            Hook::XdpGeneric if frags_supported() => Some(Self::XdpGeneric),
+            Hook::XdpGeneric => Some(Self::Xdp),
+            Hook::Tcx | Hook::ClsBpf => Some(Self::Tc),
+            Hook::Netfilter | Hook::Egress | Hook::EgressClsBpf => None,
+        }
+    }
+
+    fn array(self) -> Map {
+        match self {
+            Self::Xdp => Map::AnswersXdp,
+            Self::XdpGeneric => Map::AnswersGeneric,
+            Self::Tc => Map::AnswersTc,
+        }
+    }
+
+    fn program(self, answer: Answer) -> &'static str {
+        match (self, answer) {
+            (Self::Xdp | Self::XdpGeneric, Answer::Decoy) => "weir_decoy_xdp",
+            (Self::Xdp | Self::XdpGeneric, Answer::Reject) => "weir_reject_xdp",
+            (Self::Tc, Answer::Decoy) => "weir_decoy_tc",
+            (Self::Tc, Answer::Reject) => "weir_reject_tc",
+        }
+    }
+}
+
+/// One place of an array.
+#[derive(Debug, Clone, Default)]
+enum Place {
+    #[default]
+    Empty,
+    Filled,
+    /// Empty, and why.
+    Refused(String),
+}
+
+/// Which programs are there, and which are wanted: one for all generations of an
+/// instance, as are the maps.
+#[derive(Default)]
+pub(crate) struct Answers {
+    wanted: [AtomicBool; Answer::ALL.len()],
+    places: Mutex<[[Place; Answer::ALL.len()]; Caller::ALL.len()]>,
+}
+
+impl Answers {
+    /// As an earlier daemon of the same build left them.
+    pub(crate) fn adopt(maps: &Maps) -> Self {
+        let answers = Self::default();
+        for caller in Caller::ALL {
+            for answer in Answer::ALL {
+                let key = answer.place().to_ne_bytes();
+                let there = maps.get(caller.array()).lookup(&key, MapFlags::ANY);
+                if let Ok(Some(_)) = there {
+                    answers.places()[caller as usize][answer as usize] = Place::Filled;
+                }
+            }
+        }
+        answers
+    }
+
+    fn places(&self) -> MutexGuard<'_, [[Place; Answer::ALL.len()]; Caller::ALL.len()]> {
+        self.places.lock().expect("no holder of this lock panics")
+    }
+
+    pub(crate) fn want(&self, answer: Answer, wanted: bool) {
+        self.wanted[answer as usize].store(wanted, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_wanted(&self, answer: Answer) -> bool {
+        self.wanted[answer as usize].load(Ordering::Relaxed)
+    }
+
+    /// Why this kind of program does not answer; `None`: it does.
+    pub(crate) fn lacks(&self, caller: Caller, answer: Answer) -> Option<String> {
+        match &self.places()[caller as usize][answer as usize] {
+            Place::Empty => Some("it is not loaded yet".into()),
+            Place::Filled => None,
+            Place::Refused(why) => Some(why.clone()),
+        }
+    }
+
+    /// Loads the program for this caller and puts it into its place, unless it is there.
+    ///
+    /// # Errors
+    /// The kernel refuses it: then nothing is answered there.
+    pub(crate) fn fill(
+        &self,
+        caller: Caller,
+        answer: Answer,
+        maps: &Maps,
+        lasting_seed: [u64; 3],
+    ) -> Result<()> {
+        // Held while it is loaded: of two who ask at once one loads it.
+        let mut places = self.places();
+        let place = &mut places[caller as usize][answer as usize];
+        if let Place::Filled = place {
+            return Ok(());
+        }
+        let what = || format!("load the program {}", caller.program(answer));
+        let filled = load(caller, answer, maps, lasting_seed)
+            .map_err(|e| Error::new(what(), e))
+            .and_then(|program| {
+                let value = program.as_raw_fd().to_ne_bytes();
+                maps.get(caller.array())
+                    .update(&answer.place().to_ne_bytes(), &value, MapFlags::ANY)
+                    .context(what)
+            });
+        *place = match &filled {
+            Ok(()) => Place::Filled,
+            Err(error) => Place::Refused(error.to_string()),
+        };
+        filled
+    }
+
+    /// Takes the program away wherever it is: packets leave as if nobody answered.
+    pub(crate) fn clear(&self, answer: Answer, maps: &Maps) -> Result<()> {
+        let mut places = self.places();
+        for caller in Caller::ALL {
+            let place = &mut places[caller as usize][answer as usize];
+            if let Place::Filled = place {
+                maps.get(caller.array())
+                    .delete(&answer.place().to_ne_bytes())
+                    .context(|| format!("take {} away", caller.program(answer)))?;
+            }
+            *place = Place::Empty;
+        }
+        Ok(())
+    }
+}
+
+fn load(
+    caller: Caller,
+    answer: Answer,
+    maps: &Maps,
+    lasting_seed: [u64; 3],
+) -> io::Result<OwnedFd> {
+    if answer == Answer::Decoy {
+        fault::refuse("load-decoys")?;
+    }
+    let other = |e: libbpf_rs::Error| io::Error::other(format!("{e:#}"));
+    let name = caller.program(answer);
+    let mut storage = MaybeUninit::uninit();
+    let mut open = maps
+        .open_answer(&mut storage)
+        .map_err(|e| io::Error::other(e.to_string()))?;
+    let rodata = open.maps.rodata_data.as_deref_mut();
+    rodata.expect("the object has rodata").cfg.lasting_seed = lasting_seed;
+    for mut program in open.open_object_mut().progs_mut() {
+        if program.name() == name {
+            program.set_autoload(true);
+            if caller == Caller::Xdp && frags_supported() {
+                program.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
+            }
+        }
+    }
+    let skel = open.load().map_err(other)?;
+    let mut programs = skel.object().progs();
+    let loaded = programs.find(|loaded| loaded.name() == name);
+    loaded
+        .expect("the object has it")
+        .as_fd()
+        .try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::skel::SkelBuilder;
+
+    use super::*;
+    use crate::skeleton::answer::AnswerSkelBuilder;
+
+    #[test]
+    fn every_program_of_the_object_answers_somebody_and_no_other() {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = AnswerSkelBuilder::default().open(&mut storage).unwrap();
+        let programs = open.open_object_mut().progs();
+        let mut of_object: Vec<_> = programs
+            .map(|p| p.name().to_str().unwrap().to_owned())
+            .collect();
+        let mut ours: Vec<_> = Caller::ALL
+            .iter()
+            .flat_map(|caller| Answer::ALL.map(|answer| caller.program(answer).to_owned()))
+            .collect();
+        of_object.sort();
+        ours.sort();
+        ours.dedup();
+        assert_eq!(ours, of_object);
+        for hook in Hook::ALL {
+            let answers = !hook.is_egress() && hook != Hook::Netfilter;
+            assert_eq!(Caller::at(hook).is_some(), answers, "{}", hook.name());
+        }
+    }
+}
