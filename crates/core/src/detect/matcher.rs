@@ -114,9 +114,14 @@ impl Matcher {
 
     /// Does the whole of `line` have this form? It has no blanks at its ends.
     pub fn read<'a>(&self, line: &'a [u8]) -> Option<Captures<'a>> {
-        let (mut captures, between) = match (self.read_ends(line), &self.emptied) {
-            (Some(found), _) => found,
-            (None, Some(emptied)) => emptied.read_ends(line).filter(|(_, b)| b.is_empty())?,
+        let mut captures = Captures::default();
+        let between = match (self.read_ends(line, &mut captures), &self.emptied) {
+            (Some(between), _) => between,
+            (None, Some(emptied)) => {
+                captures = Captures::default();
+                let between = emptied.read_ends(line, &mut captures)?;
+                between.is_empty().then_some(between)?
+            }
             (None, None) => return None,
         };
         match self.free {
@@ -127,13 +132,15 @@ impl Matcher {
         Some(captures)
     }
 
-    /// What stands at both ends of a line, and what is left between them.
-    fn read_ends<'a>(&self, line: &'a [u8]) -> Option<(Captures<'a>, &'a [u8])> {
-        let mut captures = Captures::default();
+    /// Reads what stands at both ends of a line; returns what is left between them.
+    #[inline]
+    fn read_ends<'a>(&self, line: &'a [u8], captures: &mut Captures<'a>) -> Option<&'a [u8]> {
         let (mut start, mut end) = (0, line.len());
-        eat(&self.before, line, &mut start, &mut captures)?;
-        eat_back(&self.behind, line, start, &mut end, &mut captures)?;
-        Some((captures, &line[start..end]))
+        eat(&self.before, line, &mut start, captures)?;
+        if !self.behind.is_empty() {
+            eat_back(&self.behind, line, start, &mut end, captures)?;
+        }
+        Some(&line[start..end])
     }
 
     /// How far it comes in a line that it does not fit.

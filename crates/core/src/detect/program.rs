@@ -405,6 +405,7 @@ impl Program {
 
     /// Which pattern fits a message, or the one that rsyslog says was repeated. A
     /// client's text may look as if it said that.
+    #[inline]
     fn fit<'a>(&self, message: &'a [u8], cut: bool) -> Option<Fit<'a>> {
         let (attempts, text, length) = trimmed(message);
         let fit = |(pattern, captures), attempts, message| Fit {

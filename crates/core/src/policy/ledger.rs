@@ -186,6 +186,7 @@ impl Ledger {
         self.jails.iter().position(|jail| jail.name == name)
     }
 
+    #[inline]
     fn judge(&self, shard: &mut Shard, case: &Case<'_>, now: Timestamp) -> Outcome {
         let jail = &self.jails[case.jail];
         let limits = &jail.limits;
