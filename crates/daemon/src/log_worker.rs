@@ -52,7 +52,7 @@ use alerts::{Own, SourceAlerts};
 use group::{Group, Groups, running};
 use hands::Hand;
 use in_hand::InHand;
-pub use name_lookups::NameLookups;
+use name_lookups::NameLookups;
 use running::Running;
 use worker::Worker;
 
@@ -148,24 +148,20 @@ struct Reader {
 
 impl Workers {
     /// Starts reading for all jails of `config`, where an earlier run stopped.
-    pub fn start(
-        daemon: Handles,
-        names: NameLookups,
-        config: &Config,
-    ) -> Result<Self, WorkerError> {
+    pub fn start(daemon: Handles, config: &Config) -> Result<Self, WorkerError> {
         let ledger = Arc::new(Ledger::new(jails(config)));
         judge::keep_apart(&ledger, &daemon.own.get());
         ledger.restore_history(daemon.store.jail_history());
         ledger.restore(daemon.store.tracked(), Timestamp::now());
-        let groups = running(&daemon.metrics, config)?;
+        let groups = running(&daemon.metrics.jails, config)?;
         let mut workers = Self {
+            daemon: daemon.clone(),
             threads: Vec::new(),
             stop: Arc::default(),
             ledger,
             positions: Positions::new(daemon.store.positions()),
-            daemon,
             alerts: Arc::default(),
-            names: Arc::new(names),
+            names: Arc::new(NameLookups::new(daemon.clone())),
             given_up: Vec::new(),
         };
         let hands = hands_for(&groups)?;
@@ -179,7 +175,7 @@ impl Workers {
     /// Changes over to another configuration. On an error the old one goes on: all
     /// that can fail comes before its threads are ended.
     pub fn replace(&mut self, old: &Config, new: &Config) -> Result<(), WorkerError> {
-        let groups = running(&self.daemon.metrics, new)?;
+        let groups = running(&self.daemon.metrics.jails, new)?;
         self.given_up.retain(|reader| !reader.thread.is_finished());
         if self.given_up.len() >= MAX_GIVEN_UP
             && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)

@@ -19,7 +19,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Ban, Subject, policy::Ledger};
+use weir_core::{AddrError, Subject, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -267,23 +267,6 @@ impl Service {
         self.metrics.jails.keep_only(is_jail);
         let is_watch = |name: &str| config.watches.iter().any(|watch| watch.name == name);
         self.watches.keep_only(is_watch);
-    }
-
-    /// Puts bans into force; see [`Bans::enforce`].
-    pub fn enforce(&self, bans: Vec<Ban>) {
-        self.bans.enforce(bans);
-    }
-}
-
-impl AsRef<Events> for Service {
-    fn as_ref(&self) -> &Events {
-        &self.events
-    }
-}
-
-impl AsRef<Metrics> for Service {
-    fn as_ref(&self) -> &Metrics {
-        &self.metrics
     }
 }
 

@@ -2,7 +2,7 @@
 //! are judged many at a time, which costs a half of judging each for itself
 //! ([`weir_core::policy::Ledger::record_batch`]).
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use jiff::Timestamp;
 use weir_core::{
@@ -56,7 +56,7 @@ impl Findings {
         &mut self,
         jails: &[Running],
         exempt: &Exempt,
-        events: &Arc<Events>,
+        events: &Events,
         ledger: &Ledger,
     ) -> Vec<Ban> {
         let mut bans = vec![];

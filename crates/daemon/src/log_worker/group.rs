@@ -19,7 +19,7 @@ use crate::{
     config::Config,
     jails::{RingChoice, SourceChoice},
     log_alerts::LogAlerts,
-    metrics::Metrics,
+    metrics::JailMetrics,
     positions::{self, Positions},
 };
 
@@ -142,11 +142,7 @@ fn patterns_of(subscriptions: &[Vec<String>]) -> Vec<String> {
 /// The jails with their compiled filters, by what they read.
 pub(super) type Groups = BTreeMap<Group, Vec<Running>>;
 
-pub(super) fn running(
-    metrics: &impl AsRef<Metrics>,
-    config: &Config,
-) -> Result<Groups, WorkerError> {
-    let counters = &metrics.as_ref().jails;
+pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups, WorkerError> {
     let mut groups = Groups::new();
     let files = files_in_common(&config.jails);
     for (number, jail) in config.jails.iter().enumerate() {

@@ -35,11 +35,10 @@ use weir_core::{
 };
 use weir_events::alerts::Alerts;
 
-use super::running::Running;
+use super::{Handles, running::Running};
 use crate::{
     jails::UseDns,
     judge::{Judge, Offence, Suspect},
-    service::Service,
     threads,
 };
 use table::{Addresses, Asked, MAX_ADDRESSES, MAX_FINDINGS, MAX_NAMES, Table};
@@ -150,17 +149,17 @@ impl HostNames {
     /// Makes the threads, once a jail needs them.
     pub fn start<'a>(
         self: &Arc<Self>,
-        service: &Arc<Service>,
+        daemon: &Arc<Handles>,
         jails: impl IntoIterator<Item = &'a Running>,
     ) -> io::Result<()> {
         let needs = |jail: &Running| jail.filter.names_hosts() && jail.config.use_dns != UseDns::No;
         if !jails.into_iter().any(needs) || self.is_started.load(Relaxed) {
             return Ok(());
         }
-        let (names, weak) = (self.clone(), Arc::downgrade(service));
+        let (names, weak) = (self.clone(), Arc::downgrade(daemon));
         threads::spawn("weir-names", move || names.tend_until_over(&weak))?;
         for number in 0..LOOKUPS {
-            let (names, weak) = (self.clone(), Arc::downgrade(service));
+            let (names, weak) = (self.clone(), Arc::downgrade(daemon));
             threads::spawn(format!("weir-lookup-{number}"), move || {
                 names.look_up(&weak)
             })?;
@@ -182,7 +181,7 @@ impl HostNames {
     /// the finding waits for them, or does not count.
     pub fn ask(
         &self,
-        service: &Service,
+        daemon: &Handles,
         jail: &Running,
         name: &HostName,
         finding: &Finding,
@@ -198,9 +197,9 @@ impl HostNames {
             finding: finding.clone(),
             line: line[..line.len().min(MAX_EVIDENCE)].into(),
         });
-        service.metrics.resolver.load.set(table.load());
+        daemon.metrics.resolver.load.set(table.load());
         drop(table);
-        let resolver = &service.metrics.resolver;
+        let resolver = &daemon.metrics.resolver;
         let (what, most) = match asked {
             Asked::Known(addresses) => {
                 resolver.cached.inc();
@@ -218,7 +217,7 @@ impl HostNames {
         resolver.full.of([what]).inc();
         jail.counters.refused.inc();
         if lock(&self.state).full.replace(Instant::now()).is_none() {
-            service.alerts.raise(
+            daemon.alerts.raise(
                 FULL,
                 format!(
                     "failures do not count: {most} {what} wait for the resolver of this host, and there is no room for more. Is it slow? Or have the program log addresses, or set use_dns = \"no\" in its jail"
@@ -229,7 +228,7 @@ impl HostNames {
     }
 
     /// One thread's work.
-    fn look_up(&self, service: &Weak<Service>) {
+    fn look_up(&self, daemon: &Weak<Handles>) {
         loop {
             let mut table = lock(&self.table);
             let name = loop {
@@ -246,24 +245,24 @@ impl HostNames {
             };
             drop(table);
             let answer = (self.lookup)(&name);
-            let Some(service) = service.upgrade() else {
+            let Some(daemon) = daemon.upgrade() else {
                 return;
             };
-            self.answered(&service, name, answer);
+            self.answered(&daemon, name, answer);
         }
     }
 
-    fn answered(&self, service: &Service, name: HostName, answer: Result<Vec<IpAddr>, String>) {
-        let resolver = &service.metrics.resolver;
+    fn answered(&self, daemon: &Handles, name: HostName, answer: Result<Vec<IpAddr>, String>) {
+        let resolver = &daemon.metrics.resolver;
         let addresses = match &answer {
             Err(why) => {
                 resolver.lookups.of(["failed"]).inc();
-                self.failed(&service.alerts, &name, why);
+                self.failed(&daemon.alerts, &name, why);
                 None
             }
             Ok(found) => {
                 lock(&self.state).failures = 0;
-                service.alerts.clear(FAILING);
+                daemon.alerts.clear(FAILING);
                 let (kept, left_out) = at_most(MAX_ADDRESSES, found);
                 let what = if kept.is_empty() { "none" } else { "addresses" };
                 resolver.lookups.of([what]).inc();
@@ -281,7 +280,7 @@ impl HostNames {
             resolver.evicted.add(evicted);
         }
         self.deliver(
-            service,
+            daemon,
             &name,
             waiting,
             addresses.as_deref().unwrap_or_default(),
@@ -291,7 +290,7 @@ impl HostNames {
     /// Counts those who have waited; without an address they do not count.
     fn deliver(
         &self,
-        service: &Service,
+        daemon: &Handles,
         name: &HostName,
         waiting: Vec<Waiting>,
         addresses: &[IpAddr],
@@ -300,7 +299,7 @@ impl HostNames {
             return;
         }
         let jails = self.current();
-        let mut judge = Judge::new(&service.exempt);
+        let mut judge = Judge::new(&daemon.exempt);
         let now = Timestamp::now();
         let mut bans = Vec::new();
         let mut warned = None;
@@ -313,7 +312,7 @@ impl HostNames {
                 warned = Some(one.jail.as_str());
             }
             let count = Counting {
-                service,
+                daemon,
                 ledger,
                 jail,
                 now,
@@ -324,7 +323,7 @@ impl HostNames {
             self.warn(jail, name, addresses);
         }
         drop(jails);
-        service.enforce(bans);
+        daemon.bans.enforce(bans);
     }
 
     /// As Fail2ban does with `usedns = warn`.
@@ -361,41 +360,41 @@ impl HostNames {
         }
     }
 
-    fn tend_until_over(&self, service: &Weak<Service>) {
+    fn tend_until_over(&self, daemon: &Weak<Handles>) {
         while !self.is_over.load(Relaxed)
-            && let Some(service) = service.upgrade()
+            && let Some(daemon) = daemon.upgrade()
         {
-            self.tend(&service, Instant::now());
-            drop(service);
+            self.tend(&daemon, Instant::now());
+            drop(daemon);
             thread::sleep(LOOK);
         }
     }
 
     /// Lets those go who have waited too long, and ends alerts.
-    fn tend(&self, service: &Service, now: Instant) {
+    fn tend(&self, daemon: &Handles, now: Instant) {
         let mut table = lock(&self.table);
         let late = table.late(now);
-        service.metrics.resolver.load.set(table.load());
+        daemon.metrics.resolver.load.set(table.load());
         drop(table);
         for (name, waiting) in late {
-            service.metrics.resolver.lookups.of(["late"]).inc();
-            self.failed(&service.alerts, &name, "no answer in time");
-            self.deliver(service, &name, waiting, &[]);
+            daemon.metrics.resolver.lookups.of(["late"]).inc();
+            self.failed(&daemon.alerts, &name, "no answer in time");
+            self.deliver(daemon, &name, waiting, &[]);
         }
         let mut state = lock(&self.state);
         let is_over = |since: Instant| now.duration_since(since) >= ENDS_AFTER;
         if state.failed.is_some_and(is_over) {
             (state.failed, state.failures) = (None, 0);
-            service.alerts.clear(FAILING);
+            daemon.alerts.clear(FAILING);
         }
         if state.full.is_some_and(is_over) {
             state.full = None;
-            service.alerts.clear(FULL);
+            daemon.alerts.clear(FULL);
         }
     }
 
     /// The daemon ends: waits a moment for answers, and says what has none.
-    pub fn finish(&self, service: &Service) {
+    pub fn finish(&self, daemon: &Handles) {
         let patience = Instant::now() + STOP_WITHIN;
         let waiting = || lock(&self.table).load()[1];
         while waiting() > 0 && Instant::now() < patience {
@@ -409,7 +408,7 @@ impl HostNames {
         let mut count = 0;
         for (name, waiting) in left {
             count += waiting.len();
-            self.deliver(service, &name, waiting, &[]);
+            self.deliver(daemon, &name, waiting, &[]);
         }
         if count > 0 {
             tracing::warn!(
@@ -438,7 +437,7 @@ impl Jails {
 
 /// Where the addresses of a name are counted.
 pub(super) struct Counting<'a> {
-    pub service: &'a Service,
+    pub daemon: &'a Handles,
     pub ledger: &'a Ledger,
     pub jail: &'a Running,
     pub now: Timestamp,
@@ -468,7 +467,7 @@ impl Counting<'_> {
                 line,
             };
             let judgement = judge.judge(self.ledger, offence, self.now);
-            let ban = self.jail.conclude(self.service, &one, judgement);
+            let ban = self.jail.conclude(&self.daemon.events, &one, judgement);
             ban.map(|mut ban| {
                 ban.reason = format!("{} by host name {name}", ban.reason);
                 ban

@@ -170,7 +170,7 @@ mod tests {
             alerts,
             String::new(),
         );
-        let groups = running(&service, &config);
+        let groups = running(&service.metrics.jails, &config);
         let (group, jails) = groups.unwrap().pop_first().unwrap();
         let in_hand = InHand::new(
             &handles::of_logs(&service),

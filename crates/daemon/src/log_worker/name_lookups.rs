@@ -14,29 +14,30 @@ use weir_core::{
 };
 
 use super::{
+    Handles,
     host_names::{Counting, HostNames, Jails},
     running::Running,
 };
-use crate::{judge::Judge, service::Service};
+use crate::judge::Judge;
 
 /// Host names of one daemon.
-pub struct NameLookups {
+pub(super) struct NameLookups {
     names: Arc<HostNames>,
-    service: Arc<Service>,
+    daemon: Arc<Handles>,
 }
 
 impl NameLookups {
     /// No thread looks any up yet.
-    pub fn new(service: &Arc<Service>) -> Self {
+    pub fn new(daemon: Handles) -> Self {
         Self {
             names: Arc::default(),
-            service: service.clone(),
+            daemon: Arc::new(daemon),
         }
     }
 
     /// Makes the threads, once a jail needs them.
     pub(super) fn start<'a>(&self, jails: impl IntoIterator<Item = &'a Running>) -> io::Result<()> {
-        self.names.start(&self.service, jails)
+        self.names.start(&self.daemon, jails)
     }
 
     /// Held while the jails change: nothing is counted meanwhile.
@@ -54,22 +55,22 @@ impl NameLookups {
         line: &[u8],
         now: Timestamp,
     ) -> Vec<Ban> {
-        let service = &self.service;
-        let Some(addresses) = self.names.ask(service, jail, name, finding, line) else {
+        let daemon = &self.daemon;
+        let Some(addresses) = self.names.ask(daemon, jail, name, finding, line) else {
             return Vec::new();
         };
         let count = Counting {
-            service,
+            daemon,
             ledger,
             jail,
             now,
         };
-        let mut judge = Judge::new(&service.exempt);
+        let mut judge = Judge::new(&daemon.exempt);
         count.each(&mut judge, (name, &addresses), finding, line)
     }
 
     /// The daemon ends: waits a moment for answers, and says what has none.
     pub(super) fn finish(&self) {
-        self.names.finish(&self.service);
+        self.names.finish(&self.daemon);
     }
 }

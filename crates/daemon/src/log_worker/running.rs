@@ -85,11 +85,10 @@ impl Running {
     /// Says and counts what has come of a finding; the ban, if it is one.
     pub fn conclude(
         &self,
-        events: &impl AsRef<Events>,
+        events: &Events,
         finding: &Finding,
         judgement: Judgement,
     ) -> Option<Ban> {
-        let events = events.as_ref();
         match judgement {
             Judgement::Exempt(exemption) => {
                 self.counters.ignored.inc();
@@ -170,11 +169,11 @@ mod tests {
                     [filter.quota]\npatterns = [\"network <prefix>\"]\n\
                     [jail.quota]\npaths = [\"/dev/null\"]\n";
         let config = Config::check(Path::new("weir.toml"), text, &Host).unwrap();
-        let metrics = Arc::new(Metrics::default());
-        let groups = running(&metrics, &config).unwrap();
+        let metrics = Metrics::default();
+        let groups = running(&metrics.jails, &config).unwrap();
         let jail = groups.into_values().flatten().next().unwrap();
         let ledger = Ledger::new(log_worker::jails(&config));
-        let (events, alerts) = (Arc::new(Events::default()), Alerts::default());
+        let (events, alerts) = (Events::default(), Alerts::default());
         let conclude = |offender: Offender| {
             let now = Timestamp::now();
             let finding = Finding {

@@ -293,7 +293,7 @@ mod tests {
                 String::new(),
             ));
             let handles = handles::of_logs(&service);
-            let groups = log_worker::group::running(&handles.metrics, &config);
+            let groups = log_worker::group::running(&handles.metrics.jails, &config);
             let (group, jails) = groups.unwrap().pop_first().unwrap();
             let (key, source) = (group.key(), group.names().next().unwrap());
             let (jail, counters) = (jails[0].clone(), service.metrics.sources.of(&key));
@@ -311,7 +311,7 @@ mod tests {
             let worker = Worker {
                 in_hand: Arc::new(in_hand),
                 open: group.parts("default").pop().unwrap(),
-                names: Arc::new(NameLookups::new(&service)),
+                names: Arc::new(NameLookups::new(handles.clone())),
                 alerts: Own::new(&Arc::default(), &service.alerts, source),
                 log_status: service.log_status.clone(),
                 counters,

@@ -28,7 +28,7 @@ use crate::{
     api::Reload,
     config::Config,
     instance,
-    log_worker::{NameLookups, Workers},
+    log_worker::Workers,
     threads::{abort_on_panic, spawn as spawn_thread},
 };
 pub use reload::Reloader;
@@ -77,8 +77,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         );
     }
     service.lists.start();
-    let names = NameLookups::new(&service);
-    let workers = Workers::start(handles::of_logs(&service), names, &service.config.get())?;
+    let workers = Workers::start(handles::of_logs(&service), &service.config.get())?;
     let reloader = Arc::new(Reloader::new(service.clone(), workers));
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         spawn_thread(name, work).map_err(system(format!("cannot start the thread {name}")))

@@ -7,12 +7,14 @@ use weir_enforce::DryRun;
 
 use super::*;
 use crate::{
-    config::Config, host::Host, log_worker::group::running, store::Store, uplinks::Uplinks,
+    config::Config, host::Host, log_worker::group::running, run::handles, service::Service,
+    store::Store, uplinks::Uplinks,
 };
 
 struct Scene {
     names: HostNames,
     service: Service,
+    daemon: Handles,
     jails: Vec<Running>,
     ledger: Arc<Ledger>,
     _dir: tempfile::TempDir,
@@ -53,13 +55,14 @@ impl Scene {
             alerts,
             String::new(),
         );
-        let groups = running(&service, &config).unwrap();
+        let groups = running(&service.metrics.jails, &config).unwrap();
         let mut jails: Vec<_> = groups.into_values().flatten().collect();
         jails.sort_by_key(|jail| jail.number);
         let names = HostNames::default();
         names.jails().replace(&ledger, &jails);
         Self {
             names,
+            daemon: handles::of_logs(&service),
             service,
             jails,
             ledger,
@@ -80,7 +83,7 @@ impl Scene {
         let line = format!("rejected {text} {}", "x".repeat(8000));
         let jail = &self.jails[jail];
         self.names
-            .ask(&self.service, jail, &name, &finding, line.as_bytes())
+            .ask(&self.daemon, jail, &name, &finding, line.as_bytes())
     }
 
     /// The name that is asked about next has this answer.
@@ -91,7 +94,7 @@ impl Scene {
             addresses.map(|addr| addr.parse().unwrap()).collect()
         });
         let answer = answer.map_err(str::to_owned);
-        self.names.answered(&self.service, name, answer);
+        self.names.answered(&self.daemon, name, answer);
     }
 
     fn tracked(&self) -> usize {
@@ -199,17 +202,15 @@ fn who_waits_too_long_is_let_go() {
         scene.asks(0, &format!("slow{n}.example.org"));
     }
     let begun = Instant::now();
-    scene.names.tend(&scene.service, begun);
+    scene.names.tend(&scene.daemon, begun);
     assert_eq!(scene.counters(), [0, 0, 0]);
     scene
         .names
-        .tend(&scene.service, begun + table::ANSWER_WITHIN);
+        .tend(&scene.daemon, begun + table::ANSWER_WITHIN);
     assert_eq!(scene.counters(), [0, 3, 0]);
     assert_eq!(scene.service.metrics.resolver.load.get(), [0, 0, 0]);
     assert!(scene.alerts()[0].1.contains("no answer in time"));
-    scene
-        .names
-        .tend(&scene.service, Instant::now() + ENDS_AFTER);
+    scene.names.tend(&scene.daemon, Instant::now() + ENDS_AFTER);
     assert_eq!(scene.alerts(), []);
 }
 
@@ -237,9 +238,7 @@ fn a_name_for_which_there_is_no_room_is_refused() {
         .map(|waiting| waiting.line.len())
         .max();
     assert_eq!(longest, Some(MAX_EVIDENCE));
-    scene
-        .names
-        .tend(&scene.service, Instant::now() + ENDS_AFTER);
+    scene.names.tend(&scene.daemon, Instant::now() + ENDS_AFTER);
     assert_eq!(scene.alerts(), []);
 }
 
@@ -272,7 +271,7 @@ fn the_end_says_what_has_no_answer() {
     let scene = Scene::new();
     scene.asks(0, "mail.example.org");
     scene.asks(0, "mail.example.org");
-    scene.names.finish(&scene.service);
+    scene.names.finish(&scene.daemon);
     assert_eq!(scene.counters(), [0, 2, 0]);
     assert_eq!(lock(&scene.names.table).load(), [0, 0, 0]);
 }
