@@ -4,7 +4,7 @@
 //! counted for the screen is each caller's; bans come into force by
 //! [`crate::bans::Bans::enforce`].
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 
 use jiff::Timestamp;
 use weir_core::{
@@ -47,21 +47,6 @@ pub enum Judgement<R = Infallible> {
     Spared(R),
     /// What the jail's own rules make of it.
     Judged(Outcome),
-}
-
-/// Tells a ledger whose IPv6 neighbours are counted, and banned, by their own
-/// addresses, for a ban of their network would hit others: this host, whose addresses
-/// `own` are, and whoever a jail ignores, for whom the kernel makes no exception.
-pub fn keep_apart(ledger: &Ledger, own: &[IpAddr]) {
-    let jails = ledger.jails().iter();
-    let ignored = jails.flat_map(|jail| jail.ignore.iter());
-    // Of a network that is inside another one its first address is, too.
-    let apart: Vec<_> = own
-        .iter()
-        .copied()
-        .chain(ignored.map(Prefix::addr))
-        .collect();
-    ledger.set_own(&apart);
 }
 
 /// Judges by the exemptions of the moment when it was made; the same suspect is
@@ -175,6 +160,8 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use weir_core::{
         Action, PrefixSet, Scope,
         detect::Clock,
@@ -335,18 +322,21 @@ mod tests {
         let now = Timestamp::now();
         let banned = |ignored: &[&str], who: &str| {
             let ignore = ignored.iter().map(|prefix| prefix.parse().unwrap());
-            let ledger = Ledger::new(vec![Jail {
-                name: "sshd".into(),
+            let jail = |name: &str, ignore: PrefixSet| Jail {
+                name: name.into(),
                 limits: JailLimits {
                     max_retry: 1,
                     ..JailLimits::default()
                 },
                 scope: Scope::all(),
                 action: Action::Drop,
-                ignore: ignore.collect(),
+                ignore,
                 names_prefixes: false,
-            }]);
-            keep_apart(&ledger, &["2001:db8:5::1".parse().unwrap()]);
+            };
+            // What another jail ignores is nothing to this one.
+            let other = ["2001:db8:8::9".parse().unwrap()].into_iter().collect();
+            let ledger = Ledger::new(vec![jail("sshd", ignore.collect()), jail("www", other)]);
+            ledger.set_own(&["2001:db8:5::1".parse().unwrap()]);
             let finding = found(who, now);
             let offence = Offence {
                 jail: 0,

@@ -39,7 +39,6 @@ use crate::{
     bans::Bans,
     config::Config,
     current::Current,
-    judge,
     log_alerts::LogAlerts,
     log_status::LogStatus,
     metrics::Metrics,
@@ -150,7 +149,8 @@ impl Workers {
     /// Starts reading for all jails of `config`, where an earlier run stopped.
     pub fn start(daemon: Handles, config: &Config) -> Result<Self, WorkerError> {
         let ledger = Arc::new(Ledger::new(jails(config)));
-        judge::keep_apart(&ledger, &daemon.own.get());
+        // Whose neighbours are counted by their own addresses.
+        ledger.set_own(&daemon.own.get());
         ledger.restore_history(daemon.store.jail_history());
         ledger.restore(daemon.store.tracked(), Timestamp::now());
         let groups = running(&daemon.metrics.jails, config)?;
@@ -216,7 +216,7 @@ impl Workers {
         let mut hands = hands.into_iter().enumerate();
         self.stop = Arc::default();
         let daemon = &self.daemon;
-        judge::keep_apart(&self.ledger, &daemon.own.get());
+        self.ledger.set_own(&daemon.own.get());
         daemon.ledger.set(self.ledger.clone());
         let (opened, all_opened) = mpsc::channel();
         daemon.log_status.forget_rings();

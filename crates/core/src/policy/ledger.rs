@@ -377,13 +377,14 @@ impl Ledger {
             };
             let Jail {
                 limits,
+                ignore,
                 names_prefixes,
                 ..
             } = &self.jails[number];
             // Neighbours in the host's own networks are not counted by the jail's length.
             let counts_by = {
                 let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-                counted_as(subject.prefix().addr(), limits, &own)
+                counted_as(subject.prefix().addr(), limits, ignore, &own)
             };
             let is_counted = *names_prefixes || counts_by == Ok(subject);
             let key = self.key(subject);

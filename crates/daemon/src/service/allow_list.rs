@@ -21,7 +21,6 @@ use crate::{
     access::lists::Lists,
     config::Config,
     current::Current,
-    judge::keep_apart,
     store::{AllowEntry, Change, Store},
 };
 
@@ -78,7 +77,7 @@ impl AllowList {
         };
         let (list, failed) = collector.gather(configured, &allow, Instant::now());
         let own = collector.own();
-        keep_apart(&self.ledger.get(), &own);
+        self.ledger.get().set_own(&own);
         self.own.set(Arc::new(own));
         match failed.is_empty() {
             true => self.alerts.clear("exemptions"),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{Ignored, Ledger, Outcome, SHARDS, Shard, before, evidence::Moment, lock};
 use crate::{
-    Prefix, Subject,
+    Prefix, PrefixSet, Subject,
     detect::{Finding, Offender},
     policy::{Jail, JailLimits, lru::Hashed},
 };
@@ -238,7 +238,7 @@ impl Ledger {
         }
         // An address by the jail's IPv6 length, anything wider as it is.
         let subject = match prefix.is_host() {
-            true => counted_as(prefix.addr(), limits, own),
+            true => counted_as(prefix.addr(), limits, ignore, own),
             false => Subject::new(prefix).map_err(|error| error.to_string()),
         };
         match subject {
@@ -340,6 +340,7 @@ impl FindTimes {
 pub(super) fn counted_as(
     addr: IpAddr,
     limits: &JailLimits,
+    ignore: &PrefixSet,
     own: &[Ipv6Addr],
 ) -> Result<Subject, String> {
     let host = Prefix::host(addr);
@@ -347,13 +348,16 @@ pub(super) fn counted_as(
         IpAddr::V4(_) => host,
         IpAddr::V6(addr) if addr.is_unicast_link_local() => host,
         IpAddr::V6(_) => {
-            let holds_own = |wide: &Prefix| own.iter().any(|addr| wide.contains((*addr).into()));
+            let is_shared = |wide: &Prefix| {
+                let mut own = own.iter();
+                own.any(|addr| wide.contains((*addr).into())) || ignore.inside(*wide).is_some()
+            };
             // With one /64 or more each, neighbours in something wider have
             // more than an address.
             [limits.ipv6_prefix, 64.max(limits.ipv6_prefix)]
                 .into_iter()
                 .filter_map(|length| Prefix::new(host.addr(), length))
-                .find(|wide| !holds_own(wide))
+                .find(|wide| !is_shared(wide))
                 .unwrap_or(host)
         }
     };
