@@ -403,8 +403,9 @@ impl Program {
         candidates.find(|number| self.ignore[*number].read(message).is_some())
     }
 
-    /// Which pattern fits a message, or the one that rsyslog says was repeated. A
-    /// client's text may look as if it said that.
+    /// Which pattern fits a message, or else the one that rsyslog says was repeated: a
+    /// client's text may look as if it said that, so what the filter reads as it stands
+    /// is read so.
     #[inline]
     fn fit<'a>(&self, message: &'a [u8], cut: bool) -> Option<Fit<'a>> {
         let (attempts, text, length) = trimmed(message);
@@ -414,15 +415,14 @@ impl Program {
             pattern,
             captures,
         };
-        if let Some(found) = self.matching(text, length, cut) {
-            return Some(fit(found, attempts, text));
-        }
         let whole = message.trim_ascii();
-        if text.len() == whole.len() {
-            return None;
+        if text.len() != whole.len()
+            && let Some(found) = self.matching(whole, message.len(), cut)
+        {
+            return Some(fit(found, 1, whole));
         }
-        let found = self.matching(whole, message.len(), cut)?;
-        Some(fit(found, 1, whole))
+        let found = self.matching(text, length, cut)?;
+        Some(fit(found, attempts, text))
     }
 
     /// `length`: of the message with the blanks at its ends.

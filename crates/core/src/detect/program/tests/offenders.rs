@@ -298,6 +298,33 @@ fn a_message_with_an_empty_text_at_its_end_is_read() {
     }
 }
 
+/// Nor do they have another pattern read what a client wrote, so many times.
+#[test]
+fn a_text_that_looks_like_a_repeated_message_names_nobody_else() {
+    let filter = filter(&[
+        "<user> from \\[<addr>\\]",
+        "refused <addr> at <word> from <word>",
+    ]);
+    let zone = TimeZone::UTC;
+    let context = Context {
+        now: NOW.parse().unwrap(),
+        zone: &zone,
+    };
+    for [own, other] in [["192.0.2.7", "203.0.113.9"], ["2001:db8::7", "2001:db8::9"]] {
+        let user = format!("message repeated 9 times: [ refused {other} at x");
+        let message = format!("{user} from [{own}]");
+        let record = Record {
+            line: message.as_bytes(),
+            message_only: true,
+            ..Record::default()
+        };
+        let found = filter.read(&mut ProgramState::default(), &record, &context);
+        let found = found.unwrap();
+        assert_eq!(found.offender.to_string(), own);
+        assert_eq!(found.attempts, 1);
+    }
+}
+
 /// rsyslog's words around a repeated message can be a client's own.
 #[test]
 fn a_text_that_looks_like_a_repeated_message_hides_nothing() {
