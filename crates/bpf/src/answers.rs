@@ -50,15 +50,19 @@ impl Answer {
     }
 
     /// Does this kernel have what its program calls: SYN cookies (Linux 6.0) or reading
-    /// frames of many pages (5.18), and tail calls from programs with functions?
+    /// frames of many pages (5.18), and tail calls from programs with functions? Asked
+    /// once.
     pub fn is_supported(self) -> bool {
-        tail_calls_supported()
-            && match self {
-                Self::Decoy => decoy::supported(),
-                Self::Reject => {
-                    probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
+        static SUPPORTED: [OnceLock<bool>; Answer::ALL.len()] = [const { OnceLock::new() }; 2];
+        *SUPPORTED[self as usize].get_or_init(|| {
+            tail_calls_supported()
+                && match self {
+                    Self::Decoy => decoy::supported(),
+                    Self::Reject => {
+                        probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
+                    }
                 }
-            }
+        })
     }
 }
 

@@ -292,6 +292,8 @@ fn each(
 
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::{AsRawLibbpf, libbpf_sys as sys};
+
     use super::*;
 
     /// A map without a lifetime would be made anew by whatever loads a program, and
@@ -319,5 +321,54 @@ mod tests {
         pins.dedup();
         assert_eq!(pins.len(), Map::ALL.len(), "two maps with one pin");
         assert!(pins.iter().all(|pin| !pin.contains('.')), "{pins:?}");
+    }
+
+    /// Pins outlive the build that made them, and the next one opens each by its name.
+    #[test]
+    fn a_pinned_map_of_another_form_has_another_abi_number() {
+        /// The number, and what the forms below add up to.
+        const KNOWN: (u32, u64) = (11, 9_903_833_649_906_484_808);
+        let mut forms = Vec::new();
+        let mut note = |object: &OpenObject| {
+            for map in object.maps() {
+                // The rodata has constants of the compiler's beside `cfg`.
+                let kept = |map: &Map| map.is_kept() && *map != Map::Cfg;
+                let Some(registered) = Map::named(map.name()).filter(kept) else {
+                    continue;
+                };
+                let raw = map.as_libbpf_object().as_ptr();
+                // SAFETY: the object is open while `map` is borrowed.
+                let sizes = unsafe {
+                    [
+                        sys::bpf_map__type(raw),
+                        sys::bpf_map__key_size(raw),
+                        sys::bpf_map__value_size(raw),
+                    ]
+                };
+                let lifetime = registered.lifetime();
+                forms.push(format!("{} {sizes:?} {lifetime:?}\n", registered.pin()));
+            }
+        };
+        let mut storage = MaybeUninit::uninit();
+        let mut open = FirewallSkelBuilder::default().open(&mut storage).unwrap();
+        note(open.open_object_mut());
+        let mut storage = MaybeUninit::uninit();
+        let mut open = AnswerSkelBuilder::default().open(&mut storage).unwrap();
+        note(open.open_object_mut());
+        forms.sort();
+        forms.dedup();
+        // FNV-1a.
+        let sum = forms
+            .concat()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        assert_eq!(
+            (crate::abi::WEIR_ABI, sum),
+            KNOWN,
+            "a pinned map has come, gone or changed: raise WEIR_ABI, and write both numbers here\n{}",
+            forms.concat()
+        );
     }
 }

@@ -82,7 +82,8 @@ impl Kernel {
     /// Decoy ports do not answer still. (Bans that reject are in force without.)
     pub(super) fn ask_for_answers(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
         for answer in Answer::ALL {
-            if self.lacking(answer).is_some() && self.refused.is_due(answer) {
+            let may_be = answer.is_supported() && self.refused.is_due(answer);
+            if may_be && self.lacking(answer).is_some() {
                 self.answer(maintenance, answer);
             }
         }
