@@ -248,8 +248,9 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 	struct exit exit; /* set on the way to an event only */
 	enum reason reason = judge_frame(ctx, hook, f, frame_len, COVER_IN, &exit);
 
-	/* Most packets, and first: an innocent's way is laid out straight. */
-	if (likely(reason == R_PASS && !control.port_features)) {
+	/* Most packets, and first: an innocent's way is laid out straight. Of an skb one
+	 * whose ports a fence could not see is judged again when they can be read. */
+	if (hook == IN_XDP && likely(reason == R_PASS && !control.port_features)) {
 		count(R_PASS, frame_len);
 		return (struct decision){ACT_PASS};
 	}

@@ -13,6 +13,12 @@ struct answer_request {
 	__u32 observe;	  /* 1: count what would be answered, and pass it */
 };
 
+_Static_assert(sizeof(struct answer_request) == 44, "abi");
+_Static_assert(__builtin_offsetof(struct exit, source) == 12, "abi");
+_Static_assert(__builtin_offsetof(struct exit, l3) == 31, "abi");
+_Static_assert(__builtin_offsetof(struct exit, v4) == 32, "abi");
+_Static_assert(NEXT_DECOY == 0 && NEXT_REJECT == 1, "abi");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -189,7 +189,11 @@ impl Answers {
             return Ok(());
         }
         let what = || format!("load the program {}", caller.program(answer));
-        let filled = load(caller, answer, maps, lasting_seed)
+        let loaded = match answer.is_supported() {
+            true => load(caller, answer, maps, lasting_seed),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let filled = loaded
             .map_err(|e| Error::new(what(), e))
             .and_then(|program| {
                 let value = program.as_raw_fd().to_ne_bytes();
@@ -199,7 +203,11 @@ impl Answers {
             });
         *place = match &filled {
             Ok(()) => Place::Filled,
-            Err(error) => Place::Refused(error.to_string()),
+            Err(error) => {
+                // Not what another build left there either: it is said that none is.
+                let _ = empty(caller, answer, maps);
+                Place::Refused(error.to_string())
+            }
         };
         filled
     }
@@ -208,15 +216,20 @@ impl Answers {
     pub(crate) fn clear(&self, answer: Answer, maps: &Maps) -> Result<()> {
         let mut places = self.places();
         for caller in Caller::ALL {
-            let place = &mut places[caller as usize][answer as usize];
-            if let Place::Filled = place {
-                maps.get(caller.array())
-                    .delete(&answer.place().to_ne_bytes())
-                    .context(|| format!("take {} away", caller.program(answer)))?;
-            }
-            *place = Place::Empty;
+            empty(caller, answer, maps)?;
+            places[caller as usize][answer as usize] = Place::Empty;
         }
         Ok(())
+    }
+}
+
+/// Takes away what is in a place, whoever put it there.
+fn empty(caller: Caller, answer: Answer, maps: &Maps) -> Result<()> {
+    let (array, key) = (maps.get(caller.array()), answer.place().to_ne_bytes());
+    let what = || format!("take {} away", caller.program(answer));
+    match array.lookup(&key, MapFlags::ANY).context(what)? {
+        Some(_) => array.delete(&key).context(what),
+        None => Ok(()),
     }
 }
 

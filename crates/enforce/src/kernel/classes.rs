@@ -3,7 +3,7 @@
 //! first one makes the generation that has a class stage at all.
 
 use std::{
-    sync::{Arc, MutexGuard},
+    sync::{Arc, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
@@ -55,6 +55,10 @@ impl Kernel {
 impl ClassFilter for Kernel {
     fn set_classes(&self, classes: &Arc<Classes>) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
+        if self.unlinked.load(Ordering::Relaxed) {
+            // Packets may meet tables that were given up, which are not told of this.
+            self.link_current(&maintenance)?;
+        }
         let policies = match self.cover_policies(classes) {
             Err(Error::Policies(_)) if self.free_policies(&mut maintenance) > 0 => {
                 self.cover_policies(classes)

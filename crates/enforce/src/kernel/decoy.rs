@@ -27,13 +27,17 @@ impl DecoyResponder for Kernel {
         }
         let tables = self.tables();
         // The maps are those of all generations.
-        tables.current.decoys.write_own(&decoys.own)?;
-        tables.current.decoys.write_ports(&decoys.ports);
+        let current = &tables.current;
+        if wanted {
+            current.decoys.write_own(&decoys.own)?;
+        }
+        current.decoys.write_ports(&decoys.ports);
         for generation in tables.generations() {
             generation.table.set_port_features(wanted);
         }
         if !wanted {
-            tables.current.fall_silent(Answer::Decoy)?;
+            current.fall_silent(Answer::Decoy)?;
+            current.decoys.write_own(&decoys.own)?;
         }
         Ok(())
     }
