@@ -6,7 +6,7 @@
 use std::{
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     sync::{
         Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -25,7 +25,7 @@ use crate::{
     link::Hook,
     maps::{Map, Maps},
     probe,
-    programs::frags_supported,
+    programs::{self, frags_supported},
 };
 
 /// What is answered.
@@ -250,21 +250,9 @@ fn load(
         .map_err(|e| io::Error::other(e.to_string()))?;
     let rodata = open.maps.rodata_data.as_deref_mut();
     rodata.expect("the object has rodata").cfg.lasting_seed = lasting_seed;
-    for mut program in open.open_object_mut().progs_mut() {
-        if program.name() == name {
-            program.set_autoload(true);
-            if caller == Caller::Xdp && frags_supported() {
-                program.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
-            }
-        }
-    }
+    programs::choose(open.open_object_mut(), name, caller == Caller::Xdp);
     let skel = open.load().map_err(other)?;
-    let mut programs = skel.object().progs();
-    let loaded = programs.find(|loaded| loaded.name() == name);
-    loaded
-        .expect("the object has it")
-        .as_fd()
-        .try_clone_to_owned()
+    programs::loaded(skel.object(), name)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    libbpf_sys as sys,
+    Object, OpenObject, libbpf_sys as sys,
     skel::{OpenSkel, Skel},
 };
 
@@ -189,17 +189,32 @@ fn load(program: Program, maps: &Maps) -> std::io::Result<OwnedFd> {
     let mut open = maps
         .open_firewall(&mut storage)
         .map_err(|e| std::io::Error::other(e.to_string()))?;
-    for mut each in open.open_object_mut().progs_mut() {
-        if each.name() == program.name() {
-            each.set_autoload(true);
-            if program == Program::Xdp && frags_supported() {
-                each.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
+    choose(
+        open.open_object_mut(),
+        program.name(),
+        program == Program::Xdp,
+    );
+    let skel = open.load().map_err(other)?;
+    loaded(skel.object(), program.name())
+}
+
+/// Has an object load this program; `native`: for frames of many pages, where XDP takes
+/// them.
+pub(crate) fn choose(object: &mut OpenObject, name: &str, native: bool) {
+    for mut program in object.progs_mut() {
+        if program.name() == name {
+            program.set_autoload(true);
+            if native && frags_supported() {
+                program.set_flags(sys::BPF_F_XDP_HAS_FRAGS);
             }
         }
     }
-    let skel = open.load().map_err(other)?;
-    let mut programs = skel.object().progs();
-    let loaded = programs.find(|loaded| loaded.name() == program.name());
+}
+
+/// A program that was chosen, of the object that loaded it.
+pub(crate) fn loaded(object: &Object, name: &str) -> std::io::Result<OwnedFd> {
+    let mut programs = object.progs();
+    let loaded = programs.find(|loaded| loaded.name() == name);
     loaded
         .expect("the object has it")
         .as_fd()
