@@ -215,7 +215,12 @@ pub enum Cure {
     Order,
     /// It reads no longer message than this either.
     MaxLength(usize),
-    /// Neither: fixed text that tells their messages apart.
+    /// Both of that.
+    OrderAndMaxLength(usize),
+    /// The other one is written as several patterns without optional parts and choices,
+    /// which read all of their messages, and these stand before it.
+    Split,
+    /// None of that: fixed text that tells their messages apart.
     FixedText,
 }
 
@@ -233,6 +238,18 @@ impl fmt::Display for Impersonation {
             Cure::MaxLength(length) => (
                 "reads longer messages, or cut ones, than",
                 format!("give patterns[{reader}] max_length = {length}"),
+            ),
+            Cure::OrderAndMaxLength(length) => (
+                "stands before",
+                format!(
+                    "move patterns[{writer}] before patterns[{reader}], and give the latter, which reads longer messages, or cut ones, max_length = {length}"
+                ),
+            ),
+            Cure::Split => (
+                "may read messages that are left to it by",
+                format!(
+                    "an optional part, or the longest of a choice, is taken wherever it fits, and a field takes all bytes that it can have, so that patterns[{writer}] does not read all of its own messages; write it as patterns without them, the one without the optional part first, and all before patterns[{reader}]"
+                ),
             ),
             Cure::FixedText => (
                 "has no text of its own that tells its messages from those of",
@@ -374,21 +391,30 @@ impl Definition {
         let suspects: Vec<Suspect<'_>> = templates.iter().map(Suspect::from).collect();
         for (reader, suspect) in suspects.iter().enumerate() {
             for (writer, other) in suspects.iter().enumerate() {
-                let left = self.left_to(reader, writer, templates);
-                if reader == writer || reader > writer && left.is_none() {
+                if reader == writer {
                     continue;
                 }
-                let stolen = judge.pair(suspect, other);
+                let left = self.left_to(reader, writer, templates);
+                let is_behind = reader > writer && left.is_none();
+                let stolen = match is_behind {
+                    true => judge.pair_behind(suspect, other),
+                    false => judge.pair(suspect, other),
+                };
                 let Some(field) = stolen.map_err(|TooManyWays| DefinitionError::TooManyWays {
                     pattern: reader.max(writer),
                 })?
                 else {
                     continue;
                 };
+                // What helps where the writer stands before, and reads what is its own.
+                let reads_its_own = judge.pair_behind(suspect, other) == Ok(None);
+                let is_left_alone = judge.pair(other, suspect) == Ok(None);
                 let cure = match left {
+                    _ if !reads_its_own && (reader > writer || is_left_alone) => Cure::Split,
                     Some(length) if reader > writer => Cure::MaxLength(length),
-                    None if judge.pair(other, suspect) == Ok(None) => Cure::Order,
-                    _ => Cure::FixedText,
+                    _ if !is_left_alone => Cure::FixedText,
+                    Some(length) => Cure::OrderAndMaxLength(length),
+                    None => Cure::Order,
                 };
                 let text = |number: usize| (number, self.patterns[number].text.clone());
                 return Err(DefinitionError::Impersonation(Box::new(Impersonation {

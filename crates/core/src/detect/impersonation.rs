@@ -5,18 +5,23 @@
 //! address and makes it longer. Or another pattern of the filter comes first and
 //! reads it: `rejected <word> <addr>: <text>`, before `rejected <addr>: <text>`.
 //!
+//! What the first one reads never comes to the others: what it may not read does
+//! (`unread`).
+//!
 //! One pattern as its program writes messages and one as a matcher reads them go
 //! through all messages side by side, byte by byte, each as a finite automaton.
 //! Who has written a filter may be anybody: the steps of all its patterns together
 //! are bounded.
 
 mod automaton;
+mod unread;
 
 use std::collections::HashSet;
 
 use automaton::{Automaton, Bytes, Field};
 
 use super::template::{ClientField, Template};
+use unread::{turned, unread};
 
 /// Two patterns that both can stand in more ways than these in a message are not
 /// judged further. Those of sshd have some hundreds.
@@ -104,6 +109,34 @@ impl Judge {
         let reader = Automaton::new(reader.template, backwards);
         let writer = Automaton::new(writer.template, backwards);
         self.taken_in(&reader, &writer)
+    }
+
+    /// The same of those messages of another one that it may not read itself, although
+    /// it stands before.
+    pub fn pair_behind(
+        &mut self,
+        reader: &Suspect<'_>,
+        writer: &Suspect<'_>,
+    ) -> Result<Option<ClientField>, TooManyWays> {
+        // Most patterns leave all of each other's messages alone.
+        if self.pair(reader, writer)?.is_none() {
+            return Ok(None);
+        }
+        let backwards = reader.template.is_read_backwards();
+        let reader = Automaton::new(reader.template, backwards);
+        for from_end in [false, true] {
+            let written = Automaton::new(writer.template, from_end);
+            let Some(mut written) = unread(&written, |steps| self.step(steps))? else {
+                continue;
+            };
+            if from_end != backwards {
+                written = turned(written);
+            }
+            if let Some(field) = self.taken_in(&reader, &written)? {
+                return Ok(Some(field));
+            }
+        }
+        Ok(None)
     }
 
     fn taken_in(

@@ -6,7 +6,7 @@
 
 use super::super::{
     fields::ADDRESS,
-    template::{AddrForm, ClientField, Element, Template},
+    template::{AddrForm, ClientField, Element, Neighbour, Template},
 };
 
 /// A set of bytes.
@@ -37,6 +37,11 @@ impl Bytes {
         Self([self.0[0] & !other.0[0], self.0[1] & !other.0[1]])
     }
 
+    #[cfg(test)]
+    pub fn has(self, byte: u8) -> bool {
+        self.0[usize::from(byte >> 7)] & 1 << (byte & 127) != 0
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == [0; 2]
     }
@@ -57,7 +62,7 @@ pub(super) struct Edge {
     pub to: usize,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Node {
     pub edges: Vec<Edge>,
     /// Without a byte, to these nodes.
@@ -67,14 +72,39 @@ pub(super) struct Node {
     pub taken: Option<Bytes>,
 }
 
+/// Where a program goes one way and a matcher, which takes all that fits and does not
+/// try it without, may go another one.
+#[derive(Clone)]
+pub(super) struct Fork {
+    /// The way of the program: from the one node to the other without a byte.
+    pub way: (usize, usize),
+    /// The matcher goes another one where what follows leads from here …
+    pub start: usize,
+    /// … to here.
+    pub end: usize,
+    /// The free text is next: what the matcher takes of it leaves the rest as it is.
+    pub is_beside_free: bool,
+}
+
 /// All messages of a pattern. Node 0 is the end from which they are read.
+#[derive(Clone, Default)]
 pub(super) struct Automaton {
     pub nodes: Vec<Node>,
     /// Where a message has ended.
     pub end: usize,
+    /// Where a matcher that reads from the same end may go another way.
+    pub forks: Vec<Fork>,
+    /// The nodes of free texts.
+    pub free: Vec<usize>,
+    /// A matcher reads these elements from this end, up to the free text.
+    pub has_forks: bool,
     /// The free text has been added; what stands behind it is read from the other
     /// end, where a field takes as much as that end leaves it.
-    is_behind_free: bool,
+    pub is_behind_free: bool,
+}
+
+fn is_free(element: &Element) -> bool {
+    matches!(element, Element::Free(_))
 }
 
 /// At how many places messages are compared before they are judged.
@@ -84,11 +114,13 @@ impl Automaton {
     pub fn new(template: &Template, backwards: bool) -> Self {
         let mut automaton = Self {
             nodes: vec![Node::default()],
-            end: 0,
-            is_behind_free: false,
+            ..Self::default()
         };
+        let has_free = template.elements.iter().any(is_free);
+        automaton.has_forks = has_free || !backwards;
         let mut ends = vec![automaton.branch(&template.elements, backwards)];
         if let Some(elements) = template.without_free_text() {
+            automaton.has_forks = template.is_open_ended() != backwards;
             ends.push(automaton.branch(&elements, backwards));
         }
         automaton.end = automaton.node();
@@ -157,11 +189,55 @@ impl Automaton {
         within
     }
 
-    fn leave(&mut self, from: usize, taken: Bytes) -> usize {
+    fn leave(&mut self, from: usize, taken: Bytes, is_beside_free: bool) -> usize {
         let next = self.node();
         self.nodes[from].skips.push(next);
         self.set_taken(from, taken);
+        if !taken.is_empty() {
+            let start = self.node();
+            let end = self.run(start, taken, Field::Other);
+            self.fork((from, next), start, end, is_beside_free);
+        }
         next
+    }
+
+    fn fork(&mut self, way: (usize, usize), start: usize, end: usize, is_beside_free: bool) {
+        if self.has_forks && !self.is_behind_free {
+            self.forks.push(Fork {
+                way,
+                start,
+                end,
+                is_beside_free,
+            });
+        }
+    }
+
+    /// A run of what an address may have ends at the last of its neighbour's bytes, or
+    /// is an address as it stands.
+    fn fork_of_address(&mut self, way: (usize, usize), form: AddrForm, touches: Option<Neighbour>) {
+        let all = Bytes::of(|b| form.class().has(b));
+        let (start, end) = (self.node(), self.node());
+        let Some(Neighbour::Always(byte) | Neighbour::Perhaps(byte)) = touches else {
+            self.edge(start, end, all, Field::Other);
+            return self.fork(way, start, end, false);
+        };
+        let neighbour = Bytes::of(|b| b == byte);
+        let within = self.node();
+        self.edge(start, within, neighbour, Field::Other);
+        self.edge(start, end, all.without(neighbour), Field::Other);
+        match touches {
+            Some(Neighbour::Always(_)) => {
+                self.edge(within, within, all, Field::Other);
+                self.edge(within, end, neighbour, Field::Other);
+            }
+            _ => self.edge(within, end, all, Field::Other),
+        }
+        // No address, and no name, ends with a colon, and only a name with a point.
+        let ends_none = byte == b':' || byte == b'.' && form != AddrForm::Host;
+        if !ends_none && !matches!(touches, Some(Neighbour::Always(_))) {
+            self.edge(start, end, neighbour, Field::Other);
+        }
+        self.fork(way, start, end, false);
     }
 
     fn set_taken(&mut self, node: usize, taken: Bytes) {
@@ -191,35 +267,53 @@ impl Automaton {
         let not_blank = Bytes::of(|b| !matches!(b, b' ' | b'\t'));
         let digit = Bytes::of(|b| b.is_ascii_digit());
         let mut at = from;
-        for element in elements {
+        let mut elements = elements.peekable();
+        while let Some(element) = elements.next() {
+            let beside_free = elements.peek().is_some_and(|next| is_free(next));
             at = match element {
                 Element::Literal(text) => self.text(at, text, backwards),
                 Element::Choice(texts) => {
                     let end = self.node();
-                    for text in texts {
-                        let last = self.text(at, text, backwards);
+                    let mut ways: Vec<(usize, usize)> = vec![];
+                    for (n, text) in texts.iter().enumerate() {
+                        let start = self.node();
+                        self.nodes[at].skips.push(start);
+                        let last = self.text(start, text, backwards);
                         self.nodes[last].skips.push(end);
+                        // Of those before it, which are longer, one that begins with it.
+                        for (longer, (start_of_longer, last)) in texts.iter().zip(&ways) {
+                            let begins = match backwards {
+                                true => longer.ends_with(text),
+                                false => longer.starts_with(text),
+                            };
+                            if begins && longer != &texts[n] {
+                                self.fork((at, start), *start_of_longer, *last, beside_free);
+                            }
+                        }
+                        ways.push((start, last));
                     }
                     end
                 }
                 Element::Optional(part) => {
                     // A part may begin with a field, whose start is its own node.
-                    let (start, end) = (self.node(), self.node());
+                    let (start, within, end) = (self.node(), self.node(), self.node());
                     self.nodes[at].skips.push(start);
+                    self.nodes[start].skips.push(within);
                     let last = match backwards {
                         true => self.append(
                             &mut part.iter().rev() as &mut dyn Iterator<Item = _>,
-                            start,
+                            within,
                             true,
                         ),
                         false => self.append(
                             &mut part.iter() as &mut dyn Iterator<Item = _>,
-                            start,
+                            within,
                             false,
                         ),
                     };
                     self.nodes[last].skips.push(end);
                     self.nodes[start].skips.push(end);
+                    self.fork((start, end), within, last, beside_free);
                     end
                 }
                 Element::Addr {
@@ -244,29 +338,40 @@ impl Automaton {
                         // Any run of what a name may stand among, which errs too.
                         AddrForm::Host => {
                             let within = self.run(at, all, Field::Address);
-                            self.leave(within, taken)
+                            let next = self.node();
+                            self.nodes[within].skips.push(next);
+                            self.set_taken(within, taken);
+                            self.fork_of_address((within, next), *form, *touches);
+                            next
                         }
-                        _ => self.address(at, addr, taken, backwards),
+                        _ => {
+                            let (ends, next) = self.address(at, addr, taken, backwards);
+                            for end in ends {
+                                self.fork_of_address((end, next), *form, *touches);
+                            }
+                            next
+                        }
                     }
                 }
                 Element::Port | Element::Number => {
                     let within = self.run(at, digit, Field::Other);
-                    self.leave(within, digit)
+                    self.leave(within, digit, beside_free)
                 }
                 Element::Word => {
                     let within = self.run(at, not_blank, Field::Other);
-                    self.leave(within, not_blank)
+                    self.leave(within, not_blank, beside_free)
                 }
                 Element::UserWord => {
                     let client = Field::Client(ClientField::UserWord);
                     let within = self.run(at, not_blank, client);
-                    self.leave(within, not_blank)
+                    self.leave(within, not_blank, beside_free)
                 }
                 Element::Free(free) => {
                     let within = self.node();
                     self.nodes[at].skips.push(within);
                     let client = Field::Client((*free).into());
                     self.edge(within, within, Bytes::ALL, client);
+                    self.free.push(within);
                     self.is_behind_free = true;
                     within
                 }
@@ -277,7 +382,13 @@ impl Automaton {
 
     /// An address, perhaps with a zone: `fe80::1%eth0`. A point or a colon is in it,
     /// which tells it from a number.
-    fn address(&mut self, from: usize, addr: Bytes, taken: Bytes, backwards: bool) -> usize {
+    fn address(
+        &mut self,
+        from: usize,
+        addr: Bytes,
+        taken: Bytes,
+        backwards: bool,
+    ) -> ([usize; 2], usize) {
         let zone = Bytes::of(|b| ADDRESS.has(b) && !matches!(b, b'%' | b':'));
         let percent = Bytes::of(|b| b == b'%');
         let next = self.node();
@@ -299,7 +410,7 @@ impl Automaton {
             self.nodes[end].skips.push(next);
             self.set_taken(end, taken);
         }
-        next
+        (ends, next)
     }
 
     fn digits(&mut self, from: usize, addr: Bytes) -> usize {
