@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Result},
     filter::{Filter, Way},
     netfilter::Netfilter,
-    object::{end_link, link_info, open_pin, pin},
+    object::{end_link, link_info, open_pin, pin, program_id},
 };
 
 /// Where in the kernel weir's program sits.
@@ -215,6 +215,15 @@ impl Link {
             ));
         }
         Ok(())
+    }
+
+    /// Is it a link that has this very program, so that nothing is to be changed? Of
+    /// what consists of several parts that is not known.
+    pub fn runs(&self, prog: BorrowedFd<'_>) -> bool {
+        let is_it = |(ifindex, id): (u32, u32)| {
+            ifindex != 0 && program_id(prog).is_ok_and(|this| this == id)
+        };
+        matches!(self.kind, Kind::Bpf(_)) && self.target().is_ok_and(is_it)
     }
 
     /// False when somebody took it away: a filter is anybody's to delete.

@@ -138,8 +138,7 @@ impl Hooks {
 
     /// Is an interface judged by netfilter's hook?
     pub fn any_on_netfilter(&self) -> bool {
-        let interfaces = self.interfaces();
-        interfaces.iter().any(|i| i.judged_by_netfilter().is_some())
+        any_on_netfilter(&self.interfaces())
     }
 
     /// The hook of the first interface that has one.
@@ -279,20 +278,35 @@ impl AttachPoints<'_> {
     }
 
     /// Puts other programs in place of those that are attached, in one step at
-    /// each interface. `between` is done behind each.
+    /// each interface. `between` is done behind each. With `insist`, an interface whose
+    /// program cannot be changed gets these at tc's hook, before the other one ends.
     ///
     /// # Errors
     /// The first of those that interfaces had, which keep their earlier programs; the
     /// others have these.
-    pub fn update(&mut self, programs: &dyn Programs, between: impl Fn()) -> Result<(), Error> {
+    pub fn update(
+        &mut self,
+        programs: &dyn Programs,
+        insist: bool,
+        between: impl Fn(),
+    ) -> Result<(), Error> {
         let mut outcome = Ok(());
         for interface in self.interfaces.iter_mut() {
-            let updated = interface.update(programs, &self.hooks.pins);
+            let updated = interface.update(programs, insist, &self.hooks.pins);
             outcome = outcome.and(updated);
             between();
         }
         outcome
     }
+
+    /// Is an interface judged by netfilter's hook?
+    pub fn any_on_netfilter(&self) -> bool {
+        any_on_netfilter(&self.interfaces)
+    }
+}
+
+fn any_on_netfilter(interfaces: &[Interface]) -> bool {
+    interfaces.iter().any(|i| i.judged_by_netfilter().is_some())
 }
 
 /// Has netfilter judge those that are attached there, and no others.

@@ -83,13 +83,22 @@ impl Interface {
                 if hook == Hook::Netfilter {
                     programs.judge_interface(device.index)?;
                 }
-                link.update(programs.program(hook)?)?;
-                self.state = Some(Attached {
-                    link,
-                    hook,
-                    ifindex: device.index,
-                    pin,
-                });
+                match link.update(programs.program(hook)?) {
+                    Ok(()) => {
+                        self.state = Some(Attached {
+                            link,
+                            hook,
+                            ifindex: device.index,
+                            pin,
+                        });
+                    }
+                    // Below it is attached anew, here or where else it can be.
+                    Err(why) => tracing::warn!(
+                        interface = self.name,
+                        "cannot change the program at {}: {why}",
+                        hook.name()
+                    ),
+                }
             } else {
                 // Of an interface that is gone, or of a hook no longer wanted
                 // (which ends once the new one is in place, below).
@@ -209,6 +218,63 @@ impl Interface {
             pin,
         });
         Ok(())
+    }
+
+    /// Attaches at a hook that takes a program beside the one that is there, which
+    /// cannot be changed, as `refused` says, and ends when the other is in place.
+    pub(super) fn change_hook(
+        &mut self,
+        refused: String,
+        programs: &dyn Programs,
+        links: &Path,
+    ) -> Result<(), Error> {
+        let running = self.hook();
+        let mut refusals = vec![refused];
+        let device = self.device(running, links)?;
+        let device = device.filter(Device::is_ethernet);
+        for hook in [Hook::Tcx, Hook::ClsBpf] {
+            let Some(device) = device.as_ref().filter(|_| running != Some(hook)) else {
+                continue;
+            };
+            let program = match programs.program(hook) {
+                Ok(program) => program,
+                Err(why) => {
+                    refusals.push(format!("{}: {why}", hook.name()));
+                    continue;
+                }
+            };
+            let pin = pin_of(links, &self.name, hook);
+            // A leftover of an interface with another index.
+            remove_link(&pin)?;
+            match Link::attach_pinned(program, device.index, hook, &pin) {
+                Ok(link) => {
+                    let old = self.state.replace(Attached {
+                        link,
+                        hook,
+                        ifindex: device.index,
+                        pin,
+                    });
+                    if let Some(old) = old {
+                        old.link.detach();
+                        remove_pin(&old.pin)?;
+                    }
+                    self.note = refusals.join("; ");
+                    tracing::warn!(
+                        interface = self.name,
+                        "{}; it is protected at {} instead",
+                        self.note,
+                        hook.name()
+                    );
+                    return Ok(());
+                }
+                Err(e) => refusals.push(refusal(hook, device, &e)),
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "{}; until {} is taken out of `interfaces`, or its device is made anew, the tables of no interface change",
+            refusals.join("; "),
+            self.name
+        )))
     }
 
     /// Behind why this hook was chosen: why those before it were not had.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use weir_bpf::{
     device::Device,
+    fault,
     link::{Hook, Link},
 };
 
@@ -199,8 +200,14 @@ impl Interface {
         }
     }
 
-    /// Puts these programs in place.
-    pub(super) fn update(&mut self, programs: &dyn Programs, links: &Path) -> Result<(), Error> {
+    /// Puts these programs in place. Where the one at the hook in use cannot be changed
+    /// and `insist`s who asks, another hook gets its own, and what was there ends.
+    pub(super) fn update(
+        &mut self,
+        programs: &dyn Programs,
+        insist: bool,
+        links: &Path,
+    ) -> Result<(), Error> {
         let Some(attached) = &self.state else {
             return Ok(());
         };
@@ -208,17 +215,28 @@ impl Interface {
             // The interface went a moment ago; `follow` sees to it.
             e.io().raw_os_error() == Some(rustix::io::Errno::NOLINK.raw_os_error())
         };
-        if let Some(why) = programs.refusal(attached.hook) {
-            let (hook, name) = (attached.hook.name(), &self.name);
-            return Err(Error::Unsupported(format!(
-                "cannot change the program at {hook} of {name}: {why}"
-            )));
+        // What is refused to those that come holds not for what is there.
+        let updated = programs.program(attached.hook).and_then(|program| {
+            if attached.link.runs(program) {
+                return Ok(());
+            }
+            fault::refuse(&format!("update {}", self.name))
+                .map_err(|why| weir_bpf::Error::new("update a link", why))?;
+            Ok(attached.link.update(program)?)
+        });
+        match updated {
+            Ok(()) => {}
+            Err(Error::Kernel(e)) if gone(&e) => return Ok(()),
+            Err(why) => {
+                let (hook, name) = (attached.hook.name(), &self.name);
+                let refused = format!("cannot change the program at {hook} of {name}: {why}");
+                if !insist {
+                    return Err(Error::Unsupported(refused));
+                }
+                self.change_hook(refused, programs, links)?;
+            }
         }
-        match attached.link.update(programs.program(attached.hook)?) {
-            Err(e) if gone(&e) => return Ok(()),
-            done => done?,
-        }
-        let hook = attached.hook;
+        let hook = self.hook().expect("it has a hook still");
         let Ok(Some(device)) = self.device(Some(hook), links) else {
             return Ok(());
         };

@@ -28,15 +28,16 @@ impl Wanted {
 
 /// Programs for attach points. Loading them, and what they do, is their owner's.
 pub trait Programs {
-    /// Why a hook cannot have a program of these, though the kernel might take it.
+    /// Why a hook cannot have a program of these, though the kernel might take it: for
+    /// interfaces that would be given it, not for those that have it.
     fn refusal(&self, hook: Hook) -> Option<&'static str>;
 
     /// The program for a hook, which may be loaded for it now; the caller has asked
-    /// for a [`Self::refusal`], or for [`Self::judge_outbound`] where the hook is on
-    /// egress.
+    /// for a [`Self::refusal`], unless the interface has the hook, or for
+    /// [`Self::judge_outbound`] where the hook is on egress.
     ///
     /// # Errors
-    /// The kernel refuses it: hook and program are named.
+    /// There is none, or the kernel refuses it: hook and program are named.
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error>;
 
     /// Do they judge what goes out? Then an interface gets the twin of its hook

@@ -28,9 +28,13 @@ impl Kernel {
     pub(super) fn effective(&self) -> Choice {
         // It is asked of the attach points, which come before the tables.
         tables::assert_none_here();
-        let backend = self.settings().backend;
-        match backend {
-            Choice::Auto if self.hooks.any_on_netfilter() => Choice::Kernel(Hook::Netfilter),
+        self.effective_where(self.hooks.any_on_netfilter())
+    }
+
+    /// The same, for whoever knows what is at the attach points.
+    pub(super) fn effective_where(&self, any_on_netfilter: bool) -> Choice {
+        match self.settings().backend {
+            Choice::Auto if any_on_netfilter => Choice::Kernel(Hook::Netfilter),
             backend => backend,
         }
     }

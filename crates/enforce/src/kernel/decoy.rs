@@ -1,7 +1,7 @@
 //! Decoy ports: told to the kernel, with what answers there from the first port on
 //! until the last goes.
 
-use weir_bpf::Answer;
+use weir_bpf::{Answer, fault};
 
 use super::Kernel;
 use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
@@ -9,7 +9,10 @@ use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
         let maintenance = self.maintenance.lock();
-        let backend = self.effective();
+        // Held until the ports are there: an interface that came in between could be
+        // given netfilter's hook, where there are none.
+        let (points, _) = self.attach_points();
+        let backend = self.effective_where(points.any_on_netfilter());
         let wanted = !decoys.ports.is_empty();
         if wanted {
             if !Answer::Decoy.is_supported() {
@@ -25,6 +28,7 @@ impl DecoyResponder for Kernel {
                 self.answer(&maintenance, Answer::Decoy);
             }
         }
+        fault::point("decoys-before-ports");
         let tables = self.tables();
         // The maps are those of all generations.
         let current = &tables.current;

@@ -31,6 +31,9 @@ pub(super) struct Progress {
     pub(super) last_rebuild: Option<Instant>,
     pub(super) eviction: Eviction,
     pub(super) growth: GrowthBackoff,
+    /// Programs of tables to come, or links, were refused: the next ones may be put at
+    /// other hooks.
+    pub(super) insist: bool,
     /// When all of the table was last read for bans that are over.
     pub(super) expired: Option<Instant>,
     /// The last scan for policy numbers found all of them in use.

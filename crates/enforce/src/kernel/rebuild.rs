@@ -1,5 +1,15 @@
 //! The next generation of tables: growth, and what only new programs can do.
 //! When it is due, the caller decides.
+//!
+//! The next generation becomes the current one only when every interface that has a
+//! hook runs its programs. A link that does not take them (its driver refuses the
+//! program, or no program loads for its hook) has the attempt given up: all
+//! interfaces go on with the current tables, which are whole and still get bans while
+//! they have room, and the error names the interface. The next attempt insists: it puts
+//! such an interface on tc's hook, before the link that cannot be changed ends, so that
+//! one interface does not keep the others from growing, and is itself without no ban. A
+//! log line and the interface's note say so. Only where tc refuses as well do
+//! the tables stay as they are, and each attempt tells what to do about it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -208,7 +218,8 @@ impl Kernel {
         };
         let dir = self.instance.generation(number);
         self.instance.remove_generation(number)?;
-        let next = self.create(number, &options)?;
+        let created = self.create(number, &options, maintenance.insist);
+        let next = created.inspect_err(|_| maintenance.insist = true)?;
         if let Some(image) = image {
             next.classes.write(image);
         }
@@ -232,6 +243,7 @@ impl Kernel {
         let old = match filled_and_switched {
             Ok(old) => old,
             Err(e) => {
+                maintenance.insist |= !matches!(e, Error::Full(_));
                 // The old generation is whole and attached: go on with it. First its
                 // links: until then, some interfaces may ask the next one's tables.
                 if let Err(error) = self.link_current(maintenance) {
@@ -257,7 +269,7 @@ impl Kernel {
             .map_err(|why| weir_bpf::Error::new("update a link", why).into())
             .and_then(|()| {
                 let (mut points, current) = self.attach_points();
-                points.update(&*current, || {})
+                points.update(&*current, maintenance.insist, || {})
             });
         self.unlinked.store(linked.is_err(), Ordering::Relaxed);
         if linked.is_ok() {
@@ -270,10 +282,13 @@ impl Kernel {
 
     /// Makes it with the programs of the hooks in use, or of those that interfaces
     /// would be given.
-    fn create(&self, number: u64, options: &Options) -> Result<Generation, Error> {
+    fn create(&self, number: u64, options: &Options, insist: bool) -> Result<Generation, Error> {
         let current = self.tables().current.clone();
         let next = Generation::create(number, options, Some(&current))?;
-        for choices in self.hooks_expected(options.class_lines != 0) {
+        for mut choices in self.hooks_expected(options.class_lines != 0) {
+            if insist && choices.iter().all(|hook| !hook.is_egress()) {
+                choices.extend([Hook::Tcx, Hook::ClsBpf]);
+            }
             let mut loaded = choices.iter().map(|hook| next.program(*hook).map(drop));
             // The first that loads is enough, as where it is attached.
             let first = loaded.next().unwrap_or(Ok(()));
@@ -344,7 +359,8 @@ impl Kernel {
         // meanwhile.
         let (mut points, _) = self.attach_points();
         fault::point("switch-before-links");
-        points.update(&**next, || fault::point("switch-between-links"))?;
+        let between = || fault::point("switch-between-links");
+        points.update(&**next, maintenance.insist, between)?;
         // Alone, for a ban that comes now must be in both, or the switch be off.
         let mut tables = self.tables_alone(maintenance);
         if tables.next.as_ref().is_some_and(Next::has_refused) {

@@ -201,3 +201,74 @@ fn root_decoys_that_cannot_be_loaded_stop_nothing_else() {
         assert_eq!(backend.usage().bans, 13_000);
     });
 }
+
+/// `test` with `br0` and no other device yet, for `auto`, which gives netfilter's hook to
+/// `tun0`; unless such a device cannot be made.
+#[cfg(feature = "fault-points")]
+fn with_auto(name: &str, test: impl FnOnce(&Instance, &Arc<Kernel>) + Send) {
+    if lacks_a_probe() {
+        return;
+    }
+    if !weir_bpf::programs::netfilter_supported() || !std::path::Path::new("/dev/net/tun").exists()
+    {
+        eprintln!("skipped: netfilter at a tun device (probes: BPF netfilter links, /dev/net/tun)");
+        return;
+    }
+    let mut instance = Instance::new(name, 1_000_000);
+    instance.0.settings.backend = Choice::Auto;
+    with_bridge(&mut instance, |instance| {
+        let mut settings = instance.0.settings.clone();
+        settings.interfaces.push("tun0".into());
+        let backend = instance.open();
+        backend.attach().unwrap();
+        backend.reconfigure(&settings).unwrap();
+        test(instance, &backend);
+    });
+}
+
+#[cfg(feature = "fault-points")]
+fn add_tun() {
+    ip(&["tuntap", "add", "mode", "tun", "name", "tun0"]);
+    ip(&["link", "set", "tun0", "up"]);
+}
+
+/// An interface comes between the look at the hooks and the decoy ports that are then
+/// told to the kernel: it gets no hook without them.
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_no_interface_gets_netfilter_while_decoy_ports_come() {
+    if !is_alone("answers::root_no_interface_gets_netfilter_while_decoy_ports_come") {
+        return;
+    }
+    with_auto("decoys-race", |_, backend| {
+        let held = waiting::Held::at("decoys-before-ports");
+        let telling = waiting::beside(backend, |backend| backend.set_decoys(&telnet()));
+        held.reached();
+        add_tun();
+        let following = waiting::beside(backend, Kernel::follow_interfaces);
+        let _ = following.recv_timeout(Duration::from_millis(300));
+        drop(held);
+        telling.recv_timeout(waiting::PATIENCE).unwrap().unwrap();
+        let told = backend.follow_interfaces().unwrap_err().to_string();
+        assert!(told.contains("it has no decoy ports"), "{told}");
+        assert_eq!(backend.attachments()[1].hook, "none");
+    });
+}
+
+/// Decoy ports beside an interface with netfilter's hook, which has none: the tables
+/// grow.
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_decoy_ports_keep_no_interface_from_larger_tables() {
+    with_auto("decoys-grow", |instance, backend| {
+        add_tun();
+        backend.follow_interfaces().unwrap();
+        assert_eq!(backend.attachments()[1].hook, "netfilter");
+        let refused = backend.set_decoys(&telnet()).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        // As an earlier daemon left them.
+        instance.pinned().decoys.write_ports(&telnet().ports);
+        backend.insert(&waiting::bulk()).unwrap();
+        assert_eq!(backend.usage().generation, 2);
+    });
+}

@@ -207,7 +207,10 @@ impl Programs for OtherFeature {
     }
 
     fn program(&self, hook: Hook) -> Result<BorrowedFd<'_>, Error> {
-        Ok(self.programs.bare_drop(hook))
+        match self.without == Some(hook) {
+            true => Err(Error::Unsupported("it has no program there".into())),
+            false => Ok(self.programs.bare_drop(hook)),
+        }
     }
 
     fn judge_outbound(&self) -> bool {
@@ -299,7 +302,7 @@ fn root_attach_points_need_no_backend() {
             programs: Generator::load().unwrap(),
             without: None,
         };
-        hooks.lock().update(&other, || {}).unwrap();
+        hooks.lock().update(&other, false, || {}).unwrap();
         let updated = links();
         assert!(updated.iter().zip(&after).all(|(new, old)| new.1 != old.1));
         // Programs without one for a hook that is in use: nothing changes.
@@ -309,7 +312,7 @@ fn root_attach_points_need_no_backend() {
         };
         let refused = hooks
             .lock()
-            .update(&lacking, || {})
+            .update(&lacking, false, || {})
             .unwrap_err()
             .to_string();
         assert_eq!(

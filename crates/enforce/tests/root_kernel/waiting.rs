@@ -6,21 +6,21 @@ use std::{path::PathBuf, sync::mpsc};
 use super::*;
 
 /// What should happen soon, and does not.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Holds up whoever comes to a fault point, for as long as this lives; in a process
 /// that `is_alone`.
-struct Held(PathBuf);
+pub(super) struct Held(PathBuf);
 
 impl Held {
-    fn at(point: &str) -> Self {
+    pub(super) fn at(point: &str) -> Self {
         let file = PathBuf::from(std::env::var_os("WEIR_FAULT_HOLD").expect("is_alone sets it"));
         std::fs::write(&file, point).unwrap();
         Self(file)
     }
 
     /// Waits until somebody is there.
-    fn reached(&self) {
+    pub(super) fn reached(&self) {
         let point = std::fs::read_to_string(&self.0).unwrap();
         let mut reached = self.0.clone().into_os_string();
         reached.push(format!(".{point}"));
@@ -36,7 +36,7 @@ impl Drop for Held {
     }
 }
 
-fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
@@ -45,7 +45,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Does it beside this thread; what it returned, unless that takes too long.
-fn beside<T: Send + 'static>(
+pub(super) fn beside<T: Send + 'static>(
     backend: &Arc<Kernel>,
     work: impl FnOnce(&Kernel) -> T + Send + 'static,
 ) -> mpsc::Receiver<T> {
@@ -56,7 +56,7 @@ fn beside<T: Send + 'static>(
     receive
 }
 
-fn bulk() -> Vec<Entry> {
+pub(super) fn bulk() -> Vec<Entry> {
     (0..13_000).map(|n| entry(2 * n, jail("a"), 3600)).collect()
 }
 
@@ -239,5 +239,48 @@ fn root_tables_that_an_interface_keeps_are_written_to() {
         });
         assert_eq!(backend.entries_for(of(&second)).unwrap().len(), 1);
         assert_eq!(backend.entries_for(of(&first)).unwrap().len(), 0);
+    });
+}
+
+/// One interface's link takes no other program, and never will: the tables grow all the
+/// same, with that interface on another hook.
+#[test]
+fn root_a_link_that_cannot_be_changed_keeps_no_tables_from_growing() {
+    if !is_alone("waiting::root_a_link_that_cannot_be_changed_keeps_no_tables_from_growing") {
+        return;
+    }
+    with_bridges("stuck", |instance, backend| {
+        backend.attach().unwrap();
+        let before = ["br0", "br1"].map(programs_of);
+        let _refused = Refused::at("update br0");
+        // As many as there is room for, whatever comes of the first attempt.
+        let _ = backend.insert(&bulk());
+        assert_eq!(backend.usage().generation, 1, "nothing was refused");
+        assert_eq!(["br0", "br1"].map(programs_of), before);
+        assert!(is_dropped(
+            &instance.pinned(),
+            subject(0).prefix().addr(),
+            22
+        ));
+        let told = backend.maintain().unwrap_err().to_string();
+        assert!(told.contains("the program at tcx of br0"), "{told}");
+
+        soon("they never grow", || {
+            backend.maintain().is_ok() && backend.usage().generation == 2
+        });
+        let attached = backend.attachments();
+        let hooks: Vec<_> = attached.iter().map(|one| one.hook.as_str()).collect();
+        assert_eq!(hooks, ["cls_bpf", "tcx"]);
+        assert!(attached[0].note.contains("of br0"), "{attached:?}");
+        let after = ["br0", "br1"].map(programs_of);
+        assert!(after[0].is_empty(), "what cannot be changed is there still");
+        assert!(after[1].len() == 1 && after[1] != before[1], "{after:?}");
+        let ban = entry(90_000, jail("b"), 3600);
+        backend.insert(std::slice::from_ref(&ban)).unwrap();
+        assert!(is_dropped(
+            &instance.pinned(),
+            ban.subject.prefix().addr(),
+            22
+        ));
     });
 }
