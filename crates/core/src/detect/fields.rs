@@ -64,6 +64,11 @@ impl Class {
         CLASSES[usize::from(byte)] & self.0 != 0
     }
 
+    /// Has the other one all of its bytes?
+    pub fn is_within(self, other: Self) -> bool {
+        (0..=u8::MAX).all(|byte| !self.has(byte) || other.has(byte))
+    }
+
     /// How many bytes of this class `text` begins with.
     pub fn leading(self, text: &[u8]) -> usize {
         let other = text.iter().position(|b| !self.has(*b));

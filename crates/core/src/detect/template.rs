@@ -4,6 +4,8 @@
 //! elements fit a message is `matcher`'s; whether a client's text could be read as
 //! the address is judged by `impersonation`.
 
+mod unfit;
+
 use std::fmt;
 
 use super::fields::{ADDRESS, Class, HOST, PREFIX};
@@ -144,6 +146,15 @@ pub enum TemplateError {
     OptionalInAddress(char),
     /// A text of a choice beside the address has a byte next to it that an address takes.
     ChoiceInAddress(char),
+    /// A field takes the text, or the field, that stands beside it.
+    TakenByField {
+        /// The field, such as `<word>`.
+        field: String,
+        /// What stands there.
+        text: String,
+    },
+    /// Text with a blank where a message begins or ends.
+    BlankAtEnd(String),
     /// It can be read in more ways than are judged.
     TooManyWays,
     /// A free text inside an optional part.
@@ -184,6 +195,14 @@ impl fmt::Display for TemplateError {
             Self::ChoiceInAddress(byte) => write!(
                 f,
                 "a choice beside <addr> has {byte:?} next to it, which is read as part of the address, so that no message with that text fits; write a pattern for each text of the choice"
+            ),
+            Self::TakenByField { field, text } => write!(
+                f,
+                "{field} takes all bytes that it can have, and {text:?} beside it would be read with it, so that no message with both fits; leave {text:?} out where {field} may have it, as in <word> <addr> for <word>: <addr>, or write text between them that {field} cannot have, such as a blank"
+            ),
+            Self::BlankAtEnd(text) => write!(
+                f,
+                "{text:?} has a blank where a message begins or ends, and blanks are cut off there, so that no message with it fits; leave the blank out, or write it inside the optional part behind or before it"
             ),
             Self::TooManyWays => f.write_str(
                 "its messages can be read in too many ways to judge whether a client could write an address of its choice; write several patterns with fewer optional parts",
@@ -243,6 +262,7 @@ impl Template {
             elements: with_neighbours(elements),
         };
         template.check_beside_address(at)?;
+        template.check_fits()?;
         Ok(template)
     }
 
@@ -638,7 +658,7 @@ mod tests {
     #[test]
     fn a_pattern_has_1024_bytes_at_most() {
         for (length, is_fine) in [(1023, true), (1024, true), (1025, false), (5000, false)] {
-            let pattern = format!("<addr>{}", "x".repeat(length - 6));
+            let pattern = format!("<addr> {}", "x".repeat(length - 7));
             let read = Template::parse(&pattern).map(drop);
             let expected = if is_fine {
                 Ok(())
@@ -667,7 +687,7 @@ mod tests {
         for pattern in [
             "<addr>:<port> refused",
             "<addr>[ port <port>]: refused",
-            "[<word>:]x <addr> refused",
+            "[<number>:]x <addr> refused",
             "[::ffff:]<addr> refused",
             "<user> [::ffff:]<addr>",
             "<addr>[%<word>] refused",

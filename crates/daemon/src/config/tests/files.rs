@@ -88,6 +88,11 @@ fn a_mistake_is_named_with_its_own_file_and_line() {
         ),
         (
             "filter.d/own.toml",
+            "patterns = [\n\"no <addr>\",\n\"<word>: <addr>\",\n]\n",
+            "filter.d/own.toml:3: [filter.own]: patterns[1] \"<word>: <addr>\": <word> takes all bytes",
+        ),
+        (
+            "filter.d/own.toml",
             "patterns = [\"<addr>\"]\nretry = 3\n",
             "filter.d/own.toml:2: unknown key \"retry\" in [filter.own]; allowed: identifiers, ",
         ),

@@ -301,7 +301,7 @@ fn a_pattern_in_which_a_client_can_name_somebody_else_is_refused() {
         "rejected <word> <addr>: <text>",
         "rejected [again ]<addr>: <text>",
         "rejected [<number> ]<addr>: <text>",
-        "rejected [<word>, ]<addr>: <text>",
+        "rejected [<number>, ]<addr>: <text>",
         "rejected [by <word> ]<addr>: <text>",
         "[<word> ]rejected <addr>: <text>",
         "no [<word> ]<addr> of <user:word> x",
@@ -312,9 +312,9 @@ fn a_pattern_in_which_a_client_can_name_somebody_else_is_refused() {
         "closed by <user> <addr>",
         "closed by <user> <addr>[ port <port>][ \\[preauth\\]]",
         "closed by <user> from <addr>[ via <word>]",
-        "closed by <user>, <addr>[ \\(<word>\\)]",
+        "closed by <user>, <addr>[ \\(<number>\\)]",
         "closed by <user:word> <addr>[ <word>]",
-        "(a|b) user <user> rhost=<addr>[  user=<word>]",
+        "(a|b) user <user> rhost=<addr>[  user=(root|admin)]",
         "<user>: <addr>",
     ] {
         compiled(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));

@@ -184,7 +184,10 @@ fn patterns_that_leave_each_others_messages_alone_are_a_filter() {
             "rejected by <word> <addr>: <text>",
             "rejected <addr>: <text>",
         ],
-        &["rejected <word>, <addr>: <text>", "rejected <addr>: <text>"],
+        &[
+            "rejected <number>, <addr>: <text>",
+            "rejected <addr>: <text>",
+        ],
         &[
             "rejected <number> <addr>: <text>",
             "rejected <addr>: <text>",
@@ -329,7 +332,7 @@ fn a_pattern_that_reads_all_of_its_messages_keeps_them_from_later_ones() {
             "refused <addr> from <word>",
         ),
         (
-            "refused <addr>[ x <word>]: <text>",
+            "refused <addr>[ x <number>]: <text>",
             "refused <word> <addr> <text>",
         ),
     ] {
@@ -423,7 +426,7 @@ fn the_largest_filters_are_judged_soon() {
     let long = |part: &str, end: &str| part.repeat((1024 - end.len()) / part.len()) + end;
     for part in [
         "[<word> ]",
-        "[<number>[ <word>]]",
+        "[<number>[ <word>] ]",
         "<word> ",
         "(a|aa|aaa)",
         "(a|a)",
