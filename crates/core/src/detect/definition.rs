@@ -14,7 +14,7 @@ use super::{
     journal_match::{JournalMatch, JournalMatchError},
     matcher::Matcher,
     memory::Bond,
-    program::{HeadRule, Program, Rule, Trust},
+    program::{HeadRule, LONGEST_JOINED, Program, Rule, Trust},
     template::{Template, TemplateError},
 };
 
@@ -435,8 +435,8 @@ impl Definition {
         let longest = |number: usize| self.patterns[number].max_length.unwrap_or(MAX_LINE);
         let is_open = |number: usize| templates[number].is_open_ended();
         let length = match is_open(reader) && !is_open(writer) {
-            // A head is shorter than half a line.
-            true => longest(writer).min(MAX_LINE / 2),
+            // Shorter than a line without its head.
+            true => longest(writer).min(LONGEST_JOINED),
             false => longest(writer),
         };
         (longest(reader) > length).then_some(length)

@@ -348,7 +348,7 @@ impl Program {
         };
         let patterns = self.rules.iter().map(|rule| &rule.matcher);
         let Some(fit) = self.fit(message, line.is_cut()) else {
-            let (_, message, _) = trimmed(message);
+            let message = trimmed(message).text;
             if let Some(pattern) = patterns.clone().position(|p| p.read(message).is_some()) {
                 return Miss::TooLong { pattern };
             }
@@ -408,7 +408,12 @@ impl Program {
     /// is read so.
     #[inline]
     fn fit<'a>(&self, message: &'a [u8], cut: bool) -> Option<Fit<'a>> {
-        let (attempts, text, length) = trimmed(message);
+        let Trimmed {
+            attempts,
+            text,
+            length,
+            may_be_cut,
+        } = trimmed(message);
         let fit = |(pattern, captures), attempts, message| Fit {
             attempts,
             message,
@@ -417,11 +422,11 @@ impl Program {
         };
         let whole = message.trim_ascii();
         if text.len() != whole.len()
-            && let Some(found) = self.matching(whole, message.len(), cut)
+            && let Some(found) = self.matching(whole, message.len(), cut || may_be_cut)
         {
             return Some(fit(found, 1, whole));
         }
-        let found = self.matching(text, length, cut)?;
+        let found = self.matching(text, length, cut || may_be_cut)?;
         Some(fit(found, attempts, text))
     }
 
@@ -446,17 +451,43 @@ impl Program {
     }
 }
 
-/// A message without blanks at its ends and without rsyslog's "message repeated
-/// N times", N, and its length with the blanks: a client can write some where
-/// its program, or a syslog daemon, cuts the message.
-fn trimmed(message: &[u8]) -> (u32, &[u8], usize) {
-    let text = message.trim_ascii();
-    let blanks = message.len() - text.len();
-    let (attempts, text) = repeated(text);
-    (attempts, text, text.len() + blanks)
+/// rsyslog cuts what it joins at so many bytes (`[%.800s]`).
+const JOINED: usize = 800;
+
+/// A message that rsyslog has joined and that is longer, without the blank before it,
+/// may be cut.
+pub(super) const LONGEST_JOINED: usize = JOINED - 2;
+
+/// A message without blanks at its ends and without rsyslog's "message repeated N
+/// times".
+struct Trimmed<'a> {
+    /// N.
+    attempts: u32,
+    text: &'a [u8],
+    /// With the blanks: a client can write some where its program, or a syslog daemon,
+    /// cuts the message.
+    length: usize,
+    /// Its end may be where rsyslog has cut it.
+    may_be_cut: bool,
 }
 
-/// rsyslog's `message repeated N times: [ text]`: N and the text.
+fn trimmed(message: &[u8]) -> Trimmed<'_> {
+    let whole = message.trim_ascii();
+    let (attempts, joined) = repeated(whole);
+    // The blank with which a message begins for rsyslog is none of the program's.
+    let said = match joined.len() == whole.len() {
+        true => joined,
+        false => joined.strip_prefix(b" ").unwrap_or(joined),
+    };
+    Trimmed {
+        attempts,
+        text: joined.trim_ascii(),
+        length: said.len() + (message.len() - whole.len()),
+        may_be_cut: joined.len() != whole.len() && joined.len() >= JOINED,
+    }
+}
+
+/// rsyslog's `message repeated N times: [ text]`: N and the text with its blanks.
 fn repeated(message: &[u8]) -> (u32, &[u8]) {
     let whole = || {
         let rest = message.strip_prefix(b"message repeated ")?;
@@ -465,7 +496,7 @@ fn repeated(message: &[u8]) -> (u32, &[u8]) {
             .strip_prefix(b" times: [")?
             .strip_suffix(b"]")?;
         let n = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
-        (n > 0).then_some((n, text.trim_ascii()))
+        (n > 0).then_some((n, text))
     };
     whole().unwrap_or((1, message))
 }

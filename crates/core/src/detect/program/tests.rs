@@ -269,6 +269,76 @@ fn joined_lines_count_each() {
     }
 }
 
+/// The blanks that a client has written count as they do where nothing is joined, and
+/// what rsyslog may have cut is read where the end says nothing.
+#[test]
+fn a_joined_message_is_as_long_as_it_was() {
+    let pattern = |text: &str, max_length| PatternDefinition {
+        max_length,
+        ..PatternDefinition::from(text)
+    };
+    let reads = |pattern: PatternDefinition, line: &str| {
+        let filter = compile(Definition {
+            patterns: vec![pattern],
+            ..Definition::default()
+        })
+        .unwrap();
+        let zone = TimeZone::UTC;
+        let context = Context {
+            now: NOW.parse().unwrap(),
+            zone: &zone,
+        };
+        let record = Record {
+            line: line.as_bytes(),
+            message_only: true,
+            ..Record::default()
+        };
+        let found = filter.read(&mut ProgramState::default(), &record, &context);
+        found.map_or(0, |finding| finding.attempts)
+    };
+    let joined = |text: &str| format!("message repeated 3 times: [{text}]");
+    let text = "no x from 192.0.2.7";
+    for (blanks, is_read) in [(0, true), (5, true), (6, false)] {
+        let closed = || pattern("no <user> from <addr>", Some(text.len() + 5));
+        let line = format!("{text}{}", " ".repeat(blanks));
+        assert_eq!(reads(closed(), &line), u32::from(is_read), "{line:?}");
+        let with_blank = joined(&format!(" {line}"));
+        for line in [joined(&line), with_blank.clone(), format!(" {with_blank}")] {
+            let outside = line.len() - line.trim_ascii().len();
+            let expected = if is_read && blanks + outside <= 5 {
+                3
+            } else {
+                0
+            };
+            assert_eq!(reads(closed(), &line), expected, "{line:?}");
+        }
+    }
+    for (length, is_whole) in [(798, true), (799, false), (900, false)] {
+        let user = "x".repeat(length - " no  from 192.0.2.7".len() + 1);
+        let line = joined(&format!(" no {user} from 192.0.2.7"));
+        let found = reads(pattern("no <user> from <addr>", None), &line);
+        assert_eq!(found, if is_whole { 3 } else { 0 }, "{length}");
+        let line = joined(&format!(" no 192.0.2.7: {user}yz"));
+        assert_eq!(
+            reads(pattern("no <addr>: <text>", None), &line),
+            3,
+            "{length}"
+        );
+        // Nor is rsyslog's bracket the program's.
+        let line = joined(&format!(" {user}vwxyzab [192.0.2.7"));
+        let found = reads(pattern("<user> \\[<addr>\\]", None), &line);
+        assert_eq!(found, u32::from(is_whole), "{length}");
+        // Of a message that is not joined it says nothing.
+        let line = format!("no {user} from 192.0.2.7");
+        assert_eq!(line.len(), length);
+        assert_eq!(
+            reads(pattern("no <user> from <addr>", None), &line),
+            1,
+            "{length}"
+        );
+    }
+}
+
 #[test]
 fn heads_and_journal_records() {
     let filter = Program::builtin("sshd").unwrap();

@@ -360,9 +360,9 @@ fn a_pattern_behind_another_one_may_not_take_its_long_messages() {
         // A cut line ends wherever the client wants it to.
         (before, Some(200), open, Some(200), None),
         (before, Some(200), open, None, Some(200)),
-        (before, None, open, Some(4096), None),
-        (before, None, open, Some(4097), Some(4096)),
-        (before, None, open, None, Some(4096)),
+        (before, None, open, Some(798), None),
+        (before, None, open, Some(799), Some(798)),
+        (before, None, open, None, Some(798)),
         ("login <addr>: <text>", None, open, None, None),
         ("login <addr>: <text>", Some(200), open, None, Some(200)),
     ] {
