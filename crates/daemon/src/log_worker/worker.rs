@@ -63,11 +63,13 @@ impl Worker {
             let held = std::mem::replace(&mut self.held, Age::Unknown);
             let ended = match (self.open)(&self.in_hand.positions, held) {
                 Ok(mut source) => {
-                    let ended = self.read(source.as_mut());
+                    let mut rate_limited = 0;
+                    let ended = self.read(source.as_mut(), &mut rate_limited);
                     if !self.is_given_up() {
-                        // Of a batch that an error has ended.
+                        // Of a batch that an error has ended, and of the last second.
                         self.in_hand.judge();
                         self.in_hand.enforce();
+                        self.tell_notices(rate_limited);
                     }
                     self.save(source.as_ref(), true);
                     ended
@@ -89,9 +91,9 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, source: &mut dyn Source) -> Result<(), SourceError> {
+    /// `rate_limited`: how many entries the log daemon has dropped and nobody was told.
+    fn read(&mut self, source: &mut dyn Source, rate_limited: &mut u64) -> Result<(), SourceError> {
         let mut saved = Instant::now();
-        let mut rate_limited = 0_u64;
         let mut first = true;
         self.in_hand.reads(source.reached());
         // On disk before the first line is: what is written while the daemon is down
@@ -122,7 +124,7 @@ impl Worker {
             self.in_hand.enforce();
             self.counters.add(&info);
             self.tell_problems(&info);
-            rate_limited = rate_limited.saturating_add(info.rate_limited);
+            *rate_limited = rate_limited.saturating_add(info.rate_limited);
             if std::mem::take(&mut first) {
                 let unreadable = source.unreadable(&info);
                 let unreadable = unreadable.iter().map(|path| about(path));
@@ -132,15 +134,11 @@ impl Worker {
                 saved = Instant::now();
                 self.save(source, false);
                 self.tell_whether_read(Some(source));
-                self.tell_notices(std::mem::take(&mut rate_limited));
+                self.tell_notices(std::mem::take(rate_limited));
                 if let Some((directory, statistics)) = source.ring() {
                     self.log_status.set_ring(directory, statistics);
                 }
             }
-        }
-        // Of the last second.
-        if !self.is_given_up() {
-            self.tell_notices(rate_limited);
         }
         Ok(())
     }
@@ -273,6 +271,11 @@ mod tests {
 
     impl Reading {
         fn start() -> Self {
+            Self::of(None)
+        }
+
+        /// Of what somebody else opens.
+        fn of(open: Option<Open>) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let (state, log) = (dir.path(), dir.path().join("auth.log"));
             let text = format!(
@@ -310,7 +313,7 @@ mod tests {
             let stop = Arc::new(AtomicBool::new(false));
             let worker = Worker {
                 in_hand: Arc::new(in_hand),
-                open: group.parts("default").pop().unwrap(),
+                open: open.unwrap_or_else(|| group.parts("default").pop().unwrap()),
                 names: Arc::new(NameLookups::new(handles.clone())),
                 alerts: Own::new(&Arc::default(), &service.alerts, source),
                 log_status: service.log_status.clone(),
@@ -357,6 +360,51 @@ mod tests {
         reading.stop.store(true, Ordering::Relaxed);
         reading.until(|| reading.thread.is_finished());
         assert_eq!(reading.alerts(), ["jail:sshd:headless"]);
+    }
+
+    /// It tells of dropped entries and cannot go on.
+    struct Dropping {
+        is_over: bool,
+    }
+
+    impl Source for Dropping {
+        fn read_batch(
+            &mut self,
+            _: Duration,
+            _: &mut dyn FnMut(&[u8], Origin<'_>),
+        ) -> Result<BatchInfo, SourceError> {
+            if std::mem::replace(&mut self.is_over, true) {
+                return Err(SourceError::Pattern {
+                    pattern: "x".to_owned(),
+                    reason: "gone".to_owned(),
+                });
+            }
+            Ok(BatchInfo {
+                rate_limited: 7,
+                ..BatchInfo::default()
+            })
+        }
+
+        fn position(&self) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn what_was_dropped_before_a_source_ends_by_an_error_is_told() {
+        let reading = Reading::of(Some(Box::new(|_, _| {
+            Ok(Box::new(Dropping { is_over: false }))
+        })));
+        let has = |about: &str| {
+            reading
+                .alerts()
+                .iter()
+                .any(|alert| alert.starts_with(about))
+        };
+        reading.until(|| has("source:"));
+        assert!(has("jail:sshd:rate-limit"), "{:?}", reading.alerts());
+        reading.stop.store(true, Ordering::Relaxed);
+        reading.until(|| reading.thread.is_finished());
     }
 
     /// It is read on, for its writer may still have it open.
