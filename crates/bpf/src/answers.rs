@@ -51,18 +51,14 @@ impl Answer {
 
     /// Does this kernel have what its program calls: SYN cookies (Linux 6.0) or reading
     /// frames of many pages (5.18), and tail calls from programs with functions? Asked
-    /// once.
+    /// until the kernel has said.
     pub fn is_supported(self) -> bool {
-        static SUPPORTED: [OnceLock<bool>; Answer::ALL.len()] = [const { OnceLock::new() }; 2];
-        *SUPPORTED[self as usize].get_or_init(|| {
-            tail_calls_supported()
-                && match self {
-                    Self::Decoy => decoy::supported(),
-                    Self::Reject => {
-                        probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes)
-                    }
-                }
-        })
+        static HELPERS: [OnceLock<bool>; Answer::ALL.len()] = [const { OnceLock::new() }; 2];
+        let has_helpers = || match self {
+            Self::Decoy => decoy::supported(),
+            Self::Reject => probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes),
+        };
+        tail_calls_supported().unwrap_or(false) && *HELPERS[self as usize].get_or_init(has_helpers)
     }
 }
 
@@ -70,9 +66,37 @@ const _: () = assert!(abi::NEXT_MAX == Answer::ALL.len() as u32);
 
 /// Can a program that calls functions of its own tail-call another one? On x86 since
 /// Linux 5.10, on arm64 since 6.0.
-pub(crate) fn tail_calls_supported() -> bool {
+///
+/// # Errors
+/// The kernel has no memory for the question, or no descriptor: it has not answered.
+pub(crate) fn tail_calls_supported() -> io::Result<bool> {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
-    *SUPPORTED.get_or_init(|| probe::tail_call_beside_function().is_ok())
+    once_definite(&SUPPORTED, probe::tail_call_beside_function)
+}
+
+/// Whether what is asked for works, as the first answer said that depends on the kernel and
+/// not on the moment.
+fn once_definite(known: &OnceLock<bool>, ask: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+    if let Some(answer) = known.get() {
+        return Ok(*answer);
+    }
+    let answer = match ask() {
+        Ok(()) => true,
+        Err(error) if is_of_the_moment(&error) => return Err(error),
+        Err(_) => false,
+    };
+    Ok(*known.get_or_init(|| answer))
+}
+
+fn is_of_the_moment(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let descriptors = [Errno::MFILE, Errno::NFILE];
+    matches!(
+        error.kind(),
+        io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    ) || descriptors
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// A kind of program that tail-calls: the kernel wants an array of its own for each.
@@ -261,6 +285,24 @@ mod tests {
 
     use super::*;
     use crate::skeleton::answer::AnswerSkelBuilder;
+
+    #[test]
+    fn only_what_the_kernel_said_for_good_is_kept() {
+        let known = OnceLock::new();
+        for errno in [
+            rustix::io::Errno::NOMEM,
+            rustix::io::Errno::AGAIN,
+            rustix::io::Errno::MFILE,
+        ] {
+            once_definite(&known, || Err(errno.into())).unwrap_err();
+            assert!(known.get().is_none(), "{errno}");
+        }
+        assert!(once_definite(&known, || Ok(())).unwrap());
+        assert!(once_definite(&known, || Err(rustix::io::Errno::INVAL.into())).unwrap());
+        let known = OnceLock::new();
+        assert!(!once_definite(&known, || Err(rustix::io::Errno::INVAL.into())).unwrap());
+        assert!(!once_definite(&known, || Ok(())).unwrap());
+    }
 
     #[test]
     fn every_program_of_the_object_answers_somebody_and_no_other() {

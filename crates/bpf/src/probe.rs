@@ -3,11 +3,11 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
 use libbpf_rs::{
-    MapCore, MapHandle, MapType, libbpf_sys as sys,
+    MapCore, MapHandle, libbpf_sys as sys,
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 
@@ -43,8 +43,22 @@ pub(crate) fn tail_call_beside_function() -> io::Result<()> {
         sz: size_of::<sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    let array = MapHandle::create(MapType::ProgArray, Some("weir_probe"), 4, 4, 1, &options)
-        .map_err(io::Error::other)?;
+    // SAFETY: a name that ends in NUL, and options that are whole; both outlive the call.
+    let array = unsafe {
+        sys::bpf_map_create(
+            sys::BPF_MAP_TYPE_PROG_ARRAY,
+            c"weir_probe".as_ptr(),
+            4,
+            4,
+            1,
+            &options,
+        )
+    };
+    if array < 0 {
+        return Err(io::Error::from_raw_os_error(-array));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    let array = unsafe { OwnedFd::from_raw_fd(array) };
     let insn = |code: u8, to: u8, from: u8, off: i16, imm: i32| {
         let mut insn = sys::bpf_insn {
             code,
@@ -62,7 +76,7 @@ pub(crate) fn tail_call_beside_function() -> io::Result<()> {
         insn(moved, 6, 1, 0, 0),
         insn(call, 0, 1, 0, 7), // the function
         insn(moved, 1, 6, 0, 0),
-        insn(set64, 2, 1, 0, array.as_fd().as_raw_fd()), // the map
+        insn(set64, 2, 1, 0, array.as_raw_fd()), // the map
         insn(0, 0, 0, 0, 0),
         insn(set, 3, 0, 0, 0),
         insn(call, 0, 0, 0, sys::BPF_FUNC_tail_call as i32),

@@ -145,6 +145,9 @@ impl Generation {
         let g = options.geometry;
         let lasting_seed = previous.map_or(options.seed, |old| old.lasting_seed);
         let answers = previous.map_or_else(Arc::default, |old| old.answers.clone());
+        // Programs that were made without would never answer.
+        let tail_calls =
+            tail_calls_supported().context(|| "ask the kernel about tail calls".into())?;
         let maps = Maps::create(
             |rodata| {
                 let cfg = &mut rodata.cfg;
@@ -161,7 +164,7 @@ impl Generation {
                 cfg.v4_length = options.v4_length.into();
                 cfg.class_lines = options.class_lines;
                 cfg.flow_jiffies = options.flow_jiffies;
-                cfg.answers = tail_calls_supported().into();
+                cfg.answers = tail_calls.into();
                 cfg.frags = frags_supported().into();
                 if options.drop_innocent {
                     cfg.final_pass = sys::XDP_DROP;
@@ -335,15 +338,14 @@ impl Generation {
         self.answers.is_wanted(answer)
     }
 
-    /// Why a hook whose program is loaded does not answer what it should; `None`: each
-    /// does, or cannot by its kind.
-    pub fn lacks(&self, answer: Answer) -> Option<String> {
+    /// Why one of these hooks does not answer what it should; `None`: each of them whose
+    /// program is loaded does, or cannot by its kind.
+    pub fn lacks(&self, answer: Answer, hooks: &[Hook]) -> Option<String> {
         if !self.wants(answer) {
             return None;
         }
-        let hooks = Hook::ALL
-            .into_iter()
-            .filter(|hook| self.programs.has(*hook));
+        let hooks = hooks.iter().copied();
+        let hooks = hooks.filter(|hook| self.programs.has(*hook));
         let mut callers = hooks.filter_map(Caller::at);
         callers.find_map(|caller| self.answers.lacks(caller, answer))
     }

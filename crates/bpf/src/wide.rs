@@ -8,6 +8,7 @@
 //! its writes.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet, btree_map},
     mem::offset_of,
     net::{IpAddr, Ipv6Addr},
@@ -87,6 +88,8 @@ pub struct WideBans {
     unwritten: BTreeSet<Prefix>,
     /// How many of those present need a bit of the hint.
     needed: Vec<u16>,
+    /// How often all entries were gone through.
+    passes: Cell<u64>,
 }
 
 impl WideBans {
@@ -99,6 +102,7 @@ impl WideBans {
             present: BTreeSet::new(),
             unwritten: BTreeSet::new(),
             needed: vec![0; 2 * HINT_WORDS * 64],
+            passes: Cell::default(),
         };
         let mut found = Vec::new();
         let keys: Vec<_> = bans.trie.keys().collect();
@@ -164,10 +168,16 @@ impl WideBans {
 
     /// All entries, in the order of their prefixes.
     pub fn iter(&self) -> impl Iterator<Item = WideBan> + '_ {
+        self.passes.set(self.passes.get() + 1);
         self.nest
             .own
             .iter()
             .flat_map(|(prefix, words)| words.iter().map(|word| unpack(*prefix, *word)))
+    }
+
+    /// How often somebody asked for all of them so far.
+    pub fn passes(&self) -> u64 {
+        self.passes.get()
     }
 
     /// The entries whose prefix holds all of `prefix`.

@@ -149,10 +149,10 @@ fn root_what_answers_loads_beside_what_judges() {
         };
         made.program(Hook::Tcx).unwrap();
         assert_eq!(names(&made), ["weir_tcx"]);
-        assert_eq!(made.lacks(answer), None, "nobody wants it");
+        assert_eq!(made.lacks(answer, &Hook::ALL), None, "nobody wants it");
         made.answer(answer).unwrap();
         assert_eq!(names(&made), [tc, "weir_tcx"]);
-        assert_eq!(made.lacks(answer), None);
+        assert_eq!(made.lacks(answer, &Hook::ALL), None);
         // And with a hook that comes later.
         made.program(Hook::Xdp).unwrap();
         assert_eq!(names(&made), [tc, xdp, "weir_tcx", "weir_xdp"]);
@@ -166,7 +166,7 @@ fn root_what_answers_loads_beside_what_judges() {
         let next = Generation::create(2, &options(), Some(&made)).unwrap();
         next.program(Hook::Tcx).unwrap();
         assert_eq!(names(&next), [tc, xdp, "weir_tcx", "weir_tcx", "weir_xdp"]);
-        assert_eq!(next.lacks(answer), None);
+        assert_eq!(next.lacks(answer, &Hook::ALL), None);
         next.fall_silent(answer).unwrap();
         assert_eq!(names(&next), ["weir_tcx", "weir_tcx", "weir_xdp"]);
         assert!(!made.wants(answer));

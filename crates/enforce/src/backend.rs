@@ -119,6 +119,8 @@ pub struct Work {
     pub growths: u64,
     /// Passes over the table for policy numbers that nothing has any more.
     pub policy_scans: u64,
+    /// Passes over the bans of prefixes of any length.
+    pub prefix_passes: u64,
 }
 
 /// A packet that the kernel thought worth telling; rate-limited per reason.

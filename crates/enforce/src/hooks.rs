@@ -146,6 +146,12 @@ impl Hooks {
         self.interfaces().iter().find_map(Interface::hook)
     }
 
+    /// The hooks that interfaces have, in this daemon.
+    pub fn of_interfaces(&self) -> Vec<Hook> {
+        let interfaces = self.interfaces();
+        interfaces.iter().filter_map(Interface::hook).collect()
+    }
+
     /// Interfaces and their hooks, for `weir status`.
     pub fn attachments(&self) -> Vec<Attachment> {
         let interfaces = self.interfaces();

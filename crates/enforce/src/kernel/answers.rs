@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Answer, fault};
+use weir_bpf::{Answer, fault, link::Hook};
 use weir_core::Action;
 
 use super::{Kernel, maintenance::Maintenance};
@@ -102,11 +102,15 @@ impl Kernel {
         wanted && (!answer.is_supported() || self.lacking(answer).is_some())
     }
 
-    /// See [`weir_bpf::Generation::lacks`]. Without the tables, for it waits while a
-    /// program is loaded.
+    /// See [`weir_bpf::Generation::lacks`], of the hooks that interfaces have, or, where
+    /// none has one, of all. Without the tables, for it waits while a program is loaded.
     fn lacking(&self, answer: Answer) -> Option<String> {
+        let mut hooks = self.hooks.of_interfaces();
+        if hooks.is_empty() {
+            hooks.extend(Hook::ALL);
+        }
         let current = self.tables().current.clone();
-        current.lacks(answer)
+        current.lacks(answer, &hooks)
     }
 }
 

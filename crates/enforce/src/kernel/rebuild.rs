@@ -43,6 +43,15 @@ fn is_larger(wanted: Geometry, now: Geometry) -> bool {
     wanted.target_load().exceed(now.target_load())
 }
 
+/// Twice the room for bans of a kind that did not find any: one that is nearly empty is
+/// not what found none.
+fn twice(filled: usize, comfort: usize) -> usize {
+    match filled * 2 < comfort {
+        true => comfort,
+        false => (filled + 1).max(comfort) * 2,
+    }
+}
+
 impl Kernel {
     /// The least geometry for this many bans of each kind that shrinks nothing.
     /// `max_bans` bounds it, for so many there can be: not what finds no room
@@ -69,11 +78,6 @@ impl Kernel {
         if number != seen {
             return Ok(false);
         }
-        // A kind that is nearly empty is not what found no room.
-        let twice = |filled: usize, comfort: usize| match filled * 2 < comfort {
-            true => comfort,
-            false => (filled + 1).max(comfort) * 2,
-        };
         let wanted = self.room_for(now, filled.with(now.target_load(), twice));
         if !is_larger(wanted, now)
             && let Some(made) = maintenance.made
@@ -189,7 +193,6 @@ impl Kernel {
             // Of those that came meanwhile, and twice the room; with `max_bans` in it
             // already, another seed may help.
             let filled = self.tables().current.table.filled();
-            let twice = |filled: usize, target: usize| (filled.max(target)) * 2;
             geometry = self.room_for(geometry, filled.with(geometry.target_load(), twice));
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weir_bpf::clock;
+use weir_bpf::{BanTable, clock};
 
 use super::{Kernel, maintenance::Maintenance};
 use crate::Error;
@@ -42,11 +42,22 @@ impl Kernel {
         // Where there is no memory to grow, what is over must still make room.
         let grown = self.grow_if_crowded(&mut maintenance);
         let tables = self.tables();
-        let table = &tables.current.table;
-        let (start, all) = (maintenance.cursor, table.buckets_in_all());
+        let (table, now) = (&tables.current.table, self.clock.now());
+        let buckets = tables.generations().map(|g| g.table.buckets_in_all());
+        let all = buckets.max().expect("there is a current one");
+        let start = maintenance.cursor.min(all);
         let end = (start + SWEEP_CHUNK).min(all);
-        let swept = table.sweep(start..end, self.clock.now());
-        self.note_left(swept.expired);
+        let sweep = |table: &BanTable| {
+            let buckets = table.buckets_in_all();
+            let swept = table.sweep(start.min(buckets)..end.min(buckets), now);
+            self.note_left(swept.expired);
+            swept
+        };
+        let swept = sweep(table);
+        if let Some(given_up) = &tables.next {
+            // Packets may meet it, and every ban must have room in it.
+            sweep(&given_up.generation.table);
+        }
         maintenance.overflow += swept.overflow;
         maintenance.cursor = end;
         if end == all {

@@ -272,3 +272,62 @@ fn root_decoy_ports_keep_no_interface_from_larger_tables() {
         assert_eq!(backend.usage().generation, 2);
     });
 }
+
+/// What answers is lacking for a hook that no interface has any more: nothing says that
+/// it is.
+#[test]
+#[cfg(feature = "fault-points")]
+fn root_a_hook_that_is_not_in_use_lacks_no_answer() {
+    if !is_alone("answers::root_a_hook_that_is_not_in_use_lacks_no_answer") {
+        return;
+    }
+    if lacks_a_probe() {
+        return;
+    }
+    let mut instance = Instance::new("unused", 1000);
+    with_bridge(&mut instance, |instance| {
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let lacks = || {
+            let mut limits = backend.limits().iter();
+            limits.any(|limit| limit.feature == Feature::Decoys)
+        };
+        {
+            let _refused = Refused::at("load-decoys");
+            backend.set_decoys(&telnet()).unwrap();
+            assert!(lacks());
+        }
+        let mut settings = instance.0.settings.clone();
+        settings.backend = Choice::Kernel(Hook::XdpGeneric);
+        backend.reconfigure(&settings).unwrap();
+        assert_eq!(backend.attachments()[0].hook, "xdp-generic");
+        assert!(!lacks(), "tcx, which is not in use, has no decoy ports");
+    });
+}
+
+/// A host with more addresses than decoy ports take: it can be freed of the last port.
+#[test]
+fn root_the_last_decoy_port_goes_beside_any_number_of_own_addresses() {
+    if lacks_a_probe() {
+        return;
+    }
+    let instance = Instance::new("own", 1000);
+    let backend = instance.open();
+    backend.set_decoys(&telnet()).unwrap();
+    let own: Vec<_> = (0..=weir_bpf::decoy::MAX_OWN as u32)
+        .map(|n| subject(2 * n).prefix().addr())
+        .collect();
+    let many = Decoys {
+        own: own.clone(),
+        ..telnet()
+    };
+    let refused = backend.set_decoys(&many).unwrap_err().to_string();
+    assert!(refused.contains("at most"), "{refused}");
+    assert!(instance.pinned().decoys.are_there());
+    let none = Decoys {
+        own,
+        ..Decoys::default()
+    };
+    backend.set_decoys(&none).unwrap();
+    assert!(!instance.pinned().decoys.are_there());
+}

@@ -139,6 +139,8 @@ fn root_bans_that_larger_tables_refuse_are_not_lost() {
     }
     let instance = Instance::new("refuses", 1_000_000);
     let backend = instance.open();
+    let networks = || instance.pinned().table.geometry().target_load().networks;
+    let before = networks();
     let bulk: Vec<_> = (0..13_000).map(|n| entry(2 * n, jail("a"), 3600)).collect();
     let done = AtomicBool::new(false);
     let (inserted, made) = std::thread::scope(|scope| {
@@ -179,6 +181,7 @@ fn root_bans_that_larger_tables_refuse_are_not_lost() {
     assert_eq!(made.unwrap().new, bulk.len());
     assert_eq!(backend.usage().generation, 2);
     assert_eq!(backend.work().growths, 1);
+    assert_eq!(networks(), before, "none was banned");
     for n in inserted {
         let found = backend.entries_for(subject(n).prefix().addr()).unwrap();
         assert_eq!(found.len(), 1, "{n} is lost");

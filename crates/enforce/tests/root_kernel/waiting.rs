@@ -218,6 +218,18 @@ fn root_tables_that_an_interface_keeps_are_written_to() {
         assert_eq!(pinned_generations(instance), ["g1"]);
         assert_ne!(programs_of("br0"), before[0], "it has what was given up");
 
+        // It is swept of what is over, so that there is room for what comes.
+        let short = entry(70_001, jail("b"), 1);
+        backend.insert(std::slice::from_ref(&short)).unwrap();
+        let key = Key::of(short.subject.prefix()).unwrap();
+        for tables in [&given_up, &instance.pinned()] {
+            assert_eq!(tables.table.get(key).len(), 1);
+        }
+        soon("what is over stays in tables that were given up", || {
+            assert!(backend.maintain().is_err(), "nothing says so");
+            given_up.table.get(key).is_empty()
+        });
+
         let second = entry(60_000, jail("b"), 3600);
         backend.insert(std::slice::from_ref(&second)).unwrap();
         backend.remove(first.subject, None, None).unwrap();
@@ -282,5 +294,43 @@ fn root_a_link_that_cannot_be_changed_keeps_no_tables_from_growing() {
             ban.subject.prefix().addr(),
             22
         ));
+    });
+}
+
+/// Geofence changes while an interface has tables that were given up, which are not told
+/// of it: it is refused until that interface has the current ones.
+#[test]
+fn root_a_geofence_is_told_when_no_interface_has_tables_that_were_given_up() {
+    if !is_alone("waiting::root_a_geofence_is_told_when_no_interface_has_tables_that_were_given_up")
+    {
+        return;
+    }
+    let fence = |last| {
+        let span = Span {
+            first: 1,
+            last,
+            value: 1,
+        };
+        Arc::new(Classes {
+            classes: vec![Default::default(); 2],
+            v4: vec![span],
+            ..Classes::default()
+        })
+    };
+    with_bridges("fence", move |instance, backend| {
+        backend.attach().unwrap();
+        backend.set_classes(&fence(9)).unwrap();
+        let before = ["br0", "br1"].map(programs_of);
+        let pins = instance.0.pin_root.join(pins::escape(&instance.0.instance));
+        std::fs::create_dir(pins.join("current-new")).unwrap();
+        let refused = Refused::at("link-current");
+        let _ = backend.insert(&bulk());
+        assert_ne!(["br0", "br1"].map(programs_of), before);
+        let told = backend.set_classes(&fence(99)).unwrap_err().to_string();
+        assert!(told.contains("update a link"), "{told}");
+        drop(refused);
+        backend.set_classes(&fence(99)).unwrap();
+        assert_eq!(["br0", "br1"].map(programs_of), before);
+        std::fs::remove_dir(pins.join("current-new")).unwrap();
     });
 }
