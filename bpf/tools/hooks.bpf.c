@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* One rule at every hook that takes a program: UDP to port 12345 is dropped
- * and counted, everything else passes. For weir-bench hooks, which compares
- * what the hooks cost; weir's own packet path is firewall.bpf.c. */
+ * and counted, everything else passes; and a deny list of sources in a hash of the
+ * kernel's. For weir-bench hooks, which compares what they cost; weir's own packet
+ * path is firewall.bpf.c. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -64,6 +65,47 @@ int hook_xdp(struct xdp_md *ctx)
 	struct ethhdr *eth = data;
 
 	if ((void *)(eth + 1) > end || !is_meant(eth + 1, end, eth->h_proto))
+		return XDP_PASS;
+	count();
+	return XDP_DROP;
+}
+
+/* Who is denied, by address; sized and filled before attaching. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct in_addr);
+	__type(value, __u8);
+} denied4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct in6_addr);
+	__type(value, __u8);
+} denied6 SEC(".maps");
+
+static __always_inline int is_denied(void *l3, void *end, __be16 proto)
+{
+	struct iphdr *ip4 = l3;
+	struct ipv6hdr *ip6 = l3;
+
+	if (proto == bpf_htons(ETH_P_IP))
+		return (void *)(ip4 + 1) <= end &&
+		       bpf_map_lookup_elem(&denied4, &ip4->saddr);
+	return proto == bpf_htons(ETH_P_IPV6) && (void *)(ip6 + 1) <= end &&
+	       bpf_map_lookup_elem(&denied6, &ip6->saddr);
+}
+
+/* The least that a deny list can be: no ban ends or is of some ports, no tag or tunnel
+ * is looked through, nothing is allowed, told or malformed. */
+SEC("xdp")
+int hook_xdp_hash(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end || !is_denied(eth + 1, end, eth->h_proto))
 		return XDP_PASS;
 	count();
 	return XDP_DROP;

@@ -19,7 +19,8 @@ struct Program {
 /// Loads the program of this hook and attaches it.
 pub fn attach(task: &Task, hook: BareHook) -> anyhow::Result<Box<dyn Running>> {
     let place = task.place.clone();
-    let drop = BareDrop::load(hook).with_context(|| format!("BPF program for {hook:?}"))?;
+    let drop = BareDrop::denying(hook, &task.banned())
+        .with_context(|| format!("BPF program for {hook:?}"))?;
     let index = place.ifindex()?;
     let attached = place
         .enter(|| drop.attach(index))?

@@ -200,12 +200,13 @@ fn beside(out: &mut String, run: &Run, family: &str, size: u16) {
         let peers: &[&str] = match hook.sources {
             Sources::Banned => &[
                 bare,
+                "xdp-hash-131k",
                 "ipset-131k",
                 "ipset-timeout-131k",
                 "nft-set-131k",
                 "nft-set-timeout-131k",
             ],
-            _ => &[bare],
+            _ => &[bare, "xdp-hash-1"],
         };
         for peer in peers {
             let over = |sizes: &[u16]| ratio(run, hook.name, peer, family, sizes);

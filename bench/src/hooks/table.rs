@@ -64,13 +64,17 @@ const fn banned(
     }
 }
 
-/// weir with a single ban.
-const fn one(name: &'static str, start: fn(&Task) -> anyhow::Result<Box<dyn Running>>) -> Hook {
+/// A row with a table of a single source.
+const fn one(
+    name: &'static str,
+    counted: &'static str,
+    start: fn(&Task) -> anyhow::Result<Box<dyn Running>>,
+) -> Hook {
     Hook {
         name,
         paper: None,
         sources: Sources::One,
-        counted: REASONS,
+        counted,
         start,
     }
 }
@@ -110,6 +114,9 @@ pub const HOOKS: &[Hook] = &[
     banned("nft-set-timeout-131k", RULE, |t| {
         rules::nft_set(t, Ends::InADay)
     }),
+    banned("xdp-hash-131k", MAP, |t| {
+        programs::attach(t, BareHook::XdpHash)
+    }),
     banned("weir-ipset-131k", REASONS, |t| {
         weir::start(t, Choice::Ipset)
     }),
@@ -129,21 +136,24 @@ pub const HOOKS: &[Hook] = &[
     banned("weir-xdp-131k", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
-    one("weir-ipset-1", |t| weir::start(t, Choice::Ipset)),
-    one("weir-nft-1", |t| weir::start(t, Choice::Nft)),
-    one("weir-netfilter-1", |t| {
+    one("xdp-hash-1", MAP, |t| {
+        programs::attach(t, BareHook::XdpHash)
+    }),
+    one("weir-ipset-1", REASONS, |t| weir::start(t, Choice::Ipset)),
+    one("weir-nft-1", REASONS, |t| weir::start(t, Choice::Nft)),
+    one("weir-netfilter-1", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Netfilter))
     }),
-    one("weir-cls_bpf-1", |t| {
+    one("weir-cls_bpf-1", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
     }),
-    one("weir-tcx-1", |t| {
+    one("weir-tcx-1", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Tcx))
     }),
-    one("weir-xdp-generic-1", |t| {
+    one("weir-xdp-generic-1", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::XdpGeneric))
     }),
-    one("weir-xdp-1", |t| {
+    one("weir-xdp-1", REASONS, |t| {
         weir::start(t, Choice::Kernel(KernelHook::Xdp))
     }),
 ];

@@ -1,11 +1,12 @@
 //! One small rule, drop UDP to port 12345, as a program of its own for every
-//! hook that takes one (`bpf/tools/hooks.bpf.c`): what a drop costs there without
-//! weir. Each program is loaded alone, so that a kernel without one hook has
-//! the others.
+//! hook that takes one (`bpf/tools/hooks.bpf.c`), and a deny list in a hash of the
+//! kernel's: what a drop costs there without weir. Each program is loaded alone, so
+//! that a kernel without one hook has the others.
 
 use std::{
     io,
     mem::MaybeUninit,
+    net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::Path,
 };
@@ -26,6 +27,8 @@ use crate::{
 pub enum BareHook {
     /// XDP in the driver.
     Xdp,
+    /// XDP in the driver, with a deny list instead of the rule: [`BareDrop::denying`].
+    XdpHash,
     /// XDP in the network core.
     XdpGeneric,
     /// tcx ingress.
@@ -53,6 +56,14 @@ impl BareDrop {
     /// # Errors
     /// The kernel does not know the hook's kind of program, or what it calls.
     pub fn load(hook: BareHook) -> Result<Self> {
+        Self::denying(hook, &[])
+    }
+
+    /// The same with these sources on its deny list, for a hook that has one.
+    ///
+    /// # Errors
+    /// Also where the kernel has no room for the list.
+    pub fn denying(hook: BareHook, sources: &[IpAddr]) -> Result<Self> {
         let what = || format!("load the program for {hook:?}");
         let mut storage = MaybeUninit::uninit();
         let mut open = HooksSkelBuilder::default()
@@ -64,6 +75,7 @@ impl BareDrop {
                 &[BareHook::Xdp, BareHook::XdpGeneric][..],
                 &mut progs.hook_xdp,
             ),
+            (&[BareHook::XdpHash], &mut progs.hook_xdp_hash),
             (&[BareHook::Tcx], &mut progs.hook_tcx),
             (&[BareHook::ClsBpf], &mut progs.hook_cls_bpf),
             (&[BareHook::Netfilter], &mut progs.hook_netfilter),
@@ -72,10 +84,28 @@ impl BareDrop {
         ] {
             program.set_autoload(of.contains(&hook));
         }
+        for map in [&mut open.maps.denied4, &mut open.maps.denied6] {
+            map.set_max_entries(sources.len().max(1) as u32)
+                .context(what)?;
+        }
         let skel = open.load().context(what)?;
+        for source in sources {
+            match source {
+                IpAddr::V4(addr) => skel
+                    .maps
+                    .denied4
+                    .update(&addr.octets(), &[1], MapFlags::ANY),
+                IpAddr::V6(addr) => skel
+                    .maps
+                    .denied6
+                    .update(&addr.octets(), &[1], MapFlags::ANY),
+            }
+            .context(|| format!("deny {source}"))?;
+        }
         let progs = &skel.progs;
         let program = match hook {
             BareHook::Xdp | BareHook::XdpGeneric => progs.hook_xdp.as_fd(),
+            BareHook::XdpHash => progs.hook_xdp_hash.as_fd(),
             BareHook::Tcx => progs.hook_tcx.as_fd(),
             BareHook::ClsBpf => progs.hook_cls_bpf.as_fd(),
             BareHook::Netfilter => progs.hook_netfilter.as_fd(),
@@ -114,7 +144,7 @@ impl BareDrop {
     /// The kernel refuses. A cgroup's and a socket's have no interface.
     pub fn attach(&self, ifindex: u32) -> Result<Attached> {
         let hook = match self.hook {
-            BareHook::Xdp => Hook::Xdp,
+            BareHook::Xdp | BareHook::XdpHash => Hook::Xdp,
             BareHook::XdpGeneric => Hook::XdpGeneric,
             BareHook::Tcx => Hook::Tcx,
             BareHook::ClsBpf => return self.attach_filter(ifindex),
