@@ -421,7 +421,11 @@ static __always_inline __u64 lookup_v4(struct ban_key k, __u64 now, __u32 *polic
 	l.word = v4_word(l.word) & l.matches;
 	found = evaluate(&l, now, policy);
 	found |= (bloom_has_both(bloom_word(k.hash), k.hash) & ~decided) << 63;
-	return found & INCONCLUSIVE ? find_bans(k, now, 0) : found;
+	if (found & INCONCLUSIVE) {
+		*policy = 0; /* not the only one, perhaps */
+		found = find_bans(k, now, 0);
+	}
+	return found;
 }
 
 /* Which of a source's entries cover the flow? `policy`: of the only one, if lookup_fast

@@ -378,6 +378,28 @@ fn root_policy_numbers_are_given_out_again() {
     );
 }
 
+/// An IPv4 host whose bans of some ports lie in two tables, for the number of one's policy
+/// has no form in the first: both are in force.
+#[test]
+fn root_bans_of_an_ipv4_host_in_two_tables_are_both_in_force() {
+    let instance = Instance::new("two-tables", 1000);
+    let backend = instance.open();
+    let banned = |n: u32, port: u16| {
+        let mut ban = entry(n, jail("a"), 3600);
+        Arc::make_mut(&mut ban.policy).scope = format!("{port}/tcp").parse().unwrap();
+        ban
+    };
+    for port in 1..=200 {
+        backend.insert(&[banned(port.into(), port)]).unwrap();
+    }
+    backend.insert(&[banned(2000, 1), banned(2000, 200)]).unwrap();
+    let source = subject(2000).prefix().addr();
+    let pinned = instance.pinned();
+    for (port, dropped) in [(1, true), (200, true), (300, false)] {
+        assert_eq!(is_dropped(&pinned, source, port), dropped, "{port}");
+    }
+}
+
 /// On tcx ingress.
 fn programs_of(interface: &str) -> Vec<(u32, String)> {
     let index = weir_bpf::device::Device::find(interface).unwrap().index;
