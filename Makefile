@@ -24,7 +24,7 @@ DEPS    := dist/install-deps.sh
 OBJCOPY ?= objcopy
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: geo-update help deps build demo test kernels bench lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
+.PHONY: geo-update help deps build demo test kernels bench reference lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,10 @@ bench: ## the packet path against its limits (root, some minutes)
 	@$(DEPS) build bench
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-bench
 	$(TARGET)/release/weir-bench packet
+
+reference: ## write docs/configuration.md anew, from the code
+	@$(DEPS) build
+	$(CARGO) run --locked $(JOBS) -p weir -- man --markdown docs
 
 lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 	$(CARGO) fmt --all --check

@@ -1,5 +1,6 @@
-//! Man pages and shell completions, made from the definition of the verbs, and
-//! weir.toml(5), made from the configuration's reader.
+//! Man pages and shell completions, made from the definition of the verbs, and the
+//! reference of the configuration, made from its reader: weir.toml(5) and
+//! docs/configuration.md.
 
 mod config_page;
 
@@ -22,6 +23,9 @@ const DATE: &str = "2026-11-21";
 pub struct ManArgs {
     /// Where weir.1, weir-ban.1, … and weir.toml.5 are written
     dir: PathBuf,
+    /// Write configuration.md, the reference of the configuration, and nothing else
+    #[arg(long)]
+    markdown: bool,
 }
 
 /// Print a completion script
@@ -32,12 +36,18 @@ pub struct CompletionArgs {
 }
 
 pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
-    let mut weir = Weir::command();
-    weir.build();
-    std::fs::create_dir_all(&args.dir)
-        .and_then(|()| pages(weir, &args.dir))
-        .and_then(|()| std::fs::write(args.dir.join("weir.toml.5"), config_page::roff(DATE)))
-        .with_context(|| format!("writing man pages to {}", args.dir.display()))?;
+    let write = || {
+        std::fs::create_dir_all(&args.dir)?;
+        if args.markdown {
+            let path = args.dir.join("configuration.md");
+            return std::fs::write(path, config_page::markdown());
+        }
+        let mut weir = Weir::command();
+        weir.build();
+        pages(weir, &args.dir)?;
+        std::fs::write(args.dir.join("weir.toml.5"), config_page::roff(DATE))
+    };
+    write().with_context(|| format!("writing pages to {}", args.dir.display()))?;
     Ok(Answer::Done)
 }
 

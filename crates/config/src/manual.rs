@@ -1,7 +1,8 @@
-//! What weir.toml(5) says of a table and its keys: what they are for, and what holds
-//! without them. Each feature has its own beside what reads them; what several of
-//! them say is here. What is allowed the reader itself is asked, by whoever makes
-//! the page.
+//! How a feature describes its tables and keys for the reference: what a key is for
+//! and what holds without it. Each feature has its own [`Table`]s beside the code
+//! that reads them; keys that several features have are described here. weir.toml(5)
+//! and docs/configuration.md are made from these tables; what is allowed for a key
+//! they ask the reader itself.
 
 /// A table of the configuration.
 pub struct Table {
@@ -50,6 +51,21 @@ pub const fn key(name: &'static str, default: Usual, about: &'static str) -> Key
 /// Nothing holds without the key.
 pub const NONE: Usual = Means("none");
 
+/// The TOML type of a key whose reader allows this, in the reader's own words.
+pub fn type_of(allowed: &str) -> &'static str {
+    let begins = |words: &str| allowed.starts_with(words);
+    match allowed {
+        "true, false" => "boolean",
+        _ if begins("a whole number ") => "integer",
+        _ if begins("a number ") => "number",
+        _ if begins("a table ") => "table",
+        _ if allowed.contains("seconds as a number") => "duration",
+        _ if allowed.contains(" or a list of ") => "string or list",
+        _ if begins("a list ") => "list",
+        _ => "string",
+    }
+}
+
 impl Table {
     /// As its head is written.
     pub fn head(&self) -> String {
@@ -65,19 +81,19 @@ impl Table {
 pub const ENABLED: Key = key(
     "enabled",
     Is("true"),
-    "With false the table is checked, and has no effect.",
+    "With false the table is checked and has no effect.",
 );
 /// Of what bans or denies on ports.
 pub const PORTS: Key = key(
     "ports",
     Is("\"all\""),
-    "To which ports of this host packets are dropped.",
+    "The ports of this host to which packets are dropped.",
 );
 /// Of what bans.
 pub const ACTION: Key = key(
     "action",
     Is("\"drop\""),
-    "\"reject\" answers packets of whom it bans at once: a TCP reset, or an ICMP error.",
+    "What happens to packets of banned addresses: \"drop\" drops them silently; \"reject\" also answers with a TCP reset or an ICMP error.",
 );
 /// Of what bans for longer each time.
 pub const INCREMENT: Key = key(
@@ -94,5 +110,5 @@ pub const DIRECTION: &str =
 pub const FACTOR: Key = key(
     "factor",
     Is("2"),
-    "Each ban is so many times as long as the one before it.",
+    "Each ban lasts this many times as long as the one before it.",
 );

@@ -47,7 +47,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "source",
                 Is("\"auto\""),
-                "Where the lines are: \"auto\" is the journal where there is one, else /var/log/auth.log; with paths it is files, with ring a ring.",
+                "Where the lines are: \"auto\" is the journal where there is one, else /var/log/auth.log; a jail with paths reads files, one with ring a ring.",
             ),
             key("paths", NONE, "Files, or patterns of files, that are read."),
             key(
@@ -58,12 +58,12 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "time_zone",
                 Means("this host's"),
-                "Of time stamps that name none.",
+                "The time zone of time stamps that name none.",
             ),
             key(
                 "use_dns",
                 Is("\"warn\""),
-                "Of host names that <host> finds: \"yes\" looks them up, \"warn\" also tells the log, \"no\" does not count them.",
+                "What becomes of host names that <host> finds: \"yes\" looks them up, \"warn\" also writes a line to the log, \"no\" does not count them.",
             ),
             key(
                 "ring",
@@ -73,7 +73,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "ring_owner",
                 Means("root's only"),
-                "Whose segments of the ring are read besides root's.",
+                "The user whose segments of the ring are read besides root's.",
             ),
             key(
                 "ring_max_mib",
@@ -85,12 +85,20 @@ pub(crate) const MANUAL: &[Table] = &[
                 Means("one for each processor, 8 at most"),
                 "Threads that read the ring.",
             ),
-            key("max_retry", Is("5"), "So many failures ban ..."),
-            key("find_time", Is("\"10m\""), "... within this time ..."),
+            key(
+                "max_retry",
+                Is("5"),
+                "An address is banned after this number of failures within find_time.",
+            ),
+            key(
+                "find_time",
+                Is("\"10m\""),
+                "The time within which failures count together.",
+            ),
             key(
                 "ban_time",
                 Is("\"1h\""),
-                "... for this time. \"forever\" is a permanent ban.",
+                "How long a ban lasts. \"forever\" is a permanent ban.",
             ),
             INCREMENT,
             PORTS,
@@ -110,9 +118,12 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "jail.NAME.increment",
-        about: "How bans of those who come again grow, also as increment = { ... } in the jail. [watch.NAME.increment] is the same.",
+        about: "How the bans of an address that comes back grow longer; also written as increment = { ... } in the jail. [watch.NAME.increment] is the same.",
         needs: &[],
-        keys: &[FACTOR, key("max", Is("\"5w\""), "No ban lasts longer.")],
+        keys: &[
+            FACTOR,
+            key("max", Is("\"5w\""), "The longest that a ban may last."),
+        ],
     },
 ];
 

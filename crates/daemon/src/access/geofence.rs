@@ -27,35 +27,39 @@ use crate::host::HostFacts;
 pub(crate) const MANUAL: &[Table] = &[
     Table {
         name: "geofence",
-        about: "From which places flows may begin. Its own keys are the last rule.",
+        about: "From which countries, continents and autonomous systems flows may begin. The keys of [geofence] itself are the last rule.",
         needs: &[],
         keys: &[
-            key("database", Means("the built-in one"), "Of countries."),
+            key(
+                "database",
+                Means("the built-in one"),
+                "The database of countries.",
+            ),
             key(
                 "asn_database",
                 NONE,
-                "Of autonomous systems, for places such as \"asn:64496\".",
+                "The database of autonomous systems, for places such as \"asn:64496\".",
             ),
             key(
                 "rules",
                 NONE,
-                "Rules that are asked first; tables, see below.",
+                "Rules that are asked before the keys of [geofence] itself; tables, see below.",
             ),
             key(
                 "default",
                 Is("\"pass\""),
-                "What becomes of places that are neither in allow nor in deny.",
+                "What happens to flows from places that are neither in allow nor in deny.",
             ),
             key(
                 "unknown",
                 Is("\"pass\""),
-                "What becomes of addresses whose place nobody knows.",
+                "What happens to flows of addresses that no database has.",
             ),
             key("allow", Is("[]"), "Places that pass."),
             key(
                 "deny",
                 Is("[]"),
-                "Places that are dropped; of two entries that fit the narrower one counts.",
+                "Places that are dropped; of two entries that fit, the narrower one counts.",
             ),
             key("direction", Is("\"in\""), DIRECTION),
             PORTS,
@@ -64,7 +68,7 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "geofence.rules.NAME",
-        about: "A rule for some ports or one direction, asked before those behind it.",
+        about: "A rule for some ports or one direction. Rules are asked in the order of the file.",
         needs: &[],
         keys: &[
             key("default", Is("\"pass\""), "As in [geofence]."),

@@ -1,10 +1,11 @@
-//! What weir.toml(5) says, in the order of the page: the keys above the first table
-//! and what filters are here, all other tables beside what reads them. What is
-//! allowed there the reader itself is asked, as are the names of the keys in the tests.
+//! The reference of the configuration, in its order: the keys above the first table
+//! and the tables of filters are described here, all other tables beside the code
+//! that reads them. What is allowed for a key the reader itself is asked; the tests
+//! hold keys and defaults against the reader.
 
 use std::path::Path;
 
-pub use weir_config::manual::{Key, Table, Usual};
+pub use weir_config::manual::{Key, Table, Usual, type_of};
 use weir_config::manual::{
     NONE,
     Usual::{Is, Means, Required},
@@ -72,7 +73,7 @@ const TOP: &[Table] = &[Table {
         key(
             "prefer",
             Is("\"traffic\""),
-            "What \"auto\" goes by once weir-calibrate(1) has measured the hooks: what good TCP pays, or the cost of a drop alone.",
+            "What backend = \"auto\" minimises once weir-calibrate(1) has measured the hooks: \"traffic\", the cost to TCP that is not banned; \"drops\", the cost of a drop alone.",
         ),
         key(
             "observe",
@@ -87,7 +88,7 @@ const TOP: &[Table] = &[Table {
         key(
             "ipv4_length",
             NONE,
-            "IPv4 prefixes of this length may be as many as addresses. A change needs a restart.",
+            "Bans of IPv4 prefixes of this length may be as many as bans of addresses. A change needs a restart.",
         ),
         key(
             "allow",
@@ -102,7 +103,7 @@ const TOP: &[Table] = &[Table {
         key(
             "history_mb",
             Is("64"),
-            "The history takes no more than these megabytes; an alert says when it has been cut short.",
+            "The most megabytes that the history takes; an alert says when it has been cut short.",
         ),
         key(
             "instance",
@@ -146,7 +147,7 @@ const FILTERS: &[Table] = &[
             key(
                 "time_format",
                 Means("syslog's or ISO 8601"),
-                "The form of <time> in head, as strftime's: \"%d/%b/%Y:%H:%M:%S %z\".",
+                "The form of <time> in head, written as for strftime: \"%d/%b/%Y:%H:%M:%S %z\".",
             ),
             key(
                 "patterns",
@@ -161,12 +162,12 @@ const FILTERS: &[Table] = &[
             key(
                 "journal_match",
                 Means("the identifiers' programs"),
-                "Trusted fields of the journal that its entries must have, as a jail's.",
+                "Trusted fields that entries of the journal must have, written as in a jail.",
             ),
             key(
                 "syslog_only",
                 Is("false"),
-                "Of the journal, only entries that came by syslog or journald's own protocol count.",
+                "Of the journal, only entries that came by syslog or by journald's own protocol count.",
             ),
             key(
                 "root_only",
@@ -176,7 +177,7 @@ const FILTERS: &[Table] = &[
             key(
                 "allow_untagged",
                 Is("false"),
-                "Of a file, lines with a time stamp and no tag are other programs', not a client's: those behind them count.",
+                "In a file, lines with a time stamp and no syslog tag were written by other programs, not by a client: the lines after them count.",
             ),
         ],
     },
@@ -189,22 +190,22 @@ const FILTERS: &[Table] = &[
             key(
                 "announces",
                 NONE,
-                "It counts; the next message of its connection that completes this label tells of the same attempt.",
+                "A label. The message counts; the next message of its connection that completes this label is about the same attempt, and does not.",
             ),
             key(
                 "completes",
                 NONE,
-                "It does not count where it completes what was announced.",
+                "A label. The message does not count where it completes what was announced.",
             ),
             key(
                 "unless_counted",
                 Is("false"),
-                "It counts only where nothing of its connection has counted before.",
+                "The message counts only where no message of its connection has counted before.",
             ),
             key(
                 "max_length",
-                Means("any that is read"),
-                "It reads no message of more bytes: for programs that cut long ones.",
+                NONE,
+                "Longer messages, in bytes, do not fit the pattern: for programs that cut long messages.",
             ),
         ],
     },

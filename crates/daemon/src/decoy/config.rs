@@ -20,10 +20,14 @@ use crate::{host::HostFacts, jails::JailConfig};
 pub(crate) const MANUAL: &[Table] = &[
     Table {
         name: "decoy",
-        about: "Ports that nobody serves: who completes a connection to one is banned on all ports.",
+        about: "Decoy (honeypot) ports, which nobody serves: an address that completes a connection to one is banned on all ports.",
         needs: &[("ports", "[\"23/tcp\"]")],
         keys: &[
-            key("ports", Required, "Which; \"!22/tcp\" leaves one out."),
+            key(
+                "ports",
+                Required,
+                "The decoy ports; \"!22/tcp\" takes one out of a range.",
+            ),
             key("ban_time", Is("\"15m\""), "How long the first ban lasts."),
             key(
                 "increment",
@@ -39,9 +43,12 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "decoy.increment",
-        about: "How bans of those who come again grow.",
+        about: "How the bans of an address that comes back grow longer.",
         needs: &[],
-        keys: &[FACTOR, key("max", Is("\"1w\""), "No ban lasts longer.")],
+        keys: &[
+            FACTOR,
+            key("max", Is("\"1w\""), "The longest that a ban may last."),
+        ],
     },
 ];
 

@@ -29,17 +29,17 @@ pub(crate) const MANUAL: &[Table] = &[Table {
         key(
             "command",
             Required,
-            "What is run, again when it ends. Only root may be able to change it.",
+            "The command and its arguments. It is started again when it ends. Nobody but root may be able to change it.",
         ),
         key(
             "only_if",
             Is("\"any\""),
-            "With \"denied\", only whom the geofence or a deny list denies as well is banned.",
+            "With \"denied\", an address is banned only where the geofence or a deny list denies it as well.",
         ),
         key(
             "ban_time",
             Is("\"1h\""),
-            "How long. \"forever\" is a permanent ban.",
+            "How long a ban lasts. \"forever\" is a permanent ban.",
         ),
         INCREMENT,
         PORTS,

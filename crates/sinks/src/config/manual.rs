@@ -11,15 +11,15 @@ const EVENTS: Key = key(
     Means(
         "[\"ban\", \"unban\", \"error\", \"start\", \"stop\"]; all that format = \"ipt_geofence\" has",
     ),
-    "Which events it gets.",
+    "The events that the sink gets.",
 );
 const FORMAT: Key = key("format", Is("\"weir\""), "How an event is written.");
 const QUEUE: Key = key(
     "queue",
     Is("4096"),
-    "Events that wait for a slow receiver; of more the oldest are dropped, counted and told.",
+    "How many events wait for a slow receiver; when there are more, the oldest are dropped and counted, and an event says how many.",
 );
-const RATE: &str = "Events a minute; the rest is counted and told as a number.";
+const RATE: &str = "How many events are sent in a minute; of the rest only their number is sent.";
 
 /// One for each kind of sink.
 pub const MANUAL: &[Table] = &[
@@ -28,13 +28,9 @@ pub const MANUAL: &[Table] = &[
         about: "With kind = \"webhook\": HTTP POST of each event.",
         needs: &[("kind", "\"webhook\""), ("url", "\"https://localhost/\"")],
         keys: &[
-            key(
-                "kind",
-                Required,
-                "Where events go; the keys below belong to \"webhook\".",
-            ),
+            key("kind", Required, "The kind of sink."),
             ENABLED,
-            key("url", Required, "Whereto."),
+            key("url", Required, "The URL to which events are posted."),
             key(
                 "token_file",
                 NONE,
@@ -56,15 +52,23 @@ pub const MANUAL: &[Table] = &[
         about: "With kind = \"telegram\": messages of a Telegram bot.",
         needs: &[("kind", "\"telegram\""), ("chat_id", "\"1\"")],
         keys: &[
-            key("kind", Required, "\"telegram\"."),
+            key("kind", Required, "The kind of sink."),
             ENABLED,
-            key("chat_id", Required, "Who gets them."),
+            key(
+                "chat_id",
+                Required,
+                "The chat or channel that gets the messages.",
+            ),
             key(
                 "token_file",
                 Required,
                 "A file with the bot's token; nobody else may read it.",
             ),
-            key("api", Is("\"https://api.telegram.org\""), "The Bot API."),
+            key(
+                "api",
+                Is("\"https://api.telegram.org\""),
+                "The URL of the Bot API.",
+            ),
             key("rate", Is("20"), RATE),
             EVENTS,
             QUEUE,
@@ -79,9 +83,13 @@ pub const MANUAL: &[Table] = &[
             ("plain", "true"),
         ],
         keys: &[
-            key("kind", Required, "\"zmq\"."),
+            key("kind", Required, "The kind of sink."),
             ENABLED,
-            key("url", Required, "The subscriber."),
+            key(
+                "url",
+                Required,
+                "The endpoint at which the subscriber listens.",
+            ),
             key(
                 "server_key_file",
                 NONE,
@@ -98,9 +106,9 @@ pub const MANUAL: &[Table] = &[
         about: "With kind = \"file\": JSON lines.",
         needs: &[("kind", "\"file\""), ("path", "\"/var/log/x\"")],
         keys: &[
-            key("kind", Required, "\"file\"."),
+            key("kind", Required, "The kind of sink."),
             ENABLED,
-            key("path", Required, "Which file."),
+            key("path", Required, "The file to which events are appended."),
             FORMAT,
             EVENTS,
             QUEUE,

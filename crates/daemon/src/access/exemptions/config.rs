@@ -18,7 +18,11 @@ pub(crate) const MANUAL: &[Table] = &[Table {
             Is("true"),
             "Addresses from which root, or a member of sudo, wheel or admin, is logged in are exempt.",
         ),
-        key("grace", Is("\"1h\""), "So long after the logout, too."),
+        key(
+            "grace",
+            Is("\"1h\""),
+            "How long such an address stays exempt after the logout.",
+        ),
     ],
 }];
 

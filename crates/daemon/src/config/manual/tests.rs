@@ -64,6 +64,68 @@ fn every_key_is_in_the_manual_with_what_is_allowed() {
     }
 }
 
+/// A table that a key stands for is described as well.
+#[test]
+fn every_table_below_a_table_is_in_the_manual() {
+    for table in tables() {
+        for key in table.keys {
+            let allowed = allowed(table, key.name).unwrap();
+            let Some(below) = allowed.strip_prefix("a table [") else {
+                continue;
+            };
+            let below = below.trim_end_matches(']');
+            let is_described = tables().any(|other| {
+                other.name == below
+                    || other.name.strip_suffix(".NAME") == Some(below)
+                    || other.about.contains(&format!("[{below}]"))
+            });
+            assert!(is_described, "[{below}], {} in [{}]", key.name, table.name);
+        }
+    }
+}
+
+/// The reader takes values of the type that the reference names, and no others
+/// where that type is a plain one.
+#[test]
+fn the_types_of_the_manual_are_those_of_the_reader() {
+    let values = [
+        ("boolean", "true"),
+        ("integer", "4611686018427387904"),
+        ("number", "1.5"),
+        ("list", "[]"),
+        ("table", "{}"),
+        ("string", "\"\\u0001\""),
+    ];
+    for table in tables() {
+        for key in table.keys {
+            let allowed = allowed(table, key.name).unwrap();
+            let told = type_of(&allowed);
+            let needs = table.needs.iter().filter(|(name, _)| *name != key.name);
+            let needs: String = needs
+                .map(|(name, value)| format!("{name} = {value}\n"))
+                .collect();
+            for (kind, value) in values {
+                let may_be = match told {
+                    "duration" => ["integer", "string"].contains(&kind),
+                    "string or list" => ["string", "list"].contains(&kind),
+                    "number" => ["integer", "number"].contains(&kind),
+                    told => told == kind,
+                };
+                if may_be {
+                    continue;
+                }
+                let head = table.head();
+                let text = format!("{head}\n{needs}{} = {value}\n", key.name);
+                let refused = check(&text).unwrap_err();
+                let is = format!("{} in [{}] is ", key.name, table.name);
+                let top = format!("{} is ", key.name);
+                let is = if table.name.is_empty() { top } else { is };
+                assert!(refused.contains(&is), "{told}: {text}: {refused}");
+            }
+        }
+    }
+}
+
 /// A default, written down, changes nothing.
 #[test]
 fn the_defaults_of_the_manual_are_those_of_the_reader() {
