@@ -1,5 +1,5 @@
-//! The packet path under live frames: generator and receiver on one core, as
-//! in design.md §8. A target row is the shipped object with rodata turning
+//! The packet path under live frames: generator and receiver on one core.
+//! A target row is the shipped object with rodata turning
 //! only the final pass into a drop, against an unconditional drop at the same
 //! hook in the same round; the reason counters show that the work was done.
 

@@ -1,9 +1,9 @@
 //! Where records come from: log files (`file`), the systemd journal
 //! (`journal`) and shared-memory rings (`ring`). A [`Source`] delivers lines as
 //! bytes and knows where it stands, so that a restart loses and repeats
-//! nothing; what lines mean is not known here. And what is known of where
-//! addresses are (`geo`). Beside them, lists of addresses that others publish
-//! (`list`).
+//! nothing; what lines mean is not known here. Beside them, what is read about
+//! addresses: databases of countries and autonomous systems (`geo`), and lists of
+//! addresses that others publish (`list`).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -69,7 +69,6 @@ pub fn read(line: &[u8]) -> Result<Option<Sighting>, Rejected> {
     }))
 }
 
-/// Who gets the lines.
 /// Who is handed each line, or `Err` for one that was too long.
 pub type Each<'a> = dyn FnMut(Result<&[u8], Rejected>) + 'a;
 
@@ -84,7 +83,6 @@ pub struct Lines {
 impl Lines {
     /// Takes the next bytes; hands over each line that ends in them, or `Err`
     /// for one that was too long.
-    /// Takes the next bytes; hands over each line that ends in them.
     pub fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (piece, rest) = (&bytes[..end], &bytes[end + 1..]);
