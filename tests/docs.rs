@@ -12,6 +12,10 @@ mod dependencies;
 mod imports;
 #[path = "docs/metrics.rs"]
 mod metrics;
+#[path = "docs/names.rs"]
+mod names;
+#[path = "docs/programs.rs"]
+mod programs;
 
 use std::{
     fs,
@@ -26,8 +30,9 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 18] = [
     "apt",
+    "cargo",
     "cat",
     "cd",
     "cp",
@@ -42,6 +47,7 @@ const OTHERS: [&str; 16] = [
     "sh",
     "ssh",
     "systemctl",
+    "tests/run.py",
     "xargs",
 ];
 
@@ -55,7 +61,14 @@ fn documents() -> Vec<String> {
     let guides = guides.filter(|name| name.ends_with(".md"));
     let mut all: Vec<_> = guides.map(|name| format!("docs/{name}")).collect();
     all.sort();
-    all.extend(["README.md", "SECURITY.md"].map(str::to_owned));
+    let top = [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "tests/README.md",
+    ];
+    all.extend(top.map(str::to_owned));
     all
 }
 

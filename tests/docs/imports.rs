@@ -1,12 +1,12 @@
 //! The shape of the crates, read from their sources: no modules that name each
 //! other in a circle, and nothing for tests in what is installed.
 //!
-//! The modules of a crate are a tree, and the rule holds at every level of it:
-//! among the children of one module, each taken together with all that is below
-//! it, who names whom has no cycle. A name is what follows `crate::`, `super::`
-//! or `self::`, in a `use` or in the code; what a `use` brings into a module is named
-//! through it, too. What is only compiled for tests does not count. A parent and its own children may name each other: they are one
-//! module to everybody else.
+//! The modules of a crate are a tree, and the rule holds at every level of it: among
+//! the children of one module, each taken together with all that is below it, who
+//! names whom has no cycle. A name is what follows `crate::`, `super::` or `self::`,
+//! in a `use` or in the code; what a `use` brings into a module is named through it,
+//! too. What is only compiled for tests does not count. A parent and its own children
+//! may name each other: they are one module to everybody else.
 //!
 //! A reader of tokens, not of syntax: a parser of Rust would be a large
 //! dependency for three kinds of paths.

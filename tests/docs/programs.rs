@@ -1,0 +1,68 @@
+//! tests/README.md lists the programs of tests/ and those of crates that need
+//! root, says of each whether it needs root and whether it runs alone, and
+//! lists no others.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::{ROOT, read};
+
+/// What is said of a program: does it need root, does it run alone?
+type Needs = (bool, bool);
+
+/// The rows of a list.
+fn listed(document: &str) -> BTreeMap<String, Needs> {
+    let rows = document.lines().filter_map(|line| {
+        let cells: Vec<_> = line.strip_prefix("| `")?.split(" | ").collect();
+        let name = cells[0].trim_end_matches('`');
+        let name = match name.split_once('/') {
+            None => format!("tests/{name}"),
+            Some(_) => name.to_owned(),
+        };
+        assert!(cells.len() == 4 && cells[3].len() > 10, "{line}");
+        Some((name, (cells[1] == "yes", cells[2] == "yes")))
+    });
+    rows.collect()
+}
+
+/// The programs in a directory whose names begin so.
+fn programs(dir: &str, prefix: &str) -> BTreeMap<String, Needs> {
+    let entries = fs::read_dir(Path::new(ROOT).join(dir))
+        .into_iter()
+        .flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let programs = names.filter(|name| name.ends_with(".rs") && name.starts_with(prefix));
+    let needs = programs.map(|name| {
+        let path = format!("{dir}/{name}");
+        let source = read(&path);
+        let alone = source
+            .lines()
+            .any(|line| line.starts_with("//! Runs alone:"));
+        (path, (name.starts_with("root_"), alone))
+    });
+    needs.collect()
+}
+
+#[test]
+fn the_list_of_test_programs_is_that_of_the_tree() {
+    let mut there = programs("tests", "");
+    for dir in fs::read_dir(Path::new(ROOT).join("crates")).unwrap() {
+        let name = dir.unwrap().file_name().into_string().unwrap();
+        there.extend(programs(&format!("crates/{name}/tests"), "root_"));
+    }
+    there.extend(programs("bench/tests", "root_"));
+    assert!(there.len() > 40, "only {} programs", there.len());
+    assert_eq!(listed(&read("tests/README.md")), there);
+}
+
+#[test]
+fn rows_say_what_a_program_needs() {
+    let rows = "| program | root | alone | what |\n|---|---|---|---|\n\
+                | `cli.rs` | no | no | every verb of it |\n\
+                | `crates/x/tests/root_y.rs` | yes | yes | something else |\n";
+    let expected = [
+        ("tests/cli.rs", (false, false)),
+        ("crates/x/tests/root_y.rs", (true, true)),
+    ];
+    let expected = expected.map(|(name, needs)| (name.to_owned(), needs));
+    assert_eq!(listed(rows), BTreeMap::from(expected));
+}
