@@ -56,7 +56,7 @@ reference: ## write docs/configuration.md anew, from the code
 	@$(DEPS) build
 	$(CARGO) run --locked $(JOBS) -p weir -- man --markdown docs
 
-lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
+lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit; comments and commits
 	$(CARGO) fmt --all --check
 	@# The fuzz targets' lock file knows the workspace's crates, too.
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
@@ -66,6 +66,8 @@ lint: deps ## formatting and warnings: Rust, BPF, scripts, the unit
 		echo "$$cc $$c"; \
 		$$cc -target bpf -mcpu=v3 -O2 -g -Wall -Werror -Ibpf -I/usr/include/$$(uname -m)-linux-gnu -c $$c -o /dev/null || exit 1; \
 	done; done
+	@# Comments, documents that they name, subjects of commits, committed results.
+	$(CARGO) test --locked $(JOBS) --features weir/fault-points -p weir --test lint
 	shellcheck dist/*.sh .ci/run fuzz/run tests/kernels/*.sh
 	@# It wants the units' program in place: one that exists stands in for it.
 	@command -v systemd-analyze >/dev/null || { echo "no systemd-analyze: units not verified"; exit 0; }; \

@@ -1,7 +1,7 @@
-//! Nobody locks the administrator out: where root, and who may become root, is
-//! logged in from, and the host's resolvers, no log line and no `weir ban` bans; the former nor for the
-//! grace time after the logout. Real sshd writes utmp; then entries made by
-//! hand, for what sshd does not write. (Own addresses, gateways: root_config.)
+//! Nobody locks the administrator out: where root, and who may become root, is logged
+//! in from, and the host's resolvers, no log line and no `weir ban` bans; the former
+//! nor for the grace time after the logout. Real sshd writes utmp; then entries made
+//! by hand, for what sshd does not write. (Own addresses, gateways: root_config.)
 
 mod common;
 

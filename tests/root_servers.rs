@@ -267,8 +267,9 @@ fn root_nginx_has_its_attackers_dropped() {
     soon("every line to be read", || {
         (records(&weir) == 26).then_some(())
     });
-    // Of 26 requests 18 have a line in the error log, which is not read: there
-    // nginx writes a client's line breaks as they are. With tee the files have what they would have.
+    // Of 26 requests 18 have a line in the error log, which is not read: there nginx
+    // writes a client's line breaks as they are. With tee the files have what they
+    // would have.
     soon("nginx's own files", || {
         let count = |name: &str| place.text(name).lines().count();
         ((count("nginx/access.log"), count("nginx/error.log")) == (26, 18)).then_some(())

@@ -1,7 +1,7 @@
-//! The packet path under live frames: generator and receiver on one core.
-//! A target row is the shipped object with rodata turning
-//! only the final pass into a drop, against an unconditional drop at the same
-//! hook in the same round; the reason counters show that the work was done.
+//! The packet path under live frames: generator and receiver on one core. A target
+//! row is the shipped object with rodata turning only the final pass into a drop,
+//! against an unconditional drop at the same hook in the same round; the reason
+//! counters show that the work was done.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -8,11 +8,12 @@ use super::{Answer, Common, show};
 
 /// Check the configuration as start and reload do
 ///
-/// Names every mistake with file, line, key and what is allowed there, and what
-/// of a sound file this host cannot do as it is: a geofence's database without
-/// countries, a state_dir that cannot be written, a pin_root that is no BPF file
-/// system, an interface that the backend's hook is not for. Exit code 0 if all is well, 1 if the file is sound but not all of it
-/// can be used, 2 if it has mistakes, as `weir reload`.
+/// Names every mistake with file, line, key and what is allowed there, and what of a
+/// sound file this host cannot do as it is: a geofence's database without countries,
+/// a state_dir that cannot be written, a pin_root that is no BPF file system, an
+/// interface that the backend's hook is not for. Exit code 0 if all is well, 1 if the
+/// file is sound but not all of it can be used, 2 if it has mistakes, as `weir
+/// reload`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print the result as JSON

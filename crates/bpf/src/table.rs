@@ -1,14 +1,14 @@
 //! The ban table: buckets in memory that the packet path reads without a lock
 //! while several threads insert (design: `bpf/abi/ban.h`, `bpf/firewall/ban.h`).
 //!
-//! A slot's life: EMPTY → claimed (compare-exchange of its key, then for an IPv6
-//! host of the upper half beside it) → published (compare-exchange of `word` from 0) → lifted or expired (`word`
-//! = 0, by [`BanTable::remove`] or [`BanTable::sweep`]) → DEAD → TOMB →
-//! claimed again. Each arrow of a sweep is one sweep apart, so a reader that
-//! still holds a slot's old words is long done, and a claimer that was
-//! stopped before it could publish finds DEAD and takes another slot. Until a
-//! lifted slot is DEAD it may be published again, for the same key only: bans
-//! that come and go do not use up their key's places.
+//! A slot's life: EMPTY → claimed (compare-exchange of its key, then for an IPv6 host
+//! of the upper half beside it) → published (compare-exchange of `word` from 0) →
+//! lifted or expired (`word` = 0, by [`BanTable::remove`] or [`BanTable::sweep`]) →
+//! DEAD → TOMB → claimed again. Each arrow of a sweep is one sweep apart, so a reader
+//! that still holds a slot's old words is long done, and a claimer that was stopped
+//! before it could publish finds DEAD and takes another slot. Until a lifted slot is
+//! DEAD it may be published again, for the same key only: bans that come and go do
+//! not use up their key's places.
 //!
 //! IPv4 hosts have slots of one word and no such life (`v4_hosts`); those that have
 //! no form or room there are among the networks, as if they were a network.

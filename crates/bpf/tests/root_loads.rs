@@ -1,6 +1,7 @@
 //! Every program that weir can ask for passes the verifier of this kernel, with room:
-//! the packet path with and without classes, what answers, and netfilter. Older kernels prune less and know less (tests/kernels/ boots
-//! them). What a kernel lacks is left out by its probe, named. Root: loads BPF.
+//! the packet path with and without classes, what answers, and netfilter. Older
+//! kernels prune less and know less (tests/kernels/ boots them). What a kernel lacks
+//! is left out by its probe, named. Root: loads BPF.
 
 #[path = "root_loads/stack.rs"]
 mod stack;
@@ -23,11 +24,11 @@ const MOST_TODAY: [u64; 2] = [120_000, 160_000];
 /// followed:
 ///
 /// ```text
-///            clang 14  then              now              clang 19  then              now
-/// xdp                  85,579 / 95,286   31,491 / 52,042            70,371 / 90,668   29,257 / 65,376
-/// tcx                  52,822 / 136,277  55,655 / 84,739            48,140 / 133,380  54,328 / 136,747
-/// netfilter            21,738 / 87,194   21,639 / 40,328            22,984 / 86,376   22,275 / 59,096
-/// egress                   - / 75,343        - / 30,800                 - / 72,997        - / 36,029
+///            clang 14 then     now              clang 19 then     now
+/// xdp        85,579 / 95,286   31,491 / 52,042  70,371 / 90,668   29,257 / 65,376
+/// tcx        52,822 / 136,277  55,655 / 84,739  48,140 / 133,380  54,328 / 136,747
+/// netfilter  21,738 / 87,194   21,639 / 40,328  22,984 / 86,376   22,275 / 59,096
+/// egress          - / 75,343        - / 30,800       - / 72,997        - / 36,029
 /// ```
 ///
 /// With answers, which were in the same programs then, it was 101,113 / 111,129 for xdp

@@ -186,8 +186,9 @@ fn word(hook: Hook, drop: bool) -> u32 {
     }
 }
 
-/// BPF_PROG_RUN of tc programs refuses (EINVAL) an skb whose IP header is not
-/// whole, and that of netfilter programs what is not IP besides; the NAPI_FRAGS test sends such ones over a device.
+/// BPF_PROG_RUN of tc programs refuses (EINVAL) an skb whose IP header is not whole,
+/// and that of netfilter programs what is not IP besides; the NAPI_FRAGS test sends
+/// such ones over a device.
 fn runs_on(hook: Hook, frame: &[u8]) -> bool {
     let least = match frame[12..14] {
         [0x08, 0x00] => 34,

@@ -141,8 +141,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..Default::default() })]
 
-    /// Tables of the least size and more entries a key than its two buckets
-    /// hold, so that they overflow; what the kernel decides is what the model says, for every address after every run.
+    /// Tables of the least size and more entries a key than its two buckets hold, so
+    /// that they overflow; what the kernel decides is what the model says, for every
+    /// address after every run.
     #[test]
     fn root_table_agrees_with_a_map(ops in ops()) {
         let tiny = Geometry {

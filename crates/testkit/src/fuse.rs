@@ -1,6 +1,7 @@
-//! A file system of one log file that stops answering when it is told to, as a
-//! server of NFS does that has gone, or answers late or with errors: FUSE, spoken over `/dev/fuse` as far as
-//! opening and reading that file needs (linux/fuse.h, version 7).
+//! A file system of one log file that stops answering when it is told to, as a server
+//! of NFS does that has gone, or answers late or with errors: FUSE, spoken over
+//! `/dev/fuse` as far as opening and reading that file needs (linux/fuse.h, version
+//! 7).
 
 use std::{
     fs::{File, OpenOptions},

@@ -3,10 +3,11 @@
 //! what findings lead to is `policy`'s.
 //!
 //! A filter (`definition`, or one of `builtin`) is compiled to a `program`: what
-//! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`), which of its rules can fit
-//! (`dispatch`), whether one does (`matcher`, `fields`), what other lines have told of the
-//! same attempt (`memory`), and when it happened (`clock`). Filters in which a client
-//! could name somebody else are refused (`impersonation`).
+//! stands before its messages (`head`, `declared_head`, `timestamp`, `time_format`),
+//! which of its rules can fit (`dispatch`), whether one does (`matcher`, `fields`),
+//! what other lines have told of the same attempt (`memory`), and when it happened
+//! (`clock`). Filters in which a client could name somebody else are refused
+//! (`impersonation`).
 //!
 //! A line is text of whoever wrote it. Patterns are therefore anchored at both
 //! ends of the message and read the server's fields from the side where no

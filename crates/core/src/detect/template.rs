@@ -10,8 +10,8 @@ use std::fmt;
 
 use super::fields::{ADDRESS, Class, HOST, PREFIX};
 
-/// A pattern that was read: one of `<addr>`, `<prefix>` and `<host>` outside optional parts, one free text at
-/// most, no client's text on both sides of the address.
+/// A pattern that was read: one of `<addr>`, `<prefix>` and `<host>` outside optional
+/// parts, one free text at most, no client's text on both sides of the address.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     pub elements: Vec<Element>,

@@ -1,5 +1,6 @@
-//! Time stamps: BSD syslog's, ISO 8601's, and those of a declared form. Finding where one ends is cheap and
-//! done for every line; turning it into a time is done only for lines that match.
+//! Time stamps: BSD syslog's, ISO 8601's, and those of a declared form. Finding where
+//! one ends is cheap and done for every line; turning it into a time is done only for
+//! lines that match.
 
 use jiff::{
     SignedDuration, Timestamp,

@@ -1,7 +1,7 @@
-//! Which countries there are: code, continent and English name. The codes are
-//! those of ISO 3166-1, and two that databases have besides: XK for Kosovo, and AN,
-//! which ISO has withdrawn. The continents are GeoNames', as in MaxMind's files.
-//! Messages use the names; a file that names no continents gets them from here.
+//! Which countries there are: code, continent and English name. The codes are those
+//! of ISO 3166-1, and two that databases have besides: XK for Kosovo, and AN, which
+//! ISO has withdrawn. The continents are GeoNames', as in MaxMind's files. Messages
+//! use the names; a file that names no continents gets them from here.
 
 use super::{
     Continent::{self, Af, An, As, Eu, Na, Oc, Sa},
