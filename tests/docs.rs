@@ -495,6 +495,43 @@ fn every_file_that_the_documents_name_exists() {
     assert!(found > 2, "only {found} were found");
 }
 
+/// The headings of a changelog: `## VERSION (when)`, newest first.
+fn versions(changelog: &str) -> Vec<(u64, u64, u64)> {
+    let headings = changelog.lines().filter_map(|l| l.strip_prefix("## "));
+    let parsed = headings.map(|heading| {
+        let (version, when) = heading.split_once(" (").expect(heading);
+        assert!(when.len() > 1 && when.ends_with(')'), "{heading}");
+        let parts: Vec<_> = version
+            .split('.')
+            .map(|part| part.parse().expect(heading))
+            .collect();
+        let [major, minor, patch] = parts[..] else {
+            panic!("{heading}");
+        };
+        (major, minor, patch)
+    });
+    parsed.collect()
+}
+
+#[test]
+fn the_changelog_is_by_version_newest_first() {
+    let two = "# C\n## 0.2.0 (not released yet)\n- x\n## 0.1.9 (2026-01-01)\n- y";
+    assert_eq!(versions(two), [(0, 2, 0), (0, 1, 9)]);
+
+    let changelog = read("CHANGELOG.md");
+    let found = versions(&changelog);
+    assert!(
+        found.is_sorted_by(|newer, older| newer > older),
+        "{found:?}"
+    );
+    let ours = format!("\n## {} (", env!("CARGO_PKG_VERSION"));
+    let first = changelog.find("\n## ").expect("it has a version");
+    assert!(
+        changelog[first..].starts_with(&ours),
+        "the newest is not {ours}"
+    );
+}
+
 #[test]
 fn the_guide_explains_every_reason() {
     let guide = read("docs/guide.md");
