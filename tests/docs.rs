@@ -17,12 +17,7 @@ mod names;
 #[path = "docs/programs.rs"]
 mod programs;
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
@@ -445,34 +440,6 @@ fn exists(path: &Path) -> bool {
         let name = entry.file_name().to_string_lossy().into_owned();
         name.starts_with(head) && name.ends_with(tail)
     })
-}
-
-#[test]
-fn everything_is_where_the_readme_says() {
-    let readme = read("README.md");
-    let picture = readme
-        .split("## Where everything is")
-        .nth(1)
-        .and_then(|rest| rest.split("```").nth(1))
-        .expect("the README shows where everything is");
-    let mut found = 0;
-    for line in picture.lines().filter(|line| !line.is_empty()) {
-        let first = line.split_whitespace().next().unwrap();
-        let first = if line.starts_with(' ') { "" } else { first };
-        assert!(Path::new(ROOT).join(first).exists(), "{first}");
-        for word in line.split_whitespace() {
-            let word = word.trim_matches([',', ';', ':', '(', ')', '`']);
-            let is_path =
-                word.ends_with('/') || [".rs", ".c", ".h"].iter().any(|e| word.ends_with(e));
-            if is_path {
-                found += 1;
-                let places: [PathBuf; 3] = ["", first, &format!("{first}src")]
-                    .map(|place| Path::new(ROOT).join(place).join(word.trim_end_matches('/')));
-                assert!(places.iter().any(|path| exists(path)), "{word} in: {line}");
-            }
-        }
-    }
-    assert!(found > 20, "only {found} paths were found");
 }
 
 #[test]
