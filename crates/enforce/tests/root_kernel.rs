@@ -392,7 +392,9 @@ fn root_bans_of_an_ipv4_host_in_two_tables_are_both_in_force() {
     for port in 1..=200 {
         backend.insert(&[banned(port.into(), port)]).unwrap();
     }
-    backend.insert(&[banned(2000, 1), banned(2000, 200)]).unwrap();
+    backend
+        .insert(&[banned(2000, 1), banned(2000, 200)])
+        .unwrap();
     let source = subject(2000).prefix().addr();
     let pinned = instance.pinned();
     for (port, dropped) in [(1, true), (200, true), (300, false)] {
