@@ -10,6 +10,8 @@ mod cli;
 mod dependencies;
 #[path = "docs/imports.rs"]
 mod imports;
+#[path = "docs/links.rs"]
+mod links;
 #[path = "docs/metrics.rs"]
 mod metrics;
 #[path = "docs/names.rs"]
@@ -51,11 +53,8 @@ fn read(path: &str) -> String {
 }
 
 fn documents() -> Vec<String> {
-    let guides = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
-    let guides = guides.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let guides = guides.filter(|name| name.ends_with(".md"));
-    let mut all: Vec<_> = guides.map(|name| format!("docs/{name}")).collect();
-    all.sort();
+    let mut all = links::pages("docs");
+    all.extend(links::pages("docs/guide"));
     let top = [
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
@@ -501,7 +500,7 @@ fn the_changelog_is_by_version_newest_first() {
 
 #[test]
 fn the_guide_explains_every_reason() {
-    let guide = read("docs/guide.md");
+    let guide = read("docs/guide/dropped-packets.md");
     for reason in weir_core::Reason::ALL {
         let explained = guide.lines().any(|line| {
             let cell = line.split('|').nth(1).unwrap_or_default();

@@ -379,7 +379,7 @@ fn rsyslog_fills_a_ring_as_the_guide_says() {
     }
     let dir = dir();
     let (ring_dir, socket) = (dir.path().join("ring"), dir.path().join("log.sock"));
-    let guide = include_str!("../docs/guide.md");
+    let guide = include_str!("../docs/guide/ring.md");
     let (_, recipe) = guide.split_once("```rsyslog\n").unwrap();
     let (recipe, _) = recipe.split_once("```").unwrap();
     for place in ["/usr/sbin/weir", "/run/weir-ring/sshd"] {

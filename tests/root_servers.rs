@@ -1,6 +1,6 @@
 //! Real servers that know nothing of weir: nginx, and BIND with response rate
 //! limiting, under the LD_PRELOAD shim of `weir-ring-preload`, set up with the
-//! words of docs/guide.md. Their attackers are dropped in the kernel. That the
+//! words of docs/guide/ring.md. Their attackers are dropped in the kernel. That the
 //! shim loses no line is tested with the shim.
 
 mod common;
@@ -79,7 +79,7 @@ impl Place {
 
     /// The recipe whose ring is `/run/weir-ring/NAME`, with our places.
     fn recipe(&self, name: &str) -> Recipe {
-        let guide = include_str!("../docs/guide.md");
+        let guide = include_str!("../docs/guide/ring.md");
         let (_, after) = guide.split_once("without changing them**").unwrap();
         let place = format!("/run/weir-ring/{name}");
         let block = |language: &str| {

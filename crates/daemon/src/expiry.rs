@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(told(&expiries, 22).len(), 1);
     }
 
-    /// What docs/guide.md says of it.
+    /// What docs/guide/ban-and-unban.md says of it.
     #[test]
     fn a_million_ends_take_a_bounded_memory() {
         for (v6, most) in [(false, 28 << 20), (true, 54 << 20)] {

@@ -332,7 +332,7 @@ fn of_two_patterns_the_one_without_the_optional_part_stands_first() {
     let error = with_part.compile().map(drop).unwrap_err().to_string();
     let advice = "two patterns, the one without the optional part first";
     assert!(error.contains(advice), "{error}");
-    let guide = include_str!("../../../../../../docs/guide.md");
+    let guide = include_str!("../../../../../../docs/guide/write-a-filter.md");
     assert!(guide.contains(advice));
     let filter = Definition {
         patterns: vec![
