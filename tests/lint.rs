@@ -21,7 +21,7 @@ const TERSE: [(&str, usize); 16] = [
     ("crates/bpf", 24),
     ("crates/calibrate", 11),
     ("crates/config", 9),
-    ("crates/core", 37),
+    ("crates/core", 12),
     ("crates/daemon", 65),
     ("crates/enforce", 19),
     ("crates/events", 10),

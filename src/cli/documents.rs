@@ -23,7 +23,7 @@ const DATE: &str = "2026-11-21";
 pub struct ManArgs {
     /// Where weir.1, weir-ban.1, … and weir.toml.5 are written
     dir: PathBuf,
-    /// Write configuration.md, the reference of the configuration, and nothing else
+    /// Write the reference of the configuration instead, as in docs/configuration.md
     #[arg(long)]
     markdown: bool,
 }

@@ -39,7 +39,7 @@ use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
 /// the kernel before the network stack sees them. `weir daemon` does the work;
 /// the other verbs ask it over a unix socket.
 ///
-/// Exit codes: 0 done, 1 the answer is no, 2 error.
+/// Exit codes: 0 done, 1: negative result, 2 error.
 #[derive(Parser)]
 #[command(name = "weir", version, propagate_version = true)]
 pub struct Weir {

@@ -116,9 +116,9 @@ impl Until {
 /// whatever action.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ban {
-    /// Who.
+    /// The addresses that are banned.
     pub subject: Subject,
-    /// Which ports.
+    /// The ports on which they are.
     pub scope: Scope,
     /// Who says so.
     pub producer: Producer,

@@ -15,7 +15,7 @@ const WORDS: usize = 65_536 / 64;
 pub struct Entry {
     /// `!`: not these.
     pub not: bool,
-    /// Which.
+    /// The ports that it names.
     pub range: PortRange,
 }
 

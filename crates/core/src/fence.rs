@@ -13,7 +13,7 @@ pub enum Direction {
     In,
     /// Away from it: its destination is judged.
     Out,
-    /// Either.
+    /// Flows in both directions.
     Both,
 }
 

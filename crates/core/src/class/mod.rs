@@ -36,7 +36,7 @@ pub struct Class {
 /// What a list or rule covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cover {
-    /// Its name.
+    /// The list's name, as configured.
     pub name: String,
     /// The ports: local ones for packets in, remote ones for packets out.
     pub scope: Scope,

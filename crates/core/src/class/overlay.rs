@@ -22,7 +22,7 @@ use layer::{Family, Layer, sorted};
 /// A list of denied prefixes.
 #[derive(Clone, Copy, Debug)]
 pub struct ListLayer<'a> {
-    /// Its name.
+    /// The list's name, as configured.
     pub name: &'a str,
     /// Which ports its entries may not use.
     pub scope: &'a Scope,
@@ -39,7 +39,7 @@ pub struct Plan<'a> {
     pub atlas: &'a Atlas,
     /// The rules of the geofence, the first that covers a flow decides.
     pub fences: &'a [Fence],
-    /// The lists.
+    /// Lists that deny, each with its ports.
     pub lists: &'a [ListLayer<'a>],
 }
 
@@ -47,9 +47,9 @@ pub struct Plan<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{count} {what}; at most {most} are possible")]
 pub struct TooMany {
-    /// Of what.
+    /// The kind of thing there are too many of.
     pub what: &'static str,
-    /// How many.
+    /// How many the configuration has.
     pub count: usize,
     /// How many are possible.
     pub most: usize,

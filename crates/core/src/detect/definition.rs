@@ -160,7 +160,7 @@ pub enum DefinitionError {
     Label {
         /// Number of the pattern, from 0.
         pattern: usize,
-        /// The label.
+        /// The label that no other pattern has.
         label: String,
     },
     /// A pattern that names a prefix or a host is bound to others of its connection.
@@ -180,7 +180,7 @@ pub enum DefinitionError {
         list: &'static str,
         /// Number of the pattern, from 0.
         pattern: usize,
-        /// Its text.
+        /// The text of the pattern.
         text: String,
         /// What is wrong.
         error: TemplateError,

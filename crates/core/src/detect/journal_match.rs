@@ -124,7 +124,7 @@ impl JournalMatch {
         self.0.is_empty()
     }
 
-    /// The sets.
+    /// Alternatives: an entry fits if all fields of one set do.
     pub fn sets(&self) -> &[Vec<JournalField>] {
         &self.0
     }

@@ -78,9 +78,9 @@ pub struct Record<'a> {
 /// What the journal notes of the process that wrote an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
-    /// Its number.
+    /// Its process number.
     pub pid: Option<u32>,
-    /// Its user.
+    /// The user it ran as.
     pub uid: Option<u32>,
     /// It wrote to standard output or error, where each line is an entry: a
     /// client's line break begins another one.
@@ -99,7 +99,7 @@ pub struct Context<'a> {
 /// Somebody did something, once (or `attempts` times).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Who.
+    /// The address, prefix or host name that failed.
     pub offender: Offender,
     /// When, by the record.
     pub time: Timestamp,

@@ -71,7 +71,7 @@ pub(super) struct Rule {
 /// Why a line is not one of the program's.
 enum NotRead<'l, 'a> {
     NoHead(NoHead),
-    /// Another program's.
+    /// The record is another program's.
     Other(&'l Head<'a>),
     /// It has not the declared head.
     NoDeclaredHead,
@@ -461,7 +461,7 @@ pub(super) const LONGEST_JOINED: usize = JOINED - 2;
 /// A message without blanks at its ends and without rsyslog's "message repeated N
 /// times".
 struct Trimmed<'a> {
-    /// N.
+    /// How many attempts the message stands for.
     attempts: u32,
     text: &'a [u8],
     /// With the blanks: a client can write some where its program, or a syslog daemon,

@@ -19,7 +19,7 @@ pub(crate) struct StampFields {
     pub offset: Option<i32>,
 }
 
-/// A form.
+/// A form of time stamps, item by item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TimeFormat(Vec<Item>);
 

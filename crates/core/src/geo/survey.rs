@@ -56,7 +56,7 @@ impl Survey {
         }
     }
 
-    /// The result.
+    /// Ends the survey: what it found, in the order of addresses.
     pub fn finish(self) -> Atlas {
         Atlas {
             places: self.places,

@@ -11,7 +11,7 @@ use crate::Subject;
 pub struct Offence {
     /// The jail's name.
     pub jail: String,
-    /// Who.
+    /// The addresses that were banned.
     pub subject: Subject,
     /// How many bans there were.
     pub offences: u32,

@@ -49,7 +49,7 @@ pub enum Outcome {
     Ignored(Ignored),
     /// It happened longer than `find_time` ago.
     TooOld,
-    /// It counts.
+    /// It is counted, and is not enough for a ban.
     Counted {
         /// Failures of this subject within `find_time`.
         failures: u32,
@@ -79,7 +79,7 @@ pub enum Ignored {
 /// One counted failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// When.
+    /// When it happened, by the record.
     pub time: Timestamp,
     /// How often at once.
     pub attempts: u32,
@@ -93,7 +93,7 @@ pub struct Failure {
 pub struct Tracked {
     /// The jail's name.
     pub jail: String,
-    /// Who.
+    /// The addresses whose failures these are.
     pub subject: Subject,
     /// Its failures, oldest first.
     pub failures: Vec<Failure>,

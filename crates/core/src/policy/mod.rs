@@ -26,7 +26,7 @@ pub const MAX_RETRY: u32 = 1000;
 /// How long a ban lasts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum BanTime {
-    /// This long.
+    /// For this long, from the decision on.
     For(Duration),
     /// Until somebody lifts it; written `never`.
     Never,

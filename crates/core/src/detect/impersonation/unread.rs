@@ -22,7 +22,7 @@ enum Beside {
     Along,
     /// Perhaps another one: that of a fork, up to this node.
     Apart { fork: usize, node: usize },
-    /// Another one.
+    /// It goes another way than the program from here on.
     Lost,
 }
 

@@ -21,9 +21,9 @@ use crate::{
 pub struct Accusation<'a> {
     /// The jail's number.
     pub jail: usize,
-    /// Who.
+    /// The address, prefix or host name that failed.
     pub offender: &'a Offender,
-    /// When.
+    /// When it failed, by the record.
     pub time: Timestamp,
     /// How often at once.
     pub attempts: u32,
