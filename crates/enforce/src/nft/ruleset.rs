@@ -395,12 +395,17 @@ impl Ruleset {
         // A change of bans may have taken along what was pending for this one, and
         // put it where the list before asks for it.
         let mut subjects = subjects.clone();
+        let mut moving = Vec::new();
         for (subject, _) in bans.all() {
             let prefix = subject.prefix();
             if before.touches(prefix) != allow.touches(prefix) {
                 subjects.entry(subject).or_insert(true);
+                moving.push(subject);
             }
         }
+        // In the new place before they leave the old one: a packet that has asked the one
+        // set would meet the other one as the next transaction leaves it.
+        self.put_bans(&mut fill, moving.into_iter().map(|one| (one, false)), bans);
         let subjects = subjects.iter().map(|(subject, known)| (*subject, *known));
         self.put_bans(&mut switch, subjects, bans);
         for set in old.values() {
