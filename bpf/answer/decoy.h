@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Decoy ports: nobody serves them, so whoever asks there is looking for
  * victims. A SYN is answered with the kernel's own SYN cookie, and only who
- * sends that cookie back (R_PROVEN) has an address worth banning: everything
+ * sends that cookie back (R_DECOY_HANDSHAKE) has an address worth banning: everything
  * before it can be sent in anybody's name. A RST proves nothing, the owner of
  * a forged source sends one too.
  *
@@ -70,7 +70,7 @@ struct bait {
 	} segment;
 	struct in6_addr source;
 	struct in6_addr own;
-	struct exit exit; /* here, for there is no room for it on the stack */
+	struct pkt_result result; /* here, for there is no room for it on the stack */
 };
 _Static_assert(sizeof(((struct bait *)0)->segment) == 60, "a TCP header at its longest");
 
@@ -184,7 +184,7 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 {
 	struct tcphdr *tcp = &b->segment.tcp;
 	__u64 pseudo = pseudo_header(b, v4, len);
-	int promised = 0;
+	int csum_partial = 0;
 	__be32 addr;
 	__s64 cookie;
 	__u16 port;
@@ -192,7 +192,7 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 	if (fold(pseudo + sum_words(&b->segment, 15)) != 0xffff) {
 		if (tcp->check != fold(pseudo))
 			return 0;
-		promised = 1;
+		csum_partial = 1;
 	}
 	cookie = v4 ? bpf_tcp_raw_gen_syncookie_ipv4(&b->ip.v4, tcp, len)
 		    : bpf_tcp_raw_gen_syncookie_ipv6(&b->ip.v6, tcp, len);
@@ -239,7 +239,7 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 	*(__be32 *)b->segment.options =
 		len > sizeof(*tcp) ? bpf_htonl(0x02040000 | (cookie >> 32 & 0xffff)) : 0;
 	pseudo = pseudo_header(b, v4, len);
-	if (promised && tc)
+	if (csum_partial && tc)
 		tcp->check = fold(pseudo);
 	else
 		tcp->check = ~fold(pseudo + sum_words(&b->segment, 6));
@@ -275,15 +275,15 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 
 	if (!request)
 		return drop;
-	l3 = request->exit.l3 & L3_MOST;
-	v4 = request->exit.v4;
-	frame_len = request->exit.bytes;
-	otherwise = request->exit.reason;
+	l3 = request->result.l3 & L3_MOST;
+	v4 = request->result.v4;
+	frame_len = request->result.bytes;
+	otherwise = request->result.reason;
 	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
 	if (!b)
 		goto none;
 	*b = (struct bait){
-		.exit = {.ifindex = request->exit.ifindex, .bytes = frame_len}};
+		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
 	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
 		goto none;
@@ -294,7 +294,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		b->source.s6_addr32[3] = b->ip.v4.saddr;
 		b->own.s6_addr32[3] = b->ip.v4.daddr;
 		total = bpf_ntohs(b->ip.v4.tot_len) - sizeof(b->ip.v4);
-		b->exit.protocol = b->ip.v4.protocol;
+		b->result.protocol = b->ip.v4.protocol;
 		len = l3 + sizeof(b->ip.v4);
 	} else {
 		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
@@ -302,16 +302,16 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		b->source = b->ip.v6.saddr;
 		b->own = b->ip.v6.daddr;
 		total = bpf_ntohs(b->ip.v6.payload_len);
-		b->exit.protocol = b->ip.v6.nexthdr;
+		b->result.protocol = b->ip.v6.nexthdr;
 		len = l3 + sizeof(b->ip.v6);
 	}
 	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
-	    (v4 ? is_nobody4(b->ip.v4.saddr) : is_nobody6(&b->ip.v6.saddr)))
+	    (v4 ? is_invalid_src4(b->ip.v4.saddr) : is_invalid_src6(&b->ip.v6.saddr)))
 		goto none;
-	is_tcp = b->exit.protocol == IPPROTO_TCP;
+	is_tcp = b->result.protocol == IPPROTO_TCP;
 	if (reply_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
 		goto none;
-	b->exit.port = bpf_ntohs(tcp->dest);
+	b->result.port = bpf_ntohs(tcp->dest);
 	if (is_tcp && (tcp->rst || tcp->syn == tcp->ack || (tcp->syn && tcp->fin)))
 		goto none;
 
@@ -320,7 +320,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		slot = asked_slot(b, &tag);
 		if (!slot || (tcp->ack && (*slot | ASKED) != tag))
 			goto none;
-	} else if (is_dhcp(bpf_ntohs(tcp->source), b->exit.port, v4)) {
+	} else if (is_dhcp(bpf_ntohs(tcp->source), b->result.port, v4)) {
 		otherwise = R_ESSENTIAL;
 		goto none;
 	}
@@ -328,15 +328,15 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		otherwise = R_ALLOWED;
 		goto none;
 	}
-	__builtin_memcpy(b->exit.source, &b->source, sizeof(b->exit.source));
+	__builtin_memcpy(b->result.source, &b->source, sizeof(b->result.source));
 	if (request->observe) {
-		b->exit.reason = R_OBSERVED;
-		count_and_tell(&b->exit, bpf_jiffies64());
+		b->result.reason = R_OBSERVED;
+		count_and_report(&b->result, bpf_jiffies64());
 		return pass;
 	}
-	b->exit.reason = R_DECOY;
+	b->result.reason = R_DECOY;
 	if (!slot) { /* UDP */
-		count_and_tell(&b->exit, bpf_jiffies64());
+		count_and_report(&b->result, bpf_jiffies64());
 		return drop;
 	}
 
@@ -362,13 +362,13 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		}
 		__sync_fetch_and_add(&guesses->wrong, -1);
 		*slot = tag ^ ASKED;
-		b->exit.reason = R_PROVEN;
-		count_and_tell(&b->exit, bpf_jiffies64());
+		b->result.reason = R_DECOY_HANDSHAKE;
+		count_and_report(&b->result, bpf_jiffies64());
 		return drop;
 	}
 
-	b->exit.scanner = scanner_of(tcp);
-	count_and_tell(&b->exit, bpf_jiffies64());
+	b->result.scanner = scanner_of(tcp);
+	count_and_report(&b->result, bpf_jiffies64());
 	if (c->answers >= DECOY_ANSWERS) {
 		c->silent++;
 		return drop;
@@ -394,7 +394,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 	*slot = tag;
 	c->answers++;
 	c->answered++;
-	return send_reply(ctx, tc, b, l3, v4, b->exit.bytes, total);
+	return send_reply(ctx, tc, b, l3, v4, b->result.bytes, total);
 none:
 	count(otherwise, frame_len);
 	return pass;

@@ -51,7 +51,7 @@ struct {
 } reject_bucket SEC(".maps");
 
 /* The request as far as it is read; then the reply. */
-struct refusal {
+struct reject_packet {
 	__u8 mac[12];
 	union {
 		struct iphdr v4;
@@ -74,10 +74,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct refusal);
+	__type(value, struct reject_packet);
 } reject_scratch SEC(".maps");
 
-static __always_inline struct refusal *refusal(void)
+static __always_inline struct reject_packet *reject_packet(void)
 {
 	__u32 zero = 0;
 
@@ -110,7 +110,7 @@ static __always_inline int may_answer(int take)
  * REJECT_NOT_READ. `at` is even. */
 static __always_inline __u32 sum_frame(void *ctx, int tc, __u32 at, __u32 len)
 {
-	struct refusal *r = refusal();
+	struct reject_packet *r = reject_packet();
 	__u64 rest = (len - 1) % REJECT_CHUNK;
 	__u32 sum = 0, i;
 
@@ -149,7 +149,7 @@ __noinline __u32 sum_skb(struct __sk_buff *ctx, __u32 at, __u32 len)
  * is a fragment. The protocol in the upper half. */
 static __always_inline __u32 transport6(void *ctx, int tc, __u32 l3)
 {
-	struct refusal *r = refusal();
+	struct reject_packet *r = reject_packet();
 	__u32 off = sizeof(struct ipv6hdr), i;
 	__u8 next;
 
@@ -182,8 +182,8 @@ __noinline __u32 transport6_skb(struct __sk_buff *ctx, __u32 l3)
 }
 
 /* Of a transport checksum: the part that is not in the segment. */
-static __always_inline __u64 pseudo_sum(const struct refusal *r, int v4, __u8 protocol,
-					__u32 len)
+static __always_inline __u64 pseudo_sum(const struct reject_packet *r, int v4,
+					__u8 protocol, __u32 len)
 {
 	__u64 sum = bpf_htons(protocol) + bpf_htons(len);
 
@@ -192,7 +192,7 @@ static __always_inline __u64 pseudo_sum(const struct refusal *r, int v4, __u8 pr
 
 /* Is the request's checksum right (1), promised (2), or wrong (0)? `at`: its
  * transport header, `len` bytes of the packet from there on. */
-static __always_inline int check_request(void *ctx, int tc, const struct refusal *r,
+static __always_inline int check_request(void *ctx, int tc, const struct reject_packet *r,
 					 int v4, __u8 protocol, __u32 at, __u32 len)
 {
 	__u64 pseudo = 0;
@@ -223,7 +223,8 @@ static __always_inline int check_request(void *ctx, int tc, const struct refusal
 }
 
 /* The reply's IP header, from the request's. */
-static __always_inline void write_ip(struct refusal *r, int v4, __u8 protocol, __u32 len)
+static __always_inline void write_ip(struct reject_packet *r, int v4, __u8 protocol,
+				     __u32 len)
 {
 	if (v4) {
 		struct iphdr *ip = &r->ip.v4;
@@ -254,8 +255,8 @@ static __always_inline void write_ip(struct refusal *r, int v4, __u8 protocol, _
 }
 
 /* RFC 9293 3.10.7.1. `len`: of the segment. */
-static __always_inline void write_reset(struct refusal *r, int v4, __u32 len,
-					int promised)
+static __always_inline void write_reset(struct reject_packet *r, int v4, __u32 len,
+					int csum_partial)
 {
 	struct tcphdr *tcp = &r->message.tcp, asked = *tcp;
 	__u64 pseudo;
@@ -272,7 +273,7 @@ static __always_inline void write_reset(struct refusal *r, int v4, __u32 len,
 	};
 	write_ip(r, v4, IPPROTO_TCP, sizeof(*tcp));
 	pseudo = pseudo_sum(r, v4, IPPROTO_TCP, sizeof(*tcp));
-	if (promised) {
+	if (csum_partial) {
 		tcp->check = fold(pseudo);
 		tcp->urg_ptr = ~fold(pseudo + sum_words(tcp, 5));
 	} else {
@@ -282,8 +283,8 @@ static __always_inline void write_reset(struct refusal *r, int v4, __u32 len,
 
 /* `quoted`: bytes of the request that are in r->message.icmp.quote, a multiple
  * of 4. */
-static __always_inline void write_unreachable(struct refusal *r, int v4, __u64 quoted,
-					      int promised)
+static __always_inline void write_unreachable(struct reject_packet *r, int v4,
+					      __u64 quoted, int csum_partial)
 {
 	__u32 len = 8 + quoted;
 	__u64 pseudo = 0;
@@ -295,14 +296,14 @@ static __always_inline void write_unreachable(struct refusal *r, int v4, __u64 q
 	write_ip(r, v4, v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6, len);
 	if (!v4)
 		pseudo = pseudo_sum(r, v4, IPPROTO_ICMPV6, len);
-	r->message.icmp.rest[1] = promised ? fold(pseudo) : 0;
+	r->message.icmp.rest[1] = csum_partial ? fold(pseudo) : 0;
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)r->message.icmp.quote, quoted, 0);
 	r->message.icmp.checksum = ~fold(pseudo + sum_words(&r->message, 2) + sum);
 }
 
 /* Answers in place; what the hook shall return, or -1: no answer is due. */
-static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, __u32 l3,
-				  __u32 frame_len)
+static __always_inline int answer(void *ctx, int tc, struct reject_packet *r, int v4,
+				  __u32 l3, __u32 frame_len)
 {
 	const __u32 head = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	__u64 quoted; /* at full width, or clang moves it through other registers */
@@ -318,15 +319,15 @@ static __always_inline int answer(void *ctx, int tc, struct refusal *r, int v4, 
 		off = ip->ihl * 4;
 		total = bpf_ntohs(ip->tot_len);
 		protocol = ip->protocol;
-		if (ip->frag_off & bpf_htons(IP_MF_OFFSET) || is_nobody4(ip->saddr) ||
-		    is_nobody4(ip->daddr))
+		if (ip->frag_off & bpf_htons(IP_MF_OFFSET) ||
+		    is_invalid_src4(ip->saddr) || is_invalid_src4(ip->daddr))
 			return -1;
 		if ((tc ? sum_skb(ctx, l3, off) : sum_xdp(ctx, l3, off)) != 0xffff)
 			return -1;
 	} else {
 		struct ipv6hdr *ip = &r->ip.v6;
 
-		if (!ip->payload_len || is_nobody6(&ip->saddr) ||
+		if (!ip->payload_len || is_invalid_src6(&ip->saddr) ||
 		    ip->daddr.s6_addr[0] == 0xff)
 			return -1;
 		total = bpf_ntohs(ip->payload_len) + sizeof(*ip);
@@ -393,18 +394,18 @@ static __always_inline int handle_reject(void *ctx, int tc)
 {
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
 	struct answer_request *request = answer_request_here();
-	struct refusal *r = refusal();
+	struct reject_packet *r = reject_packet();
 	int verdict = -1;
 	__u32 l3, v4;
 
 	if (!request || !r)
 		return drop;
-	l3 = request->exit.l3 & L3_MOST;
-	v4 = request->exit.v4;
+	l3 = request->result.l3 & L3_MOST;
+	v4 = request->result.v4;
 	if (!reply_load(ctx, tc, l3, &r->ip, v4 ? sizeof(r->ip.v4) : sizeof(r->ip.v6)))
-		verdict = answer(ctx, tc, r, v4 != 0, l3, request->exit.bytes);
-	request->exit.reason = verdict < 0 ? R_REJECTED_SILENT : R_REJECTED;
-	count_and_tell(&request->exit, bpf_jiffies64());
+		verdict = answer(ctx, tc, r, v4 != 0, l3, request->result.bytes);
+	request->result.reason = verdict < 0 ? R_REJECTED_SILENT : R_REJECTED;
+	count_and_report(&request->result, bpf_jiffies64());
 	return verdict < 0 ? drop : verdict;
 }
 

@@ -229,7 +229,7 @@ __noinline __u64 scan_v4(__u32 index, __u32 same, __u64 now, __u32 flow)
 __noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u32 flow)
 {
 	struct bucket *bucket = bpf_map_lookup_elem(&bans, &index);
-	struct bucket_upper *beside = NULL;
+	struct bucket_upper *upper_bucket = NULL;
 	__u64 found = BUCKET_FULL;
 	int i;
 
@@ -237,8 +237,8 @@ __noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u
 		return 0;
 	if (upper) {
 		index -= cfg.host_base;
-		beside = bpf_map_lookup_elem(&host_upper, &index);
-		if (!beside)
+		upper_bucket = bpf_map_lookup_elem(&host_upper, &index);
+		if (!upper_bucket)
 			return 0;
 	}
 #pragma unroll
@@ -250,7 +250,8 @@ __noinline __u64 scan_bucket(__u32 index, __u64 key, __u64 upper, __u64 now, __u
 
 		if (k == KEY_EMPTY)
 			found &= ~BUCKET_FULL;
-		if (k != key || (beside && *(volatile __u64 *)&beside->slot[i] != upper))
+		if (k != key ||
+		    (upper_bucket && *(volatile __u64 *)&upper_bucket->slot[i] != upper))
 			continue;
 		found += match_entry(word, now, flow);
 	}

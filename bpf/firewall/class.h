@@ -221,12 +221,13 @@ static __always_inline __u32 class6(__u32 base, __u64 hi, __u64 lo)
 /* A packet as scalars, for functions that the verifier checks once: its flow as
  * for scope_covers with the source port above, and how it goes. No branch makes
  * them, else each of its outcomes would be a path. */
-#define HOW(kind)   (4U << (kind)) /* enum transport */
-#define HOW_GOES_ON 64
+#define PKT_KIND(kind)	      (4U << (kind)) /* enum transport */
+#define PKT_CANNOT_START_FLOW 64
 
-static __always_inline __u32 how(const struct l4 *l4, __u32 way)
+static __always_inline __u32 pkt_flags(const struct l4 *l4, __u32 way)
 {
-	return way | HOW(l4->kind) | (__u32)l4->goes_on * HOW_GOES_ON;
+	return way | PKT_KIND(l4->kind) |
+	       (__u32)l4->cannot_start_flow * PKT_CANNOT_START_FLOW;
 }
 
 static __always_inline __u64 flow_of(const struct l4 *l4)
@@ -234,28 +235,29 @@ static __always_inline __u64 flow_of(const struct l4 *l4)
 	return FLOW_SET | (__u32)l4->protocol << 16 | l4->dest | (__u64)l4->source << 32;
 }
 
-static __always_inline __u32 is_covered(__u32 base, __u32 number, __u32 flow, __u32 how)
+static __always_inline __u32 is_covered(__u32 base, __u32 number, __u32 flow,
+					__u32 pkt_flags)
 {
 	__u32 cover = class_word(base + CLASS_COVER_LINES, number);
 	__u32 policy = cover & 0xffff;
 
-	if (!(cover >> 16 & how))
+	if (!(cover >> 16 & pkt_flags))
 		return 0;
 	if (!policy)
 		return 1;
 	/* The caller asks with the same bits for the next list, which the verifier shall
 	 * look at once and not for each outcome of the tests below. */
-	VERIFIER_FORGET(how);
-	if (how & HOW(P_UNKNOWN))
+	VERIFIER_FORGET(pkt_flags);
+	if (pkt_flags & PKT_KIND(L4_PORTS_UNKNOWN))
 		return 1;
-	return how & HOW(P_PORTS) ? scope_covers(policy, flow) : 0;
+	return pkt_flags & PKT_KIND(L4_HAS_PORTS) ? scope_covers(policy, flow) : 0;
 }
 
 /* What lists and geofence say: R_LISTED or R_FENCED with the number of its
  * counter above, or 0. Lists deny every packet; the geofence those that may
  * begin a flow, by the first rule that covers it. */
 #define CLASS_COUNTER_SHIFT 8
-__noinline __u32 judge_class(__u32 base, __u32 number, __u32 flow, __u32 how)
+__noinline __u32 judge_class(__u32 base, __u32 number, __u32 flow, __u32 pkt_flags)
 {
 	__u32 records = class_word(base, 2);
 	__u32 index = base + records + (number >> 2);
@@ -269,15 +271,15 @@ __noinline __u32 judge_class(__u32 base, __u32 number, __u32 flow, __u32 how)
 	for (i = 0; i < CLASS_MAX_LISTS; i++) {
 		if (!(class.lists >> i))
 			break;
-		if (class.lists >> i & 1 && is_covered(base, i, flow, how))
+		if (class.lists >> i & 1 && is_covered(base, i, flow, pkt_flags))
 			return R_LISTED | i << CLASS_COUNTER_SHIFT;
 	}
-	if (!class.denied || how & HOW_GOES_ON)
+	if (!class.denied || pkt_flags & PKT_CANNOT_START_FLOW)
 		return 0;
 	for (i = 0; i < CLASS_MAX_FENCES; i++) {
 		if (!(class.denied >> i))
 			break;
-		if (!is_covered(base, CLASS_MAX_LISTS + i, flow, how))
+		if (!is_covered(base, CLASS_MAX_LISTS + i, flow, pkt_flags))
 			continue;
 		if (!(class.denied >> i & 1))
 			break;
@@ -299,38 +301,41 @@ __noinline __u32 is_denied(__u32 base, __u32 number)
 
 /* What lists and geofence say about a packet with this remote address, as
  * judge_class, or R_REPLY: the geofence would deny it, but it answers. */
-__noinline __u32 classify(__u32 base, __u32 number, __u64 remote, __u64 flow, __u32 how)
+__noinline __u32 classify(__u32 base, __u32 number, __u64 remote, __u64 flow,
+			  __u32 pkt_flags)
 {
-	__u32 said = judge_class(base, number, flow, how), now = bpf_jiffies64();
-	__u32 way = how & (COVER_IN | COVER_OUT);
+	__u32 class_verdict = judge_class(base, number, flow, pkt_flags),
+	      now = bpf_jiffies64();
+	__u32 way = pkt_flags & (COVER_IN | COVER_OUT);
 	__u16 there = 0, here = 0;
 	__u8 protocol = flow >> 16;
 
 	/* What cannot begin a flow leaves no stamp: the ICMP error by which this host
 	 * answers would let an echo request in. */
-	if (protocol == IPPROTO_TCP || how & HOW_GOES_ON || (said & 0xff) == R_LISTED)
-		return said;
-	if (how & HOW(P_PORTS)) {
+	if (protocol == IPPROTO_TCP || pkt_flags & PKT_CANNOT_START_FLOW ||
+	    (class_verdict & 0xff) == R_LISTED)
+		return class_verdict;
+	if (pkt_flags & PKT_KIND(L4_HAS_PORTS)) {
 		there = way == COVER_IN ? flow >> 32 : flow;
 		here = way == COVER_IN ? flow : flow >> 32;
 	}
-	if (said)
+	if (class_verdict)
 		return is_answer(flow_hash(remote, protocol, there, here,
 					   way ^ (COVER_IN | COVER_OUT)),
 				 now)
 			       ? R_REPLY
-			       : said;
+			       : class_verdict;
 	if (!is_denied(base, number))
 		return 0;
 	stamp_flow(flow_hash(remote, protocol, there, here, way), now);
-	if (how & HOW(P_PORTS)) /* for later fragments of the answer */
+	if (pkt_flags & PKT_KIND(L4_HAS_PORTS)) /* for later fragments of the answer */
 		stamp_flow(flow_hash(remote, protocol, 0, 0, way), now);
 	return 0;
 }
 
-static __always_inline void count_class(__u32 said, __u32 bytes)
+static __always_inline void count_class(__u32 class_verdict, __u32 bytes)
 {
-	__u32 key = said >> CLASS_COUNTER_SHIFT;
+	__u32 key = class_verdict >> CLASS_COUNTER_SHIFT;
 	struct class_counter *c = bpf_map_lookup_elem(&class_counters, &key);
 
 	if (c) {

@@ -16,10 +16,10 @@
 #include "lib/request.h"
 
 /* Sources that nobody has are dropped, for some of them reach sockets; but for what
- * a host sends to get an address. Before anything else saves a packet: the allow list
+ * a host sends to get an address. Before anything else lets a packet pass: the allow list
  * may. */
-static __always_inline enum reason settle_invalid(const struct l4 *l4,
-						  const struct source *s)
+static __always_inline enum reason judge_invalid_source(const struct l4 *l4,
+							const struct source *s)
 {
 	if (is_unspecified(s) && l4->no_address)
 		return R_PASS;
@@ -28,10 +28,10 @@ static __always_inline enum reason settle_invalid(const struct l4 *l4,
 	return R_INVALID_SOURCE;
 }
 
-/* What follows for a packet that is banned, listed or fenced by `why`: what may
- * still save it. */
-static __always_inline enum reason settle(enum reason why, const struct l4 *l4,
-					  const struct source *s)
+/* The reason by which a packet leaves that is banned, listed or fenced by `why`:
+ * `why`, unless something overrides it. */
+static __always_inline enum reason apply_overrides(enum reason why, const struct l4 *l4,
+						   const struct source *s)
 {
 	if (l4->essential)
 		return R_ESSENTIAL;
@@ -70,42 +70,44 @@ static __always_inline int is_plain(const struct frame *f, const struct source *
 		if (dest == dhcp || dest == dhcp + 1)
 			return 0;
 	}
-	return !control.observe && !is_told(R_BANNED_ALL, now);
+	return !control.observe && !is_event_due(R_BANNED_ALL, now);
 }
 
 /* The bans that cover this packet. Ports that cannot be known match any of them;
  * packets that have none match only bans of all ports. */
-static __always_inline __u64 covering(const struct source *s, const struct places *at,
-				      __u64 found, __u64 now, const struct l4 *l4)
+static __always_inline __u64 bans_covering(const struct source *s,
+					   const struct places *at, __u64 found,
+					   __u64 now, const struct l4 *l4)
 {
 	__u32 flow = FLOW_ALL;
 
-	if (l4->kind == P_UNKNOWN)
+	if (l4->kind == L4_PORTS_UNKNOWN)
 		return found;
-	if (l4->kind == P_PORTS)
+	if (l4->kind == L4_HAS_PORTS)
 		flow = FLOW_SET | (__u32)l4->protocol << 16 | l4->dest;
 	return bans_of_flow(s, at, now, flow);
 }
 
-/* The reason for which the source is denied, before anything saves it. */
-static __always_inline enum reason denied(__u64 found, __u64 covered, __u32 said)
+/* Why the source is denied, before the allow list or `observe` override it. */
+static __always_inline enum reason reason_denied(__u64 found, __u64 covered,
+						 __u32 class_verdict)
 {
 	if (FOUND_ALL(found))
 		return R_BANNED_ALL;
 	if (covered)
 		return R_BANNED_SCOPE;
-	if (said)
-		return said & 0xff;
+	if (class_verdict)
+		return class_verdict & 0xff;
 	return found ? R_OTHER_PORT : R_PASS;
 }
 
 /* The reason by which a packet leaves. `way`, a constant: COVER_IN, or COVER_OUT,
- * where bans say nothing. What is told of it is in `exit` from R_OBSERVED on. */
+ * where bans say nothing. What is told of it is in `result` from R_OBSERVED on. */
 static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame *f,
 					 struct source *s, const int way,
-					 struct exit *exit)
+					 struct pkt_result *result)
 {
-	__u32 base = 0, class = 0, said = 0;
+	__u32 base = 0, class = 0, class_verdict = 0;
 	__u64 now = 0, found = 0, cover = 0;
 	struct places at = {};
 	enum reason why;
@@ -116,7 +118,7 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 		if (is_loopback(s))
 			return R_PASS;
 		parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
-		return settle_invalid(&l4, s);
+		return judge_invalid_source(&l4, s);
 	}
 	if (cfg.class_lines) {
 		base = control.class_base;
@@ -134,63 +136,64 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 	}
 	silent = FOUND_ALL(found) && !is_answered(found, hook);
 	if (likely(silent && is_plain(f, s, now)) && !is_allowed(s))
-		return R_UNTOLD;
+		return R_BANNED_NO_EVENT;
 	parse_l4(ctx, hook, f, s->total, !s->v4, &l4);
 	if (found && !silent)
-		cover = covering(s, &at, found, now, &l4);
+		cover = bans_covering(s, &at, found, now, &l4);
 	if (class && !FOUND_ALL(found) && !FOUND_SCOPED(cover))
-		said = classify(base, class, remote_of(s), flow_of(&l4), how(&l4, way));
-	why = denied(found, FOUND_SCOPED(cover), said);
+		class_verdict = classify(base, class, remote_of(s), flow_of(&l4),
+					 pkt_flags(&l4, way));
+	why = reason_denied(found, FOUND_SCOPED(cover), class_verdict);
 	if (why < R_OBSERVED)
 		return why;
-	*exit = (struct exit){.protocol = l4.protocol,
-			      .rejecting = is_answered(cover, hook),
-			      .l3 = f->l3 - f->data,
-			      .v4 = s->v4,
-			      .port = l4.dest,
-			      .said = said};
+	*result = (struct pkt_result){.protocol = l4.protocol,
+				      .rejecting = is_answered(cover, hook),
+				      .l3 = f->l3 - f->data,
+				      .v4 = s->v4,
+				      .port = l4.dest,
+				      .class_verdict = class_verdict};
 	if (s->v4) {
-		exit->source[10] = exit->source[11] = 0xff;
-		__builtin_memcpy(&exit->source[12], s->addr, 4);
+		result->source[10] = result->source[11] = 0xff;
+		__builtin_memcpy(&result->source[12], s->addr, 4);
 	} else {
-		__builtin_memcpy(exit->source, s->addr, 16);
+		__builtin_memcpy(result->source, s->addr, 16);
 	}
-	return settle(why, &l4, s);
+	return apply_overrides(why, &l4, s);
 }
 
 /* The same from the IP header on. */
 static __always_inline enum reason judge_ip(void *ctx, enum hook hook, struct frame *f,
 					    __u32 frame_len, const int v4, const int way,
-					    struct exit *exit)
+					    struct pkt_result *result)
 {
 	struct source s = {.v4 = v4};
 	enum reason reason = read_source(f, hook, frame_len, way, &s);
 
-	return unlikely(reason) ? reason : judge(ctx, hook, f, &s, way, exit);
+	return unlikely(reason) ? reason : judge(ctx, hook, f, &s, way, result);
 }
 
 /* And from the first byte of the frame on. */
 static __always_inline enum reason judge_frame(void *ctx, enum hook hook, struct frame *f,
 					       __u32 frame_len, const int way,
-					       struct exit *exit)
+					       struct pkt_result *result)
 {
 	enum reason reason = parse_l2(ctx, hook, f);
 
 	if (unlikely(reason))
 		return reason;
 	if (likely(f->proto == bpf_htons(ETH_P_IP)))
-		return judge_ip(ctx, hook, f, frame_len, 1, way, exit);
+		return judge_ip(ctx, hook, f, frame_len, 1, way, result);
 	if (f->proto == bpf_htons(ETH_P_IPV6))
-		return judge_ip(ctx, hook, f, frame_len, 0, way, exit);
+		return judge_ip(ctx, hook, f, frame_len, 0, way, result);
 	return R_NOT_IP;
 }
 
-/* Counts and tells. `exit` is set where it is told. */
-static __always_inline enum act leave(struct exit *exit, enum reason reason,
-				      __u32 ifindex, __u32 bytes)
+/* Counts and tells. `result` is set where it is told. */
+static __always_inline enum act finish(struct pkt_result *result, enum reason reason,
+				       __u32 ifindex, __u32 bytes)
 {
-	if (reason == R_UNTOLD) {
-		count_untold(R_BANNED_ALL, bytes);
+	if (reason == R_BANNED_NO_EVENT) {
+		count_no_event(R_BANNED_ALL, bytes);
 		return ACT_DROP;
 	}
 	if (unlikely(reason >= R_INVALID_SOURCE)) {
@@ -198,12 +201,12 @@ static __always_inline enum act leave(struct exit *exit, enum reason reason,
 		return control.observe ? ACT_PASS : ACT_DROP;
 	}
 	if (unlikely(reason >= R_OBSERVED)) {
-		if (exit->said)
-			count_class(exit->said, bytes);
-		exit->reason = reason;
-		exit->ifindex = ifindex;
-		exit->bytes = bytes;
-		count_and_tell(exit, bpf_jiffies64());
+		if (result->class_verdict)
+			count_class(result->class_verdict, bytes);
+		result->reason = reason;
+		result->ifindex = ifindex;
+		result->bytes = bytes;
+		count_and_report(result, bpf_jiffies64());
 		return reason >= R_BANNED_ALL ? ACT_DROP : ACT_PASS;
 	}
 	count(reason, bytes);
@@ -221,32 +224,35 @@ static __always_inline enum act leave(struct exit *exit, enum reason reason,
 	} name SEC(".maps")
 
 /* Leaves the packet to another program. */
-static __always_inline struct decision hand_over(enum next next, const struct exit *exit)
+static __always_inline struct decision hand_over(enum next next,
+						 const struct pkt_result *result)
 {
 	struct answer_request *r = answer_request_here();
 
 	if (r) {
-		r->exit = *exit;
+		r->result = *result;
 		r->observe = control.observe;
 	}
 	return (struct decision){ACT_NEXT, next};
 }
 
 /* When that program is not there. */
-static __always_inline enum act leave_unanswered(void)
+static __always_inline enum act finish_unanswered(void)
 {
 	struct answer_request *r = answer_request_here();
 
-	return r ? leave(&r->exit, r->exit.reason, r->exit.ifindex, r->exit.bytes)
+	return r ? finish(&r->result, r->result.reason, r->result.ifindex,
+			  r->result.bytes)
 		 : ACT_DROP;
 }
 
-/* Of a frame that comes in. `whole`: f->end is as far as this hook can see. */
+/* Of a frame that comes in. `all_readable`: f->end is as far as this hook can see. */
 static __always_inline struct decision decide(void *ctx, enum hook hook, struct frame *f,
-					      __u32 frame_len, int whole, __u32 ifindex)
+					      __u32 frame_len, int all_readable,
+					      __u32 ifindex)
 {
-	struct exit exit; /* set on the way to an event only */
-	enum reason reason = judge_frame(ctx, hook, f, frame_len, COVER_IN, &exit);
+	struct pkt_result result; /* set on the way to an event only */
+	enum reason reason = judge_frame(ctx, hook, f, frame_len, COVER_IN, &result);
 
 	/* Most packets, and first: an innocent's way is laid out straight. Of an skb one
 	 * whose ports a fence could not see is judged again when they can be read. */
@@ -259,23 +265,24 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 		int v4 = f->proto == bpf_htons(ETH_P_IP);
 		__u32 l3 = f->l3 - f->data;
 
-		if (features_of_port(ctx, hook, l3, v4, &f->cut) & PORT_DECOY)
-			return hand_over(NEXT_DECOY, &(struct exit){.reason = reason,
-								    .ifindex = ifindex,
-								    .bytes = frame_len,
-								    .l3 = l3,
-								    .v4 = v4});
+		if (features_of_port(ctx, hook, l3, v4, &f->need_pull) & PORT_DECOY)
+			return hand_over(NEXT_DECOY,
+					 &(struct pkt_result){.reason = reason,
+							      .ifindex = ifindex,
+							      .bytes = frame_len,
+							      .l3 = l3,
+							      .v4 = v4});
 	}
-	if (!whole && (f->cut || reason == R_MALFORMED))
+	if (!all_readable && (f->need_pull || reason == R_MALFORMED))
 		return (struct decision){ACT_PULL};
 	if (cfg.answers && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
-	    exit.rejecting) {
-		exit.reason = reason;
-		exit.ifindex = ifindex;
-		exit.bytes = frame_len;
-		return hand_over(NEXT_REJECT, &exit);
+	    result.rejecting) {
+		result.reason = reason;
+		result.ifindex = ifindex;
+		result.bytes = frame_len;
+		return hand_over(NEXT_REJECT, &result);
 	}
-	return (struct decision){leave(&exit, reason, ifindex, frame_len)};
+	return (struct decision){finish(&result, reason, ifindex, frame_len)};
 }
 
 #endif

@@ -66,11 +66,12 @@ static __always_inline int is_judged(__u32 ifindex)
 
 /* Global, so that the verifier checks it once for both calls: the first bytes
  * of the packet are in the buffer. An act. */
-__noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex, __u32 how)
+__noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex,
+			__u32 pkt_flags)
 {
 	struct head *head = head_of_packet();
-	int whole = how & 1, v4 = how & 2;
-	struct exit exit; /* set on the way to an event only */
+	int all_readable = pkt_flags & 1, v4 = pkt_flags & 2;
+	struct pkt_result result; /* set on the way to an event only */
 	enum reason reason;
 	struct frame f = {};
 
@@ -78,11 +79,11 @@ __noinline int judge_nf(__u32 have, __u32 len, __u32 bytes, __u32 ifindex, __u32
 		return ACT_PASS;
 	f.data = f.l3 = head->bytes;
 	f.end = head->bytes + have;
-	reason = v4 ? judge_ip(NULL, IN_NETFILTER, &f, len, 1, COVER_IN, &exit)
-		    : judge_ip(NULL, IN_NETFILTER, &f, len, 0, COVER_IN, &exit);
-	if (!whole && (f.cut || reason == R_MALFORMED))
+	reason = v4 ? judge_ip(NULL, IN_NETFILTER, &f, len, 1, COVER_IN, &result)
+		    : judge_ip(NULL, IN_NETFILTER, &f, len, 0, COVER_IN, &result);
+	if (!all_readable && (f.need_pull || reason == R_MALFORMED))
 		return ACT_PULL;
-	return leave(&exit, reason, ifindex, bytes);
+	return finish(&result, reason, ifindex, bytes);
 }
 
 /* The headers of most packets are in their linear part, and one copy from there

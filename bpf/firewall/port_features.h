@@ -17,11 +17,11 @@ struct {
 	__type(value, __u64);
 } port_features SEC(".maps");
 
-/* The bits of the port that the packet is addressed to; `cut`: it cannot
+/* The bits of the port that the packet is addressed to; `need_pull`: it cannot
  * be read. Two loads from lines that are in the cache, and one more. The frame is had
  * anew: whatever of it was read on the way here, the verifier goes on with one path. */
 static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l3_offset,
-					      int v4, __u16 *cut)
+					      int v4, __u16 *need_pull)
 {
 	struct xdp_md *xdp = ctx;
 	struct __sk_buff *skb = ctx;
@@ -53,7 +53,7 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return 0;
 	if ((void *)(ports + 1) > end) {
-		*cut = 1;
+		*need_pull = 1;
 		return 0;
 	}
 	port = bpf_ntohs(ports->dest);

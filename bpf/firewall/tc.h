@@ -45,7 +45,7 @@ int weir_tcx(struct __sk_buff *skb)
 	}
 	if (cfg.answers && d.act == ACT_NEXT) {
 		bpf_tail_call(skb, &answers_tc, d.next);
-		d.act = leave_unanswered();
+		d.act = finish_unanswered();
 	}
 	if (d.act == ACT_DROP)
 		return TC_ACT_SHOT;
@@ -60,13 +60,13 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 	struct frame f = {.data = data, .end = end};
 	__u32 bytes = skb->len;
 	enum reason reason;
-	struct exit exit =
+	struct pkt_result result =
 		{}; /* verifiers before Linux 6.3 want what they may read set */
 
 	if (!pulled && data + TC_PULL_FIRST > end)
 		return ACT_PULL;
-	reason = judge_frame(skb, IN_TC, &f, bytes, COVER_OUT, &exit);
-	if (!pulled && (f.cut || reason == R_MALFORMED))
+	reason = judge_frame(skb, IN_TC, &f, bytes, COVER_OUT, &result);
+	if (!pulled && (f.need_pull || reason == R_MALFORMED))
 		return ACT_PULL;
 	VERIFIER_FORGET(reason);
 	if (reason < R_OBSERVED || reason == R_TOO_MANY_TAGS) {
@@ -74,15 +74,15 @@ __noinline int judge_out(struct __sk_buff *skb, int pulled)
 			count(reason, bytes);
 		return ACT_PASS;
 	}
-	count_class(exit.said, bytes);
+	count_class(result.class_verdict, bytes);
 	if (reason == R_LISTED)
 		reason = R_LISTED_OUT;
 	if (reason == R_FENCED)
 		reason = R_FENCED_OUT;
-	exit.ifindex = skb->ifindex;
-	exit.bytes = bytes;
-	exit.reason = reason;
-	count_and_tell(&exit, bpf_jiffies64());
+	result.ifindex = skb->ifindex;
+	result.bytes = bytes;
+	result.reason = reason;
+	count_and_report(&result, bpf_jiffies64());
 	return reason != R_OBSERVED ? ACT_DROP : ACT_PASS;
 }
 

@@ -21,7 +21,7 @@ static __always_inline int judge_xdp(struct xdp_md *ctx, void *answers)
 	d = decide(ctx, IN_XDP, &f, len, 1, ctx->ingress_ifindex);
 	if (cfg.answers && unlikely(d.act == ACT_NEXT)) {
 		bpf_tail_call(ctx, answers, d.next);
-		d.act = leave_unanswered();
+		d.act = finish_unanswered();
 	}
 	return d.act == ACT_DROP ? XDP_DROP : cfg.final_pass;
 }

@@ -29,8 +29,8 @@ struct frame {
 	void *data;
 	void *end;
 	void *l3;
-	__be16 proto; /* Ethernet type of l3 */
-	__u16 cut;    /* the transport header lies behind `end` */
+	__be16 proto;	 /* Ethernet type of l3 */
+	__u16 need_pull; /* the transport header lies behind `end` */
 };
 
 /* What stands behind the VLAN tags of a frame that has some, as one scalar for

@@ -5,7 +5,7 @@
  * Decided here, and in the reference decoder of the tests:
  *  - IPv4 needs ihl >= 5, its options inside the frame, total length >= ihl*4;
  *  - transport bytes behind the total length (Ethernet padding) do not exist;
- *  - at most six IPv6 extension headers; a longer or cut chain is P_UNKNOWN.
+ *  - at most six IPv6 extension headers; a longer or cut chain is L4_PORTS_UNKNOWN.
  * What an innocent packet meets is marked likely, here and later: its way is
  * laid out straight, and registers are spilled elsewhere (2 ns). */
 #ifndef WEIR_PARSE_H
@@ -30,16 +30,16 @@
 #define MLD_TYPES (BIT(130) | BIT(131) | BIT(132) | BIT(143))
 
 enum transport {
-	P_PORTS,    /* ports read */
-	P_LATER,    /* a fragment that is not the first */
-	P_NO_PORTS, /* a protocol without ports */
-	P_UNKNOWN,  /* cut, or behind more headers than we follow */
+	L4_HAS_PORTS,	  /* ports read */
+	L4_LATER_FRAG,	  /* a fragment that is not the first */
+	P_NO_PORTS,	  /* a protocol without ports */
+	L4_PORTS_UNKNOWN, /* cut, or behind more headers than we follow */
 };
 struct l4 {
 	enum transport kind;
 	__u8 protocol;
-	__u8 essential;	 /* neighbour discovery or DHCP */
-	__u8 goes_on;	 /* cannot begin a flow: see read_beginning */
+	__u8 essential;		/* neighbour discovery or DHCP */
+	__u8 cannot_start_flow; /* cannot begin a flow: see read_beginning */
 	__u8 no_address; /* sent by a host that has no address yet, see settle_invalid */
 	__u16 source;
 	__u16 dest;
@@ -56,10 +56,10 @@ static __always_inline void read_ports(struct frame *f, void *pos, __u32 room,
 		return;
 	}
 	if (room < sizeof(*ports) || (void *)(ports + 1) > f->end) {
-		l4->kind = P_UNKNOWN;
+		l4->kind = L4_PORTS_UNKNOWN;
 		return;
 	}
-	l4->kind = P_PORTS;
+	l4->kind = L4_HAS_PORTS;
 	l4->source = bpf_ntohs(ports->source);
 	l4->dest = bpf_ntohs(ports->dest);
 }
@@ -80,12 +80,13 @@ static __always_inline void read_beginning(struct frame *f, void *pos, __u32 roo
 	__u64 value;
 
 	if (room <= at || (void *)(byte + 1) > f->end) {
-		f->cut |= (tcp | errors) != 0;
+		f->need_pull |= (tcp | errors) != 0;
 		return;
 	}
 	value = *byte;
-	l4->goes_on = (not_zero((value & (TCP_SYN | TCP_ACK)) ^ TCP_SYN) >> 63 & tcp) |
-		      (errors >> (value & 31) & is_zero(value >> 5) & 1);
+	l4->cannot_start_flow =
+		(not_zero((value & (TCP_SYN | TCP_ACK)) ^ TCP_SYN) >> 63 & tcp) |
+		(errors >> (value & 31) & is_zero(value >> 5) & 1);
 }
 
 static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 total,
@@ -95,9 +96,10 @@ static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 
 
 	l4->protocol = ip->protocol;
 	if (ip->frag_off & bpf_htons(IP_OFFSET)) {
-		l4->kind = P_LATER;
-		l4->goes_on = l4->protocol == IPPROTO_TCP &&
-			      (bpf_ntohs(ip->frag_off) & IP_OFFSET) >= TCP_LATER;
+		l4->kind = L4_LATER_FRAG;
+		l4->cannot_start_flow =
+			l4->protocol == IPPROTO_TCP &&
+			(bpf_ntohs(ip->frag_off) & IP_OFFSET) >= TCP_LATER;
 		return;
 	}
 	read_ports(f, f->l3 + head, total - head, l4);
@@ -105,7 +107,7 @@ static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 
 		read_beginning(f, f->l3 + head, total - head, l4);
 	if (ip->frag_off & bpf_htons(IP_MF_OFFSET))
 		return;
-	l4->essential = l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP &&
+	l4->essential = l4->kind == L4_HAS_PORTS && l4->protocol == IPPROTO_UDP &&
 			((l4->source == 67 && l4->dest == 68) ||
 			 (l4->source == 68 && l4->dest == 67));
 	l4->no_address =
@@ -122,7 +124,7 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 	__u8 *nd;
 	int i;
 
-	l4->kind = P_UNKNOWN;
+	l4->kind = L4_PORTS_UNKNOWN;
 #pragma unroll
 	for (i = 0; i <= IPV6_EXT_MAX_CHAIN; i++) {
 		l4->protocol = next;
@@ -135,10 +137,11 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 			return;
 		if (next == IPPROTO_FRAGMENT) {
 			if (ext->fragment & bpf_htons(0xfff8)) {
-				l4->kind = P_LATER;
+				l4->kind = L4_LATER_FRAG;
 				l4->protocol = ext->next;
-				l4->goes_on = ext->next == IPPROTO_TCP &&
-					      bpf_ntohs(ext->fragment) >> 3 >= TCP_LATER;
+				l4->cannot_start_flow =
+					ext->next == IPPROTO_TCP &&
+					bpf_ntohs(ext->fragment) >> 3 >= TCP_LATER;
 				return;
 			}
 			fragmented = 1;
@@ -164,21 +167,21 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		read_beginning(f, f->l3 + off, total - off, l4);
 	if (fragmented) /* not even a whole packet: RFC 6980 */
 		return;
-	if (l4->kind == P_PORTS && l4->protocol == IPPROTO_UDP)
+	if (l4->kind == L4_HAS_PORTS && l4->protocol == IPPROTO_UDP)
 		l4->essential = (l4->source == 547 && l4->dest == 546) ||
 				(l4->source == 546 && l4->dest == 547);
 	if (next != IPPROTO_ICMPV6 || total - off < 2)
 		return;
 	nd = f->l3 + off;
 	if ((void *)(nd + 2) > f->end) {
-		f->cut = 1;
+		f->need_pull = 1;
 		return;
 	}
 	/* RFC 4861 7.1: hop limit 255, code 0; then the sender is on this link. */
 	if (ip->hop_limit == 255 && nd[0] >= ND_TYPE_FIRST && nd[0] <= ND_TYPE_LAST &&
 	    nd[1] == 0) {
 		l4->essential = 1;
-		l4->goes_on = 1; /* what comes back is essential, too */
+		l4->cannot_start_flow = 1; /* what comes back is essential, too */
 		l4->no_address = is_one_of(nd[0], 0, ND_ASKS);
 	}
 	if (ip->hop_limit == 1)
@@ -188,7 +191,7 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 /* What is known of the transport header as one scalar. */
 static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)
 {
-	struct l4 l4 = {.kind = P_UNKNOWN};
+	struct l4 l4 = {.kind = L4_PORTS_UNKNOWN};
 	struct ipv6hdr *ip6 = f->l3;
 	struct iphdr *ip = f->l3;
 
@@ -196,9 +199,10 @@ static __always_inline __u64 pack_l4(struct frame *f, __u32 total, int v6)
 		walk_l4_v6(f, ip6, total, &l4);
 	if (!v6 && (void *)(ip + 1) <= f->end)
 		walk_l4_v4(f, ip, total, &l4);
-	f->cut |= l4.kind == P_UNKNOWN;
-	return (__u64)l4.kind | (__u64)l4.essential << 2 | (__u64)l4.goes_on << 3 |
-	       (__u64)f->cut << 4 | (__u64)l4.no_address << 5 | (__u64)l4.protocol << 8 |
+	f->need_pull |= l4.kind == L4_PORTS_UNKNOWN;
+	return (__u64)l4.kind | (__u64)l4.essential << 2 |
+	       (__u64)l4.cannot_start_flow << 3 | (__u64)f->need_pull << 4 |
+	       (__u64)l4.no_address << 5 | (__u64)l4.protocol << 8 |
 	       (__u64)l4.source << 16 | (__u64)l4.dest << 32;
 }
 
@@ -206,8 +210,8 @@ static __always_inline void unpack_l4(__u64 packed, struct frame *f, struct l4 *
 {
 	l4->kind = packed & 3;
 	l4->essential = packed >> 2 & 1;
-	l4->goes_on = packed >> 3 & 1;
-	f->cut = packed >> 4 & 1;
+	l4->cannot_start_flow = packed >> 3 & 1;
+	f->need_pull = packed >> 4 & 1;
 	l4->no_address = packed >> 5 & 1;
 	l4->protocol = packed >> 8;
 	l4->source = packed >> 16;

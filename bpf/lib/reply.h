@@ -48,14 +48,14 @@ static __always_inline __u16 fold(__u64 sum)
 }
 
 /* Sources that cannot have asked, or that nobody can ban. */
-static __always_inline int is_nobody4(__be32 addr)
+static __always_inline int is_invalid_src4(__be32 addr)
 {
 	__u32 upper = bpf_ntohl(addr) >> 24;
 
 	return upper == 0 || upper == 127 || upper >= 224;
 }
 
-static __always_inline int is_nobody6(const struct in6_addr *addr)
+static __always_inline int is_invalid_src6(const struct in6_addr *addr)
 {
 	__u32 upper = bpf_ntohl(addr->s6_addr32[0]);
 

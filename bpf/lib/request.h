@@ -9,14 +9,14 @@
 #include "lib/verdict.h"
 
 struct answer_request {
-	struct exit exit; /* how it leaves when nobody answers */
-	__u32 observe;	  /* 1: count what would be answered, and pass it */
+	struct pkt_result result; /* how it leaves when nobody answers */
+	__u32 observe;		  /* 1: count what would be answered, and pass it */
 };
 
 _Static_assert(sizeof(struct answer_request) == 44, "abi");
-_Static_assert(__builtin_offsetof(struct exit, source) == 12, "abi");
-_Static_assert(__builtin_offsetof(struct exit, l3) == 31, "abi");
-_Static_assert(__builtin_offsetof(struct exit, v4) == 32, "abi");
+_Static_assert(__builtin_offsetof(struct pkt_result, source) == 12, "abi");
+_Static_assert(__builtin_offsetof(struct pkt_result, l3) == 31, "abi");
+_Static_assert(__builtin_offsetof(struct pkt_result, v4) == 32, "abi");
 _Static_assert(NEXT_DECOY == 0 && NEXT_REJECT == 1, "abi");
 
 struct {

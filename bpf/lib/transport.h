@@ -54,7 +54,7 @@ __noinline __u64 l4_of_head(__u32 have, __u32 total, int v6)
 	struct frame f = {};
 
 	if (!head || have > HEAD_MOST)
-		return P_UNKNOWN;
+		return L4_PORTS_UNKNOWN;
 	f.data = f.l3 = head->bytes;
 	f.end = head->bytes + have;
 	return pack_l4(&f, total, v6);

@@ -18,7 +18,7 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
 
-struct exit {
+struct pkt_result {
 	enum reason reason;
 	__u32 ifindex;
 	__u32 bytes;
@@ -29,13 +29,14 @@ struct exit {
 	__u8 l3;	/* for who answers: offset of the IP header */
 	__u8 v4;
 	__u16 port;
-	__u32 said; /* by judge_class, 0: nothing */
+	__u32 class_verdict; /* by judge_class, 0: nothing */
 };
 
 /* Not inlined: only packets on their way to a drop come here, at most
  * EVENT_LIMIT of them a window and CPU. The wake-up is adaptive (0.07 µs an
  * event against 6 µs when each one wakes); user space polls for the tail. */
-static __noinline int send_event(const struct exit *exit, struct counter *c, __u64 now)
+static __noinline int send_event(const struct pkt_result *result, struct counter *c,
+				 __u64 now)
 {
 	struct event *e;
 
@@ -46,16 +47,16 @@ static __noinline int send_event(const struct exit *exit, struct counter *c, __u
 	}
 	e->at_ns = bpf_ktime_get_boot_ns();
 	e->jiffies = now;
-	__builtin_memcpy(e->source, exit->source, sizeof(e->source));
-	e->ifindex = exit->ifindex;
-	e->reason = exit->reason;
-	e->port = exit->port;
-	e->protocol = exit->protocol;
-	e->scanner = exit->scanner;
+	__builtin_memcpy(e->source, result->source, sizeof(e->source));
+	e->ifindex = result->ifindex;
+	e->reason = result->reason;
+	e->port = result->port;
+	e->protocol = result->protocol;
+	e->scanner = result->scanner;
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
 	/* A proof is to become a ban before the next port is tried. */
 	bpf_ringbuf_submit(
-		e, exit->reason == R_PROVEN ||
+		e, result->reason == R_DECOY_HANDSHAKE ||
 				   bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >=
 					   EVENT_WAKE_BYTES
 			   ? BPF_RB_FORCE_WAKEUP
@@ -77,13 +78,13 @@ static __always_inline struct counter *count(enum reason reason, __u32 bytes)
 	return c;
 }
 
-/* R_BANNED_ALL of which no event is due: no `struct exit` is filled for it. A value
+/* R_BANNED_ALL of which no event is due: no `struct pkt_result` is filled for it. A value
  * and not a field, for verifiers that do not follow bytes of the stack. */
-#define R_UNTOLD ((enum reason)R_MAX)
+#define R_BANNED_NO_EVENT ((enum reason)R_MAX)
 
 /* Would a packet that leaves by this reason now be told of? On this CPU, on
  * which nothing else leaves before it. */
-static __always_inline int is_told(enum reason reason, __u64 now)
+static __always_inline int is_event_due(enum reason reason, __u64 now)
 {
 	__u32 key = reason;
 	struct counter *c = bpf_map_lookup_elem(&counters, &key);
@@ -92,7 +93,7 @@ static __always_inline int is_told(enum reason reason, __u64 now)
 		     c->event_count < EVENT_LIMIT);
 }
 
-static __always_inline void count_untold(enum reason reason, __u32 bytes)
+static __always_inline void count_no_event(enum reason reason, __u32 bytes)
 {
 	struct counter *c = count(reason, bytes);
 
@@ -100,9 +101,9 @@ static __always_inline void count_untold(enum reason reason, __u32 bytes)
 		c->event_lost++;
 }
 
-static __always_inline void count_and_tell(const struct exit *exit, __u64 now)
+static __always_inline void count_and_report(const struct pkt_result *result, __u64 now)
 {
-	struct counter *c = count(exit->reason, exit->bytes);
+	struct counter *c = count(result->reason, result->bytes);
 	__u64 window = now >> EVENT_WINDOW_SHIFT;
 
 	if (!c)
@@ -111,12 +112,13 @@ static __always_inline void count_and_tell(const struct exit *exit, __u64 now)
 		c->event_window = window;
 		c->event_count = 0;
 	}
-	if (c->event_count >= (exit->reason == R_PROVEN ? PROOF_LIMIT : EVENT_LIMIT)) {
+	if (c->event_count >=
+	    (result->reason == R_DECOY_HANDSHAKE ? PROOF_LIMIT : EVENT_LIMIT)) {
 		c->event_lost++;
 		return;
 	}
 	c->event_count++;
-	send_event(exit, c, now);
+	send_event(result, c, now);
 }
 
 #endif

@@ -30,7 +30,7 @@ const _: () = {
     assert!(Reason::ListedOut as u32 == R_LISTED_OUT);
     assert!(Reason::FencedOut as u32 == R_FENCED_OUT);
     assert!(Reason::Decoy as u32 == R_DECOY);
-    assert!(Reason::Proven as u32 == R_PROVEN);
+    assert!(Reason::DecoyHandshake as u32 == R_DECOY_HANDSHAKE);
     assert!(Reason::Rejected as u32 == R_REJECTED);
     assert!(Reason::RejectedSilent as u32 == R_REJECTED_SILENT);
     assert!(Reason::InvalidSource as u32 == R_INVALID_SOURCE);

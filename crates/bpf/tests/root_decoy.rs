@@ -300,12 +300,12 @@ fn root_decoy_proof_is_the_cookie_sent_back() {
             let reply = trap.answered(hook, "SYN again", &syn(peer, 23));
             trap.told();
             let proof = ack(peer, 23, reply.seq);
-            trap.dropped(hook, "the cookie", &proof, Reason::Proven);
+            trap.dropped(hook, "the cookie", &proof, Reason::DecoyHandshake);
             let told = trap.told();
             assert_eq!(told.len(), 1);
             let source = IpAddr::from(told[0].source).to_canonical();
             assert_eq!(source, peer.parse::<IpAddr>().unwrap());
-            assert_eq!(told[0].reason, Reason::Proven as u32);
+            assert_eq!(told[0].reason, Reason::DecoyHandshake as u32);
             assert_eq!((told[0].protocol, told[0].port), (6, 23));
             // What it sends before the ban is in: nobody resets it, nor is it
             // another offence.
@@ -327,7 +327,7 @@ fn root_decoy_proof_is_taken_after_the_tables_have_grown() {
         };
         trap.generation = Generation::create(n, &options, Some(&trap.generation)).unwrap();
         let proof = ack(peer, 23, reply.seq);
-        trap.dropped(hook, "the cookie", &proof, Reason::Proven);
+        trap.dropped(hook, "the cookie", &proof, Reason::DecoyHandshake);
     }
 }
 

@@ -39,7 +39,8 @@ pub enum Reason {
     /// Dropped: it is for a decoy port, its source unproven.
     Decoy = 14,
     /// Dropped: it completes a handshake with a decoy port, so its source is real.
-    Proven = 15,
+    #[serde(rename = "proven")]
+    DecoyHandshake = 15,
     /// Dropped and answered: a ban that rejects.
     Rejected = 16,
     /// Dropped: a ban that rejects, of a packet that may not be answered, or above
@@ -70,7 +71,7 @@ impl Reason {
         Self::ListedOut,
         Self::FencedOut,
         Self::Decoy,
-        Self::Proven,
+        Self::DecoyHandshake,
         Self::Rejected,
         Self::RejectedSilent,
         Self::InvalidSource,
@@ -105,7 +106,7 @@ impl Reason {
             Self::ListedOut => "listed-out",
             Self::FencedOut => "fenced-out",
             Self::Decoy => "decoy",
-            Self::Proven => "proven",
+            Self::DecoyHandshake => "proven",
             Self::Rejected => "rejected",
             Self::RejectedSilent => "rejected-silent",
             Self::InvalidSource => "invalid-source",

@@ -211,7 +211,7 @@ impl Decoy {
     pub fn packet(&self, packet: &PacketEvent, exempt: &Exempt, events: &Events) -> Option<Ban> {
         let active = self.active()?;
         match packet.reason {
-            Reason::Proven => {
+            Reason::DecoyHandshake => {
                 self.proofs.inc();
                 let port = port_text(packet.protocol, packet.port);
                 let why = format!("completed a handshake with decoy port {port}");

@@ -156,7 +156,7 @@ fn sub_reason(packet: Packet) -> String {
         Reason::Listed => "blacklisted-client".to_owned(),
         Reason::ListedOut => "blacklisted-server".to_owned(),
         Reason::Fenced | Reason::FencedOut => format!("ban-monitored-port-{}", packet.port),
-        Reason::Decoy | Reason::Proven => format!("ban-honeypot-{}", packet.port),
+        Reason::Decoy | Reason::DecoyHandshake => format!("ban-honeypot-{}", packet.port),
         reason => reason.name().to_owned(),
     }
 }
