@@ -1,0 +1,205 @@
+//! One point: a path under a load for a moment, with the client beside it or
+//! not, and all counters before and after.
+
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    clients::{self, Latency, Pace},
+    load::{self, Floods, Load, Sent},
+    site::{Counts, Site},
+};
+
+/// What still is in a queue when sending ends gets so long to come out.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// The parts of the benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Latency of a new flow, nothing else on the wire.
+    Idle,
+    /// The same beside new flows at rising rates.
+    Load,
+    /// CPU for a million new flows, no client.
+    Cost,
+    /// Latency and loss of an allowed client in a flood of denied sources.
+    Flood,
+    /// The paper's own method.
+    Paper,
+}
+
+/// What one moment has shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Point {
+    /// Of which part.
+    pub part: Part,
+    /// Name of the path.
+    pub path: String,
+    /// Of the rounds that follow each other.
+    pub round: u32,
+    /// The load as ordered: packets a second; `None` is the generator's limit.
+    pub rate: Option<u32>,
+    /// connect().
+    pub tcp: Option<Latency>,
+    /// A datagram from a new socket, and its answer.
+    pub udp: Option<Latency>,
+    /// Background packets that left the generator.
+    pub sent: u64,
+    /// For so many seconds.
+    pub seconds: f64,
+    /// Of them, the wire's own ring had no room for these.
+    pub wire_full: u64,
+    /// These came to the sink behind the path.
+    pub delivered: u64,
+    /// These the path denied.
+    pub denied: u64,
+    /// For these its queue had no room; the client's are among them.
+    pub queue_full: u64,
+    /// Rules that the path has inserted meanwhile.
+    pub rules: u64,
+    /// Seconds of CPU: the generator's thread, softirqs on its back included.
+    pub cpu_sender: f64,
+    /// Those of the kernel's softirq threads.
+    pub cpu_softirq: f64,
+    /// Those of the path's process.
+    pub cpu_path: f64,
+}
+
+impl Point {
+    /// Background packets that were not handled: neither delivered nor denied.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.delivered + self.denied)
+    }
+
+    /// The same of those sent, in percent.
+    pub fn lost_percent(&self) -> f64 {
+        100.0 * self.lost() as f64 / self.sent.max(1) as f64
+    }
+
+    /// Packets handled, a second.
+    pub fn handled_rate(&self) -> f64 {
+        (self.delivered + self.denied) as f64 / self.seconds.max(1e-9)
+    }
+
+    /// CPU seconds for a million packets, the generator's included.
+    pub fn cpu_per_million(&self) -> f64 {
+        let handled = (self.delivered + self.denied).max(1) as f64;
+        (self.cpu_sender + self.cpu_softirq + self.cpu_path) / handled * 1e6
+    }
+}
+
+/// What to do at a point.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// Belongs to this.
+    pub part: Part,
+    /// In this round.
+    pub round: u32,
+    /// The background.
+    pub load: Load,
+    /// The client's connections.
+    pub tcp: Option<Pace>,
+    /// And datagrams.
+    pub udp: Option<Pace>,
+    /// No client: so long.
+    pub alone: Duration,
+}
+
+/// Tells all threads to stop, whatever happens.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Measures one point.
+pub fn point(site: &mut Site, floods: Option<&Floods>, plan: Plan) -> anyhow::Result<Point> {
+    let before = site.counts()?;
+    let rules = site.banned()?;
+    let cpu = (load::softirq_cpu(), site.cpu_of_path());
+    let (tcp, udp, sent) = {
+        let site: &Site = site;
+        run(site, floods, plan)?
+    };
+    let after = drain(site)?;
+    let cpu_softirq = load::softirq_cpu() - cpu.0;
+    let cpu_path = site.cpu_of_path() - cpu.1;
+    let rate = match plan.load {
+        Load::None => Some(0),
+        Load::Flows(rate) | Load::Flood(rate) => Some(rate),
+        Load::FlowsAtLimit | Load::FloodAtLimit => None,
+    };
+    Ok(Point {
+        part: plan.part,
+        path: site.path.name(),
+        round: plan.round,
+        rate,
+        tcp,
+        udp,
+        sent: sent.packets,
+        seconds: sent.seconds,
+        wire_full: sent.packets.saturating_sub(after.arrived - before.arrived),
+        delivered: after.delivered - before.delivered,
+        denied: after.denied - before.denied,
+        queue_full: after.queue_full - before.queue_full,
+        rules: site.banned()? - rules,
+        cpu_sender: sent.cpu,
+        cpu_softirq,
+        cpu_path,
+    })
+}
+
+fn run(
+    site: &Site,
+    floods: Option<&Floods>,
+    plan: Plan,
+) -> anyhow::Result<(Option<Latency>, Option<Latency>, Sent)> {
+    let (stop_load, stop_server) = (AtomicBool::new(false), AtomicBool::new(false));
+    let begun = AtomicBool::new(plan.load == Load::None);
+    let ready = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let guard = (Stop(&stop_load), Stop(&stop_server));
+        let server = scope.spawn(|| site.serve(&stop_server, &ready));
+        ready.wait();
+        let sender = scope.spawn(|| load::run(site, floods, plan.load, &stop_load, &begun));
+        let deadline = Instant::now() + DRAIN;
+        while !begun.load(Ordering::Relaxed) && !sender.is_finished() {
+            ensure!(Instant::now() < deadline, "the background does not begin");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let tcp = plan.tcp.map(|pace| clients::tcp(site, pace)).transpose()?;
+        let udp = plan.udp.map(|pace| clients::udp(site, pace)).transpose()?;
+        if tcp.is_none() && udp.is_none() {
+            std::thread::sleep(plan.alone);
+        }
+        drop(guard);
+        let sent = sender.join().expect("the sender does not panic")?;
+        server.join().expect("the server does not panic")?;
+        Ok((tcp, udp, sent))
+    })
+}
+
+/// Waits until nothing moves any more.
+fn drain(site: &mut Site) -> anyhow::Result<Counts> {
+    let until = Instant::now() + DRAIN;
+    let mut before = site.counts()?;
+    loop {
+        std::thread::sleep(Duration::from_millis(15));
+        let now = site.counts()?;
+        if now == before || Instant::now() > until {
+            return Ok(now);
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,417 @@
+//! A geofence in user space behind NFQUEUE, a process of its own (`weir-bench
+//! delay-queue`): what ipt_geofence does with a packet, less its slow parts. It
+//! judges the source only, without text on the way, and refuses a packet
+//! instead of letting the first one pass; one queue, one thread, 8,192 packets,
+//! no fail-open, as there. Which packets are queued is `path`'s matter.
+
+use std::{
+    collections::HashSet,
+    io::{BufRead, IoSliceMut, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd,
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::{Context, bail};
+use nix::sys::socket::{MsgFlags, MultiHeaders, NetlinkAddr, recvmmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_core::geo::Country;
+
+use super::world::World;
+
+/// Connection marks of ipt_geofence's sample configuration.
+pub const MARK_PASS: u32 = 1000;
+/// Where denied sources are dropped by rules of their own.
+pub const DENIED_CHAIN: &str = "DENIED";
+
+/// Messages taken by one system call at most, and verdicts given by one.
+const BATCH: usize = 64;
+/// Room for one packet's message: its head, attributes and the copied bytes.
+const MESSAGE: usize = 4096;
+const MAX_LEN: u32 = 8192;
+const RECEIVE_BUFFER: usize = 512 << 20;
+
+const AF_NETLINK: i32 = 16;
+const NETLINK_NETFILTER: i32 = 12;
+const NLM_F_REQUEST: u16 = 1;
+const SUBSYSTEM: u16 = 3 << 8;
+const MSG_PACKET: u16 = 0;
+const MSG_VERDICT: u16 = 1;
+const MSG_CONFIG: u16 = 2;
+const CFG_CMD: u16 = 1;
+const CFG_PARAMS: u16 = 2;
+const CFG_QUEUE_MAXLEN: u16 = 3;
+const CMD_BIND: u8 = 1;
+const COPY_PACKET: u8 = 2;
+const PACKET_HDR: u16 = 1;
+const VERDICT_HDR: u16 = 2;
+const MARK: u16 = 3;
+const PAYLOAD: u16 = 10;
+const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+
+/// How the program is started.
+#[derive(clap::Args)]
+pub struct QueueArgs {
+    /// The queue's number
+    #[arg(long)]
+    queue: u16,
+    /// The country database; by default the one that is built in
+    #[arg(long)]
+    database: Option<PathBuf>,
+    /// Sources in these countries pass, all others are denied
+    #[arg(long, value_delimiter = ',')]
+    allow: Vec<String>,
+    /// Keep to this core
+    #[arg(long)]
+    core: usize,
+    /// Take up to 64 packets by one system call, and give their verdicts by one
+    #[arg(long)]
+    batch: bool,
+    /// Run `iptables -I` for each denied source, once, before its verdict
+    #[arg(long)]
+    ban: bool,
+}
+
+/// What the program has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Packets let pass.
+    pub passed: u64,
+    /// Packets denied.
+    pub denied: u64,
+    /// Rules inserted.
+    pub banned: u64,
+}
+
+impl Judged {
+    /// From the program's answer.
+    pub fn parse(line: &str) -> anyhow::Result<Self> {
+        let mut numbers = line.split_whitespace().map(str::parse);
+        let mut next = || -> anyhow::Result<u64> { Ok(numbers.next().context("a count")??) };
+        Ok(Self {
+            passed: next()?,
+            denied: next()?,
+            banned: next()?,
+        })
+    }
+}
+
+/// Counted by the judging thread, read by the one that answers.
+#[derive(Default)]
+struct Counts {
+    passed: AtomicU64,
+    denied: AtomicU64,
+    banned: AtomicU64,
+}
+
+/// Runs until standard input ends; answers each line there with the counts.
+pub fn run(args: &QueueArgs) -> anyhow::Result<()> {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(args.core);
+    rustix::thread::sched_setaffinity(None, &cpus)?;
+    let allow = args
+        .allow
+        .iter()
+        .map(|code| {
+            let letters = code.as_bytes().try_into().ok();
+            letters
+                .and_then(Country::from_letters)
+                .with_context(|| format!("{code:?} is no country"))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let counts = Arc::new(Counts::default());
+    let mut judge = Judge {
+        world: World::open(args.database.as_deref())?,
+        allow,
+        ban: args.ban,
+        banned: HashSet::new(),
+        counts: counts.clone(),
+    };
+    let socket = open(args.queue)?;
+    let batch = args.batch;
+    std::thread::spawn(move || {
+        let error = if batch {
+            judge.in_batches(&socket)
+        } else {
+            judge.one_by_one(&socket)
+        };
+        eprintln!("{error:#}");
+        std::process::exit(2);
+    });
+    let mut out = std::io::stdout();
+    writeln!(out, "ready")?;
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        let [passed, denied, banned] = [&counts.passed, &counts.denied, &counts.banned]
+            .map(|count| count.load(Ordering::Relaxed));
+        writeln!(out, "{passed} {denied} {banned}")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// A socket that this queue's packets come to.
+fn open(queue: u16) -> anyhow::Result<Socket> {
+    let socket = Socket::new(
+        Domain::from(AF_NETLINK),
+        Type::RAW,
+        Some(Protocol::from(NETLINK_NETFILTER)),
+    )
+    .context("a netlink socket")?;
+    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
+    let inet = libc_af_inet().to_be_bytes();
+    for attribute in [
+        (CFG_CMD, vec![CMD_BIND, 0, inet[0], inet[1]]),
+        (
+            CFG_PARAMS,
+            [&0xffff_u32.to_be_bytes()[..], &[COPY_PACKET]].concat(),
+        ),
+        (CFG_QUEUE_MAXLEN, MAX_LEN.to_be_bytes().to_vec()),
+    ] {
+        let mut message = Vec::new();
+        put_message(
+            &mut message,
+            MSG_CONFIG,
+            queue,
+            &[(attribute.0, &attribute.1)],
+        );
+        // What the kernel refuses, it says at once, before any packet.
+        socket.send(&message).context("set the queue up")?;
+    }
+    Ok(socket)
+}
+
+fn libc_af_inet() -> u16 {
+    nix::libc::AF_INET as u16
+}
+
+/// Appends a netfilter message with these attributes.
+fn put_message(out: &mut Vec<u8>, kind: u16, queue: u16, attributes: &[(u16, &[u8])]) {
+    let start = out.len();
+    out.extend([0; 4]);
+    out.extend((SUBSYSTEM | kind).to_ne_bytes());
+    out.extend(NLM_F_REQUEST.to_ne_bytes());
+    out.extend([0; 8]);
+    // AF_UNSPEC, version 0, the queue.
+    out.extend([0, 0]);
+    out.extend(queue.to_be_bytes());
+    for (kind, value) in attributes {
+        out.extend((4 + value.len() as u16).to_ne_bytes());
+        out.extend(kind.to_ne_bytes());
+        out.extend(*value);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+    let len = (out.len() - start) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_ne_bytes());
+}
+
+/// One queued packet.
+#[derive(Debug, PartialEq, Eq)]
+struct Queued {
+    queue: u16,
+    id: u32,
+    source: Option<IpAddr>,
+}
+
+/// The packet in a message of the kernel; an error that it reports is one.
+fn parse(message: &[u8]) -> anyhow::Result<Queued> {
+    let short = "a message of the kernel is cut";
+    let len = u32::from_ne_bytes(*message.first_chunk().context(short)?) as usize;
+    let message = message.get(..len).context(short)?;
+    let kind = u16::from_ne_bytes(message.get(4..6).context(short)?.try_into()?);
+    if kind != SUBSYSTEM | MSG_PACKET {
+        let code = message.get(16..20).context(short)?.try_into()?;
+        let error = std::io::Error::from_raw_os_error(-i32::from_ne_bytes(code));
+        bail!("the kernel answers message {kind}: {error}");
+    }
+    let mut packet = Queued {
+        queue: u16::from_be_bytes(message.get(18..20).context(short)?.try_into()?),
+        id: 0,
+        source: None,
+    };
+    let mut rest = message.get(20..).context(short)?;
+    while let Some(head) = rest.first_chunk::<4>() {
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & 0x3fff;
+        let value = rest.get(4..len).context(short)?;
+        match kind {
+            PACKET_HDR => packet.id = u32::from_be_bytes(*value.first_chunk().context(short)?),
+            PAYLOAD => packet.source = source(value),
+            _ => {}
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(packet)
+}
+
+/// Where an IP packet says that it comes from.
+fn source(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => {
+            let bytes: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+            Some(Ipv4Addr::from(bytes).into())
+        }
+        6 => {
+            let bytes: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+/// Who decides.
+struct Judge {
+    world: World,
+    allow: HashSet<Country>,
+    ban: bool,
+    banned: HashSet<IpAddr>,
+    counts: Arc<Counts>,
+}
+
+impl Judge {
+    /// One recv, one verdict: ipt_geofence's way. Returns when it fails.
+    fn one_by_one(&mut self, socket: &Socket) -> anyhow::Error {
+        let mut buffer = vec![0; 1 << 17];
+        let mut verdict = Vec::new();
+        loop {
+            let mut step = || -> anyhow::Result<()> {
+                let received =
+                    nix::sys::socket::recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+                verdict.clear();
+                self.judge(&buffer[..received], &mut verdict)?;
+                socket.send(&verdict)?;
+                Ok(())
+            };
+            if let Err(error) = step() {
+                return error;
+            }
+        }
+    }
+
+    /// Up to 64 packets, then their verdicts together. Returns when it fails.
+    fn in_batches(&mut self, socket: &Socket) -> anyhow::Error {
+        let mut buffers = vec![[0u8; MESSAGE]; BATCH];
+        let mut headers = MultiHeaders::<NetlinkAddr>::preallocate(BATCH, None);
+        let mut verdicts = Vec::with_capacity(BATCH * 64);
+        let mut lengths = Vec::with_capacity(BATCH);
+        loop {
+            let mut step = || -> anyhow::Result<()> {
+                lengths.clear();
+                {
+                    let mut slices: Vec<_> = buffers
+                        .iter_mut()
+                        .map(|buffer| [IoSliceMut::new(buffer)])
+                        .collect();
+                    let received = recvmmsg(
+                        socket.as_raw_fd(),
+                        &mut headers,
+                        slices.iter_mut(),
+                        MsgFlags::MSG_WAITFORONE,
+                        None,
+                    )?;
+                    lengths.extend(received.map(|message| message.bytes));
+                }
+                verdicts.clear();
+                for (buffer, len) in buffers.iter().zip(&lengths) {
+                    self.judge(&buffer[..*len], &mut verdicts)?;
+                }
+                socket.send(&verdicts)?;
+                Ok(())
+            };
+            if let Err(error) = step() {
+                return error;
+            }
+        }
+    }
+
+    /// Appends the verdict on the packet in this message.
+    fn judge(&mut self, message: &[u8], out: &mut Vec<u8>) -> anyhow::Result<()> {
+        let packet = parse(message)?;
+        let country = packet.source.and_then(|addr| self.world.country(addr));
+        let allowed = country.is_some_and(|country| self.allow.contains(&country));
+        let mut head = [0; 8];
+        head[4..].copy_from_slice(&packet.id.to_be_bytes());
+        if allowed {
+            self.counts.passed.fetch_add(1, Ordering::Relaxed);
+            head[..4].copy_from_slice(&NF_ACCEPT.to_be_bytes());
+            let mark = MARK_PASS.to_be_bytes();
+            put_message(
+                out,
+                MSG_VERDICT,
+                packet.queue,
+                &[(VERDICT_HDR, &head), (MARK, &mark)],
+            );
+            return Ok(());
+        }
+        self.counts.denied.fetch_add(1, Ordering::Relaxed);
+        if let Some(source) = packet.source
+            && self.ban
+            && self.banned.insert(source)
+        {
+            insert_rule(source)?;
+            self.counts.banned.fetch_add(1, Ordering::Relaxed);
+        }
+        head[..4].copy_from_slice(&NF_DROP.to_be_bytes());
+        put_message(out, MSG_VERDICT, packet.queue, &[(VERDICT_HDR, &head)]);
+        Ok(())
+    }
+}
+
+/// A program for each denied source, as there; but without a shell.
+fn insert_rule(source: IpAddr) -> anyhow::Result<()> {
+    let program = match source {
+        IpAddr::V4(_) => "iptables-legacy",
+        IpAddr::V6(_) => "ip6tables-legacy",
+    };
+    let status = Command::new(program)
+        .args(["-I", DENIED_CHAIN, "-s", &source.to_string(), "-j", "DROP"])
+        .status()
+        .with_context(|| format!("run {program}"))?;
+    anyhow::ensure!(status.success(), "{program} failed for {source}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_are_written() {
+        let mut packet = [0u8; 28];
+        packet[0] = 0x45;
+        packet[12..16].copy_from_slice(&[192, 0, 2, 7]);
+        let mut message = Vec::new();
+        let head = [0, 0, 1, 2, 8, 0, 0];
+        put_message(
+            &mut message,
+            MSG_PACKET,
+            5,
+            &[(PACKET_HDR, &head), (PAYLOAD, &packet)],
+        );
+        assert_eq!(message.len() % 4, 0);
+        let expected = Queued {
+            queue: 5,
+            id: 258,
+            source: Some("192.0.2.7".parse().unwrap()),
+        };
+        assert_eq!(parse(&message).unwrap(), expected);
+        for cut in 0..message.len() {
+            assert!(parse(&message[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_an_error() {
+        let mut message = vec![36, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        message.extend((-1i32).to_ne_bytes());
+        message.resize(36, 0);
+        let error = parse(&message).unwrap_err().to_string();
+        assert!(error.contains("not permitted"), "{error}");
+    }
+}

@@ -1,0 +1,27 @@
+//! How often a subject was banned by a jail before: what the ledger's
+//! increments grow with, as the database stores it.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::BanTarget;
+
+/// A jail's past bans of one subject.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Offence {
+    /// The jail's name.
+    pub jail: String,
+    /// The addresses that were banned.
+    pub subject: BanTarget,
+    /// How many bans there were.
+    pub offences: u32,
+    /// When the last one was decided.
+    pub last: Timestamp,
+}
+
+/// The same inside the ledger.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PastOffences {
+    pub offences: u32,
+    pub last: Option<Timestamp>,
+}
