@@ -9,9 +9,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     match cli::run(cli::Weir::parse()) {
-        Ok(cli::Answer::Done) => ExitCode::SUCCESS,
-        Ok(cli::Answer::No) => ExitCode::from(1),
-        Ok(cli::Answer::Mistaken) => ExitCode::from(2),
+        Ok(cli::ExitAnswer::Done) => ExitCode::SUCCESS,
+        Ok(cli::ExitAnswer::No) => ExitCode::from(1),
+        Ok(cli::ExitAnswer::Mistaken) => ExitCode::from(2),
         Err(error) => {
             // A reader that went away (`weir bans | head`) is no failure.
             if cli::is_broken_pipe(&error) {

@@ -22,10 +22,10 @@ use common::{
     addr, all_arrived, send_gently, skipped, soon,
 };
 use weir_core::{
-    Action, Prefix, PrefixSet, Reason, Scope,
-    class::{ListLayer, Plan},
-    fence::{Direction, Fate, Fence},
-    geo::{Atlas, Continent, Country, Place, Survey},
+    Action, PortSet, Prefix, PrefixSet, Reason,
+    address_class::{ListLayer, Plan},
+    geo::{Continent, Country, GeoTable, GeoTableBuilder, Place},
+    geofence::{Direction, Fence, RuleAction},
     verdict::{Asked, decide},
 };
 use weir_netlab::{ErrorKind, Side, VethOpts};
@@ -645,7 +645,7 @@ fn is_dropped(site: &Site, from: &str, to: SocketAddr) -> bool {
 }
 
 /// The cases, or the one that WEIR_BACKEND names, less those that this kernel
-/// lacks (tests/root_lacking.rs).
+/// lacks (tests/root_missing_kernel_features.rs).
 fn only() -> impl Iterator<Item = Case> {
     let only = std::env::var("WEIR_BACKEND").ok();
     BACKENDS

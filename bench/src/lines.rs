@@ -12,7 +12,7 @@ use std::{
 use anyhow::ensure;
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
-    Action, PrefixSet, Scope,
+    Action, PortSet, PrefixSet,
     detect::{Age, Context, Finding, Program, ProgramState, Record},
     policy::{Accusation, Jail, JailLimits, Ledger, MAX_RETRY, Outcome},
 };
@@ -123,7 +123,7 @@ fn counter(addresses: u32) -> impl FnMut(Option<&Record<'_>>) -> u32 {
             max_tracked: 2 * addresses as usize,
             ..JailLimits::default()
         },
-        scope: Scope::all(),
+        scope: PortSet::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
         names_prefixes: false,

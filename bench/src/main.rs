@@ -1,17 +1,17 @@
 //! `weir-bench`: shows weir's budgets as ratios to the peer and to the limit,
 //! measured in one run on one machine. One file per question.
 
-mod border;
+mod ban_latency;
+mod class_rows;
 mod delay;
 mod energy;
+mod fill;
 mod flood;
 mod hooks;
 mod lines;
-mod live;
-mod newflow;
+mod packet;
 mod report;
 mod ring;
-mod tables;
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ enum What {
     /// Records through shared memory, from one core to the other.
     Ring(ring::RingArgs),
     /// What a new flow pays for a geofence, and what breaks first.
-    Delay(newflow::DelayArgs),
+    Delay(delay::DelayArgs),
     /// What dropping a packet costs at each hook of the kernel, and energy.
     Hooks(hooks::HooksArgs),
     /// The server of `flood`, a process of its own.
@@ -48,7 +48,7 @@ enum What {
     FloodServer(flood::ServerArgs),
     /// The NFQUEUE program of `delay`, a process of its own.
     #[command(hide = true)]
-    DelayQueue(newflow::QueueArgs),
+    DelayQueue(delay::QueueArgs),
 }
 
 #[derive(clap::Args)]
@@ -71,11 +71,11 @@ fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Ring(args) => ring::run(&args),
         What::FloodServer(args) => flood::serve(&args),
-        What::DelayQueue(args) => newflow::judge(&args),
+        What::DelayQueue(args) => delay::judge(&args),
         What::Lines(args) => lines::run(&args),
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
-        What::Delay(args) => newflow::run(&args),
+        What::Delay(args) => delay::run(&args),
         What::Hooks(args) => hooks::run(&args),
     }
 }
@@ -101,15 +101,15 @@ fn packet(args: &PacketArgs) -> anyhow::Result<()> {
     let mut report = Report::new();
     let wanted =
         |part: &str| args.only.is_empty() || args.only.contains(part) || part.contains(&args.only);
-    live::run(&mut report, args.rounds.max(1), &args.only)?;
+    packet::run(&mut report, args.rounds.max(1), &args.only)?;
     if wanted("class table") {
-        border::rows(&mut report, args.rounds.clamp(1, 5))?;
+        class_rows::rows(&mut report, args.rounds.clamp(1, 5))?;
     }
     if wanted("insert") || wanted("restore") {
-        tables::run(&mut report, &weir)?;
+        fill::run(&mut report, &weir)?;
     }
     if wanted("delay") {
-        delay::file(&mut report, &weir)?;
+        ban_latency::file(&mut report, &weir)?;
     }
     report.finish(args.json.as_deref())
 }

@@ -7,12 +7,12 @@
 
 /* Bans of any prefix, in a trie (prefix_bans.h). The words of the prefix itself
  * come first, then those of the prefixes that cover it. */
-#define MAX_WIDE   8192
-#define WIDE_WORDS 8
+#define MAX_PREFIX_BANS   8192
+#define PREFIX_BAN_WORDS 8
 struct wide {
 	__u32 own;
 	__u32 words; /* with those that cover it */
-	__u64 word[WIDE_WORDS];
+	__u64 word[PREFIX_BAN_WORDS];
 };
 
 _Static_assert(sizeof(struct wide) == 72, "abi");

@@ -23,7 +23,7 @@ struct wide_key {
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_WIDE + 1);
+	__uint(max_entries, MAX_PREFIX_BANS + 1);
 	__type(key, struct wide_key);
 	__type(value, struct wide);
 } wide SEC(".maps");
@@ -39,7 +39,7 @@ struct {
 
 /* `family`: 0 for IPv4, 1 for IPv6; `bit`: the upper half of an IPv4 address,
  * or an IPv6 /32 folded to 16 bits. */
-static __always_inline int may_be_wide(__u32 family, __u32 bit)
+static __always_inline int may_have_prefix_bans(__u32 family, __u32 bit)
 {
 	__u32 index = family * HINT_WORDS + (bit >> 6);
 	__u64 *word;
@@ -51,7 +51,7 @@ static __always_inline int may_be_wide(__u32 family, __u32 bit)
 }
 
 /* The entries of all prefixes that hold this source, as find_all counts them. */
-__noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
+__noinline __u64 find_prefix_bans(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 {
 	struct wide_key key = {
 		.bits = 128,
@@ -64,7 +64,7 @@ __noinline __u64 find_wide(__u64 hi, __u64 lo, __u64 now, __u32 flow)
 
 	if (!wide_bans)
 		return 0;
-	for (i = 0; i < WIDE_WORDS; i++) {
+	for (i = 0; i < PREFIX_BAN_WORDS; i++) {
 		if (i >= wide_bans->words)
 			break;
 		found += match_entry(wide_bans->word[i], now, flow);

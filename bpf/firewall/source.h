@@ -125,7 +125,7 @@ static __always_inline int may_be_banned(const struct source *s, struct places *
 		}
 		at->own_key = short_key(addr | 32ULL << 32);
 		at->own = bloom_has_short(bloom_word(at->own_key.hash), at->own_key.hash);
-		at->wide = may_be_wide(0, (__u32)addr >> 16);
+		at->wide = may_have_prefix_bans(0, (__u32)addr >> 16);
 	} else {
 		__u64 bits;
 
@@ -133,7 +133,7 @@ static __always_inline int may_be_banned(const struct source *s, struct places *
 		bits = bloom_word(at->own_key.hash);
 		at->own = bloom_has_short(bits, at->own_key.hash);
 		at->second = bloom_has_long(bits, at->own_key.hash);
-		at->wide = may_be_wide(1, (s->hi >> 32 ^ s->hi >> 48) & 0xffff);
+		at->wide = may_have_prefix_bans(1, (s->hi >> 32 ^ s->hi >> 48) & 0xffff);
 	}
 	return at->own || at->second || at->wide;
 }
@@ -154,7 +154,7 @@ static __always_inline __u64 bans_of(const struct source *s, struct places *at, 
 		found += lookup_fast(at->second_key, !s->v4, now, &at->second_policy);
 	}
 	if (at->wide)
-		found += find_wide(s->hi, s->lo, now, 0);
+		found += find_prefix_bans(s->hi, s->lo, now, 0);
 	VERIFIER_FORGET(found);
 	VERIFIER_FORGET(at->wide);
 	VERIFIER_FORGET(at->own_policy);
@@ -173,7 +173,7 @@ static __always_inline __u64 bans_of_flow(const struct source *s, const struct p
 	if (at->second)
 		found += lookup_scoped(at->second_key, now, flow, at->second_policy);
 	if (at->wide)
-		found += find_wide(s->hi, s->lo, now, flow);
+		found += find_prefix_bans(s->hi, s->lo, now, flow);
 	return found;
 }
 

@@ -6,7 +6,7 @@ use std::{fmt::Display, str::FromStr};
 
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
-    Prefix, PrefixSet, Producer, Scope, Subject,
+    Prefix, PrefixSet, BanSource, PortSet, BanTarget,
     policy::{format_duration, parse_duration},
 };
 
@@ -31,12 +31,12 @@ fuzz_target!(|text: &str| {
         assert_eq!(set.covering(prefix), Some(prefix));
         assert!(set.remove(prefix) && set.is_empty());
     }
-    if let Some(subject) = round_trip::<Subject>(text) {
+    if let Some(subject) = round_trip::<BanTarget>(text) {
         let addr = subject.prefix().addr();
         assert!(!addr.is_unspecified() || !subject.prefix().is_host());
         assert!(!addr.is_multicast() || !subject.prefix().is_host());
     }
-    if let Some(scope) = round_trip::<Scope>(text) {
+    if let Some(scope) = round_trip::<PortSet>(text) {
         for range in scope.ranges() {
             assert!(range.low <= range.high, "{scope}");
             let number = if range.protocol.number() == 0 {
@@ -50,7 +50,7 @@ fuzz_target!(|text: &str| {
             );
         }
     }
-    round_trip::<Producer>(text);
+    round_trip::<BanSource>(text);
     if let Ok(time) = parse_duration(text) {
         // Printed rounded down to two units, so it prints the same again.
         let printed = format_duration(time);

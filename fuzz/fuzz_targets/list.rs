@@ -7,7 +7,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use libfuzzer_sys::fuzz_target;
-use weir_core::Subject;
+use weir_core::BanTarget;
 use weir_sources::list::{Admit, Decisions, Format, Limits, WIDEST, parse, print};
 
 const LIMITS: Limits = Limits {
@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             if admit != Admit::Allow {
                 for prefix in &list.prefixes {
-                    assert!(Subject::new(*prefix).is_ok(), "{prefix}");
+                    assert!(BanTarget::new(*prefix).is_ok(), "{prefix}");
                 }
             }
             if !list.prefixes.is_empty() {

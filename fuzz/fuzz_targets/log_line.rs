@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use jiff::{Timestamp, tz::TimeZone};
 use libfuzzer_sys::fuzz_target;
 use weir_core::{
-    Action, PrefixSet, Scope,
+    Action, PrefixSet, PortSet,
     detect::{Age, Context, Offender, Program, ProgramState, Record},
     policy::{Jail, JailLimits, Ledger, MAX_EVIDENCE, Outcome},
 };
@@ -86,7 +86,7 @@ fuzz_target!(|input: Input<'_>| {
     let ledger = Ledger::new(vec![Jail {
         name: "sshd".into(),
         limits,
-        scope: Scope::all(),
+        scope: PortSet::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
         names_prefixes: false,

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_core::{Prefix, Subject};
+use weir_core::{Prefix, BanTarget};
 use weir_daemon::watch::line::{Lines, MAX_LINE, read};
 
 fuzz_target!(|pieces: Vec<&[u8]>| {
@@ -38,7 +38,7 @@ fuzz_target!(|pieces: Vec<&[u8]>| {
         };
         let word = sighting.line.split([' ', '\t']).next().unwrap_or_default();
         assert_eq!(word.parse::<Prefix>(), Ok(sighting.prefix));
-        assert!(Subject::new(sighting.prefix).is_ok());
+        assert!(BanTarget::new(sighting.prefix).is_ok());
         assert!(sighting.prefix.bits() >= 16);
     }
 });

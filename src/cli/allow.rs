@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{
-    Answer, Common,
+    Common, ExitAnswer,
     client::{Reply, quote},
     show,
 };
@@ -36,7 +36,7 @@ pub enum Verb {
     },
 }
 
-pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let client = common.client();
     match verb {
         Verb::Add {
@@ -62,14 +62,14 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
             }
             Reply::NotFound(why) => {
                 show::line(weir_daemon::escape(&why))?;
-                return Ok(Answer::No);
+                return Ok(ExitAnswer::No);
             }
         },
         Verb::List { json } => {
             let answer = client.get("/v1/allow")?.ok()?;
             if *json {
                 show::json(&answer)?;
-                return Ok(Answer::Done);
+                return Ok(ExitAnswer::Done);
             }
             let rows: Vec<_> = answer["allow"]
                 .as_array()
@@ -80,5 +80,5 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
             show::table(&["PREFIX", "REASON"], &rows)?;
         }
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Common, client, complain, show, targets};
+use super::{Common, ExitAnswer, client, complain, show, targets};
 
 /// Ban addresses and prefixes
 ///
@@ -63,7 +63,7 @@ impl Args {
     }
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let client = common.client();
     if let [subject] = args.subjects.as_slice()
         && subject != "-"
@@ -72,7 +72,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         if args.json {
             show::json(&ban)?;
         }
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     let (mut bans, mut refused) = (Vec::new(), Vec::new());
     for subject in targets::read(&args.subjects)? {
@@ -90,7 +90,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         show::json(&json!({ "bans": bans, "refused": refused }))?;
     }
     Ok(match is_done {
-        true => Answer::Done,
-        false => Answer::Mistaken,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::Mistaken,
     })
 }

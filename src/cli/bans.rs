@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use super::{Answer, Common, client::quote, show};
+use super::{Common, ExitAnswer, client::quote, show};
 
 /// List the bans in force
 ///
@@ -26,7 +26,7 @@ pub struct Args {
 /// What is shortened for a narrow terminal, in this order, and how far.
 const NARROWED: [(&str, usize); 4] = [("REASON", 12), ("PORTS", 9), ("BY", 8), ("REASON", 0)];
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let limit = match args.limit {
         0 => usize::MAX,
         n => n,
@@ -38,7 +38,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let answer = common.client().get(&path)?.ok()?;
     if args.json {
         show::json(&answer)?;
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     let bans = answer["bans"].as_array().map_or(&[][..], Vec::as_slice);
     let rows = |end: fn(&Value) -> String| -> Vec<_> {
@@ -70,5 +70,5 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
             bans.len()
         )?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }

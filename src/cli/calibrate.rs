@@ -14,7 +14,7 @@ use weir_calibrate::{CalibrateError, Figures, Plan, Spread, result_file::SeenInt
 use weir_daemon::config::Config;
 use weir_enforce::hook_selection::Advice;
 
-use super::{Answer, Common, show};
+use super::{Common, ExitAnswer, show};
 
 /// Measure what each hook costs here, for backend = "auto" to choose by
 ///
@@ -49,7 +49,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     if let Some(missing) = weir_netlab::missing(&[]) {
         anyhow::bail!("cannot calibrate: {missing}");
     }
@@ -113,7 +113,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
             state_dir.join(weir_calibrate::FILE).display()
         ))?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 fn print(figures: &Figures, advice: &Advice) -> anyhow::Result<()> {

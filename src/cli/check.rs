@@ -4,7 +4,7 @@ use serde_json::json;
 use weir_daemon::{access::lists, config::Config, jails, watch};
 use weir_enforce::Choice;
 
-use super::{Answer, Common, show};
+use super::{Common, ExitAnswer, show};
 
 /// Check the configuration as start and reload do
 ///
@@ -21,7 +21,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let (config, errors) = match Config::load(&common.config) {
         Ok(config) => (Some(config), Vec::new()),
         Err(errors) => (None, errors.0),
@@ -81,9 +81,9 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         }
     }
     Ok(match (errors.is_empty(), problems.is_empty()) {
-        (true, true) => Answer::Done,
-        (true, false) => Answer::No,
-        (false, _) => Answer::Mistaken,
+        (true, true) => ExitAnswer::Done,
+        (true, false) => ExitAnswer::No,
+        (false, _) => ExitAnswer::Mistaken,
     })
 }
 

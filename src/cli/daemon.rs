@@ -9,7 +9,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use super::{Answer, Common, complain};
+use super::{Common, ExitAnswer, complain};
 
 /// Which messages are shown: a level, or levels by module.
 const LOG_LEVEL: &str = "WEIR_LOG";
@@ -23,7 +23,7 @@ const LOG_LEVEL: &str = "WEIR_LOG";
 #[derive(clap::Args)]
 pub struct Args {}
 
-pub fn run(common: &Common, _: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, _: &Args) -> anyhow::Result<ExitAnswer> {
     let (levels, mistake) = log_levels(env::var_os(LOG_LEVEL).as_deref());
     let lines = fmt::layer()
         .with_target(false)
@@ -40,7 +40,7 @@ pub fn run(common: &Common, _: &Args) -> anyhow::Result<Answer> {
         complain(&anyhow::anyhow!("warning: {mistake}"));
     }
     weir_daemon::run::run(&common.config)?;
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 /// What `WEIR_LOG` asks for, such as `debug` or `info,weir_enforce=debug`. A

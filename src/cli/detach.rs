@@ -7,7 +7,7 @@ use serde_json::json;
 use weir_daemon::config;
 use weir_enforce::{backend_swap, kernel};
 
-use super::{Answer, Common, show};
+use super::{Common, ExitAnswer, show};
 
 /// Take everything of weir out of the kernel
 ///
@@ -28,7 +28,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     anyhow::ensure!(
         weir_daemon::instance::may_detach(),
         "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
@@ -55,8 +55,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     }
     // Who did not name it may have meant another.
     Ok(match others.is_empty() || args.instance.is_some() {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }
 

@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::{Answer, Weir};
+use super::{ExitAnswer, Weir};
 
 /// The date that the man pages carry; the release's.
 const DATE: &str = "2026-11-21";
@@ -35,7 +35,7 @@ pub struct CompletionArgs {
     shell: Shell,
 }
 
-pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
+pub fn man(args: &ManArgs) -> anyhow::Result<ExitAnswer> {
     let write = || {
         std::fs::create_dir_all(&args.dir)?;
         if args.markdown {
@@ -48,7 +48,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<Answer> {
         std::fs::write(args.dir.join("weir.toml.5"), config_page::roff(DATE))
     };
     write().with_context(|| format!("writing pages to {}", args.dir.display()))?;
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 /// A page for a command, and for each of its verbs that is not hidden; `help`
@@ -68,12 +68,12 @@ fn pages(command: clap::Command, dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-pub fn completions(args: &CompletionArgs) -> anyhow::Result<Answer> {
+pub fn completions(args: &CompletionArgs) -> anyhow::Result<ExitAnswer> {
     // The generator panics where its reader has gone away.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut offered(), "weir", &mut script);
     io::stdout().write_all(&script)?;
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 /// The verbs for people: completion scripts offer hidden ones as well.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::{Answer, Common};
+use super::{Common, ExitAnswer};
 
 /// Print what happens as JSON lines
 ///
@@ -18,7 +18,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     // There is no other way yet to read events than to follow them.
     let _ = (args.follow, args.json);
     let mut out = std::io::stdout();
@@ -28,5 +28,5 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         out.flush()?;
         Ok(())
     })?;
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }

@@ -25,7 +25,7 @@ use weir_daemon::{
     escape,
 };
 
-use super::{Answer, Common};
+use super::{Common, ExitAnswer};
 
 /// Try filters on log lines
 #[derive(Subcommand)]
@@ -118,7 +118,7 @@ impl Missed {
     }
 }
 
-pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
         Verb::Test(test) => run_test(common, test),
         Verb::List { json } => list(common, *json),
@@ -137,12 +137,12 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
                 };
                 io::stdout().write_all(text.as_bytes())?;
             }
-            Ok(Answer::Done)
+            Ok(ExitAnswer::Done)
         }
     }
 }
 
-fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
+fn list(common: &Common, as_json: bool) -> anyhow::Result<ExitAnswer> {
     let built_in = Definition::builtin_names().into_iter();
     let mut filters: Vec<_> = built_in
         .map(|name| (name.to_owned(), "built in".to_owned()))
@@ -161,15 +161,15 @@ fn list(common: &Common, as_json: bool) -> anyhow::Result<Answer> {
             .map(|(name, from)| json!({ "name": name, "from": from }))
             .collect();
         super::show::json(&json!({ "filters": filters }))?;
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     for (name, from) in filters {
         super::show::line(format!("{} ({})", escape(&name), escape(&from)))?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
-fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
+fn run_test(common: &Common, test: &Test) -> anyhow::Result<ExitAnswer> {
     if let Some(option) = test.options.first() {
         bail!(
             "--option {option:?}: weir's own filters take no options; those of Fail2ban filters come later"
@@ -260,8 +260,8 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<Answer> {
     out.flush()?;
     // A program that reads the objects has its answer in them.
     Ok(match matched > 0 || test.json {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }
 

@@ -3,9 +3,11 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use serde_json::json;
-use weir_daemon::access::geo::{Answer as Place, DatabaseError, DatabaseFile, Databases, named_in};
+use weir_daemon::access::geo::{
+    DatabaseError, DatabaseFile, Databases, GeoAnswer as Place, named_in,
+};
 
-use super::{Answer, Common, complain, show};
+use super::{Common, ExitAnswer, complain, show};
 
 /// Say where addresses are said to be; exit code 1 if one is unknown
 ///
@@ -29,7 +31,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let (countries, systems) = named_in(&common.config);
     let required = |file: &Option<PathBuf>| file.clone().map(DatabaseFile::Required);
     let countries = required(&args.database).or(countries);
@@ -79,8 +81,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         place.as_ref().is_ok_and(Place::is_known)
     };
     Ok(match places.iter().all(known) {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }
 

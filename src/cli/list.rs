@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Answer, Common, client::quote, show};
+use super::{Common, ExitAnswer, client::quote, show};
 
 /// Show and refresh the lists of the configuration
 #[derive(Subcommand)]
@@ -26,7 +26,7 @@ pub enum Verb {
     },
 }
 
-pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
         Verb::Status { name, json } => status(common, name.as_deref(), *json),
         Verb::Refresh { name, force } => refresh(common, name.as_deref(), *force),
@@ -38,7 +38,7 @@ fn lists(common: &Common) -> anyhow::Result<Vec<Value>> {
     Ok(answer["lists"].as_array().cloned().unwrap_or_default())
 }
 
-fn status(common: &Common, name: Option<&str>, json: bool) -> anyhow::Result<Answer> {
+fn status(common: &Common, name: Option<&str>, json: bool) -> anyhow::Result<ExitAnswer> {
     let lists = lists(common)?;
     if let Some(name) = name {
         let Some(list) = lists.iter().find(|list| list["name"] == name) else {
@@ -55,11 +55,11 @@ fn status(common: &Common, name: Option<&str>, json: bool) -> anyhow::Result<Ans
             true => show::json(list)?,
             false => one(list)?,
         }
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     if json {
         show::json(&Value::Array(lists))?;
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     let rows: Vec<_> = lists
         .iter()
@@ -97,7 +97,7 @@ fn status(common: &Common, name: Option<&str>, json: bool) -> anyhow::Result<Ans
             ))?;
         }
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 fn moment(value: &Value) -> String {
@@ -127,7 +127,7 @@ fn one(list: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn refresh(common: &Common, name: Option<&str>, force: bool) -> anyhow::Result<Answer> {
+fn refresh(common: &Common, name: Option<&str>, force: bool) -> anyhow::Result<ExitAnswer> {
     let names = match name {
         Some(name) => vec![name.to_owned()],
         None => lists(common)?
@@ -135,7 +135,7 @@ fn refresh(common: &Common, name: Option<&str>, force: bool) -> anyhow::Result<A
             .filter_map(|list| Some(list["name"].as_str()?.to_owned()))
             .collect(),
     };
-    let mut all = Answer::Done;
+    let mut all = ExitAnswer::Done;
     for name in names {
         let path = format!("/v1/lists/{}/refresh", quote(&name).replace('/', "%2F"));
         let answer = common
@@ -146,13 +146,13 @@ fn refresh(common: &Common, name: Option<&str>, force: bool) -> anyhow::Result<A
         let name = weir_daemon::escape(&name);
         if answer["done"] != true {
             show::line(format!("{name}: still at it; see weir list status"))?;
-            all = Answer::No;
+            all = ExitAnswer::No;
         } else if let Some(error) = list["error"].as_str() {
             show::line(format!(
                 "{name}: stays as it was: {}",
                 weir_daemon::escape(error)
             ))?;
-            all = Answer::No;
+            all = ExitAnswer::No;
         } else {
             show::line(format!(
                 "{name}: {} prefixes ({} IPv4, {} IPv6), {} lines skipped, {} entries refused",

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 
-use super::{Answer, Common, show};
+use super::{Common, ExitAnswer, show};
 
 /// Print all metrics, for Prometheus
 ///
@@ -19,12 +19,12 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let client = common.client();
     if args.json {
         let status = client.get("/v1/status")?.ok()?;
         show::json(metrics_of(&status)?)?;
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     // Whole, or nothing: half of it would be a file of its own.
     let mut text = Vec::new();
@@ -40,7 +40,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     } else {
         out.write_all(&text)?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 /// The metrics in the daemon's answer.

@@ -114,7 +114,7 @@ enum Verb {
 }
 
 /// What a verb found, for the exit code.
-pub enum Answer {
+pub enum ExitAnswer {
     /// It was done, or the answer is yes.
     Done,
     /// The answer is no.
@@ -141,7 +141,7 @@ impl Common {
 }
 
 /// Does what was asked.
-pub fn run(weir: Weir) -> anyhow::Result<Answer> {
+pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
     if weir.local {
         show::local_times();
     }

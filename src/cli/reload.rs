@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Answer, Common, show};
+use super::{Common, ExitAnswer, show};
 
 /// Have the daemon read its configuration again, all of it or nothing
 ///
@@ -11,11 +11,11 @@ use super::{Answer, Common, show};
 #[derive(clap::Args)]
 pub struct Args {}
 
-pub fn run(common: &Common, _: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, _: &Args) -> anyhow::Result<ExitAnswer> {
     let answer = common.client().post("/v1/reload", &Value::Null)?.ok()?;
     for warning in answer["warnings"].as_array().into_iter().flatten() {
         show::line(format!("warning: {}", show::text(warning)))?;
     }
     show::line("reloaded")?;
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }

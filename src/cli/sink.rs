@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::{Answer, Common, client, show};
+use super::{Common, ExitAnswer, client, show};
 
 /// Try where events go
 #[derive(Subcommand)]
@@ -24,7 +24,7 @@ pub struct Test {
     json: bool,
 }
 
-pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let Verb::Test(test) = verb;
     let path = format!(
         "/v1/sinks/{}/test",
@@ -48,7 +48,7 @@ pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<Answer> {
         })?;
     }
     Ok(match delivered {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }

@@ -8,7 +8,7 @@ use weir_daemon::{config, instance};
 use weir_enforce::{backend_swap, kernel::DEFAULT_ROOT};
 
 use super::{
-    Answer, Common, client, show,
+    Common, ExitAnswer, client, show,
     show::{Tone, headline, text, wrapped},
     why,
 };
@@ -29,7 +29,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let status = match common.client().get("/v1/status") {
         Ok(reply) => reply.ok()?,
         Err(error) => {
@@ -55,7 +55,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         } else {
             one_jail(jail)?;
         }
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     if args.json {
         show::json(&status)?;
@@ -64,8 +64,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     }
     let is_well = alerts(&status).is_empty() && status["protection"]["state"] != "not-protected";
     Ok(match is_well {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Common,
+    Common, ExitAnswer,
     client::{self, Client, Reply, quote},
     complain, show, targets,
 };
@@ -69,7 +69,7 @@ impl Args {
     }
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let client = common.client();
     let subjects = match args.all {
         true => vec![None],
@@ -119,8 +119,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
         }
     }
     Ok(match (is_done, mistaken) {
-        (true, _) => Answer::Done,
-        (false, false) => Answer::No,
-        (false, true) => Answer::Mistaken,
+        (true, _) => ExitAnswer::Done,
+        (false, false) => ExitAnswer::No,
+        (false, true) => ExitAnswer::Mistaken,
     })
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use super::Answer;
+use super::ExitAnswer;
 
 /// Run the command of a watch: the daemon's own use
 #[derive(clap::Args)]
@@ -13,7 +13,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     // The command's own exit code, for the daemon to tell.
     std::process::exit(weir_daemon::watch::child::supervise(&args.command)?.into())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Answer, Common, client::quote, show};
+use super::{Common, ExitAnswer, client::quote, show};
 
 /// Say why an address is dropped; exit code 1 if it is not
 ///
@@ -27,7 +27,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
+pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let mut path = format!("/v1/why/{}", quote(&args.address));
     if let Some(port) = &args.port {
         path.push_str(&format!("?port={}", quote(port)));
@@ -41,8 +41,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<Answer> {
     let as_configured = answer["protection"]["state"] == "observing";
     let is_denied = answer["dropped"] == true || (answer["would_drop"] == true && as_configured);
     Ok(match is_denied {
-        true => Answer::Done,
-        false => Answer::No,
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
     })
 }
 

@@ -48,9 +48,9 @@ impl Dice {
 /// Every source somewhere or nowhere, and a geofence of two rules: for one port
 /// by whom it lets in, for the others by whom it does not. Adds it to the
 /// configuration; returns it as the reference has it.
-fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (Atlas, Vec<Fence>) {
+fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (GeoTable, Vec<Fence>) {
     let mut database = Mmdb::new("Test-Country");
-    let mut survey = Survey::default();
+    let mut survey = GeoTableBuilder::default();
     for source in Dice::sources() {
         let code = *dice.pick(&[&"RU", &"NL", &"NA", &""]);
         if code.is_empty() {
@@ -78,21 +78,21 @@ fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (Atlas, Vec<Fenc
     let selectors = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
     let rest = Fence {
         name: "geofence".to_owned(),
-        scope: Scope::all(),
+        scope: PortSet::all(),
         direction: Direction::In,
-        default: Fate::Pass,
+        default: RuleAction::Pass,
         allow: Vec::new(),
         deny: selectors(&["country:RU"]),
-        unknown: Fate::Pass,
+        unknown: RuleAction::Pass,
         except: PrefixSet::default(),
     };
     let some = Fence {
         name: "some".to_owned(),
         scope: "2222/udp".parse().unwrap(),
-        default: Fate::Drop,
+        default: RuleAction::Drop,
         allow: selectors(&["continent:EU"]),
         deny: Vec::new(),
-        unknown: Fate::Drop,
+        unknown: RuleAction::Drop,
         ..rest.clone()
     };
     (survey.finish(), vec![some, rest])
@@ -126,7 +126,7 @@ fn root_every_backend_agrees_with_the_reference() {
         let lists = [prefixes(&mut dice, 6), prefixes(&mut dice, 6)];
         let allow: Vec<_> = (0..8).map(|_| Prefix::host(dice.source())).collect();
         let exempt: PrefixSet = allow.iter().copied().collect();
-        let scopes: [Scope; 2] = ["all", "2222/udp"].map(|scope| scope.parse().unwrap());
+        let scopes: [PortSet; 2] = ["all", "2222/udp"].map(|scope| scope.parse().unwrap());
         let mut more = format!("allow = {:?}\n", texts(&allow));
         let (atlas, fences) = match case.geofence {
             true => places(&mut dice, &weir, &mut more),
@@ -146,7 +146,7 @@ fn root_every_backend_agrees_with_the_reference() {
                 note.contains("at ingress and").then_some(())
             });
         }
-        let mut bans: Vec<(Prefix, Scope)> = Vec::new();
+        let mut bans: Vec<(Prefix, PortSet)> = Vec::new();
         for _ in 0..24 {
             let (subject, scope) = (dice.prefix(), dice.pick(&SCOPES));
             // Nobody bans whom the allow list holds.

@@ -26,7 +26,7 @@ use nix::sys::{
     time::{TimeVal, TimeValLike},
 };
 use weir_bpf::clients;
-use weir_core::{Action, Prefix, Producer, Scope, Subject};
+use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix};
 use weir_enforce::{
     Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
@@ -293,7 +293,7 @@ impl Oracle {
             return;
         }
         *count = 0;
-        if let Ok(subject) = Subject::new(Prefix::host(client)) {
+        if let Ok(subject) = BanTarget::new(Prefix::host(client)) {
             self.due.push(Entry {
                 subject,
                 policy: self.policy.clone(),
@@ -330,8 +330,8 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<()> {
                 backend: backend.clone(),
                 ban_time: Duration::from_millis(args.ban_time),
                 policy: Arc::new(Policy {
-                    producer: Producer::Jail("oracle".into()),
-                    scope: Scope::all(),
+                    producer: BanSource::Jail("oracle".into()),
+                    scope: PortSet::all(),
                     action: Action::Drop,
                 }),
                 counts: HashMap::new(),

@@ -4,7 +4,7 @@ use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::Context;
 use serde_json::Value;
-use weir_bpf::{Generation, pins, record};
+use weir_bpf::{Generation, pins, small_maps};
 use weir_enforce::kernel;
 
 use super::{
@@ -50,7 +50,7 @@ impl DropCounters {
         let mut sums = (0, 0);
         for (reason, (packets, _)) in weir_core::Reason::ALL
             .into_iter()
-            .zip(record::read_counters(&self.0.counters)?)
+            .zip(small_maps::read_counters(&self.0.counters)?)
         {
             if reason.is_drop() {
                 sums.0 += packets;

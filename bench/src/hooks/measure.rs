@@ -17,7 +17,7 @@ use weir_netlab::{Namespace, Net, Side, VethOpts};
 
 use super::{
     cpu,
-    site::{Arrived, Place},
+    site::{Arrived, FloodTarget},
     task::Running,
 };
 use crate::energy::{Meter, Window, unix_now};
@@ -193,7 +193,7 @@ struct Counts {
     dropped: u64,
 }
 
-fn counts(place: &Place, running: &mut dyn Running) -> anyhow::Result<Counts> {
+fn counts(place: &FloodTarget, running: &mut dyn Running) -> anyhow::Result<Counts> {
     Ok(Counts {
         arrived: place.arrived()?,
         dropped: running.dropped()?,
@@ -201,7 +201,7 @@ fn counts(place: &Place, running: &mut dyn Running) -> anyhow::Result<Counts> {
 }
 
 /// Waits until nothing moves any more.
-fn drain(place: &Place, running: &mut dyn Running) -> anyhow::Result<Counts> {
+fn drain(place: &FloodTarget, running: &mut dyn Running) -> anyhow::Result<Counts> {
     let until = Instant::now() + DRAIN;
     let mut before = counts(place, running)?;
     loop {
@@ -307,7 +307,7 @@ fn wait(time: Duration) -> anyhow::Result<()> {
 pub fn point(
     sender: &Sender,
     outside: &Namespace,
-    hook: Option<(&Place, &mut dyn Running)>,
+    hook: Option<(&FloodTarget, &mut dyn Running)>,
     meters: &mut [Box<dyn Meter>],
     plan: Plan<'_>,
 ) -> anyhow::Result<Point> {
@@ -319,7 +319,7 @@ pub fn point(
         .as_mut()
         .map(|(place, running)| drain(place, *running))
         .transpose()?;
-    let program = |hook: &Option<(&Place, &mut dyn Running)>| {
+    let program = |hook: &Option<(&FloodTarget, &mut dyn Running)>| {
         hook.as_ref().map_or(0.0, |(_, running)| running.cpu())
     };
     let cpu_program = program(&hook);
@@ -365,7 +365,7 @@ pub fn point(
 
 /// One point of a load that comes from elsewhere, at whatever rate.
 pub fn arriving(
-    place: &Place,
+    place: &FloodTarget,
     running: &mut dyn Running,
     meters: &mut [Box<dyn Meter>],
     plan: Plan<'_>,

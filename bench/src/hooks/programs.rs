@@ -6,12 +6,12 @@ use anyhow::Context;
 use weir_bpf::bare::{Attached, BareDrop, BareHook};
 
 use super::{
-    site::Place,
+    site::FloodTarget,
     task::{Running, Task},
 };
 
 struct Program {
-    place: Arc<Place>,
+    place: Arc<FloodTarget>,
     drop: BareDrop,
     attached: Option<Attached>,
 }

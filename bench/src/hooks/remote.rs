@@ -17,7 +17,7 @@ use super::{
     HooksArgs, Run, begin,
     measure::{self, Plan, Sender},
     missing,
-    site::{PORT, Place},
+    site::{FloodTarget, PORT},
     summary,
     table::Hook,
     task::{BANS, Sources, Task},
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Packets in one look at the interface that are a load.
 const SOME: u64 = 500;
 /// How often it is looked at while nothing comes.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Ethernet pads shorter frames.
 const SHORTEST_FRAME: u64 = 60;
 
@@ -75,8 +75,8 @@ fn words(args: &[&str]) -> Vec<String> {
     args.iter().map(|arg| (*arg).to_owned()).collect()
 }
 
-fn here(interface: &str, host: IpAddr) -> Place {
-    Place::here(interface, host)
+fn here(interface: &str, host: IpAddr) -> FloodTarget {
+    FloodTarget::here(interface, host)
 }
 
 /// The interface's first address.
@@ -175,14 +175,14 @@ fn start(hook: &Hook, task: &Task) -> anyhow::Result<Box<dyn super::Running>> {
 }
 
 /// Until packets of this size come.
-fn wait_for(place: &Place, payload: Payload) -> anyhow::Result<()> {
+fn wait_for(place: &FloodTarget, payload: Payload) -> anyhow::Result<()> {
     let wanted = (payload.frame(place.host) as u64).max(SHORTEST_FRAME);
     let until = Instant::now() + PATIENCE;
     let mut before = place.arrived()?;
     let mut seen = String::from("nothing came");
     loop {
         crate::flood::interrupted()?;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let now = place.arrived()?;
         let packets = now.packets - before.packets;
         if packets >= SOME {

@@ -7,16 +7,16 @@ use std::{fmt::Write, sync::Arc};
 use anyhow::Context;
 
 use super::{
-    site::{PORT, Place},
+    site::{FloodTarget, PORT},
     task::{Running, Task},
 };
 
 /// Reads a counter.
-type Count = Box<dyn Fn(&Place) -> anyhow::Result<u64> + Send>;
+type Count = Box<dyn Fn(&FloodTarget) -> anyhow::Result<u64> + Send>;
 
 /// Commands that were run, and how to count and to take them back.
 struct Rules {
-    place: Arc<Place>,
+    place: Arc<FloodTarget>,
     /// Run at the end, the last first.
     undo: Vec<(&'static str, Vec<String>)>,
     count: Count,

@@ -15,7 +15,7 @@ pub const HOST: [&str; 2] = ["10.9.0.2", "2001:db8::2"];
 
 /// The host's side: the interface that is flooded, and how to get there.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct FloodTarget {
     /// `None`: this process's own.
     namespace: Option<Namespace>,
     /// The interface.
@@ -24,7 +24,7 @@ pub struct Place {
     pub host: IpAddr,
 }
 
-impl Place {
+impl FloodTarget {
     /// An interface of this process's own namespace.
     pub fn here(dev: &str, host: IpAddr) -> Self {
         Self {
@@ -150,7 +150,7 @@ pub struct Arrived {
 /// A network for one hook, with the flood that goes through it.
 pub struct Site {
     /// The host's side.
-    pub place: Arc<Place>,
+    pub place: Arc<FloodTarget>,
     /// The sender's.
     pub outside: Namespace,
     /// Towards the host.
@@ -187,7 +187,7 @@ impl Site {
                 macs: [veth.mac(Side::B), veth.mac(Side::A)],
                 ifindex: outside.ifindex("g0")?,
             },
-            place: Arc::new(Place {
+            place: Arc::new(FloodTarget {
                 namespace: Some(inside),
                 dev: "d0".into(),
                 host,

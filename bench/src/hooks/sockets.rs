@@ -21,7 +21,7 @@ use weir_bpf::bare::{Attached, BareDrop, BareHook};
 use super::{
     cpu::{self, pin},
     rules,
-    site::{PORT, Place},
+    site::{FloodTarget, PORT},
     task::{Running, Task},
 };
 
@@ -105,7 +105,7 @@ impl Drop for Reader {
 
 /// A socket that nobody reads, with the classic filter.
 struct Classic {
-    place: Arc<Place>,
+    place: Arc<FloodTarget>,
     _socket: Socket,
 }
 

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use weir_bpf::generator::Flood;
 
-use super::site::Place;
+use super::site::FloodTarget;
 
 /// As many bans as rows with a table have.
 pub const BANS: u32 = 1 << 17;
@@ -45,7 +45,7 @@ pub trait Running: Send {
 /// Where and whom to drop.
 pub struct Task {
     /// The host.
-    pub place: Arc<Place>,
+    pub place: Arc<FloodTarget>,
     /// Makes the addresses that are banned.
     pub flood: Flood,
     /// The row's.

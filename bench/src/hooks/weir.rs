@@ -10,21 +10,21 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use weir_core::{Action, Prefix, PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix, PrefixSet, Reason};
 use weir_enforce::{
     Backend, BanCounts, BootNanos, Choice, Entry, Expiry, Policy, Settings, backend_swap,
     kernel::DEFAULT_ROOT,
 };
 
 use super::{
-    site::Place,
+    site::FloodTarget,
     task::{BANS, Running, Task},
 };
 
 /// The settings of a daemon with this backend.
-fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::Place {
+fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::BackendHome {
     let bans = task.banned().len();
-    backend_swap::Place {
+    backend_swap::BackendHome {
         instance: instance.to_owned(),
         pin_root: DEFAULT_ROOT.into(),
         ipv4_length: None,
@@ -51,7 +51,7 @@ fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::Place {
 
 struct Weir {
     backend: Option<Arc<dyn Backend>>,
-    place: Arc<Place>,
+    place: Arc<FloodTarget>,
     instance: String,
 }
 
@@ -65,8 +65,8 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         instance: format!("bench-hooks-{}-{number}", std::process::id()),
     };
     let policy = Arc::new(Policy {
-        producer: Producer::Jail("bench".into()),
-        scope: Scope::all(),
+        producer: BanSource::Jail("bench".into()),
+        scope: PortSet::all(),
         action: Action::Drop,
     });
     // Bans end.
@@ -76,7 +76,7 @@ pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
         .into_iter()
         .map(|addr| {
             Ok(Entry {
-                subject: Subject::new(Prefix::host(addr))?,
+                subject: BanTarget::new(Prefix::host(addr))?,
                 policy: policy.clone(),
                 expiry: Expiry::At(end),
             })

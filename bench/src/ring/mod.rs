@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use weir_ring::{Policy, Reader, Writer};
 
-use crate::{delay, report::Report};
+use crate::{ban_latency, report::Report};
 use work::{AtWork, Nowhere, Outcome, Sink, Source, Track, race};
 
 /// Bytes of a record.
@@ -136,7 +136,7 @@ pub fn run(args: &RingArgs) -> anyhow::Result<()> {
     if delay {
         match weir_netlab::missing(&[]) {
             Some(why) => eprintln!("skipped: delay record to ban: {why}"),
-            None => delay::ring(&mut report, &crate::weir_binary(args.weir.as_deref())?)?,
+            None => ban_latency::ring(&mut report, &crate::weir_binary(args.weir.as_deref())?)?,
         }
     }
     report.attach("cores", &track.cores)?;

@@ -6,9 +6,9 @@
 
 use weir_core::{
     Reason,
-    class::{MAX_FENCES, MAX_LISTS},
+    address_class::{MAX_FENCES, MAX_LISTS},
     decoy::Scanner,
-    scope,
+    port_set,
 };
 
 include!(concat!(env!("OUT_DIR"), "/abi.rs"));
@@ -49,5 +49,5 @@ const _: () = {
 const _: () = {
     assert!(MAX_LISTS == CLASS_MAX_LISTS as usize);
     assert!(MAX_FENCES == CLASS_MAX_FENCES as usize);
-    assert!(scope::MAX_RANGES == MAX_RANGES as usize);
+    assert!(port_set::MAX_RANGES == MAX_RANGES as usize);
 };

@@ -147,7 +147,7 @@ fn trie_key(prefix: Prefix) -> (usize, Vec<u8>) {
 }
 
 /// The bits of all sources that a prefix covers; mirrors `allowed4` and
-/// `allowed6` of bpf/firewall/allow.h, and `may_be_wide` of bpf/firewall/prefix_bans.h.
+/// `allowed6` of bpf/firewall/allow.h, and `may_have_prefix_bans` of bpf/firewall/prefix_bans.h.
 pub(crate) fn each_hint(prefix: Prefix, mut set: impl FnMut(usize)) {
     match prefix.addr() {
         IpAddr::V4(a) => {

@@ -30,14 +30,14 @@ use crate::{
 
 /// What is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum AnswerProgram {
     /// Whoever asks at a decoy port.
     Decoy,
     /// What a ban that rejects denies.
     Reject,
 }
 
-impl Answer {
+impl AnswerProgram {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Decoy, Self::Reject];
 
@@ -53,7 +53,7 @@ impl Answer {
     /// frames of many pages (5.18), and tail calls from programs with functions? Asked
     /// until the kernel has said.
     pub fn is_supported(self) -> bool {
-        static HELPERS: [OnceLock<bool>; Answer::ALL.len()] = [const { OnceLock::new() }; 2];
+        static HELPERS: [OnceLock<bool>; AnswerProgram::ALL.len()] = [const { OnceLock::new() }; 2];
         let has_helpers = || match self {
             Self::Decoy => decoy::supported(),
             Self::Reject => probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes),
@@ -62,7 +62,7 @@ impl Answer {
     }
 }
 
-const _: () = assert!(abi::NEXT_MAX == Answer::ALL.len() as u32);
+const _: () = assert!(abi::NEXT_MAX == AnswerProgram::ALL.len() as u32);
 
 /// Can a program that calls functions of its own tail-call another one? On x86 since
 /// Linux 5.10, on arm64 since 6.0.
@@ -130,19 +130,19 @@ impl Caller {
         }
     }
 
-    fn program(self, answer: Answer) -> &'static str {
+    fn program(self, answer: AnswerProgram) -> &'static str {
         match (self, answer) {
-            (Self::Xdp | Self::XdpGeneric, Answer::Decoy) => "weir_decoy_xdp",
-            (Self::Xdp | Self::XdpGeneric, Answer::Reject) => "weir_reject_xdp",
-            (Self::Tc, Answer::Decoy) => "weir_decoy_tc",
-            (Self::Tc, Answer::Reject) => "weir_reject_tc",
+            (Self::Xdp | Self::XdpGeneric, AnswerProgram::Decoy) => "weir_decoy_xdp",
+            (Self::Xdp | Self::XdpGeneric, AnswerProgram::Reject) => "weir_reject_xdp",
+            (Self::Tc, AnswerProgram::Decoy) => "weir_decoy_tc",
+            (Self::Tc, AnswerProgram::Reject) => "weir_reject_tc",
         }
     }
 }
 
 /// One place of an array.
 #[derive(Debug, Clone, Default)]
-enum Place {
+enum ArraySlot {
     #[default]
     Empty,
     Filled,
@@ -154,8 +154,8 @@ enum Place {
 /// instance, as are the maps.
 #[derive(Default)]
 pub(crate) struct Answers {
-    wanted: [AtomicBool; Answer::ALL.len()],
-    places: Mutex<[[Place; Answer::ALL.len()]; Caller::ALL.len()]>,
+    wanted: [AtomicBool; AnswerProgram::ALL.len()],
+    slots: Mutex<[[ArraySlot; AnswerProgram::ALL.len()]; Caller::ALL.len()]>,
 }
 
 impl Answers {
@@ -163,35 +163,35 @@ impl Answers {
     pub(crate) fn adopt(maps: &Maps) -> Self {
         let answers = Self::default();
         for caller in Caller::ALL {
-            for answer in Answer::ALL {
+            for answer in AnswerProgram::ALL {
                 let key = answer.place().to_ne_bytes();
                 let there = maps.get(caller.array()).lookup(&key, MapFlags::ANY);
                 if let Ok(Some(_)) = there {
-                    answers.places()[caller as usize][answer as usize] = Place::Filled;
+                    answers.slots()[caller as usize][answer as usize] = ArraySlot::Filled;
                 }
             }
         }
         answers
     }
 
-    fn places(&self) -> MutexGuard<'_, [[Place; Answer::ALL.len()]; Caller::ALL.len()]> {
-        self.places.lock().expect("no holder of this lock panics")
+    fn slots(&self) -> MutexGuard<'_, [[ArraySlot; AnswerProgram::ALL.len()]; Caller::ALL.len()]> {
+        self.slots.lock().expect("no holder of this lock panics")
     }
 
-    pub(crate) fn want(&self, answer: Answer, wanted: bool) {
+    pub(crate) fn want(&self, answer: AnswerProgram, wanted: bool) {
         self.wanted[answer as usize].store(wanted, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_wanted(&self, answer: Answer) -> bool {
+    pub(crate) fn is_wanted(&self, answer: AnswerProgram) -> bool {
         self.wanted[answer as usize].load(Ordering::Relaxed)
     }
 
     /// Why this kind of program does not answer; `None`: it does.
-    pub(crate) fn lacks(&self, caller: Caller, answer: Answer) -> Option<String> {
-        match &self.places()[caller as usize][answer as usize] {
-            Place::Empty => Some("it is not loaded yet".into()),
-            Place::Filled => None,
-            Place::Refused(why) => Some(why.clone()),
+    pub(crate) fn lacks(&self, caller: Caller, answer: AnswerProgram) -> Option<String> {
+        match &self.slots()[caller as usize][answer as usize] {
+            ArraySlot::Empty => Some("it is not loaded yet".into()),
+            ArraySlot::Filled => None,
+            ArraySlot::Refused(why) => Some(why.clone()),
         }
     }
 
@@ -202,14 +202,14 @@ impl Answers {
     pub(crate) fn fill(
         &self,
         caller: Caller,
-        answer: Answer,
+        answer: AnswerProgram,
         maps: &Maps,
         lasting_seed: [u64; 3],
     ) -> Result<()> {
         // Held while it is loaded: of two who ask at once one loads it.
-        let mut places = self.places();
-        let place = &mut places[caller as usize][answer as usize];
-        if let Place::Filled = place {
+        let mut slots = self.slots();
+        let place = &mut slots[caller as usize][answer as usize];
+        if let ArraySlot::Filled = place {
             return Ok(());
         }
         let what = || format!("load the program {}", caller.program(answer));
@@ -226,29 +226,29 @@ impl Answers {
                     .context(what)
             });
         *place = match &filled {
-            Ok(()) => Place::Filled,
+            Ok(()) => ArraySlot::Filled,
             Err(error) => {
                 // Not what another build left there either: it is said that none is.
                 let _ = empty(caller, answer, maps);
-                Place::Refused(error.to_string())
+                ArraySlot::Refused(error.to_string())
             }
         };
         filled
     }
 
     /// Takes the program away wherever it is: packets leave as if nobody answered.
-    pub(crate) fn clear(&self, answer: Answer, maps: &Maps) -> Result<()> {
-        let mut places = self.places();
+    pub(crate) fn clear(&self, answer: AnswerProgram, maps: &Maps) -> Result<()> {
+        let mut slots = self.slots();
         for caller in Caller::ALL {
             empty(caller, answer, maps)?;
-            places[caller as usize][answer as usize] = Place::Empty;
+            slots[caller as usize][answer as usize] = ArraySlot::Empty;
         }
         Ok(())
     }
 }
 
 /// Takes away what is in a place, whoever put it there.
-fn empty(caller: Caller, answer: Answer, maps: &Maps) -> Result<()> {
+fn empty(caller: Caller, answer: AnswerProgram, maps: &Maps) -> Result<()> {
     let (array, key) = (maps.get(caller.array()), answer.place().to_ne_bytes());
     let what = || format!("take {} away", caller.program(answer));
     match array.lookup(&key, MapFlags::ANY).context(what)? {
@@ -259,11 +259,11 @@ fn empty(caller: Caller, answer: Answer, maps: &Maps) -> Result<()> {
 
 fn load(
     caller: Caller,
-    answer: Answer,
+    answer: AnswerProgram,
     maps: &Maps,
     lasting_seed: [u64; 3],
 ) -> io::Result<OwnedFd> {
-    if answer == Answer::Decoy {
+    if answer == AnswerProgram::Decoy {
         fault::refuse("load-decoys")?;
     }
     let other = |e: libbpf_rs::Error| io::Error::other(format!("{e:#}"));
@@ -314,7 +314,7 @@ mod tests {
             .collect();
         let mut ours: Vec<_> = Caller::ALL
             .iter()
-            .flat_map(|caller| Answer::ALL.map(|answer| caller.program(answer).to_owned()))
+            .flat_map(|caller| AnswerProgram::ALL.map(|answer| caller.program(answer).to_owned()))
             .collect();
         of_object.sort();
         ours.sort();

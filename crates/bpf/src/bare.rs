@@ -155,7 +155,7 @@ impl BareDrop {
         };
         let link = Link::attach(self.program(), ifindex, hook)
             .context(|| format!("attach by {}", hook.name()))?;
-        Ok(Attached(Kind::Link(link)))
+        Ok(Attached(BareKind::Link(link)))
     }
 
     /// Makes it the filter of this UDP socket; it ends with the socket.
@@ -189,7 +189,7 @@ impl BareDrop {
         let link = self
             .create(dir.as_raw_fd(), sys::BPF_CGROUP_INET_INGRESS, &options)
             .context(what)?;
-        Ok(Attached(Kind::Fds(vec![link])))
+        Ok(Attached(BareKind::Fds(vec![link])))
     }
 
     fn attach_netfilter(&self) -> Result<Attached> {
@@ -209,7 +209,7 @@ impl BareDrop {
                     .context(|| "attach to netfilter's prerouting".into())?,
             );
         }
-        Ok(Attached(Kind::Fds(links)))
+        Ok(Attached(BareKind::Fds(links)))
     }
 
     fn create(
@@ -247,7 +247,7 @@ impl BareDrop {
                 io::Error::from_raw_os_error(-rc),
             ));
         }
-        Ok(Attached(Kind::Filter(filter)))
+        Ok(Attached(BareKind::Filter(filter)))
     }
 }
 
@@ -295,9 +295,9 @@ impl Drop for Filter {
 
 /// A program in place; its end takes the program away. A filter of cls_bpf
 /// goes only where it ends in the namespace in which it began.
-pub struct Attached(Kind);
+pub struct Attached(BareKind);
 
-enum Kind {
+enum BareKind {
     Link(Link),
     Fds(Vec<OwnedFd>),
     Filter(#[expect(dead_code, reason = "held for its end")] Filter),
@@ -306,8 +306,8 @@ enum Kind {
 impl Drop for Attached {
     fn drop(&mut self) {
         match &self.0 {
-            Kind::Link(link) => link.detach(),
-            Kind::Fds(links) => {
+            BareKind::Link(link) => link.detach(),
+            BareKind::Fds(links) => {
                 for link in links {
                     // SAFETY: a plain descriptor goes in. It fails only where
                     // the link is detached already.
@@ -315,7 +315,7 @@ impl Drop for Attached {
                 }
             }
             // Ends with its own value.
-            Kind::Filter(_) => {}
+            BareKind::Filter(_) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, atomic::Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_core::{
-    class::{MAX_FENCES, MAX_LISTS},
+    address_class::{MAX_FENCES, MAX_LISTS},
     geo::Country,
 };
 

@@ -16,7 +16,7 @@ use libbpf_rs::{
 use crate::{
     abi,
     error::{Context, Result},
-    run,
+    prog_test_run,
     skeleton::generator::{
         GeneratorSkelBuilder,
         types::{answers, clients, requests},
@@ -164,7 +164,7 @@ impl Clients {
         self.settings
             .update(&0u32.to_ne_bytes(), bytes, MapFlags::ANY)
             .context(|| "set the clients up".into())?;
-        run::live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
+        prog_test_run::live(self.request.as_fd(), packets, REQUEST_LEN, crowd.ifindex)
     }
 
     /// What was sent so far; may be called while another thread sends.

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 use crate::{
     error::{Context, Error, Result},
-    fault, run,
+    fault, prog_test_run,
     skeleton::clock::{ClockSkelBuilder, types::clock_sample},
 };
 
@@ -69,7 +69,7 @@ impl JiffyClock {
             .and_then(|open| open.load())
             .context(|| "load the clock program (needs CAP_BPF and CAP_PERFMON)".into())?;
         let sample = || -> Result<clock_sample> {
-            let bytes = run::packet(skel.progs.weir_clock.as_fd(), &[0; 64], 1)?.packet;
+            let bytes = prog_test_run::packet(skel.progs.weir_clock.as_fd(), &[0; 64], 1)?.packet;
             Ok(clock_sample {
                 jiffies: u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")),
                 mono_ns: u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes")),

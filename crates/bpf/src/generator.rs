@@ -15,7 +15,7 @@ use libbpf_rs::{
 use crate::{
     error::{Context, Result},
     link::Hook,
-    run,
+    prog_test_run,
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };
 
@@ -181,7 +181,7 @@ impl Generator {
 
         let start = std::time::Instant::now();
         let frame = payload.frame(flood.dest);
-        run::live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
+        prog_test_run::live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
         Ok(start.elapsed())
     }
 }

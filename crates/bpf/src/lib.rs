@@ -15,12 +15,12 @@ pub mod bare;
 pub mod class;
 pub mod clients;
 pub mod clock;
+pub mod cls_bpf;
 pub mod decoy;
 pub mod device;
 mod error;
 pub mod events;
 pub mod fault;
-pub mod filter;
 pub mod generator;
 #[cfg(test)]
 mod headers;
@@ -34,22 +34,22 @@ pub mod object;
 pub mod offload;
 pub mod pins;
 pub mod power;
+pub mod prefix_bans;
 pub mod probe;
+pub mod prog_test_run;
 pub mod programs;
 pub mod rcu;
-pub mod record;
-pub mod run;
+pub mod small_maps;
 pub mod table;
 pub mod tables;
-pub mod wide;
 
-pub use answers::Answer;
+pub use answers::AnswerProgram;
 pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
+pub use prefix_bans::{PrefixBan, PrefixBanPlaced, PrefixBans};
 pub use table::{BanCounts, BanTable, Geometry, Key, Placed, Slot};
 pub use tables::{Generation, Options};
-pub use wide::{WideBan, WideBans, WidePlaced};
 
 /// The generated skeletons: types of `bpf/abi/*.h`, maps, programs.
 #[allow(

@@ -1,5 +1,5 @@
 //! The attachment of a program to an interface: a BPF link, or, where the
-//! kernel has none for a hook, a tc filter (`filter`), or a part in the one
+//! kernel has none for a hook, a tc filter (`cls_bpf`), or a part in the one
 //! attachment of all interfaces (`netfilter`). libbpf-rs knows neither
 //! XDP modes nor tcx, so this goes to the system call directly.
 
@@ -12,8 +12,8 @@ use std::{
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::{
+    cls_bpf::{Filter, Way},
     error::{Error, Result},
-    filter::{Filter, Way},
     netfilter::Netfilter,
     object::{end_link, link_info, open_pin, pin, program_id},
 };
@@ -87,10 +87,10 @@ impl Hook {
 /// An attachment. As a BPF link it ends with the last reference, this handle or
 /// its pin; as a filter when it is detached.
 pub struct Link {
-    kind: Kind,
+    kind: AttachmentKind,
 }
 
-enum Kind {
+enum AttachmentKind {
     Bpf(OwnedFd),
     Filter(Filter),
     Netfilter(Netfilter),
@@ -138,7 +138,7 @@ impl Link {
         // SAFETY: a non-negative answer is a new descriptor, and ours.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self {
-            kind: Kind::Bpf(fd),
+            kind: AttachmentKind::Bpf(fd),
         })
     }
 
@@ -156,7 +156,7 @@ impl Link {
             Hook::Netfilter => {
                 let netfilter = Netfilter::attach(prog, ifindex, path)?;
                 return Ok(Self {
-                    kind: Kind::Netfilter(netfilter),
+                    kind: AttachmentKind::Netfilter(netfilter),
                 });
             }
             _ => {
@@ -167,7 +167,7 @@ impl Link {
             }
         };
         Ok(Self {
-            kind: Kind::Filter(Filter::attach(prog, ifindex, way, path)?),
+            kind: AttachmentKind::Filter(Filter::attach(prog, ifindex, way, path)?),
         })
     }
 
@@ -182,9 +182,11 @@ impl Link {
                 .lines()
                 .find_map(|line| line.strip_prefix("value_size:"))
             {
-                Some(size) if size.trim() == "4" => Kind::Netfilter(Netfilter::open(path)?),
-                Some(_) => Kind::Filter(Filter::open(path)?),
-                None => Kind::Bpf(fd),
+                Some(size) if size.trim() == "4" => {
+                    AttachmentKind::Netfilter(Netfilter::open(path)?)
+                }
+                Some(_) => AttachmentKind::Filter(Filter::open(path)?),
+                None => AttachmentKind::Bpf(fd),
             },
         })
     }
@@ -192,8 +194,8 @@ impl Link {
     /// Keeps the attachment when this process ends; a filter's is kept.
     pub fn pin(&self, path: &Path) -> Result<()> {
         match &self.kind {
-            Kind::Bpf(fd) => pin(fd.as_fd(), path),
-            Kind::Filter(_) | Kind::Netfilter(_) => Ok(()),
+            AttachmentKind::Bpf(fd) => pin(fd.as_fd(), path),
+            AttachmentKind::Filter(_) | AttachmentKind::Netfilter(_) => Ok(()),
         }
     }
 
@@ -201,9 +203,9 @@ impl Link {
     /// the new one.
     pub fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
         let fd = match &self.kind {
-            Kind::Bpf(fd) => fd,
-            Kind::Filter(filter) => return filter.update(prog),
-            Kind::Netfilter(netfilter) => return netfilter.update(prog),
+            AttachmentKind::Bpf(fd) => fd,
+            AttachmentKind::Filter(filter) => return filter.update(prog),
+            AttachmentKind::Netfilter(netfilter) => return netfilter.update(prog),
         };
         // SAFETY: no options are passed.
         let rc =
@@ -223,23 +225,23 @@ impl Link {
         let is_it = |(ifindex, id): (u32, u32)| {
             ifindex != 0 && program_id(prog).is_ok_and(|this| this == id)
         };
-        matches!(self.kind, Kind::Bpf(_)) && self.target().is_ok_and(is_it)
+        matches!(self.kind, AttachmentKind::Bpf(_)) && self.target().is_ok_and(is_it)
     }
 
     /// False when somebody took it away: a filter is anybody's to delete.
     pub fn is_there(&self) -> bool {
         match &self.kind {
-            Kind::Bpf(_) => true,
-            Kind::Filter(filter) => filter.target().0 != 0,
-            Kind::Netfilter(netfilter) => netfilter.target().0 != 0,
+            AttachmentKind::Bpf(_) => true,
+            AttachmentKind::Filter(filter) => filter.target().0 != 0,
+            AttachmentKind::Netfilter(netfilter) => netfilter.target().0 != 0,
         }
     }
 
     /// Of a filter: its priority, 1 when no other kind comes before it.
     pub fn priority(&self) -> Option<u32> {
         match &self.kind {
-            Kind::Bpf(_) | Kind::Netfilter(_) => None,
-            Kind::Filter(filter) => Some(filter.priority()),
+            AttachmentKind::Bpf(_) | AttachmentKind::Netfilter(_) => None,
+            AttachmentKind::Filter(filter) => Some(filter.priority()),
         }
     }
 
@@ -248,18 +250,18 @@ impl Link {
     /// then.
     pub fn detach(&self) {
         match &self.kind {
-            Kind::Bpf(fd) => end_link(fd),
-            Kind::Filter(filter) => filter.detach(),
-            Kind::Netfilter(netfilter) => netfilter.detach(),
+            AttachmentKind::Bpf(fd) => end_link(fd),
+            AttachmentKind::Filter(filter) => filter.detach(),
+            AttachmentKind::Netfilter(netfilter) => netfilter.detach(),
         }
     }
 
     /// (interface index, program id); the index is 0 when the interface is gone.
     pub fn target(&self) -> Result<(u32, u32)> {
         let fd = match &self.kind {
-            Kind::Bpf(fd) => fd,
-            Kind::Filter(filter) => return Ok(filter.target()),
-            Kind::Netfilter(netfilter) => return Ok(netfilter.target()),
+            AttachmentKind::Bpf(fd) => fd,
+            AttachmentKind::Filter(filter) => return Ok(filter.target()),
+            AttachmentKind::Netfilter(netfilter) => return Ok(netfilter.target()),
         };
         let info = link_info(fd).map_err(|e| Error::new("ask a link for its interface", e))?;
         // SAFETY: the variant that belongs to the link's type.

@@ -31,7 +31,7 @@ use std::{
 pub use geometry::{BanCounts, Geometry};
 pub use key::Key;
 use slots::{Slots, Stored, named, pack, unpack};
-use v4_hosts::{Place, Put, V4Hosts};
+use v4_hosts::{BucketPair, InsertOutcome, V4Hosts};
 
 use crate::{
     abi::{
@@ -270,7 +270,7 @@ impl BanTable {
         }
     }
 
-    fn insert_v4_host(&self, slot: Slot, place: Place) -> Placed {
+    fn insert_v4_host(&self, slot: Slot, place: BucketPair) -> Placed {
         let is_same = |there: &Slot| there.policy == slot.policy;
         if self.may_be_apart(slot.key) {
             let mut there = false;
@@ -281,17 +281,17 @@ impl BanTable {
         }
         loop {
             match self.v4_hosts.put(place, slot.policy, slot.expiry) {
-                Some(Put::New) => {
+                Some(InsertOutcome::New) => {
                     self.live.v4_hosts.fetch_add(1, Ordering::Relaxed);
                     self.set_bloom(slot.key, false);
                     return Placed::New;
                 }
-                Some(Put::Replaced) => {
+                Some(InsertOutcome::Replaced) => {
                     self.set_bloom(slot.key, false);
                     return Placed::Replaced;
                 }
-                Some(Put::Raced) => std::hint::spin_loop(),
-                Some(Put::NoRoom) => return self.insert_keyed(slot),
+                Some(InsertOutcome::Raced) => std::hint::spin_loop(),
+                Some(InsertOutcome::NoRoom) => return self.insert_keyed(slot),
                 // First there, then not here: at no moment is it in neither. Where it
                 // finds no room, what is in force stays as it is.
                 None => {
@@ -472,7 +472,12 @@ impl BanTable {
         lifted
     }
 
-    fn remove_v4_host(&self, key: Key, place: Place, which: impl Fn(u16) -> bool) -> Vec<Slot> {
+    fn remove_v4_host(
+        &self,
+        key: Key,
+        place: BucketPair,
+        which: impl Fn(u16) -> bool,
+    ) -> Vec<Slot> {
         let mut lifted = Vec::new();
         self.v4_hosts.each_of(key, place, |at, slot| {
             if which(slot.policy) && self.v4_hosts.lift(at, &slot) {
@@ -659,8 +664,8 @@ impl BanTable {
     }
 
     /// Tells the packet path of which families there are wide bans; see
-    /// [`crate::WideBans::families`].
-    pub fn set_wide(&self, families: u32) {
+    /// [`crate::PrefixBans::families`].
+    pub fn set_prefix_bans(&self, families: u32) {
         self.control.store(1, families.into());
     }
 

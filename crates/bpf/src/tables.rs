@@ -18,20 +18,20 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 use crate::{
     abi::{self, BUCKETS_PER_PAGE, FLOW_CELLS},
     allow::AllowList,
-    answers::{Answer, Answers, Caller, tail_calls_supported},
+    answers::{AnswerProgram, Answers, Caller, tail_calls_supported},
     class::ClassTable,
     decoy::Decoys,
     error::{Context, Error, Result},
     interfaces::Interfaces,
     link::Hook,
     maps::{Lifetime, Map, Maps},
+    prefix_bans::PrefixBanMaps,
     programs::{NO_NETFILTER, Programs, build_id, frags_supported, netfilter_supported},
     skeleton::{
         clock::types::event,
         firewall::types::{counter, meta, policy},
     },
     table::{BanTable, Geometry, TableMaps},
-    wide::WideMaps,
 };
 
 /// Of the layout that this build knows; pins of another are replaced.
@@ -110,7 +110,7 @@ pub struct Generation {
     /// Geofence and lists.
     pub classes: ClassTable,
     /// Bans of prefixes of any length.
-    pub wide: WideMaps,
+    pub wide: PrefixBanMaps,
     /// Decoy ports.
     pub decoys: Decoys,
     seed: [u64; 3],
@@ -216,7 +216,7 @@ impl Generation {
             made.classes.use_copy_of(&old.classes);
         }
         made.table.set_port_features(made.decoys.are_there());
-        if made.wants(Answer::Reject) {
+        if made.wants(AnswerProgram::Reject) {
             made.table.set_rejects();
         }
         Ok(made)
@@ -249,7 +249,7 @@ impl Generation {
                 maps.keep(Map::ClassCounters)?,
                 control,
             )?,
-            wide: WideMaps {
+            wide: PrefixBanMaps {
                 trie: maps.keep(Map::Wide)?,
                 hint: maps.keep(Map::WideHint)?,
             },
@@ -290,7 +290,10 @@ impl Generation {
             _ => Ok(()),
         })?;
         if is_new {
-            for answer in Answer::ALL.into_iter().filter(|one| self.wants(*one)) {
+            for answer in AnswerProgram::ALL
+                .into_iter()
+                .filter(|one| self.wants(*one))
+            {
                 // `lacks` tells of a refusal; the packet is judged all the same.
                 let _ = self.answer_at(hook, answer);
             }
@@ -302,9 +305,9 @@ impl Generation {
     ///
     /// # Errors
     /// The kernel does not take what answers at one of them.
-    pub fn answer(&self, answer: Answer) -> Result<()> {
+    pub fn answer(&self, answer: AnswerProgram) -> Result<()> {
         self.answers.want(answer, true);
-        if answer == Answer::Reject {
+        if answer == AnswerProgram::Reject {
             self.table.set_rejects();
         }
         let hooks = Hook::ALL
@@ -314,7 +317,7 @@ impl Generation {
         outcomes.into_iter().collect()
     }
 
-    fn answer_at(&self, hook: Hook, answer: Answer) -> Result<()> {
+    fn answer_at(&self, hook: Hook, answer: AnswerProgram) -> Result<()> {
         match Caller::at(hook) {
             Some(caller) if self.is_of_this_build() => {
                 self.answers
@@ -328,19 +331,19 @@ impl Generation {
     ///
     /// # Errors
     /// A program cannot be taken away.
-    pub fn fall_silent(&self, answer: Answer) -> Result<()> {
+    pub fn fall_silent(&self, answer: AnswerProgram) -> Result<()> {
         self.answers.want(answer, false);
         self.answers.clear(answer, &self.maps)
     }
 
     /// Is it to be answered?
-    pub fn wants(&self, answer: Answer) -> bool {
+    pub fn wants(&self, answer: AnswerProgram) -> bool {
         self.answers.is_wanted(answer)
     }
 
     /// Why one of these hooks does not answer what it should; `None`: each of them whose
     /// program is loaded does, or cannot by its kind.
-    pub fn lacks(&self, answer: Answer, hooks: &[Hook]) -> Option<String> {
+    pub fn lacks(&self, answer: AnswerProgram, hooks: &[Hook]) -> Option<String> {
         if !self.wants(answer) {
             return None;
         }

@@ -4,14 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_bpf::{
-    BanCounts, ClassImage, Generation, Geometry, Key, Options, Slot, class::By, link::Hook, record,
-    run, table::NEVER, tables::POLICY_SCOPED,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Slot, class::By, link::Hook,
+    prog_test_run, small_maps, table::NEVER, tables::POLICY_SCOPED,
 };
 use weir_core::{
-    Action, Prefix, PrefixSet, Reason, Scope,
-    class::{Classes, ListLayer, Plan},
-    fence::{Direction, Fate, Fence},
-    geo::{Atlas, Country, Place, Span},
+    Action, PortSet, Prefix, PrefixSet, Reason,
+    address_class::{Classes, ListLayer, Plan},
+    geo::{Country, GeoTable, Place, Span},
+    geofence::{Direction, Fence, RuleAction},
 };
 use weir_testkit::packet::Packet;
 
@@ -29,7 +29,7 @@ fn country(code: &str) -> Country {
 }
 
 /// 10.1.0.0/16 and 2001:db8:1::/48 are RU, 10.2. and :2: are NL.
-fn atlas() -> Atlas {
+fn atlas() -> GeoTable {
     let place = |code| Place {
         country: Some(country(code)),
         ..Place::default()
@@ -44,7 +44,7 @@ fn atlas() -> Atlas {
         last: 0x2001_0db8u128 << 96 | third << 80 | ((1 << 80) - 1),
         value,
     };
-    Atlas {
+    GeoTable {
         places: vec![place("RU"), place("NL")],
         v4: vec![v4(1, 0), v4(2, 1)],
         v6: vec![v6(1, 0), v6(2, 1)],
@@ -56,10 +56,10 @@ fn fence(ports: &str, direction: Direction, deny: &[&str]) -> Fence {
         name: "geofence".into(),
         scope: ports.parse().unwrap(),
         direction,
-        default: Fate::Pass,
+        default: RuleAction::Pass,
         allow: Vec::new(),
         deny: deny.iter().map(|s| s.parse().unwrap()).collect(),
-        unknown: Fate::Pass,
+        unknown: RuleAction::Pass,
         except: PrefixSet::default(),
     }
 }
@@ -71,7 +71,7 @@ struct Path {
 
 impl Path {
     fn new(fences: &[Fence], lists: &[(&str, &str, Direction, &[&str])]) -> Self {
-        let scopes: Vec<Scope> = lists.iter().map(|l| l.1.parse().unwrap()).collect();
+        let scopes: Vec<PortSet> = lists.iter().map(|l| l.1.parse().unwrap()).collect();
         let prefixes: Vec<Vec<Prefix>> = lists
             .iter()
             .map(|l| l.3.iter().map(|p| p.parse().unwrap()).collect())
@@ -124,7 +124,7 @@ impl Path {
         )
         .expect("the packet path loads");
         for (at, cover) in covers.iter().enumerate() {
-            record::write_policy(
+            small_maps::write_policy(
                 &generation.policies,
                 number(at).into(),
                 &cover.scope,
@@ -140,10 +140,11 @@ impl Path {
     /// The reason for which a packet leaves, seen by its counter.
     #[track_caller]
     fn leaves(&self, hook: Hook, packet: &Packet) -> Option<Reason> {
-        let before = record::read_counters(&self.generation.counters).unwrap();
+        let before = small_maps::read_counters(&self.generation.counters).unwrap();
         let answer =
-            run::packet(self.generation.program(hook).unwrap(), &packet.build(), 1).unwrap();
-        let after = record::read_counters(&self.generation.counters).unwrap();
+            prog_test_run::packet(self.generation.program(hook).unwrap(), &packet.build(), 1)
+                .unwrap();
+        let after = small_maps::read_counters(&self.generation.counters).unwrap();
         let reason = Reason::ALL
             .into_iter()
             .find(|r| after[*r as usize].0 > before[*r as usize].0);
@@ -369,8 +370,8 @@ fn root_answers_pass_after_the_tables_have_grown() {
 #[test]
 fn root_the_first_rule_that_covers_the_port_decides() {
     let mut strict = fence("22/tcp", Direction::In, &[]);
-    strict.default = Fate::Drop;
-    strict.unknown = Fate::Drop;
+    strict.default = RuleAction::Drop;
+    strict.unknown = RuleAction::Drop;
     strict.allow = vec!["country:NL".parse().unwrap()];
     let general = fence("all", Direction::In, &["country:NL"]);
     let path = Path::new(&[strict, general], &[]);
@@ -526,15 +527,15 @@ fn root_the_allow_list_wins_and_bans_come_first() {
         path.inbound(&from(allowed).udp(999, 22), Reason::Allowed);
     }
     path.outbound(&to("10.1.9.9").udp(1, 2), Some(Reason::Allowed));
-    record::write_policy(
+    small_maps::write_policy(
         &path.generation.policies,
         1,
-        &Scope::all(),
+        &PortSet::all(),
         Action::Drop,
         "test",
     )
     .unwrap();
-    record::write_policy(
+    small_maps::write_policy(
         &path.generation.policies,
         2,
         &"80/tcp".parse().unwrap(),
@@ -566,7 +567,7 @@ fn root_the_allow_list_wins_and_bans_come_first() {
 fn root_a_swap_replaces_the_whole_table() {
     let path = Path::new(&[], &[("a", "all", Direction::In, &["10.1.0.0/24"])]);
     path.inbound(&from("10.1.0.7").udp(9, 9), Reason::Listed);
-    let scope = Scope::all();
+    let scope = PortSet::all();
     let other: Vec<Prefix> = vec!["10.1.1.0/24".parse().unwrap()];
     let lists = [ListLayer {
         name: "a",
@@ -575,7 +576,7 @@ fn root_a_swap_replaces_the_whole_table() {
         prefixes: &other,
     }];
     let plan = Plan {
-        atlas: &Atlas::default(),
+        atlas: &GeoTable::default(),
         fences: &[],
         lists: &lists,
     };
@@ -618,7 +619,7 @@ fn root_the_packet_path_finds_what_the_classes_say() {
     }
     // All of these blocks is on the first list, and a part on both.
     lists[0].extend([v4(0x0b18_0000, 15), v6(0x2a0b_0004u128 << 96, 31)]);
-    let scopes: [Scope; 2] = ["all".parse().unwrap(), "80/tcp".parse().unwrap()];
+    let scopes: [PortSet; 2] = ["all".parse().unwrap(), "80/tcp".parse().unwrap()];
     let layers: Vec<_> = lists
         .iter()
         .zip(&scopes)
@@ -630,7 +631,7 @@ fn root_the_packet_path_finds_what_the_classes_say() {
         })
         .collect();
     let classes = Plan {
-        atlas: &Atlas::default(),
+        atlas: &GeoTable::default(),
         fences: &[],
         lists: &layers,
     };

@@ -8,11 +8,11 @@ use std::{
 };
 
 use weir_bpf::{
-    Answer, BanCounts, Generation, Geometry, Options,
+    AnswerProgram, BanCounts, Generation, Geometry, Options,
     abi::DECOY_ANSWERS,
     events::{EventReader, PacketEvent},
     link::Hook,
-    record, run,
+    prog_test_run, small_maps,
 };
 use weir_core::{
     Reason,
@@ -50,7 +50,7 @@ impl Trap {
             .write_own(&[OWN4.into(), OWN6.into()])
             .unwrap();
         generation.table.set_port_features(true);
-        generation.answer(Answer::Decoy).unwrap();
+        generation.answer(AnswerProgram::Decoy).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
         let allowed = ["198.51.100.64/26", "2001:db8:a::/48"];
         let allowed = allowed.iter().map(|p| p.parse().unwrap()).collect();
@@ -58,12 +58,13 @@ impl Trap {
         Self { generation, events }
     }
 
-    fn run(&self, hook: Hook, frame: &[u8]) -> run::Answer {
-        run::packet(self.generation.program(hook).unwrap(), frame, 1).expect("the program runs")
+    fn run(&self, hook: Hook, frame: &[u8]) -> prog_test_run::RunResult {
+        prog_test_run::packet(self.generation.program(hook).unwrap(), frame, 1)
+            .expect("the program runs")
     }
 
     fn counters(&self) -> Vec<(u64, u64)> {
-        record::read_counters(&self.generation.counters).unwrap()
+        small_maps::read_counters(&self.generation.counters).unwrap()
     }
 
     fn told(&self) -> Vec<PacketEvent> {
@@ -72,7 +73,13 @@ impl Trap {
 
     /// Runs a frame that must leave by this reason alone.
     #[track_caller]
-    fn leaves(&self, hook: Hook, name: &str, frame: &[u8], reason: Reason) -> run::Answer {
+    fn leaves(
+        &self,
+        hook: Hook,
+        name: &str,
+        frame: &[u8],
+        reason: Reason,
+    ) -> prog_test_run::RunResult {
         let before = self.counters();
         let answer = self.run(hook, frame);
         let after = self.counters();
@@ -470,8 +477,9 @@ fn root_decoy_guesses_are_limited_for_the_whole_host() {
     for hook in HOOKS {
         let trap = Trap::new();
         let generation = &trap.generation;
-        let run =
-            |packet: &Packet| run::packet(generation.program(hook).unwrap(), &packet.build(), 1);
+        let run = |packet: &Packet| {
+            prog_test_run::packet(generation.program(hook).unwrap(), &packet.build(), 1)
+        };
         let begin = std::time::Instant::now();
         let cpus = std::thread::available_parallelism().unwrap().get() as u64;
         std::thread::scope(|scope| {

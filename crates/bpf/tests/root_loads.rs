@@ -11,7 +11,8 @@ use libbpf_rs::{
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 use weir_bpf::{
-    Answer, BanCounts, Generation, Geometry, Options, link::Hook, programs::netfilter_supported,
+    AnswerProgram, BanCounts, Generation, Geometry, Options, link::Hook,
+    programs::netfilter_supported,
 };
 
 /// A third of what the kernel takes.
@@ -43,10 +44,10 @@ fn most_on_6_18(hook: Hook) -> [u64; 2] {
 }
 
 /// The same of a program that answers.
-fn most_of(answer: Answer) -> u64 {
+fn most_of(answer: AnswerProgram) -> u64 {
     match answer {
-        Answer::Decoy => 5_500,
-        Answer::Reject => 7_500,
+        AnswerProgram::Decoy => 5_500,
+        AnswerProgram::Reject => 7_500,
     }
 }
 
@@ -130,7 +131,7 @@ fn root_every_generation_loads() {
 /// it; what judges is not verified again, and next tables load neither.
 #[test]
 fn root_what_answers_loads_beside_what_judges() {
-    for answer in Answer::ALL {
+    for answer in AnswerProgram::ALL {
         if !answer.is_supported() {
             eprintln!(
                 "left out, for this kernel lacks it: {answer:?} (helpers bpf_xdp_load_bytes, bpf_tcp_raw_check_syncookie_ipv6)"
@@ -138,8 +139,8 @@ fn root_what_answers_loads_beside_what_judges() {
             continue;
         }
         let (xdp, tc) = match answer {
-            Answer::Decoy => ("weir_decoy_xdp", "weir_decoy_tc"),
-            Answer::Reject => ("weir_reject_xdp", "weir_reject_tc"),
+            AnswerProgram::Decoy => ("weir_decoy_xdp", "weir_decoy_tc"),
+            AnswerProgram::Reject => ("weir_reject_xdp", "weir_reject_tc"),
         };
         let made = Generation::create(1, &options(), None).unwrap();
         let names = |made: &Generation| -> Vec<_> {

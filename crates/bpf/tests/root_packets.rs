@@ -10,12 +10,13 @@ use std::{
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Slot,
     link::{Hook, Link},
+    prog_test_run,
     programs::netfilter_supported,
-    record, run,
+    small_maps,
     table::NEVER,
     tables::POLICY_SCOPED,
 };
-use weir_core::{Action, Prefix, Reason, Scope};
+use weir_core::{Action, PortSet, Prefix, Reason};
 use weir_netlab::{Side, VethOpts, wait_for};
 use weir_testkit::{
     decode::{self, Allow, Decoded, L3, Table, Verdict, decode, reference_verdict},
@@ -91,8 +92,8 @@ impl Path {
 
     fn ban(&mut self, subject: &str, scope: &str, number: u16) {
         let prefix: Prefix = subject.parse().unwrap();
-        let scope: Scope = scope.parse().unwrap();
-        record::write_policy(
+        let scope: PortSet = scope.parse().unwrap();
+        small_maps::write_policy(
             &self.generation.policies,
             number.into(),
             &scope,
@@ -137,11 +138,11 @@ impl Path {
             .unwrap();
     }
 
-    fn run(&self, hook: Hook, frame: &[u8]) -> run::Answer {
+    fn run(&self, hook: Hook, frame: &[u8]) -> prog_test_run::RunResult {
         let program = self.generation.program(hook).unwrap();
         match hook {
-            Hook::Netfilter => run::netfilter(program, frame),
-            _ => run::packet(program, frame, 1),
+            Hook::Netfilter => prog_test_run::netfilter(program, frame),
+            _ => prog_test_run::packet(program, frame, 1),
         }
         .expect("the program runs")
     }
@@ -168,7 +169,7 @@ impl Path {
     }
 
     fn counters(&self) -> [(u64, u64); Reason::ALL.len()] {
-        record::read_counters(&self.generation.counters)
+        small_maps::read_counters(&self.generation.counters)
             .unwrap()
             .try_into()
             .unwrap()

@@ -5,7 +5,7 @@ use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Placed, Slot,
     link::Hook,
     pins::{self, InstanceDir},
-    probe, run,
+    probe, prog_test_run,
     table::NEVER,
 };
 
@@ -34,7 +34,7 @@ fn verdicts(generation: &Generation, last: u8) -> [u32; 2] {
     v6[22..26].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
     v6[37] = last;
     let program = generation.program(Hook::Xdp).unwrap();
-    [v4, v6].map(|frame| run::packet(program, &frame, 1).unwrap().verdict)
+    [v4, v6].map(|frame| prog_test_run::packet(program, &frame, 1).unwrap().verdict)
 }
 
 #[test]

@@ -10,15 +10,15 @@ use std::{
 };
 
 use weir_bpf::{
-    Answer, BanCounts, Generation, Geometry, Key, Options, Slot, WideBan, WideBans,
+    AnswerProgram, BanCounts, Generation, Geometry, Key, Options, PrefixBan, PrefixBans, Slot,
     abi::{REJECT_BURST, REJECT_RATE},
     events::EventReader,
     link::Hook,
-    record, run,
+    prog_test_run, small_maps,
     table::NEVER,
     tables::{POLICY_REJECT, POLICY_SCOPED},
 };
-use weir_core::{Action, Prefix, Reason, Scope};
+use weir_core::{Action, PortSet, Prefix, Reason};
 use weir_testkit::{
     decode::{L3, Transport, decode},
     packet::{Packet, checksum, proto},
@@ -43,7 +43,7 @@ const ACK: u8 = 16;
 struct Path {
     generation: Generation,
     events: EventReader,
-    wide: WideBans,
+    wide: PrefixBans,
 }
 
 impl Path {
@@ -54,9 +54,9 @@ impl Path {
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
-        generation.answer(Answer::Reject).unwrap();
+        generation.answer(AnswerProgram::Reject).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
-        let wide = WideBans::of(&generation.wide).unwrap();
+        let wide = PrefixBans::of(&generation.wide).unwrap();
         let mut path = Self {
             generation,
             events,
@@ -81,7 +81,7 @@ impl Path {
         ] {
             path.ban(number, subject, scope, action);
         }
-        path.generation.table.set_wide(path.wide.families());
+        path.generation.table.set_prefix_bans(path.wide.families());
         let allow: Vec<Prefix> = ["198.51.100.64/26", "2001:db8:1:0:8::/80"]
             .map(|p| p.parse().unwrap())
             .into();
@@ -92,9 +92,9 @@ impl Path {
 
     fn ban(&mut self, number: u16, subject: &str, scope: &str, action: Action) {
         let prefix: Prefix = subject.parse().unwrap();
-        let scope: Scope = scope.parse().unwrap();
+        let scope: PortSet = scope.parse().unwrap();
         let policies = &self.generation.policies;
-        record::write_policy(policies, number.into(), &scope, action, "test").unwrap();
+        small_maps::write_policy(policies, number.into(), &scope, action, "test").unwrap();
         let scoped = if scope.is_all() { 0 } else { POLICY_SCOPED };
         let reject = match action {
             Action::Drop => 0,
@@ -112,7 +112,7 @@ impl Path {
             }
             None => {
                 self.wide
-                    .insert(WideBan {
+                    .insert(PrefixBan {
                         prefix,
                         policy,
                         expiry: NEVER,
@@ -123,14 +123,20 @@ impl Path {
     }
 
     fn counters(&self) -> Vec<(u64, u64)> {
-        record::read_counters(&self.generation.counters).unwrap()
+        small_maps::read_counters(&self.generation.counters).unwrap()
     }
 
     /// Runs a frame that must leave by this reason alone.
     #[track_caller]
-    fn leaves(&self, hook: Hook, name: &str, frame: &[u8], reason: Reason) -> run::Answer {
+    fn leaves(
+        &self,
+        hook: Hook,
+        name: &str,
+        frame: &[u8],
+        reason: Reason,
+    ) -> prog_test_run::RunResult {
         let before = self.counters();
-        let answer = run::packet(self.generation.program(hook).unwrap(), frame, 1)
+        let answer = prog_test_run::packet(self.generation.program(hook).unwrap(), frame, 1)
             .expect("the program runs");
         let after = self.counters();
         for r in Reason::ALL {
@@ -649,7 +655,8 @@ fn root_reject_holds_its_rate() {
         let begin = Instant::now();
         let runs = 20_000;
         for _ in 0..runs {
-            let answer = run::packet(path.generation.program(hook).unwrap(), &frame, 1).unwrap();
+            let answer =
+                prog_test_run::packet(path.generation.program(hook).unwrap(), &frame, 1).unwrap();
             assert_ne!(answer.verdict, u32::MAX, "a banned packet passed");
         }
         let took = begin.elapsed();
@@ -675,7 +682,7 @@ fn root_reject_holds_its_rate() {
         let run = |generation: &Generation, times: u64| {
             let program = generation.program(hook).unwrap();
             for _ in 0..times {
-                run::packet(program, &frame, 1).unwrap();
+                prog_test_run::packet(program, &frame, 1).unwrap();
             }
         };
         next.program(hook).unwrap();

@@ -17,7 +17,7 @@ use weir_bpf::{
     events::EventReader,
     link::Hook,
     pins::{self, InstanceDir},
-    record, run,
+    prog_test_run, small_maps,
     table::NEVER,
 };
 use weir_core::{Prefix, Reason};
@@ -68,7 +68,7 @@ fn frame(source: IpAddr) -> Vec<u8> {
 }
 
 fn verdict(generation: &Generation, source: IpAddr) -> u32 {
-    run::packet(generation.program(Hook::Xdp).unwrap(), &frame(source), 1)
+    prog_test_run::packet(generation.program(Hook::Xdp).unwrap(), &frame(source), 1)
         .expect("the program runs")
         .verdict
 }
@@ -616,7 +616,7 @@ fn root_drops_without_an_event_leave_as_the_others() {
         });
     }
     let count = |reason: Reason| {
-        let all = record::read_counters(&generation.counters).unwrap();
+        let all = small_maps::read_counters(&generation.counters).unwrap();
         all[reason as usize]
     };
     let events = EventReader::new(&generation.events).unwrap();
@@ -654,7 +654,9 @@ fn root_drops_without_an_event_leave_as_the_others() {
                     reason => reason,
                 };
                 let before = count(reason);
-                let answer = run::packet(generation.program(hook).unwrap(), &packet, RUNS).unwrap();
+                let answer =
+                    prog_test_run::packet(generation.program(hook).unwrap(), &packet, RUNS)
+                        .unwrap();
                 let after = count(reason);
                 let name = format!("{} {source} {protocol} {from}>{to}", hook.name());
                 let bytes = u64::from(RUNS) * packet.len() as u64;
@@ -683,7 +685,8 @@ fn root_drops_without_an_event_leave_as_the_others() {
     generation.table.set_observe(true);
     let before = count(Reason::Observed).0;
     let packet = frame("198.51.100.7".parse().unwrap());
-    let answer = run::packet(generation.program(Hook::Xdp).unwrap(), &packet, RUNS).unwrap();
+    let answer =
+        prog_test_run::packet(generation.program(Hook::Xdp).unwrap(), &packet, RUNS).unwrap();
     assert_eq!(answer.verdict, XDP_PASS);
     assert_eq!(count(Reason::Observed).0 - before, u64::from(RUNS));
     generation.table.set_observe(false);
@@ -692,7 +695,9 @@ fn root_drops_without_an_event_leave_as_the_others() {
         let mut nanos: Vec<_> = (0..9)
             .map(|_| {
                 let program = generation.program(Hook::Xdp).unwrap();
-                run::packet(program, &packet, 1_000_000).unwrap().nanos
+                prog_test_run::packet(program, &packet, 1_000_000)
+                    .unwrap()
+                    .nanos
             })
             .collect();
         nanos.sort_unstable();

@@ -10,19 +10,19 @@ use std::{
 
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Placed, Slot, link::Hook, pins::InstanceDir,
-    record, table::NEVER,
+    small_maps, table::NEVER,
 };
-use weir_core::{Action, Producer, Reason, Scope, Subject as Whom};
+use weir_core::{Action, BanSource, BanTarget as Whom, PortSet, Reason};
 use weir_enforce::{
     Backend, Choice, Entry, Expiry, Policy, Settings,
-    backend_swap::{self, Place as State},
+    backend_swap::{self, BackendHome as State},
     kernel::DEFAULT_ROOT,
 };
 use weir_netlab::Net;
 
 use super::{
     CalibrateError,
-    testbed::{AttachedLink, BANS, Place, Testbed},
+    testbed::{AttachedLink, BANS, TestEnd, Testbed},
 };
 
 type Result<T> = std::result::Result<T, CalibrateError>;
@@ -50,7 +50,13 @@ impl PacketPath {
         for place in [&testbed.target, &testbed.served] {
             path.judge_interface(place.ifindex)?;
         }
-        record::write_policy(&path.policies, 1, &Scope::all(), Action::Drop, "calibrate")?;
+        small_maps::write_policy(
+            &path.policies,
+            1,
+            &PortSet::all(),
+            Action::Drop,
+            "calibrate",
+        )?;
         for prefix in testbed.prefixes() {
             let placed = path.table.insert(Slot {
                 key: Key::of(prefix).expect("hosts and /64 have one"),
@@ -66,7 +72,7 @@ impl PacketPath {
         Ok(Self { path, pins })
     }
 
-    pub(super) fn attach(&self, place: &Place, hook: Hook) -> io::Result<AttachedLink> {
+    pub(super) fn attach(&self, place: &TestEnd, hook: Hook) -> io::Result<AttachedLink> {
         let pin = match (hook, &self.pins) {
             // No links of an interface: known by what is pinned beside them.
             (Hook::ClsBpf | Hook::Netfilter, Ok(pins)) => Some(pins.directory().join(hook.name())),
@@ -80,7 +86,7 @@ impl PacketPath {
     }
 
     pub(super) fn count(&self, reason: Reason) -> Result<u64> {
-        Ok(record::read_counters(&self.path.counters)?[reason as usize].0)
+        Ok(small_maps::read_counters(&self.path.counters)?[reason as usize].0)
     }
 }
 
@@ -163,8 +169,8 @@ impl Rules {
     pub(super) fn new(net: &Net, choice: Choice) -> Result<Self> {
         let testbed = Testbed::new(net, choice.name())?;
         let policy = Arc::new(Policy {
-            producer: Producer::Jail("calibrate".into()),
-            scope: Scope::all(),
+            producer: BanSource::Jail("calibrate".into()),
+            scope: PortSet::all(),
             action: Action::Drop,
         });
         let entries: Vec<Entry> = testbed
@@ -175,7 +181,7 @@ impl Rules {
                 expiry: Expiry::Never,
             })
             .collect();
-        let enforce = |place: &Place| -> Result<Arc<dyn Backend>> {
+        let enforce = |place: &TestEnd| -> Result<Arc<dyn Backend>> {
             let state = State {
                 // Not that of the pins: this one has none.
                 instance: format!("measured-{}", std::process::id()),

@@ -41,13 +41,13 @@ const NOBODY: [&str; 2] = ["10.9.0.77", "2001:db8:9::77"];
 pub(super) type Families<T> = [T; 2];
 
 /// One end of a veth pair, where something is attached.
-pub(super) struct Place {
+pub(super) struct TestEnd {
     pub(super) namespace: Namespace,
     pub(super) dev: String,
     pub(super) ifindex: u32,
 }
 
-impl Place {
+impl TestEnd {
     fn of(veth: &Veth, side: Side) -> Result<Self> {
         let (namespace, dev) = (veth.namespace(side).clone(), veth.dev(side).to_owned());
         let ifindex = namespace.ifindex(&dev)?;
@@ -117,7 +117,7 @@ impl Source {
     pub(super) fn keep_ready(&self, net: &Net) -> Result<Option<AttachedLink>> {
         let (a, b) = (net.namespace("idle-a")?, net.namespace("idle-b")?);
         let idle = net.veth(&a, "i0", &b, "i1", VethOpts::new(&[], &[])?)?;
-        let place = Place::of(&idle, Side::A)?;
+        let place = TestEnd::of(&idle, Side::A)?;
         Ok(place.attach(self.generator.program(), Hook::Xdp, None).ok())
     }
 }
@@ -126,8 +126,8 @@ impl Source {
 pub(super) struct Testbed {
     sender: Namespace,
     /// Where packets are dropped, and where TCP is served.
-    pub(super) target: Place,
-    pub(super) served: Place,
+    pub(super) target: TestEnd,
+    pub(super) served: TestEnd,
     ends: Ends,
     banned: Families<Flood>,
     innocent: Families<Flood>,
@@ -173,8 +173,8 @@ impl Testbed {
             })
         };
         Ok(Self {
-            target: Place::of(&wire, Side::B)?,
-            served: Place::of(&pipe, Side::B)?,
+            target: TestEnd::of(&wire, Side::B)?,
+            served: TestEnd::of(&pipe, Side::B)?,
             ends: Ends::new(client, server, ["10.9.1.2", "2001:db8:a::2"].map(addr)),
             sender,
             banned: to(HERE, 0, flood.ifindex),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use weir_core::{
-    Action, Scope,
+    Action, PortSet,
     policy::{BanTime, Increment, JailLimits, MAX_RETRY},
 };
 
@@ -74,17 +74,17 @@ pub fn action(section: &mut Section<'_, '_>) -> Action {
 }
 
 /// Which ports the bans of a section are for.
-pub fn scope(section: &mut Section<'_, '_>) -> Scope {
+pub fn scope(section: &mut Section<'_, '_>) -> PortSet {
     const PORTS: &str = "\"all\" or a list of ports such as [\"22/tcp\", \"6000-6010/udp\"]";
     match section.word_or_list("ports", PORTS) {
-        None => Scope::all(),
-        Some(Ok(word)) if word.value == "all" => Scope::all(),
+        None => PortSet::all(),
+        Some(Ok(word)) if word.value == "all" => PortSet::all(),
         Some(Ok(word)) => {
             section.error(
                 word.line,
                 format!("ports is {:?}; allowed: {PORTS}", word.value),
             );
-            Scope::all()
+            PortSet::all()
         }
         Some(Err(list)) => {
             if list.value.is_empty() {
@@ -92,7 +92,7 @@ pub fn scope(section: &mut Section<'_, '_>) -> Scope {
             }
             let mut ranges = Vec::new();
             for port in &list.value {
-                match port.value.parse::<Scope>() {
+                match port.value.parse::<PortSet>() {
                     Ok(scope) if !scope.is_all() => ranges.extend(scope.ranges()),
                     Ok(_) => section.error(
                         port.line,
@@ -101,9 +101,9 @@ pub fn scope(section: &mut Section<'_, '_>) -> Scope {
                     Err(error) => section.error(port.line, format!("ports: {error}")),
                 }
             }
-            Scope::ports(ranges).unwrap_or_else(|error| {
+            PortSet::ports(ranges).unwrap_or_else(|error| {
                 section.error(list.line, format!("ports: {error}"));
-                Scope::all()
+                PortSet::all()
             })
         }
     }
@@ -188,10 +188,10 @@ mod tests {
     #[test]
     fn ports_are_all_or_a_list() {
         let ports = |text: &str| read(text, scope).map(|scope| scope.to_string());
-        let all = Ok(Scope::all().to_string());
+        let all = Ok(PortSet::all().to_string());
         assert_eq!(ports(""), all);
         assert_eq!(ports("ports = 'all'"), all);
-        let some: Scope = "22/tcp,6000-6010/udp".parse().unwrap();
+        let some: PortSet = "22/tcp,6000-6010/udp".parse().unwrap();
         assert_eq!(read("ports = ['22/tcp', '6000-6010/udp']", scope), Ok(some));
         for (text, message) in [
             (

@@ -1,5 +1,5 @@
 //! Addresses as weir sees them: `Prefix` (canonical, IPv4-mapped IPv6 is
-//! IPv4), `Subject` (a prefix that may be banned) and `PrefixSet`. Which
+//! IPv4), `BanTarget` (a prefix that may be banned) and `PrefixSet`. Which
 //! addresses belong to this host is not known here.
 //!
 //! By hand: ipnet's types keep host bits, tell a mapped address from IPv4, and
@@ -195,7 +195,7 @@ impl<'de> Deserialize<'de> for Prefix {
 /// without them a host loses its own network. Of link-local IPv6, which is the
 /// same prefix on every link, single addresses only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Subject(Prefix);
+pub struct BanTarget(Prefix);
 
 /// What no ban may touch, and why.
 const NEVER: [(Prefix, &str); 9] = [
@@ -243,7 +243,7 @@ fn is_link_local(prefix: Prefix) -> bool {
     v6(0xfe80 << 112, 10).covers(prefix)
 }
 
-impl Subject {
+impl BanTarget {
     /// Checks that `prefix` is bannable.
     pub fn new(prefix: Prefix) -> Result<Self, AddrError> {
         if is_ordinary(prefix) || is_link_local(prefix) && prefix.is_host() {
@@ -263,26 +263,26 @@ impl Subject {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for BanTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl FromStr for Subject {
+impl FromStr for BanTarget {
     type Err = AddrError;
     fn from_str(text: &str) -> Result<Self, AddrError> {
         Self::new(text.parse()?)
     }
 }
 
-impl Serialize for Subject {
+impl Serialize for BanTarget {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(s)
     }
 }
 
-impl<'de> Deserialize<'de> for Subject {
+impl<'de> Deserialize<'de> for BanTarget {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         Self::new(Prefix::deserialize(d)?).map_err(serde::de::Error::custom)
     }
@@ -503,7 +503,7 @@ mod tests {
             "::/0",
             "192.0.0.0/2",
         ] {
-            let error = text.parse::<Subject>().expect_err(text).to_string();
+            let error = text.parse::<BanTarget>().expect_err(text).to_string();
             assert!(error.contains("cannot be banned"), "{error}");
         }
         for text in [
@@ -513,7 +513,7 @@ mod tests {
             "198.51.100.0/24",
             "fe80::1",
         ] {
-            assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<BanTarget>().unwrap().to_string(), text);
         }
     }
 

@@ -5,12 +5,12 @@ use std::{fmt, str::FromStr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Scope, Subject};
+use crate::{Action, BanTarget, PortSet};
 
 /// Who made a ban. Eviction at the cap stays inside the producer that
 /// overflows; manual bans are never evicted.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Producer {
+pub enum BanSource {
     /// An administrator: `weir ban` or the API.
     Manual,
     /// The jail of this name.
@@ -25,7 +25,7 @@ pub enum Producer {
     Watch(String),
 }
 
-impl Producer {
+impl BanSource {
     /// The name under which the ledger counts for it, if it does: a jail's is
     /// the jail's own, any other is written as the producer is, with a colon
     /// that no jail's name has.
@@ -46,7 +46,7 @@ impl Producer {
     }
 }
 
-impl fmt::Display for Producer {
+impl fmt::Display for BanSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Manual => f.write_str("manual"),
@@ -63,7 +63,7 @@ impl fmt::Display for Producer {
 /// beside the ban.
 pub const MAX_NAME: usize = 48;
 
-impl FromStr for Producer {
+impl FromStr for BanSource {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
@@ -80,13 +80,13 @@ impl FromStr for Producer {
     }
 }
 
-impl Serialize for Producer {
+impl Serialize for BanSource {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Producer {
+impl<'de> Deserialize<'de> for BanSource {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
         text.parse().map_err(serde::de::Error::custom)
@@ -117,11 +117,11 @@ impl Until {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ban {
     /// The addresses that are banned.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// The ports on which they are.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// Who says so.
-    pub producer: Producer,
+    pub producer: BanSource,
     /// What becomes of its packets.
     #[serde(default)]
     pub action: Action,
@@ -144,11 +144,11 @@ pub enum Decision {
     /// Lift bans of a subject: of one producer and scope, or all (`None`).
     Unban {
         /// Who is let in again.
-        subject: Subject,
+        subject: BanTarget,
         /// Only the bans of this producer; all producers when `None`.
-        producer: Option<Producer>,
+        producer: Option<BanSource>,
         /// Only bans of this scope; all scopes when `None`.
-        scope: Option<Scope>,
+        scope: Option<PortSet>,
     },
 }
 
@@ -159,21 +159,21 @@ mod tests {
     #[test]
     fn a_producer_reads_as_it_is_written() {
         for (producer, ledger) in [
-            (Producer::Manual, None),
-            (Producer::Decoy, None),
-            (Producer::List("spamhaus".into()), None),
-            (Producer::Jail("sshd".into()), Some("sshd")),
-            (Producer::Watch("mail".into()), Some("watch:mail")),
+            (BanSource::Manual, None),
+            (BanSource::Decoy, None),
+            (BanSource::List("spamhaus".into()), None),
+            (BanSource::Jail("sshd".into()), Some("sshd")),
+            (BanSource::Watch("mail".into()), Some("watch:mail")),
         ] {
             assert_eq!(producer.to_string().parse(), Ok(producer.clone()));
             let name = producer.ledger_name();
             assert_eq!(name.as_deref(), ledger);
             if let Some(name) = name {
-                assert_eq!(Producer::of_ledger_name(&name), producer);
+                assert_eq!(BanSource::of_ledger_name(&name), producer);
             }
         }
         for wrong in ["", "watch", "watch:", "jail:", "list:", "guard:mail"] {
-            assert!(wrong.parse::<Producer>().is_err(), "{wrong}");
+            assert!(wrong.parse::<BanSource>().is_err(), "{wrong}");
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let ban = Ban {
             subject: "192.0.2.7".parse().unwrap(),
             scope: "22/tcp".parse().unwrap(),
-            producer: Producer::Jail("sshd".into()),
+            producer: BanSource::Jail("sshd".into()),
             action: Action::Drop,
             reason: "5 failures".into(),
             since: Timestamp::UNIX_EPOCH,

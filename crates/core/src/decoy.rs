@@ -4,7 +4,7 @@
 
 use std::{fmt, ops::RangeInclusive};
 
-use crate::{PortRange, Protocol, Scope};
+use crate::{PortRange, PortSet, Protocol};
 
 /// 64-bit words of a bitmap of one protocol's ports.
 const WORDS: usize = 65_536 / 64;
@@ -28,7 +28,7 @@ impl std::str::FromStr for Entry {
             Some(rest) => (true, rest),
             None => (false, text),
         };
-        let scope: Scope = ports.parse().map_err(|_| malformed(text))?;
+        let scope: PortSet = ports.parse().map_err(|_| malformed(text))?;
         let [range] = scope.ranges() else {
             return Err(malformed(text));
         };

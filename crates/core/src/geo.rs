@@ -1,12 +1,12 @@
 //! Where an address is said to be: country, continent, autonomous system.
 //! Countries and continents are separate types, so that allowing North America
 //! (continent NA) can never allow Namibia (country NA). `countries` is the
-//! table of them, `survey` makes an [`Atlas`].
+//! table of them, `builder` makes a [`GeoTable`].
 
+mod builder;
 mod countries;
-mod survey;
 
-pub use survey::{MAX_PLACES, Survey, TooManyPlaces};
+pub use builder::{GeoTableBuilder, MAX_PLACES, TooManyPlaces};
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -176,7 +176,7 @@ pub struct Span<A, T> {
 /// sorted, disjoint, and name a place by its index; an address in none is
 /// unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Atlas {
+pub struct GeoTable {
     /// The different places, at most 65,536.
     pub places: Vec<Place>,
     /// IPv4.
@@ -185,7 +185,7 @@ pub struct Atlas {
     pub v6: Vec<Span<u128, u16>>,
 }
 
-impl Atlas {
+impl GeoTable {
     /// What is known about this address; IPv4 in IPv6 is IPv4.
     pub fn place(&self, addr: IpAddr) -> Place {
         let index = match addr.to_canonical() {

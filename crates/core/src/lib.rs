@@ -6,20 +6,20 @@
 
 pub mod action;
 pub mod addr;
+pub mod address_class;
 pub mod ban;
-pub mod class;
 pub mod decoy;
 pub mod detect;
-pub mod fence;
 pub mod geo;
+pub mod geofence;
 pub mod policy;
+pub mod port_set;
 pub mod reason;
-pub mod scope;
 pub mod text;
 pub mod verdict;
 
 pub use action::Action;
-pub use addr::{AddrError, Prefix, PrefixSet, Subject};
-pub use ban::{Ban, Decision, Producer, Until};
+pub use addr::{AddrError, BanTarget, Prefix, PrefixSet};
+pub use ban::{Ban, BanSource, Decision, Until};
+pub use port_set::{PortRange, PortSet, PortSetError, Protocol};
 pub use reason::Reason;
-pub use scope::{PortRange, Protocol, Scope, ScopeError};

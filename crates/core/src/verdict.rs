@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::{Action, Reason, Scope, class::Said};
+use crate::{Action, PortSet, Reason, address_class::ClassVerdict};
 
 /// What is known about a packet's source when it is judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ pub fn is_invalid_source(source: IpAddr) -> bool {
 /// The exit by which it leaves; `bans`: scopes and actions of all bans in force
 /// whose subject holds the source. Of several, one that rejects is enough for
 /// an answer.
-pub fn decide<'s>(bans: impl Iterator<Item = (&'s Scope, Action)>, asked: &Asked<'_>) -> Reason {
+pub fn decide<'s>(bans: impl Iterator<Item = (&'s PortSet, Action)>, asked: &Asked<'_>) -> Reason {
     let (mut any, mut hit) = (false, None);
     for (scope, action) in bans {
         any = true;
@@ -67,13 +67,13 @@ pub fn decide<'s>(bans: impl Iterator<Item = (&'s Scope, Action)>, asked: &Asked
     }
 }
 
-impl Said {
+impl ClassVerdict {
     /// The exit of what comes in and is said so about.
     pub fn reason(self) -> Option<Reason> {
         match self {
             Self::Nothing => None,
             Self::Listed(_) => Some(Reason::Listed),
-            Self::Fenced(_) => Some(Reason::Fenced),
+            Self::GeoDenied(_) => Some(Reason::Fenced),
         }
     }
 }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_the_first_that_drops() {
-        let (all, ssh): (Scope, Scope) = ("all".parse().unwrap(), "22/tcp".parse().unwrap());
+        let (all, ssh): (PortSet, PortSet) = ("all".parse().unwrap(), "22/tcp".parse().unwrap());
         let plain = Asked {
             source: Some("192.0.2.7".parse().unwrap()),
             ports: &[(6, 22)],
@@ -97,7 +97,7 @@ mod tests {
             ..plain
         };
         let listed = |asked| Asked {
-            denied: Said::Listed(0).reason(),
+            denied: ClassVerdict::Listed(0).reason(),
             ..asked
         };
         for (bans, asked, reason) in [
@@ -142,7 +142,7 @@ mod tests {
             (
                 &[],
                 Asked {
-                    denied: Said::Fenced(3).reason(),
+                    denied: ClassVerdict::GeoDenied(3).reason(),
                     ..plain
                 },
                 Reason::Fenced,
@@ -168,7 +168,7 @@ mod tests {
         let asked = |source: &str, allowed, observe| Asked {
             source: Some(source.parse().unwrap()),
             ports: &[],
-            denied: Said::Fenced(0).reason(),
+            denied: ClassVerdict::GeoDenied(0).reason(),
             allowed,
             observe,
         };

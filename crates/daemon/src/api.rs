@@ -39,7 +39,7 @@ use tokio::{
     sync::{broadcast::error::RecvError, watch},
     time::Instant,
 };
-use weir_core::{Action, Prefix, Producer, Scope, policy::parse_duration};
+use weir_core::{Action, BanSource, PortSet, Prefix, policy::parse_duration};
 
 use connection::{Connections, may_connect};
 pub use places::THREADS;
@@ -290,8 +290,8 @@ impl IntoResponse for Refusal {
             Self::Backend(weir_enforce::Error::TooDeep(_)) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Backend(
                 weir_enforce::Error::Full(_)
-                | weir_enforce::Error::WideFull(_)
-                | weir_enforce::Error::WideShareFull(_),
+                | weir_enforce::Error::PrefixBansFull(_)
+                | weir_enforce::Error::PrefixBanShareFull(_),
             ) => StatusCode::INSUFFICIENT_STORAGE,
             Self::Backend(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -403,7 +403,7 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
             })?),
         };
         let scope = match request.port.as_deref() {
-            None => Scope::all(),
+            None => PortSet::all(),
             Some(text) => text.parse().map_err(|e| malformed(format!("{e}")))?,
         };
         let action = match request.action.as_deref() {
@@ -418,7 +418,7 @@ async fn ban(State(api): State<Api>, body: Body) -> Response {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UnbanAllQuery {
-    producer: Option<Producer>,
+    producer: Option<BanSource>,
 }
 
 async fn unban_all(State(api): State<Api>, query: Asked<UnbanAllQuery>) -> Response {
@@ -435,8 +435,8 @@ async fn unban_all(State(api): State<Api>, query: Asked<UnbanAllQuery>) -> Respo
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UnbanQuery {
-    producer: Option<Producer>,
-    port: Option<Scope>,
+    producer: Option<BanSource>,
+    port: Option<PortSet>,
 }
 
 async fn unban(State(api): State<Api>, subject: Named, query: Asked<UnbanQuery>) -> Response {
@@ -471,7 +471,7 @@ async fn why(State(api): State<Api>, addr: Named, query: Asked<WhyQuery>) -> Res
                         text.chars().take(64).collect::<String>()
                     ))
                 };
-                let scope: Scope = text.parse().map_err(|_| one_port())?;
+                let scope: PortSet = text.parse().map_err(|_| one_port())?;
                 match scope.ranges() {
                     [one] if one.low == one.high => Some((one.protocol, one.low)),
                     _ => return Err(one_port()),

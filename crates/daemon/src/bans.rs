@@ -8,12 +8,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use weir_core::{Ban, Producer, Scope, Subject};
+use weir_core::{Ban, BanSource, BanTarget, PortSet};
 use weir_enforce::{Backend, BootNanos, Entry, Error, Policy};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
-    access::{exemptions::Exempt, geo::Geography},
+    access::{exemptions::Exempt, geo::GeoService},
     expiry::{Ended, Expiries},
     refused::{Refused, RefusedBans},
     store::{Change, PORTION, Store, clock::Now},
@@ -42,7 +42,7 @@ pub struct Bans {
     exempt: Arc<Exempt>,
     events: Arc<Events>,
     alerts: Arc<Alerts>,
-    geography: Arc<Geography>,
+    geography: Arc<GeoService>,
     expiries: Expiries,
     telling: Mutex<()>,
     refused: RefusedBans,
@@ -59,7 +59,7 @@ impl Bans {
         store: Arc<Store>,
         exempt: Arc<Exempt>,
         (events, alerts): (Arc<Events>, Arc<Alerts>),
-        geography: Arc<Geography>,
+        geography: Arc<GeoService>,
         refused: RefusedBans,
     ) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Bans {
         if evicted.is_empty() {
             return Default::default();
         }
-        fn name(entry: &Entry) -> (Subject, &Producer, &Scope) {
+        fn name(entry: &Entry) -> (BanTarget, &BanSource, &PortSet) {
             (entry.subject, &entry.policy.producer, &entry.policy.scope)
         }
         let batch: HashSet<_> = decided.iter().map(|(_, entry)| name(entry)).collect();
@@ -215,9 +215,9 @@ impl Bans {
     /// it; returns how many.
     pub fn lift(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
         why: &str,
     ) -> Result<usize, Error> {
         let _none_comes = self.lifting();
@@ -242,7 +242,7 @@ impl Bans {
     /// how many have waited.
     pub fn begin_lifting_all(
         &self,
-        producer: Option<&Producer>,
+        producer: Option<&BanSource>,
     ) -> Result<(Vec<Entry>, usize), Error> {
         let _none_comes = self.lifting();
         let entries = self.backend.entries()?;
@@ -406,7 +406,7 @@ impl Bans {
     }
 
     /// Tells of a ban that is no longer in force.
-    fn tell_end(&self, subject: Subject, policy: &Policy, why: &str) {
+    fn tell_end(&self, subject: BanTarget, policy: &Policy, why: &str) {
         let event = Event::unban(subject, &policy.producer, &policy.scope, why);
         self.events.tell(&self.geography.placed(event));
     }

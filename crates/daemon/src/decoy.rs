@@ -17,7 +17,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
-    Action, Ban, Prefix, PrefixSet, Producer, Protocol, Reason, Scope,
+    Action, Ban, BanSource, PortSet, Prefix, PrefixSet, Protocol, Reason,
     detect::{Clock, Finding},
     policy::{Jail, Ledger, Outcome},
 };
@@ -35,7 +35,7 @@ use crate::{
 use config::{DecoyConfig, Proof};
 
 /// How often the host is asked whether somebody serves a decoy port by now.
-const LOOK: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// Packets on their way while a ban comes into force belong to the offence that
 /// it is for.
 const SAME_OFFENCE: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub struct Decoy {
     active: Mutex<Option<Arc<Active>>>,
     /// Held while the backend is told, so that older ports never follow newer.
     changing: Mutex<()>,
-    told: Mutex<Told>,
+    told: Mutex<DecoyState>,
     proofs: Counter,
     bans: Counter,
     strikes: Counter,
@@ -63,7 +63,7 @@ struct Active {
 
 /// What the backend knows, and what it was made from.
 #[derive(Default)]
-struct Told {
+struct DecoyState {
     decoys: Option<Decoys>,
     served: BTreeSet<(Protocol, u16)>,
     looked: Option<Instant>,
@@ -119,7 +119,7 @@ impl Decoy {
         self.active.lock().expect("no holder of this lock panics")
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, DecoyState> {
         self.told.lock().expect("no holder of this lock panics")
     }
 
@@ -135,7 +135,7 @@ impl Decoy {
         let mut active = self.lock_active();
         ledger.restore_history(match active.take() {
             Some(before) => before.ledger.history(),
-            None => store.history_of(&Producer::Decoy),
+            None => store.history_of(&BanSource::Decoy),
         });
         *active = Some(Arc::new(Active { config, ledger }));
     }
@@ -169,7 +169,7 @@ impl Decoy {
         let mut decoys = Decoys::default();
         let mut served = Vec::new();
         if let Some(config) = config {
-            if told.looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            if told.looked.is_none_or(|at| at.elapsed() >= POLL_INTERVAL) {
                 told.served = host::listeners();
                 told.looked = Some(Instant::now());
             }
@@ -241,7 +241,7 @@ impl Decoy {
             events.tell(
                 &Event::new(Kind::Found, wall(packet, &Now::read()), why)
                     .about(Prefix::host(packet.source))
-                    .by(&Producer::Decoy),
+                    .by(&BanSource::Decoy),
             );
         }
         None
@@ -273,7 +273,7 @@ impl Decoy {
         let mut judge = Judge::new(exempt);
         match judge.judge(&active.ledger, offence, now.wall) {
             Judgement::Judged(Outcome::Ban(mut ban)) => {
-                ban.producer = Producer::Decoy;
+                ban.producer = BanSource::Decoy;
                 ban.reason = why;
                 ban.evidence.clear();
                 self.bans.inc();
@@ -285,7 +285,7 @@ impl Decoy {
                 events.tell(
                     &Event::new(Kind::Allow, now.wall, why)
                         .about(Prefix::host(packet.source))
-                        .by(&Producer::Decoy),
+                        .by(&BanSource::Decoy),
                 );
                 None
             }
@@ -297,7 +297,7 @@ impl Decoy {
     /// are, by producer.
     pub fn status(
         &self,
-        in_force: &BTreeMap<Producer, u64>,
+        in_force: &BTreeMap<BanSource, u64>,
     ) -> Result<Option<DecoyStatus>, weir_enforce::Error> {
         let Some(active) = self.active() else {
             return Ok(None);
@@ -318,7 +318,7 @@ impl Decoy {
             wrong_cookies: counts.wrong,
             proofs: self.proofs.get(),
             bans: self.bans.get(),
-            bans_in_force: in_force.get(&Producer::Decoy).copied().unwrap_or(0),
+            bans_in_force: in_force.get(&BanSource::Decoy).copied().unwrap_or(0),
             strikes: self.strikes.get(),
         }))
     }
@@ -327,9 +327,9 @@ impl Decoy {
 /// Counts offences by the rules of jails; a single one bans.
 fn ledger(config: &DecoyConfig) -> Ledger {
     Ledger::new(vec![Jail {
-        name: Producer::Decoy.to_string(),
+        name: BanSource::Decoy.to_string(),
         limits: config.limits.clone(),
-        scope: Scope::all(),
+        scope: PortSet::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
         names_prefixes: false,

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_core::{BanSource, BanTarget, PortSet, Prefix};
 use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
 /// Since boot, in tenths of a second: enough for 13 years.
@@ -28,7 +28,7 @@ const SMALL: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Whose.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Which of them.
     pub policy: Arc<Policy>,
 }
@@ -59,7 +59,7 @@ struct Key<A> {
 /// the same one: producer and ports name it.
 #[derive(Default)]
 struct Policies {
-    numbers: HashMap<(Producer, Scope), u16>,
+    numbers: HashMap<(BanSource, PortSet), u16>,
     used: Vec<Option<(Arc<Policy>, usize)>>,
 }
 
@@ -106,7 +106,7 @@ impl Policies {
 }
 
 impl Inner {
-    fn set(&mut self, subject: Subject, number: u16, end: Tenths) -> Option<Tenths> {
+    fn set(&mut self, subject: BanTarget, number: u16, end: Tenths) -> Option<Tenths> {
         let bits = subject.prefix().bits();
         match subject.prefix().addr() {
             IpAddr::V4(addr) => self.v4.insert(key(addr.octets(), number, bits), end),
@@ -114,7 +114,7 @@ impl Inner {
         }
     }
 
-    fn unset(&mut self, subject: Subject, policy: &Policy) -> Option<Tenths> {
+    fn unset(&mut self, subject: BanTarget, policy: &Policy) -> Option<Tenths> {
         let number = self.policies.find(policy)?;
         let bits = subject.prefix().bits();
         let end = match subject.prefix().addr() {
@@ -227,7 +227,7 @@ impl Expiries {
         ended(v6, now, next, &mut all);
         told.extend(all.into_iter().filter_map(|(addr, bits, number)| {
             let policy = policies.give_back(number)?;
-            let subject = Subject::new(Prefix::new(addr, bits)?).ok()?;
+            let subject = BanTarget::new(Prefix::new(addr, bits)?).ok()?;
             Some(Ended { subject, policy })
         }));
         told
@@ -265,8 +265,8 @@ mod tests {
         Entry {
             subject: subject.parse().unwrap(),
             policy: Arc::new(Policy {
-                producer: Producer::Jail(jail.into()),
-                scope: Scope::all(),
+                producer: BanSource::Jail(jail.into()),
+                scope: PortSet::all(),
                 action: Action::Drop,
             }),
             expiry: end.map_or(Expiry::Never, |end| Expiry::At(at(end))),
@@ -363,7 +363,7 @@ mod tests {
                 };
                 let prefix = Prefix::new(addr, if v6 { 64 } else { 32 }).unwrap();
                 Entry {
-                    subject: Subject::new(prefix).unwrap(),
+                    subject: BanTarget::new(prefix).unwrap(),
                     policy: policy.clone(),
                     expiry: Expiry::At(at(u64::from(n % 100))),
                 }

@@ -20,7 +20,7 @@ use weir_config::{
     values::{action, limits, name_byte, scope},
 };
 use weir_core::{
-    Action, Prefix, PrefixSet, Scope,
+    Action, PortSet, Prefix, PrefixSet,
     ban::MAX_NAME,
     detect::{Definition, JournalMatch, Program},
     policy::JailLimits,
@@ -145,7 +145,7 @@ pub struct JailConfig {
     /// When it bans, and for how long.
     pub limits: JailLimits,
     /// What a ban covers.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// What it does to packets.
     pub action: Action,
     /// Prefixes whose findings this jail ignores.

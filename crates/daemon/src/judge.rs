@@ -163,7 +163,7 @@ mod tests {
     use std::net::IpAddr;
 
     use weir_core::{
-        Action, PrefixSet, Scope,
+        Action, PortSet, PrefixSet,
         detect::Clock,
         policy::{Ignored, Jail, JailLimits},
     };
@@ -186,7 +186,7 @@ mod tests {
                 max_retry: 2,
                 ..JailLimits::default()
             },
-            scope: Scope::all(),
+            scope: PortSet::all(),
             action: Action::Drop,
             ignore: PrefixSet::default(),
             names_prefixes: false,
@@ -328,7 +328,7 @@ mod tests {
                     max_retry: 1,
                     ..JailLimits::default()
                 },
-                scope: Scope::all(),
+                scope: PortSet::all(),
                 action: Action::Drop,
                 ignore,
                 names_prefixes: false,

@@ -75,7 +75,7 @@ impl NotBanned {
 
 /// What is to be done about an alert once no lock is held: whoever is told of it may
 /// come back here.
-enum Told {
+enum AlertChange {
     Raised(String),
     Over,
 }
@@ -159,14 +159,14 @@ impl LogAlerts {
         for (kind, told) in self.tally(notices, now) {
             let about = about(&self.jail, kind);
             match told {
-                Told::Raised(message) => alerts.raise(&about, message),
-                Told::Over => alerts.clear(&about),
+                AlertChange::Raised(message) => alerts.raise(&about, message),
+                AlertChange::Over => alerts.clear(&about),
             }
         }
     }
 
     /// Counts what was noticed; what there is to tell of it.
-    fn tally(&self, notices: Notices, now: Instant) -> Vec<(&'static str, Told)> {
+    fn tally(&self, notices: Notices, now: Instant) -> Vec<(&'static str, AlertChange)> {
         let [held, unbannable] = mem::take(&mut *self.prefixes());
         let mut all = Vec::new();
         let shown = |count: u64, text: Vec<u8>| {
@@ -199,7 +199,7 @@ impl LogAlerts {
             let may_end = kind != HEAD || tally.fits;
             if may_end && now.duration_since(last) >= ENDS_AFTER {
                 *tally = Tally::default();
-                all.push((kind, Told::Over));
+                all.push((kind, AlertChange::Over));
                 continue;
             }
             let is_due = tally.told.is_none_or(|(at, total)| {
@@ -208,7 +208,7 @@ impl LogAlerts {
             if is_due {
                 tally.told = Some((now, tally.total));
                 let line = tally.line.clone().unwrap_or_default();
-                all.push((kind, Told::Raised(message(kind, tally.total, &line))));
+                all.push((kind, AlertChange::Raised(message(kind, tally.total, &line))));
             }
         }
         all

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Ban, Producer, Scope, Subject};
+use weir_core::{Ban, BanSource, BanTarget, PortSet};
 use weir_enforce::{BootNanos, Entry, Error, Expiry};
 use weir_events::alerts::Alerts;
 use weir_metrics::Counter;
@@ -118,9 +118,9 @@ impl RefusedBans {
     /// Forgets those that were lifted; returns how many.
     pub fn lift(
         &self,
-        subject: Option<Subject>,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: Option<BanTarget>,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
         alerts: &Alerts,
     ) -> usize {
         let mut inner = self.lock();
@@ -186,8 +186,8 @@ mod tests {
     fn refused(n: usize, end: u64) -> Refused {
         let ban = Ban {
             subject: format!("198.18.{}.{}", n / 256, n % 256).parse().unwrap(),
-            scope: Scope::all(),
-            producer: Producer::Jail("sshd".into()),
+            scope: PortSet::all(),
+            producer: BanSource::Jail("sshd".into()),
             action: Action::Drop,
             reason: String::new(),
             since: Timestamp::UNIX_EPOCH,
@@ -245,7 +245,7 @@ mod tests {
         bans.follow(vec![], [&one].into_iter(), &alerts);
         assert!(message(&alerts).contains("and 1 more"));
         assert_eq!(bans.lift(Some(two.subject), None, None, &alerts), 1);
-        let other = Producer::Manual;
+        let other = BanSource::Manual;
         assert_eq!(bans.lift(None, Some(&other), None, &alerts), 0);
         assert!(!message(&alerts).contains("more"));
         assert_eq!(bans.lift(None, None, None, &alerts), 1);

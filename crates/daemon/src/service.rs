@@ -19,7 +19,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, Subject, policy::Ledger};
+use weir_core::{AddrError, BanTarget, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -35,7 +35,7 @@ pub use questions::Questions;
 use crate::{
     access::classes::ClassSync,
     access::exemptions::{Collector, Exempt, Written},
-    access::geo::Geography,
+    access::geo::GeoService,
     access::lists::Lists,
     bans::Bans,
     config::Config,
@@ -67,7 +67,7 @@ pub enum Refusal {
     #[error("{subject} cannot be banned: {reason}")]
     Exempt {
         /// Who was to be banned.
-        subject: Subject,
+        subject: BanTarget,
         /// Why that is not done.
         reason: String,
     },
@@ -101,7 +101,7 @@ pub struct Service {
     /// Ports that nobody serves.
     pub decoy: Arc<Decoy>,
     /// Where addresses are.
-    pub geography: Arc<Geography>,
+    pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
     pub lists: Lists,
     /// Lists and geofence as they are enforced.
@@ -143,7 +143,7 @@ impl Service {
         restored: String,
     ) -> Self {
         let store = Arc::new(store);
-        let geography = Arc::new(Geography::new(alerts.clone()));
+        let geography = Arc::new(GeoService::new(alerts.clone()));
         geography.configure(config.geofence.as_ref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
         let (events, metrics) = (Arc::new(Events::default()), Arc::new(Metrics::default()));

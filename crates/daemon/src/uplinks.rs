@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::Place};
+use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::BackendHome};
 use weir_events::alerts::Alerts;
 
 use crate::host;
@@ -82,7 +82,7 @@ impl Uplinks {
 
     /// The settings of a start. With `"auto"` and no default route those stay
     /// protected that an earlier daemon protects.
-    pub fn begin(&self, place: &mut Place, enforcement: &Enforcement) {
+    pub fn begin(&self, place: &mut BackendHome, enforcement: &Enforcement) {
         let mut state = self.change();
         let routes = host::with_default_route();
         if enforcement.auto && routes.is_empty() {

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use serde::Serialize;
 use weir_bpf::decoy::DecoyCounts;
 use weir_core::{
-    PrefixSet, Producer, Reason, Scope, Subject,
-    class::Classes,
+    BanSource, BanTarget, PortSet, PrefixSet, Reason,
+    address_class::Classes,
     decoy::{DecoyPorts, Scanner},
     geo::Country,
 };
@@ -173,16 +173,16 @@ pub trait Backend: Send + Sync {
     /// named); returns what was lifted.
     fn remove(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error>;
 
     /// What is in force now (unexpired), in no order; at most one pass over the table.
     fn entries(&self) -> Result<Vec<Entry>, Error>;
 
     /// How many bans each producer has in force; at most one pass over the table.
-    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+    fn bans_by_producer(&self) -> Result<BTreeMap<BanSource, u64>, Error> {
         let mut bans = BTreeMap::new();
         for entry in self.entries()? {
             *bans.entry(entry.policy.producer.clone()).or_default() += 1;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use weir_bpf::BanCounts;
-use weir_core::{PrefixSet, Producer, Scope, Subject, class::Classes};
+use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes};
 
 use crate::{
     Attachment, Backend, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder, Decoys,
@@ -21,7 +21,7 @@ use crate::{
     Settings, Usage, Work, claim::Claim, features,
 };
 use family::Family;
-pub use family::{Place, detach, instances, left_in_kernel, protected};
+pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
 
 /// Opens the backend that the settings name; see [`Backend::attach`]. What
 /// other backends of an earlier daemon enforce stays in force until this one is
@@ -29,7 +29,7 @@ pub use family::{Place, detach, instances, left_in_kernel, protected};
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
+pub fn open(place: &BackendHome) -> Result<Arc<dyn Backend>, Error> {
     let kind = Family::of(place.settings.backend);
     let claim = kind.claim(&place.instance)?;
     let present = kind.open(place, place.room)?;
@@ -65,7 +65,7 @@ pub fn open(place: &Place) -> Result<Arc<dyn Backend>, Error> {
 
 /// Whoever enforces, exchangeable.
 struct BackendSwap {
-    place: Place,
+    place: BackendHome,
     /// Write-locked only for the exchange itself.
     present: RwLock<Present>,
     /// The next one, while it is filled: bans go to both.
@@ -81,7 +81,7 @@ struct BackendSwap {
 }
 
 /// A ban's name: whose, and which of them.
-type Name = (Subject, Arc<Policy>);
+type Name = (BanTarget, Arc<Policy>);
 
 fn name(entry: &Entry) -> Name {
     (entry.subject, entry.policy.clone())
@@ -274,9 +274,9 @@ impl Backend for BackendSwap {
 
     fn remove(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error> {
         let coming = self.coming();
         let lifted = self.backend().remove(subject, producer, scope)?;
@@ -290,7 +290,7 @@ impl Backend for BackendSwap {
         self.backend().entries()
     }
 
-    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+    fn bans_by_producer(&self) -> Result<BTreeMap<BanSource, u64>, Error> {
         self.backend().bans_by_producer()
     }
 

@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
-use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED};
-use weir_core::{Prefix, Producer, Scope, Subject};
+use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS};
+use weir_core::{BanSource, BanTarget, PortSet, Prefix};
 
 use crate::{
     backend::{Inserted, Usage},
@@ -26,19 +26,19 @@ const MAX_HELD: usize = 64;
 
 /// Subjects whose bans the kernel is to be told of; with each: did it hold any
 /// against them before?
-pub(crate) type Pending = HashMap<Subject, bool>;
+pub(crate) type Pending = HashMap<BanTarget, bool>;
 /// One ban of a subject.
 pub(crate) type ActiveBan = (Arc<Policy>, Expiry);
 /// Bans by their end, of one producer.
-type Ends = BTreeSet<(Expiry, Subject, Arc<Policy>)>;
+type Ends = BTreeSet<(Expiry, BanTarget, Arc<Policy>)>;
 
 /// See the module.
 pub(crate) struct DesiredBans {
     max_bans: usize,
     ipv4_length: Option<u8>,
-    bans: HashMap<Subject, Vec<ActiveBan>>,
+    bans: HashMap<BanTarget, Vec<ActiveBan>>,
     /// Those of the ban table, and the wide ones: each with its cap.
-    ends: [HashMap<Producer, Ends>; 2],
+    ends: [HashMap<BanSource, Ends>; 2],
     counts: [usize; 2],
     /// Subjects by family and length.
     lengths: [[usize; 129]; 2],
@@ -81,7 +81,7 @@ impl DesiredBans {
     }
 
     /// 0 of [`Self::ends`] for those of the table, 1 for the wide ones.
-    fn table(&self, subject: Subject) -> usize {
+    fn table(&self, subject: BanTarget) -> usize {
         let prefix = subject.prefix();
         let fits = match prefix.addr() {
             IpAddr::V4(_) => self.ipv4_length == Some(prefix.bits()),
@@ -103,7 +103,7 @@ impl DesiredBans {
             });
         }
         let producer = &entry.policy.producer;
-        let shares = table == 1 && *producer != Producer::Manual;
+        let shares = table == 1 && *producer != BanSource::Manual;
         if self.is_full(table, shares) {
             self.drop_over(BootNanos::now());
         }
@@ -111,13 +111,13 @@ impl DesiredBans {
         if self.is_full(table, shares) {
             let (expiry, subject, policy) = self.ends[table]
                 .get(producer)
-                .filter(|_| *producer != Producer::Manual)
+                .filter(|_| *producer != BanSource::Manual)
                 .and_then(BTreeSet::first)
                 .cloned()
                 .ok_or(match table {
                     0 => Error::Full(self.max_bans),
-                    _ if shares => Error::WideShareFull(MAX_WIDE_SHARED),
-                    _ => Error::WideFull(MAX_WIDE),
+                    _ if shares => Error::PrefixBanShareFull(MAX_SHARED_PREFIX_BANS),
+                    _ => Error::PrefixBansFull(MAX_PREFIX_BANS),
                 })?;
             self.take(subject, &policy, expiry);
             self.evicted += 1;
@@ -135,16 +135,16 @@ impl DesiredBans {
     }
 
     /// Wide bans that are not manual.
-    fn shared_wide(&self) -> usize {
-        let manual = self.ends[1].get(&Producer::Manual);
+    fn shared_prefix_bans(&self) -> usize {
+        let manual = self.ends[1].get(&BanSource::Manual);
         self.counts[1] - manual.map_or(0, BTreeSet::len)
     }
 
     /// Is there no place for one more; of those that share what is not kept for
     /// manual ones, if it is one of them?
     fn is_full(&self, table: usize, shares: bool) -> bool {
-        let cap = [self.max_bans, MAX_WIDE][table];
-        self.counts[table] >= cap || (shares && self.shared_wide() >= MAX_WIDE_SHARED)
+        let cap = [self.max_bans, MAX_PREFIX_BANS][table];
+        self.counts[table] >= cap || (shares && self.shared_prefix_bans() >= MAX_SHARED_PREFIX_BANS)
     }
 
     /// The ban whose place an entry takes: of the same policy, or its opposite.
@@ -191,9 +191,9 @@ impl DesiredBans {
     /// [`Self::remove`], told to the kernel like an insertion.
     pub(crate) fn remove_pending(
         &mut self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
         pending: &mut Pending,
     ) -> Vec<Entry> {
         let lifted = self.remove(subject, producer, scope);
@@ -221,7 +221,7 @@ impl DesiredBans {
         }
     }
 
-    fn take(&mut self, subject: Subject, policy: &Arc<Policy>, expiry: Expiry) {
+    fn take(&mut self, subject: BanTarget, policy: &Arc<Policy>, expiry: Expiry) {
         let table = self.table(subject);
         if let Some(held) = self.bans.get_mut(&subject) {
             held.retain(|(other, _)| other != policy);
@@ -240,9 +240,9 @@ impl DesiredBans {
     /// As [`crate::Backend::remove`].
     pub(crate) fn remove(
         &mut self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Vec<Entry> {
         let wanted: Vec<_> = self
             .held(subject)
@@ -269,12 +269,12 @@ impl DesiredBans {
     }
 
     /// The bans of exactly this subject, ended ones perhaps among them.
-    pub(crate) fn held(&self, subject: Subject) -> &[ActiveBan] {
+    pub(crate) fn held(&self, subject: BanTarget) -> &[ActiveBan] {
         self.bans.get(&subject).map_or(&[], Vec::as_slice)
     }
 
     /// All subjects with what is held against them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Subject, &[ActiveBan])> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (BanTarget, &[ActiveBan])> {
         self.bans
             .iter()
             .map(|(subject, held)| (*subject, held.as_slice()))
@@ -291,7 +291,7 @@ impl DesiredBans {
         let lengths = &self.lengths[usize::from(addr.is_ipv6())];
         let holding = (0u8..).zip(lengths).filter(|(_, count)| **count > 0);
         let subjects = holding
-            .filter_map(|(len, _)| Subject::new(Prefix::new(addr, len)?).ok())
+            .filter_map(|(len, _)| BanTarget::new(Prefix::new(addr, len)?).ok())
             .map(|subject| (subject, self.held(subject)));
         live(subjects)
     }
@@ -319,16 +319,16 @@ impl DesiredBans {
             bans: self.counts[0],
             max_bans: self.max_bans,
             wide: self.counts[1],
-            max_wide: MAX_WIDE,
-            wide_shared: self.shared_wide(),
-            max_wide_shared: MAX_WIDE_SHARED,
+            max_wide: MAX_PREFIX_BANS,
+            wide_shared: self.shared_prefix_bans(),
+            max_wide_shared: MAX_SHARED_PREFIX_BANS,
             evicted: self.evicted,
             ..Usage::default()
         }
     }
 }
 
-fn live<'a>(subjects: impl Iterator<Item = (Subject, &'a [ActiveBan])>) -> Vec<Entry> {
+fn live<'a>(subjects: impl Iterator<Item = (BanTarget, &'a [ActiveBan])>) -> Vec<Entry> {
     let now = BootNanos::now();
     subjects
         .flat_map(|(subject, held)| held.iter().map(move |held| (subject, held)))
@@ -351,8 +351,8 @@ mod tests {
         Entry {
             subject: subject.parse().expect("a subject"),
             policy: Arc::new(Policy {
-                producer: Producer::Jail(format!("jail{jail}")),
-                scope: Scope::all(),
+                producer: BanSource::Jail(format!("jail{jail}")),
+                scope: PortSet::all(),
                 action,
             }),
             expiry: Expiry::Never,

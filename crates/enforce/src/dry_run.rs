@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject};
+use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, Reason};
 
 use crate::{
     backend::{Backend, Counter, InsertError, Inserted, Usage},
@@ -84,9 +84,9 @@ impl Backend for DryRun {
 
     fn remove(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error> {
         Ok(self.bans().remove(subject, producer, scope))
     }
@@ -142,7 +142,7 @@ impl Backend for DryRun {
 
 #[cfg(test)]
 mod tests {
-    use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED};
+    use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS};
 
     use std::sync::Arc;
 
@@ -151,12 +151,12 @@ mod tests {
     use super::*;
     use crate::entry::{Expiry, Policy};
 
-    fn entry(subject: String, producer: Producer) -> Entry {
+    fn entry(subject: String, producer: BanSource) -> Entry {
         Entry {
             subject: subject.parse().expect("a subject"),
             policy: Arc::new(Policy {
                 producer,
-                scope: Scope::all(),
+                scope: PortSet::all(),
                 action: Action::Drop,
             }),
             expiry: Expiry::Never,
@@ -164,36 +164,36 @@ mod tests {
     }
 
     #[test]
-    fn wide_bans_have_their_own_cap() {
+    fn prefix_bans_have_their_own_cap() {
         let backend = DryRun::new(16, Some(24));
-        let jail = || Producer::Jail("a".into());
+        let jail = || BanSource::Jail("a".into());
         let narrow: Vec<_> = (0..16)
             .map(|n| entry(format!("10.0.{n}.0/24"), jail()))
             .collect();
         backend.insert(&narrow).expect("room");
-        let wide: Vec<_> = (0..MAX_WIDE)
+        let wide: Vec<_> = (0..MAX_PREFIX_BANS)
             .map(|n| {
-                let producer = match n < MAX_WIDE_SHARED {
+                let producer = match n < MAX_SHARED_PREFIX_BANS {
                     true => jail(),
-                    false => Producer::Manual,
+                    false => BanSource::Manual,
                 };
                 entry(format!("11.{}.{}.0/25", n >> 8, n & 255), producer)
             })
             .collect();
-        assert_eq!(backend.insert(&wide).expect("room").new, MAX_WIDE);
+        assert_eq!(backend.insert(&wide).expect("room").new, MAX_PREFIX_BANS);
         let usage = backend.usage();
-        assert_eq!((usage.bans, usage.wide), (16, MAX_WIDE));
-        assert_eq!(usage.wide_shared, MAX_WIDE_SHARED);
+        assert_eq!((usage.bans, usage.wide), (16, MAX_PREFIX_BANS));
+        assert_eq!(usage.wide_shared, MAX_SHARED_PREFIX_BANS);
         for (subject, evicts) in [("12.0.0.0/23", "/25"), ("12.0.0.0/24", "/24")] {
             let done = backend
                 .insert(&[entry(subject.into(), jail())])
                 .expect("room");
             let evicted = done.evicted[0].subject.to_string();
             assert!(evicted.ends_with(evicts), "{evicted} for {subject}");
-            let manual = entry(subject.replace("12", "13"), Producer::Manual);
+            let manual = entry(subject.replace("12", "13"), BanSource::Manual);
             let error = Error::from(backend.insert(&[manual]).expect_err("it is full"));
             assert_eq!(
-                matches!(error, Error::WideFull(MAX_WIDE)),
+                matches!(error, Error::PrefixBansFull(MAX_PREFIX_BANS)),
                 evicts == "/25",
                 "{error}"
             );
@@ -202,26 +202,29 @@ mod tests {
 
     /// Of both families together; what is manual has room where jails have none.
     #[test]
-    fn an_eighth_of_the_wide_bans_is_kept_for_manual_ones() {
+    fn an_eighth_of_the_prefix_bans_is_kept_for_manual_ones() {
         let backend = DryRun::new(16, None);
         let nth = |n: usize| match n % 2 {
             0 => format!("11.{}.{}.0/25", n >> 8, n & 255),
             _ => format!("2a00:{n:x}::/48"),
         };
-        let jail = |name: &str| Producer::Jail(name.into());
-        let shared: Vec<_> = (0..MAX_WIDE_SHARED)
+        let jail = |name: &str| BanSource::Jail(name.into());
+        let shared: Vec<_> = (0..MAX_SHARED_PREFIX_BANS)
             .map(|n| entry(nth(n), jail("a")))
             .collect();
-        assert_eq!(backend.insert(&shared).expect("room").new, MAX_WIDE_SHARED);
+        assert_eq!(
+            backend.insert(&shared).expect("room").new,
+            MAX_SHARED_PREFIX_BANS
+        );
         for prefix in ["12.0.0.0/25", "2b00::/48"] {
             let list = entry(prefix.into(), jail("b"));
             let error = Error::from(backend.insert(&[list]).expect_err("it is full"));
             assert!(
-                matches!(error, Error::WideShareFull(MAX_WIDE_SHARED)),
+                matches!(error, Error::PrefixBanShareFull(MAX_SHARED_PREFIX_BANS)),
                 "{error}"
             );
             assert!(error.to_string().contains("7168"), "{error}");
-            let manual = entry(prefix.into(), Producer::Manual);
+            let manual = entry(prefix.into(), BanSource::Manual);
             let done = backend.insert(&[manual]).expect("kept for it");
             assert_eq!((done.new, done.evicted.len()), (1, 0));
         }

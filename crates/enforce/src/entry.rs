@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use weir_core::{Action, Producer, Scope, Subject};
+use weir_core::{Action, BanSource, BanTarget, PortSet};
 
 /// A moment on CLOCK_BOOTTIME, nanoseconds since boot, suspend included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize)]
@@ -37,9 +37,9 @@ impl Expiry {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
 pub struct Policy {
     /// Who bans.
-    pub producer: Producer,
+    pub producer: BanSource,
     /// Which ports.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// What becomes of the packets.
     pub action: Action,
 }
@@ -59,7 +59,7 @@ impl Policy {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
     /// Who.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Whose ban and which ports.
     pub policy: Arc<Policy>,
     /// Until when.

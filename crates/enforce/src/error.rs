@@ -1,7 +1,7 @@
 //! What goes wrong while enforcing, in words that say which object and what to do.
 
-use weir_bpf::wide::{MAX_WIDE, MAX_WIDE_SHARED, WIDE_WORDS};
-use weir_core::Subject;
+use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS, PREFIX_BAN_WORDS};
+use weir_core::BanTarget;
 
 /// What went wrong while enforcing.
 #[derive(Debug, thiserror::Error)]
@@ -21,19 +21,19 @@ pub enum Error {
     #[error(
         "there are {0} bans of prefixes other than single addresses and IPv6 /64: unban some, or ban wider ones"
     )]
-    WideFull(usize),
+    PrefixBansFull(usize),
     /// The same of those that are not manual: the rest is kept for manual ones.
     #[error(
         "jails and lists have {0} bans of prefixes other than single addresses and IPv6 /64, and the last {kept} places are kept for manual ones: unban some, or ban wider ones",
-        kept = MAX_WIDE - MAX_WIDE_SHARED
+        kept = MAX_PREFIX_BANS - MAX_SHARED_PREFIX_BANS
     )]
-    WideShareFull(usize),
+    PrefixBanShareFull(usize),
     /// Some address would be under more bans of prefixes than the kernel looks at.
     #[error(
         "cannot ban {0}: some of its addresses would be under more than {max} bans of prefixes: lift some, or ban all ports",
-        max = WIDE_WORDS
+        max = PREFIX_BAN_WORDS
     )]
-    TooDeep(Subject),
+    TooDeep(BanTarget),
     /// More policies in use than the kernel's table has numbers.
     #[error(
         "too many different ban policies in force: at most {0} sets of source, ports and action; lift the bans of some"
@@ -41,7 +41,7 @@ pub enum Error {
     Policies(usize),
     /// One subject has more bans at once than its places in the table.
     #[error("{0} has too many different bans at once: lift some, or ban all ports")]
-    Crowded(Subject),
+    Crowded(BanTarget),
     /// The table is as full as it should be, and a larger one cannot be made.
     #[error("cannot make the ban table larger: {0}; tried again within a minute")]
     Growth(String),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use weir_core::class::Classes;
+use weir_core::address_class::Classes;
 
 use crate::{
     backend::{Backend, Decoys},

@@ -21,7 +21,7 @@ use crate::{
     ranges::Covered,
     settings::Settings,
 };
-use weir_core::{PrefixSet, Producer, Reason, Scope, Subject, class::Classes};
+use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, Reason, address_class::Classes};
 
 /// Packets and bytes by the names of counters; those of reasons have their
 /// names.
@@ -160,9 +160,9 @@ impl<F: Firewall> Backend for F {
 
     fn remove(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error> {
         let lifted = {
             let mut desired = self.desired();

@@ -24,16 +24,17 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_bpf::{
-    Answer, BanCounts, Generation, Geometry, Key, Placed, Slot,
+    AnswerProgram, BanCounts, Generation, Geometry, Key, Placed, Slot,
     generator::Generator,
     link::Link,
     pins::{self, InstanceDir},
-    run,
+    prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS},
+    prog_test_run,
     tables::MAX_POLICIES,
-    wide::{MAX_WIDE, MAX_WIDE_SHARED},
 };
 use weir_core::{
-    Action, Prefix, Producer, Reason, Scope, Subject, class::Classes, decoy::DecoyPorts, geo::Span,
+    Action, BanSource, BanTarget, PortSet, Prefix, Reason, address_class::Classes,
+    decoy::DecoyPorts, geo::Span,
 };
 use weir_enforce::{
     Backend, BootNanos, Choice, ClassFilter, DecoyResponder, Decoys, Entry, Error, Expiry, Feature,
@@ -89,29 +90,29 @@ impl Drop for Instance {
     }
 }
 
-fn subject(n: u32) -> Subject {
+fn subject(n: u32) -> BanTarget {
     let addr: IpAddr = if n.is_multiple_of(2) {
         IpAddr::V4((0x0b00_0000 + n).into())
     } else {
         IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(n) << 8 | 1).into())
     };
-    Subject::new(Prefix::host(addr)).unwrap()
+    BanTarget::new(Prefix::host(addr)).unwrap()
 }
 
-fn entry(n: u32, producer: Producer, seconds: u64) -> Entry {
+fn entry(n: u32, producer: BanSource, seconds: u64) -> Entry {
     Entry {
         subject: subject(n),
         policy: Arc::new(Policy {
             producer,
-            scope: Scope::all(),
+            scope: PortSet::all(),
             action: Action::Drop,
         }),
         expiry: Expiry::At(BootNanos(BootNanos::now().0 + seconds * 1_000_000_000)),
     }
 }
 
-fn jail(name: &str) -> Producer {
-    Producer::Jail(name.into())
+fn jail(name: &str) -> BanSource {
+    BanSource::Jail(name.into())
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn root_the_cap_is_kept_within_a_producer() {
     let instance = Instance::new("cap", 100);
     let backend = instance.open();
     for n in 0..20 {
-        backend.insert(&[entry(n, Producer::Manual, 60)]).unwrap();
+        backend.insert(&[entry(n, BanSource::Manual, 60)]).unwrap();
     }
     for n in 20..60 {
         backend.insert(&[entry(n, jail("other"), 30)]).unwrap();
@@ -136,7 +137,7 @@ fn root_the_cap_is_kept_within_a_producer() {
     }
     let usage = backend.usage();
     assert_eq!((usage.bans, usage.evicted), (100, 30));
-    let of = |producer: Producer| {
+    let of = |producer: BanSource| {
         backend
             .entries()
             .unwrap()
@@ -145,11 +146,11 @@ fn root_the_cap_is_kept_within_a_producer() {
             .count()
     };
     assert_eq!(
-        (of(Producer::Manual), of(jail("other")), of(jail("loud"))),
+        (of(BanSource::Manual), of(jail("other")), of(jail("loud"))),
         (20, 40, 40)
     );
     // Nothing of its own to give up, and manual bans give up nothing.
-    for producer in [jail("new"), Producer::Manual] {
+    for producer in [jail("new"), BanSource::Manual] {
         let error = Error::from(backend.insert(&[entry(999, producer, 60)]).unwrap_err());
         assert!(matches!(error, Error::Full(100)), "{error}");
     }
@@ -162,7 +163,7 @@ fn root_the_cap_is_kept_within_a_producer() {
     // The same ban again needs no place.
     assert_eq!(
         backend
-            .insert(&[entry(5, Producer::Manual, 90)])
+            .insert(&[entry(5, BanSource::Manual, 90)])
             .unwrap()
             .replaced,
         1
@@ -288,7 +289,7 @@ fn segment(source: IpAddr, port: u16) -> Vec<u8> {
 /// Is a segment from there to this port dropped?
 fn is_dropped(generation: &Generation, source: IpAddr, port: u16) -> bool {
     let program = generation.program(Hook::Xdp).expect("it loads");
-    run::packet(program, &segment(source, port), 1)
+    prog_test_run::packet(program, &segment(source, port), 1)
         .expect("the program runs")
         .verdict
         == XDP_DROP
@@ -427,7 +428,7 @@ fn root_scopes_are_lifted_one_by_one() {
     assert_eq!(left[0].policy, web.policy);
     assert!(
         backend
-            .remove(web.subject, None, Some(&Scope::all()))
+            .remove(web.subject, None, Some(&PortSet::all()))
             .unwrap()
             .is_empty()
     );
@@ -449,7 +450,7 @@ fn root_prefixes_of_any_length_are_banned_found_and_lifted() {
         "2000::/3",
     ];
     for prefix in prefixes {
-        let mut entry = entry(1, Producer::Manual, 60);
+        let mut entry = entry(1, BanSource::Manual, 60);
         entry.subject = prefix.parse().unwrap();
         for (new, replaced) in [(1, 0), (0, 1)] {
             let done = backend.insert(std::slice::from_ref(&entry)).unwrap();
@@ -485,29 +486,33 @@ fn root_prefixes_of_any_length_are_banned_found_and_lifted() {
 fn root_prefixes_change_their_action_at_the_cap() {
     let instance = Instance::new("wide-cap", 1000);
     let backend = instance.open();
-    let ban = |n: u32, producer: Producer, action| {
+    let ban = |n: u32, producer: BanSource, action| {
         let mut ban = entry(0, producer, 3600);
-        ban.subject = Subject::new(Prefix::new(IpAddr::V4((n << 12).into()), 20).unwrap()).unwrap();
+        ban.subject =
+            BanTarget::new(Prefix::new(IpAddr::V4((n << 12).into()), 20).unwrap()).unwrap();
         Arc::make_mut(&mut ban.policy).action = action;
         ban
     };
     let first = 11 << 12;
-    let manual = MAX_WIDE - MAX_WIDE_SHARED;
-    let mut all = vec![ban(first, Producer::Manual, Action::Drop)];
+    let manual = MAX_PREFIX_BANS - MAX_SHARED_PREFIX_BANS;
+    let mut all = vec![ban(first, BanSource::Manual, Action::Drop)];
     backend.insert(&all).unwrap();
-    all.extend((1..MAX_WIDE as u32).map(|n| match n as usize {
-        n if n < manual => ban(first + n as u32, Producer::Manual, Action::Drop),
+    all.extend((1..MAX_PREFIX_BANS as u32).map(|n| match n as usize {
+        n if n < manual => ban(first + n as u32, BanSource::Manual, Action::Drop),
         n => ban(first + n as u32, jail("a"), Action::Drop),
     }));
     backend.insert(&all[1..]).unwrap();
     let passes = backend.work().prefix_passes;
     let usage = backend.usage();
-    assert_eq!((usage.wide, usage.wide_shared), (MAX_WIDE, MAX_WIDE_SHARED));
+    assert_eq!(
+        (usage.wide, usage.wide_shared),
+        (MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS)
+    );
     assert_eq!(backend.work().prefix_passes, passes, "of a usage");
     backend.entries().unwrap();
     assert_eq!(backend.work().prefix_passes, passes + 1);
     for action in [Action::Reject, Action::Drop] {
-        for before in [&all[0], &all[MAX_WIDE - 1]] {
+        for before in [&all[0], &all[MAX_PREFIX_BANS - 1]] {
             let mut changed = before.clone();
             Arc::make_mut(&mut changed.policy).action = action;
             let done = backend.insert(std::slice::from_ref(&changed)).unwrap();
@@ -525,11 +530,14 @@ fn root_prefixes_change_their_action_at_the_cap() {
     let usage = backend.usage();
     assert_eq!(
         (usage.wide, usage.wide_shared, usage.evicted),
-        (MAX_WIDE, MAX_WIDE_SHARED, 0)
+        (MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS, 0)
     );
-    let over = ban(first - 1, Producer::Manual, Action::Reject);
+    let over = ban(first - 1, BanSource::Manual, Action::Reject);
     let refused = backend.insert(&[over]).unwrap_err();
-    assert!(matches!(refused.error, Error::WideFull(_)), "{refused}");
+    assert!(
+        matches!(refused.error, Error::PrefixBansFull(_)),
+        "{refused}"
+    );
 }
 
 /// jiffies stand still while a machine sleeps. As if the last daemon had

@@ -21,7 +21,7 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::broadcast;
-use weir_core::{Action, Ban, Prefix, Producer, Reason, Scope, Subject, Until};
+use weir_core::{Action, Ban, BanSource, BanTarget, PortSet, Prefix, Reason, Until};
 
 use log_throttle::{Budget, LogThrottle};
 
@@ -102,7 +102,7 @@ pub struct Event {
     pub subject: Option<Prefix>,
     /// Which ports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<PortSet>,
     /// What becomes of a ban's packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
@@ -111,7 +111,7 @@ pub struct Event {
     pub reason: String,
     /// Whose finding or ban.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub producer: Option<Producer>,
+    pub producer: Option<BanSource>,
     /// The same, if it is a jail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jail: Option<String>,
@@ -163,11 +163,11 @@ impl Event {
     }
 
     /// From this producer.
-    pub fn by(mut self, producer: &Producer) -> Self {
+    pub fn by(mut self, producer: &BanSource) -> Self {
         self.producer = Some(producer.clone());
         match producer {
-            Producer::Jail(name) => self.jail = Some(name.clone()),
-            Producer::List(name) => self.list = Some(name.clone()),
+            BanSource::Jail(name) => self.jail = Some(name.clone()),
+            BanSource::List(name) => self.list = Some(name.clone()),
             _ => {}
         }
         self
@@ -186,7 +186,7 @@ impl Event {
     }
 
     /// A ban is no longer in force.
-    pub fn unban(subject: Subject, producer: &Producer, scope: &Scope, why: &str) -> Self {
+    pub fn unban(subject: BanTarget, producer: &BanSource, scope: &PortSet, why: &str) -> Self {
         let mut event = Self::new(Kind::Unban, Timestamp::now(), why)
             .about(subject.prefix())
             .by(producer);

@@ -45,7 +45,7 @@ fn ban() -> Ban {
     Ban {
         subject: "192.0.2.7".parse().unwrap(),
         scope: "22/tcp".parse().unwrap(),
-        producer: Producer::Jail("sshd".into()),
+        producer: BanSource::Jail("sshd".into()),
         action: Action::Reject,
         reason: "5 failures".into(),
         since: Timestamp::UNIX_EPOCH,
@@ -96,11 +96,11 @@ fn a_bans_events_say_all_of_it() {
     );
     // A list's, and one of nobody's.
     let of = |producer| event(Kind::Ban, "").by(&producer);
-    let list = of(Producer::List("bad".into()));
+    let list = of(BanSource::List("bad".into()));
     assert_eq!((list.list.as_deref(), list.jail), (Some("bad"), None));
-    let manual = of(Producer::Manual);
+    let manual = of(BanSource::Manual);
     assert_eq!((manual.list, manual.jail), (None, None));
-    assert_eq!(manual.producer, Some(Producer::Manual));
+    assert_eq!(manual.producer, Some(BanSource::Manual));
 }
 
 #[test]

@@ -198,15 +198,15 @@ impl LeftOut {
 
 /// A family whose values are said when they are asked for, by its `N` labels.
 #[derive(Debug, Clone, Copy)]
-struct Said<const N: usize>(usize);
+struct FamilyIndex<const N: usize>(usize);
 
 /// A family of gauges.
 #[derive(Debug, Clone, Copy)]
-pub struct Gauges<const N: usize>(Said<N>);
+pub struct Gauges<const N: usize>(FamilyIndex<N>);
 
 /// A family of counters that somebody else keeps: the kernel, or a table.
 #[derive(Debug, Clone, Copy)]
-pub struct Totals<const N: usize>(Said<N>);
+pub struct Totals<const N: usize>(FamilyIndex<N>);
 
 /// All metrics, in the order in which they are declared.
 #[derive(Debug)]
@@ -228,7 +228,7 @@ impl Default for Registry {
         let mut registry = Self {
             families: Vec::new(),
             left_out: LeftOut::default(),
-            left_out_total: Totals(Said(0)),
+            left_out_total: Totals(FamilyIndex(0)),
         };
         registry.left_out_total = registry.totals(
             "weir_metrics_left_out_total",
@@ -292,7 +292,7 @@ impl Registry {
         name: &'static str,
         help: &'static str,
         labels: &'static [&'static str; N],
-    ) -> Said<N> {
+    ) -> FamilyIndex<N> {
         let declared = Declared {
             name,
             kind,
@@ -300,7 +300,7 @@ impl Registry {
             labels,
         };
         self.declare(declared, None);
-        Said(self.families.len() - 1)
+        FamilyIndex(self.families.len() - 1)
     }
 
     fn declare(&mut self, declared: Declared, counted: Option<Arc<Shared>>) {
@@ -412,7 +412,7 @@ impl Samples {
         self.set(family.0, labels, value.into());
     }
 
-    fn set<const N: usize>(&mut self, family: Said<N>, labels: [&str; N], value: Value) {
+    fn set<const N: usize>(&mut self, family: FamilyIndex<N>, labels: [&str; N], value: Value) {
         let samples = &mut self.values[family.0];
         let key = labels.map(str::to_owned).to_vec();
         if samples.len() < MAX_SAMPLES || samples.contains_key(&key) {

@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Place, shim};
+use common::{ServerFiles, shim};
 
 /// What it says; fails unless it succeeds.
 fn run(command: &mut Command) -> String {
@@ -29,7 +29,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn the_installed_library_is_found_by_compilers_python_and_the_loader() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let prefix = place.file("usr");
     let make = |target: &str| {

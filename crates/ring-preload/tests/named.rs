@@ -6,7 +6,7 @@ mod common;
 use std::net::IpAddr;
 
 use common::named::{LIMIT, Named};
-use common::{Lines, Place, assert_same, wait_for};
+use common::{Lines, ServerFiles, assert_same, wait_for};
 
 const V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 7));
 const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
@@ -34,7 +34,7 @@ fn flood(named: &Named, lines: &mut Lines, from: IpAddr, name: &str) {
 
 #[test]
 fn every_limited_answer_of_both_families_is_a_record() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut lines = place.reader();
     let named = Named::start(&place, &["rate.log", "query.log"], false);
     flood(&named, &mut lines, V4, "four.test");
@@ -47,7 +47,7 @@ fn every_limited_answer_of_both_families_is_a_record() {
 
 #[test]
 fn with_tee_its_own_rotation_and_sighup_keep_every_line() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut lines = place.reader();
     let named = Named::start(&place, &["rate.log", "query.log"], true);
     flood(&named, &mut lines, V4, "before.test");
@@ -81,7 +81,7 @@ fn with_tee_its_own_rotation_and_sighup_keep_every_line() {
 
 #[test]
 fn sigkill_leaves_the_ring_readable() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut named = Named::start(&place, &["rate.log"], false);
     let mut lines = place.reader();
     flood(&named, &mut lines, V4, "first.test");

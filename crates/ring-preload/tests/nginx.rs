@@ -4,7 +4,7 @@
 mod common;
 
 use common::nginx::Nginx;
-use common::{Lines, Place, assert_same, wait_for};
+use common::{Lines, ServerFiles, assert_same, wait_for};
 
 /// Requests `/<name>/<number>` for each number; none of them exists.
 fn ask(nginx: &Nginx, name: &str, numbers: std::ops::Range<usize>) {
@@ -37,7 +37,7 @@ fn assert_asked(lines: &mut Lines, name: &str, numbers: std::ops::Range<usize>) 
 
 #[test]
 fn access_and_error_lines_go_to_the_ring_and_not_to_the_files() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut lines = place.reader();
     let nginx = Nginx::start(&place, &["*.log"], false);
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn access_and_error_lines_go_to_the_ring_and_not_to_the_files() {
 
 #[test]
 fn with_tee_the_file_has_the_same_lines() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut lines = place.reader();
     let nginx = Nginx::start(&place, &["access.log"], true);
     for name in ["a", "b", "c"] {
@@ -78,7 +78,7 @@ fn with_tee_the_file_has_the_same_lines() {
 #[test]
 fn rotation_loses_nothing() {
     for tee in [true, false] {
-        let place = Place::new();
+        let place = ServerFiles::new();
         let mut lines = place.reader();
         let nginx = Nginx::start(&place, &["access.log"], tee);
         ask(&nginx, "before", 0..200);
@@ -119,7 +119,7 @@ fn rotation_loses_nothing() {
 
 #[test]
 fn sigkill_leaves_the_ring_readable_and_a_restart_goes_on_in_it() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut nginx = Nginx::start(&place, &["access.log"], false);
     ask(&nginx, "first", 0..300);
     // nginx logs a request after its answer.
@@ -140,7 +140,7 @@ fn sigkill_leaves_the_ring_readable_and_a_restart_goes_on_in_it() {
 
 #[test]
 fn without_a_ring_the_lines_are_in_the_file_and_nginx_says_why_once() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     // A directory cannot be made where a file is.
     std::fs::remove_dir(place.ring()).expect("empty");
     std::fs::write(place.ring(), "in the way").expect("a file");

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
-use common::{Place, shim};
+use common::{ServerFiles, shim};
 
 const LINES: &[&str] = &[
     "write",
@@ -42,7 +42,7 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-fn compile(place: &Place) {
+fn compile(place: &ServerFiles) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
     let strict = ["-Wall", "-Wextra", "-Werror", "-std=c11", "-pthread"];
     let fortified = ["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"];
@@ -53,7 +53,7 @@ fn compile(place: &Place) {
 
 #[test]
 fn every_way_to_write_is_seen() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     compile(&place);
     let mut command = place.under_shim(place.file("program"), &["program.log"], false);
     succeed(command.arg(place.file("program.log")));
@@ -84,7 +84,7 @@ fn every_way_to_write_is_seen() {
 
 #[test]
 fn with_tee_the_file_is_what_it_is_without_the_shim() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     compile(&place);
     let log = |name: &str, command: &mut Command| {
         succeed(command.arg(place.file(name)));
@@ -103,7 +103,7 @@ fn with_tee_the_file_is_what_it_is_without_the_shim() {
 
 #[test]
 fn python_logs_through_the_shim_across_subprocesses_and_forks() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let program = "
 import logging, os, subprocess, sys, threading
 logging.basicConfig(filename=sys.argv[1], format='%(message)s')
@@ -141,7 +141,7 @@ log('end')
 
 #[test]
 fn a_bad_setting_is_told_and_changes_nothing() {
-    let place = Place::new();
+    let place = ServerFiles::new();
     let mut command = place.under_shim("/bin/sh", &["a.log"], false);
     command.env("WEIR_RING_TEE", "perhaps");
     command

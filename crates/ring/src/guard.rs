@@ -19,7 +19,7 @@ const PLACES: usize = 8192;
 /// The handler may look at a place while another thread hands it on: `version`
 /// is odd meanwhile, and a range counts only if it was the same, and even,
 /// before and after it was read.
-struct Place {
+struct GuardSlot {
     version: AtomicUsize,
     start: AtomicUsize,
     length: AtomicUsize,
@@ -27,7 +27,7 @@ struct Place {
     taken: AtomicBool,
 }
 
-impl Place {
+impl GuardSlot {
     /// By the one who has taken it.
     fn set(&self, start: usize, length: usize) {
         let version = self.version.load(Relaxed);
@@ -49,8 +49,8 @@ impl Place {
     }
 }
 
-static TABLE: [Place; PLACES] = [const {
-    Place {
+static TABLE: [GuardSlot; PLACES] = [const {
+    GuardSlot {
         version: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
@@ -71,7 +71,7 @@ pub fn set_enabled(enabled: bool) {
 
 /// A guarded range, until dropped.
 pub(crate) struct Guard {
-    place: Option<&'static Place>,
+    place: Option<&'static GuardSlot>,
 }
 
 impl Guard {
@@ -85,7 +85,8 @@ impl Guard {
             return Ok(Guard::none());
         }
         INSTALL.call_once(install);
-        let free = |place: &&Place| !place.taken.load(Relaxed) && !place.taken.swap(true, AcqRel);
+        let free =
+            |place: &&GuardSlot| !place.taken.load(Relaxed) && !place.taken.swap(true, AcqRel);
         let Some(place) = TABLE.iter().find(free) else {
             return Err(Error::new(
                 ErrorKind::NoSpace,
@@ -201,7 +202,7 @@ mod tests {
     /// the handler wipe what is none of it.
     #[test]
     fn a_range_is_never_read_torn() {
-        static PLACE: Place = Place {
+        static PLACE: GuardSlot = GuardSlot {
             version: AtomicUsize::new(0),
             start: AtomicUsize::new(0),
             length: AtomicUsize::new(0),

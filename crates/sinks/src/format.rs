@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use weir_core::{Prefix, Producer, Reason};
+use weir_core::{BanSource, Prefix, Reason};
 use weir_events::{Event, Kind, Packet};
 
 use crate::config::Format;
@@ -141,13 +141,13 @@ fn address(prefix: Prefix) -> String {
     }
 }
 
-fn ban_reason(producer: Option<&Producer>) -> String {
+fn ban_reason(producer: Option<&BanSource>) -> String {
     match producer {
-        Some(Producer::Jail(name) | Producer::Watch(name)) => format!("ban-{name}"),
-        Some(Producer::List(_)) => "blacklisted-client".to_owned(),
-        Some(Producer::Decoy) => "ban-honeypot".to_owned(),
-        Some(Producer::Geofence) => "ban-monitored-port".to_owned(),
-        Some(Producer::Manual) | None => "ban-manual".to_owned(),
+        Some(BanSource::Jail(name) | BanSource::Watch(name)) => format!("ban-{name}"),
+        Some(BanSource::List(_)) => "blacklisted-client".to_owned(),
+        Some(BanSource::Decoy) => "ban-honeypot".to_owned(),
+        Some(BanSource::Geofence) => "ban-monitored-port".to_owned(),
+        Some(BanSource::Manual) | None => "ban-manual".to_owned(),
     }
 }
 
@@ -190,7 +190,7 @@ fn own_address() -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{Action, Ban, Scope, Until};
+    use weir_core::{Action, Ban, PortSet, Until};
 
     use super::*;
 
@@ -202,10 +202,10 @@ mod tests {
         }
     }
 
-    fn ban(producer: Producer) -> Event {
+    fn ban(producer: BanSource) -> Event {
         Event::ban(&Ban {
             subject: "203.0.113.7".parse().unwrap(),
-            scope: Scope::all(),
+            scope: PortSet::all(),
             action: Action::Drop,
             producer,
             reason: "5 failures in 2m".into(),
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn bans_are_written_for_ipt_geofences_consumers() {
-        let mut event = ban(Producer::Watch("mail".into()));
+        let mut event = ban(BanSource::Watch("mail".into()));
         event.country = Some("NL".into());
         let source = json!({
             "ip": "192.0.2.1", "name": "gate", "epoch": 0, "version": env!("CARGO_PKG_VERSION"),
@@ -233,10 +233,10 @@ mod tests {
         });
         assert_eq!(written(&event), expected);
         for (producer, reason) in [
-            (Producer::Jail("sshd".into()), "ban-sshd"),
-            (Producer::List("spamhaus".into()), "blacklisted-client"),
-            (Producer::Decoy, "ban-honeypot"),
-            (Producer::Manual, "ban-manual"),
+            (BanSource::Jail("sshd".into()), "ban-sshd"),
+            (BanSource::List("spamhaus".into()), "blacklisted-client"),
+            (BanSource::Decoy, "ban-honeypot"),
+            (BanSource::Manual, "ban-manual"),
         ] {
             assert_eq!(written(&ban(producer))["reason"], reason);
         }
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn people_read_a_line_that_cannot_steer_anything() {
-        let text = records(Format::Weir).text(&ban(Producer::Jail("sshd".into())));
+        let text = records(Format::Weir).text(&ban(BanSource::Jail("sshd".into())));
         assert_eq!(
             text,
             "gate: ban 203.0.113.7, jail sshd: 5 failures in 2m; until 1970-01-01T00:25:00Z\n\

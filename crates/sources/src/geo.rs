@@ -1,6 +1,6 @@
 //! Where addresses are said to be: reads databases in MaxMind's format (mmdb)
 //! of any maker, and the one that weir brings along, into an
-//! [`Atlas`](weir_core::geo::Atlas). What follows from a place is the
+//! [`GeoTable`](weir_core::geo::Atlas). What follows from a place is the
 //! geofence's business.
 //!
 //! A database is somebody else's file: read into memory, so that nobody can
@@ -25,7 +25,7 @@ use maxminddb::{MaxMindDbError, Reader, WithinOptions};
 use serde::de::IgnoredAny;
 use weir_core::{
     Prefix,
-    geo::{Atlas, Country, Place, Survey, TooManyPlaces},
+    geo::{Country, GeoTable, GeoTableBuilder, Place, TooManyPlaces},
 };
 
 use record::Record;
@@ -165,7 +165,7 @@ impl Database {
     ///
     /// # Errors
     /// It is broken somewhere, or names neither a country nor a continent.
-    pub fn countries(&self) -> Result<Atlas, GeoError> {
+    pub fn countries(&self) -> Result<GeoTable, GeoError> {
         self.survey("countries", |place| {
             let known = place.country.is_some() || place.continent.is_some();
             known.then_some(Place { asn: None, ..place })
@@ -177,7 +177,7 @@ impl Database {
     ///
     /// # Errors
     /// It is broken somewhere, or names no autonomous system.
-    pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<Atlas, GeoError> {
+    pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<GeoTable, GeoError> {
         let mut any = false;
         let atlas = self.survey_if(|place| {
             any |= place.asn.is_some();
@@ -197,7 +197,7 @@ impl Database {
         &self,
         wanted: &'static str,
         keep: impl FnMut(Place) -> Option<Place>,
-    ) -> Result<Atlas, GeoError> {
+    ) -> Result<GeoTable, GeoError> {
         let atlas = self.survey_if(keep)?;
         if atlas.places.is_empty() {
             return Err(self.foreign(wanted));
@@ -206,7 +206,10 @@ impl Database {
     }
 
     /// Visits every network once; `keep` is asked once per record.
-    fn survey_if(&self, mut keep: impl FnMut(Place) -> Option<Place>) -> Result<Atlas, GeoError> {
+    fn survey_if(
+        &self,
+        mut keep: impl FnMut(Place) -> Option<Place>,
+    ) -> Result<GeoTable, GeoError> {
         let begin = Instant::now();
         let metadata = self.reader.metadata();
         // A tree has one leaf more than nodes; some makers let equal branches
@@ -214,7 +217,7 @@ impl Database {
         let mut left = 3 * u64::from(metadata.node_count) + 16;
         // Leaves without data count: so a step is never longer than a path.
         let options = WithinOptions::default().include_networks_without_data();
-        let mut survey = Survey::default();
+        let mut survey = GeoTableBuilder::default();
         let mut records: HashMap<usize, Option<u16>> = HashMap::new();
         for network in self.reader.networks(options)? {
             left = left.checked_sub(1).ok_or(GeoError::Endless)?;
@@ -277,7 +280,7 @@ impl Database {
 }
 
 /// The countries of `names` that `atlas` knows nothing of.
-pub fn unheard_of(atlas: &Atlas, names: impl IntoIterator<Item = Country>) -> Vec<Country> {
+pub fn unheard_of(atlas: &GeoTable, names: impl IntoIterator<Item = Country>) -> Vec<Country> {
     let known = atlas.countries();
     names
         .into_iter()

@@ -23,7 +23,7 @@ use crate::{BatchInfo, MAX_LINE, Origin, Problem, Readers, Source, SourceError};
 /// follows from them is put into force when the call returns.
 const TURNS: usize = 2;
 /// Losses and unreadable files are looked at this often.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Losses that go on are told again after this time; after it without a loss,
 /// the last one is over.
 const CALM: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ impl Ring {
                 .worker(index, config.workers)
                 .stealing(config.workers > 1),
             // One tells for all.
-            watch: (index == 0).then(Watch::default),
+            watch: (index == 0).then(ReportedState::default),
         })
     }
 }
@@ -125,12 +125,12 @@ pub fn ring_fault(directory: &Path, owner: Option<u32>) -> Option<String> {
 pub struct RingSource {
     ring: Ring,
     worker: Worker,
-    watch: Option<Watch>,
+    watch: Option<ReportedState>,
 }
 
 /// What was told, so that only changes are.
 #[derive(Default)]
-struct Watch {
+struct ReportedState {
     looked: Option<Instant>,
     lost: u64,
     /// When records were last found lost, and when that was last told.
@@ -164,7 +164,7 @@ impl RingSource {
     /// Tells what has changed since the last look.
     fn look(&mut self, info: &mut BatchInfo) {
         let Some(watch) = &mut self.watch else { return };
-        if watch.looked.is_some_and(|at| at.elapsed() < LOOK) {
+        if watch.looked.is_some_and(|at| at.elapsed() < POLL_INTERVAL) {
             return;
         }
         watch.looked = Some(Instant::now());
@@ -230,7 +230,7 @@ fn is_missing(directory: &Path) -> bool {
     matches!(std::fs::metadata(directory), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
-impl Watch {
+impl ReportedState {
     fn look_at_losses(&mut self, directory: &Path, lost: u64, problems: &mut Vec<Problem>) {
         let now = Instant::now();
         let told = self.losing.map(|(_, told)| told);

@@ -108,7 +108,7 @@ impl SshHost {
     /// Starts both and waits until sshd listens.
     pub fn start(namespace: &Namespace, opts: &SshOpts) -> Result<Self> {
         let dir = temp_dir()?;
-        let place = Place {
+        let place = ServerDir {
             dir: dir.path(),
             opts,
         };
@@ -190,12 +190,12 @@ impl Drop for SshHost {
 }
 
 /// Where the two daemons' files are, before and while they are started.
-struct Place<'a> {
+struct ServerDir<'a> {
     dir: &'a Path,
     opts: &'a SshOpts,
 }
 
-impl Place<'_> {
+impl ServerDir<'_> {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -9,9 +9,9 @@ use std::{fmt::Write, path::Path};
 
 use serde_json::{Map, Value};
 use weir_core::{
-    class::MAX_FENCES,
+    address_class::MAX_FENCES,
     geo::{Continent, Country},
-    scope::MAX_RANGES,
+    port_set::MAX_RANGES,
 };
 
 use super::{

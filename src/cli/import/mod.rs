@@ -9,7 +9,7 @@ use std::{fs, io::Read, path::PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::{Answer, show};
+use super::{ExitAnswer, show};
 
 /// Another program's configuration
 #[derive(clap::Subcommand)]
@@ -42,7 +42,7 @@ pub struct Args {
 /// Nobody's configuration is larger; a dump of a million bans is not.
 const MAX_FILE: u64 = 64 << 20;
 
-pub fn run(verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let Verb::IptGeofence(args) = verb;
     let name = args.file.display();
     let mut text = String::new();
@@ -60,5 +60,5 @@ pub fn run(verb: &Verb) -> anyhow::Result<Answer> {
     for line in printed.lines() {
         show::line(line)?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }

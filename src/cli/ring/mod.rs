@@ -11,7 +11,7 @@ mod tail;
 
 use clap::Subcommand;
 
-use super::Answer;
+use super::ExitAnswer;
 
 /// Fill and read shared-memory log rings
 #[derive(Subcommand)]
@@ -26,7 +26,7 @@ pub enum Verb {
     Status(status::Args),
 }
 
-pub fn run(verb: &Verb) -> anyhow::Result<Answer> {
+pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
     match verb {
         Verb::Pipe(args) => pipe::run(args),
         Verb::Syslog(args) => syslog::run(args),

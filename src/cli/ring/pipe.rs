@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use weir_ring::{Refused, Writer};
 
 use super::{lines::Lines, segment::Segment};
-use crate::cli::Answer;
+use crate::cli::ExitAnswer;
 
 /// Longer lines are cut, as far as the ring holds such long records at all.
 const LONGEST: usize = 1 << 20;
@@ -30,7 +30,7 @@ pub struct Args {
     input: Option<PathBuf>,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let input = args.input.as_ref().map(open).transpose()?;
     let mut writer = args.segment.create("pipe")?;
     match input {
@@ -49,7 +49,7 @@ fn open(path: &PathBuf) -> anyhow::Result<File> {
         .with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn copy(input: &mut impl Read, writer: &mut Writer) -> anyhow::Result<Answer> {
+fn copy(input: &mut impl Read, writer: &mut Writer) -> anyhow::Result<ExitAnswer> {
     let mut lines = Lines::new(writer.max_record().min(LONGEST));
     let (mut read, mut dropped) = (0_u64, 0_u64);
     let mut more = true;
@@ -72,7 +72,7 @@ fn copy(input: &mut impl Read, writer: &mut Writer) -> anyhow::Result<Answer> {
         }
     }
     if dropped + lines.cut == 0 {
-        return Ok(Answer::Done);
+        return Ok(ExitAnswer::Done);
     }
     // Nobody is left to tell if this fails.
     let _ = writeln!(
@@ -80,5 +80,5 @@ fn copy(input: &mut impl Read, writer: &mut Writer) -> anyhow::Result<Answer> {
         "weir: of {read} lines, {dropped} were dropped because a reader was too slow, and {} were cut",
         lines.cut
     );
-    Ok(Answer::No)
+    Ok(ExitAnswer::No)
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use weir_daemon::escape;
 use weir_ring::{Attached, Inspection, Owner, Policy, inspect};
 
-use crate::cli::{Answer, show};
+use crate::cli::{ExitAnswer, show};
 
 /// Show a ring's segments, who writes and reads them, and what is lost
 ///
@@ -43,7 +43,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 type Segments = BTreeMap<String, Result<Inspection, String>>;
 
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let before = look(&args.dir)?;
     let begun = Instant::now();
     let now = if args.interval.is_zero() {
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
     } else {
         print(&segments)?;
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 /// Every file that a reader would take for a segment.

@@ -22,7 +22,7 @@ use super::{
     message::Messages,
     segment::{Segment, parse_mode},
 };
-use crate::cli::Answer;
+use crate::cli::ExitAnswer;
 
 /// No datagram is longer.
 const LONGEST: usize = 64 << 10;
@@ -82,7 +82,7 @@ impl Socket {
     }
 }
 
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     if args.segment.is_named() && args.listen.len() > 1 {
         bail!("--name is for one --listen: each socket has a segment of its own");
     }

@@ -23,10 +23,10 @@ use weir_daemon::escape_json;
 use weir_ring::{Owner, ReaderOptions, Record, Set};
 
 use super::segment::parse_bytes;
-use crate::cli::Answer;
+use crate::cli::ExitAnswer;
 
 /// How soon a signal is noticed.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Rotated files that are kept at most.
 const KEPT: u32 = 1000;
 
@@ -74,7 +74,7 @@ enum Start {
     Newest,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let (stop, reopen) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
             if args.once {
                 break;
             }
-            worker.sleep(LOOK);
+            worker.sleep(POLL_INTERVAL);
         }
     }
     out.flush().context("cannot write the records")?;
@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "weir: {lost} records were lost");
     }
-    Ok(Answer::Done)
+    Ok(ExitAnswer::Done)
 }
 
 fn name_of(set: &Set, segment: usize) -> String {

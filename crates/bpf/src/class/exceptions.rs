@@ -53,7 +53,7 @@ struct Part {
     class: u16,
 }
 
-struct Entry {
+struct ExceptionEntry {
     hash: u64,
     /// Of the /24 or /48 around it.
     area: u64,
@@ -63,7 +63,7 @@ struct Entry {
 /// All exceptions of a copy.
 pub(super) struct Exceptions {
     seed: [u64; 2],
-    entries: Vec<Entry>,
+    entries: Vec<ExceptionEntry>,
 }
 
 /// As the packet path reads them.
@@ -96,7 +96,7 @@ impl Exceptions {
         }
         for part in parts {
             let (area, hash) = self.place(family, &part);
-            self.entries.push(Entry {
+            self.entries.push(ExceptionEntry {
                 hash,
                 area,
                 class: part.class,
@@ -195,7 +195,7 @@ impl Exceptions {
 }
 
 /// The buckets, if these are enough.
-fn fill(entries: &[Entry], lines: usize) -> Option<Vec<u64>> {
+fn fill(entries: &[ExceptionEntry], lines: usize) -> Option<Vec<u64>> {
     let mut buckets = vec![0; lines * SLOTS];
     for entry in entries {
         let mut probes = (0..PROBES).map(|n| (entry.hash as usize + n) & (lines - 1));

@@ -1,10 +1,10 @@
 //! A copy of the class table as the packet path reads it, built from the
-//! partition of `weir_core::class`.
+//! partition of `weir_core::address_class`.
 
 use std::net::IpAddr;
 
 use weir_core::{
-    class::{Classes, Cover, MAX_FENCES, MAX_LISTS},
+    address_class::{Classes, Cover, MAX_FENCES, MAX_LISTS},
     geo::{Number, Span},
 };
 

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use weir_core::{
-    Prefix, Scope,
-    class::{Classes, ListLayer, Plan},
-    fence::Direction,
-    geo::{Atlas, Number},
+    PortSet, Prefix,
+    address_class::{Classes, ListLayer, Plan},
+    geo::{GeoTable, Number},
+    geofence::Direction,
 };
 
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::*;
 const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 
 fn joined(lists: &[Vec<Prefix>]) -> Classes {
-    let scope = Scope::all();
+    let scope = PortSet::all();
     let layers: Vec<_> = lists
         .iter()
         .map(|prefixes| ListLayer {
@@ -25,7 +25,7 @@ fn joined(lists: &[Vec<Prefix>]) -> Classes {
         })
         .collect();
     Plan {
-        atlas: &Atlas::default(),
+        atlas: &GeoTable::default(),
         fences: &[],
         lists: &layers,
     }

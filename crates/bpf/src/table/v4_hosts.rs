@@ -74,14 +74,14 @@ impl Permutation {
 
 /// Where an address has its entries: two buckets, and what they have in each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BucketPair {
     buckets: [usize; 2],
     same: [u64; 2],
 }
 
 /// What [`V4Hosts::put`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum InsertOutcome {
     New,
     Replaced,
     /// Both buckets are full.
@@ -120,13 +120,13 @@ impl V4Hosts {
     }
 
     /// Of an IPv4 host, else none.
-    pub(super) fn place(&self, key: Key) -> Option<Place> {
+    pub(super) fn place(&self, key: Key) -> Option<BucketPair> {
         let Key::Short(key) = key else { return None };
         (key >> 32 == 32).then(|| {
             let x = self.permutation.of(key as u32);
             let first = ((u64::from(x) * self.buckets) >> 32) as usize;
             let tag = u64::from(x & V4_TAG | V4_USED);
-            Place {
+            BucketPair {
                 buckets: [first, first ^ ((x % BUCKETS_PER_PAGE) | 1) as usize],
                 same: [tag, tag | u64::from(V4_SECOND)],
             }
@@ -175,7 +175,7 @@ impl V4Hosts {
 
     /// Puts an entry in force, or replaces the expiry of the one with the same
     /// policy. `None`: this table has no form for it.
-    pub(super) fn put(&self, place: Place, policy: u16, expiry: u64) -> Option<Put> {
+    pub(super) fn put(&self, place: BucketPair, policy: u16, expiry: u64) -> Option<InsertOutcome> {
         let what = self.pack(policy, expiry)?;
         let mut choice = (0, None);
         for (bucket, same) in place.buckets.into_iter().zip(place.same) {
@@ -184,7 +184,11 @@ impl V4Hosts {
                 let old = self.words.load(at);
                 if (old ^ (same | what)) & !EXPIRY == 0 {
                     let replaced = self.words.replace(at, old, same | what);
-                    return Some(if replaced { Put::Replaced } else { Put::Raced });
+                    return Some(if replaced {
+                        InsertOutcome::Replaced
+                    } else {
+                        InsertOutcome::Raced
+                    });
                 }
                 if old == 0 {
                     free += 1;
@@ -196,14 +200,14 @@ impl V4Hosts {
             }
         }
         Some(match choice.1 {
-            Some((at, same)) if self.words.replace(at, 0, same | what) => Put::New,
-            Some(_) => Put::Raced,
-            None => Put::NoRoom,
+            Some((at, same)) if self.words.replace(at, 0, same | what) => InsertOutcome::New,
+            Some(_) => InsertOutcome::Raced,
+            None => InsertOutcome::NoRoom,
         })
     }
 
     /// The entries of this address, with their slots.
-    pub(super) fn each_of(&self, key: Key, place: Place, mut each: impl FnMut(usize, Slot)) {
+    pub(super) fn each_of(&self, key: Key, place: BucketPair, mut each: impl FnMut(usize, Slot)) {
         for (bucket, same) in place.buckets.into_iter().zip(place.same) {
             for at in Self::slots(bucket..bucket + 1) {
                 let entry = self.words.load(at);
@@ -250,7 +254,7 @@ impl V4Hosts {
         self.words.at(at).fetch_update(set, get, new).is_ok()
     }
 
-    pub(super) fn prefetch(&self, place: Place) {
+    pub(super) fn prefetch(&self, place: BucketPair) {
         for bucket in place.buckets {
             self.words.prefetch(bucket * SLOTS);
         }
@@ -307,8 +311,8 @@ mod tests {
                 for at in V4Hosts::slots(other..other + 1) {
                     hosts.words.store(at, u64::from(V4_USED));
                 }
-                prop_assert_eq!(hosts.put(place, slot.policy, slot.expiry), Some(Put::New));
-                prop_assert_eq!(hosts.put(place, slot.policy, slot.expiry), Some(Put::Replaced));
+                prop_assert_eq!(hosts.put(place, slot.policy, slot.expiry), Some(InsertOutcome::New));
+                prop_assert_eq!(hosts.put(place, slot.policy, slot.expiry), Some(InsertOutcome::Replaced));
                 for at in V4Hosts::slots(other..other + 1) {
                     hosts.words.store(at, 0);
                 }
@@ -338,7 +342,7 @@ mod tests {
         assert!(all(&hosts).is_empty());
         assert_eq!(
             hosts.put(place, 127, 999 + u64::from(V4_NEVER)),
-            Some(Put::New)
+            Some(InsertOutcome::New)
         );
     }
 
@@ -354,7 +358,7 @@ mod tests {
         let mut refused = 0;
         for addr in (0x0b00_0000..).step_by(2).take(full) {
             let place = hosts.place(Key::Short(addr | 32 << 32)).unwrap();
-            refused += usize::from(hosts.put(place, 1, 5) == Some(Put::NoRoom));
+            refused += usize::from(hosts.put(place, 1, 5) == Some(InsertOutcome::NoRoom));
         }
         let entries = V4Hosts::slots(0..hosts.buckets as usize).map(|at| hosts.words.load(at));
         let entries: Vec<_> = entries.filter(|entry| *entry != 0).collect();
@@ -371,10 +375,10 @@ mod tests {
         let hosts = hosts(V4_MIN_BUCKETS, 0, [1, 2, 3]);
         let place = hosts.place(Key::Short(0x0a00_0001 | 32 << 32)).unwrap();
         for policy in 1..=16 {
-            assert_eq!(hosts.put(place, policy, 5), Some(Put::New));
+            assert_eq!(hosts.put(place, policy, 5), Some(InsertOutcome::New));
         }
-        assert_eq!(hosts.put(place, 17, 5), Some(Put::NoRoom));
-        assert_eq!(hosts.put(place, 16, 6), Some(Put::Replaced));
+        assert_eq!(hosts.put(place, 17, 5), Some(InsertOutcome::NoRoom));
+        assert_eq!(hosts.put(place, 16, 6), Some(InsertOutcome::Replaced));
         assert_eq!(all(&hosts).len(), 16);
     }
 }

@@ -11,7 +11,7 @@ use libbpf_rs::{
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 use weir_bpf::{
-    Answer,
+    AnswerProgram,
     programs::netfilter_supported,
     skeleton::{answer::AnswerSkelBuilder, firewall::FirewallSkelBuilder},
 };
@@ -200,8 +200,8 @@ fn root_every_chain_of_calls_fits_the_stack_of_old_verifiers() {
     let mut open = AnswerSkelBuilder::default().open(&mut storage).unwrap();
     for mut program in open.open_object_mut().progs_mut() {
         let answer = match program.name().to_string_lossy().contains("decoy") {
-            true => Answer::Decoy,
-            false => Answer::Reject,
+            true => AnswerProgram::Decoy,
+            false => AnswerProgram::Reject,
         };
         program.set_autoload(answer.is_supported());
     }

@@ -249,11 +249,11 @@ fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 type Tag<'a> = (&'a [u8], u32);
 
 /// The host if there is one, the tag and the message.
-type Said<'a> = (Option<&'a [u8]>, Tag<'a>, &'a [u8]);
+type HeadParts<'a> = (Option<&'a [u8]>, Tag<'a>, &'a [u8]);
 
 /// `host tag[pid]: message`, without the host, or with BusyBox's
 /// `facility.level` between the two.
-fn tag_and_message(rest: &[u8]) -> Option<Said<'_>> {
+fn tag_and_message(rest: &[u8]) -> Option<HeadParts<'_>> {
     let (first, rest) = word(rest)?;
     if let Some(tag) = tag(first) {
         return Some((None, tag, rest));

@@ -36,8 +36,10 @@ use admission::{Case, counted_as};
 use books::Books;
 use evidence::{Entry, Evidence, Moment};
 
-use super::{BanTime, Jail, JailLimits, Offence, format_duration, history::Past, lru::Hashed};
-use crate::{Ban, Prefix, Producer, Subject, Until};
+use super::{
+    BanTime, Jail, JailLimits, Offence, format_duration, lru::Hashed, offences::PastOffences,
+};
+use crate::{Ban, BanSource, BanTarget, Prefix, Until};
 
 const SHARDS: usize = 16;
 
@@ -94,7 +96,7 @@ pub struct Tracked {
     /// The jail's name.
     pub jail: String,
     /// The addresses whose failures these are.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Its failures, oldest first.
     pub failures: Vec<Failure>,
 }
@@ -219,7 +221,7 @@ impl Ledger {
         let ban = Ban {
             subject: key.subject,
             scope: jail.scope.clone(),
-            producer: Producer::of_ledger_name(&jail.name),
+            producer: BanSource::of_ledger_name(&jail.name),
             action: jail.action,
             reason: reason(failures, &entries),
             since: now,
@@ -233,7 +235,7 @@ impl Ledger {
 
     /// Forgets the counted failures of a subject in all jails: it was
     /// unbanned or allowed. Past bans stay.
-    pub fn forgive(&self, subject: Subject) {
+    pub fn forgive(&self, subject: BanTarget) {
         for number in 0..self.jails.len() {
             let key = self.key(subject);
             self.shard(number, key).jails[number].remove(key);
@@ -454,7 +456,7 @@ impl Ledger {
     }
 
     /// A subject's past bans by a jail: how many, and when the last one was.
-    pub fn offences(&self, jail: usize, subject: Subject) -> Option<(u32, Timestamp)> {
+    pub fn offences(&self, jail: usize, subject: BanTarget) -> Option<(u32, Timestamp)> {
         self.jails.get(jail)?;
         let key = self.key(subject);
         let mut shard = self.shard(jail, key);
@@ -478,7 +480,7 @@ impl Ledger {
             };
             let key = self.key(offence.subject);
             let mut shard = self.shard(number, key);
-            *shard.jails[number].past.touch(key).0 = Past {
+            *shard.jails[number].past.touch(key).0 = PastOffences {
                 offences: offence.offences,
                 last: Some(offence.last),
             };
@@ -487,7 +489,7 @@ impl Ledger {
         restored
     }
 
-    fn key(&self, subject: Subject) -> Hashed {
+    fn key(&self, subject: BanTarget) -> Hashed {
         let prefix = subject.prefix();
         let addr = match prefix.addr() {
             IpAddr::V4(addr) => addr.to_ipv6_mapped(),

@@ -12,14 +12,14 @@
 
 use hashbrown::HashTable;
 
-use crate::Subject;
+use crate::BanTarget;
 
 const NONE: u32 = u32::MAX;
 
 /// A subject and its hash, keyed: others choose addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashed {
-    pub subject: Subject,
+    pub subject: BanTarget,
     pub hash: u64,
 }
 
@@ -87,7 +87,7 @@ impl<T: Default> Lru<T> {
 
     /// The value of a subject, made if it is new, now the newest; and the one
     /// that had to be forgotten for it.
-    pub fn touch(&mut self, key: Hashed) -> (&mut T, Option<(Subject, T)>) {
+    pub fn touch(&mut self, key: Hashed) -> (&mut T, Option<(BanTarget, T)>) {
         if let Some(at) = self.find(key) {
             if at != self.newest {
                 self.unlink(at);
@@ -135,7 +135,7 @@ impl<T: Default> Lru<T> {
     }
 
     /// From the one touched longest ago to the newest.
-    pub fn iter(&self) -> impl Iterator<Item = (Subject, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (BanTarget, &T)> {
         let mut at = self.oldest;
         std::iter::from_fn(move || {
             let node = self.nodes.get(at as usize)?;
@@ -152,7 +152,7 @@ impl<T: Default> Lru<T> {
 
     /// From the newest to the one touched longest ago, as long as `each` wants
     /// another one.
-    pub fn newest_first(&mut self, mut each: impl FnMut(Subject, &mut T) -> bool) {
+    pub fn newest_first(&mut self, mut each: impl FnMut(BanTarget, &mut T) -> bool) {
         let mut at = self.newest;
         while let Some(node) = self.nodes.get_mut(at as usize) {
             at = self.links[at as usize].older;
@@ -213,7 +213,7 @@ mod tests {
             steps in prop::collection::vec((0u8..4, 0u8..8), 0..60),
         ) {
             let mut lru: Lru<u32> = Lru::new(cap);
-            let mut model: Vec<(Subject, u32)> = Vec::new();
+            let mut model: Vec<(BanTarget, u32)> = Vec::new();
             for (n, (verb, subject)) in (1..).zip(steps) {
                 let key = key(subject);
                 let at = model.iter().position(|(known, _)| *known == key.subject);

@@ -3,19 +3,19 @@
 //! the time comes in with each call, storing and enforcing is the daemon's.
 
 pub mod duration;
-mod history;
 mod ledger;
 mod lru;
+mod offences;
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize, de};
 
-use crate::{Action, PrefixSet, Scope};
+use crate::{Action, PortSet, PrefixSet};
 
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use history::Offence;
 pub use ledger::{Accusation, Failure, Ignored, JailStats, Ledger, Outcome, Tracked};
+pub use offences::Offence;
 
 /// The longest line that evidence keeps, in bytes.
 pub const MAX_EVIDENCE: usize = 512;
@@ -137,12 +137,12 @@ impl JailLimits {
 /// known here.
 #[derive(Clone, Debug)]
 pub struct Jail {
-    /// Its name, which says the ban's producer ([`crate::Producer::of_ledger_name`]).
+    /// Its name, which says the ban's producer ([`crate::BanSource::of_ledger_name`]).
     pub name: String,
     /// When it bans, and for how long.
     pub limits: JailLimits,
     /// Which ports its bans cover.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// What its bans do to packets.
     pub action: Action,
     /// Addresses whose failures it does not count.

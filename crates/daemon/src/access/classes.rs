@@ -11,14 +11,14 @@ use std::{
 use serde::Serialize;
 use weir_core::{
     Prefix, Protocol, Reason,
-    class::{Classes, ListLayer, Plan, Said, TooMany},
-    fence::Fence,
-    geo::Atlas,
+    address_class::{ClassVerdict, Classes, ListLayer, Plan, TooMany},
+    geo::GeoTable,
+    geofence::Fence,
 };
 use weir_enforce::Backend;
 
 use crate::access::{
-    geo::Geography,
+    geo::GeoService,
     lists::{CurrentList, ListAction, Lists},
 };
 
@@ -47,7 +47,7 @@ impl ClassError {
 pub struct ClassSync {
     backend: Arc<dyn Backend>,
     lists: Lists,
-    geography: Arc<Geography>,
+    geography: Arc<GeoService>,
     state: Mutex<State>,
     /// Held while classes are made, so that older ones never follow newer.
     making: Mutex<()>,
@@ -74,7 +74,7 @@ impl Inputs {
             && self.fences == other.fences
     }
 
-    fn join(&self, atlas: &Atlas) -> Result<Classes, TooMany> {
+    fn join(&self, atlas: &GeoTable) -> Result<Classes, TooMany> {
         let denied = |list: &&CurrentList| list.action == ListAction::Deny;
         let layers: Vec<ListLayer<'_>> = self
             .lists
@@ -126,7 +126,7 @@ pub struct Listing {
 
 impl ClassSync {
     /// None in force yet; from these, for this backend.
-    pub fn new(backend: Arc<dyn Backend>, lists: Lists, geography: Arc<Geography>) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, lists: Lists, geography: Arc<GeoService>) -> Self {
         Self {
             backend,
             lists,
@@ -136,7 +136,7 @@ impl ClassSync {
         }
     }
 
-    fn inputs(&self, fences: Vec<Fence>) -> (Inputs, Option<Arc<Atlas>>) {
+    fn inputs(&self, fences: Vec<Fence>) -> (Inputs, Option<Arc<GeoTable>>) {
         // The number before what it counts: news in between is seen next time.
         let geography = self.geography.changes();
         let inputs = Inputs {
@@ -176,7 +176,7 @@ impl ClassSync {
             return Ok(());
         }
         let begin = Instant::now();
-        let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&Atlas::default()))?);
+        let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&GeoTable::default()))?);
         // At the first start with nothing to enforce there is nothing to tell.
         let filter = self.backend.classes();
         let enforces_some = filter.is_some_and(|filter| filter.has_classes());
@@ -221,10 +221,10 @@ impl ClassSync {
         let said = protocols
             .into_iter()
             .map(|port| classes.judge(addr, false, port))
-            .find(|said| *said != Said::Nothing)?;
+            .find(|said| *said != ClassVerdict::Nothing)?;
         match said {
-            Said::Nothing => None,
-            Said::Listed(bit) => {
+            ClassVerdict::Nothing => None,
+            ClassVerdict::Listed(bit) => {
                 let name = &classes.lists.get(bit)?.name;
                 let entry = self.listings(addr).into_iter().find(|l| l.list == *name);
                 let text = match entry {
@@ -233,7 +233,7 @@ impl ClassSync {
                 };
                 Some((Reason::Listed, text))
             }
-            Said::Fenced(bit) => {
+            ClassVerdict::GeoDenied(bit) => {
                 let rule = &classes.fences.get(bit)?.name;
                 let place = match self.geography.place(addr).country {
                     Some(country) => format!("country {country}"),
@@ -287,8 +287,8 @@ fn describe(fence: &Fence) -> String {
         words.join(" ")
     };
     let default = match fence.default {
-        weir_core::fence::Fate::Pass => "pass",
-        weir_core::fence::Fate::Drop => "drop",
+        weir_core::geofence::RuleAction::Pass => "pass",
+        weir_core::geofence::RuleAction::Drop => "drop",
     };
     let mut text = format!(
         "{}: {} {}, {default}",

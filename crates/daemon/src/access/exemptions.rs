@@ -18,7 +18,7 @@ use std::{
 
 use serde::Serialize;
 use weir_bpf::allow::MAX_ALLOW;
-use weir_core::{Prefix, PrefixSet, Subject, policy::format_duration};
+use weir_core::{BanTarget, Prefix, PrefixSet, policy::format_duration};
 
 use crate::{
     access::lists::{CurrentList, ListAction},
@@ -100,7 +100,7 @@ impl Exemptions {
 
     /// The exemption that covers all of `subject`. A wider ban is allowed: the
     /// exempt addresses inside it pass.
-    pub fn covering(&self, subject: Subject) -> Option<Exemption> {
+    pub fn covering(&self, subject: BanTarget) -> Option<Exemption> {
         self.holding(subject.prefix())
     }
 
@@ -448,8 +448,8 @@ mod tests {
             name: name.into(),
             source: "/etc/weir/office.txt".into(),
             action: ListAction::Allow,
-            scope: weir_core::Scope::all(),
-            direction: weir_core::fence::Direction::Both,
+            scope: weir_core::PortSet::all(),
+            direction: weir_core::geofence::Direction::Both,
             prefixes: prefixes.into(),
         }
     }

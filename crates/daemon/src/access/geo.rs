@@ -5,7 +5,7 @@
 
 mod databases;
 
-pub use databases::{Answer, DatabaseError, DatabaseFile, DatabaseInfo, Databases, named_in};
+pub use databases::{DatabaseError, DatabaseFile, DatabaseInfo, Databases, GeoAnswer, named_in};
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::geo::{Atlas, Country, Place, Selector};
+use weir_core::geo::{Country, GeoTable, Place, Selector};
 use weir_events::{Event, alerts::Alerts};
 use weir_sources::geo::unheard_of;
 
@@ -29,8 +29,8 @@ use databases::Opened;
 
 /// What the daemon knows about places. No atlas is held while no geofence is
 /// configured: it has some 15 MB.
-pub struct Geography {
-    current: RwLock<Option<Arc<Atlas>>>,
+pub struct GeoService {
+    current: RwLock<Option<Arc<GeoTable>>>,
     changes: AtomicU64,
     state: Mutex<State>,
     looker: Mutex<Looker>,
@@ -102,7 +102,7 @@ struct Part {
 
 #[derive(Clone)]
 struct Good {
-    atlas: Arc<Atlas>,
+    atlas: Arc<GeoTable>,
     about: DatabaseInfo,
 }
 
@@ -166,7 +166,7 @@ impl Part {
 
 fn read(
     path: Option<&Path>,
-    atlas: impl FnOnce(&Opened) -> Result<Atlas, weir_sources::geo::GeoError>,
+    atlas: impl FnOnce(&Opened) -> Result<GeoTable, weir_sources::geo::GeoError>,
 ) -> Result<Good, String> {
     let told = |error| match path {
         Some(path) => format!("{}: {error}", path.display()),
@@ -251,7 +251,7 @@ pub fn complaints(config: &GeofenceConfig) -> Vec<String> {
     complaints
 }
 
-impl Geography {
+impl GeoService {
     /// Knows nothing yet.
     pub fn new(alerts: Arc<Alerts>) -> Self {
         Self {
@@ -265,7 +265,7 @@ impl Geography {
     }
 
     /// What is known now; `None` while no geofence is configured.
-    pub fn atlas(&self) -> Option<Arc<Atlas>> {
+    pub fn atlas(&self) -> Option<Arc<GeoTable>> {
         self.current
             .read()
             .expect("no holder of this lock panics")

@@ -14,11 +14,11 @@ use weir_config::{
     values::{name_byte, scope},
 };
 use weir_core::{
-    Prefix, PrefixSet, Scope,
+    PortSet, Prefix, PrefixSet,
+    address_class::MAX_FENCES,
     ban::MAX_NAME,
-    class::MAX_FENCES,
-    fence::{Direction, Fate, Fence},
     geo::{Continent, Country, Selector},
+    geofence::{Direction, Fence, RuleAction},
 };
 
 use crate::host::HostFacts;
@@ -104,7 +104,7 @@ impl GeofenceConfig {
     }
 }
 
-const FATES: [(&str, Fate); 2] = [("pass", Fate::Pass), ("drop", Fate::Drop)];
+const FATES: [(&str, RuleAction); 2] = [("pass", RuleAction::Pass), ("drop", RuleAction::Drop)];
 const DIRECTIONS: [(&str, Direction); 3] = [
     ("in", Direction::In),
     ("out", Direction::Out),
@@ -191,7 +191,7 @@ pub(crate) fn read(
         ));
     }
     if let [only] = &fences[..]
-        && only.default == Fate::Drop
+        && only.default == RuleAction::Drop
         && only.scope.is_all()
         && only.allow.is_empty()
         && only.except.is_empty()
@@ -236,7 +236,7 @@ fn mmdb(
 
 /// Is there a place that it drops?
 fn denies(fence: &Fence) -> bool {
-    fence.default == Fate::Drop || fence.unknown == Fate::Drop || !fence.deny.is_empty()
+    fence.default == RuleAction::Drop || fence.unknown == RuleAction::Drop || !fence.deny.is_empty()
 }
 
 fn read_rule(
@@ -247,8 +247,8 @@ fn read_rule(
 ) -> Rule {
     let line = section.line();
     let fate = |section: &mut Section<'_, '_>, key| section.choice(key, &FATES).map(|at| at.value);
-    let default = fate(section, "default").unwrap_or(Fate::Pass);
-    let unknown = fate(section, "unknown").unwrap_or(Fate::Pass);
+    let default = fate(section, "default").unwrap_or(RuleAction::Pass);
+    let unknown = fate(section, "unknown").unwrap_or(RuleAction::Pass);
     let allow = places(section, &of, "allow");
     let deny = places(section, &of, "deny");
     let direction = section
@@ -303,11 +303,11 @@ fn check_use(
     warnings: &mut Vec<String>,
 ) {
     for place in allow {
-        let matters = fence.default == Fate::Drop
+        let matters = fence.default == RuleAction::Drop
             || deny
                 .iter()
                 .any(|denied| may_hold(denied.value, place.value))
-            || (fence.unknown == Fate::Drop && matches!(place.value, Selector::Asn(_)));
+            || (fence.unknown == RuleAction::Drop && matches!(place.value, Selector::Asn(_)));
         if !matters {
             section.error(
                 place.line,
@@ -320,11 +320,11 @@ fn check_use(
         }
     }
     for place in deny {
-        let matters = fence.default == Fate::Pass
+        let matters = fence.default == RuleAction::Pass
             || allow
                 .iter()
                 .any(|allowed| may_hold(allowed.value, place.value))
-            || (fence.unknown == Fate::Pass && matches!(place.value, Selector::Asn(_)));
+            || (fence.unknown == RuleAction::Pass && matches!(place.value, Selector::Asn(_)));
         if !matters {
             warnings.push(format!(
                 "{}: deny in [{of}]: {} is dropped anyway, by default = \"drop\"",
@@ -376,7 +376,7 @@ fn covers_direction(outer: Direction, inner: Direction) -> bool {
     (outer.inbound() || !inner.inbound()) && (outer.outbound() || !inner.outbound())
 }
 
-fn covers_ports(outer: &Scope, inner: &Scope) -> bool {
+fn covers_ports(outer: &PortSet, inner: &PortSet) -> bool {
     outer.is_all()
         || (!inner.is_all()
             && inner.ranges().iter().all(|inner| {

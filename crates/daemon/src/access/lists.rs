@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_core::{Prefix, Scope, fence::Direction};
+use weir_core::{PortSet, Prefix, geofence::Direction};
 use weir_events::alerts::Alerts;
 use weir_sources::list::Cache;
 
@@ -41,7 +41,7 @@ pub struct CurrentList {
     /// What being on it means.
     pub action: ListAction,
     /// The ports that a denied address may not use.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// Packets from it, to it, or both.
     pub direction: Direction,
     /// Sorted, none in another, neighbours joined.

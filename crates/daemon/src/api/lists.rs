@@ -16,7 +16,7 @@ use super::{Api, Named, json, named};
 /// A refresh that takes longer goes on by itself; the client waits 30 s.
 const WAIT: Duration = Duration::from_secs(25);
 /// How often is looked whether it is through.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) async fn lists(State(api): State<Api>) -> Response {
     api.ask(move |questions| Ok(serde_json::json!({ "lists": questions.lists() })))
@@ -57,6 +57,6 @@ pub(super) async fn refresh(State(api): State<Api>, name: Named, body: Body) -> 
                 })
                 .await;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

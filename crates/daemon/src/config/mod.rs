@@ -13,7 +13,7 @@ use std::{
 };
 
 use weir_config::{ConfigErrors, Part, files};
-use weir_core::{PrefixSet, detect::Definition, fence::Fence};
+use weir_core::{PrefixSet, detect::Definition, geofence::Fence};
 use weir_sinks::config::SinkConfig;
 
 use crate::{

@@ -47,7 +47,7 @@ use table::{Addresses, Asked, MAX_ADDRESSES, MAX_FINDINGS, MAX_NAMES, Table};
 /// the others waiting less.
 const LOOKUPS: usize = 4;
 /// Who has waited too long is looked for this often.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A stop waits so long for the answers that findings wait for.
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 /// So many names in a row without an answer are an alert.
@@ -366,7 +366,7 @@ impl HostNames {
         {
             self.tend(&daemon, Instant::now());
             drop(daemon);
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

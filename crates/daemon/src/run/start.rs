@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use weir_enforce::{
     Backend, BanCounts, Entry, Settings,
-    backend_swap::{self, Place},
+    backend_swap::{self, BackendHome},
 };
 use weir_events::alerts::Alerts;
 
@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// Where the backend of a configuration keeps what it has.
-fn place(enforcement: &Enforcement) -> Place {
-    Place {
+fn place(enforcement: &Enforcement) -> BackendHome {
+    BackendHome {
         instance: enforcement.instance.clone(),
         pin_root: enforcement.pin_root.clone(),
         ipv4_length: enforcement.ipv4_length,

@@ -17,7 +17,7 @@ use weir_events::{Event, Events, Kind, Packet, alerts::Alerts};
 
 use super::TICK;
 use crate::{
-    access::{classes::ClassSync, exemptions::Exempt, geo::Geography, lists::Lists},
+    access::{classes::ClassSync, exemptions::Exempt, geo::GeoService, lists::Lists},
     bans::Bans,
     config::Config,
     current::Current,
@@ -71,7 +71,7 @@ pub(super) struct PacketTeller {
     decoy: Arc<Decoy>,
     exempt: Arc<Exempt>,
     bans: Arc<Bans>,
-    geography: Arc<Geography>,
+    geography: Arc<GeoService>,
     events: Arc<Events>,
     alerts: Arc<Alerts>,
     stopping: Arc<AtomicBool>,

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, thread};
 
 use jiff::Timestamp;
-use weir_core::Producer;
+use weir_core::BanSource;
 
 use super::TICK;
 use crate::service::Service;
@@ -50,7 +50,7 @@ pub(super) fn maintain(service: &Service) {
 pub(super) fn tidy_ledger(service: &Service, last: bool) {
     let ledger = service.ledger.get();
     ledger.forget_expired(Timestamp::now());
-    let is_watch = |name: &str| matches!(Producer::of_ledger_name(name), Producer::Watch(_));
+    let is_watch = |name: &str| matches!(BanSource::of_ledger_name(name), BanSource::Watch(_));
     let numbered = ledger.jails().iter().enumerate();
     let watches: Vec<usize> = numbered
         .filter(|(_, jail)| is_watch(&jail.name))

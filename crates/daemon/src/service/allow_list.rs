@@ -89,7 +89,7 @@ impl AllowList {
                 ),
             ),
         }
-        self.alert_on_wide();
+        self.alert_on_prefix_bans();
         let changed = self.exempt.replace(list, self.lists.current());
         self.written.follow(changed, || {
             let exempt = self.exempt.current();
@@ -106,7 +106,7 @@ impl AllowList {
 
     /// As long as so much is allowed, it is said: bans, lists and geofence do
     /// nothing for it.
-    fn alert_on_wide(&self) {
+    fn alert_on_prefix_bans(&self) {
         let wide = self.allowed_too_wide();
         match wide.is_empty() {
             true => self.alerts.clear(WIDE),

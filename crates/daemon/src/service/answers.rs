@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::{Action, Prefix, Producer, Reason, Scope, Subject, Until, geo::Place};
+use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix, Reason, Until, geo::Place};
 use weir_enforce::{Attachment, ClassCounter, Counter, Entry, Expiry, Limit, Usage};
 use weir_events::alerts::Alert;
 use weir_metrics::Metric;
@@ -24,11 +24,11 @@ use crate::{
 #[derive(Debug, Clone, Serialize)]
 pub struct ListedBan {
     /// Who.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Which ports.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// Who says so.
-    pub producer: Producer,
+    pub producer: BanSource,
     /// What becomes of its packets.
     pub action: Action,
     /// Why.
@@ -176,7 +176,7 @@ pub struct JailStatus {
     pub max_retry: u32,
     pub find_time: String,
     pub ban_time: String,
-    pub scope: Scope,
+    pub scope: PortSet,
     pub action: Action,
     pub lines: u64,
     pub findings: u64,
@@ -390,7 +390,7 @@ pub struct Status {
     pub usage: Filled,
     /// Bans in force by who made them: a metric.
     #[serde(skip)]
-    pub by_producer: BTreeMap<Producer, u64>,
+    pub by_producer: BTreeMap<BanSource, u64>,
     /// Packets by exit.
     pub counters: Vec<Counter>,
     /// Geofence and lists, if there are any.

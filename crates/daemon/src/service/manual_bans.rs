@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use weir_core::{
-    Action, Ban, Prefix, Producer, Scope, Subject, Until,
+    Action, Ban, BanSource, BanTarget, PortSet, Prefix, Until,
     policy::{self, Ledger},
 };
 use weir_enforce::{Backend, Entry};
@@ -39,11 +39,11 @@ impl ManualBans {
         &self,
         subject: &str,
         length: Option<Duration>,
-        scope: Scope,
+        scope: PortSet,
         action: Action,
         reason: Option<String>,
     ) -> Result<Done<ListedBan>, Refusal> {
-        let subject: Subject = subject.parse()?;
+        let subject: BanTarget = subject.parse()?;
         let reason = match reason {
             Some(reason) => reason,
             None => self
@@ -76,7 +76,7 @@ impl ManualBans {
         let ban = Ban {
             subject,
             scope,
-            producer: Producer::Manual,
+            producer: BanSource::Manual,
             action,
             reason,
             since: now.wall,
@@ -97,13 +97,13 @@ impl ManualBans {
     /// Why this subject is banned manually on these ports, if it is.
     fn reason_of_manual_ban(
         &self,
-        subject: Subject,
-        scope: &Scope,
+        subject: BanTarget,
+        scope: &PortSet,
     ) -> Result<Option<String>, Refusal> {
         let mut entries = self.backend.entries_for(subject.prefix().addr())?;
         entries.retain(|entry| {
             entry.subject == subject
-                && entry.policy.producer == Producer::Manual
+                && entry.policy.producer == BanSource::Manual
                 && entry.policy.scope == *scope
         });
         let mut details = self.store.details(&entries).into_iter().flatten();
@@ -114,11 +114,11 @@ impl ManualBans {
     pub fn unban(
         &self,
         subject: &str,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Done<Lifted>, Refusal> {
         let prefix: Prefix = subject.parse()?;
-        let subject = Subject::new(prefix)?;
+        let subject = BanTarget::new(prefix)?;
         let lifted = self
             .bans
             .lift(subject, producer, scope, "lifted manually")?;
@@ -136,9 +136,9 @@ impl ManualBans {
     /// Why no ban of this subject is lifted: it has none, or not such a one.
     fn why_not_lifted(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<String, Refusal> {
         let entries = self.backend.entries_for(subject.prefix().addr())?;
         let (own, others): (Vec<_>, Vec<_>) = entries.iter().partition(|e| e.subject == subject);
@@ -159,7 +159,7 @@ impl ManualBans {
     }
 
     /// What denies this subject although a ban of it was lifted.
-    fn still_denied(&self, subject: Subject) -> Result<Option<String>, Refusal> {
+    fn still_denied(&self, subject: BanTarget) -> Result<Option<String>, Refusal> {
         let prefix = subject.prefix();
         if self.exempt.current().covering(subject).is_some() {
             return Ok(None);
@@ -180,10 +180,10 @@ impl ManualBans {
     }
 
     /// Lifts every ban, or every one of a producer.
-    pub fn unban_all(&self, producer: Option<&Producer>) -> Result<Done<Lifted>, Refusal> {
+    pub fn unban_all(&self, producer: Option<&BanSource>) -> Result<Done<Lifted>, Refusal> {
         let (mut entries, waiting) = self.bans.begin_lifting_all(producer)?;
         entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
-        if let Some(Producer::Jail(jail)) = producer
+        if let Some(BanSource::Jail(jail)) = producer
             && entries.is_empty()
             && waiting == 0
         {
@@ -218,13 +218,13 @@ fn in_words(entry: &Entry) -> String {
 }
 
 /// Who bans, in words.
-fn by(producer: &Producer) -> String {
+fn by(producer: &BanSource) -> String {
     match producer {
-        Producer::Manual => "manually".to_owned(),
-        Producer::Jail(name) => format!("by jail {name}"),
-        Producer::Watch(name) => format!("by watch {name}"),
-        Producer::List(name) => format!("by list {name}"),
-        Producer::Decoy => "by a decoy port".to_owned(),
-        Producer::Geofence => "by the geofence".to_owned(),
+        BanSource::Manual => "manually".to_owned(),
+        BanSource::Jail(name) => format!("by jail {name}"),
+        BanSource::Watch(name) => format!("by watch {name}"),
+        BanSource::List(name) => format!("by list {name}"),
+        BanSource::Decoy => "by a decoy port".to_owned(),
+        BanSource::Geofence => "by the geofence".to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{
-    Action, Prefix, Producer, Protocol, Reason,
+    Action, BanSource, Prefix, Protocol, Reason,
     geo::Place,
     policy::{self, Ledger},
     verdict::{Asked, decide},
@@ -26,7 +26,7 @@ use crate::{
     access::{
         classes::ClassSync,
         exemptions::{Exempt, Exemption},
-        geo::Geography,
+        geo::GeoService,
         lists::{ListStatus, Lists},
     },
     bans::Bans,
@@ -48,7 +48,7 @@ pub struct Questions {
     pub(super) alerts: Arc<Alerts>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) decoy: Arc<Decoy>,
-    pub(super) geography: Arc<Geography>,
+    pub(super) geography: Arc<GeoService>,
     pub(super) lists: Lists,
     pub(super) classes: Arc<ClassSync>,
     pub(super) ledger: Arc<Current<Ledger>>,
@@ -82,7 +82,7 @@ impl Questions {
     pub fn bans_in_force(&self, jail: Option<&str>) -> Result<Vec<Entry>, Refusal> {
         let mut entries = self.backend.entries()?;
         if let Some(jail) = jail {
-            let producer = Producer::Jail(jail.to_owned());
+            let producer = BanSource::Jail(jail.to_owned());
             entries.retain(|e| e.policy.producer == producer);
             if entries.is_empty() {
                 is_a_jail(&self.config.get(), jail)?;
@@ -205,7 +205,7 @@ impl Questions {
     }
 
     /// The same, when the bans in force are counted.
-    fn jails_with(&self, in_force: &BTreeMap<Producer, u64>) -> Vec<JailStatus> {
+    fn jails_with(&self, in_force: &BTreeMap<BanSource, u64>) -> Vec<JailStatus> {
         let ledger = self.ledger.get();
         self.config
             .get()
@@ -229,7 +229,7 @@ impl Questions {
                     findings: counters.findings.get(name),
                     bans: counters.bans.get(name),
                     bans_in_force: in_force
-                        .get(&Producer::Jail(jail.name.clone()))
+                        .get(&BanSource::Jail(jail.name.clone()))
                         .copied()
                         .unwrap_or(0),
                     ignored: counters.ignored.get(name),

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Action, Ban, Producer, Scope, Until};
+use weir_core::{Action, Ban, BanSource, PortSet, Until};
 use weir_enforce::{BootNanos, DryRun, Entry, Error, Expiry, Policy, Step as At};
 
 use super::*;
@@ -112,10 +112,10 @@ impl Daemon {
     }
 
     fn ban_by_hand(&self, subject: &str, length: Option<Duration>) {
-        let done = self
-            .service
-            .manual_bans
-            .ban(subject, length, Scope::all(), Action::Drop, None);
+        let done =
+            self.service
+                .manual_bans
+                .ban(subject, length, PortSet::all(), Action::Drop, None);
         done.unwrap();
     }
 
@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     fn offences(&self, subject: &str) -> usize {
-        let subject: Subject = subject.parse().unwrap();
+        let subject: BanTarget = subject.parse().unwrap();
         let store = &self.service.store;
         // A disk that others keep busy gets its time.
         assert!((0..12).any(|_| store.flush().is_ok()));
@@ -145,8 +145,8 @@ impl Daemon {
 fn by_jail(subject: &str, until: Until) -> Ban {
     Ban {
         subject: subject.parse().unwrap(),
-        scope: Scope::all(),
-        producer: Producer::Jail("sshd".into()),
+        scope: PortSet::all(),
+        producer: BanSource::Jail("sshd".into()),
         action: Action::Drop,
         reason: "5 failures".into(),
         since: Timestamp::now(),
@@ -231,12 +231,12 @@ fn nothing_is_left_of_a_ban_that_is_lifted_half_way() {
                     let daemon = Daemon::new();
                     let service = &daemon.service;
                     // The one that is renewed meanwhile.
-                    let jail = Producer::Jail("sshd".into());
+                    let jail = BanSource::Jail("sshd".into());
                     match manual {
                         true => daemon.ban_by_hand(who, None),
                         false => daemon.ban_by_jail(who),
                     }
-                    let producer = if manual { Producer::Manual } else { jail };
+                    let producer = if manual { BanSource::Manual } else { jail };
                     let lifted = between(
                         &daemon,
                         at,
@@ -270,8 +270,8 @@ fn a_database_made_anew_has_the_bans_as_they_are() {
         let entries = [kept, lifted, longer].map(|subject| Entry {
             subject: subject.parse().unwrap(),
             policy: Arc::new(Policy {
-                producer: Producer::Manual,
-                scope: Scope::all(),
+                producer: BanSource::Manual,
+                scope: PortSet::all(),
                 action: Action::Drop,
             }),
             expiry: Expiry::At(BootNanos(BootNanos::now().0 + 3_600_000_000_000)),
@@ -317,7 +317,7 @@ fn a_ban_that_renews_a_recovered_one_is_an_offence_of_its_own() {
             true => {
                 let ban = by_jail(WHO[0], Until::Never);
                 let policy = Policy {
-                    producer: Producer::Manual,
+                    producer: BanSource::Manual,
                     scope: ban.scope,
                     action: ban.action,
                 };
@@ -349,7 +349,7 @@ fn a_manual_ban_that_is_refused_is_not_remembered() {
         let refused = daemon.service.manual_bans.ban(
             who,
             None,
-            Scope::all(),
+            PortSet::all(),
             Action::Drop,
             Some("again".into()),
         );
@@ -382,8 +382,8 @@ fn what_a_batch_evicts_of_itself_is_not_remembered() {
     ];
     let batch = batch.map(|(subject, hours)| ban(subject, hours)).to_vec();
     daemon.service.bans.enforce(batch);
-    let names = |subjects: Vec<Subject>| -> Vec<String> {
-        subjects.iter().map(Subject::to_string).collect()
+    let names = |subjects: Vec<BanTarget>| -> Vec<String> {
+        subjects.iter().map(BanTarget::to_string).collect()
     };
     let in_force = daemon.in_force().into_iter().map(|entry| entry.subject);
     let in_force = names(in_force.collect());
@@ -405,22 +405,22 @@ fn a_table_of_prefixes_full_of_bans_by_hand_is_told() {
     let usage = daemon.backend.usage();
     let by_hand = 3000;
     assert!(usage.max_wide - by_hand < usage.max_wide_shared);
-    let entry = |n: usize, producer: &Producer| Entry {
+    let entry = |n: usize, producer: &BanSource| Entry {
         subject: format!("10.{}.{}.0/24", n / 256, n % 256).parse().unwrap(),
         policy: Arc::new(Policy {
             producer: producer.clone(),
-            scope: Scope::all(),
+            scope: PortSet::all(),
             action: Action::Drop,
         }),
         expiry: Expiry::Never,
     };
-    let sshd = Producer::Jail("sshd".into());
+    let sshd = BanSource::Jail("sshd".into());
     let wides: Vec<_> = (0..usage.max_wide)
         .map(|n| {
             entry(
                 n,
                 if n < by_hand {
-                    &Producer::Manual
+                    &BanSource::Manual
                 } else {
                     &sshd
                 },
@@ -462,8 +462,8 @@ fn a_full_table_is_told_until_it_has_room() {
     let entry = |subject: String| Entry {
         subject: subject.parse().unwrap(),
         policy: Arc::new(Policy {
-            producer: Producer::Jail("sshd".into()),
-            scope: Scope::all(),
+            producer: BanSource::Jail("sshd".into()),
+            scope: PortSet::all(),
             action: Action::Drop,
         }),
         expiry: Expiry::Never,

@@ -16,7 +16,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, config::DbConfig, params,
 };
-use weir_core::{Ban, PrefixSet, Subject, Until};
+use weir_core::{Ban, BanTarget, PrefixSet, Until};
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
 
 use super::{
@@ -258,7 +258,7 @@ pub(super) fn allow(connection: &Connection) -> Result<Vec<AllowEntry>, Database
 
 pub(super) fn detail(
     connection: &Connection,
-    subject: Subject,
+    subject: BanTarget,
     policy: &Policy,
 ) -> Result<Option<Detail>, DatabaseError> {
     let mut query = connection.prepare_cached(

@@ -8,7 +8,7 @@ use weir_config::{
     Section,
     values::{DAY, YEARS},
 };
-use weir_core::{Prefix, Producer, Subject, policy};
+use weir_core::{BanSource, BanTarget, Prefix, policy};
 
 use super::{
     Offence,
@@ -54,7 +54,7 @@ pub(super) struct Purged {
 /// oldest first; a bounded number. Of the producers that `name` has a name for.
 pub(super) fn past_bans(
     connection: &Connection,
-    name: impl Fn(&Producer) -> Option<String>,
+    name: impl Fn(&BanSource) -> Option<String>,
 ) -> Result<Vec<policy::Offence>, DatabaseError> {
     let mut query = connection.prepare(
         "SELECT h.subject, p.producer, count(*), max(h.since)
@@ -102,7 +102,7 @@ pub(super) fn offences(
         };
         let mut rows = query.query(params![blob(prefix), limit as i64])?;
         while let Some(row) = rows.next()? {
-            let (Some(policy), Ok(subject)) = (policies.get(&row.get(0)?), Subject::new(prefix))
+            let (Some(policy), Ok(subject)) = (policies.get(&row.get(0)?), BanTarget::new(prefix))
             else {
                 continue;
             };

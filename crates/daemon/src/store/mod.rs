@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use rusqlite::Connection;
 use serde::Serialize;
 use weir_core::{
-    Ban, Prefix, Producer, Scope, Subject, Until,
+    Ban, BanSource, BanTarget, PortSet, Prefix, Until,
     policy::{self, Tracked},
 };
 use weir_enforce::{BanCounts, BootNanos, Entry, Expiry, Policy};
@@ -81,14 +81,14 @@ pub enum Change {
     /// A ban was lifted or evicted.
     Unban {
         /// Whose.
-        subject: Subject,
+        subject: BanTarget,
         /// Which of them.
         policy: Arc<Policy>,
     },
     /// A ban ended by itself, unless it was made longer since.
     Ended {
         /// Whose.
-        subject: Subject,
+        subject: BanTarget,
         /// Which of them.
         policy: Arc<Policy>,
         /// By this moment of this boot.
@@ -110,7 +110,7 @@ pub enum Change {
 
 impl Change {
     /// Whose bans it changes, if it is about one subject.
-    fn subject(&self) -> Option<Subject> {
+    fn subject(&self) -> Option<BanTarget> {
         match self {
             Self::Ban { ban, .. } => Some(ban.subject),
             Self::Recovered { entry, .. } | Self::Restored { entry, .. } => Some(entry.subject),
@@ -146,11 +146,11 @@ pub struct Detail {
 #[derive(Debug, Clone, Serialize)]
 pub struct Offence {
     /// Who.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Who banned.
-    pub producer: Producer,
+    pub producer: BanSource,
     /// Which ports.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// From.
     pub since: Timestamp,
     /// To.
@@ -458,7 +458,7 @@ impl Store {
     pub fn details(&self, bans: &[Entry]) -> Vec<Option<Detail>> {
         let mut recent = HashMap::new();
         {
-            let asked: HashSet<Subject> = bans.iter().map(|ban| ban.subject).collect();
+            let asked: HashSet<BanTarget> = bans.iter().map(|ban| ban.subject).collect();
             let queue = self.shared.queue();
             for change in queue.in_flight.iter().chain(&queue.pending) {
                 if let Change::Ban { ban, .. } = change
@@ -504,12 +504,12 @@ impl Store {
 
     /// How often each jail and watch banned each subject, the oldest first.
     pub fn jail_history(&self) -> Vec<policy::Offence> {
-        self.read(|connection| history::past_bans(connection, Producer::ledger_name))
+        self.read(|connection| history::past_bans(connection, BanSource::ledger_name))
     }
 
     /// How often this producer banned each subject, the oldest first; as if it
     /// were a jail of the name `producer` is written with.
-    pub fn history_of(&self, producer: &Producer) -> Vec<policy::Offence> {
+    pub fn history_of(&self, producer: &BanSource) -> Vec<policy::Offence> {
         self.read(|connection| {
             history::past_bans(connection, |p| (p == producer).then(|| p.to_string()))
         })

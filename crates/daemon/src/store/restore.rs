@@ -16,7 +16,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Subject, Until};
+use weir_core::{BanTarget, Until};
 use weir_enforce::{BootNanos, Entry, Expiry, Policy};
 
 use super::clock::Now;
@@ -25,7 +25,7 @@ use super::clock::Now;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// Who.
-    pub subject: Subject,
+    pub subject: BanTarget,
     /// Whose ban and which ports.
     pub policy: Arc<Policy>,
     /// Which of the boots it was written in: an index into [`Loaded::boots`].
@@ -64,7 +64,7 @@ pub struct Plan {
     /// In force without an explanation: the database gets one.
     pub unexplained: Vec<Entry>,
     /// In the database, not in force any more: to be forgotten.
-    pub forget: Vec<(Subject, Arc<Policy>)>,
+    pub forget: Vec<(BanTarget, Arc<Policy>)>,
     /// Rows of an earlier boot that stay: to be written again with this boot's clock.
     pub rewrite: bool,
 }
@@ -115,12 +115,12 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Pl
         return from_database(loaded, now);
     }
     let mut plan = Plan::default();
-    let explained: HashSet<(Subject, &Arc<Policy>)> = loaded
+    let explained: HashSet<(BanTarget, &Arc<Policy>)> = loaded
         .rows
         .iter()
         .map(|row| (row.subject, &row.policy))
         .collect();
-    let enforced: HashSet<(Subject, &Arc<Policy>)> =
+    let enforced: HashSet<(BanTarget, &Arc<Policy>)> =
         in_force.iter().map(|e| (e.subject, &e.policy)).collect();
     plan.forget = loaded
         .rows
@@ -173,14 +173,14 @@ fn from_database(loaded: Loaded, now: &Now) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::{Action, Producer, Scope};
+    use weir_core::{Action, BanSource, PortSet};
 
     const SECOND: u64 = 1_000_000_000;
 
     fn policy() -> Arc<Policy> {
         Arc::new(Policy {
-            producer: Producer::Jail("sshd".into()),
-            scope: Scope::all(),
+            producer: BanSource::Jail("sshd".into()),
+            scope: PortSet::all(),
             action: Action::Drop,
         })
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
 use rusqlite::ErrorCode;
-use weir_core::{Prefix, Subject};
+use weir_core::{BanTarget, Prefix};
 
 /// What is wrong with the database.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +64,8 @@ pub(super) fn prefix_from(bytes: &[u8]) -> Option<Prefix> {
     Prefix::new(addr, *len)
 }
 
-pub(super) fn subject_from(bytes: &[u8]) -> Option<Subject> {
-    Subject::new(prefix_from(bytes)?).ok()
+pub(super) fn subject_from(bytes: &[u8]) -> Option<BanTarget> {
+    BanTarget::new(prefix_from(bytes)?).ok()
 }
 
 pub(super) fn timestamp(micros: i64) -> Timestamp {

@@ -25,7 +25,7 @@ fn ban(subject: &str) -> Change {
             subject: subject.parse().unwrap(),
             scope: "22/tcp".parse().unwrap(),
             action: Action::Drop,
-            producer: Producer::Jail("sshd".into()),
+            producer: BanSource::Jail("sshd".into()),
             reason: "5 failures".into(),
             since: now.wall,
             until,
@@ -134,7 +134,7 @@ fn the_last_change_of_a_subject_holds() {
     let mut left: Vec<_> = loaded.rows.iter().map(|row| row.subject).collect();
     left.sort();
     let expected = (0..2000).filter(|n| n % 2 == 1 || n % 4 == 0);
-    let expected: Vec<Subject> = expected.map(|n| subject(n).parse().unwrap()).collect();
+    let expected: Vec<BanTarget> = expected.map(|n| subject(n).parse().unwrap()).collect();
     assert_eq!(left, expected);
 }
 
@@ -219,8 +219,8 @@ fn pending_changes_are_bounded() {
     let position = |n: u64| Change::Unban {
         subject: "192.0.2.7".parse().unwrap(),
         policy: Arc::new(Policy {
-            producer: Producer::Jail(format!("j{n}")),
-            scope: Scope::all(),
+            producer: BanSource::Jail(format!("j{n}")),
+            scope: PortSet::all(),
             action: Action::Drop,
         }),
     };
@@ -421,7 +421,7 @@ fn offences_are_counted_over_changes_of_ports_and_action() {
         };
         let ban = Ban {
             scope: ports.parse().unwrap(),
-            producer: Producer::Jail(jail.into()),
+            producer: BanSource::Jail(jail.into()),
             action,
             ..ban
         };
@@ -442,7 +442,7 @@ fn offences_are_counted_over_changes_of_ports_and_action() {
         .collect();
     found.sort();
     assert_eq!(found, [("other".into(), 1), ("sshd".into(), 4)]);
-    let sshd = Producer::Jail("sshd".into());
+    let sshd = BanSource::Jail("sshd".into());
     assert_eq!(store.history_of(&sshd)[0].offences, 4);
 }
 

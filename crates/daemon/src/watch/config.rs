@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::{
-    Action, Prefix, PrefixSet, Scope,
+    Action, PortSet, Prefix, PrefixSet,
     ban::MAX_NAME,
     policy::{Jail, JailLimits},
 };
@@ -60,7 +60,7 @@ pub struct WatchConfig {
     /// For how long its bans hold.
     pub limits: JailLimits,
     /// What a ban covers.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// What its bans do to packets.
     pub action: Action,
     /// Prefixes that this watch names in vain.

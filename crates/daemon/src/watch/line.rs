@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use weir_core::{AddrError, Prefix, Subject};
+use weir_core::{AddrError, BanTarget, Prefix};
 
 /// The longest line that is read, in bytes; the rest of a longer one is skipped.
 pub const MAX_LINE: usize = 1024;
@@ -62,7 +62,7 @@ pub fn read(line: &[u8]) -> Result<Option<Sighting>, Rejected> {
     if prefix.bits() < widest {
         return Err(Rejected::Wide(prefix));
     }
-    Subject::new(prefix).map_err(Rejected::Address)?;
+    BanTarget::new(prefix).map_err(Rejected::Address)?;
     Ok(Some(Sighting {
         prefix,
         line: line.to_owned(),

@@ -21,7 +21,7 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::{
-    Ban, Prefix, Producer,
+    Ban, BanSource, Prefix,
     policy::{Ledger, Outcome, format_duration},
 };
 use weir_enforce::Backend;
@@ -103,7 +103,7 @@ impl Watches {
             let watcher = Watcher {
                 daemon: daemon.clone(),
                 about: format!("watch:{}", watch.name),
-                producer: Producer::Watch(watch.name.clone()),
+                producer: BanSource::Watch(watch.name.clone()),
                 counters: stats.of(&watch.name),
                 config: watch.clone(),
                 stop: stop.clone(),
@@ -145,7 +145,7 @@ struct Watcher {
     daemon: Handles,
     /// Its alerts are about this.
     about: String,
-    producer: Producer,
+    producer: BanSource,
     counters: Arc<Counters>,
     config: WatchConfig,
     stop: Arc<AtomicBool>,
@@ -436,7 +436,7 @@ mod tests {
         service.ledger.set(Arc::new(ledger));
         let watcher = Watcher {
             about: "watch:mail".into(),
-            producer: Producer::Watch("mail".into()),
+            producer: BanSource::Watch("mail".into()),
             counters: service.watches.of("mail"),
             daemon: handles::of_watches(&service),
             config: watch,

@@ -20,7 +20,7 @@ use crate::{
 /// Where backends keep what outlives a daemon, and with which settings one
 /// begins.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct BackendHome {
     /// The name that pins, tables and sets carry.
     pub instance: String,
     /// As [`KernelConfig::pin_root`].
@@ -67,7 +67,11 @@ impl Family {
         }
     }
 
-    pub(super) fn open(self, place: &Place, room: BanCounts) -> Result<Arc<dyn Backend>, Error> {
+    pub(super) fn open(
+        self,
+        place: &BackendHome,
+        room: BanCounts,
+    ) -> Result<Arc<dyn Backend>, Error> {
         let settings = &place.settings;
         Ok(match self {
             Self::Bpf => kernel::open(&KernelConfig {
@@ -84,7 +88,7 @@ impl Family {
     }
 
     /// Has an earlier daemon left something of this kind?
-    pub(super) fn is_there(self, place: &Place) -> bool {
+    pub(super) fn is_there(self, place: &BackendHome) -> bool {
         match self {
             Self::Bpf => kernel::is_there(&place.pin_root, &place.instance),
             Self::Nft => nft::is_there(&place.instance),
@@ -95,7 +99,7 @@ impl Family {
 
     /// Takes away what a backend of this daemon leaves, once its last user (a
     /// thread that waits for events) has gone.
-    pub(super) fn end(self, place: &Place) -> Result<(), Error> {
+    pub(super) fn end(self, place: &BackendHome) -> Result<(), Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.detach(&place.pin_root, &place.instance) {
@@ -123,7 +127,7 @@ impl Family {
     }
 
     /// The interfaces that an earlier daemon protects.
-    pub(super) fn interfaces(self, place: &Place) -> Vec<String> {
+    pub(super) fn interfaces(self, place: &BackendHome) -> Vec<String> {
         match self {
             Self::Bpf => kernel::attached(&place.pin_root, &place.instance),
             Self::Nft => nft::interfaces(&place.instance),
@@ -191,7 +195,7 @@ pub fn left_in_kernel(pin_root: &Path, instance: &str) -> Vec<String> {
 
 /// The interfaces that an earlier daemon of this instance protects, those that
 /// are there: for whoever must not let go of them.
-pub fn protected(place: &Place) -> Vec<String> {
+pub fn protected(place: &BackendHome) -> Vec<String> {
     let kinds = Family::LASTING.into_iter();
     let mut all: Vec<_> = kinds.flat_map(|kind| kind.interfaces(place)).collect();
     all.retain(|name| !matches!(Device::find_present(name), Ok(None)));

@@ -9,8 +9,8 @@ fn ban(n: u8, second: u64) -> Entry {
     Entry {
         subject: format!("192.0.2.{n}").parse().unwrap(),
         policy: Arc::new(Policy {
-            producer: Producer::Jail("sshd".into()),
-            scope: Scope::all(),
+            producer: BanSource::Jail("sshd".into()),
+            scope: PortSet::all(),
             action: Action::Drop,
         }),
         expiry: Expiry::At(BootNanos((1 << 50) + second * 1_000_000_000)),
@@ -24,7 +24,7 @@ fn subjects(mut entries: Vec<Entry>) -> Vec<String> {
 
 fn over(before: DryRun) -> BackendSwap {
     BackendSwap {
-        place: Place {
+        place: BackendHome {
             instance: "test".into(),
             pin_root: PathBuf::new(),
             ipv4_length: None,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use weir_core::{Scope, Subject};
+use weir_core::{BanTarget, PortSet};
 
 use super::{
     KernelState,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl KernelState {
-    fn scope(&mut self, scope: &Scope) -> u32 {
+    fn scope(&mut self, scope: &PortSet) -> u32 {
         if scope.is_all() {
             return 0;
         }
@@ -31,7 +31,7 @@ impl KernelState {
     /// that ends last is in the set that packets ask.
     fn places<'b>(
         &mut self,
-        subject: Subject,
+        subject: BanTarget,
         held: &'b [ActiveBan],
         allow: &Covered,
     ) -> Vec<(Bans, &'b ActiveBan)> {
@@ -63,7 +63,7 @@ impl KernelState {
     pub(super) fn put_bans(
         &mut self,
         base: &str,
-        subjects: impl Iterator<Item = (Subject, bool)>,
+        subjects: impl Iterator<Item = (BanTarget, bool)>,
         bans: &DesiredBans,
         allow: &Covered,
     ) -> (String, String) {

@@ -21,7 +21,7 @@ use std::{
 };
 
 use weir_bpf::{clock, fault};
-use weir_core::{Reason, Scope, class::Classes};
+use weir_core::{PortSet, Reason, address_class::Classes};
 
 use crate::{
     BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
@@ -54,7 +54,7 @@ struct KernelState {
     sets: BTreeSet<Bans>,
     /// Sets are still to be destroyed.
     untidy: bool,
-    scopes: Vec<Scope>,
+    scopes: Vec<PortSet>,
     /// The chains as written, by family, and the interfaces that they name.
     written: [String; 2],
     names: Vec<String>,

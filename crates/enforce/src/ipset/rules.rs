@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use weir_core::{Reason, Scope, class::Cover};
+use weir_core::{PortSet, Reason, address_class::Cover};
 
 use super::sets::Bans;
 use crate::firewall::Counted;
@@ -25,7 +25,7 @@ pub(super) struct Asked<'a> {
     /// The sets of bans of this family.
     pub(super) bans: &'a [Bans],
     /// Scopes by their numbers, from 1 on.
-    pub(super) scopes: &'a [Scope],
+    pub(super) scopes: &'a [PortSet],
     pub(super) lists: &'a [Cover],
     /// Whose sets those lists are in; see [`list_set`].
     pub(super) list_generation: u8,
@@ -260,7 +260,7 @@ const PERHAPS_ESSENTIAL: [&[&str]; 2] = [
 
 /// Packets to these ports, a match each: `multiport` reads all protocols that
 /// have some.
-fn ports(scope: &Scope) -> Vec<String> {
+fn ports(scope: &PortSet) -> Vec<String> {
     let of = |protocol: u8| match protocol {
         0 => vec![6u8, 17, 33, 132, 136],
         protocol => vec![protocol],

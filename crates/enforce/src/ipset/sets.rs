@@ -3,7 +3,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use weir_core::{Prefix, Subject};
+use weir_core::{BanTarget, Prefix};
 
 use crate::{BootNanos, Entry, Expiry, Policy, ranges::prefixes_of};
 
@@ -146,7 +146,7 @@ fn comment(policy: &Policy, seconds: u64) -> String {
 }
 
 /// The line that puts a ban in, or gives it another end.
-pub(super) fn add(to: &mut String, set: &str, subject: Subject, seconds: u64, policy: &Policy) {
+pub(super) fn add(to: &mut String, set: &str, subject: BanTarget, seconds: u64, policy: &Policy) {
     let (timeout, comment) = (seconds.min(LONGEST), comment(policy, seconds));
     let _ = writeln!(
         to,
@@ -155,7 +155,7 @@ pub(super) fn add(to: &mut String, set: &str, subject: Subject, seconds: u64, po
 }
 
 /// The line that takes one out.
-pub(super) fn delete(to: &mut String, set: &str, subject: Subject) {
+pub(super) fn delete(to: &mut String, set: &str, subject: BanTarget) {
     let _ = writeln!(to, "del {set} {subject}");
 }
 
@@ -198,7 +198,7 @@ pub(super) fn read(line: &str, base: &str, now: BootNanos) -> Option<Entry> {
         None => scope,
     };
     Some(Entry {
-        subject: Subject::new(subject.parse().ok()?).ok()?,
+        subject: BanTarget::new(subject.parse().ok()?).ok()?,
         policy: Arc::new(Policy {
             producer: producer.parse().ok()?,
             scope: scope.parse().ok()?,
@@ -295,7 +295,7 @@ mod tests {
     fn what_is_saved_is_read() {
         let base = base("default");
         let now = BootNanos(1_000_000_000);
-        let subject: Subject = "2001:db8::/48".parse().unwrap();
+        let subject: BanTarget = "2001:db8::/48".parse().unwrap();
         let policy = Policy {
             producer: "jail:sshd".parse().unwrap(),
             scope: "22/tcp,80-90".parse().unwrap(),

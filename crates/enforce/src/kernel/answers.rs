@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Answer, fault, link::Hook};
+use weir_bpf::{AnswerProgram, fault, link::Hook};
 use weir_core::Action;
 
 use super::{Kernel, maintenance::Maintenance};
@@ -18,19 +18,19 @@ const AGAIN: Duration = Duration::from_secs(600);
 
 /// When the kernel was last asked in vain.
 #[derive(Default)]
-pub(super) struct RefusedAnswers(Mutex<[Option<Instant>; Answer::ALL.len()]>);
+pub(super) struct RefusedAnswers(Mutex<[Option<Instant>; AnswerProgram::ALL.len()]>);
 
 impl RefusedAnswers {
-    fn times(&self) -> MutexGuard<'_, [Option<Instant>; Answer::ALL.len()]> {
+    fn times(&self) -> MutexGuard<'_, [Option<Instant>; AnswerProgram::ALL.len()]> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    fn is_due(&self, answer: Answer) -> bool {
+    fn is_due(&self, answer: AnswerProgram) -> bool {
         let refused = self.times()[answer as usize];
         refused.is_none_or(|at| at.elapsed() >= fault::sooner(AGAIN))
     }
 
-    fn note(&self, answer: Answer, refused: bool) {
+    fn note(&self, answer: AnswerProgram, refused: bool) {
         self.times()[answer as usize] = refused.then(Instant::now);
     }
 }
@@ -40,18 +40,18 @@ impl Kernel {
     /// cannot, or will not load it, the ban drops without a word: a limit says so.
     pub(super) fn prepare_answers(&self, entries: &[Entry]) {
         let rejects = |entry: &Entry| entry.policy.action == Action::Reject;
-        if !entries.iter().any(rejects) || self.tables().current.wants(Answer::Reject) {
+        if !entries.iter().any(rejects) || self.tables().current.wants(AnswerProgram::Reject) {
             return;
         }
         let maintenance = self.maintenance.lock();
-        self.answer(&maintenance, Answer::Reject);
+        self.answer(&maintenance, AnswerProgram::Reject);
     }
 
     /// Answers from now on, at the hooks in use and at others when they are.
-    pub(super) fn answer(&self, _: &Maintenance<'_>, answer: Answer) {
+    pub(super) fn answer(&self, _: &Maintenance<'_>, answer: AnswerProgram) {
         let current = {
             let tables = self.tables();
-            if answer == Answer::Reject {
+            if answer == AnswerProgram::Reject {
                 for generation in tables.generations() {
                     generation.table.set_rejects();
                 }
@@ -69,10 +69,10 @@ impl Kernel {
     pub(super) fn answer_as_before(&self) {
         let maintenance = self.maintenance.lock();
         if self.policies.any_rejects() {
-            self.answer(&maintenance, Answer::Reject);
+            self.answer(&maintenance, AnswerProgram::Reject);
         }
         if self.tables().current.decoys.are_there() {
-            self.answer(&maintenance, Answer::Decoy);
+            self.answer(&maintenance, AnswerProgram::Decoy);
         }
     }
 
@@ -81,30 +81,30 @@ impl Kernel {
     /// # Errors
     /// Decoy ports do not answer still. (Bans that reject are in force without.)
     pub(super) fn ask_for_answers(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
-        for answer in Answer::ALL {
+        for answer in AnswerProgram::ALL {
             let may_be = answer.is_supported() && self.refused.is_due(answer);
             if may_be && self.lacking(answer).is_some() {
                 self.answer(maintenance, answer);
             }
         }
-        match self.lacking(Answer::Decoy) {
+        match self.lacking(AnswerProgram::Decoy) {
             None => Ok(()),
             Some(why) => Err(Error::Unsupported(format!(
                 "{}: {why}; tried again within ten minutes",
-                consequence(Answer::Decoy)
+                consequence(AnswerProgram::Decoy)
             ))),
         }
     }
 
     /// Is it to be answered, and is not?
-    pub(super) fn lacks(&self, answer: Answer) -> bool {
+    pub(super) fn lacks(&self, answer: AnswerProgram) -> bool {
         let wanted = self.tables().current.wants(answer);
         wanted && (!answer.is_supported() || self.lacking(answer).is_some())
     }
 
     /// See [`weir_bpf::Generation::lacks`], of the hooks that interfaces have, or, where
     /// none has one, of all. Without the tables, for it waits while a program is loaded.
-    fn lacking(&self, answer: Answer) -> Option<String> {
+    fn lacking(&self, answer: AnswerProgram) -> Option<String> {
         let mut hooks = self.hooks.of_interfaces();
         if hooks.is_empty() {
             hooks.extend(Hook::ALL);
@@ -114,10 +114,10 @@ impl Kernel {
     }
 }
 
-fn consequence(answer: Answer) -> &'static str {
+fn consequence(answer: AnswerProgram) -> &'static str {
     match answer {
-        Answer::Decoy => "decoy ports do not answer, for their program cannot be loaded",
-        Answer::Reject => {
+        AnswerProgram::Decoy => "decoy ports do not answer, for their program cannot be loaded",
+        AnswerProgram::Reject => {
             "bans that reject drop without an answer, for what answers cannot be loaded"
         }
     }

@@ -8,12 +8,12 @@ use std::{
 };
 
 use weir_bpf::{
-    Answer, Key,
+    AnswerProgram, Key,
     link::Hook,
-    record,
-    wide::{MAX_WIDE, MAX_WIDE_SHARED},
+    prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS},
+    small_maps,
 };
-use weir_core::{Prefix, PrefixSet, Producer, Reason, Scope, Subject, decoy::Scanner};
+use weir_core::{BanSource, BanTarget, PortSet, Prefix, PrefixSet, Reason, decoy::Scanner};
 
 use super::{Kernel, tables};
 use crate::{
@@ -66,7 +66,10 @@ impl Backend for Kernel {
 
     fn limits(&self) -> &'static [Limit] {
         match self.effective().limits() {
-            [] => match (self.lacks(Answer::Decoy), self.lacks(Answer::Reject)) {
+            [] => match (
+                self.lacks(AnswerProgram::Decoy),
+                self.lacks(AnswerProgram::Reject),
+            ) {
                 (true, true) => &WITHOUT_ANSWERS,
                 (true, false) => &WITHOUT_DECOYS,
                 (false, true) => &WITHOUT_REJECT,
@@ -84,9 +87,9 @@ impl Backend for Kernel {
 
     fn remove(
         &self,
-        subject: Subject,
-        producer: Option<&Producer>,
-        scope: Option<&Scope>,
+        subject: BanTarget,
+        producer: Option<&BanSource>,
+        scope: Option<&PortSet>,
     ) -> Result<Vec<Entry>, Error> {
         // Under this lock a number keeps its meaning.
         let maintenance = self.maintenance.lock();
@@ -97,11 +100,11 @@ impl Backend for Kernel {
         let now = self.clock.now();
         let which = |policy| numbers.contains(&policy);
         let Some(key) = self.key(subject) else {
-            let lifted = self.lift_wide(subject.prefix(), which)?;
+            let lifted = self.lift_prefix_ban(subject.prefix(), which)?;
             return Ok(lifted
                 .into_iter()
                 .filter(|ban| ban.expiry > now)
-                .filter_map(|ban| self.wide_entry(ban))
+                .filter_map(|ban| self.prefix_ban_entry(ban))
                 .collect());
         };
         let lifted = self.lift(&maintenance, key, which);
@@ -120,11 +123,11 @@ impl Backend for Kernel {
         table.for_each(now, |slot| entries.extend(self.entry(slot)));
         let wide = tables.wide();
         let live = wide.iter().filter(|ban| ban.expiry > now);
-        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
+        entries.extend(live.filter_map(|ban| self.prefix_ban_entry(ban)));
         Ok(entries)
     }
 
-    fn bans_by_producer(&self) -> Result<BTreeMap<Producer, u64>, Error> {
+    fn bans_by_producer(&self) -> Result<BTreeMap<BanSource, u64>, Error> {
         let mut numbers: HashMap<u16, u64> = HashMap::new();
         let now = self.clock.now();
         let tables = self.tables();
@@ -165,7 +168,7 @@ impl Backend for Kernel {
             .collect();
         let wide = tables.wide().covering(host);
         let live = wide.into_iter().filter(|ban| ban.expiry > now);
-        entries.extend(live.filter_map(|ban| self.wide_entry(ban)));
+        entries.extend(live.filter_map(|ban| self.prefix_ban_entry(ban)));
         Ok(entries)
     }
 
@@ -186,7 +189,7 @@ impl Backend for Kernel {
     }
 
     fn counters(&self) -> Result<Vec<Counter>, Error> {
-        let counts = record::read_counters(&self.tables().current.counters)?;
+        let counts = small_maps::read_counters(&self.tables().current.counters)?;
         Ok(Reason::ALL
             .into_iter()
             .zip(counts)
@@ -219,15 +222,15 @@ impl Backend for Kernel {
         let tables = self.tables();
         let (wide, wide_shared) = {
             let wide = tables.wide();
-            (wide.len(), self.shared_wide(&wide))
+            (wide.len(), self.shared_prefix_bans(&wide))
         };
         Usage {
             bans: tables.current.table.filled().sum(),
             max_bans: self.settings().max_bans,
             wide,
-            max_wide: MAX_WIDE,
+            max_wide: MAX_PREFIX_BANS,
             wide_shared,
-            max_wide_shared: MAX_WIDE_SHARED,
+            max_wide_shared: MAX_SHARED_PREFIX_BANS,
             evicted: self.evicted.load(Ordering::Relaxed),
             overflow: self.overflow.load(Ordering::Relaxed) as usize,
             generation: tables.current.number,

@@ -9,8 +9,8 @@ use std::{
 
 use weir_bpf::{ClassImage, class::By};
 use weir_core::{
-    Action, Producer, Scope,
-    class::{Classes, Cover},
+    Action, BanSource, PortSet,
+    address_class::{Classes, Cover},
 };
 
 use super::{Kernel, random_seed};
@@ -26,11 +26,11 @@ impl Kernel {
     }
 
     /// The number by which the kernel knows these ports; 0 for all.
-    fn cover_policy(&self, cover: &Cover, producer: Producer) -> Result<u16, Error> {
+    fn cover_policy(&self, cover: &Cover, producer: BanSource) -> Result<u16, Error> {
         if cover.scope.is_all() {
             return Ok(0);
         }
-        let scope: Scope = cover.scope.clone();
+        let scope: PortSet = cover.scope.clone();
         let policy = Arc::new(Policy {
             producer,
             scope,
@@ -43,11 +43,11 @@ impl Kernel {
         let lists = classes
             .lists
             .iter()
-            .map(|list| self.cover_policy(list, Producer::List(list.name.clone())));
+            .map(|list| self.cover_policy(list, BanSource::List(list.name.clone())));
         let fences = classes
             .fences
             .iter()
-            .map(|fence| self.cover_policy(fence, Producer::Geofence));
+            .map(|fence| self.cover_policy(fence, BanSource::Geofence));
         lists.chain(fences).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Decoy ports: told to the kernel, with what answers there from the first port on
 //! until the last goes.
 
-use weir_bpf::{Answer, fault};
+use weir_bpf::{AnswerProgram, fault};
 
 use super::Kernel;
 use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
@@ -15,7 +15,7 @@ impl DecoyResponder for Kernel {
         let backend = self.effective_where(points.any_on_netfilter());
         let wanted = !decoys.ports.is_empty();
         if wanted {
-            if !Answer::Decoy.is_supported() {
+            if !AnswerProgram::Decoy.is_supported() {
                 return Err(Error::Unsupported(
                     "this kernel cannot answer at decoy ports (probe: BPF helper bpf_tcp_raw_check_syncookie_ipv6, Linux 6.0 with CONFIG_SYN_COOKIES)".into(),
                 ));
@@ -24,8 +24,8 @@ impl DecoyResponder for Kernel {
                 return Err(limit.refusal(backend.name()));
             }
             // Of what the kernel refuses maintenance asks again.
-            if !self.tables().current.wants(Answer::Decoy) {
-                self.answer(&maintenance, Answer::Decoy);
+            if !self.tables().current.wants(AnswerProgram::Decoy) {
+                self.answer(&maintenance, AnswerProgram::Decoy);
             }
         }
         fault::point("decoys-before-ports");
@@ -40,7 +40,7 @@ impl DecoyResponder for Kernel {
             generation.table.set_port_features(wanted);
         }
         if !wanted {
-            current.fall_silent(Answer::Decoy)?;
+            current.fall_silent(AnswerProgram::Decoy)?;
             // Nobody asks for them, however many there are.
             current.decoys.write_own(&[])?;
         }

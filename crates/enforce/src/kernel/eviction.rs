@@ -4,7 +4,7 @@
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use weir_bpf::{BanTable, Slot};
-use weir_core::Producer;
+use weir_core::BanSource;
 
 /// Victims found by the last pass over the table, per producer.
 ///
@@ -13,14 +13,14 @@ use weir_core::Producer;
 /// the pass that expire before its last victim are seen by the next one.
 #[derive(Default)]
 pub(super) struct Eviction {
-    victims: HashMap<Producer, VecDeque<Slot>>,
+    victims: HashMap<BanSource, VecDeque<Slot>>,
 }
 
 impl Eviction {
     /// The next entry to evict among those whose policy is in `numbers`.
     pub(super) fn next(
         &mut self,
-        producer: &Producer,
+        producer: &BanSource,
         numbers: &[u16],
         max_bans: usize,
         table: &BanTable,

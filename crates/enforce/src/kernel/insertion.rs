@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Key, Placed, Slot, WideBan, WidePlaced, fault, tables::MAX_POLICIES};
-use weir_core::Producer;
+use weir_bpf::{Key, Placed, PrefixBan, PrefixBanPlaced, Slot, fault, tables::MAX_POLICIES};
+use weir_core::BanSource;
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance, next_expiry::Noting};
 use crate::{Entry, Error, Inserted, Policy};
@@ -36,7 +36,7 @@ enum Stop {
     /// The next entry would be one too many.
     AtCap(usize),
     /// As `AtCap`, of wide bans.
-    AtWideCap,
+    AtPrefixBanCap,
     /// The next entry's places in this generation are taken.
     NoRoom(u64),
     /// The next entry's policy has no number, and none is left.
@@ -81,16 +81,16 @@ impl Kernel {
             let expiry = self.jiffies(entry.expiry, suspended);
             let Some(key) = self.key(entry.subject) else {
                 let prefix = entry.subject.prefix();
-                let ban = WideBan {
+                let ban = PrefixBan {
                     prefix,
                     policy,
                     expiry,
                 };
-                match self.insert_wide(ban, &entry.policy.producer, opposite, &tables)? {
-                    WidePlaced::New => done.new += 1,
-                    WidePlaced::Replaced => done.replaced += 1,
-                    WidePlaced::Full => return Ok((n, Stop::AtWideCap)),
-                    WidePlaced::TooDeep => return Err(Error::TooDeep(entry.subject)),
+                match self.insert_prefix_ban(ban, &entry.policy.producer, opposite, &tables)? {
+                    PrefixBanPlaced::New => done.new += 1,
+                    PrefixBanPlaced::Replaced => done.replaced += 1,
+                    PrefixBanPlaced::Full => return Ok((n, Stop::AtPrefixBanCap)),
+                    PrefixBanPlaced::TooDeep => return Err(Error::TooDeep(entry.subject)),
                 }
                 continue;
             };
@@ -182,8 +182,8 @@ impl Kernel {
                         let producer = &rest[0].policy.producer;
                         done.evicted.extend(self.make_room(producer, max_bans)?);
                     }
-                    Stop::AtWideCap => {
-                        self.make_room_wide(&rest[0].policy.producer, done)?;
+                    Stop::AtPrefixBanCap => {
+                        self.make_room_for_prefix_ban(&rest[0].policy.producer, done)?;
                     }
                     Stop::NoRoom(generation) => {
                         let subject = rest[0].subject;
@@ -228,7 +228,8 @@ impl Kernel {
                         .len(),
                     None => {
                         let prefix = entry.subject.prefix();
-                        self.lift_wide(prefix, |policy| policy == opposite)?.len()
+                        self.lift_prefix_ban(prefix, |policy| policy == opposite)?
+                            .len()
                     }
                 };
                 // With a replaced one of its own, it was not counted as new.
@@ -242,7 +243,7 @@ impl Kernel {
 
     /// Makes room at the cap for a ban of this producer; returns whom it evicted
     /// for it, if that was necessary.
-    fn make_room(&self, producer: &Producer, max_bans: usize) -> Result<Option<Entry>, Error> {
+    fn make_room(&self, producer: &BanSource, max_bans: usize) -> Result<Option<Entry>, Error> {
         let mut maintenance = self.maintenance.lock();
         if self.tables().current.table.filled().sum() < max_bans {
             return Ok(None); // somebody else has made room
@@ -278,10 +279,10 @@ impl Kernel {
     fn evict(
         &self,
         maintenance: &mut Maintenance<'_>,
-        producer: &Producer,
+        producer: &BanSource,
         max_bans: usize,
     ) -> Result<Option<Entry>, Error> {
-        if *producer == Producer::Manual {
+        if *producer == BanSource::Manual {
             return Err(Error::Full(max_bans));
         }
         let numbers = self.policies.numbers(|p| p.producer == *producer);

@@ -26,11 +26,11 @@ mod maintenance;
 mod next_expiry;
 mod open;
 mod policies;
+mod prefix_bans;
 mod programs;
 mod rebuild;
 mod tables;
 mod upkeep;
-mod wide;
 mod work;
 
 use std::sync::{
@@ -41,7 +41,7 @@ use std::sync::{
 use weir_bpf::{
     Generation, JiffyClock, Slot, events::EventReader, pins::InstanceDir, table::NEVER,
 };
-use weir_core::{Subject, class::Classes};
+use weir_core::{BanTarget, address_class::Classes};
 
 pub use open::{KernelConfig, check_interface, detach, open};
 pub(crate) use open::{attached, instances, is_there};
@@ -141,7 +141,7 @@ impl Kernel {
     }
 
     fn entry(&self, slot: Slot) -> Option<Entry> {
-        let subject = Subject::new(slot.key.prefix()).ok()?;
+        let subject = BanTarget::new(slot.key.prefix()).ok()?;
         Some(Entry {
             subject,
             policy: self.policies.policy(slot.policy)?,

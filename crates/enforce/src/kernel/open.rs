@@ -121,7 +121,7 @@ pub fn open(config: &KernelConfig) -> Result<Arc<Kernel>, Error> {
     };
     kernel.follow_suspend(&kernel.maintenance.lock())?;
     kernel.answer_as_before();
-    kernel.tidy_wide()?;
+    kernel.tidy_prefix_bans()?;
     if rebuild {
         kernel.widen_other_lengths()?;
         let geometry = kernel.tables().current.table.geometry();

@@ -7,10 +7,10 @@ use std::{
 };
 
 use weir_bpf::{
-    Generation, rcu, record,
+    Generation, rcu, small_maps,
     tables::{MAX_POLICIES, POLICY_NUMBER, POLICY_REJECT, POLICY_SCOPED},
 };
-use weir_core::{Action, Producer};
+use weir_core::{Action, BanSource};
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance};
 use crate::{Error, Policy};
@@ -35,9 +35,9 @@ impl Policies {
     /// What an adopted generation has.
     pub(super) fn read(generation: &Generation) -> Result<Self, Error> {
         let mut known = Known::default();
-        for (number, scope, action, producer) in record::read_policies(&generation.policies)? {
+        for (number, scope, action, producer) in small_maps::read_policies(&generation.policies)? {
             let policy = Arc::new(Policy {
-                producer: producer.parse().unwrap_or(Producer::Manual),
+                producer: producer.parse().unwrap_or(BanSource::Manual),
                 scope,
                 action,
             });
@@ -81,7 +81,7 @@ impl Policies {
         let number = known
             .free_number(policy)
             .ok_or(Error::Policies(MAX_POLICIES as usize - 1))?;
-        record::write_policy(
+        small_maps::write_policy(
             &generation.policies,
             number.into(),
             &policy.scope,

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{Generation, Placed, Slot, WideBans, fault};
+use weir_bpf::{Generation, Placed, PrefixBans, Slot, fault};
 
 use crate::Error;
 
@@ -20,7 +20,7 @@ pub(super) struct Tables {
     /// Being filled, or met by packets of some interfaces; every write goes to both.
     pub(super) next: Option<Next>,
     /// Bans that both have in common.
-    wide: Mutex<WideBans>,
+    wide: Mutex<PrefixBans>,
 }
 
 /// A generation that is to become the current one.
@@ -45,7 +45,7 @@ impl Tables {
     /// The wide bans of an earlier daemon cannot be read.
     pub(super) fn of(current: Generation) -> Result<Self, Error> {
         Ok(Self {
-            wide: Mutex::new(WideBans::of(&current.wide)?),
+            wide: Mutex::new(PrefixBans::of(&current.wide)?),
             current: Arc::new(current),
             next: None,
         })
@@ -72,16 +72,16 @@ impl Tables {
         !next.is_met
     }
 
-    pub(super) fn wide(&self) -> MutexGuard<'_, WideBans> {
+    pub(super) fn wide(&self) -> MutexGuard<'_, PrefixBans> {
         self.wide.lock().expect("no holder of this lock panics")
     }
 
     /// Changes them, and says to the packet path which families have some.
-    pub(super) fn change_wide<T>(&self, change: impl FnOnce(&mut WideBans) -> T) -> T {
+    pub(super) fn change_prefix_bans<T>(&self, change: impl FnOnce(&mut PrefixBans) -> T) -> T {
         let mut wide = self.wide();
         let outcome = change(&mut wide);
         for generation in self.generations() {
-            generation.table.set_wide(wide.families());
+            generation.table.set_prefix_bans(wide.families());
         }
         outcome
     }
@@ -93,7 +93,7 @@ impl Tables {
             has_refused: AtomicBool::new(false),
             is_met: false,
         });
-        self.change_wide(|_| ());
+        self.change_prefix_bans(|_| ());
     }
 
     /// Has all that is written from here on in the next generation before it is

@@ -38,7 +38,7 @@ impl Kernel {
     pub(super) fn look_after(&self) -> Result<(), Error> {
         let mut maintenance = self.maintenance.lock();
         self.follow_suspend(&maintenance)?;
-        self.tidy_wide()?;
+        self.tidy_prefix_bans()?;
         // Where there is no memory to grow, what is over must still make room.
         let grown = self.grow_if_crowded(&mut maintenance);
         let tables = self.tables();

@@ -7,7 +7,7 @@ use weir_core::Reason;
 
 use super::{
     names::{
-        self, ALL_PORTS, COVERED, FRONT, PRIORITY_IN, Place, Use, rejecting_chain, some_chain,
+        self, ALL_PORTS, BackendHome, COVERED, FRONT, PRIORITY_IN, Use, rejecting_chain, some_chain,
     },
     rule::{From, KEY, Meta, SCRATCH, Verdict},
     ruleset::Ruleset,
@@ -87,7 +87,7 @@ impl Ruleset {
 
     /// Who has a ban that rejects: left alone at the device's hook, judged as a
     /// whole where there are answers.
-    fn put_rejects(&self, to: &mut Batch, place: Place, uses: &BTreeSet<Use>) {
+    fn put_rejects(&self, to: &mut Batch, place: BackendHome, uses: &BTreeSet<Use>) {
         if !uses.contains(&Use::Rejecting) {
             return;
         }
@@ -130,7 +130,7 @@ impl Ruleset {
         }
     }
 
-    fn put_drops(&self, to: &mut Batch, place: Place, uses: &BTreeSet<Use>) {
+    fn put_drops(&self, to: &mut Batch, place: BackendHome, uses: &BTreeSet<Use>) {
         let table = self.table();
         let some = some_chain(place);
         if uses.contains(&Use::Some) {
@@ -143,7 +143,7 @@ impl Ruleset {
                 Use::Sure => (&ways[..], Verdict::Goto(SURE[place.0])),
                 Use::All => (&ways[..], Verdict::Goto(Reason::BannedAll.name())),
                 Use::Some => (&ways[..], Verdict::Jump(&some)),
-                Use::Scope(number) => {
+                Use::PortSet(number) => {
                     scope = names::scope_chain(*number);
                     (&[some.as_str()][..], Verdict::Jump(&scope))
                 }

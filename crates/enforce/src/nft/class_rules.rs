@@ -1,7 +1,7 @@
 //! Geofence and lists as rules: for each way and family a map from ranges of
 //! addresses to a chain for what is said about them, which asks the lists and
 //! then the rules of the geofence as
-//! [`weir_core::class::Classes::judge`] does. New ones are made beside the old
+//! [`weir_core::address_class::Classes::judge`] does. New ones are made beside the old
 //! ones and take over when they are whole ([`Ruleset::change_class_rules`]).
 //!
 //! A flow without handshake is known by whoever spoke first: sets with a
@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use weir_bpf::abi;
 use weir_core::{
     Reason,
-    class::{Class, Classes, Cover},
+    address_class::{Class, Classes, Cover},
     geo::Country,
 };
 

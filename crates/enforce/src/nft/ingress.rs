@@ -13,7 +13,7 @@ use std::{
     io,
 };
 
-use weir_bpf::{device::Device, filter::with_ingress_qdisc, rcu};
+use weir_bpf::{cls_bpf::with_ingress_qdisc, device::Device, rcu};
 
 use super::{
     chains::by_family,
@@ -23,7 +23,7 @@ use super::{
     table::{Element, Hook, Table},
     tags,
     verdict_chains::PASS,
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 
 /// Which devices have their chain.
@@ -184,7 +184,12 @@ fn cover(socket: &Nftables, table: &Table, index: u32, name: &str) -> io::Result
     rcu::wait_for_packets();
     let mut to = Batch::new();
     let key = index.to_ne_bytes();
-    table.elements(&mut to, Kind::NewElements, COVERED, &[Element::key(&key)]);
+    table.elements(
+        &mut to,
+        MessageKind::NewElements,
+        COVERED,
+        &[Element::key(&key)],
+    );
     let covered = socket.commit(to);
     if covered.is_err() {
         let mut to = Batch::new();
@@ -198,7 +203,7 @@ fn cover(socket: &Nftables, table: &Table, index: u32, name: &str) -> io::Result
 /// Before Linux 6.16 the chain of a device is gone when the device is.
 fn uncover(socket: &Nftables, table: &Table, indexes: &[u32]) -> io::Result<()> {
     let there = socket.dump(
-        Kind::GetChain,
+        MessageKind::GetChain,
         |_| {},
         |found, all: &mut Vec<String>| {
             if found.text(1) == Some(&table.0) {
@@ -209,7 +214,12 @@ fn uncover(socket: &Nftables, table: &Table, indexes: &[u32]) -> io::Result<()> 
     let mut to = Batch::new();
     for index in indexes {
         let key = index.to_ne_bytes();
-        table.elements(&mut to, Kind::DelElements, COVERED, &[Element::key(&key)]);
+        table.elements(
+            &mut to,
+            MessageKind::DelElements,
+            COVERED,
+            &[Element::key(&key)],
+        );
         let chain = chain(*index);
         if there.contains(&chain) {
             table.empty_chain(&mut to, &chain);

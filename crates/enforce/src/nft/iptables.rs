@@ -6,7 +6,7 @@ use std::io;
 
 use super::{
     socket::Nftables,
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 
 const TABLE: &str = "raw";
@@ -27,10 +27,10 @@ pub(crate) fn are_there(family: usize) -> [bool; 2] {
         };
         Ok([
             socket
-                .get_of(family, Kind::GetTable, table, |_| Some(()))?
+                .get_of(family, MessageKind::GetTable, table, |_| Some(()))?
                 .is_some(),
             socket
-                .get_of(family, Kind::GetChain, chain, |_| Some(()))?
+                .get_of(family, MessageKind::GetChain, chain, |_| Some(()))?
                 .is_some(),
         ])
     };
@@ -45,7 +45,7 @@ pub(crate) fn remove_empty(family: usize, table: bool, chain: bool) {
     let family = FAMILY[family];
     if chain {
         let mut batch = Batch::of_family(family);
-        batch.delete_empty(Kind::DelChain, |to| {
+        batch.delete_empty(MessageKind::DelChain, |to| {
             to.text(1, TABLE);
             to.text(3, CHAIN);
         });
@@ -54,7 +54,7 @@ pub(crate) fn remove_empty(family: usize, table: bool, chain: bool) {
     }
     if table {
         let mut batch = Batch::of_family(family);
-        batch.delete_empty(Kind::DelTable, |to| to.text(1, TABLE));
+        batch.delete_empty(MessageKind::DelTable, |to| to.text(1, TABLE));
         let _ = socket.commit(batch);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use weir_bpf::clock;
-use weir_core::{Prefix, Scope, Subject};
+use weir_core::{BanTarget, PortSet, Prefix};
 
 use super::{
     class_rules::ClassRules,
@@ -20,7 +20,7 @@ use super::{
     socket::Nftables,
     table::{self, Stored, Table},
     tags,
-    wire::{Attributes, Batch, INET, Kind, NETDEV},
+    wire::{Attributes, Batch, INET, MessageKind, NETDEV},
 };
 use crate::{
     BootNanos, Entry, Expiry, Policy,
@@ -89,27 +89,29 @@ impl KernelState {
     /// What a table holds, and whether it has geofence or lists.
     pub(super) fn read_entries(&self, table: &Table) -> io::Result<(Vec<Entry>, bool)> {
         let of_table = |to: &mut Batch| to.text(1, &table.0);
-        let rules = self
-            .socket
-            .dump(Kind::GetRule, of_table, |rule, all: &mut Vec<_>| {
-                all.extend(names::read_scope(rule));
-            })?;
+        let rules =
+            self.socket
+                .dump(MessageKind::GetRule, of_table, |rule, all: &mut Vec<_>| {
+                    all.extend(names::read_scope(rule));
+                })?;
         let mut said: HashMap<u32, Vec<_>> = HashMap::new();
         for (number, scope) in rules {
             let known = said.entry(number).or_default();
             known.extend(scope.ranges().iter().copied());
         }
-        let scopes: HashMap<u32, Scope> = said
+        let scopes: HashMap<u32, PortSet> = said
             .into_iter()
-            .filter_map(|(number, ranges)| Some((number, Scope::ports(ranges).ok()?)))
-            .chain([(0, Scope::all())])
+            .filter_map(|(number, ranges)| Some((number, PortSet::ports(ranges).ok()?)))
+            .chain([(0, PortSet::all())])
             .collect();
         let mut policies: HashMap<(String, u32), Arc<Policy>> = HashMap::new();
-        let sets = self
-            .socket
-            .dump(Kind::GetSet, of_table, |set, all: &mut Vec<String>| {
+        let sets = self.socket.dump(
+            MessageKind::GetSet,
+            of_table,
+            |set, all: &mut Vec<String>| {
                 all.extend(set.text(2).map(str::to_owned));
-            })?;
+            },
+        )?;
         let had_classes = sets.iter().any(|name| name.starts_with("ranges"));
         let mut entries = Vec::new();
         for set in &sets {
@@ -139,7 +141,7 @@ impl KernelState {
                         _ => IpAddr::from(<[u8; 16]>::try_from(key).ok()?),
                     };
                     Some(Entry {
-                        subject: Subject::new(Prefix::new(addr, length)?).ok()?,
+                        subject: BanTarget::new(Prefix::new(addr, length)?).ok()?,
                         policy: policy?,
                         expiry: left.map_or(Expiry::Never, |left| {
                             Expiry::At(BootNanos(now.0 + left * 1_000_000))
@@ -157,7 +159,7 @@ impl KernelState {
     fn read_elements(&self, of_set: impl Fn(&mut Batch)) -> io::Result<Vec<Stored>> {
         let read = || {
             self.socket
-                .dump(Kind::GetElements, &of_set, table::read_elements)
+                .dump(MessageKind::GetElements, &of_set, table::read_elements)
         };
         let mut all = read()?;
         if all.len() < REARRANGED {
@@ -208,35 +210,35 @@ impl KernelState {
         for family in [INET, NETDEV] {
             all.extend(
                 self.socket
-                    .dump_of(family, Kind::GetObject, of_table, read)?,
+                    .dump_of(family, MessageKind::GetObject, of_table, read)?,
             );
         }
         let of_rules = |to: &mut Batch| to.text(1, &table.0);
-        let rules = self
-            .socket
-            .dump(Kind::GetRule, of_rules, |rule, all: &mut Vec<_>| {
-                let counted = names::read_counts(rule).map(str::to_owned);
-                all.extend(counted.zip(read_counter(rule)));
-            })?;
+        let rules =
+            self.socket
+                .dump(MessageKind::GetRule, of_rules, |rule, all: &mut Vec<_>| {
+                    let counted = names::read_counts(rule).map(str::to_owned);
+                    all.extend(counted.zip(read_counter(rule)));
+                })?;
         all.extend(rules);
         Ok(all)
     }
 
     pub(super) fn generation(&self) -> io::Result<u32> {
-        let number = self
-            .socket
-            .get(Kind::GetGeneration, |_| {}, |found| found.number(1))?;
+        let number =
+            self.socket
+                .get(MessageKind::GetGeneration, |_| {}, |found| found.number(1))?;
         Ok(number.unwrap_or(0))
     }
 
     /// Our rules: how many there are, and by the chains of devices.
     fn count_rules(&self, table: &Table) -> io::Result<(usize, HashMap<u32, usize>)> {
         let of_table = |to: &mut Batch| to.text(1, &table.0);
-        let chains = self
-            .socket
-            .dump(Kind::GetRule, of_table, |rule, all: &mut Vec<_>| {
-                all.push(rule.text(2).and_then(ingress::read_chain));
-            })?;
+        let chains =
+            self.socket
+                .dump(MessageKind::GetRule, of_table, |rule, all: &mut Vec<_>| {
+                    all.push(rule.text(2).and_then(ingress::read_chain));
+                })?;
         let (mut others, mut devices) = (0, HashMap::new());
         for device in chains {
             match device {

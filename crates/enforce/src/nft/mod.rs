@@ -42,7 +42,7 @@ use kernel_state::KernelState;
 use ruleset::Ruleset;
 use socket::Nftables;
 use table::Table;
-use wire::{Attributes, Batch, Kind};
+use wire::{Attributes, Batch, MessageKind};
 
 /// After this many new scopes the table is made anew, without those that no ban
 /// has any more.
@@ -135,7 +135,8 @@ pub(crate) fn interfaces(instance: &str) -> Vec<String> {
         to.text(1, &table_of(instance).0);
         to.text(2, "interfaces");
     };
-    let named = |socket: Nftables| socket.dump(Kind::GetElements, of_set, table::read_elements);
+    let named =
+        |socket: Nftables| socket.dump(MessageKind::GetElements, of_set, table::read_elements);
     let named = Nftables::open().and_then(named).unwrap_or_default();
     let name = |(key, ..): table::Stored| {
         let text = key.split(|byte| *byte == 0).next()?;
@@ -153,7 +154,7 @@ pub(crate) fn instances() -> Vec<String> {
             let name = name.and_then(|name| name.split('.').next());
             all.extend(name.map(str::to_owned));
         };
-        socket.dump(Kind::GetTable, |_| {}, ours)
+        socket.dump(MessageKind::GetTable, |_| {}, ours)
     };
     let mut all = Nftables::open().and_then(tables).unwrap_or_default();
     all.sort_unstable();
@@ -173,7 +174,11 @@ pub fn is_there(instance: &str) -> bool {
 }
 
 fn exists(socket: &Nftables, table: &Table) -> io::Result<bool> {
-    let found = socket.get(Kind::GetTable, |to| to.text(1, &table.0), |_| Some(()))?;
+    let found = socket.get(
+        MessageKind::GetTable,
+        |to| to.text(1, &table.0),
+        |_| Some(()),
+    )?;
     Ok(found.is_some())
 }
 

@@ -1,13 +1,13 @@
 //! What sets and chains are called and what comments in the table say: `nft list` shows
 //! both, and the next daemon reads its bans from them.
 
-use weir_core::{Action, Producer, Reason, Scope};
+use weir_core::{Action, BanSource, PortSet, Reason};
 
 use super::{table::comment_of, wire::Attributes};
 use crate::Policy;
 
 /// Family and length of a prefix.
-pub(super) type Place = (usize, u8);
+pub(super) type BackendHome = (usize, u8);
 
 /// linux/netfilter_ipv4.h: before the table `raw`, connection tracking and
 /// reassembly, so that fragments of banned sources take no memory.
@@ -28,7 +28,7 @@ pub(super) enum Use {
     /// Whoever has a ban of some ports.
     Some,
     /// Bans of the scope with this number.
-    Scope(u32),
+    PortSet(u32),
     /// Whoever has a ban that rejects.
     Rejecting,
     /// Bans that reject, of the scope with this number; 0: of all ports.
@@ -41,13 +41,13 @@ pub(super) enum Use {
 /// The number of the scope of all ports.
 pub(super) const ALL_PORTS: u32 = 0;
 
-pub(super) fn set((family, length): Place, what: Use) -> String {
+pub(super) fn set((family, length): BackendHome, what: Use) -> String {
     let of = format!("bans{}-{length}", [4, 6][family]);
     match what {
         Use::Sure => format!("{of}-sure"),
         Use::All => format!("{of}-all"),
         Use::Some => format!("{of}-some"),
-        Use::Scope(scope) => format!("{of}-ports-{scope}"),
+        Use::PortSet(scope) => format!("{of}-ports-{scope}"),
         Use::Rejecting => format!("{of}-rejecting"),
         Use::Reject(scope) => format!("{of}-reject-{scope}"),
         Use::Behind(scope, rank) => format!("{of}-behind-{scope}-{rank}"),
@@ -81,12 +81,12 @@ pub(super) fn refused_chain(number: u32) -> String {
 }
 
 /// Where those are asked who have a ban of some ports.
-pub(super) fn some_chain((family, length): Place) -> String {
+pub(super) fn some_chain((family, length): BackendHome) -> String {
     format!("some{}-{length}", [4, 6][family])
 }
 
 /// Where those are asked who have a ban that rejects.
-pub(super) fn rejecting_chain((family, length): Place) -> String {
+pub(super) fn rejecting_chain((family, length): BackendHome) -> String {
     format!("rejecting{}-{length}", [4, 6][family])
 }
 
@@ -95,7 +95,7 @@ pub(super) const ABOUT_SCOPE: &str = "ban of";
 
 /// What a rule's comment says about the scope of its chain: its number, and one
 /// of its ranges.
-pub(super) fn read_scope(rule: Attributes<'_>) -> Option<(u32, Scope)> {
+pub(super) fn read_scope(rule: Attributes<'_>) -> Option<(u32, PortSet)> {
     let number = rule.text(2)?.strip_prefix("scope-")?.parse().ok()?;
     let scope = comment_of(rule.get(7)?)?.strip_prefix(ABOUT_SCOPE)?;
     Some((number, scope.trim_start().parse().ok()?))
@@ -120,7 +120,7 @@ pub(super) fn comment(policy: &Policy) -> String {
 }
 
 /// What such a comment says.
-pub(super) fn read_comment(comment: &str) -> Option<(Producer, Action)> {
+pub(super) fn read_comment(comment: &str) -> Option<(BanSource, Action)> {
     let (producer, action) = match comment.split_once(' ') {
         Some((producer, action)) => (producer, action.parse().ok()?),
         None => (comment, Action::Drop),
@@ -138,7 +138,7 @@ mod tests {
             for (what, scope) in [
                 (Use::Sure, 0),
                 (Use::All, 0),
-                (Use::Scope(7), 7),
+                (Use::PortSet(7), 7),
                 (Use::Reject(0), 0),
                 (Use::Reject(3), 3),
                 (Use::Behind(7, 1), 7),

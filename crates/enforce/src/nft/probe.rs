@@ -5,11 +5,11 @@ use std::io;
 
 use super::{
     names::PRIORITY_IN,
-    rule::{Answer, Meta, SCRATCH},
+    rule::{Meta, RejectReply, SCRATCH},
     ruleset::Capabilities,
     socket::Nftables,
     table::{Element, Hook, Shape, Table},
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 
 /// # Errors
@@ -30,13 +30,13 @@ pub(super) fn capabilities(socket: &Nftables, table: &Table) -> io::Result<Capab
             // A table that is not there drops nobody, but who can be sure.
             rule.meta(Meta::Protocol, SCRATCH)
                 .equals(SCRATCH, &[255])
-                .reject(Answer::Prohibited);
+                .reject(RejectReply::Prohibited);
         });
     });
     let destroys = takes(&|to| {
         probe.set(to, "some", 1, Shape::Bans(0));
         let nobody = [Element::key(&[192, 0, 2, 1])];
-        probe.elements(to, Kind::DestroyElements, "some", &nobody);
+        probe.elements(to, MessageKind::DestroyElements, "some", &nobody);
     });
     Ok(Capabilities {
         answers: answers.is_ok(),

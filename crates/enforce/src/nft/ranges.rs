@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     table::{Element, Table},
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 
 /// A range: its first address, the one behind its last unless there is none,
@@ -37,5 +37,5 @@ pub(super) fn put_ranges(table: &Table, to: &mut Batch, set: &str, ranges: &[Ran
             [Some(begin), end].into_iter().flatten()
         })
         .collect();
-    table.elements(to, Kind::NewElements, set, &elements);
+    table.elements(to, MessageKind::NewElements, set, &elements);
 }

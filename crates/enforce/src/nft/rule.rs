@@ -58,7 +58,7 @@ pub(super) enum From {
 
 /// What a rejected packet is answered with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(super) enum RejectReply {
     /// TCP's reset.
     Reset,
     /// ICMP or ICMPv6: administratively prohibited.
@@ -259,10 +259,10 @@ impl<'a> Rule<'a> {
     }
 
     /// Drops the packet and says so to its sender.
-    pub(super) fn reject(self, answer: Answer) {
+    pub(super) fn reject(self, answer: RejectReply) {
         let (kind, code) = match answer {
-            Answer::Reset => (1, None),
-            Answer::Prohibited => (2, Some(3)),
+            RejectReply::Reset => (1, None),
+            RejectReply::Prohibited => (2, Some(3)),
         };
         self.expression("reject", |to| {
             to.number(1, kind);

@@ -24,14 +24,14 @@ use std::{
     sync::Arc,
 };
 
-use weir_core::{Action, Reason, Scope, Subject};
+use weir_core::{Action, BanTarget, PortSet, Reason};
 
 use super::{
     class_rules::ClassRules,
-    names::{self, ALL_PORTS, COVERED, Place, Use, rejecting_chain, some_chain},
+    names::{self, ALL_PORTS, BackendHome, COVERED, Use, rejecting_chain, some_chain},
     table::{Element, Shape, Table},
     verdict_chains::{VerdictChains, WITH_PORTS},
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 use crate::{
     BootNanos, Expiry, Policy,
@@ -94,8 +94,8 @@ pub(super) struct Desired<'a> {
 pub(super) struct Ruleset {
     capabilities: Capabilities,
     verdicts: VerdictChains,
-    pub(super) sets: BTreeMap<Place, BTreeSet<Use>>,
-    scopes: HashMap<Scope, u32>,
+    pub(super) sets: BTreeMap<BackendHome, BTreeSet<Use>>,
+    scopes: HashMap<PortSet, u32>,
     /// Scopes with a chain for bans that reject.
     refused: BTreeSet<u32>,
     /// Numbers given so far, to sets and to classes.
@@ -235,11 +235,12 @@ impl Ruleset {
 
     fn put<'e>(&self, to: &mut Batch, set: &str, elements: impl Iterator<Item = Element<'e>>) {
         let elements: Vec<_> = elements.collect();
-        self.table().elements(to, Kind::NewElements, set, &elements);
+        self.table()
+            .elements(to, MessageKind::NewElements, set, &elements);
     }
 
     /// The number of a scope; new ones get a chain.
-    fn scope(&mut self, to: &mut Batch, scope: &Scope) -> u32 {
+    fn scope(&mut self, to: &mut Batch, scope: &PortSet) -> u32 {
         if scope.is_all() {
             return ALL_PORTS;
         }
@@ -257,7 +258,7 @@ impl Ruleset {
     fn uses<'b>(
         &mut self,
         to: &mut Batch,
-        subject: Subject,
+        subject: BanTarget,
         held: &'b [ActiveBan],
     ) -> Vec<(Use, &'b ActiveBan)> {
         let mut held: Vec<_> = held.iter().collect();
@@ -270,7 +271,7 @@ impl Ruleset {
                 (true, _) => Use::Reject(scope),
                 (false, ALL_PORTS) if self.allow.touches(subject.prefix()) => Use::All,
                 (false, ALL_PORTS) => Use::Sure,
-                (false, _) => Use::Scope(scope),
+                (false, _) => Use::PortSet(scope),
             };
             if rejects && scope != ALL_PORTS && self.refused.insert(scope) {
                 self.verdicts.refused(to, &one.0.scope, scope);
@@ -289,12 +290,12 @@ impl Ruleset {
     pub(super) fn put_bans(
         &mut self,
         to: &mut Batch,
-        subjects: impl Iterator<Item = (Subject, bool)>,
+        subjects: impl Iterator<Item = (BanTarget, bool)>,
         bans: &DesiredBans,
     ) {
         let now = BootNanos::now();
-        let mut gone: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
-        let mut come: BTreeMap<(Place, Use), Vec<Ban>> = BTreeMap::new();
+        let mut gone: BTreeMap<BackendHome, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut come: BTreeMap<(BackendHome, Use), Vec<Ban>> = BTreeMap::new();
         let mut comments: HashMap<Arc<Policy>, Arc<str>> = HashMap::new();
         let before = self.sets.clone();
         for (subject, known) in subjects {
@@ -315,7 +316,7 @@ impl Ruleset {
                 let ban = (key.clone(), Some(comment.clone()), timeout);
                 come.entry((place, what)).or_default().push(ban);
                 let gathered = match what {
-                    Use::Scope(_) => Use::Some,
+                    Use::PortSet(_) => Use::Some,
                     Use::Reject(_) => Use::Rejecting,
                     _ => continue,
                 };
@@ -339,10 +340,10 @@ impl Ruleset {
                 let set = names::set(*place, *what);
                 if self.capabilities.destroys {
                     self.table()
-                        .elements(to, Kind::DestroyElements, &set, &elements);
+                        .elements(to, MessageKind::DestroyElements, &set, &elements);
                 } else {
                     // What is there now can be deleted.
-                    for kind in [Kind::NewElements, Kind::DelElements] {
+                    for kind in [MessageKind::NewElements, MessageKind::DelElements] {
                         self.table().elements(to, kind, &set, &elements);
                     }
                 }
@@ -358,7 +359,7 @@ impl Ruleset {
         }
     }
 
-    fn make_room(&mut self, to: &mut Batch, place: Place, what: Use) {
+    fn make_room(&mut self, to: &mut Batch, place: BackendHome, what: Use) {
         let known = self.sets.entry(place).or_default();
         if !known.insert(what) {
             return;
@@ -418,7 +419,7 @@ impl Ruleset {
     /// hash sets: an interval set is empty for packets while the transaction that
     /// fills it is carried out, also when its rules are made in the same one.
     fn put_allow(&mut self, to: &mut Batch) {
-        let mut keys: BTreeMap<Place, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut keys: BTreeMap<BackendHome, Vec<Vec<u8>>> = BTreeMap::new();
         for prefix in self.allow.prefixes() {
             let place = (family(prefix.addr()), prefix.bits());
             keys.entry(place).or_default().push(octets(prefix.addr()));

@@ -14,7 +14,7 @@ use rustix::{
     },
 };
 
-use super::wire::{Answer, Attributes, Batch, DUMP, INET, Kind, answers, interrupted};
+use super::wire::{Attributes, Batch, DUMP, INET, MessageKind, NetlinkReply, answers, interrupted};
 
 /// Room for answers: an error answers with the message that failed.
 const RECEIVE: usize = 1 << 20;
@@ -61,12 +61,12 @@ impl Nftables {
             };
             for answer in answers(&buffer[..length]) {
                 match answer {
-                    Answer::Outcome(Err(error)) => {
+                    NetlinkReply::Outcome(Err(error)) => {
                         self.drain();
                         return Err(error);
                     }
-                    Answer::Outcome(Ok(())) => outcome = Ok(()),
-                    Answer::Found(_) | Answer::Done => {}
+                    NetlinkReply::Outcome(Ok(())) => outcome = Ok(()),
+                    NetlinkReply::Found(_) | NetlinkReply::Done => {}
                 }
             }
         }
@@ -80,7 +80,7 @@ impl Nftables {
     /// Asks for one object; `None` when there is no such.
     pub(super) fn get<T>(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         fill: impl FnOnce(&mut Batch),
         read: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
@@ -91,7 +91,7 @@ impl Nftables {
     pub(super) fn get_of<T>(
         &self,
         family: u8,
-        kind: Kind,
+        kind: MessageKind,
         fill: impl FnOnce(&mut Batch),
         mut read: impl FnMut(Attributes<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
@@ -101,8 +101,10 @@ impl Nftables {
         let mut buffer = vec![0; DATAGRAM];
         let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
         match answers(&buffer[..length.min(DATAGRAM)]).next() {
-            Some(Answer::Found(found)) => Ok(read(found)),
-            Some(Answer::Outcome(Err(error))) => missing(Err(error)).map(|_: Option<()>| None),
+            Some(NetlinkReply::Found(found)) => Ok(read(found)),
+            Some(NetlinkReply::Outcome(Err(error))) => {
+                missing(Err(error)).map(|_: Option<()>| None)
+            }
             _ => Ok(None),
         }
     }
@@ -111,7 +113,7 @@ impl Nftables {
     /// Asked again when the ruleset changed meanwhile.
     pub(super) fn dump<T>(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         fill: impl Fn(&mut Batch),
         read: impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Vec<T>> {
@@ -122,7 +124,7 @@ impl Nftables {
     pub(super) fn dump_of<T>(
         &self,
         family: u8,
-        kind: Kind,
+        kind: MessageKind,
         fill: impl Fn(&mut Batch),
         read: impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Vec<T>> {
@@ -139,7 +141,7 @@ impl Nftables {
     fn dump_once<T>(
         &self,
         family: u8,
-        kind: Kind,
+        kind: MessageKind,
         fill: &impl Fn(&mut Batch),
         read: &impl Fn(Attributes<'_>, &mut Vec<T>),
     ) -> io::Result<Option<Vec<T>>> {
@@ -157,10 +159,10 @@ impl Nftables {
             whole &= !interrupted(&buffer[..length]);
             for answer in answers(&buffer[..length]) {
                 match answer {
-                    Answer::Found(attributes) => read(attributes, &mut found),
-                    Answer::Done => return Ok(whole.then_some(found)),
-                    Answer::Outcome(Ok(())) => {}
-                    Answer::Outcome(Err(error)) => {
+                    NetlinkReply::Found(attributes) => read(attributes, &mut found),
+                    NetlinkReply::Done => return Ok(whole.then_some(found)),
+                    NetlinkReply::Outcome(Ok(())) => {}
+                    NetlinkReply::Outcome(Err(error)) => {
                         return missing(Err(error)).map(|_: Option<()>| Some(Vec::new()));
                     }
                 }

@@ -17,7 +17,7 @@ use super::{
     ruleset::{self, Ruleset},
     socket::Nftables,
     table::Table,
-    wire::{Batch, Kind},
+    wire::{Batch, MessageKind},
 };
 use crate::firewall::{self, Counted, Firewall};
 
@@ -32,7 +32,9 @@ pub(super) fn is_led_to(socket: &Nftables, table: &Table) -> io::Result<bool> {
         to.text(1, &table.0);
         to.text(3, "in");
     };
-    Ok(socket.get(Kind::GetChain, chain, |_| Some(()))?.is_some())
+    Ok(socket
+        .get(MessageKind::GetChain, chain, |_| Some(()))?
+        .is_some())
 }
 
 /// Does the counter with this name count drops?

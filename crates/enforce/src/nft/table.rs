@@ -3,7 +3,7 @@
 
 use super::{
     rule::{Rule, Verdict},
-    wire::{Attributes, Batch, Kind},
+    wire::{Attributes, Batch, MessageKind},
 };
 
 /// Elements to a message: its length has 16 bits.
@@ -101,7 +101,7 @@ impl Table {
 
     /// Makes the table, if it is not there.
     pub(super) fn create(&self, to: &mut Batch) {
-        to.add(Kind::NewTable, |to| {
+        to.add(MessageKind::NewTable, |to| {
             to.text(1, &self.0);
             to.number(2, 0);
         });
@@ -109,12 +109,12 @@ impl Table {
 
     /// Takes it away with all that is in it.
     pub(super) fn delete(&self, to: &mut Batch) {
-        to.add(Kind::DelTable, |to| to.text(1, &self.0));
+        to.add(MessageKind::DelTable, |to| to.text(1, &self.0));
     }
 
     /// A counter that begins with these packets and bytes, unless it is there.
     pub(super) fn counter(&self, to: &mut Batch, name: &str, (packets, bytes): (u64, u64)) {
-        to.add(Kind::NewObject, |to| {
+        to.add(MessageKind::NewObject, |to| {
             to.text(1, &self.0);
             to.text(2, name);
             to.number(3, 1);
@@ -142,7 +142,7 @@ impl Table {
                 12 + ADDRESS[family],
             ),
         };
-        to.add(Kind::NewSet, |to| {
+        to.add(MessageKind::NewSet, |to| {
             to.text(1, &self.0);
             to.text(2, name);
             to.number(3, flags);
@@ -179,14 +179,20 @@ impl Table {
 
     /// Takes a set away that no rule uses any more.
     pub(super) fn delete_set(&self, to: &mut Batch, name: &str) {
-        to.add(Kind::DelSet, |to| {
+        to.add(MessageKind::DelSet, |to| {
             to.text(1, &self.0);
             to.text(2, name);
         });
     }
 
     /// Puts elements in or takes them out, as `kind` says.
-    pub(super) fn elements(&self, to: &mut Batch, kind: Kind, set: &str, all: &[Element<'_>]) {
+    pub(super) fn elements(
+        &self,
+        to: &mut Batch,
+        kind: MessageKind,
+        set: &str,
+        all: &[Element<'_>],
+    ) {
         for portion in all.chunks(PORTION) {
             to.add(kind, |to| {
                 to.text(1, &self.0);
@@ -202,7 +208,7 @@ impl Table {
 
     /// A chain that others jump to.
     pub(super) fn chain(&self, to: &mut Batch, name: &str) {
-        to.add(Kind::NewChain, |to| {
+        to.add(MessageKind::NewChain, |to| {
             to.text(1, &self.0);
             to.text(3, name);
         });
@@ -210,7 +216,7 @@ impl Table {
 
     /// A chain that the kernel enters at a hook of the IP stack, or of a device.
     pub(super) fn base_chain(&self, to: &mut Batch, name: &str, hook: Hook<'_>) {
-        to.add(Kind::NewChain, |to| {
+        to.add(MessageKind::NewChain, |to| {
             to.text(1, &self.0);
             to.text(3, name);
             to.nest(4, |to| {
@@ -233,7 +239,7 @@ impl Table {
 
     /// Takes a chain away that nothing jumps to any more.
     pub(super) fn delete_chain(&self, to: &mut Batch, name: &str) {
-        to.add(Kind::DelChain, |to| {
+        to.add(MessageKind::DelChain, |to| {
             to.text(1, &self.0);
             to.text(3, name);
         });
@@ -241,7 +247,7 @@ impl Table {
 
     /// Takes all rules out of a chain.
     pub(super) fn empty_chain(&self, to: &mut Batch, name: &str) {
-        to.add(Kind::DelRule, |to| {
+        to.add(MessageKind::DelRule, |to| {
             to.text(1, &self.0);
             to.text(2, name);
         });
@@ -260,7 +266,7 @@ impl Table {
         comment: &str,
         fill: impl FnOnce(Rule<'_>),
     ) {
-        to.add(Kind::NewRule, |to| {
+        to.add(MessageKind::NewRule, |to| {
             to.text(1, &self.0);
             to.text(2, chain);
             to.nest(4, |to| fill(Rule::new(to)));

@@ -14,7 +14,7 @@ use super::{
     rule::{From, Meta, SCRATCH, Verdict},
     socket::Nftables,
     table::{Hook, Table},
-    wire::{Batch, Kind, NETDEV},
+    wire::{Batch, MessageKind, NETDEV},
 };
 
 /// The types of tags: 802.1Q, 802.1ad.
@@ -67,7 +67,7 @@ pub(super) fn let_go(socket: &Nftables, table: &Table, chain: &str) -> io::Resul
         to.text(3, chain);
     };
     if socket
-        .get_of(NETDEV, Kind::GetChain, asked, |_| Some(()))?
+        .get_of(NETDEV, MessageKind::GetChain, asked, |_| Some(()))?
         .is_none()
     {
         return Ok(());
@@ -81,16 +81,21 @@ pub(super) fn let_go(socket: &Nftables, table: &Table, chain: &str) -> io::Resul
 /// Is the table there?
 pub(super) fn is_there(socket: &Nftables, table: &Table) -> io::Result<bool> {
     let asked = |to: &mut Batch| to.text(1, &table.0);
-    let found = socket.get_of(NETDEV, Kind::GetTable, asked, |_| Some(()))?;
+    let found = socket.get_of(NETDEV, MessageKind::GetTable, asked, |_| Some(()))?;
     Ok(found.is_some())
 }
 
 /// Has it its rules for so many devices?
 pub(super) fn is_whole(socket: &Nftables, table: &Table, devices: usize) -> io::Result<bool> {
     let of_table = |to: &mut Batch| to.text(1, &table.0);
-    let rules = socket.dump_of(NETDEV, Kind::GetRule, of_table, |_, all: &mut Vec<()>| {
-        all.push(());
-    })?;
+    let rules = socket.dump_of(
+        NETDEV,
+        MessageKind::GetRule,
+        of_table,
+        |_, all: &mut Vec<()>| {
+            all.push(());
+        },
+    )?;
     Ok(rules.len() == devices * TAGS.len())
 }
 

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use weir_bpf::abi;
-use weir_core::{Reason, Scope};
+use weir_core::{PortSet, Reason};
 
 use super::{
-    names::{self, ABOUT_SCOPE, Place},
-    rule::{Answer, From, KEY, Meta, Rule, SCRATCH, Verdict},
+    names::{self, ABOUT_SCOPE, BackendHome},
+    rule::{From, KEY, Meta, RejectReply, Rule, SCRATCH, Verdict},
     table::{ADDRESS, Table},
     wire::Batch,
 };
@@ -54,7 +54,7 @@ pub(super) struct VerdictChains {
     /// Does the kernel have the answers?
     pub(super) answers: bool,
     /// The sets of the allow list, by the family and length of their prefixes.
-    pub(super) allow: BTreeMap<Place, String>,
+    pub(super) allow: BTreeMap<BackendHome, String>,
 }
 
 impl VerdictChains {
@@ -357,16 +357,16 @@ impl VerdictChains {
             rule.meta(Meta::Protocol, SCRATCH)
                 .equals(SCRATCH, &[TCP])
                 .count(Reason::Rejected.name())
-                .reject(Answer::Reset);
+                .reject(RejectReply::Reset);
         });
         rule(&|rule| {
             rule.count(Reason::Rejected.name())
-                .reject(Answer::Prohibited)
+                .reject(RejectReply::Prohibited)
         });
     }
 
     /// The chain of a scope, for bans that drop; its comments tell the scope.
-    pub(super) fn scope(&self, to: &mut Batch, scope: &Scope, number: u32) {
+    pub(super) fn scope(&self, to: &mut Batch, scope: &PortSet, number: u32) {
         let chain = names::scope_chain(number);
         self.table.chain(to, &chain);
         let end = Reason::BannedScope.name();
@@ -374,7 +374,7 @@ impl VerdictChains {
     }
 
     /// The same for bans that reject.
-    pub(super) fn refused(&self, to: &mut Batch, scope: &Scope, number: u32) {
+    pub(super) fn refused(&self, to: &mut Batch, scope: &PortSet, number: u32) {
         let chain = names::refused_chain(number);
         self.table.chain(to, &chain);
         self.ports(to, &chain, scope, REJECTED, "");
@@ -386,7 +386,7 @@ impl VerdictChains {
         &self,
         to: &mut Batch,
         chain: &str,
-        scope: &Scope,
+        scope: &PortSet,
         target: &str,
         about: &str,
     ) {
@@ -433,7 +433,11 @@ impl VerdictChains {
 
 /// Loads an address, by family at these offsets, without what is behind the prefix
 /// length.
-pub(super) fn masked_address(rule: Rule<'_>, (family, length): Place, at: [u32; 2]) -> Rule<'_> {
+pub(super) fn masked_address(
+    rule: Rule<'_>,
+    (family, length): BackendHome,
+    at: [u32; 2],
+) -> Rule<'_> {
     let address = ADDRESS[family];
     let rule = rule.load(From::Network, at[family], address, KEY);
     if u32::from(length) == address * 8 {

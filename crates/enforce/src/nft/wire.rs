@@ -29,7 +29,7 @@ pub(super) const NETDEV: u8 = 5;
 /// What a message is about: `enum nf_tables_msg_types`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     NewTable = 0,
     GetTable = 1,
     DelTable = 2,
@@ -52,7 +52,7 @@ pub(super) enum Kind {
     DestroyElements = 30,
 }
 
-impl Kind {
+impl MessageKind {
     /// Of messages that make something, whether it is there or not.
     fn flags(self) -> u16 {
         match self {
@@ -92,14 +92,14 @@ impl Batch {
     }
 
     /// Adds a deletion that fails where something is in the way.
-    pub(super) fn delete_empty(&mut self, kind: Kind, fill: impl FnOnce(&mut Self)) {
+    pub(super) fn delete_empty(&mut self, kind: MessageKind, fill: impl FnOnce(&mut Self)) {
         self.message(kind, REQUEST | NOT_RECURSIVE, fill);
     }
 
     /// A question of one message.
     pub(super) fn question(
         family: u8,
-        kind: Kind,
+        kind: MessageKind,
         flags: u16,
         fill: impl FnOnce(&mut Self),
     ) -> Vec<u8> {
@@ -157,7 +157,7 @@ impl Batch {
         self.end(begin);
     }
 
-    fn message(&mut self, kind: Kind, flags: u16, fill: impl FnOnce(&mut Self)) {
+    fn message(&mut self, kind: MessageKind, flags: u16, fill: impl FnOnce(&mut Self)) {
         let begin = self.header(SUBSYSTEM << 8 | kind as u16, flags, self.family, 0);
         fill(self);
         self.end(begin);
@@ -165,7 +165,7 @@ impl Batch {
     }
 
     /// Adds a message; `fill` writes its attributes.
-    pub(super) fn add(&mut self, kind: Kind, fill: impl FnOnce(&mut Self)) {
+    pub(super) fn add(&mut self, kind: MessageKind, fill: impl FnOnce(&mut Self)) {
         self.message(kind, REQUEST | kind.flags(), fill);
     }
 
@@ -217,7 +217,7 @@ impl Batch {
 }
 
 /// One message of an answer.
-pub(super) enum Answer<'a> {
+pub(super) enum NetlinkReply<'a> {
     /// Attributes of what was asked for.
     Found(Attributes<'a>),
     /// A message was carried out, or not.
@@ -227,7 +227,7 @@ pub(super) enum Answer<'a> {
 }
 
 /// The messages of one datagram.
-pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
+pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkReply<'_>> {
     std::iter::from_fn(move || {
         let head = bytes.get(..16)?;
         let length = u32::from_ne_bytes(head[..4].try_into().ok()?) as usize;
@@ -235,19 +235,19 @@ pub(super) fn answers(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
         let message = bytes.get(..length).filter(|m| m.len() >= 16)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         Some(match kind {
-            DONE => Answer::Done,
+            DONE => NetlinkReply::Done,
             ERROR => {
                 let errno = message
                     .get(16..20)?
                     .try_into()
                     .ok()
                     .map(i32::from_ne_bytes)?;
-                Answer::Outcome(match errno {
+                NetlinkReply::Outcome(match errno {
                     0 => Ok(()),
                     errno => Err(io::Error::from_raw_os_error(-errno)),
                 })
             }
-            _ => Answer::Found(Attributes(message.get(20..).unwrap_or(&[]))),
+            _ => NetlinkReply::Found(Attributes(message.get(20..).unwrap_or(&[]))),
         })
     })
 }
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let bytes = Batch::question(INET, Kind::GetSet, DUMP, |m| {
+        let bytes = Batch::question(INET, MessageKind::GetSet, DUMP, |m| {
             m.text(1, "table");
             m.nest(3, |m| {
                 m.number(2, 7);
@@ -332,7 +332,7 @@ mod tests {
             });
         });
         assert_eq!(bytes.len() % 4, 0);
-        let Some(Answer::Found(found)) = answers(&bytes).next() else {
+        let Some(NetlinkReply::Found(found)) = answers(&bytes).next() else {
             panic!("no message in {bytes:?}");
         };
         assert_eq!(found.text(1), Some("table"));
@@ -346,7 +346,7 @@ mod tests {
         let of = |names: &[&str]| {
             let mut batch = Batch::new();
             for name in names {
-                batch.add(Kind::NewTable, |to| to.text(1, name));
+                batch.add(MessageKind::NewTable, |to| to.text(1, name));
             }
             batch
         };
@@ -373,10 +373,12 @@ mod tests {
 
     #[test]
     fn cut_answers_end_and_do_not_panic() {
-        let bytes = Batch::question(INET, Kind::GetSet, DUMP, |m| m.nest(3, |m| m.number(2, 7)));
+        let bytes = Batch::question(INET, MessageKind::GetSet, DUMP, |m| {
+            m.nest(3, |m| m.number(2, 7))
+        });
         for n in 0..bytes.len() {
             for answer in answers(&bytes[..n]) {
-                if let Answer::Found(found) = answer {
+                if let NetlinkReply::Found(found) = answer {
                     found.nested(3).iter().for_each(drop);
                 }
             }
@@ -386,7 +388,7 @@ mod tests {
             for value in [0, 1, 3, 255] {
                 let before = std::mem::replace(&mut wrong[at], value);
                 for answer in answers(&wrong).take(100) {
-                    if let Answer::Found(found) = answer {
+                    if let NetlinkReply::Found(found) = answer {
                         found.nested(3).iter().take(100).for_each(drop);
                     }
                 }

@@ -28,14 +28,18 @@ fn telnet() -> Decoys {
 }
 
 fn rejecting(n: u32) -> Entry {
-    let mut ban = entry(n, Producer::Manual, 3600);
+    let mut ban = entry(n, BanSource::Manual, 3600);
     Arc::make_mut(&mut ban.policy).action = Action::Reject;
     ban
 }
 
 fn lacks_a_probe() -> bool {
     let has_tcx = weir_bpf::probe::tcx_programs(1).is_some();
-    if Answer::ALL.iter().all(|answer| answer.is_supported()) && has_tcx {
+    if AnswerProgram::ALL
+        .iter()
+        .all(|answer| answer.is_supported())
+        && has_tcx
+    {
         return false;
     }
     eprintln!(
@@ -80,8 +84,8 @@ fn root_what_answers_comes_and_goes_without_new_tables() {
         drop(pinned);
         let rejected = |generation: &Generation| {
             let frame = segment(subject(2).prefix().addr(), 22);
-            run::packet(generation.program(Hook::Tcx).unwrap(), &frame, 1).unwrap();
-            let counters = weir_bpf::record::read_counters(&generation.counters).unwrap();
+            prog_test_run::packet(generation.program(Hook::Tcx).unwrap(), &frame, 1).unwrap();
+            let counters = weir_bpf::small_maps::read_counters(&generation.counters).unwrap();
             let of = |reason: Reason| counters[reason as usize].0;
             of(Reason::Rejected) + of(Reason::RejectedSilent)
         };

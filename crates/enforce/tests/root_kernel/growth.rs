@@ -6,7 +6,7 @@ use super::*;
 fn root_growth_under_writers_loses_nothing() {
     let instance = Instance::new("growth", 1_000_000);
     let backend = instance.open();
-    let watched = entry(9_999_998, Producer::Manual, 3600);
+    let watched = entry(9_999_998, BanSource::Manual, 3600);
     backend.insert(std::slice::from_ref(&watched)).unwrap();
     let (inserted, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let generations = std::thread::scope(|scope| {
@@ -329,7 +329,7 @@ fn root_refused_bans_leave_the_tables_as_they_are() {
         let backend = instance.open();
         let size = || (backend.usage().generation, backend.memory());
         let before = size();
-        let mut ban = entry(0, Producer::Manual, 3600);
+        let mut ban = entry(0, BanSource::Manual, 3600);
         ban.subject = addr.parse().unwrap();
         let (mut placed, mut refused) = (0, 0);
         for port in 1..=300 {
@@ -353,7 +353,7 @@ fn root_refused_bans_leave_the_tables_as_they_are() {
             backend.entries_for(addr.parse().unwrap()).unwrap().len(),
             placed
         );
-        let neighbour = entry(8, Producer::Manual, 3600);
+        let neighbour = entry(8, BanSource::Manual, 3600);
         assert_eq!(backend.insert(&[neighbour]).unwrap().new, 1);
 
         // What comes and goes leaves its place to what comes next.
@@ -392,7 +392,7 @@ fn root_tables_grow_to_the_cap_and_not_beyond() {
 fn root_a_change_of_observe_reaches_the_tables_that_are_loading() {
     let instance = Instance::new("observe", 1_000_000);
     let backend = instance.open();
-    let watched = entry(9_999_998, Producer::Manual, 3600);
+    let watched = entry(9_999_998, BanSource::Manual, 3600);
     backend.insert(std::slice::from_ref(&watched)).unwrap();
     let source = watched.subject.prefix().addr();
     let mut first = 0;
@@ -472,7 +472,7 @@ fn root_tables_made_anew_have_room_for_every_writer() {
     let ban = |n: u32| {
         let addr = IpAddr::V6((0x2001_0db8_u128 << 96 | u128::from(n) << 64).into());
         Entry {
-            subject: Subject::new(Prefix::new(addr, 64).unwrap()).unwrap(),
+            subject: BanTarget::new(Prefix::new(addr, 64).unwrap()).unwrap(),
             ..entry(0, jail("a"), 3600)
         }
     };

@@ -41,13 +41,13 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 
 /// A directory for a server's files, which its unprivileged workers may
 /// enter, and one for the ring.
-pub struct Place {
+pub struct ServerFiles {
     files: tempfile::TempDir,
     ring: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl ServerFiles {
+    pub fn new() -> ServerFiles {
         let directory = |parent: &Path| {
             let made = tempfile::Builder::new()
                 .prefix("weir-preload-")
@@ -57,7 +57,7 @@ impl Place {
                 .expect("its mode");
             made
         };
-        Place {
+        ServerFiles {
             files: directory(&std::env::temp_dir()),
             ring: directory(Path::new("/dev/shm")),
         }

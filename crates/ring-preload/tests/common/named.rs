@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::{DEADLINE, Place, Running, free_port};
+use super::{DEADLINE, Running, ServerFiles, free_port};
 
 pub const PROGRAM: &str = "/usr/sbin/named";
 
@@ -20,7 +20,7 @@ impl Named {
     /// Starts it with the zone `test.`, queries logged to `query.log`, of
     /// which it keeps old versions of 8 KiB itself, and what the rate limit
     /// does to `rate.log`.
-    pub fn start(place: &Place, patterns: &[&str], tee: bool) -> Named {
+    pub fn start(place: &ServerFiles, patterns: &[&str], tee: bool) -> Named {
         let port = free_port();
         let directory = place.file("");
         let configuration = format!(

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use super::{DEADLINE, Place, Running, free_port, wait_for};
+use super::{DEADLINE, Running, ServerFiles, free_port, wait_for};
 
 pub const PROGRAM: &str = "/usr/sbin/nginx";
 
@@ -17,7 +17,7 @@ pub struct Nginx {
 impl Nginx {
     /// Starts it, `access.log` and `error.log` in the place; what it says on
     /// standard error goes to `stderr.txt`. `patterns` are diverted.
-    pub fn start(place: &Place, patterns: &[&str], tee: bool) -> Nginx {
+    pub fn start(place: &ServerFiles, patterns: &[&str], tee: bool) -> Nginx {
         let port = free_port();
         let at = |name: &str| place.file(name).display().to_string();
         let configuration = format!(
@@ -63,7 +63,7 @@ impl Nginx {
     }
 
     /// `nginx -s reopen`, as logrotate does.
-    pub fn reopen(&self, place: &Place) {
+    pub fn reopen(&self, place: &ServerFiles) {
         let output = Command::new(PROGRAM)
             .arg("-c")
             .arg(place.file("nginx.conf"))

@@ -273,7 +273,7 @@ fn a_file_that_names_no_place_is_refused() {
     // Systems there are, only not the one that is asked about.
     let database = Database::from_bytes(systems.build()).unwrap();
     let atlas = database.systems(&BTreeSet::from([64497])).unwrap();
-    assert_eq!(atlas, Atlas::default());
+    assert_eq!(atlas, GeoTable::default());
     let empty = Database::from_bytes(Mmdb::new("x").build()).unwrap();
     assert!(
         empty

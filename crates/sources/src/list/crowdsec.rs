@@ -41,7 +41,7 @@ pub struct Decisions {
 }
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct DecisionStream<'a> {
     /// May be null, but not missing: some other answer would lift all bans.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     new: Option<Vec<Read<'a>>>,
@@ -190,7 +190,7 @@ impl Decisions {
         now: SystemTime,
         max_entries: usize,
     ) -> Result<(), ListError> {
-        let answer: Answer<'_> = serde_json::from_slice(answer)
+        let answer: DecisionStream<'_> = serde_json::from_slice(answer)
             .map_err(|error| ListError::Decisions(error.to_string()))?;
         let mut next = if everything {
             Self::default()

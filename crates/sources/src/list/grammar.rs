@@ -12,7 +12,7 @@ use std::{
     sync::LazyLock,
 };
 
-use weir_core::{Prefix, Subject, geo::Number};
+use weir_core::{BanTarget, Prefix, geo::Number};
 
 use super::{
     ListError,
@@ -126,7 +126,7 @@ impl Admit {
         // A single link-local address can be banned, but is on no list: neither
         // lists nor the geofence judge them.
         let link_local = matches!(prefix.addr(), IpAddr::V6(a) if a.is_unicast_link_local());
-        if Subject::new(prefix).is_err() || link_local {
+        if BanTarget::new(prefix).is_err() || link_local {
             return Some("nobody can ban it");
         }
         let private = |other: &Prefix| other.covers(prefix) || prefix.covers(*other);
@@ -345,12 +345,12 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// One entry, by family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Entry {
+enum ListEntry {
     V4(Span<u32>),
     V6(Span<u128>),
 }
 
-impl Entry {
+impl ListEntry {
     fn of(prefix: Prefix) -> Self {
         match prefix.addr() {
             IpAddr::V4(addr) => {
@@ -419,7 +419,7 @@ fn mask(word: &[u8]) -> Option<u8> {
 }
 
 /// `ADDR`, `ADDR/LEN`, `ADDR/MASK`, `FIRST-LAST`.
-fn entry(word: &[u8]) -> Option<Entry> {
+fn entry(word: &[u8]) -> Option<ListEntry> {
     if word.len() > MAX_WORD || !word.first()?.is_ascii_hexdigit() && word[0] != b':' {
         return None;
     }
@@ -429,16 +429,16 @@ fn entry(word: &[u8]) -> Option<Entry> {
             Some(length) => length,
             None => mask(length).filter(|_| addr.is_ipv4())?,
         };
-        return Prefix::new(addr, length).map(Entry::of);
+        return Prefix::new(addr, length).map(ListEntry::of);
     }
     if let Some(at) = memchr::memchr(b'-', word) {
-        return Entry::range(address(&word[..at])?, address(&word[at + 1..])?);
+        return ListEntry::range(address(&word[..at])?, address(&word[at + 1..])?);
     }
-    address(word).map(|addr| Entry::of(Prefix::host(addr)))
+    address(word).map(|addr| ListEntry::of(Prefix::host(addr)))
 }
 
 /// The entry that a line begins with.
-fn plain(line: &[u8]) -> Option<Entry> {
+fn plain(line: &[u8]) -> Option<ListEntry> {
     let line = match line.strip_prefix(b"[") {
         // An IPv6 address as URLs have it.
         Some(rest) => &rest[..memchr::memchr(b']', rest)?],
@@ -455,7 +455,7 @@ fn plain(line: &[u8]) -> Option<Entry> {
     // `1.2.3.4 - 1.2.3.9`
     if second == b"-" {
         return match (address(word), third.and_then(address)) {
-            (Some(first), Some(last)) => Entry::range(first, last),
+            (Some(first), Some(last)) => ListEntry::range(first, last),
             _ => Some(first),
         };
     }
@@ -464,11 +464,11 @@ fn plain(line: &[u8]) -> Option<Entry> {
     };
     // `1.2.3.0 255.255.255.0`
     if let (IpAddr::V4(_), Some(length @ 8..)) = (from, mask(second)) {
-        return Prefix::new(from, length).map(Entry::of);
+        return Prefix::new(from, length).map(ListEntry::of);
     }
     // `1.2.3.0 1.2.3.255 24 …`
     match third.and_then(number) {
-        Some(_) => Entry::range(from, to),
+        Some(_) => ListEntry::range(from, to),
         None => Some(first),
     }
 }
@@ -496,7 +496,7 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A field that is an entry; `1.2.3.4:443` is the address alone.
-fn field_entry(field: &[u8]) -> Option<Entry> {
+fn field_entry(field: &[u8]) -> Option<ListEntry> {
     let field = field.trim_ascii();
     let field = field
         .strip_prefix(b"\"")
@@ -507,7 +507,7 @@ fn field_entry(field: &[u8]) -> Option<Entry> {
         let (addr, port) = field.split_at(memchr::memchr(b':', field)?);
         let port = std::str::from_utf8(&port[1..]).ok()?;
         port.parse::<u16>().ok()?;
-        address4(addr).map(|addr| Entry::of(Prefix::host(addr.into())))
+        address4(addr).map(|addr| ListEntry::of(Prefix::host(addr.into())))
     })
 }
 
@@ -666,8 +666,8 @@ impl Reader {
         }
         self.room()?;
         match found {
-            Entry::V4(span) => self.v4.except.push(span),
-            Entry::V6(span) => self.v6.except.push(span),
+            ListEntry::V4(span) => self.v4.except.push(span),
+            ListEntry::V6(span) => self.v6.except.push(span),
         }
         Ok(())
     }
@@ -720,20 +720,20 @@ impl Reader {
     fn take(
         &mut self,
         line: usize,
-        entry: Entry,
+        entry: ListEntry,
         text: impl Fn() -> String,
     ) -> Result<(), ListError> {
         let (admit, [widest4, widest6]) = (self.admit, self.limits.widest);
         self.entries += 1;
         let too_wide = match entry {
-            Entry::V4(span) => is_wide(span, widest4, 32).then(|| shown(span, 32)),
-            Entry::V6(span) => is_wide(span, widest6, 128).then(|| shown(span, 128)),
+            ListEntry::V4(span) => is_wide(span, widest4, 32).then(|| shown(span, 32)),
+            ListEntry::V6(span) => is_wide(span, widest6, 128).then(|| shown(span, 128)),
         };
         if let Some(shown) = too_wide {
             self.room()?;
             match entry {
-                Entry::V4(span) => self.v4.wide.push(span),
-                Entry::V6(span) => self.v6.wide.push(span),
+                ListEntry::V4(span) => self.v4.wide.push(span),
+                ListEntry::V6(span) => self.v6.wide.push(span),
             }
             self.refused
                 .note(line, || format!("{}: {TOO_WIDE}", text()));
@@ -744,8 +744,8 @@ impl Reader {
             return Ok(());
         }
         let refusal = match entry {
-            Entry::V4(span) => prefixes(span, 32).find_map(|p| admit.refusal(p)),
-            Entry::V6(span) => prefixes(span, 128).find_map(|p| admit.refusal(p)),
+            ListEntry::V4(span) => prefixes(span, 32).find_map(|p| admit.refusal(p)),
+            ListEntry::V6(span) => prefixes(span, 128).find_map(|p| admit.refusal(p)),
         };
         if let Some(why) = refusal {
             self.refused.note(line, || format!("{}: {why}", text()));
@@ -753,8 +753,8 @@ impl Reader {
         }
         self.room()?;
         match entry {
-            Entry::V4(span) => self.v4.taken.push(span),
-            Entry::V6(span) => self.v6.taken.push(span),
+            ListEntry::V4(span) => self.v4.taken.push(span),
+            ListEntry::V6(span) => self.v6.taken.push(span),
         }
         Ok(())
     }

@@ -531,7 +531,7 @@ fn user_names_and_lines_are_bounded() {
     assert!(user.len() <= MAX_USER && user.len() > 56);
 }
 
-/// sshd cuts at 500 bytes and a journal trims spaces; tests/root_names.rs has
+/// sshd cuts at 500 bytes and a journal trims spaces; tests/root_hostile_usernames.rs has
 /// a real sshd write the like.
 #[test]
 fn a_name_that_ends_a_cut_message_names_no_address() {

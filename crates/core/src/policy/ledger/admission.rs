@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{Ignored, Ledger, Outcome, SHARDS, Shard, before, evidence::Moment, lock};
 use crate::{
-    Prefix, PrefixSet, Subject,
+    BanTarget, Prefix, PrefixSet,
     detect::{Finding, Offender},
     policy::{Jail, JailLimits, lru::Hashed},
 };
@@ -239,7 +239,7 @@ impl Ledger {
         // An address by the jail's IPv6 length, anything wider as it is.
         let subject = match prefix.is_host() {
             true => counted_as(prefix.addr(), limits, ignore, own),
-            false => Subject::new(prefix).map_err(|error| error.to_string()),
+            false => BanTarget::new(prefix).map_err(|error| error.to_string()),
         };
         match subject {
             Ok(subject) => self.case(jail, subject, (time, attempts), line, find_times),
@@ -250,7 +250,7 @@ impl Ledger {
     fn case<'a>(
         &self,
         jail: usize,
-        subject: Subject,
+        subject: BanTarget,
         (time, attempts): (Timestamp, u32),
         line: &'a [u8],
         find_times: &mut FindTimes,
@@ -342,7 +342,7 @@ pub(super) fn counted_as(
     limits: &JailLimits,
     ignore: &PrefixSet,
     own: &[Ipv6Addr],
-) -> Result<Subject, String> {
+) -> Result<BanTarget, String> {
     let host = Prefix::host(addr);
     let prefix = match host.addr() {
         IpAddr::V4(_) => host,
@@ -361,5 +361,5 @@ pub(super) fn counted_as(
                 .unwrap_or(host)
         }
     };
-    Subject::new(prefix).map_err(|error| error.to_string())
+    BanTarget::new(prefix).map_err(|error| error.to_string())
 }

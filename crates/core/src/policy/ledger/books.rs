@@ -5,22 +5,22 @@ use smallvec::SmallVec;
 
 use super::evidence::{Entry, Moment};
 use crate::{
-    Subject,
+    BanTarget,
     policy::{
-        history::Past,
         lru::{Hashed, Lru},
+        offences::PastOffences,
     },
 };
 
 #[derive(Debug)]
 pub(super) struct Books {
     pub tracked: Lru<Counted>,
-    pub past: Lru<Past>,
+    pub past: Lru<PastOffences>,
     /// How often [`Ledger::take_changes`] was called.
     pub turn: u32,
     /// Subjects that the database has and that are no longer counted: not more
     /// than `tracked` may hold.
-    pub gone: Vec<Subject>,
+    pub gone: Vec<BanTarget>,
 }
 
 /// Failures, oldest first. A jail that bans with the fifth, as by default, keeps
@@ -104,7 +104,7 @@ impl Books {
         Some(counted.entries)
     }
 
-    fn note_gone(&mut self, subject: Subject, counted: &Counted) {
+    fn note_gone(&mut self, subject: BanTarget, counted: &Counted) {
         if counted.saved {
             self.gone.push(subject);
         }

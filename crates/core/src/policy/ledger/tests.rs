@@ -58,7 +58,7 @@ fn a_ban_comes_with_max_retry() {
         panic!("the third failure bans");
     };
     assert_eq!(ban.subject, "192.0.2.7".parse().unwrap());
-    assert_eq!(ban.producer, Producer::Jail("sshd".into()));
+    assert_eq!(ban.producer, BanSource::Jail("sshd".into()));
     assert_eq!(ban.scope, "22/tcp".parse().unwrap());
     assert_eq!((ban.since, ban.until), (at(130), Until::At(at(3730))));
     assert_eq!(ban.reason, "3 failures in 2m 5s");

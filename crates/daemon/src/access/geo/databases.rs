@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
     Prefix,
-    geo::{Atlas, Continent, Country},
+    geo::{Continent, Country, GeoTable},
 };
 use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError, Located};
 
@@ -67,11 +67,11 @@ impl Opened {
         })
     }
 
-    pub fn countries(&self) -> Result<Atlas, GeoError> {
+    pub fn countries(&self) -> Result<GeoTable, GeoError> {
         self.database.countries()
     }
 
-    pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<Atlas, GeoError> {
+    pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<GeoTable, GeoError> {
         self.database.systems(wanted)
     }
 }
@@ -130,7 +130,7 @@ pub struct Databases {
 
 /// What is known about one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct GeoAnswer {
     /// The address in question.
     pub address: IpAddr,
     /// The country that it is said to be in.
@@ -147,7 +147,7 @@ pub struct Answer {
     pub asn_network: Option<Prefix>,
 }
 
-impl Answer {
+impl GeoAnswer {
     /// Is anything known?
     pub fn is_known(&self) -> bool {
         self.country.is_some() || self.continent.is_some() || self.asn.is_some()
@@ -208,11 +208,11 @@ impl Databases {
     ///
     /// # Errors
     /// A file is broken there; it may know other addresses.
-    pub fn ask(&self, addr: IpAddr) -> Result<Answer, DatabaseError> {
+    pub fn ask(&self, addr: IpAddr) -> Result<GeoAnswer, DatabaseError> {
         let addr = addr.to_canonical();
         let found = self.countries.locate(addr)?;
         let place = found.map(|found| found.place).unwrap_or_default();
-        let mut answer = Answer {
+        let mut answer = GeoAnswer {
             address: addr,
             country: place.country,
             country_name: place.country.and_then(Country::name),

@@ -16,13 +16,13 @@ use crate::config::Config;
 
 struct Site {
     dir: tempfile::TempDir,
-    geography: Arc<Geography>,
+    geography: Arc<GeoService>,
 }
 
-fn patient(patience: u32) -> Arc<Geography> {
-    Arc::new(Geography {
+fn patient(patience: u32) -> Arc<GeoService> {
+    Arc::new(GeoService {
         patience,
-        ..Geography::new(Arc::default())
+        ..GeoService::new(Arc::default())
     })
 }
 

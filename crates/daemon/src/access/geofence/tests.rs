@@ -55,11 +55,17 @@ fn everything_can_be_said() {
     let names: Vec<_> = geofence.fences.iter().map(|f| f.name.as_str()).collect();
     assert_eq!(names, ["ssh", "dns", "geofence"]);
     let [ssh, dns, last] = geofence.fences.try_into().unwrap();
-    assert_eq!((ssh.default, ssh.unknown), (Fate::Drop, Fate::Pass));
+    assert_eq!(
+        (ssh.default, ssh.unknown),
+        (RuleAction::Drop, RuleAction::Pass)
+    );
     assert_eq!(ssh.allow, selectors(&["country:NL"]));
     assert_eq!(ssh.scope.to_string(), "22/tcp");
     assert_eq!(dns.direction, Direction::Out);
-    assert_eq!((last.default, last.unknown), (Fate::Pass, Fate::Drop));
+    assert_eq!(
+        (last.default, last.unknown),
+        (RuleAction::Pass, RuleAction::Drop)
+    );
     assert_eq!(
         last.deny,
         selectors(&["country:RU", "continent:AF", "asn:64496"])
@@ -72,7 +78,10 @@ fn everything_can_be_said() {
 fn what_is_not_said_has_its_default() {
     let last = |text: &str| geofence(text).fences.pop().unwrap();
     let plain = last("[geofence]\ndeny = [\"country:RU\"]");
-    assert_eq!((plain.default, plain.unknown), (Fate::Pass, Fate::Pass));
+    assert_eq!(
+        (plain.default, plain.unknown),
+        (RuleAction::Pass, RuleAction::Pass)
+    );
     assert_eq!(plain.direction, Direction::In);
     assert!(plain.scope.is_all() && plain.except.is_empty());
     assert_eq!(

@@ -14,7 +14,7 @@ use weir_config::{
     At, Section,
     values::{name_byte, scope},
 };
-use weir_core::{Scope, ban::MAX_NAME, class::MAX_LISTS, fence::Direction};
+use weir_core::{PortSet, address_class::MAX_LISTS, ban::MAX_NAME, geofence::Direction};
 use weir_sources::list::{Format, Limits, WIDEST, fetch::is_url, grammar::FORMATS};
 
 use crate::host::HostFacts;
@@ -92,7 +92,7 @@ pub struct ListConfig {
     /// How often it is asked for; a file is followed.
     pub refresh: Duration,
     /// The ports that a denied address may not use.
-    pub scope: Scope,
+    pub scope: PortSet,
     /// Packets from it, to it, or both.
     pub direction: Direction,
     /// Larger ones are refused.

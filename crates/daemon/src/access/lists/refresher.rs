@@ -28,7 +28,7 @@ use crate::threads;
 
 /// A file is looked at this often; a change is read when it has stopped
 /// changing for as long.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After a failure it is tried again after this time, then twice of it, …
 const RETRY: Duration = Duration::from_secs(5);
 /// … at most this.
@@ -62,7 +62,7 @@ enum Failure {
 /// One list.
 pub(super) struct Refresher {
     config: Mutex<ListConfig>,
-    held: Mutex<Held>,
+    held: Mutex<ListState>,
     orders: Mutex<Orders>,
     ordered: Condvar,
     /// Held while the copy on disk is written.
@@ -71,7 +71,7 @@ pub(super) struct Refresher {
 
 /// What it holds, and how it came by it.
 #[derive(Default)]
-struct Held {
+struct ListState {
     prefixes: Arc<[Prefix]>,
     entries: usize,
     bytes: usize,
@@ -107,7 +107,7 @@ struct Orders {
 }
 
 /// What the loop remembers between refreshes.
-struct Pace {
+struct Backoff {
     failures: u32,
     due: Instant,
     /// A file as it was when it was looked at last.
@@ -233,7 +233,7 @@ impl Refresher {
             .clone()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ListState> {
         self.held.lock().expect("no holder of this lock panics")
     }
 
@@ -347,11 +347,11 @@ impl Refresher {
 
     /// Refreshes it when it is due or ordered, until it is told to stop.
     fn run(&self, shared: &Shared) {
-        let mut pace = self.pace();
+        let mut backoff = self.backoff();
         loop {
             let (ordered, force) = {
                 let orders = self.orders();
-                let wait = self.wait(&pace);
+                let wait = self.wait(&backoff);
                 let (mut orders, _) = self
                     .ordered
                     .wait_timeout_while(orders, wait, |orders| {
@@ -363,7 +363,7 @@ impl Refresher {
                 }
                 if orders.look {
                     orders.look = false;
-                    pace.due = self.due();
+                    backoff.due = self.due();
                 }
                 (
                     orders.wanted > orders.made,
@@ -371,23 +371,23 @@ impl Refresher {
                 )
             };
             self.expire(shared);
-            self.keep_in_time(shared, &mut pace);
-            if !ordered && !self.is_due(&mut pace) {
+            self.keep_in_time(shared, &mut backoff);
+            if !ordered && !self.is_due(&mut backoff) {
                 continue;
             }
-            let taken = self.refresh(shared, &mut pace, force);
+            let taken = self.refresh(shared, &mut backoff, force);
             if self.orders().stop {
                 return;
             }
-            self.settle(shared, &mut pace, taken);
+            self.settle(shared, &mut backoff, taken);
             if ordered {
                 self.orders().made += 1;
             }
         }
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn backoff(&self) -> Backoff {
+        Backoff {
             failures: 0,
             due: self.due(),
             seen: None,
@@ -416,14 +416,14 @@ impl Refresher {
     }
 
     /// How long nothing is to be done unless it is ordered.
-    fn wait(&self, pace: &Pace) -> Duration {
+    fn wait(&self, backoff: &Backoff) -> Duration {
         if matches!(self.config().source, ListSource::File(_)) {
-            return LOOK;
+            return POLL_INTERVAL;
         }
-        let mut until = pace.due.saturating_duration_since(Instant::now());
+        let mut until = backoff.due.saturating_duration_since(Instant::now());
         let held = self.held();
         if held.unkept {
-            until = until.min(pace.keep.saturating_duration_since(Instant::now()));
+            until = until.min(backoff.keep.saturating_duration_since(Instant::now()));
         }
         let end = held.decisions.next_end();
         match end.map(|end| end.duration_since(SystemTime::now()).unwrap_or_default()) {
@@ -432,23 +432,23 @@ impl Refresher {
         }
     }
 
-    fn is_due(&self, pace: &mut Pace) -> bool {
+    fn is_due(&self, backoff: &mut Backoff) -> bool {
         let config = self.config();
         let ListSource::File(path) = &config.source else {
-            return Instant::now() >= pace.due;
+            return Instant::now() >= backoff.due;
         };
         let now = Stamp::of(path);
-        let settled = now == pace.seen;
-        pace.seen = now;
+        let settled = now == backoff.seen;
+        backoff.seen = now;
         let read = self.held().stamp;
         match now {
             // Said once, and again now and then.
-            None => settled && (read.is_some() || Instant::now() >= pace.due),
+            None => settled && (read.is_some() || Instant::now() >= backoff.due),
             Some(_) => settled && now != read,
         }
     }
 
-    fn refresh(&self, shared: &Shared, pace: &mut Pace, force: bool) -> Result<(), Failure> {
+    fn refresh(&self, shared: &Shared, backoff: &mut Backoff, force: bool) -> Result<(), Failure> {
         let config = self.config();
         match &config.source {
             ListSource::File(path) => {
@@ -482,7 +482,7 @@ impl Refresher {
             }
             ListSource::Crowdsec { url, key_file } => {
                 let _turn = shared.turn();
-                self.follow_crowdsec(shared, &config, (url, key_file), pace, force)
+                self.follow_crowdsec(shared, &config, (url, key_file), backoff, force)
             }
         }
     }
@@ -566,25 +566,25 @@ impl Refresher {
     }
 
     /// What follows from a refresh: alert or none, and when the next one is.
-    fn settle(&self, shared: &Shared, pace: &mut Pace, taken: Result<(), Failure>) {
+    fn settle(&self, shared: &Shared, backoff: &mut Backoff, taken: Result<(), Failure>) {
         let config = self.config();
         let now = Timestamp::now();
         let wait = match &taken {
             Ok(()) => {
-                pace.failures = 0;
+                backoff.failures = 0;
                 config
                     .refresh
                     .mul_f64(1.0 + JITTER * (2.0 * chance() - 1.0))
             }
             Err(_) => {
-                pace.failures += 1;
+                backoff.failures += 1;
                 let longest = config.refresh.min(MAX_RETRY);
                 RETRY
-                    .saturating_mul(1 << (pace.failures - 1).min(16))
+                    .saturating_mul(1 << (backoff.failures - 1).min(16))
                     .min(longest)
             }
         };
-        pace.due = Instant::now() + wait;
+        backoff.due = Instant::now() + wait;
         {
             let mut held = self.held();
             held.next = match config.source {

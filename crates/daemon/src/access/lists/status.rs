@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::Scope;
+use weir_core::PortSet;
 
 use super::{LeftOut, ListAction};
 
@@ -18,7 +18,7 @@ pub struct ListStatus {
     /// The grammar it was read as.
     pub format: String,
     /// Which ports.
-    pub ports: Scope,
+    pub ports: PortSet,
     /// Packets from it, to it, or both.
     pub direction: &'static str,
     /// Prefixes in force, after joining.

@@ -49,7 +49,7 @@ pub(super) struct Table<W> {
     /// Those of them that nobody looks up yet.
     queue: VecDeque<HostName>,
     waiting: usize,
-    answers: HashMap<HostName, Answer>,
+    answers: HashMap<HostName, Resolution>,
     /// Those of them and older ones of the same names, oldest first.
     order: VecDeque<(u64, HostName)>,
     answered: u64,
@@ -64,7 +64,7 @@ struct Question<W> {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct Resolution {
     number: u64,
     until: Instant,
     addresses: Addresses,
@@ -157,7 +157,7 @@ impl<W> Table<W> {
             self.order.pop_front();
         }
         self.order.push_back((number, name.clone()));
-        let answer = Answer {
+        let answer = Resolution {
             number,
             until,
             addresses: addresses.unwrap_or_default(),

@@ -1,5 +1,5 @@
 //! Every message of `testdata/sshd/client_text.txt`, with what a client could
-//! write into it to accuse somebody else. tests/root_names.rs says the like to a
+//! write into it to accuse somebody else. tests/root_hostile_usernames.rs says the like to a
 //! real sshd.
 
 use super::*;

@@ -8,7 +8,7 @@ use std::{
 
 use weir_sources::list::{Decisions, Patience, Validators, crowdsec, fetch::read_file};
 
-use super::{Failure, Pace, RETRY, Refresher};
+use super::{Backoff, Failure, RETRY, Refresher};
 use crate::access::lists::{
     Shared,
     config::ListConfig,
@@ -32,14 +32,17 @@ impl Refresher {
         shared: &Shared,
         config: &ListConfig,
         (url, key_file): (&str, &Path),
-        pace: &mut Pace,
+        backoff: &mut Backoff,
         force: bool,
     ) -> Result<(), Failure> {
         let key = read_file(key_file, MAX_KEY)?;
         let key = String::from_utf8_lossy(&key);
-        let everything = force || pace.whole.is_none_or(|when| when.elapsed() >= EVERYTHING);
+        let everything = force
+            || backoff
+                .whole
+                .is_none_or(|when| when.elapsed() >= EVERYTHING);
         // If its answer gets lost, so has what it said.
-        let whole = pace.whole.take();
+        let whole = backoff.whole.take();
         let answer = crowdsec::ask(
             url,
             key.trim(),
@@ -55,7 +58,7 @@ impl Refresher {
             SystemTime::now(),
             config.limits.max_entries,
         )?;
-        pace.whole = if everything {
+        backoff.whole = if everything {
             Some(Instant::now())
         } else {
             whole
@@ -91,17 +94,17 @@ impl Refresher {
     }
 
     /// The same once it may be written again.
-    pub(super) fn keep_in_time(&self, shared: &Shared, pace: &mut Pace) {
+    pub(super) fn keep_in_time(&self, shared: &Shared, backoff: &mut Backoff) {
         let (unkept, bytes) = {
             let held = self.held();
             (held.unkept, held.bytes as u64)
         };
-        if !unkept || Instant::now() < pace.keep {
+        if !unkept || Instant::now() < backoff.keep {
             return;
         }
         self.keep_decisions(shared);
         let rest = Duration::from_secs(bytes / KEEP_RATE);
-        pace.keep = Instant::now() + rest.clamp(RETRY, KEEP_WITHIN);
+        backoff.keep = Instant::now() + rest.clamp(RETRY, KEEP_WITHIN);
     }
 
     /// True when its prefixes are others now.
