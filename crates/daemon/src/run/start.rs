@@ -107,7 +107,7 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     }
     let (restored, evicted) = insert_restored(&*backend, &plan.insert, &alerts);
     marked(&alerts, filling.end());
-    let restored = if taken_over > 0 && !partly {
+    let restored = if taken_over > 0 && plan.insert.is_empty() {
         format!("{taken_over} bans taken over from the kernel")
     } else {
         format!("{restored} bans restored from the database")

@@ -1,12 +1,12 @@
 //! What is looked after once a second.
 
-use std::{sync::atomic::Ordering, thread};
+use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 use weir_core::BanSource;
 
 use super::TICK;
-use crate::service::Service;
+use crate::{service::Service, threads};
 
 /// Looks after everything until the daemon stops.
 pub(super) fn maintain(service: &Service) {
@@ -41,7 +41,7 @@ pub(super) fn maintain(service: &Service) {
         tidy_ledger(service, false);
         service.events.settle(false);
         service.pulses.tend(&service.alerts);
-        thread::park_timeout(TICK);
+        threads::wait(TICK, &service.stopping);
     }
 }
 

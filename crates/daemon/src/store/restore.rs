@@ -1,11 +1,13 @@
-//! Restart truth: which bans are in force after a start. Pure; the clocks come
-//! in as an argument.
+//! Restart truth: which bans are in force after a start. Pure; the clocks come in as an
+//! argument.
 //!
-//! On the same boot, what the backend's tables hold decides and the database
-//! explains it. A backend that holds nothing (first start, new boot, dry-run)
-//! is filled from the database: by the boot clock if the boot is the same, by
-//! the wall clock otherwise, and by the remaining time if the wall clock went
-//! back behind the last write. So is one whose filling did not come to its end
+//! On the same boot, what the backend's tables hold decides and the database explains
+//! it. On another boot, what they hold is what a program that saves and restores rules
+//! (`netfilter-persistent`) has put there: the database decides, and what only the
+//! tables hold is kept besides. A backend that holds nothing (first start, new boot,
+//! dry-run) is filled from the database: by the boot clock if the boot is the same, by
+//! the wall clock otherwise, and by the remaining time if the wall clock went back
+//! behind the last write. So is one whose filling did not come to its end
 //! ([`Filling`]): what it lacks was not lifted.
 
 use std::{
@@ -114,12 +116,26 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Pl
     if in_force.is_empty() || partly {
         return from_database(loaded, now);
     }
-    let mut plan = Plan::default();
-    let explained: HashSet<(BanTarget, &Arc<Policy>)> = loaded
+    let explained: HashSet<(BanTarget, Arc<Policy>)> = loaded
         .rows
         .iter()
-        .map(|row| (row.subject, &row.policy))
+        .map(|row| (row.subject, row.policy.clone()))
         .collect();
+    let is_explained = |e: &Entry| explained.contains(&(e.subject, e.policy.clone()));
+    let unexplained = in_force.iter().filter(|e| !is_explained(e)).cloned();
+    // A database that knows no boot is a new one.
+    let boots = &loaded.boots;
+    if !boots.is_empty() && boots.iter().all(|boot| boot.id != now.boot) {
+        let unexplained = unexplained.collect();
+        return Plan {
+            unexplained,
+            ..from_database(loaded, now)
+        };
+    }
+    let mut plan = Plan {
+        unexplained: unexplained.collect(),
+        ..Plan::default()
+    };
     let enforced: HashSet<(BanTarget, &Arc<Policy>)> =
         in_force.iter().map(|e| (e.subject, &e.policy)).collect();
     plan.forget = loaded
@@ -127,11 +143,6 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Pl
         .iter()
         .filter(|row| !enforced.contains(&(row.subject, &row.policy)))
         .map(|row| (row.subject, row.policy.clone()))
-        .collect();
-    plan.unexplained = in_force
-        .iter()
-        .filter(|e| !explained.contains(&(e.subject, &e.policy)))
-        .cloned()
         .collect();
     plan
 }
@@ -306,6 +317,38 @@ mod tests {
         filling.end().unwrap();
         filling.end().unwrap();
         assert!(!filling.was_cut_short());
+    }
+
+    /// Found by a reader, 2026-11-23: `netfilter-persistent` had restored an old
+    /// snapshot of the sets, and what it lacked was forgotten for good.
+    #[test]
+    fn tables_that_hold_something_on_another_boot_were_restored_by_somebody() {
+        let only_in_tables = Entry {
+            subject: "192.0.2.8".parse().unwrap(),
+            policy: policy(),
+            expiry: Expiry::At(BootNanos(500 * SECOND)),
+        };
+        let in_both = Entry {
+            subject: "192.0.2.7".parse().unwrap(),
+            ..only_in_tables.clone()
+        };
+        for in_force in [
+            vec![only_in_tables.clone()],
+            vec![only_in_tables.clone(), in_both],
+        ] {
+            let plan = plan(loaded(), in_force, false, &now("b", 7, 1020));
+            let [inserted] = &*plan.insert else {
+                panic!("{plan:?}");
+            };
+            assert_eq!(inserted.subject, "192.0.2.7".parse().unwrap());
+            assert_eq!(inserted.expiry, Expiry::At(BootNanos(47 * SECOND)));
+            assert_eq!(plan.unexplained, std::slice::from_ref(&only_in_tables));
+            assert_eq!(plan.forget, []);
+            assert!(plan.rewrite);
+        }
+        let new = Loaded::default();
+        let plan = plan(new, vec![only_in_tables.clone()], false, &now("b", 7, 1020));
+        assert_eq!(plan.unexplained, [only_in_tables]);
     }
 
     #[test]
