@@ -9,9 +9,9 @@ use weir_enforce::{backend_swap, kernel};
 
 use super::{Common, ExitAnswer, show};
 
-/// Take everything of weir out of the kernel
+/// Remove all weir programs, maps and pins of an instance
 ///
-/// Programs, tables and pins of one instance go; nothing is dropped any more.
+/// Afterwards nothing is dropped any more; rules of nft and ipset go as well.
 /// The daemon must be stopped before. Its database stays, so that a later
 /// start restores the bans. Exit code 1: the configuration's instance had
 /// nothing there, but others have.

@@ -9,7 +9,7 @@ use weir_daemon::access::geo::{
 
 use super::{Common, ExitAnswer, complain, show};
 
-/// Say where addresses are said to be; exit code 1 if one is unknown
+/// Look up the country and ASN of addresses; exit code 1 if one is unknown
 ///
 /// Reads the databases that the configuration's [geofence] names, else the one
 /// that is built in; the daemon is not asked. One that is named here must answer:
@@ -26,7 +26,7 @@ pub struct Args {
     /// Ask this database of autonomous systems
     #[arg(long, value_name = "FILE")]
     asn_database: Option<PathBuf>,
-    /// Print the answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

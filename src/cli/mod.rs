@@ -84,7 +84,7 @@ enum Verb {
     List(list::Verb),
     /// Print what happens as JSON lines
     Events(events::Args),
-    /// Say where addresses are said to be; exit code 1 if one is unknown
+    /// Look up the country and ASN of addresses; exit code 1 if one is unknown
     Geo(geo::Args),
     /// Turn another program's configuration into weir's
     #[command(subcommand)]
@@ -95,12 +95,12 @@ enum Verb {
     /// Fill and read shared-memory log rings
     #[command(subcommand)]
     Ring(ring::Verb),
-    /// Try where events go
+    /// Test an event sink
     #[command(subcommand)]
     Sink(sink::Verb),
     /// Measure what each hook costs here, for backend = "auto" to choose by
     Calibrate(calibrate::Args),
-    /// Take everything of weir out of the kernel
+    /// Remove all weir programs, maps and pins of an instance
     Detach(detach::Args),
     /// Run the command of a watch: the daemon's own use
     #[command(hide = true)]
@@ -115,11 +115,11 @@ enum Verb {
 
 /// What a verb found, for the exit code.
 pub enum ExitAnswer {
-    /// It was done, or the answer is yes.
+    /// It was done, or the result is positive: exit code 0.
     Done,
-    /// The answer is no.
+    /// The result is negative: exit code 1.
     No,
-    /// It could not be done, and that is said already.
+    /// It failed, and the error is printed already: exit code 2.
     Mistaken,
 }
 

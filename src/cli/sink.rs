@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::{Common, ExitAnswer, client, show};
 
-/// Try where events go
+/// Test an event sink
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Send a test event to a sink and say what came of it
+    /// Send a test event to a sink and print the result
     ///
     /// Exit code 1 if it was not delivered. What waits in the sink's queue is
     /// not touched.

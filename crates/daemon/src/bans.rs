@@ -332,11 +332,11 @@ impl Bans {
             usage.max_bans,
             "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
         );
-        // All of them, also where those by hand have taken what jails and lists may.
+        // All of them, also where manual ones have taken the places of jails and lists.
         let of_all = (
             usage.wide,
             usage.max_wide,
-            "there are {} bans of prefixes other than single addresses and IPv6 /64, as many as there may be, those by hand among them: of a jail or list its own that end first make room, and without any its bans are refused, as are those by hand",
+            "there are {} bans of prefixes other than single addresses and IPv6 /64, the most there may be, manual ones among them: a jail or list makes room by its own that expire first; one without any is refused, as are manual bans",
         );
         let of_shared = (
             usage.wide_shared,

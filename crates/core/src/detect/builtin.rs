@@ -1,6 +1,6 @@
-//! The filters that weir brings: files in the form of a filter.d's, built in, each
-//! parsed once by the reader of [`Definition`]. A test has the configuration's own
-//! reader take them for the same; `weir filter show` prints them as they are.
+//! The built-in filters: files as in a filter.d directory, compiled in, each parsed
+//! once by the reader of [`Definition`]. A test holds that the configuration's own
+//! reader reads them alike; `weir filter show` prints them as they are.
 
 use std::sync::LazyLock;
 
@@ -21,14 +21,14 @@ static DEFINITIONS: LazyLock<[Definition; FILES.len()]> = LazyLock::new(|| {
 });
 
 impl Definition {
-    /// The names of the filters that weir brings: `sshd` counts failed logins;
+    /// The names of the built-in filters: `sshd` counts failed logins;
     /// `sshd-aggressive` also connections that end before a login and failed
     /// negotiations.
     pub fn builtin_names() -> [&'static str; FILES.len()] {
         FILES.map(|(name, _)| name)
     }
 
-    /// The definition of a filter that weir brings, to read or to extend.
+    /// The definition of a built-in filter, to read or to extend.
     pub fn builtin(name: &str) -> Option<&'static Self> {
         let number = FILES.iter().position(|(known, _)| *known == name)?;
         Some(&DEFINITIONS[number])
