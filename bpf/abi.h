@@ -8,6 +8,7 @@
 
 #include "abi/allow.h"
 #include "abi/answer.h"
+#include "abi/balance.h"
 #include "abi/ban.h"
 #include "abi/class.h"
 #include "abi/control.h"

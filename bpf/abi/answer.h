@@ -5,10 +5,11 @@
 
 #include <linux/types.h>
 
-/* What ports have beside the firewall: four bits each, of which one is in use; TCP's
+/* What ports have beside the firewall: four bits each, of which two are in use; TCP's
  * ports, then UDP's, sixteen a word. */
 #define PORT_FEATURE_BITS  4
 #define PORT_DECOY	   1
+#define PORT_BALANCE	   2
 #define PORTS_A_WORD	   16
 #define PORT_FEATURE_WORDS (65536 / PORTS_A_WORD)
 
@@ -16,6 +17,7 @@
 enum next {
 	NEXT_DECOY,
 	NEXT_REJECT,
+	NEXT_BALANCE,
 	NEXT_MAX,
 };
 

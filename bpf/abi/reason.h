@@ -31,6 +31,7 @@ enum reason {
 	R_REJECTED_SILENT,
 	R_INVALID_SOURCE,
 	R_TOO_MANY_TAGS,
+	R_NO_REAL,
 	R_MAX,
 };
 

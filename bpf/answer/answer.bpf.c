@@ -4,5 +4,6 @@
  * of them: what is to be known of a packet is in its request. */
 #include "answer/decoy.h"
 #include "answer/reject.h"
+#include "balance/balance.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -246,6 +246,16 @@ static __always_inline enum act finish_unanswered(void)
 		 : ACT_DROP;
 }
 
+/* Does a packet of this reason go on to whoever serves its port? */
+static __always_inline int may_be_served(enum reason reason)
+{
+	const __u32 served = 1 << R_PASS | 1 << R_ALLOWED | 1 << R_OTHER_PORT |
+			     1 << R_REPLY | 1 << R_OBSERVED;
+
+	/* One test, and so one path for the verifier. */
+	return served >> (reason & 31) & 1;
+}
+
 /* Of a frame that comes in. `all_readable`: f->end is as far as this hook can see. */
 static __always_inline struct decision decide(void *ctx, enum hook hook, struct frame *f,
 					      __u32 frame_len, int all_readable,
@@ -260,18 +270,26 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 		count(R_PASS, frame_len);
 		return (struct decision){ACT_PASS};
 	}
-	if (cfg.answers && control.port_features &&
-	    (reason == R_PASS || reason == R_OTHER_PORT)) {
+	if (cfg.answers && hook != IN_NETFILTER && control.port_features &&
+	    may_be_served(reason)) {
 		int v4 = f->proto == bpf_htons(ETH_P_IP);
 		__u32 l3 = f->l3 - f->data;
+		__u32 features = features_of_port(ctx, hook, l3, v4, &f->need_pull);
 
-		if (features_of_port(ctx, hook, l3, v4, &f->need_pull) & PORT_DECOY)
-			return hand_over(NEXT_DECOY,
-					 &(struct pkt_result){.reason = reason,
-							      .ifindex = ifindex,
-							      .bytes = frame_len,
-							      .l3 = l3,
-							      .v4 = v4});
+		int decoy = features & PORT_DECOY &&
+			    (reason == R_PASS || reason == R_OTHER_PORT);
+
+		if (decoy || features & PORT_BALANCE) {
+			if (reason != R_OBSERVED)
+				result = (struct pkt_result){.l3 = l3, .v4 = v4};
+			else if (result.class_verdict)
+				count_class(result.class_verdict, frame_len);
+			result.class_verdict = 0;
+			result.reason = reason;
+			result.ifindex = ifindex;
+			result.bytes = frame_len;
+			return hand_over(decoy ? NEXT_DECOY : NEXT_BALANCE, &result);
+		}
 	}
 	if (!all_readable && (f->need_pull || reason == R_MALFORMED))
 		return (struct decision){ACT_PULL};

@@ -15,6 +15,7 @@ mod geo;
 mod import;
 mod list;
 mod metrics;
+mod pool;
 mod reload;
 mod ring;
 mod show;
@@ -82,6 +83,9 @@ enum Verb {
     /// Show and refresh lists of denied and allowed addresses
     #[command(subcommand)]
     List(list::Verb),
+    /// Show the pools of servers behind virtual addresses
+    #[command(subcommand)]
+    Pool(pool::Verb),
     /// Print what happens as JSON lines
     Events(events::Args),
     /// Look up the country and ASN of addresses; exit code 1 if one is unknown
@@ -161,6 +165,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::Why(args) => why::run(&common, &args),
         Verb::Allow(verb) => allow::run(&common, &verb),
         Verb::List(verb) => list::run(&common, &verb),
+        Verb::Pool(verb) => pool::run(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
         Verb::Import(verb) => import::run(&verb),

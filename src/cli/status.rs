@@ -183,6 +183,20 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             decoy["strikes"]
         ))?;
     }
+    for pool in status["pools"].as_array().into_iter().flatten() {
+        let reals = pool["reals"].as_array().map_or(0, Vec::len);
+        let unserved: u64 = pool["services"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|service| service["unserved"].as_u64())
+            .sum();
+        wrapped(format!(
+            "pool {}: {} of {reals} reals take flows, {unserved} packets dropped for want of one",
+            text(&pool["name"]),
+            pool["live"],
+        ))?;
+    }
     for ring in status["rings"].as_array().into_iter().flatten() {
         wrapped(format!(
             "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",

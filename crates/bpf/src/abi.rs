@@ -35,6 +35,7 @@ const _: () = {
     assert!(Reason::RejectedSilent as u32 == R_REJECTED_SILENT);
     assert!(Reason::InvalidSource as u32 == R_INVALID_SOURCE);
     assert!(Reason::TooManyTags as u32 == R_TOO_MANY_TAGS);
+    assert!(Reason::NoReal as u32 == R_NO_REAL);
     assert!(Reason::ALL.len() == R_MAX as usize);
 };
 

@@ -35,17 +35,20 @@ pub enum AnswerProgram {
     Decoy,
     /// What a ban that rejects denies.
     Reject,
+    /// What is for a virtual address: a real is to answer it.
+    Balance,
 }
 
 impl AnswerProgram {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Decoy, Self::Reject];
+    pub const ALL: [Self; 3] = [Self::Decoy, Self::Reject, Self::Balance];
 
     /// Its place in the arrays.
     fn place(self) -> u32 {
         match self {
             Self::Decoy => abi::NEXT_DECOY,
             Self::Reject => abi::NEXT_REJECT,
+            Self::Balance => abi::NEXT_BALANCE,
         }
     }
 
@@ -53,10 +56,12 @@ impl AnswerProgram {
     /// frames of many pages (5.18), and tail calls from programs with functions? Asked
     /// until the kernel has said.
     pub fn is_supported(self) -> bool {
-        static HELPERS: [OnceLock<bool>; AnswerProgram::ALL.len()] = [const { OnceLock::new() }; 2];
+        static HELPERS: [OnceLock<bool>; AnswerProgram::ALL.len()] = [const { OnceLock::new() }; 3];
         let has_helpers = || match self {
             Self::Decoy => decoy::supported(),
             Self::Reject => probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes),
+            // Nothing that the firewall has not.
+            Self::Balance => true,
         };
         tail_calls_supported().unwrap_or(false) && *HELPERS[self as usize].get_or_init(has_helpers)
     }
@@ -134,6 +139,8 @@ impl Caller {
         match (self, answer) {
             (Self::Xdp | Self::XdpGeneric, AnswerProgram::Decoy) => "weir_decoy_xdp",
             (Self::Xdp | Self::XdpGeneric, AnswerProgram::Reject) => "weir_reject_xdp",
+            (Self::Xdp | Self::XdpGeneric, AnswerProgram::Balance) => "weir_pool_xdp",
+            (Self::Tc, AnswerProgram::Balance) => "weir_pool_tc",
             (Self::Tc, AnswerProgram::Decoy) => "weir_decoy_tc",
             (Self::Tc, AnswerProgram::Reject) => "weir_reject_tc",
         }

@@ -11,6 +11,7 @@ pub mod abi;
 pub mod allow;
 pub mod answers;
 pub mod arenas;
+pub mod balance;
 pub mod bare;
 pub mod class;
 pub mod clients;

@@ -28,8 +28,8 @@ pub(crate) enum Lifetime {
     /// Of the instance: handed on for good. What is keyed in them is keyed by the
     /// instance's seed, not by the generation's.
     Instance,
-    /// Of the programs that are loaded with it: scratch space, of which nothing
-    /// outlives a packet. Neither handed on nor pinned.
+    /// Of the programs that are loaded with it: what they can do without when they are
+    /// loaded anew. Neither handed on nor pinned.
     Feature,
 }
 
@@ -96,10 +96,16 @@ registry! {
     DecoyAsked = "decoy_asked" as "decoy_asked": Instance,
     DecoyCounters = "decoy_counters" as "decoy_counters": Instance,
     DecoyGuesses = "decoy_guesses" as "decoy_guesses": Instance,
+    BalanceServices = "balance_services" as "balance_services": Instance,
+    BalanceRings = "balance_rings" as "balance_rings": Instance,
+    BalanceReals = "balance_reals" as "balance_reals": Instance,
+    BalanceSent = "balance_sent" as "balance_sent": Instance,
+    BalanceServed = "balance_served" as "balance_served": Instance,
     RejectBucket = "reject_bucket" as "reject_bucket": Instance,
     // The object is called answer_bpf; libbpf takes eight letters of that.
     AnswerCfg = "answer_b.rodata" as "answer_cfg": Feature,
     DecoyScratch = "decoy_scratch" as "decoy_scratch": Feature,
+    BalanceFlows = "balance_flows" as "balance_flows": Feature,
     RejectScratch = "reject_scratch" as "reject_scratch": Feature,
     NetfilterHead = "nf_head" as "nf_head": Feature,
 }
@@ -327,7 +333,7 @@ mod tests {
     #[test]
     fn a_pinned_map_of_another_form_has_another_abi_number() {
         /// The number, and what the forms below add up to.
-        const KNOWN: (u32, u64) = (11, 9_903_833_649_906_484_808);
+        const KNOWN: (u32, u64) = (12, 17_707_661_405_582_033_598);
         let mut forms = Vec::new();
         let mut note = |object: &OpenObject| {
             for map in object.maps() {

@@ -19,6 +19,7 @@ use crate::{
     abi::{self, BUCKETS_PER_PAGE, FLOW_CELLS},
     allow::AllowList,
     answers::{AnswerProgram, Answers, Caller, tail_calls_supported},
+    balance::Balancer,
     class::ClassTable,
     decoy::Decoys,
     error::{Context, Error, Result},
@@ -113,6 +114,8 @@ pub struct Generation {
     pub wide: PrefixBanMaps,
     /// Decoy ports.
     pub decoys: Decoys,
+    /// Who serves which virtual address.
+    pub balancer: Balancer,
     seed: [u64; 3],
     lasting_seed: [u64; 3],
     build: u64,
@@ -215,7 +218,7 @@ impl Generation {
         {
             made.classes.use_copy_of(&old.classes);
         }
-        made.table.set_port_features(made.decoys.are_there());
+        made.table.set_port_features(made.has_port_features());
         if made.wants(AnswerProgram::Reject) {
             made.table.set_rejects();
         }
@@ -260,6 +263,14 @@ impl Generation {
                 maps.keep(Map::DecoyCounters)?,
                 maps.keep(Map::DecoyGuesses)?,
             ])?,
+            balancer: Balancer::map([
+                maps.keep(Map::PortFeatures)?,
+                maps.keep(Map::BalanceServices)?,
+                maps.keep(Map::BalanceRings)?,
+                maps.keep(Map::BalanceReals)?,
+                maps.keep(Map::BalanceSent)?,
+                maps.keep(Map::BalanceServed)?,
+            ])?,
             seed: about.seed,
             lasting_seed: about.lasting_seed,
             build: about.build,
@@ -299,6 +310,11 @@ impl Generation {
             }
         }
         Ok(program)
+    }
+
+    /// Does a port have a feature beside the firewall?
+    pub fn has_port_features(&self) -> bool {
+        self.decoys.are_there() || self.balancer.is_there()
     }
 
     /// Answers from now on, at each hook whose program is loaded, now or later.

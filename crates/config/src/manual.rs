@@ -71,7 +71,7 @@ impl Table {
     pub fn head(&self) -> String {
         match self.name {
             "" => String::new(),
-            "filter.NAME.patterns" => format!("[[{}]]", self.name),
+            "filter.NAME.patterns" | "pool.NAME.reals" => format!("[[{}]]", self.name),
             name => format!("[{name}]"),
         }
     }

@@ -7,6 +7,7 @@
 pub mod action;
 pub mod addr;
 pub mod address_class;
+pub mod balance;
 pub mod ban;
 pub mod decoy;
 pub mod detect;

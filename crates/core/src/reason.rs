@@ -51,11 +51,13 @@ pub enum Reason {
     InvalidSource = 18,
     /// Dropped: more than eight VLAN tags.
     TooManyTags = 19,
+    /// Dropped: it is for a pool that has no live real.
+    NoReal = 20,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 20] = [
+    pub const ALL: [Reason; 21] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -76,6 +78,7 @@ impl Reason {
         Self::RejectedSilent,
         Self::InvalidSource,
         Self::TooManyTags,
+        Self::NoReal,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -111,6 +114,7 @@ impl Reason {
             Self::RejectedSilent => "rejected-silent",
             Self::InvalidSource => "invalid-source",
             Self::TooManyTags => "too-many-tags",
+            Self::NoReal => "no-real",
         }
     }
 }

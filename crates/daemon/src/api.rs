@@ -261,6 +261,7 @@ fn router(api: Api) -> Router {
         .route("/v1/allow/{*prefix}", delete(disallow))
         .route("/v1/lists", get(lists::lists))
         .route("/v1/lists/{name}/refresh", post(lists::refresh))
+        .route("/v1/pools", get(pools))
         .route("/v1/events", get(events))
         .route("/v1/reload", post(reload))
         .route("/v1/sinks/{name}/test", post(test_sink))
@@ -342,6 +343,11 @@ async fn metrics(State(api): State<Api>) -> Response {
 
 async fn jails(State(api): State<Api>) -> Response {
     api.ask(Questions::jails).await
+}
+
+async fn pools(State(api): State<Api>) -> Response {
+    api.ask(move |questions| Ok(serde_json::json!({ "pools": questions.pools()? })))
+        .await
 }
 
 async fn test_sink(State(api): State<Api>, name: Named) -> Response {

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod api;
+pub mod balance;
 mod bans;
 mod command;
 pub mod config;

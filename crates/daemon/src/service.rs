@@ -37,6 +37,7 @@ use crate::{
     access::exemptions::{Collector, Exempt, Written},
     access::geo::GeoService,
     access::lists::Lists,
+    balance::Balancer,
     bans::Bans,
     config::Config,
     current::Current,
@@ -100,6 +101,8 @@ pub struct Service {
     pub metrics: Arc<Metrics>,
     /// Ports that nobody serves.
     pub decoy: Arc<Decoy>,
+    /// Who serves which virtual address.
+    pub balancer: Arc<Balancer>,
     /// Where addresses are.
     pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
@@ -157,6 +160,7 @@ impl Service {
         let classes = Arc::new(classes);
         let decoy = Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy);
         let decoy = Arc::new(decoy);
+        let balancer = Arc::new(Balancer::new(backend.clone(), alerts.clone()));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let bans = Arc::new(Bans::new(
@@ -206,6 +210,7 @@ impl Service {
             alerts: alerts.clone(),
             metrics: metrics.clone(),
             decoy: decoy.clone(),
+            balancer: balancer.clone(),
             geography: geography.clone(),
             lists: lists.clone(),
             classes: classes.clone(),
@@ -227,6 +232,7 @@ impl Service {
             alerts,
             metrics,
             decoy,
+            balancer,
             geography,
             lists,
             classes,

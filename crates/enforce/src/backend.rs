@@ -5,7 +5,10 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::Serialize;
-use weir_bpf::decoy::DecoyCounts;
+use weir_bpf::{
+    balance::{Real, RealCount, Service, ServiceCount},
+    decoy::DecoyCounts,
+};
 use weir_core::{
     BanSource, BanTarget, PortSet, PrefixSet, Reason,
     address_class::Classes,
@@ -151,6 +154,17 @@ pub struct Decoys {
     pub own: Vec<IpAddr>,
 }
 
+/// Who serves which virtual address.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Balance {
+    /// Virtual addresses with their ports.
+    pub services: Vec<Service>,
+    /// For each pool the numbers of the reals that its slots belong to; `None`: nobody.
+    pub rings: Vec<Vec<Option<u16>>>,
+    /// Reals by number; `None`: it takes nothing now.
+    pub reals: Vec<Option<Real>>,
+}
+
 /// Carries out decisions. All methods may be called from several threads at
 /// once; `insert` never blocks on the others, but for prefixes counted as
 /// [`Usage::wide`].
@@ -203,6 +217,11 @@ pub trait Backend: Send + Sync {
 
     /// Decoy ports, of a backend that answers at them.
     fn decoys(&self) -> Option<&dyn DecoyResponder> {
+        None
+    }
+
+    /// Load balancing, of a backend that forwards.
+    fn balancer(&self) -> Option<&dyn Forwarder> {
         None
     }
 
@@ -281,6 +300,24 @@ pub trait DecoyResponder {
 
     /// What decoy ports answered.
     fn decoy_counts(&self) -> Result<DecoyCounts, Error>;
+}
+
+/// Sends what is for virtual addresses to the reals behind them.
+pub trait Forwarder {
+    /// Replaces who serves which virtual address. Nobody: the packet path is without.
+    ///
+    /// # Errors
+    /// The kernel, or the hook in force, cannot forward.
+    fn set_balance(&self, balance: &Balance) -> Result<(), Error>;
+
+    /// What was sent to the real of this number.
+    fn real_count(&self, number: u32) -> Result<RealCount, Error>;
+
+    /// What came for the service of this number.
+    fn service_count(&self, number: u32) -> Result<ServiceCount, Error>;
+
+    /// Begins to count anew: these numbers are others' from now on.
+    fn forget_balance_counts(&self, reals: &[u32], services: &[u32]) -> Result<(), Error>;
 }
 
 /// Tells of single packets.

@@ -79,6 +79,8 @@ impl Choice {
 pub enum Feature {
     /// Decoy ports.
     Decoys,
+    /// Load balancing by direct server return.
+    Balance,
     /// The geofence.
     Geofence,
     /// Lists and rules about packets on their way out.
@@ -121,6 +123,10 @@ const DECOYS: Limit = Limit {
     feature: Feature::Decoys,
     says: "no decoy ports: netfilter cannot answer a SYN with a cookie, and without that no source is proven",
 };
+const BALANCE: Limit = Limit {
+    feature: Feature::Balance,
+    says: "no load balancing: only XDP and tc can send a packet on with another link-layer address",
+};
 const EVENTS: Limit = Limit {
     feature: Feature::PacketEvents,
     says: "no drop events: packets are counted, not told of one by one",
@@ -146,8 +152,9 @@ const DECOYS_NOT_LOADED: Limit = Limit {
     says: "no decoy ports for now: this kernel does not load the program with them; it is asked again every ten minutes",
 };
 
-static NETFILTER: [Limit; 4] = [
+static NETFILTER: [Limit; 5] = [
     DECOYS,
+    BALANCE,
     REJECT,
     Limit {
         feature: Feature::Counters,
@@ -156,8 +163,9 @@ static NETFILTER: [Limit; 4] = [
     DEVICES,
 ];
 
-static NFT: [Limit; 5] = [
+static NFT: [Limit; 6] = [
     DECOYS,
+    BALANCE,
     EVENTS,
     Limit {
         feature: Feature::Counters,
@@ -173,8 +181,9 @@ static NFT: [Limit; 5] = [
     },
 ];
 
-static IPSET: [Limit; 8] = [
+static IPSET: [Limit; 9] = [
     DECOYS,
+    BALANCE,
     Limit {
         feature: Feature::Geofence,
         says: "no geofence: ipset has no map from an address to its country, nor stamps for answers",

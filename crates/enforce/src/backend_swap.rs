@@ -16,9 +16,9 @@ use weir_bpf::BanCounts;
 use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes};
 
 use crate::{
-    Attachment, Backend, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder, Decoys,
-    Entry, Error, Expiry, InsertError, Inserted, Limit, PacketEvent, PacketEvents, Policy,
-    Settings, Usage, Work, claim::Claim, features,
+    Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
+    Decoys, Entry, Error, Expiry, Forwarder, InsertError, Inserted, Limit, PacketEvent,
+    PacketEvents, Policy, RealCount, ServiceCount, Settings, Usage, Work, claim::Claim, features,
 };
 use family::Family;
 pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
@@ -99,6 +99,7 @@ struct MirroredState {
     allow: PrefixSet,
     classes: Option<Arc<Classes>>,
     decoys: Decoys,
+    balance: Balance,
     attached: bool,
 }
 
@@ -210,6 +211,7 @@ impl BackendSwap {
             features::set_classes(&**next, classes)?;
         }
         features::set_decoys(&**next, &mirrored.decoys)?;
+        features::set_balance(&**next, &mirrored.balance)?;
         if mirrored.attached {
             next.attach()?;
         }
@@ -313,6 +315,10 @@ impl Backend for BackendSwap {
         Some(self)
     }
 
+    fn balancer(&self) -> Option<&dyn Forwarder> {
+        Some(self)
+    }
+
     fn packet_events(&self) -> Option<&dyn PacketEvents> {
         Some(self)
     }
@@ -403,6 +409,36 @@ impl DecoyResponder for BackendSwap {
         match self.backend().decoys() {
             Some(responder) => responder.decoy_counts(),
             None => Ok(DecoyCounts::default()),
+        }
+    }
+}
+
+impl Forwarder for BackendSwap {
+    fn set_balance(&self, balance: &Balance) -> Result<(), Error> {
+        let mut mirrored = self.mirrored();
+        features::set_balance(&*self.backend(), balance)?;
+        mirrored.balance = balance.clone();
+        Ok(())
+    }
+
+    fn real_count(&self, number: u32) -> Result<RealCount, Error> {
+        match self.backend().balancer() {
+            Some(forwarder) => forwarder.real_count(number),
+            None => Ok(RealCount::default()),
+        }
+    }
+
+    fn service_count(&self, number: u32) -> Result<ServiceCount, Error> {
+        match self.backend().balancer() {
+            Some(forwarder) => forwarder.service_count(number),
+            None => Ok(ServiceCount::default()),
+        }
+    }
+
+    fn forget_balance_counts(&self, reals: &[u32], services: &[u32]) -> Result<(), Error> {
+        match self.backend().balancer() {
+            Some(forwarder) => forwarder.forget_balance_counts(reals, services),
+            None => Ok(()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_core::address_class::Classes;
 
 use crate::{
-    backend::{Backend, Decoys},
+    backend::{Backend, Balance, Decoys},
     backend_kind::Feature,
     error::Error,
 };
@@ -32,6 +32,18 @@ pub fn set_decoys(backend: &dyn Backend, decoys: &Decoys) -> Result<(), Error> {
         Some(responder) => responder.set_decoys(decoys),
         None if decoys.ports.is_empty() => Ok(()),
         None => refuse(backend, Feature::Decoys),
+    }
+}
+
+/// Replaces who serves which virtual address; see [`crate::Forwarder::set_balance`].
+///
+/// # Errors
+/// The backend does not forward, or cannot.
+pub fn set_balance(backend: &dyn Backend, balance: &Balance) -> Result<(), Error> {
+    match backend.balancer() {
+        Some(forwarder) => forwarder.set_balance(balance),
+        None if balance.services.is_empty() => Ok(()),
+        None => refuse(backend, Feature::Balance),
     }
 }
 

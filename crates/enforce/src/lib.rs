@@ -25,14 +25,21 @@ mod ranges;
 mod settings;
 
 pub use backend::{
-    Backend, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, InsertError, Inserted,
-    PacketEvent, PacketEvents, Usage, Work,
+    Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, Forwarder,
+    InsertError, Inserted, PacketEvent, PacketEvents, Usage, Work,
 };
 pub use backend_kind::{Choice, Feature, Limit};
 pub use dry_run::{DryRun, Step};
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 pub use error::Error;
-pub use features::{set_classes, set_decoys};
+pub use features::{set_balance, set_classes, set_decoys};
 pub use hooks::attachment::Attachment;
 pub use settings::Settings;
-pub use weir_bpf::{BanCounts, decoy::DecoyCounts, lock::is_stopped};
+pub use weir_bpf::{
+    BanCounts,
+    balance::{
+        MAX_POOLS, MAX_REALS, MAX_SERVICES, Real, RealCount, SLOTS, Service, ServiceCount, real_id,
+    },
+    decoy::DecoyCounts,
+    lock::is_stopped,
+};

@@ -199,9 +199,11 @@ fn root_every_chain_of_calls_fits_the_stack_of_old_verifiers() {
     let mut storage = MaybeUninit::uninit();
     let mut open = AnswerSkelBuilder::default().open(&mut storage).unwrap();
     for mut program in open.open_object_mut().progs_mut() {
-        let answer = match program.name().to_string_lossy().contains("decoy") {
-            true => AnswerProgram::Decoy,
-            false => AnswerProgram::Reject,
+        let name = program.name().to_string_lossy();
+        let answer = match () {
+            () if name.contains("decoy") => AnswerProgram::Decoy,
+            () if name.contains("reject") => AnswerProgram::Reject,
+            () => AnswerProgram::Balance,
         };
         program.set_autoload(answer.is_supported());
     }

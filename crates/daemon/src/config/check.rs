@@ -8,7 +8,7 @@ use weir_enforce::Feature;
 use super::{Config, DEFAULT_STATE_DIR, backend_limits};
 use crate::{
     access::{exemptions, geofence, lists},
-    decoy,
+    balance, decoy,
     host::HostFacts,
     jails, store, uplinks, watch,
 };
@@ -18,7 +18,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let mut root = document.root();
     let mut warnings = Vec::new();
 
-    let lines = ["decoy", "geofence"].map(|section| root.line_of(section));
+    let lines = ["decoy", "geofence", "balance"].map(|section| root.line_of(section));
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
@@ -32,6 +32,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let decoy = decoy::config::read(&mut root, host, &jails, &mut warnings);
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = lists::config::read(&mut root, host, &mut warnings);
+    let balance = balance::config::read(&mut root, host, &mut warnings);
     let watches = watch::config::read(&mut root, &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
@@ -39,6 +40,9 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         geofence
             .as_ref()
             .map(|_| (lines[1], "geofence", Feature::Geofence)),
+        balance
+            .as_ref()
+            .map(|_| (lines[2], "balance", Feature::Balance)),
     ];
     let asked: Vec<_> = asked.into_iter().flatten().collect();
     let rejects = |action: &Action| *action == Action::Reject;
@@ -68,6 +72,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         keep_history,
         jails,
         decoy,
+        balance,
         geofence,
         lists,
         filters: filters

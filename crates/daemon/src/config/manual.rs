@@ -15,7 +15,7 @@ use weir_config::manual::{
 use super::Config;
 use crate::{
     access::{exemptions, geofence, lists},
-    decoy,
+    balance, decoy,
     host::Host,
     jails, watch,
 };
@@ -30,6 +30,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         decoy::config::MANUAL,
         geofence::MANUAL,
         lists::config::MANUAL,
+        balance::config::MANUAL,
         watch::config::MANUAL,
         weir_sinks::config::MANUAL,
     ]

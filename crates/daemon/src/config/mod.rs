@@ -22,6 +22,7 @@ use crate::{
         geofence::GeofenceConfig,
         lists::config::{ListAction, ListConfig},
     },
+    balance::config::BalanceConfig,
     decoy::config::DecoyConfig,
     host::{Host, HostFacts},
     jails::JailConfig,
@@ -58,6 +59,8 @@ pub struct Config {
     pub jails: Vec<JailConfig>,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyConfig>,
+    /// Who serves which virtual address.
+    pub balance: Option<BalanceConfig>,
     /// From which places flows may begin.
     pub geofence: Option<GeofenceConfig>,
     /// The enabled lists, in the order of the file.

@@ -97,6 +97,14 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         let (keeper, pulse) = (ClassKeeper::of(&service), service.pulses.of("weir-classes"));
         spawn("weir-classes", Box::new(move || keeper.run(&pulse)))?
     };
+    let health = {
+        let (balancer, stopping) = (service.balancer.clone(), service.stopping.clone());
+        let pulse = service.pulses.of("weir-health");
+        spawn(
+            "weir-health",
+            Box::new(move || balancer.run(&stopping, &pulse)),
+        )?
+    };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
         let handles = handles::of_api(&service, reloader.clone());
@@ -153,7 +161,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    for thread in [maintenance, packets, classes, control] {
+    for thread in [maintenance, packets, classes, health, control] {
         thread.join().expect("a panic ends the daemon");
     }
     tidy_ledger(&service, true);

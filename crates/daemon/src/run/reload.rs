@@ -18,7 +18,7 @@ use crate::{
     watch::Watches,
 };
 
-/// Puts exemptions, decoy ports, geofence and lists of a configuration into
+/// Puts exemptions, decoy ports, pools, geofence and lists of a configuration into
 /// force; nobody else may change them meanwhile.
 fn put_rules_alone(
     service: &Service,
@@ -30,6 +30,7 @@ fn put_rules_alone(
     service
         .decoy
         .apply(&alone.decoy, config.decoy.as_ref(), &own)?;
+    service.balancer.apply(config.balance.as_ref())?;
     service.geography.configure(config.geofence.as_ref());
     service.classes.apply(&alone.classes, config.fences())?;
     Ok(())
@@ -64,6 +65,9 @@ impl<'a> Alone<'a> {
 fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
     if config.decoy.is_none() {
         service.decoy.apply(&alone.decoy, None, &[])?;
+    }
+    if config.balance.is_none() {
+        service.balancer.apply(None)?;
     }
     if config.geofence.is_none() {
         service.classes.apply(&alone.classes, config.fences())?;

@@ -15,6 +15,7 @@ use weir_sinks::SinkStatus;
 use crate::{
     access::classes::{ClassStatus, Listing},
     access::exemptions::Exemption,
+    balance::PoolStatus,
     decoy::DecoyStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
     watch::stats::WatchStatus,
@@ -384,6 +385,8 @@ pub struct Status {
     pub observe: bool,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyStatus>,
+    /// Pools, and the reals behind them.
+    pub pools: Vec<PoolStatus>,
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
     /// How full the table is.

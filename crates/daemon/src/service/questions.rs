@@ -29,6 +29,7 @@ use crate::{
         geo::GeoService,
         lists::{ListStatus, Lists},
     },
+    balance::{Balancer, PoolStatus},
     bans::Bans,
     config::Config,
     current::Current,
@@ -48,6 +49,7 @@ pub struct Questions {
     pub(super) alerts: Arc<Alerts>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) decoy: Arc<Decoy>,
+    pub(super) balancer: Arc<Balancer>,
     pub(super) geography: Arc<GeoService>,
     pub(super) lists: Lists,
     pub(super) classes: Arc<ClassSync>,
@@ -317,6 +319,11 @@ impl Questions {
         )
     }
 
+    /// The pools, with what was counted of them.
+    pub fn pools(&self) -> Result<Vec<PoolStatus>, Refusal> {
+        Ok(self.balancer.status()?)
+    }
+
     /// The whole picture.
     pub fn status(&self) -> Result<Status, Refusal> {
         let config = self.config.get();
@@ -344,6 +351,7 @@ impl Questions {
             limits: self.backend.limits().to_vec(),
             observe: config.enforcement.observe,
             decoy: self.decoy.status(&by_producer)?,
+            pools: self.balancer.status()?,
             attachments,
             usage: Filled {
                 entries: usage,

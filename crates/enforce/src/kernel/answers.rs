@@ -74,12 +74,15 @@ impl Kernel {
         if self.tables().current.decoys.are_there() {
             self.answer(&maintenance, AnswerProgram::Decoy);
         }
+        if self.tables().current.balancer.is_there() {
+            self.answer(&maintenance, AnswerProgram::Balance);
+        }
     }
 
     /// Asks the kernel again for what it refused, when that is due.
     ///
     /// # Errors
-    /// Decoy ports do not answer still. (Bans that reject are in force without.)
+    /// Decoy ports, or pools, do not answer still. (Bans that reject are in force without.)
     pub(super) fn ask_for_answers(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
         for answer in AnswerProgram::ALL {
             let may_be = answer.is_supported() && self.refused.is_due(answer);
@@ -87,13 +90,15 @@ impl Kernel {
                 self.answer(maintenance, answer);
             }
         }
-        match self.lacking(AnswerProgram::Decoy) {
-            None => Ok(()),
-            Some(why) => Err(Error::Unsupported(format!(
-                "{}: {why}; tried again within ten minutes",
-                consequence(AnswerProgram::Decoy)
-            ))),
+        for answer in [AnswerProgram::Decoy, AnswerProgram::Balance] {
+            if let Some(why) = self.lacking(answer) {
+                return Err(Error::Unsupported(format!(
+                    "{}: {why}; tried again within ten minutes",
+                    consequence(answer)
+                )));
+            }
         }
+        Ok(())
     }
 
     /// Is it to be answered, and is not?
@@ -117,6 +122,9 @@ impl Kernel {
 fn consequence(answer: AnswerProgram) -> &'static str {
     match answer {
         AnswerProgram::Decoy => "decoy ports do not answer, for their program cannot be loaded",
+        AnswerProgram::Balance => {
+            "pools are not served, for what forwards to their reals cannot be loaded"
+        }
         AnswerProgram::Reject => {
             "bans that reject drop without an answer, for what answers cannot be loaded"
         }

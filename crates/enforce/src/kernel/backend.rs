@@ -18,7 +18,7 @@ use weir_core::{BanSource, BanTarget, PortSet, Prefix, PrefixSet, Reason, decoy:
 use super::{Kernel, tables};
 use crate::{
     Attachment, Backend, BootNanos, Choice, ClassFilter, Counter, DecoyResponder, Entry, Error,
-    InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
+    Forwarder, InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
     backend_kind::{WITHOUT_ANSWERS, WITHOUT_DECOYS, WITHOUT_REJECT},
     hooks::{self, Wanted},
 };
@@ -177,6 +177,10 @@ impl Backend for Kernel {
     }
 
     fn classes(&self) -> Option<&dyn ClassFilter> {
+        Some(self)
+    }
+
+    fn balancer(&self) -> Option<&dyn Forwarder> {
         Some(self)
     }
 

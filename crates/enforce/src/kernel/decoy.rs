@@ -37,7 +37,9 @@ impl DecoyResponder for Kernel {
         }
         current.decoys.write_ports(&decoys.ports);
         for generation in tables.generations() {
-            generation.table.set_port_features(wanted);
+            generation
+                .table
+                .set_port_features(current.has_port_features());
         }
         if !wanted {
             current.fall_silent(AnswerProgram::Decoy)?;

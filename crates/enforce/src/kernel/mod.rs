@@ -17,6 +17,7 @@
 
 mod answers;
 mod backend;
+mod balance;
 mod classes;
 mod decoy;
 mod eviction;

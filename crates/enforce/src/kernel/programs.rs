@@ -14,6 +14,7 @@ impl Programs for Generation {
     fn refusal(&self, hook: Hook) -> Option<&'static str> {
         match hook {
             Hook::Netfilter if self.decoys.are_there() => Some("it has no decoy ports"),
+            Hook::Netfilter if self.balancer.is_there() => Some("it has no load balancing"),
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
             _ => None,
         }

@@ -23,6 +23,17 @@ fn written(table: &Table, more: &str) -> String {
         "decoy.increment" => {
             format!("[decoy]\nports = [\"23/tcp\"]\n[decoy.increment]\n{more}")
         }
+        name if name.starts_with("pool.NAME") => {
+            const REALS: &str = "reals = [{ address = \"192.0.2.11\" }]\n";
+            let pool = "[pool.NAME]\nvip = [\"192.0.2.80\"]\nports = [\"80/tcp\"]\n";
+            let around = match name {
+                "pool.NAME" => String::new(),
+                "pool.NAME.reals" => pool.to_owned(),
+                _ => format!("{pool}{REALS}"),
+            };
+            let balance = "[balance]\ninterface = \"eth0\"\n";
+            format!("{balance}{around}{}\n{needs}{more}", table.head())
+        }
         _ => format!("{}\n{needs}{more}", table.head()),
     }
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Load balancing by direct server return: who serves which address and port. */
+#ifndef WEIR_ABI_BALANCE_H
+#define WEIR_ABI_BALANCE_H
+
+#include <linux/types.h>
+
+/* Slots of a pool's Maglev ring: a prime, so that every step through it meets all. */
+#define BALANCE_SLOTS	 16381
+#define BALANCE_POOLS	 32
+#define BALANCE_REALS	 512
+#define BALANCE_SERVICES 1024
+/* Flows that stay with their real when the pool changes; the oldest is forgotten. */
+#define BALANCE_FLOWS 65536
+/* A slot of a pool without a live real. */
+#define BALANCE_NOBODY 0xffff
+
+/* A virtual address, a port and a protocol. */
+struct balance_service_key {
+	__u8 addr[16]; /* IPv4 as ::ffff:a.b.c.d */
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+struct balance_service {
+	__u32 number; /* of its counter */
+	__u32 pool;   /* of its ring */
+};
+
+/* Which real takes a new flow: its number in balance_reals. */
+struct balance_ring {
+	__u16 reals[BALANCE_SLOTS + 3];
+};
+
+/* A server behind virtual addresses. */
+struct balance_real {
+	__u64 id; /* of its name: another real in the same place has another; 0: it takes
+		     nothing */
+	__u8 dest[6];	/* its link-layer address */
+	__u8 source[6]; /* that of the interface through which it is reached */
+	__u32 ifindex;	/* which is this one */
+};
+
+struct balance_real_counter {
+	__u64 packets;
+	__u64 bytes;
+	__u64 flows; /* that were new here */
+};
+
+struct balance_service_counter {
+	__u64 packets; /* that were sent to a real */
+	__u64 bytes;
+	__u64 unserved; /* dropped: there was no real for them */
+};
+
+_Static_assert(sizeof(struct balance_service_key) == 20, "abi");
+_Static_assert(sizeof(struct balance_service) == 8, "abi");
+_Static_assert(sizeof(struct balance_ring) == 32768, "abi");
+_Static_assert(sizeof(struct balance_real) == 24, "abi");
+_Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
+_Static_assert(sizeof(struct balance_service_counter) == 24, "abi");
+
+#endif

@@ -1,0 +1,297 @@
+//! Load balancing in the kernel: which address and port is whose, which real a new flow
+//! goes to, and what was sent (`bpf/balance/balance.h`). The maps are the instance's; the
+//! program that forwards is the business of `answers`.
+
+use std::net::IpAddr;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use weir_core::Protocol;
+
+use crate::{
+    abi,
+    error::{Context, Error, Result},
+    memory::Words,
+    skeleton::answer::types::{balance_real, balance_ring, balance_service, balance_service_key},
+};
+
+/// Slots of a pool's ring.
+pub const SLOTS: usize = abi::BALANCE_SLOTS as usize;
+/// Pools of a configuration.
+pub const MAX_POOLS: usize = abi::BALANCE_POOLS as usize;
+/// Reals of all pools together.
+pub const MAX_REALS: usize = abi::BALANCE_REALS as usize;
+/// Virtual addresses times ports, of all pools together.
+pub const MAX_SERVICES: usize = abi::BALANCE_SERVICES as usize;
+
+const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
+const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
+
+/// A virtual address with a port, and the pool that serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// The virtual address.
+    pub addr: IpAddr,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Its port, as the client asks for it.
+    pub port: u16,
+    /// The number of its pool.
+    pub pool: u32,
+}
+
+/// A real that takes packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Real {
+    /// Of its name: see [`real_id`].
+    pub id: u64,
+    /// Its link-layer address.
+    pub dest: [u8; 6],
+    /// That of the interface through which it is reached.
+    pub source: [u8; 6],
+    /// Which is this one.
+    pub ifindex: u32,
+}
+
+/// What was sent to one real.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct RealCount {
+    /// Packets that left for it.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Flows that were new.
+    pub flows: u64,
+}
+
+/// What came for one virtual address and port.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceCount {
+    /// Packets that were sent to a real.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Packets that were dropped because there was no real.
+    pub unserved: u64,
+}
+
+/// The number by which flows know a real again: FNV-1a of its pool and address, never 0.
+pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
+    let text = format!("{pool}\n{addr}");
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.max(1)
+}
+
+/// The kernel's side of it.
+pub struct Balancer {
+    /// Ports, services, rings, reals, counters of reals and of services.
+    maps: [MapHandle; 6],
+    ports: Words,
+}
+
+const BITS: u64 = {
+    let (mut bits, mut port) = (0, 0);
+    while port < abi::PORTS_A_WORD {
+        bits |= (abi::PORT_BALANCE as u64) << (port * abi::PORT_FEATURE_BITS);
+        port += 1;
+    }
+    bits
+};
+
+impl Balancer {
+    /// Over the maps of a generation, in the order that `maps` has.
+    pub(crate) fn map(maps: [MapHandle; 6]) -> Result<Self> {
+        let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
+        Ok(Self { maps, ports })
+    }
+
+    /// Is any port a pool's?
+    pub fn is_there(&self) -> bool {
+        (0..PORT_WORDS).any(|n| self.ports.load(n) & BITS != 0)
+    }
+
+    /// Makes these the services, numbered as they come, and says which ports are
+    /// looked up at all; see also [`crate::BanTable::set_port_features`]. Their rings are
+    /// to be there.
+    pub fn write_services(&self, services: &[Service]) -> Result<()> {
+        if services.len() > MAX_SERVICES {
+            return Err(Error::refused(
+                "tell the kernel the virtual addresses",
+                format!(
+                    "there are {} with their ports: at most {MAX_SERVICES}",
+                    services.len()
+                ),
+            ));
+        }
+        let entries: Vec<_> = (0u32..)
+            .zip(services)
+            .map(|(number, service)| {
+                let value = balance_service {
+                    number,
+                    pool: service.pool,
+                };
+                (bytes_of(&key(service)), bytes_of(&value))
+            })
+            .collect();
+        let map = &self.maps[1];
+        let there: Vec<_> = map.keys().collect();
+        for gone in there
+            .iter()
+            .filter(|key| !entries.iter().any(|(kept, _)| kept == *key))
+        {
+            map.delete(gone)
+                .context(|| "take a virtual address back".into())?;
+        }
+        for (key, value) in &entries {
+            map.update(key, value, MapFlags::ANY)
+                .context(|| "tell the kernel a virtual address".into())?;
+        }
+        let mut words = vec![0u64; PORT_WORDS];
+        for service in services {
+            let half = usize::from(service.protocol == Protocol::Udp) * PORT_WORDS / 2;
+            let port = usize::from(service.port);
+            words[half + port / PORTS_A_WORD] |= u64::from(abi::PORT_BALANCE)
+                << (port % PORTS_A_WORD * abi::PORT_FEATURE_BITS as usize);
+        }
+        for (n, bits) in words.into_iter().enumerate() {
+            self.ports.set_masked(n, BITS, bits);
+        }
+        Ok(())
+    }
+
+    /// Makes these the ring of a pool: numbers of reals, or `None` where no real is
+    /// alive. While it is written, each slot has its old real or its new one.
+    pub fn write_ring(&self, pool: u32, ring: &[Option<u16>]) -> Result<()> {
+        assert_eq!(
+            ring.len(),
+            SLOTS,
+            "a ring has as many slots as the kernel's"
+        );
+        // SAFETY: numbers only.
+        let mut value: balance_ring = unsafe { std::mem::zeroed() };
+        value.reals.fill(abi::BALANCE_NOBODY as u16);
+        for (slot, real) in value.reals.iter_mut().zip(ring) {
+            *slot = real.unwrap_or(abi::BALANCE_NOBODY as u16);
+        }
+        self.maps[2]
+            .update(&pool.to_ne_bytes(), &bytes_of(&value), MapFlags::ANY)
+            .context(|| "tell the kernel which real is for which flow".into())
+    }
+
+    /// Makes this the real of a number; `None`: it takes nothing, and flows that were its
+    /// go where the ring says.
+    pub fn write_real(&self, number: u32, real: Option<Real>) -> Result<()> {
+        let value = |real: Real| balance_real {
+            id: real.id,
+            dest: real.dest,
+            source: real.source,
+            ifindex: real.ifindex,
+        };
+        let nobody = Real {
+            id: 0,
+            dest: [0; 6],
+            source: [0; 6],
+            ifindex: 0,
+        };
+        let map = &self.maps[3];
+        let next = bytes_of(&value(real.unwrap_or(nobody)));
+        let what = || "tell the kernel about a real".into();
+        let before = map
+            .lookup(&number.to_ne_bytes(), MapFlags::ANY)
+            .context(what)?;
+        if before.as_ref() == Some(&next) {
+            return Ok(());
+        }
+        // The kernel copies byte by byte: nobody is to read one half of each.
+        for value in [bytes_of(&value(nobody)), next] {
+            map.update(&number.to_ne_bytes(), &value, MapFlags::ANY)
+                .context(what)?;
+        }
+        Ok(())
+    }
+
+    /// What was sent to the real of a number.
+    pub fn real_count(&self, number: u32) -> Result<RealCount> {
+        let [packets, bytes, flows] = sum(&self.maps[4], number)?;
+        Ok(RealCount {
+            packets,
+            bytes,
+            flows,
+        })
+    }
+
+    /// What came for the service of a number.
+    pub fn service_count(&self, number: u32) -> Result<ServiceCount> {
+        let [packets, bytes, unserved] = sum(&self.maps[5], number)?;
+        Ok(ServiceCount {
+            packets,
+            bytes,
+            unserved,
+        })
+    }
+
+    /// Begins to count anew what is sent to the real of a number: another has it now.
+    pub fn forget_real_count(&self, number: u32) -> Result<()> {
+        forget(&self.maps[4], number)
+    }
+
+    /// The same of a service.
+    pub fn forget_service_count(&self, number: u32) -> Result<()> {
+        forget(&self.maps[5], number)
+    }
+}
+
+fn forget(map: &MapHandle, number: u32) -> Result<()> {
+    let cpus = libbpf_rs::num_possible_cpus().context(|| "count the CPUs".into())?;
+    map.update_percpu(
+        &number.to_ne_bytes(),
+        &vec![vec![0; COUNTER]; cpus],
+        MapFlags::ANY,
+    )
+    .context(|| "begin a counter of the balancer anew".into())
+}
+
+/// Bytes of either counter.
+const COUNTER: usize = 24;
+
+fn sum(map: &MapHandle, number: u32) -> Result<[u64; 3]> {
+    let cpus = map
+        .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
+        .context(|| "read the counters of the balancer".into())?
+        .unwrap_or_default();
+    let mut sum = [0; 3];
+    for cpu in cpus {
+        for (total, part) in sum.iter_mut().zip(cpu.chunks_exact(8)) {
+            *total += u64::from_ne_bytes(part.try_into().expect("eight bytes"));
+        }
+    }
+    Ok(sum)
+}
+
+fn key(service: &Service) -> balance_service_key {
+    balance_service_key {
+        addr: match service.addr {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        },
+        port: service.port.to_be(),
+        protocol: service.protocol.number(),
+        ..Default::default()
+    }
+}
+
+/// The bytes of a type of the ABI.
+fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
+    // SAFETY: types of `bpf/abi/balance.h`, numbers without padding between them; what
+    // is behind the last one is zero, as whoever makes one sees to.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+        .to_vec()
+}
+
+const _: () = assert!(
+    size_of::<balance_service_key>() == 20
+        && size_of::<balance_service>() == 8
+        && size_of::<balance_ring>() == 32768
+        && size_of::<balance_real>() == 24
+);

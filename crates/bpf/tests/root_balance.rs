@@ -1,0 +1,206 @@
+//! Load balancing by BPF_PROG_RUN, on XDP and tc, IPv4 and IPv6: what leaves with which
+//! link-layer addresses, what stays as it was, and what is left to the host. Root: loads
+//! BPF.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use weir_bpf::{
+    AnswerProgram, BanCounts, Generation, Geometry, Options,
+    balance::{Real, SLOTS, Service, real_id},
+    link::Hook,
+    prog_test_run, small_maps,
+};
+use weir_core::{Protocol, Reason};
+use weir_testkit::packet::Packet;
+
+const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
+const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
+/// What [`Packet`] addresses frames to, as the interface's own.
+const HERE: usize = 0;
+const SYN: u8 = 2;
+
+struct Path {
+    generation: Generation,
+    /// By which BPF_PROG_RUN says that a frame came in.
+    ifindex: u32,
+    mac: [u8; 6],
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn mac(number: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, number]
+}
+
+impl Path {
+    fn new() -> Self {
+        let options = Options {
+            v4_length: 24,
+            ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
+        };
+        let generation = Generation::create(1, &options, None).expect("the packet path loads");
+        generation.answer(AnswerProgram::Balance).unwrap();
+        let frame = packet(0, 9).tcp(4000, 80).build();
+        let path = Self {
+            generation,
+            // BPF_PROG_RUN's frames come in by the loopback device.
+            ifindex: 1,
+            mac: frame[HERE..6].try_into().unwrap(),
+        };
+        let services = VIP.iter().flat_map(|vip| {
+            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
+                addr: addr(vip),
+                protocol,
+                port,
+                pool: 3,
+            })
+        });
+        path.write_reals(&[true, true]);
+        let balancer = &path.generation.balancer;
+        balancer
+            .write_services(&services.collect::<Vec<_>>())
+            .unwrap();
+        path.generation.table.set_port_features(true);
+        path
+    }
+
+    /// Two reals, half of the ring each, or all of it one.
+    fn write_reals(&self, live: &[bool; 2]) {
+        let balancer = &self.generation.balancer;
+        for number in 0..2u8 {
+            let real = Real {
+                id: real_id("web", addr(&format!("10.0.0.{number}"))),
+                dest: mac(10 + number),
+                source: self.mac,
+                ifindex: self.ifindex,
+            };
+            let real = live[usize::from(number)].then_some(real);
+            balancer.write_real(number.into(), real).unwrap();
+        }
+        let alive: Vec<u16> = (0..2u16).filter(|n| live[usize::from(*n)]).collect();
+        let slot = |n: usize| alive.get(n % alive.len().max(1)).copied();
+        let ring: Vec<_> = (0..SLOTS).map(slot).collect();
+        balancer.write_ring(3, &ring).unwrap();
+    }
+
+    #[track_caller]
+    fn run(&self, hook: Hook, frame: &[u8], reason: Reason) -> prog_test_run::RunResult {
+        let read = || small_maps::read_counters(&self.generation.counters).unwrap();
+        let before = read();
+        let program = self.generation.program(hook).unwrap();
+        let answer = prog_test_run::packet(program, frame, 1).expect("the program runs");
+        let after = read();
+        for r in Reason::ALL {
+            let counted = after[r as usize].0 - before[r as usize].0;
+            assert_eq!(counted, u64::from(r == reason), "{r} on {}", hook.name());
+        }
+        answer
+    }
+
+    /// Leaves for a real: which, and nothing but the link-layer addresses is changed.
+    #[track_caller]
+    fn forwarded(&self, hook: Hook, frame: &[u8]) -> u8 {
+        let answer = self.run(hook, frame, Reason::Pass);
+        // XDP_TX, TC_ACT_REDIRECT
+        let sent = if hook == Hook::Tcx { 7 } else { 3 };
+        assert_eq!(answer.verdict, sent, "on {}", hook.name());
+        assert_eq!(answer.packet[12..], frame[12..]);
+        assert_eq!(answer.packet[6..12], self.mac);
+        assert_eq!(answer.packet[..5], mac(0)[..5]);
+        answer.packet[5] - 10
+    }
+
+    /// Is the host's, as it came.
+    #[track_caller]
+    fn passes(&self, hook: Hook, what: &str, frame: &[u8]) {
+        let answer = self.run(hook, frame, Reason::Pass);
+        let pass = if hook == Hook::Tcx { u32::MAX } else { 2 };
+        assert_eq!(answer.verdict, pass, "{what} on {}", hook.name());
+        assert_eq!(answer.packet, frame, "{what} on {}", hook.name());
+    }
+}
+
+fn packet(family: usize, host: u8) -> Packet {
+    let client = match family {
+        0 => format!("203.0.113.{host}"),
+        _ => format!("2001:db8:c::{host:x}"),
+    };
+    Packet::eth().ip(addr(&client), addr(VIP[family]))
+}
+
+#[test]
+fn root_a_flow_leaves_for_one_real_and_stays_with_it() {
+    let path = Path::new();
+    for hook in HOOKS {
+        for family in 0..2 {
+            path.write_reals(&[true, true]);
+            let frames: Vec<_> = (1..60u8)
+                .flat_map(|host| {
+                    [
+                        packet(family, host).tcp(4000, 80).tcp_flags(SYN).build(),
+                        packet(family, host).udp(4000, 443).build(),
+                    ]
+                })
+                .collect();
+            let first: Vec<_> = frames.iter().map(|f| path.forwarded(hook, f)).collect();
+            assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 2);
+            let again: Vec<_> = frames.iter().map(|f| path.forwarded(hook, f)).collect();
+            assert_eq!(first, again);
+            // Flows of the one that goes move, and stay where they are then.
+            path.write_reals(&[false, true]);
+            assert!(frames.iter().all(|f| path.forwarded(hook, f) == 1));
+            path.write_reals(&[true, true]);
+            assert!(frames.iter().all(|f| path.forwarded(hook, f) == 1));
+            let other = packet(family, 99).tcp(4000, 80).tcp_flags(SYN).build();
+            path.forwarded(hook, &other);
+            path.write_reals(&[false, false]);
+            let answer = path.run(hook, &other, Reason::NoReal);
+            assert_eq!(answer.verdict, if hook == Hook::Tcx { 2 } else { 1 });
+        }
+    }
+}
+
+/// Two weirs with one ring choose the same real, whatever either has seen.
+#[test]
+fn root_two_weirs_choose_the_same_real() {
+    let (one, other) = (Path::new(), Path::new());
+    for family in 0..2 {
+        for host in 1..80 {
+            let frame = packet(family, host).tcp(1000, 80).tcp_flags(SYN).build();
+            let chosen = one.forwarded(Hook::Xdp, &frame);
+            assert_eq!(chosen, other.forwarded(Hook::Tcx, &frame));
+        }
+    }
+}
+
+#[test]
+fn root_what_is_not_a_pools_is_the_hosts() {
+    let path = Path::new();
+    for hook in HOOKS {
+        for family in 0..2 {
+            let syn = || packet(family, 7).tcp(4000, 80).tcp_flags(SYN);
+            path.forwarded(hook, &syn().build());
+            path.passes(
+                hook,
+                "another port",
+                &packet(family, 7).tcp(4000, 81).tcp_flags(SYN).build(),
+            );
+            path.passes(
+                hook,
+                "another protocol",
+                &packet(family, 7).udp(4000, 80).build(),
+            );
+            let mut elsewhere = syn().build();
+            let last = if family == 0 { 33 } else { 53 };
+            elsewhere[last] ^= 1;
+            path.passes(hook, "another address", &elsewhere);
+            let mut flooded = syn().build();
+            flooded[5] ^= 1;
+            path.passes(hook, "another link-layer address", &flooded);
+        }
+        let tagged = Packet::eth().vlan(7).ip(addr("203.0.113.7"), addr(VIP[0]));
+        path.passes(hook, "a tagged frame", &tagged.tcp(4000, 80).build());
+    }
+}

@@ -1,0 +1,576 @@
+//! Load balancing: knows which reals live and where they are on the segment, and tells
+//! the backend which real each new flow goes to. Forwarding is the packet path's
+//! (bpf/balance/balance.h), the choice of a real is `weir_core::balance`'s.
+
+pub mod config;
+mod health;
+mod neighbours;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_core::balance::maglev::{Member, ring};
+use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
+use weir_events::alerts::Alerts;
+
+use crate::threads::Pulse;
+use config::{BalanceConfig, PoolConfig, RealConfig};
+use health::{Check, Health, Life};
+use neighbours::{Mac, neighbours};
+
+/// A start, or a reload, waits so long for the first checks.
+const FIRST: Duration = Duration::from_secs(1);
+/// How often is looked at a check that is under way.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often the neighbours are looked at, whatever the checks do.
+const NEIGHBOURS: Duration = Duration::from_secs(1);
+/// What alerts about the whole of it are about.
+const ABOUT: &str = "balance";
+
+/// The pools of a daemon.
+pub struct Balancer {
+    backend: Arc<dyn Backend>,
+    alerts: Arc<Alerts>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    interface: String,
+    pools: Vec<Pool>,
+    /// Which number has what in the kernel.
+    pool_numbers: Numbers<String>,
+    real_numbers: Numbers<(String, IpAddr)>,
+    /// As the backend has it.
+    told: Option<Balance>,
+    looked: Option<Instant>,
+}
+
+struct Pool {
+    config: PoolConfig,
+    number: u32,
+    reals: Vec<RealState>,
+}
+
+struct RealState {
+    config: RealConfig,
+    number: u32,
+    id: u64,
+    health: Health,
+    since: Timestamp,
+    why: String,
+    next: Instant,
+    check: Option<Check>,
+    mac: Option<Mac>,
+}
+
+/// Numbers that stay with what has them: flows are known by them.
+struct Numbers<T>(BTreeMap<T, u32>);
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Ord + Clone> Numbers<T> {
+    /// Gives these one each. What has one keeps it, and one that is given up now is given
+    /// out last: who still finds it meanwhile does not find another there. Returns the
+    /// numbers that are given out anew.
+    fn keep(&mut self, wanted: &[T]) -> Vec<u32> {
+        let before: Vec<u32> = self.0.values().copied().collect();
+        self.0.retain(|known, _| wanted.contains(known));
+        let mut fresh = Vec::new();
+        for one in wanted {
+            if self.0.contains_key(one) {
+                continue;
+            }
+            let limit = (before.len() + wanted.len()) as u32 + 1;
+            let is_free = |n: &u32| !self.0.values().any(|used| used == n);
+            let number = (0..limit)
+                .filter(is_free)
+                .find(|n| !before.contains(n))
+                .or_else(|| (0..limit).find(is_free))
+                .expect("there are more numbers than wanted");
+            self.0.insert(one.clone(), number);
+            fresh.push(number);
+        }
+        fresh
+    }
+}
+
+/// A pool as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct PoolStatus {
+    /// The name in the configuration.
+    pub name: String,
+    /// How a new flow finds its real.
+    pub method: &'static str,
+    /// How many of its reals take flows.
+    pub live: usize,
+    /// What it serves.
+    pub services: Vec<ServiceStatus>,
+    /// Who serves it.
+    pub reals: Vec<RealStatus>,
+}
+
+/// A virtual address with a port, as shown; counted since the daemon's start, or since
+/// the pools changed.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceStatus {
+    /// The virtual address.
+    pub vip: IpAddr,
+    /// As in `80/tcp`.
+    pub port: String,
+    /// Packets that were sent to a real.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Packets that were dropped: no real was alive.
+    pub unserved: u64,
+}
+
+/// A real as shown; counted since the daemon's start.
+#[derive(Debug, Clone, Serialize)]
+pub struct RealStatus {
+    /// Its own address.
+    pub address: IpAddr,
+    /// Its share of the flows.
+    pub weight: u32,
+    /// `up`, `down`, `unresolved` (it answers, and is no neighbour on the interface) or
+    /// `unknown`.
+    pub state: &'static str,
+    /// Of `down`: what the last check said.
+    pub why: String,
+    /// When it was found up or down.
+    pub since: Timestamp,
+    /// Its link-layer address.
+    pub mac: Option<String>,
+    /// Packets that were sent to it.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Flows that began there.
+    pub flows: u64,
+}
+
+impl RealState {
+    /// Where its packets go, if it takes any.
+    fn takes(&self, link: Option<&Link>) -> Option<Real> {
+        let (link, mac) = (link?, self.mac?);
+        (self.health.life == Life::Up).then_some(Real {
+            id: self.id,
+            dest: mac,
+            source: link.mac,
+            ifindex: link.index,
+        })
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.health.life, self.mac) {
+            (Life::Unknown, _) => "unknown",
+            (Life::Down, _) => "down",
+            (Life::Up, None) => "unresolved",
+            (Life::Up, Some(_)) => "up",
+        }
+    }
+}
+
+/// The interface of the reals as it is now.
+struct Link {
+    index: u32,
+    mac: Mac,
+}
+
+fn link(name: &str) -> Option<Link> {
+    let index = nix::net::if_::if_nametoindex(name).ok()?;
+    let addresses = nix::ifaddrs::getifaddrs().ok()?;
+    let mac = addresses
+        .filter_map(|one| one.address?.as_link_addr().copied())
+        .find(|addr| addr.ifindex() == index as usize)?
+        .addr()?;
+    Some(Link { index, mac })
+}
+
+impl State {
+    /// Takes a configuration on; what is known of reals that stay is kept.
+    fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
+        self.interface.clone_from(&config.interface);
+        let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
+        self.pool_numbers.keep(&names);
+        let reals: Vec<_> = config
+            .pools
+            .iter()
+            .flat_map(|pool| pool.reals.iter().map(|r| (pool.name.clone(), r.address)))
+            .collect();
+        let fresh = self.real_numbers.keep(&reals);
+        let mut before: BTreeMap<(String, IpAddr), RealState> = std::mem::take(&mut self.pools)
+            .into_iter()
+            .flat_map(|pool| {
+                let (name, check) = (pool.config.name, pool.config.check);
+                let same = config
+                    .pools
+                    .iter()
+                    .any(|p| p.name == name && p.check.port == check.port);
+                let kept = pool.reals.into_iter().filter(move |_| same);
+                kept.map(move |real| ((name.clone(), real.config.address), real))
+            })
+            .collect();
+        let pools = config.pools.iter().map(|pool| {
+            let reals = pool.reals.iter().map(|real| {
+                let key = (pool.name.clone(), real.address);
+                match before.remove(&key) {
+                    Some(known) => RealState {
+                        config: real.clone(),
+                        ..known
+                    },
+                    None => RealState {
+                        config: real.clone(),
+                        number: self.real_numbers.0[&key],
+                        id: real_id(&pool.name, real.address),
+                        health: Health::UNKNOWN,
+                        since: Timestamp::now(),
+                        why: String::new(),
+                        next: Instant::now(),
+                        check: None,
+                        mac: None,
+                    },
+                }
+            });
+            Pool {
+                config: pool.clone(),
+                number: self.pool_numbers.0[&pool.name],
+                reals: reals.collect(),
+            }
+        });
+        self.pools = pools.collect();
+        fresh
+    }
+
+    fn reals(&self) -> impl Iterator<Item = &RealState> {
+        self.pools.iter().flat_map(|pool| &pool.reals)
+    }
+
+    /// Begins what is due, and notes what has come of what was begun.
+    fn check(&mut self) {
+        let now = Instant::now();
+        for pool in &mut self.pools {
+            let config = &pool.config.check;
+            for real in &mut pool.reals {
+                let mut outcome = real.check.as_ref().and_then(Check::look);
+                if real.check.is_none() && now >= real.next {
+                    real.next = now + config.interval;
+                    let to = SocketAddr::new(real.config.address, config.port);
+                    match Check::begin(to, config.timeout) {
+                        Ok(check) => real.check = Some(check),
+                        Err(known) => outcome = Some(known),
+                    }
+                }
+                let Some(outcome) = outcome else {
+                    continue;
+                };
+                real.check = None;
+                let lives = outcome.is_ok();
+                real.why = outcome.err().unwrap_or_default();
+                if real.health.note(lives, config.rise, config.fall) {
+                    real.since = Timestamp::now();
+                    let (pool, address) = (&pool.config.name, real.config.address);
+                    match lives {
+                        true => tracing::info!("pool {pool}: real {address} is up"),
+                        false => {
+                            tracing::warn!("pool {pool}: real {address} is down: {}", real.why);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks where the reals are on the segment.
+    fn locate(&mut self) -> io::Result<Option<Link>> {
+        let link = link(&self.interface);
+        let known = match &link {
+            Some(link) => neighbours(link.index)?,
+            None => BTreeMap::new(),
+        };
+        for real in self.pools.iter_mut().flat_map(|pool| &mut pool.reals) {
+            real.mac = known.get(&real.config.address).copied();
+        }
+        Ok(link)
+    }
+
+    /// What the backend is to do.
+    fn wanted(&self, link: Option<&Link>) -> Balance {
+        let mut balance = Balance::default();
+        let most = |numbers: Option<u32>| numbers.map_or(0, |n| n as usize + 1);
+        let pools = most(self.pools.iter().map(|pool| pool.number).max());
+        balance.rings = vec![vec![None; SLOTS]; pools];
+        balance.reals = vec![None; most(self.reals().map(|real| real.number).max())];
+        for pool in &self.pools {
+            let mut members = Vec::new();
+            for real in &pool.reals {
+                let takes = real.takes(link);
+                balance.reals[real.number as usize] = takes;
+                if takes.is_some() {
+                    members.push((real.config.address.to_string(), real));
+                }
+            }
+            let named: Vec<_> = members
+                .iter()
+                .map(|(name, real)| Member {
+                    name,
+                    weight: real.config.weight,
+                })
+                .collect();
+            let of_pool = &mut balance.rings[pool.number as usize];
+            for (slot, member) in of_pool.iter_mut().zip(ring(&named, SLOTS)) {
+                *slot = Some(members[member].1.number as u16);
+            }
+            for vip in &pool.config.vips {
+                let ports = pool.config.ports.iter();
+                balance
+                    .services
+                    .extend(ports.map(|(protocol, port)| Service {
+                        addr: *vip,
+                        protocol: *protocol,
+                        port: *port,
+                        pool: pool.number,
+                    }));
+            }
+        }
+        balance
+    }
+}
+
+impl Balancer {
+    /// No pools yet; of this backend.
+    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>) -> Self {
+        Self {
+            backend,
+            alerts,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Puts the pools of a configuration into force, with what a first check says of
+    /// their reals. What an earlier daemon left serves them until then.
+    ///
+    /// # Errors
+    /// The backend cannot forward.
+    pub fn apply(&self, config: Option<&BalanceConfig>) -> Result<(), weir_enforce::Error> {
+        let mut state = self.state();
+        let names: Vec<_> = state.pools.iter().map(|p| p.config.name.clone()).collect();
+        let Some(config) = config else {
+            *state = State {
+                told: state.told.take(),
+                ..State::default()
+            };
+            names
+                .iter()
+                .for_each(|name| self.alerts.clear(&about(name)));
+            self.alerts.clear(ABOUT);
+            return self.tell(&mut state, Balance::default());
+        };
+        let fresh = state.configure(config);
+        let gone = names
+            .iter()
+            .filter(|name| !config.pools.iter().any(|p| p.name == **name));
+        gone.for_each(|name| self.alerts.clear(&about(name)));
+        let until = Instant::now() + FIRST;
+        loop {
+            state.check();
+            let mut waiting = state.reals().map(|real| real.health.life);
+            if !waiting.any(|life| life == Life::Unknown) || Instant::now() > until {
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+        if let Some(forwarder) = self.backend.balancer() {
+            let services = |balance: &Balance| balance.services.clone();
+            let next = services(&state.wanted(None));
+            let changed = state.told.as_ref().map(services).as_ref() != Some(&next);
+            let numbers = if changed { 0..next.len() as u32 } else { 0..0 };
+            forwarder.forget_balance_counts(&fresh, &numbers.collect::<Vec<_>>())?;
+        }
+        self.follow(&mut state)
+    }
+
+    /// Has the backend do what is known now.
+    fn follow(&self, state: &mut State) -> Result<(), weir_enforce::Error> {
+        state.looked = Some(Instant::now());
+        let link = match state.locate() {
+            Ok(link) => link,
+            // What the backend has may be right still.
+            Err(error) => {
+                let message = format!("cannot read the kernel's neighbours: {error}");
+                self.alerts.raise(ABOUT, message);
+                return Ok(());
+            }
+        };
+        let wanted = state.wanted(link.as_ref());
+        self.tell(state, wanted)?;
+        self.alerts.clear(ABOUT);
+        for pool in &state.pools {
+            self.alert(pool, &state.interface);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, state: &mut State, wanted: Balance) -> Result<(), weir_enforce::Error> {
+        if state.told.as_ref() != Some(&wanted) {
+            weir_enforce::set_balance(&*self.backend, &wanted)?;
+            state.told = Some(wanted);
+        }
+        Ok(())
+    }
+
+    fn alert(&self, pool: &Pool, interface: &str) {
+        let name = &pool.config.name;
+        let missing: Vec<_> = pool
+            .reals
+            .iter()
+            .filter(|real| real.state() != "up")
+            .map(|real| {
+                let why = match real.state() {
+                    "unresolved" => format!("it is no neighbour on {interface}"),
+                    "down" => real.why.clone(),
+                    _ => "not checked yet".to_owned(),
+                };
+                match why.is_empty() {
+                    true => real.config.address.to_string(),
+                    false => format!("{} ({why})", real.config.address),
+                }
+            })
+            .collect();
+        let takers = pool.reals.iter().filter(|real| real.state() == "up");
+        let live = takers.filter(|real| real.config.weight > 0).count();
+        if missing.is_empty() && live > 0 {
+            return self.alerts.clear(&about(name));
+        }
+        let missing = missing.join(", ");
+        let message = match live {
+            0 => format!("pool {name} has no live real, new flows are dropped: {missing}"),
+            _ => format!("pool {name} does without {missing}"),
+        };
+        self.alerts.raise(&about(name), message);
+    }
+
+    /// Checks until the daemon stops.
+    pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
+        while !stopping.load(Ordering::Relaxed) {
+            pulse.beat();
+            let mut state = self.state();
+            let before: Vec<_> = state.reals().map(|real| real.health.life).collect();
+            state.check();
+            let changed = before.into_iter().ne(state.reals().map(|r| r.health.life));
+            let is_due = state.looked.is_none_or(|at| at.elapsed() >= NEIGHBOURS);
+            if !state.pools.is_empty()
+                && (changed || is_due)
+                && let Err(error) = self.follow(&mut state)
+            {
+                self.alerts.raise(ABOUT, error.to_string());
+            }
+            let is_waiting = state.reals().any(|real| real.check.is_some());
+            let next = state.reals().map(|real| real.next).min();
+            drop(state);
+            let due = next.map_or(NEIGHBOURS, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            thread::park_timeout(match is_waiting {
+                true => LOOK,
+                false => due.clamp(LOOK, NEIGHBOURS),
+            });
+        }
+    }
+
+    /// The pools with what was counted of them.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn status(&self) -> Result<Vec<PoolStatus>, weir_enforce::Error> {
+        let state = self.state();
+        let forwarder = self.backend.balancer();
+        let told = state.told.as_ref();
+        let mut pools = Vec::new();
+        for pool in &state.pools {
+            let mut services = Vec::new();
+            let all = told
+                .map(|told| told.services.as_slice())
+                .unwrap_or_default();
+            for (number, service) in (0..).zip(all).filter(|(_, s)| s.pool == pool.number) {
+                let count = forwarder
+                    .map_or_else(|| Ok(Default::default()), |f| f.service_count(number))?;
+                services.push(ServiceStatus {
+                    vip: service.addr,
+                    port: config::port_text(service.protocol, service.port),
+                    packets: count.packets,
+                    bytes: count.bytes,
+                    unserved: count.unserved,
+                });
+            }
+            let mut reals = Vec::new();
+            for real in &pool.reals {
+                let count = forwarder
+                    .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
+                reals.push(RealStatus {
+                    address: real.config.address,
+                    weight: real.config.weight,
+                    state: real.state(),
+                    why: real.why.clone(),
+                    since: real.since,
+                    mac: real
+                        .mac
+                        .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+                    packets: count.packets,
+                    bytes: count.bytes,
+                    flows: count.flows,
+                });
+            }
+            pools.push(PoolStatus {
+                name: pool.config.name.clone(),
+                method: "maglev",
+                live: reals
+                    .iter()
+                    .filter(|r| r.state == "up" && r.weight > 0)
+                    .count(),
+                services,
+                reals,
+            });
+        }
+        Ok(pools)
+    }
+}
+
+/// What alerts about a pool are about.
+fn about(pool: &str) -> String {
+    format!("pool-{pool}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stay_and_those_given_up_are_given_out_last() {
+        let mut numbers = Numbers::default();
+        assert_eq!(numbers.keep(&["a", "b", "c"]), [0, 1, 2]);
+        assert_eq!(numbers.keep(&["c", "d"]), [3]);
+        assert_eq!(numbers.0, [("c", 2), ("d", 3)].into());
+        assert_eq!(numbers.keep(&["c", "d", "e"]), [0]);
+    }
+}

@@ -1,0 +1,586 @@
+//! `[balance]` and `[pool.NAME]`: virtual addresses, and the servers behind them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use weir_config::{
+    At, Section,
+    manual::{
+        Table,
+        Usual::{Is, Means, Required},
+        key,
+    },
+    values::{SECOND, name_byte},
+};
+use weir_core::{PortRange, PortSet, Protocol, ban::MAX_NAME};
+use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES};
+
+use crate::host::HostFacts;
+
+/// `[balance]` and `[pool.NAME]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[
+    Table {
+        name: "balance",
+        about: "Load balancing by direct server return: packets for the virtual addresses of the pools go on to a real server, which answers the client itself.",
+        needs: &[("interface", "\"eth0\"")],
+        keys: &[key(
+            "interface",
+            Required,
+            "The interface on whose network segment the reals are.",
+        )],
+    },
+    Table {
+        name: "pool.NAME",
+        about: "Virtual addresses, and the reals (servers) that serve them. Each real has the virtual addresses on its loopback interface.",
+        needs: &[
+            ("vip", "[\"192.0.2.80\"]"),
+            ("ports", "[\"80/tcp\"]"),
+            ("reals", "[{ address = \"192.0.2.11\" }]"),
+        ],
+        keys: &[
+            key(
+                "vip",
+                Required,
+                "The virtual addresses, IPv4 and IPv6; this host has them on an interface, so that it answers ARP and neighbour discovery for them.",
+            ),
+            key("ports", Required, "The ports that the pool serves."),
+            key(
+                "reals",
+                Required,
+                "The reals, a table each; see below. One address is enough for both families, for packets are sent to its link-layer address.",
+            ),
+            key(
+                "method",
+                Is("\"maglev\""),
+                "How a new flow finds its real: \"maglev\" is a consistent hash of both addresses and ports with weights, the same on every weir.",
+            ),
+            key(
+                "check",
+                Means("a TCP connection to the pool's first TCP port each 2s"),
+                "How it is found out whether a real lives; a table, see below.",
+            ),
+        ],
+    },
+    Table {
+        name: "pool.NAME.reals",
+        about: "A server of the pool; also as { address = ... } in the list.",
+        needs: &[("address", "\"192.0.2.11\"")],
+        keys: &[
+            key(
+                "address",
+                Required,
+                "Its own address, at which it is checked and found on the segment.",
+            ),
+            key(
+                "weight",
+                Is("1"),
+                "Its share of the flows, beside those of the others; 0 takes no new flows, and flows that it has stay.",
+            ),
+        ],
+    },
+    Table {
+        name: "pool.NAME.check",
+        about: "Tries a TCP connection to the address of each real itself: this shows that it lives, not that it has the virtual address.",
+        needs: &[],
+        keys: &[
+            key("port", Means("the pool's first TCP port"), "Which port."),
+            key("interval", Is("\"2s\""), "How often."),
+            key("timeout", Is("\"1s\""), "How long it may take."),
+            key(
+                "rise",
+                Is("2"),
+                "So many connections in a row bring a dead real back.",
+            ),
+            key("fall", Is("3"), "So many failures in a row make it dead."),
+        ],
+    },
+];
+
+const VIP: &str = "a list of addresses such as [\"198.51.100.80\", \"2001:db8::80\"]";
+const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"]";
+const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
+const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
+
+/// A checked `[balance]` with its pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BalanceConfig {
+    /// On whose segment the reals are.
+    pub interface: String,
+    /// Its pools by name.
+    pub pools: Vec<PoolConfig>,
+}
+
+/// A checked `[pool.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// The name in the configuration.
+    pub name: String,
+    /// Its virtual addresses.
+    pub vips: Vec<IpAddr>,
+    /// What it serves at each.
+    pub ports: Vec<(Protocol, u16)>,
+    /// Who serves it.
+    pub reals: Vec<RealConfig>,
+    /// How they are checked.
+    pub check: CheckConfig,
+}
+
+/// A server of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RealConfig {
+    /// Its own address.
+    pub address: IpAddr,
+    /// Its share of the flows.
+    pub weight: u32,
+}
+
+/// How a pool's reals are checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckConfig {
+    /// A TCP port of each real.
+    pub port: u16,
+    /// How often it is done.
+    pub interval: Duration,
+    /// How long one may take.
+    pub timeout: Duration,
+    /// Successes in a row that bring a dead real back.
+    pub rise: u32,
+    /// Failures in a row that make one dead.
+    pub fall: u32,
+}
+
+pub(crate) fn read(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    warnings: &mut Vec<String>,
+) -> Option<BalanceConfig> {
+    let line = root.line_of("pool").unwrap_or(0);
+    let balance = root.section("balance").map(|mut section| {
+        const NAME: &str = "the name of an interface such as \"eth0\"";
+        let line = section.line();
+        let interface = section.string("interface", NAME);
+        match &interface {
+            None => section.error(
+                line,
+                format!("interface is missing in [balance]; allowed: {NAME}"),
+            ),
+            Some(at) if !host.has_interface(&at.value) => warnings.push(format!(
+                "interface in [balance] is {:?}, which this host has not: no real is found until it comes",
+                at.value
+            )),
+            Some(_) => (),
+        }
+        section.finish();
+        (line, interface.map(|at| at.value).unwrap_or_default())
+    });
+    let mut taken = BTreeMap::new();
+    let mut pools = Vec::new();
+    for (name, section) in root.named_sections("pool") {
+        pools.extend(pool(name, section, &mut taken));
+    }
+    let Some((balance_line, interface)) = balance else {
+        if !pools.is_empty() {
+            root.error(
+                line,
+                "[pool] without [balance], which names the interface of its reals",
+            );
+        }
+        return None;
+    };
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    let most = [
+        (pools.len(), MAX_POOLS, "pools"),
+        (
+            pools.iter().map(|p| p.reals.len()).sum(),
+            MAX_REALS,
+            "reals",
+        ),
+        (taken.len(), MAX_SERVICES, "virtual addresses with a port"),
+    ];
+    for (count, most, what) in most {
+        if count > most {
+            root.error(
+                balance_line,
+                format!("[balance] has {count} {what}; allowed: at most {most}"),
+            );
+        }
+    }
+    let vips: BTreeSet<_> = pools.iter().flat_map(|pool| &pool.vips).collect();
+    for pool in &pools {
+        for real in pool
+            .reals
+            .iter()
+            .filter(|real| vips.contains(&real.address))
+        {
+            root.error(
+                balance_line,
+                format!(
+                    "address in [pool.{}.reals] is {}, a virtual address; allowed: the real's own address",
+                    pool.name, real.address
+                ),
+            );
+        }
+    }
+    Some(BalanceConfig { interface, pools })
+}
+
+type Taken = BTreeMap<(IpAddr, u8, u16), String>;
+
+fn pool(name: String, mut section: Section<'_, '_>, taken: &mut Taken) -> Option<PoolConfig> {
+    let line = section.line();
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+        section.error(
+            line,
+            format!("pool name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+        );
+    }
+    let of = format!("[pool.{name}]");
+    let vips = vips(&mut section, &of);
+    let ports = ports(&mut section, &of);
+    let reals = reals(&mut section, &of);
+    section.choice("method", &[("maglev", ())]);
+    let first = ports
+        .iter()
+        .find(|(protocol, _)| *protocol == Protocol::Tcp);
+    let check = check(
+        &mut section,
+        first.map(|(_, port)| *port),
+        !ports.is_empty(),
+    );
+    for vip in &vips {
+        for (protocol, port) in &ports {
+            let key = (*vip, protocol.number(), *port);
+            if let Some(other) = taken.insert(key, name.clone()) {
+                section.error(
+                    line,
+                    format!(
+                        "{of} serves {} of {vip}, which [pool.{other}] serves",
+                        port_text(*protocol, *port)
+                    ),
+                );
+            }
+        }
+    }
+    section.finish();
+    Some(PoolConfig {
+        name,
+        vips,
+        ports,
+        reals,
+        check: check?,
+    })
+}
+
+fn missing<T>(
+    section: &Section<'_, '_>,
+    of: &str,
+    key: &str,
+    is_empty: bool,
+    allowed: &str,
+    typed: Option<&At<T>>,
+) {
+    if is_empty {
+        let line = typed.map_or(section.line(), |at| at.line);
+        section.error(
+            line,
+            format!("{key} in {of} names none; allowed: {allowed}"),
+        );
+    }
+}
+
+fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
+    let typed = section.list("vip", VIP);
+    let mut vips = Vec::new();
+    for entry in typed.iter().flat_map(|at| &at.value) {
+        match unicast(&entry.value) {
+            Some(vip) if vips.contains(&vip) => {
+                section.error(entry.line, format!("vip in {of} has {vip} twice"));
+            }
+            Some(vip) => vips.push(vip),
+            None => section.error(
+                entry.line,
+                format!("vip in {of} has {:?}; allowed: {ADDRESS}", entry.value),
+            ),
+        }
+    }
+    let none = typed.as_ref().is_none_or(|at| at.value.is_empty());
+    missing(section, of, "vip", none, VIP, typed.as_ref());
+    vips
+}
+
+fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
+    let typed = section.list("ports", PORTS);
+    let mut ports = Vec::new();
+    for entry in typed.iter().flat_map(|at| &at.value) {
+        let scope = entry.value.parse::<PortSet>().ok();
+        let ranges = scope.as_ref().map(PortSet::ranges).unwrap_or_default();
+        let known = |protocol| [Protocol::Tcp, Protocol::Udp].contains(&protocol);
+        if ranges.is_empty() || !ranges.iter().all(|range| known(range.protocol)) {
+            section.error(
+                entry.line,
+                format!("ports in {of} has {:?}; allowed: {PORTS}", entry.value),
+            );
+            continue;
+        }
+        for range in ranges {
+            for port in range.low..=range.high {
+                if !ports.contains(&(range.protocol, port)) && ports.len() <= MAX_SERVICES {
+                    ports.push((range.protocol, port));
+                }
+            }
+        }
+    }
+    let none = typed.as_ref().is_none_or(|at| at.value.is_empty());
+    missing(section, of, "ports", none, PORTS, typed.as_ref());
+    ports
+}
+
+fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
+    let typed = section.texts_or_sections("reals", REALS);
+    let mut reals: Vec<RealConfig> = Vec::new();
+    let none = typed.as_ref().is_none_or(Vec::is_empty);
+    for entry in typed.into_iter().flatten() {
+        let mut table = match entry {
+            Ok(text) => {
+                section.error(
+                    text.line,
+                    format!("reals in {of} is {:?}; allowed: {REALS}", text.value),
+                );
+                continue;
+            }
+            Err(table) => table,
+        };
+        let line = table.line();
+        let address = table.string("address", ADDRESS);
+        let weight = table
+            .integer("weight", 0..=1000)
+            .map_or(1, |at| at.value as u32);
+        match address.as_ref().map(|at| (at, unicast(&at.value))) {
+            None => table.error(
+                line,
+                format!("address is missing in reals of {of}; allowed: {ADDRESS}"),
+            ),
+            Some((at, None)) => table.error(
+                at.line,
+                format!(
+                    "address in reals of {of} is {:?}; allowed: {ADDRESS}",
+                    at.value
+                ),
+            ),
+            Some((at, Some(address))) => {
+                if reals.iter().any(|real| real.address == address) {
+                    table.error(at.line, format!("reals in {of} has {address} twice"));
+                }
+                reals.push(RealConfig { address, weight });
+            }
+        }
+        table.finish();
+    }
+    missing::<()>(section, of, "reals", none, REALS, None);
+    reals
+}
+
+fn check(
+    section: &mut Section<'_, '_>,
+    first: Option<u16>,
+    has_ports: bool,
+) -> Option<CheckConfig> {
+    let line = section.line();
+    let mut config = CheckConfig {
+        port: first.unwrap_or(0),
+        interval: 2 * SECOND,
+        timeout: SECOND,
+        rise: 2,
+        fall: 3,
+    };
+    let mut table = section.section("check");
+    if let Some(check) = &mut table {
+        if let Some(at) = check.integer("port", 1..=65535) {
+            config.port = at.value as u16;
+        }
+        if let Some(at) = check.duration("interval", SECOND..=3600 * SECOND) {
+            config.interval = at.value;
+        }
+        if let Some(at) = check.duration("timeout", SECOND..=60 * SECOND) {
+            config.timeout = at.value;
+        }
+        if let Some(at) = check.integer("rise", 1..=100) {
+            config.rise = at.value as u32;
+        }
+        if let Some(at) = check.integer("fall", 1..=100) {
+            config.fall = at.value as u32;
+        }
+    }
+    if let Some(table) = table {
+        table.finish();
+    }
+    if config.port == 0 && has_ports {
+        section.error(
+            line,
+            "a pool without a TCP port needs check = { port = ... }, a TCP port at which its reals answer",
+        );
+    }
+    (config.port != 0).then_some(config)
+}
+
+/// As it is written.
+pub(super) fn port_text(protocol: Protocol, port: u16) -> String {
+    let range = PortRange {
+        protocol,
+        low: port,
+        high: port,
+    };
+    range.to_string()
+}
+
+/// An address that one host can have, and that is reached by a network.
+fn unicast(text: &str) -> Option<IpAddr> {
+    let addr: IpAddr = text.parse().ok()?;
+    let addr = addr.to_canonical();
+    let fits = match addr {
+        IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_broadcast() && !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unspecified() && !v6.is_unicast_link_local(),
+    };
+    (fits && !addr.is_multicast()).then_some(addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{config::Config, host::lab::Lab};
+
+    const BALANCE: &str = "[balance]\ninterface = \"eth0\"\n";
+
+    fn check(text: &str) -> Result<Config, String> {
+        let checked = Config::check(Path::new("weir.toml"), text, &Lab::default());
+        checked.map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_pool_is_read() {
+        let text = format!(
+            "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [\"80/tcp\", \"443/udp\"]\n\
+             reals = [{{ address = \"10.0.0.11\", weight = 2 }}, {{ address = \"2001:db8::12\" }}]\n\
+             method = \"maglev\"\ncheck = {{ interval = \"5s\", rise = 4 }}"
+        );
+        let balance = check(&text).unwrap().balance.unwrap();
+        assert_eq!(balance.interface, "eth0");
+        let pool = &balance.pools[0];
+        assert_eq!(pool.ports, [(Protocol::Tcp, 80), (Protocol::Udp, 443)]);
+        assert_eq!(
+            (pool.vips.len(), pool.reals[0].weight, pool.reals[1].weight),
+            (2, 2, 1)
+        );
+        let expected = CheckConfig {
+            port: 80,
+            interval: 5 * SECOND,
+            timeout: SECOND,
+            rise: 4,
+            fall: 3,
+        };
+        assert_eq!(pool.check, expected);
+        assert!(check("").unwrap().balance.is_none());
+        let warnings = check("[balance]\ninterface = \"eth9\"").unwrap().warnings;
+        let warnings = warnings.join("\n");
+        assert!(warnings.contains("which this host has not"), "{warnings}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let pool = |words: &str| format!("{BALANCE}[pool.web]\n{words}");
+        let usual = |but: &str, words: &str| {
+            let keys = [
+                ("vip", "[\"198.51.100.80\"]"),
+                ("ports", "[\"80/tcp\"]"),
+                ("reals", "[{ address = \"10.0.0.11\" }]"),
+            ];
+            let kept = keys.iter().filter(|(key, _)| *key != but);
+            let kept: String = kept
+                .map(|(key, value)| format!("{key} = {value}\n"))
+                .collect();
+            pool(&format!("{words}\n{kept}"))
+        };
+        for (text, told) in [
+            (
+                "[balance]".to_owned(),
+                "weir.toml:1: interface is missing in [balance]; allowed: ",
+            ),
+            (
+                usual("", "").replace(BALANCE, ""),
+                "[pool] without [balance]",
+            ),
+            (
+                usual("vip", "vip = []"),
+                ":4: vip in [pool.web] names none; allowed: ",
+            ),
+            (
+                usual("vip", "vip = [\"224.0.0.1\"]"),
+                ":4: vip in [pool.web] has \"224.0.0.1\"; allowed: ",
+            ),
+            (
+                usual("ports", "ports = [\"80\"]"),
+                ":4: ports in [pool.web] has \"80\"; allowed: ",
+            ),
+            (
+                usual("ports", "ports = [\"53/udp\"]"),
+                ":3: a pool without a TCP port needs check",
+            ),
+            (
+                usual("reals", ""),
+                ":3: reals in [pool.web] names none; allowed: ",
+            ),
+            (
+                usual("reals", "reals = [\"10.0.0.11\"]"),
+                ":4: reals in [pool.web] is \"10.0.0.11\"; allowed: ",
+            ),
+            (
+                usual(
+                    "reals",
+                    "reals = [{ address = \"10.0.0.11\" }, { address = \"10.0.0.11\" }]",
+                ),
+                ":4: reals in [pool.web] has 10.0.0.11 twice",
+            ),
+            (
+                usual("reals", "reals = [{ address = \"198.51.100.80\" }]"),
+                "is 198.51.100.80, a virtual address; allowed: the real's own address",
+            ),
+            (
+                usual("", "method = \"round-robin\""),
+                ":4: method in [pool.web] is \"round-robin\"; allowed: \"maglev\"",
+            ),
+            (
+                usual("", "forward = \"ipip\""),
+                "unknown key \"forward\" in [pool.web]",
+            ),
+            (
+                usual("", "check = { http = \"/\" }"),
+                "unknown key \"http\" in [pool.web.check]",
+            ),
+            (
+                format!(
+                    "{}[pool.other]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{{ address = \"10.0.0.12\" }}]",
+                    usual("", "")
+                ),
+                "serves 80/tcp of 198.51.100.80, which [pool.web] serves",
+            ),
+        ] {
+            let error = check(&text).expect_err(&text);
+            assert!(error.contains(told), "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn a_backend_that_cannot_forward_is_refused() {
+        let text = format!(
+            "backend = \"nft\"\n{BALANCE}[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{{ address = \"10.0.0.11\" }}]"
+        );
+        let error = check(&text).unwrap_err();
+        let told = "weir.toml:2: [balance] with backend = \"nft\": no load balancing";
+        assert!(error.contains(told), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Load balancing: told to the kernel, with what forwards from the first pool on until the
+//! last goes.
+
+use weir_bpf::{
+    AnswerProgram,
+    balance::{RealCount, ServiceCount},
+};
+
+use super::Kernel;
+use crate::{Balance, Error, Feature, Forwarder};
+
+impl Forwarder for Kernel {
+    fn set_balance(&self, balance: &Balance) -> Result<(), Error> {
+        let maintenance = self.maintenance.lock();
+        // Held until the ports are there: an interface that came in between could be
+        // given netfilter's hook, which cannot forward.
+        let (points, _) = self.attach_points();
+        let backend = self.effective_where(points.any_on_netfilter());
+        let wanted = !balance.services.is_empty();
+        if wanted {
+            if let Some(limit) = backend.limit(Feature::Balance) {
+                return Err(limit.refusal(backend.name()));
+            }
+            // Of what the kernel refuses maintenance asks again.
+            if !self.tables().current.wants(AnswerProgram::Balance) {
+                self.answer(&maintenance, AnswerProgram::Balance);
+            }
+        }
+        let tables = self.tables();
+        // The maps are those of all generations. What is referred to comes first, and
+        // what nobody refers to any more goes last.
+        let current = &tables.current;
+        let balancer = &current.balancer;
+        for (number, real) in (0..).zip(&balance.reals) {
+            if real.is_some() {
+                balancer.write_real(number, *real)?;
+            }
+        }
+        for (pool, ring) in (0..).zip(&balance.rings) {
+            balancer.write_ring(pool, ring)?;
+        }
+        balancer.write_services(&balance.services)?;
+        let reals = balance.reals.iter().copied();
+        let reals = reals.chain(std::iter::repeat(None));
+        for (number, real) in (0..weir_bpf::balance::MAX_REALS as u32).zip(reals) {
+            if real.is_none() {
+                balancer.write_real(number, None)?;
+            }
+        }
+        for generation in tables.generations() {
+            generation
+                .table
+                .set_port_features(current.has_port_features());
+        }
+        if !wanted {
+            current.fall_silent(AnswerProgram::Balance)?;
+        }
+        Ok(())
+    }
+
+    fn real_count(&self, number: u32) -> Result<RealCount, Error> {
+        Ok(self.tables().current.balancer.real_count(number)?)
+    }
+
+    fn service_count(&self, number: u32) -> Result<ServiceCount, Error> {
+        Ok(self.tables().current.balancer.service_count(number)?)
+    }
+
+    fn forget_balance_counts(&self, reals: &[u32], services: &[u32]) -> Result<(), Error> {
+        let tables = self.tables();
+        let balancer = &tables.current.balancer;
+        for number in reals {
+            balancer.forget_real_count(*number)?;
+        }
+        for number in services {
+            balancer.forget_service_count(*number)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,344 @@
+//! Load balancing by direct server return: two real nginx behind one virtual address of
+//! each family, on one segment with their clients and the balancer, on every hook that
+//! forwards. (Which packet leaves how: crates/bpf/tests/root_balance.rs.)
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::{Command, Stdio},
+};
+
+use common::{SILENCE, SOON, Weir, addr, skipped, soon};
+use serde_json::Value;
+use weir_bpf::{
+    generator::Generator,
+    link::{Hook, Link},
+};
+use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
+use weir_testkit::traffic;
+
+const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
+const CLIENT: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
+const BANNED: [&str; 2] = ["192.0.2.66", "2001:db8::66"];
+const REAL: [&str; 2] = ["192.0.2.11", "192.0.2.12"];
+
+/// A client's checksums are to be whole when a frame leaves by native XDP, as they are on
+/// every wire; a veth end leaves them to whoever receives.
+const WHOLE_CHECKSUMS: &str = "
+import ctypes, fcntl, socket, struct
+value = ctypes.create_string_buffer(struct.pack('II', 0x17, 0))
+request = struct.pack('16sP', b'eth0', ctypes.addressof(value))
+fcntl.ioctl(socket.socket(), 0x8946, request)
+";
+
+struct Segment {
+    dir: tempfile::TempDir,
+    servers: [Option<Child>; 2],
+    reals: [Namespace; 2],
+    host: Namespace,
+    client: Namespace,
+    _accepts: Option<Link>,
+    _veths: Vec<Veth>,
+    _net: Net,
+}
+
+impl Segment {
+    fn new(backend: &str) -> Self {
+        let net = Net::new().unwrap();
+        let switch = net.namespace("switch").unwrap();
+        switch
+            .ip(&[
+                "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
+                "link set br0 up".into(),
+            ])
+            .unwrap();
+        let mut veths = Vec::new();
+        let mut join = |name: &str, addresses: &[&str]| {
+            let namespace = net.namespace(name).unwrap();
+            let opts = VethOpts::new(addresses, &[]).unwrap();
+            veths.push(net.veth(&namespace, "eth0", &switch, name, opts).unwrap());
+            switch.ip(&[format!("link set {name} master br0")]).unwrap();
+            namespace
+        };
+        let host = join("host", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let client = join(
+            "client",
+            &[
+                "192.0.2.100/24",
+                "192.0.2.66/24",
+                "2001:db8::100/64",
+                "2001:db8::66/64",
+            ],
+        );
+        let reals = [
+            join("one", &["192.0.2.11/24", "2001:db8::11/64"]),
+            join("two", &["192.0.2.12/24", "2001:db8::12/64"]),
+        ];
+        // Without one no neighbour is asked for, whose own address is on another interface.
+        for (number, real) in reals.iter().enumerate() {
+            real.ip(&[format!("addr add fe80::{}/64 dev eth0 nodad", number + 1)])
+                .unwrap();
+        }
+        let with_vip = |namespace: &Namespace, dev: &str| {
+            let all = VIP.map(|vip| {
+                let length = if vip.contains(':') { 128 } else { 32 };
+                format!("addr add {vip}/{length} dev {dev}")
+            });
+            namespace.ip(&all).unwrap();
+        };
+        for real in &reals {
+            real.sysctl("ipv4.conf.all.arp_ignore", "1").unwrap();
+            real.sysctl("ipv4.conf.all.arp_announce", "2").unwrap();
+            with_vip(real, "lo");
+        }
+        with_vip(&host, "eth0");
+        client.run("python3", &["-c", WHOLE_CHECKSUMS]).unwrap();
+        let accepts = (backend == "xdp").then(|| {
+            let index = switch.ifindex("host").unwrap();
+            let accept = Generator::load().unwrap();
+            let attach = || Link::attach(accept.accept(), index, Hook::Xdp);
+            switch.enter(attach).unwrap().unwrap()
+        });
+        let mut segment = Self {
+            dir: tempfile::tempdir().unwrap(),
+            servers: [None, None],
+            reals,
+            host,
+            client,
+            _accepts: accepts,
+            _veths: veths,
+            _net: net,
+        };
+        segment.serve(0);
+        segment.serve(1);
+        segment
+    }
+
+    /// Starts the nginx of a real, which says who it is and whom it sees.
+    fn serve(&mut self, number: usize) {
+        let dir = self.dir.path().join(number.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let dir = dir.display();
+        let config = format!(
+            "daemon off; master_process off; worker_processes 1; user root;
+             pid {dir}/pid; error_log {dir}/error.log;
+             events {{ worker_connections 256; }}
+             http {{
+                 access_log {dir}/access.log;
+                 client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp;
+                 fastcgi_temp_path {dir}/tmp; uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
+                 keepalive_timeout 600s;
+                 server {{
+                     listen 80; listen [::]:80;
+                     location / {{ return 200 \"{number} $remote_addr\"; }}
+                 }}
+             }}"
+        );
+        let conf = format!("{dir}/conf");
+        fs::write(&conf, config).unwrap();
+        let mut command = Command::new("/usr/sbin/nginx");
+        command.args(["-c", &conf]).stdin(Stdio::null());
+        let real = &self.reals[number];
+        self.servers[number] = Some(real.spawn(command).unwrap());
+        soon("nginx to listen", || {
+            let at = SocketAddr::new(addr("127.0.0.1"), 80);
+            traffic::tcp_connect(real, None, at, SILENCE).ok()
+        });
+    }
+
+    fn kill(&mut self, number: usize) {
+        self.servers[number] = None;
+    }
+
+    fn open(&self, from: &str, family: usize) -> Option<Flow> {
+        let to = SocketAddr::new(addr(VIP[family]), 80);
+        let opened = traffic::tcp_open(&self.client, Some(addr(from)), to, SILENCE);
+        let (stream, _) = opened.ok()?;
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Some(Flow(stream))
+    }
+
+    /// A new connection is served by this real, which sees the client's address.
+    #[track_caller]
+    fn served_by(&self, family: usize) -> usize {
+        let mut flow = self.open(CLIENT[family], family).expect("a connection");
+        flow.ask(CLIENT[family])
+    }
+
+    /// So many new connections are, by these.
+    #[track_caller]
+    fn all_served_by(&self, count: usize) -> BTreeSet<usize> {
+        let families = (0..count).map(|n| n % 2);
+        families.map(|family| self.served_by(family)).collect()
+    }
+
+    /// A connection that stays open to each real, in each family.
+    fn flows(&self) -> Vec<(usize, usize, Flow)> {
+        let mut flows = Vec::new();
+        for (family, client) in CLIENT.into_iter().enumerate() {
+            for number in 0..2 {
+                let flow = soon("a flow to each real", || {
+                    let mut flow = self.open(client, family)?;
+                    (flow.ask(client) == number).then_some(flow)
+                });
+                flows.push((family, number, flow));
+            }
+        }
+        flows
+    }
+}
+
+struct Flow(TcpStream);
+
+impl Flow {
+    /// Which real answers here; it is to see the client's own address.
+    #[track_caller]
+    fn ask(&mut self, client: &str) -> usize {
+        self.0
+            .write_all(b"GET / HTTP/1.1\r\nHost: vip\r\n\r\n")
+            .unwrap();
+        let mut answer = Vec::new();
+        let text = loop {
+            let mut buffer = [0; 1024];
+            let len = self.0.read(&mut buffer).unwrap();
+            assert_ne!(len, 0, "closed: {}", String::from_utf8_lossy(&answer));
+            answer.extend(&buffer[..len]);
+            let text = String::from_utf8_lossy(&answer);
+            if let Some((_, body)) = text.split_once("\r\n\r\n")
+                && body.len() > client.len()
+            {
+                break body.to_owned();
+            }
+        };
+        let (number, seen) = text.split_once(' ').unwrap();
+        assert_eq!(seen, client);
+        number.parse().unwrap()
+    }
+}
+
+fn config(backend: &str) -> String {
+    format!(
+        "interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n[balance]\ninterface = \"eth0\"\n\
+         [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\"]\n\
+         reals = [{{ address = \"{}\" }}, {{ address = \"{}\" }}]\n\
+         check = {{ interval = \"1s\" }}\n",
+        VIP[0], VIP[1], REAL[0], REAL[1]
+    )
+}
+
+fn pool(weir: &Weir) -> Value {
+    weir.json(&["pool", "list"])[0].clone()
+}
+
+#[track_caller]
+fn live_soon(weir: &Weir, count: u64) {
+    soon(&format!("{count} live reals"), || {
+        (pool(weir)["live"] == count).then_some(())
+    });
+}
+
+#[test]
+fn root_a_pool_is_served_on_every_hook() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    for backend in ["tcx", "xdp", "xdp-generic"] {
+        println!("{backend}");
+        served(backend);
+    }
+}
+
+fn served(backend: &str) {
+    let both = BTreeSet::from([0, 1]);
+    let mut segment = Segment::new(backend);
+    let mut weir = Weir::start(&segment.host, &config(backend));
+    assert_eq!(weir.attachment("eth0").0, backend);
+    live_soon(&weir, 2);
+    assert_eq!(segment.all_served_by(40), both);
+
+    // Who is banned never reaches a real.
+    for (family, who) in BANNED.iter().enumerate() {
+        assert!(segment.open(who, family).is_some());
+        weir.ask(&["ban", who]).done();
+        assert!(segment.open(who, family).is_none(), "{who}");
+    }
+    let flows_before = pool(&weir)["reals"].to_string();
+    assert!(
+        BANNED
+            .iter()
+            .enumerate()
+            .all(|(f, who)| segment.open(who, f).is_none())
+    );
+    assert_eq!(pool(&weir)["reals"].to_string(), flows_before);
+
+    // A real that dies gets no new flows, and those of the other stay.
+    let mut flows = segment.flows();
+    segment.kill(0);
+    live_soon(&weir, 1);
+    assert_eq!(segment.all_served_by(20), [1].into());
+    flows.retain(|(_, number, _)| *number == 1);
+    let ask_all = |flows: &mut Vec<(usize, usize, Flow)>| {
+        for (family, number, flow) in flows {
+            assert_eq!(flow.ask(CLIENT[*family]), *number);
+        }
+    };
+    ask_all(&mut flows);
+    let status = weir.json(&["status"]).to_string();
+    let told = "pool web does without 192.0.2.11 (Connection refused";
+    assert!(status.contains(told), "{status}");
+
+    // It comes back, and nobody's flow moves.
+    segment.serve(0);
+    live_soon(&weir, 2);
+    assert_eq!(segment.all_served_by(40), both);
+    ask_all(&mut flows);
+
+    // Whatever becomes of the daemon.
+    weir.kill();
+    assert_eq!(segment.all_served_by(40), both);
+    ask_all(&mut flows);
+    weir.run();
+    live_soon(&weir, 2);
+    assert_eq!(segment.all_served_by(40), both);
+    ask_all(&mut flows);
+
+    let shown = weir.ask(&["pool", "show", "web"]).done().out;
+    for words in ["192.0.2.80", "80/tcp", "2001:db8::80", "192.0.2.12", "up"] {
+        assert!(shown.contains(words), "{shown}");
+    }
+    let counted = pool(&weir);
+    let sum = |of: &str, key: &str| -> u64 {
+        let all = counted[of].as_array().unwrap().iter();
+        all.map(|one| one[key].as_u64().unwrap()).sum()
+    };
+    assert!(sum("reals", "flows") >= 40, "{counted}");
+    assert_eq!(
+        sum("reals", "packets"),
+        sum("services", "packets"),
+        "{counted}"
+    );
+
+    // Without a real its packets are dropped, counted and told of.
+    segment.kill(0);
+    segment.kill(1);
+    live_soon(&weir, 0);
+    assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
+    assert!(weir.packets("no-real") >= 2);
+    let alerts = weir.json(&["status"])["alerts"].to_string();
+    assert!(alerts.contains("pool web has no live real"), "{alerts}");
+    assert_eq!(weir.ask(&["pool", "show", "web"]).code, Some(1));
+
+    // And without a pool they are the host's again.
+    weir.configure(&format!(
+        "interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n"
+    ));
+    weir.ask(&["reload"]).done();
+    let before = weir.packets("no-real");
+    assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
+    assert_eq!(weir.packets("no-real"), before);
+    assert_eq!(weir.json(&["pool", "list"]), Value::Array(Vec::new()));
+}
