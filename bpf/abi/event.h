@@ -17,9 +17,8 @@ struct counter {
 /* Events per reason, CPU and window of 2^8 jiffies (about a second). */
 #define EVENT_WINDOW_SHIFT 8
 #define EVENT_LIMIT	   64
-#define PROOF_LIMIT	   4096 /* the same for R_DECOY_HANDSHAKE: one a cookie that was sent \
-				 */
-#define EVENT_WAKE_BYTES (64 * 1024)
+#define PROOF_LIMIT	   4096 /* of R_DECOY_HANDSHAKE: one for each cookie sent */
+#define EVENT_WAKE_BYTES   (64 * 1024)
 
 struct event {
 	__u64 at_ns; /* CLOCK_BOOTTIME */

@@ -7,7 +7,7 @@
 
 /* Bans of any prefix, in a trie (prefix_bans.h). The words of the prefix itself
  * come first, then those of the prefixes that cover it. */
-#define MAX_PREFIX_BANS   8192
+#define MAX_PREFIX_BANS	 8192
 #define PREFIX_BAN_WORDS 8
 struct wide {
 	__u32 own;
