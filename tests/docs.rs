@@ -3,6 +3,8 @@
 //! check`, tests that SPECIFICATION.md names exist, and so does every path.
 //! The prose between them is the reader's to judge.
 
+#[path = "docs/api.rs"]
+mod api;
 #[path = "../src/cli/mod.rs"]
 #[allow(dead_code)] // the verbs' code; only their definition is used
 mod cli;
@@ -16,6 +18,8 @@ mod links;
 mod metrics;
 #[path = "docs/names.rs"]
 mod names;
+#[path = "common/plain.rs"]
+mod plain;
 #[path = "docs/programs.rs"]
 mod programs;
 

@@ -27,7 +27,7 @@ use axum::{
     },
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{delete, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 use rustix::{
     io::Errno,
@@ -249,22 +249,40 @@ pub async fn serve(
     }
 }
 
+/// Method, path and what answers.
+type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
+
+/// All that is served; `docs/api.md` has the same.
+const ROUTES: [Route; 17] = [
+    ("GET", "/v1/status", || get(status)),
+    ("GET", "/v1/metrics", || get(metrics)),
+    ("GET", "/v1/jails", || get(jails)),
+    ("GET", "/v1/bans", || get(bans)),
+    ("POST", "/v1/bans", || post(ban)),
+    ("DELETE", "/v1/bans", || delete(unban_all)),
+    ("DELETE", "/v1/bans/{*subject}", || delete(unban)),
+    ("GET", "/v1/why/{*addr}", || get(why)),
+    ("GET", "/v1/allow", || get(allowed)),
+    ("POST", "/v1/allow", || post(allow)),
+    ("DELETE", "/v1/allow/{*prefix}", || delete(disallow)),
+    ("GET", "/v1/lists", || get(lists::lists)),
+    ("POST", "/v1/lists/{name}/refresh", || post(lists::refresh)),
+    ("GET", "/v1/pools", || get(pools)),
+    ("GET", "/v1/events", || get(events)),
+    ("POST", "/v1/reload", || post(reload)),
+    ("POST", "/v1/sinks/{name}/test", || post(test_sink)),
+];
+
+/// Method and path of every route.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ROUTES.iter().map(|(method, path, _)| (*method, *path))
+}
+
 fn router(api: Api) -> Router {
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/metrics", get(metrics))
-        .route("/v1/jails", get(jails))
-        .route("/v1/bans", get(bans).post(ban).delete(unban_all))
-        .route("/v1/bans/{*subject}", delete(unban))
-        .route("/v1/why/{*addr}", get(why))
-        .route("/v1/allow", get(allowed).post(allow))
-        .route("/v1/allow/{*prefix}", delete(disallow))
-        .route("/v1/lists", get(lists::lists))
-        .route("/v1/lists/{name}/refresh", post(lists::refresh))
-        .route("/v1/pools", get(pools))
-        .route("/v1/events", get(events))
-        .route("/v1/reload", post(reload))
-        .route("/v1/sinks/{name}/test", post(test_sink))
+    let add = |router: Router<Api>, (_, path, answers): &Route| router.route(path, answers());
+    ROUTES
+        .iter()
+        .fold(Router::new(), add)
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such path; see weir(1)"))
         .method_not_allowed_fallback(async || {
             error(
