@@ -229,6 +229,19 @@ mod tests {
     }
 
     #[test]
+    fn a_written_duration_names_every_unit_it_needs_and_no_other() {
+        for (seconds, written) in [
+            (0, "0s"),
+            (5, "5s"),
+            (3600, "1h"),
+            (86_405, "1d 5s"),
+            (7509, "2h 5m 9s"),
+        ] {
+            assert_eq!(exact(Duration::from_secs(seconds)), written);
+        }
+    }
+
+    #[test]
     fn config_may_hold_texts_numbers_and_never() {
         #[derive(serde::Deserialize)]
         struct Config {
