@@ -720,6 +720,28 @@ fn hostile_logs_do_no_harm() {
 }
 
 #[test]
+fn a_reload_does_not_trust_a_log_anew() {
+    let host = Host::started();
+    let mut log = fs::File::options()
+        .append(true)
+        .open(host.path("auth.log"))
+        .unwrap();
+    log.write_all(b"the rest of a line that a client broke\n")
+        .unwrap();
+    host.until("it is read", |h| h.status()["jails"][0]["lines"] == 1);
+    for _ in 0..2 {
+        assert_eq!(host.weir(&["reload"]).code, 0);
+    }
+    host.fail("203.0.113.66", 5);
+    for _ in 5..weir_core::detect::BEHIND_NO_HEAD {
+        host.log("Server listening on :: port 22.");
+    }
+    host.fail("203.0.113.7", 3);
+    host.until("a line behind those counts", |h| h.is_banned("203.0.113.7"));
+    assert!(!host.is_banned("203.0.113.66"));
+}
+
+#[test]
 fn malformed_requests_get_4xx_and_the_daemon_stays() {
     let host = Host::started();
     let ask = |request: &[u8]| -> String {

@@ -175,7 +175,7 @@ impl Workers {
     /// Changes over to another configuration. On an error the old one goes on: all
     /// that can fail comes before its threads are ended.
     pub fn replace(&mut self, old: &Config, new: &Config) -> Result<(), WorkerError> {
-        let groups = running(&self.daemon.metrics.jails, new)?;
+        let mut groups = running(&self.daemon.metrics.jails, new)?;
         self.given_up.retain(|reader| !reader.thread.is_finished());
         if self.given_up.len() >= MAX_GIVEN_UP
             && let Some(call) = self.given_up.iter().find_map(Reader::waits_for)
@@ -187,7 +187,17 @@ impl Workers {
         // Findings that wait for a name count for the new ledger.
         let names = self.names.clone();
         let mut named = names.jails();
-        self.stop_reading();
+        let read = self.stop_reading();
+        for jail in groups.values_mut().flatten() {
+            let mut before = read.iter().flat_map(|in_hand| in_hand.jails.iter());
+            let filter = &jail.config.filter;
+            let is_same = |other: &&Running| other.reads_as(jail);
+            if old.filters.get(filter) == new.filters.get(filter)
+                && let Some(before) = before.find(is_same)
+            {
+                jail.states = before.reopened_states();
+            }
+        }
         let now = Timestamp::now();
         let ledger = Arc::new(Ledger::new(jails(new)));
         ledger.take_over(&self.ledger, now);

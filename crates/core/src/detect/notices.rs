@@ -71,7 +71,7 @@ impl std::ops::AddAssign for Notices {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Headless {
     /// How many lines of a stream do not count yet; empty before the first.
-    left: Vec<u16>,
+    left: Vec<Left>,
     /// The last line was one of them.
     pub last: bool,
     /// The last line without a head.
@@ -80,6 +80,14 @@ pub(super) struct Headless {
 }
 
 const PLACES: usize = 256;
+
+/// What is left of a place's lines that do not count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    lines: u16,
+    /// One of its streams has had a line since the log was opened.
+    came: bool,
+}
 
 /// Hosts named in the heads of lines that count.
 #[derive(Clone, Debug, Default)]
@@ -95,13 +103,24 @@ impl Headless {
     /// The next line of a stream; true if it does not count.
     pub fn next(&mut self, stream: u64) -> bool {
         self.last = match self.left.get_mut(stream as usize % PLACES) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                true
+            Some(left) => {
+                left.came = true;
+                let counts = left.lines == 0;
+                left.lines = left.lines.saturating_sub(1);
+                !counts
             }
-            _ => false,
+            None => false,
         };
         self.last
+    }
+
+    /// The log is opened anew, which may number its streams otherwise: as many lines
+    /// of each do not count as of the one that had most left.
+    pub fn reopen(&mut self) {
+        let any_came = self.left.iter().any(|left| left.came);
+        let in_use = self.left.iter().filter(|left| left.came || !any_came);
+        let lines = in_use.map(|left| left.lines).max().unwrap_or(0);
+        self.left.fill(Left { lines, came: false });
     }
 
     /// The line that came has a head with this host.
@@ -133,10 +152,13 @@ impl Headless {
 
     /// The line that came had no head.
     pub fn saw(&mut self, stream: u64, line: &[u8], has_stamp: bool) {
-        self.left.resize(PLACES, 0);
+        self.left.resize(PLACES, Left::default());
         self.line.has_stamp = has_stamp;
         self.keep(line);
-        self.left[stream as usize % PLACES] = BEHIND_NO_HEAD;
+        self.left[stream as usize % PLACES] = Left {
+            lines: BEHIND_NO_HEAD,
+            came: true,
+        };
     }
 }
 
@@ -226,6 +248,28 @@ fn is_unit_of(unit: &[u8], program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_is_opened_anew_is_distrusted_as_its_worst_stream_was() {
+        let mut headless = Headless::default();
+        headless.reopen();
+        assert!(!headless.next(0), "nothing was without a head");
+        headless.saw(7, b"x", true);
+        assert!(headless.next(7));
+        headless.reopen();
+        for _ in 1..BEHIND_NO_HEAD {
+            assert!(headless.next(3), "numbered otherwise now");
+        }
+        assert!(!headless.next(3));
+        // Stream 7 is not there any more, and has a say no longer.
+        headless.reopen();
+        assert!(!headless.next(3));
+        // Nor does a second opening in a row forget.
+        headless.saw(3, b"x", true);
+        headless.reopen();
+        headless.reopen();
+        assert!(headless.next(0));
+    }
 
     #[test]
     fn hosts_are_learnt_from_lines_that_count_and_are_few() {

@@ -541,6 +541,18 @@ impl ProgramState {
         self.notices.refused += 1;
     }
 
+    /// The same for the same log, opened anew: its connections, and the lines that do
+    /// not count yet.
+    pub fn reopened(&self) -> Self {
+        let mut headless = self.headless.clone();
+        headless.reopen();
+        Self {
+            connections: self.connections.clone(),
+            headless,
+            ..Self::default()
+        }
+    }
+
     /// What was noticed since the last call.
     pub fn take_notices(&mut self) -> Notices {
         let mut notices = std::mem::take(&mut self.notices);

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -42,6 +42,24 @@ impl Running {
     /// The alert about the stamps of a jail's log.
     pub fn about_stamps(jail: &str) -> String {
         format!("jail:{jail}:time_zone")
+    }
+
+    /// Is the other one the same jail, of the same log and filter by name?
+    pub fn reads_as(&self, other: &Self) -> bool {
+        let (one, other) = (&self.config, &other.config);
+        one.name == other.name
+            && one.filter == other.filter
+            && one.source == other.source
+            && one.journal_match == other.journal_match
+    }
+
+    /// What its lines have left behind, for whoever reads the log on.
+    pub fn reopened_states(&self) -> Arc<[Mutex<ProgramState>]> {
+        let reopened = |state: &Mutex<ProgramState>| {
+            let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            Mutex::new(state.reopened())
+        };
+        self.states.iter().map(reopened).collect()
     }
 
     /// Says that failures count as of now because their stamps do not fit, and
