@@ -36,7 +36,7 @@ build: ## build what is installed, in release
 	@$(DEPS) build
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-ring -p weir-ring-preload
 
-demo: ## a real sshd under attack, in a virtual network (root, about a minute)
+demo: ## a real sshd under attack, in a virtual network (root, some 20 s once built)
 	@$(DEPS) build demo
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir
@@ -44,7 +44,7 @@ demo: ## a real sshd under attack, in a virtual network (root, about a minute)
 test: deps ## every test, those that need root included
 	CARGO="$(CARGO)" tests/run.py --workspace --locked $(JOBS) --features weir/fault-points
 
-kernels: deps ## the same on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour a kernel at most)
+kernels: deps ## tests/kernels/suite on Linux 5.10, 6.1 and 6.12, booted in qemu (root, an hour a kernel at most)
 	tests/kernels/run.sh $(TARGET)
 
 bench: ## the packet path against its limits (root, some minutes)

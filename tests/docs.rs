@@ -31,13 +31,14 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 19] = [
     "apt",
     "cargo",
     "cat",
     "cd",
     "cp",
     "curl",
+    "editor",
     "fail2ban-client",
     "git",
     "grep",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Decoy ports: nobody serves them, so whoever asks there is looking for
- * victims. A SYN is answered with the kernel's own SYN cookie, and only who
+/* Decoy (honeypot) ports: no service listens on them, so a client that connects is
+ * scanning. A SYN is answered with the kernel's own SYN cookie, and only who
  * sends that cookie back (R_DECOY_HANDSHAKE) has an address worth banning: everything
  * before it can be sent in anybody's name. A RST proves nothing, the owner of
  * a forged source sends one too.

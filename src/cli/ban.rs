@@ -7,7 +7,7 @@ use super::{Common, ExitAnswer, client, complain, show, targets};
 /// Ban addresses and prefixes
 ///
 /// Each ban is on disk and in force when the command returns. Own addresses,
-/// gateways, resolvers, peers of root's logins and the allow list cannot be
+/// gateways, resolvers, peers of administrators' logins and the allow list cannot be
 /// banned; inside a wider prefix they pass. One that cannot be banned does not
 /// keep the others from it; exit code 2 then. A manual ban that is there already
 /// on these ports gets the new end, and the new reason if there is one.

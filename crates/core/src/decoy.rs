@@ -1,6 +1,5 @@
-//! Decoy ports: which ports nobody serves, so that whoever asks there looks
-//! for victims. How they answer is the packet path's, what a visit costs the
-//! daemon's.
+//! Decoy (honeypot) ports: no service listens on them, so a client that connects is
+//! scanning. The packet path answers; the daemon decides on the ban.
 
 use std::{fmt, ops::RangeInclusive};
 

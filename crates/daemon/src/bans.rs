@@ -332,7 +332,7 @@ impl Bans {
             usage.max_bans,
             "the ban table is at its cap of {}: the bans that end first make room; raise max_bans",
         );
-        // All of them, also where manual ones have taken the places of jails and lists.
+        // All of them, also where manual ones have taken the others' places.
         let of_all = (
             usage.wide,
             usage.max_wide,
@@ -341,7 +341,7 @@ impl Bans {
         let of_shared = (
             usage.wide_shared,
             usage.max_wide_shared,
-            "jails and lists have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
+            "jails, watches and decoy ports have {} bans of prefixes other than single addresses and IPv6 /64: those that end first make room",
         );
         for (about, caps) in [
             ("table-full:addresses", &[of_addresses][..]),

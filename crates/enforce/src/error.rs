@@ -24,7 +24,7 @@ pub enum Error {
     PrefixBansFull(usize),
     /// The same of those that are not manual: the rest is kept for manual ones.
     #[error(
-        "jails and lists have {0} bans of prefixes other than single addresses and IPv6 /64, and the last {kept} places are kept for manual ones: unban some, or ban wider ones",
+        "jails, watches and decoy ports have {0} bans of prefixes other than single addresses and IPv6 /64, and the last {kept} places are kept for manual ones: unban some, or ban wider ones",
         kept = MAX_PREFIX_BANS - MAX_SHARED_PREFIX_BANS
     )]
     PrefixBanShareFull(usize),

@@ -1,7 +1,7 @@
 //! What `auto` knows of the hooks' costs on this host, and the choice that
 //! follows from it: a pure function from figures and a preference to an order
-//! of hooks and its reason. Measuring, storing and reading the figures is the
-//! daemon's (`calibrate`); whether a hook attaches shows when it is tried.
+//! of hooks and its reason. Measuring, storing and reading the figures is
+//! `weir-calibrate`'s; whether a hook attaches shows when it is tried.
 
 use std::time::Duration;
 

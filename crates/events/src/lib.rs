@@ -33,7 +33,7 @@ pub enum Kind {
     Found,
     /// A ban came into force.
     Ban,
-    /// A ban was lifted.
+    /// A ban ended: lifted, evicted at `max_bans`, or expired.
     Unban,
     /// The kernel dropped a packet (rate-limited).
     Drop,

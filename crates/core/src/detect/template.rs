@@ -1,4 +1,4 @@
-//! The language in which the patterns of our own filters are written: fixed
+//! The pattern language of filters, built-in ones and administrators': fixed
 //! text with fields `<name>`, optional parts `[…]` and choices `(a|b)`; a
 //! backslash takes the next character literally. Text becomes elements here. How
 //! elements fit a message is `matcher`'s; whether a client's text could be read as

@@ -1,6 +1,6 @@
-//! What answers, bans that reject and decoy ports, as far as the kernel loads it.
-//! Where it does not, packets are judged all the same, a limit says so, and maintenance
-//! asks again.
+//! Loads the programs that answer packets (reject, decoy port, pool). If the kernel
+//! refuses one, the firewall still judges packets, a limit reports it, and maintenance
+//! tries again.
 
 use std::{
     sync::{Mutex, MutexGuard},

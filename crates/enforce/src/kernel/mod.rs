@@ -1,5 +1,5 @@
-//! The backends that drop in the kernel: XDP native, XDP generic and tcx, over
-//! one ban table. What is in the kernel outlives the daemon; the next one
+//! The BPF backend: one ban table behind any of the hooks XDP native, XDP generic,
+//! tcx, cls_bpf and netfilter. What is in the kernel outlives the daemon; the next one
 //! takes it over as it is.
 //!
 //! Locks: `tables` is read-locked by every insertion (several at once) and
