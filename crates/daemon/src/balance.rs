@@ -24,7 +24,7 @@ use weir_core::balance::maglev::{Member, ring};
 use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
 use weir_events::alerts::Alerts;
 
-use crate::threads::Pulse;
+use crate::threads::{self, Pulse};
 use config::{BalanceConfig, PoolConfig, RealConfig};
 use health::{Check, Health, Life};
 use neighbours::{Mac, neighbours};
@@ -32,7 +32,7 @@ use neighbours::{Mac, neighbours};
 /// A start, or a reload, waits so long for the first checks.
 const FIRST: Duration = Duration::from_secs(1);
 /// How often is looked at a check that is under way.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often the neighbours are looked at, whatever the checks do.
 const NEIGHBOURS: Duration = Duration::from_secs(1);
 /// What alerts about the whole of it are about.
@@ -54,6 +54,8 @@ struct State {
     real_numbers: Numbers<(String, IpAddr)>,
     /// As the backend has it.
     told: Option<Balance>,
+    /// The configuration is another one than that which `told` was made from.
+    is_new: bool,
     looked: Option<Instant>,
 }
 
@@ -61,6 +63,14 @@ struct Pool {
     config: PoolConfig,
     number: u32,
     reals: Vec<RealState>,
+}
+
+impl Pool {
+    /// How many of its reals take new flows.
+    fn live(&self) -> usize {
+        let up = self.reals.iter().filter(|real| real.is_up());
+        up.filter(|real| real.config.weight > 0).count()
+    }
 }
 
 struct RealState {
@@ -177,6 +187,10 @@ impl RealState {
         })
     }
 
+    fn is_up(&self) -> bool {
+        self.health.life == Life::Up && self.mac.is_some()
+    }
+
     fn state(&self) -> &'static str {
         match (self.health.life, self.mac) {
             (Life::Unknown, _) => "unknown",
@@ -255,6 +269,7 @@ impl State {
             }
         });
         self.pools = pools.collect();
+        self.is_new = true;
         fresh
     }
 
@@ -310,22 +325,42 @@ impl State {
         Ok(link)
     }
 
-    /// What the backend is to do.
-    fn wanted(&self, link: Option<&Link>) -> Balance {
-        let mut balance = Balance::default();
-        let most = |numbers: Option<u32>| numbers.map_or(0, |n| n as usize + 1);
-        let pools = most(self.pools.iter().map(|pool| pool.number).max());
-        balance.rings = vec![vec![None; SLOTS]; pools];
-        balance.reals = vec![None; most(self.reals().map(|real| real.number).max())];
+    /// Where the packets of each real go, by its number.
+    fn destinations(&self, link: Option<&Link>) -> Vec<Option<Real>> {
+        let mut reals = vec![None; places(self.reals().map(|real| real.number))];
+        for real in self.reals() {
+            reals[real.number as usize] = real.takes(link);
+        }
+        reals
+    }
+
+    /// What is served, by which pool.
+    fn services(&self) -> Vec<Service> {
+        let mut services = Vec::new();
         for pool in &self.pools {
-            let mut members = Vec::new();
-            for real in &pool.reals {
-                let takes = real.takes(link);
-                balance.reals[real.number as usize] = takes;
-                if takes.is_some() {
-                    members.push((real.config.address.to_string(), real));
-                }
+            for vip in &pool.config.vips {
+                let ports = pool.config.ports.iter();
+                services.extend(ports.map(|(protocol, port)| Service {
+                    addr: *vip,
+                    protocol: *protocol,
+                    port: *port,
+                    pool: pool.number,
+                }));
             }
+        }
+        services
+    }
+
+    /// Which real each slot of each pool belongs to, of those that have a destination.
+    fn rings(&self, reals: &[Option<Real>]) -> Vec<Vec<Option<u16>>> {
+        let pools = places(self.pools.iter().map(|pool| pool.number));
+        let mut rings = vec![vec![None; SLOTS]; pools];
+        for pool in &self.pools {
+            let takers = pool.reals.iter();
+            let takers = takers.filter(|real| reals[real.number as usize].is_some());
+            let members: Vec<_> = takers
+                .map(|real| (real.config.address.to_string(), real))
+                .collect();
             let named: Vec<_> = members
                 .iter()
                 .map(|(name, real)| Member {
@@ -333,24 +368,18 @@ impl State {
                     weight: real.config.weight,
                 })
                 .collect();
-            let of_pool = &mut balance.rings[pool.number as usize];
+            let of_pool = &mut rings[pool.number as usize];
             for (slot, member) in of_pool.iter_mut().zip(ring(&named, SLOTS)) {
                 *slot = Some(members[member].1.number as u16);
             }
-            for vip in &pool.config.vips {
-                let ports = pool.config.ports.iter();
-                balance
-                    .services
-                    .extend(ports.map(|(protocol, port)| Service {
-                        addr: *vip,
-                        protocol: *protocol,
-                        port: *port,
-                        pool: pool.number,
-                    }));
-            }
         }
-        balance
+        rings
     }
+}
+
+/// How many places there are up to the last of these numbers.
+fn places(numbers: impl Iterator<Item = u32>) -> usize {
+    numbers.max().map_or(0, |last| last as usize + 1)
 }
 
 impl Balancer {
@@ -398,12 +427,11 @@ impl Balancer {
             if !waiting.any(|life| life == Life::Unknown) || Instant::now() > until {
                 break;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         if let Some(forwarder) = self.backend.balancer() {
-            let services = |balance: &Balance| balance.services.clone();
-            let next = services(&state.wanted(None));
-            let changed = state.told.as_ref().map(services).as_ref() != Some(&next);
+            let next = state.services();
+            let changed = state.told.as_ref().map(|told| &told.services) != Some(&next);
             let numbers = if changed { 0..next.len() as u32 } else { 0..0 };
             forwarder.forget_balance_counts(&fresh, &numbers.collect::<Vec<_>>())?;
         }
@@ -422,8 +450,18 @@ impl Balancer {
                 return Ok(());
             }
         };
-        let wanted = state.wanted(link.as_ref());
-        self.tell(state, wanted)?;
+        // Rings are made where something has changed, and not each second.
+        let reals = state.destinations(link.as_ref());
+        if state.is_new || state.told.as_ref().is_none_or(|told| told.reals != reals) {
+            let (services, rings) = (state.services(), state.rings(&reals));
+            let wanted = Balance {
+                services,
+                rings,
+                reals,
+            };
+            self.tell(state, wanted)?;
+            state.is_new = false;
+        }
         self.alerts.clear(ABOUT);
         for pool in &state.pools {
             self.alert(pool, &state.interface);
@@ -444,7 +482,7 @@ impl Balancer {
         let missing: Vec<_> = pool
             .reals
             .iter()
-            .filter(|real| real.state() != "up")
+            .filter(|real| !real.is_up())
             .map(|real| {
                 let why = match real.state() {
                     "unresolved" => format!("it is no neighbour on {interface}"),
@@ -457,8 +495,7 @@ impl Balancer {
                 }
             })
             .collect();
-        let takers = pool.reals.iter().filter(|real| real.state() == "up");
-        let live = takers.filter(|real| real.config.weight > 0).count();
+        let live = pool.live();
         if missing.is_empty() && live > 0 {
             return self.alerts.clear(&about(name));
         }
@@ -491,10 +528,11 @@ impl Balancer {
             let due = next.map_or(NEIGHBOURS, |at| {
                 at.saturating_duration_since(Instant::now())
             });
-            thread::park_timeout(match is_waiting {
-                true => LOOK,
-                false => due.clamp(LOOK, NEIGHBOURS),
-            });
+            let time = match is_waiting {
+                true => POLL_INTERVAL,
+                false => due.clamp(POLL_INTERVAL, NEIGHBOURS),
+            };
+            threads::wait(time, stopping);
         }
     }
 
@@ -544,10 +582,7 @@ impl Balancer {
             pools.push(PoolStatus {
                 name: pool.config.name.clone(),
                 method: "maglev",
-                live: reals
-                    .iter()
-                    .filter(|r| r.state == "up" && r.weight > 0)
-                    .count(),
+                live: pool.live(),
                 services,
                 reals,
             });

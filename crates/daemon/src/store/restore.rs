@@ -116,24 +116,26 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Pl
     if in_force.is_empty() || partly {
         return from_database(loaded, now);
     }
-    let explained: HashSet<(BanTarget, Arc<Policy>)> = loaded
+    let explained: HashSet<(BanTarget, &Arc<Policy>)> = loaded
         .rows
         .iter()
-        .map(|row| (row.subject, row.policy.clone()))
+        .map(|row| (row.subject, &row.policy))
         .collect();
-    let is_explained = |e: &Entry| explained.contains(&(e.subject, e.policy.clone()));
-    let unexplained = in_force.iter().filter(|e| !is_explained(e)).cloned();
+    let unexplained = in_force
+        .iter()
+        .filter(|e| !explained.contains(&(e.subject, &e.policy)))
+        .cloned()
+        .collect();
     // A database that knows no boot is a new one.
     let boots = &loaded.boots;
     if !boots.is_empty() && boots.iter().all(|boot| boot.id != now.boot) {
-        let unexplained = unexplained.collect();
         return Plan {
             unexplained,
             ..from_database(loaded, now)
         };
     }
     let mut plan = Plan {
-        unexplained: unexplained.collect(),
+        unexplained,
         ..Plan::default()
     };
     let enforced: HashSet<(BanTarget, &Arc<Policy>)> =
