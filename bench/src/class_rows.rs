@@ -50,18 +50,18 @@ impl Border {
     }
 
     /// The table, for sources of this flood.
-    pub fn image(self, atlas: &GeoTable, flood: &Flood) -> anyhow::Result<Option<ClassImage>> {
-        let Some(classes) = self.classes(atlas, flood)? else {
+    pub fn image(self, geo_table: &GeoTable, flood: &Flood) -> anyhow::Result<Option<ClassImage>> {
+        let Some(classes) = self.classes(geo_table, flood)? else {
             return Ok(None);
         };
         Ok(Some(ClassImage::build(&classes, &[0, 0], SEED)))
     }
 
-    fn classes(self, atlas: &GeoTable, flood: &Flood) -> anyhow::Result<Option<Classes>> {
+    fn classes(self, geo_table: &GeoTable, flood: &Flood) -> anyhow::Result<Option<Classes>> {
         let denied = match self {
             Self::None => return Ok(None),
-            Self::Denied | Self::Listed => denied(atlas, &[]),
-            Self::Countries | Self::CountriesAndLists => denied(atlas, &sources(flood)),
+            Self::Denied | Self::Listed => denied(geo_table, &[]),
+            Self::Countries | Self::CountriesAndLists => denied(geo_table, &sources(flood)),
         };
         let lists = match self {
             Self::CountriesAndLists => prefixes(flood, false)?,
@@ -77,7 +77,7 @@ impl Border {
             prefixes: &lists,
         }];
         let lists = Plan {
-            atlas: &GeoTable::default(),
+            geo_table: &GeoTable::default(),
             fences: &[],
             lists: &layers,
         }
@@ -90,10 +90,10 @@ fn sources(flood: &Flood) -> Vec<IpAddr> {
     (0..flood.sources).map(|n| flood.source(n)).collect()
 }
 
-/// The atlas with a class per country; class 0 for ranges that hold `spared`.
-fn denied(atlas: &GeoTable, spared: &[IpAddr]) -> Classes {
+/// The GeoTable with a class per country; class 0 for ranges that hold `spared`.
+fn denied(geo_table: &GeoTable, spared: &[IpAddr]) -> Classes {
     let mut classes = vec![Class::default()];
-    classes.extend(atlas.places.iter().map(|place| Class {
+    classes.extend(geo_table.places.iter().map(|place| Class {
         lists: 0,
         denied: 1,
         country: place.country,
@@ -120,8 +120,8 @@ fn denied(atlas: &GeoTable, spared: &[IpAddr]) -> Classes {
             direction: Direction::In,
         }],
         classes,
-        v4: without(&atlas.v4, v4),
-        v6: without(&atlas.v6, v6),
+        v4: without(&geo_table.v4, v4),
+        v6: without(&geo_table.v6, v6),
     }
 }
 
@@ -246,21 +246,21 @@ pub fn rows(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
     let mut read = Vec::new();
     for _ in 0..rounds {
         let begin = Instant::now();
-        let atlas = database.countries()?;
+        let geo_table = database.countries()?;
         read.push(begin.elapsed().as_secs_f64());
-        assert!(find(&atlas.v4, 0x0808_0808).is_some());
+        assert!(find(&geo_table.v4, 0x0808_0808).is_some());
     }
     report.add("class table: read the country database", "s", &read);
-    let atlas = database.countries()?;
+    let geo_table = database.countries()?;
     report.add(
         "class table: IPv4 ranges of the database",
         "",
-        &[atlas.v4.len() as f64],
+        &[geo_table.v4.len() as f64],
     );
     report.add(
         "class table: IPv6 ranges of the database",
         "",
-        &[atlas.v6.len() as f64],
+        &[geo_table.v6.len() as f64],
     );
     let lists = prefixes(&flood, false)?;
     for (name, lists) in [
@@ -288,7 +288,7 @@ pub fn rows(report: &mut Report, rounds: usize) -> anyhow::Result<()> {
             }];
             let begin = Instant::now();
             let classes = Plan {
-                atlas: &atlas,
+                geo_table: &geo_table,
                 fences: &fences,
                 lists: &layers,
             }
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_rows_sources_are_what_the_row_says() {
-        let atlas = Database::built_in().unwrap().countries().unwrap();
+        let geo_table = Database::built_in().unwrap().countries().unwrap();
         for dest in ["192.0.2.1", "2001:db8::1"] {
             let flood = Flood {
                 sources: 1 << 12,
@@ -328,7 +328,7 @@ mod tests {
                 (Border::CountriesAndLists, true),
                 (Border::Listed, false),
             ] {
-                let classes = border.classes(&atlas, &flood).unwrap().unwrap();
+                let classes = border.classes(&geo_table, &flood).unwrap().unwrap();
                 for addr in sources(&flood) {
                     let class = classes.class(addr);
                     assert_eq!(class == Class::default(), innocent, "{border:?} {addr}");

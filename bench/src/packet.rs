@@ -330,7 +330,7 @@ fn pin_to_core_0() {
 /// All rows with live frames.
 pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()> {
     let wire = Wire::new()?;
-    let atlas = weir_sources::geo::Database::built_in()?.countries()?;
+    let geo_table = weir_sources::geo::Database::built_in()?.countries()?;
     for (family, dest) in [("ipv4", "10.9.0.2"), ("ipv6", "2001:db8::2")] {
         let flood = Flood {
             sources: SMALL,
@@ -352,7 +352,7 @@ pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()>
                     salt: case.salt,
                     ..flood
                 };
-                let border = case.border.image(&atlas, &own)?;
+                let border = case.border.image(&geo_table, &own)?;
                 let path = packet_path(&flood, case.bans, case.allowed, border.as_ref(), true)?;
                 ban_prefix(case, &path)?;
                 paths.push((case, path));

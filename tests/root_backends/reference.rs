@@ -50,7 +50,7 @@ impl Dice {
 /// configuration; returns it as the reference has it.
 fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (GeoTable, Vec<Fence>) {
     let mut database = Mmdb::new("Test-Country");
-    let mut survey = GeoTableBuilder::default();
+    let mut builder = GeoTableBuilder::default();
     for source in Dice::sources() {
         let code = *dice.pick(&[&"RU", &"NL", &"NA", &""]);
         if code.is_empty() {
@@ -65,8 +65,8 @@ fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (GeoTable, Vec<F
             continent: Continent::from_code(continent),
             asn: None,
         };
-        let place = survey.number(place).unwrap();
-        survey.add(host, place);
+        let place = builder.number(place).unwrap();
+        builder.add(host, place);
     }
     let file = weir.path("places.mmdb");
     fs::write(&file, database.build()).unwrap();
@@ -95,7 +95,7 @@ fn places(dice: &mut Dice, weir: &Weir, config: &mut String) -> (GeoTable, Vec<F
         unknown: RuleAction::Drop,
         ..rest.clone()
     };
-    (survey.finish(), vec![some, rest])
+    (builder.finish(), vec![some, rest])
 }
 
 /// Random bans, allow list, lists and, where there is one, geofence; random
@@ -128,7 +128,7 @@ fn root_every_backend_agrees_with_the_reference() {
         let exempt: PrefixSet = allow.iter().copied().collect();
         let scopes: [PortSet; 2] = ["all", "2222/udp"].map(|scope| scope.parse().unwrap());
         let mut more = format!("allow = {:?}\n", texts(&allow));
-        let (atlas, fences) = match case.geofence {
+        let (geo_table, fences) = match case.geofence {
             true => places(&mut dice, &weir, &mut more),
             false => Default::default(),
         };
@@ -181,7 +181,7 @@ fn root_every_backend_agrees_with_the_reference() {
             })
             .collect();
         let classes = Plan {
-            atlas: &atlas,
+            geo_table: &geo_table,
             fences: &fences,
             lists: &layers,
         };
@@ -254,7 +254,7 @@ fn root_every_backend_agrees_with_the_reference() {
                     arrived,
                     !reason.is_drop(),
                     "{case:?}, seed {seed}, round {round}: {source} ({:?}) behind {tags} tags to {}: {reason}\n{bans:?}\n{lists:?}\n{allow:?}",
-                    atlas.place(*source),
+                    geo_table.place(*source),
                     PORTS[*port]
                 );
                 fenced += usize::from(reason == Reason::Fenced);

@@ -36,10 +36,10 @@ impl World {
     }
 }
 
-fn joined(atlas: &GeoTable) -> Vec<Range> {
+fn joined(geo_table: &GeoTable) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
-    for span in &atlas.v4 {
-        let Some(country) = atlas.places[usize::from(span.value)].country else {
+    for span in &geo_table.v4 {
+        let Some(country) = geo_table.places[usize::from(span.value)].country else {
             continue;
         };
         match ranges.last_mut() {
@@ -66,7 +66,7 @@ mod tests {
             ..Place::default()
         };
         let span = |first, last, value| Span { first, last, value };
-        let atlas = GeoTable {
+        let geo_table = GeoTable {
             places: vec![place(*b"NL"), place(*b"FR"), Place::default()],
             v4: vec![
                 span(0, 9, 0),
@@ -78,6 +78,9 @@ mod tests {
             v6: Vec::new(),
         };
         let [nl, fr] = [*b"NL", *b"FR"].map(|letters| country(letters).unwrap());
-        assert_eq!(joined(&atlas), [(0, 19, nl), (20, 29, fr), (31, 39, fr)]);
+        assert_eq!(
+            joined(&geo_table),
+            [(0, 19, nl), (20, 29, fr), (31, 39, fr)]
+        );
     }
 }

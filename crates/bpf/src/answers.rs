@@ -147,7 +147,7 @@ impl Caller {
     }
 }
 
-/// One place of an array.
+/// One slot of an array of programs.
 #[derive(Debug, Clone, Default)]
 enum ArraySlot {
     #[default]
@@ -215,8 +215,8 @@ impl Answers {
     ) -> Result<()> {
         // Held while it is loaded: of two who ask at once one loads it.
         let mut slots = self.slots();
-        let place = &mut slots[caller as usize][answer as usize];
-        if let ArraySlot::Filled = place {
+        let slot = &mut slots[caller as usize][answer as usize];
+        if let ArraySlot::Filled = slot {
             return Ok(());
         }
         let what = || format!("load the program {}", caller.program(answer));
@@ -232,7 +232,7 @@ impl Answers {
                     .update(&answer.place().to_ne_bytes(), &value, MapFlags::ANY)
                     .context(what)
             });
-        *place = match &filled {
+        *slot = match &filled {
             Ok(()) => ArraySlot::Filled,
             Err(error) => {
                 // Not what another build left there either: it is said that none is.

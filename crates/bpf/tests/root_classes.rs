@@ -29,7 +29,7 @@ fn country(code: &str) -> Country {
 }
 
 /// 10.1.0.0/16 and 2001:db8:1::/48 are RU, 10.2. and :2: are NL.
-fn atlas() -> GeoTable {
+fn geo_table() -> GeoTable {
     let place = |code| Place {
         country: Some(country(code)),
         ..Place::default()
@@ -88,7 +88,7 @@ impl Path {
             })
             .collect();
         let classes = Plan {
-            atlas: &atlas(),
+            geo_table: &geo_table(),
             fences,
             lists: &layers,
         }
@@ -576,7 +576,7 @@ fn root_a_swap_replaces_the_whole_table() {
         prefixes: &other,
     }];
     let plan = Plan {
-        atlas: &GeoTable::default(),
+        geo_table: &GeoTable::default(),
         fences: &[],
         lists: &lists,
     };
@@ -631,7 +631,7 @@ fn root_the_packet_path_finds_what_the_classes_say() {
         })
         .collect();
     let classes = Plan {
-        atlas: &GeoTable::default(),
+        geo_table: &GeoTable::default(),
         fences: &[],
         lists: &layers,
     };

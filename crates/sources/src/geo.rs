@@ -1,6 +1,6 @@
 //! Where addresses are said to be: reads databases in MaxMind's format (mmdb)
 //! of any maker, and the one that weir brings along, into an
-//! [`GeoTable`](weir_core::geo::Atlas). What follows from a place is the
+//! [`GeoTable`](weir_core::geo::GeoTable). What follows from a place is the
 //! geofence's business.
 //!
 //! A database is somebody else's file: read into memory, so that nobody can
@@ -166,20 +166,20 @@ impl Database {
     /// # Errors
     /// It is broken somewhere, or names neither a country nor a continent.
     pub fn countries(&self) -> Result<GeoTable, GeoError> {
-        self.survey("countries", |place| {
+        self.builder("countries", |place| {
             let known = place.country.is_some() || place.continent.is_some();
             known.then_some(Place { asn: None, ..place })
         })
     }
 
     /// Where it says that these autonomous systems are. The others are left
-    /// out: there are more of them than places in an atlas.
+    /// out: there are more of them than places in a GeoTable.
     ///
     /// # Errors
     /// It is broken somewhere, or names no autonomous system.
     pub fn systems(&self, wanted: &BTreeSet<u32>) -> Result<GeoTable, GeoError> {
         let mut any = false;
-        let atlas = self.survey_if(|place| {
+        let geo_table = self.survey_if(|place| {
             any |= place.asn.is_some();
             let asn = place.asn.filter(|asn| wanted.contains(asn))?;
             Some(Place {
@@ -190,19 +190,19 @@ impl Database {
         if !any {
             return Err(self.foreign("autonomous systems"));
         }
-        Ok(atlas)
+        Ok(geo_table)
     }
 
-    fn survey(
+    fn builder(
         &self,
         wanted: &'static str,
         keep: impl FnMut(Place) -> Option<Place>,
     ) -> Result<GeoTable, GeoError> {
-        let atlas = self.survey_if(keep)?;
-        if atlas.places.is_empty() {
+        let geo_table = self.survey_if(keep)?;
+        if geo_table.places.is_empty() {
             return Err(self.foreign(wanted));
         }
-        Ok(atlas)
+        Ok(geo_table)
     }
 
     /// Visits every network once; `keep` is asked once per record.
@@ -217,7 +217,7 @@ impl Database {
         let mut left = 3 * u64::from(metadata.node_count) + 16;
         // Leaves without data count: so a step is never longer than a path.
         let options = WithinOptions::default().include_networks_without_data();
-        let mut survey = GeoTableBuilder::default();
+        let mut builder = GeoTableBuilder::default();
         let mut records: HashMap<usize, Option<u16>> = HashMap::new();
         for network in self.reader.networks(options)? {
             left = left.checked_sub(1).ok_or(GeoError::Endless)?;
@@ -232,7 +232,7 @@ impl Database {
                         return Err(GeoError::Endless);
                     }
                     let place = found.decode::<Record>()?.and_then(|r| keep(r.place()));
-                    let number = place.map(|place| survey.number(place)).transpose()?;
+                    let number = place.map(|place| builder.number(place)).transpose()?;
                     records.insert(offset, number);
                     number
                 }
@@ -242,15 +242,15 @@ impl Database {
             let Some(network) = Prefix::new(network.ip(), network.prefix()) else {
                 continue;
             };
-            survey.add(network, number);
+            builder.add(network, number);
             // One record for all of ::/96 and more is about IPv4 as well.
             if network.addr() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) && network.bits() < 96
             {
                 let all = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-                survey.add(all.expect("0.0.0.0/0 is a prefix"), number);
+                builder.add(all.expect("0.0.0.0/0 is a prefix"), number);
             }
         }
-        Ok(survey.finish())
+        Ok(builder.finish())
     }
 
     fn foreign(&self, wanted: &'static str) -> GeoError {
@@ -279,9 +279,9 @@ impl Database {
     }
 }
 
-/// The countries of `names` that `atlas` knows nothing of.
-pub fn unheard_of(atlas: &GeoTable, names: impl IntoIterator<Item = Country>) -> Vec<Country> {
-    let known = atlas.countries();
+/// The countries of `names` that `geo_table` knows nothing of.
+pub fn unheard_of(geo_table: &GeoTable, names: impl IntoIterator<Item = Country>) -> Vec<Country> {
+    let known = geo_table.countries();
     names
         .into_iter()
         .filter(|country| known.binary_search(country).is_err())

@@ -25,7 +25,7 @@ fn joined(lists: &[Vec<Prefix>]) -> Classes {
         })
         .collect();
     Plan {
-        atlas: &GeoTable::default(),
+        geo_table: &GeoTable::default(),
         fences: &[],
         lists: &layers,
     }

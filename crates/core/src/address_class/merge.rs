@@ -1,4 +1,4 @@
-//! Lays the atlas, the geofence's exceptions and the lists over one another: one
+//! Lays the GeoTable, the geofence's exceptions and the lists over one another: one
 //! sweep from the lowest address to the highest, from change to change. A heap
 //! says whose change comes next, so that a change costs what the logarithm of the
 //! number of layers does, and no layer is copied.
@@ -36,7 +36,7 @@ pub struct ListLayer<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// What the database says.
-    pub atlas: &'a GeoTable,
+    pub geo_table: &'a GeoTable,
     /// The rules of the geofence, the first that covers a flow decides.
     pub fences: &'a [Fence],
     /// Lists that deny, each with its ports.
@@ -86,7 +86,7 @@ impl Plan<'_> {
         let places = [Place::default()];
         let denied: Vec<Class> = places
             .iter()
-            .chain(&self.atlas.places)
+            .chain(&self.geo_table.places)
             .map(|place| self.class_of(place))
             .collect();
         let never = NEVER_JUDGED.map(|prefix| prefix.parse().expect("a prefix"));
@@ -97,8 +97,8 @@ impl Plan<'_> {
         }));
         prefixes.extend(self.lists.iter().map(|list| sorted(list.prefixes)));
         let mut numbers = Numbers::default();
-        let v4 = self.family(&self.atlas.v4, &prefixes, &denied, &mut numbers);
-        let v6 = self.family(&self.atlas.v6, &prefixes, &denied, &mut numbers);
+        let v4 = self.family(&self.geo_table.v4, &prefixes, &denied, &mut numbers);
+        let v6 = self.family(&self.geo_table.v6, &prefixes, &denied, &mut numbers);
         room("classes of addresses", numbers.classes.len(), MAX_CLASSES)?;
         Ok(Classes {
             lists: self
@@ -140,12 +140,12 @@ impl Plan<'_> {
     /// what is never judged, then the exceptions of each rule, then the lists.
     fn family<A: Family>(
         &self,
-        atlas: &[Span<A, u16>],
+        geo_table: &[Span<A, u16>],
         prefixes: &[Cow<'_, [Prefix]>],
         denied: &[Class],
         numbers: &mut Numbers,
     ) -> Vec<Span<A, u16>> {
-        let mut layers = vec![Layer::atlas(atlas)];
+        let mut layers = vec![Layer::geo_table(geo_table)];
         layers.extend(prefixes.iter().map(|prefixes| Layer::prefixes(prefixes)));
         let changes = layers.iter().enumerate();
         let changes = changes.filter_map(|(n, layer)| Some(Reverse((layer.change()?, n))));

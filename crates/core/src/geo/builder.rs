@@ -1,11 +1,11 @@
-//! Makes an [`GeoTable`] from what databases say, network by network.
+//! Makes a [`GeoTable`] from what databases say, network by network.
 
 use std::{collections::HashMap, net::IpAddr};
 
 use super::{Country, GeoTable, Number, Place, Span};
 use crate::Prefix;
 
-/// More different places than an [`GeoTable`] can name.
+/// More different places than a [`GeoTable`] can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("more than {} different places", MAX_PLACES)]
 pub struct TooManyPlaces;
@@ -13,7 +13,7 @@ pub struct TooManyPlaces;
 /// What an index of [`Span`] can tell apart.
 pub const MAX_PLACES: usize = 1 << 16;
 
-/// An atlas in the making. Networks come in any order; where two overlap, the
+/// A GeoTable in the making. Networks come in any order; where two overlap, the
 /// one that begins lower holds.
 #[derive(Default)]
 pub struct GeoTableBuilder {
@@ -56,7 +56,7 @@ impl GeoTableBuilder {
         }
     }
 
-    /// Ends the survey: what it found, in the order of addresses.
+    /// Ends the building: what it found, in the order of addresses.
     pub fn finish(self) -> GeoTable {
         GeoTable {
             places: self.places,
@@ -101,13 +101,13 @@ fn disjoint<A: Number>(mut spans: Vec<Span<A, u16>>) -> Vec<Span<A, u16>> {
 }
 
 impl GeoTable {
-    /// This atlas, and from `systems` the numbers of autonomous systems; an
+    /// This GeoTable, and from `systems` the numbers of autonomous systems; an
     /// address that only one of them knows has what that one says.
     ///
     /// # Errors
     /// Together they have too many places.
     pub fn with_systems(&self, systems: &GeoTable) -> Result<GeoTable, TooManyPlaces> {
-        let mut survey = GeoTableBuilder::default();
+        let mut builder = GeoTableBuilder::default();
         let mut pairs = HashMap::new();
         let mut number = |country: Option<u16>, system: Option<u16>| {
             let known = |places: &[Place], at: Option<u16>| {
@@ -119,13 +119,13 @@ impl GeoTable {
                     asn: known(&systems.places, system).asn,
                     ..known(&self.places, country)
                 };
-                survey.number(place)
+                builder.number(place)
             })
         };
         let v4 = overlay(&self.v4, &systems.v4, &mut number)?;
         let v6 = overlay(&self.v6, &systems.v6, &mut number)?;
         Ok(GeoTable {
-            places: survey.places,
+            places: builder.places,
             v4,
             v6,
         })
@@ -194,18 +194,18 @@ mod tests {
         }
     }
 
-    fn survey(networks: &[(&str, Place)]) -> GeoTable {
-        let mut survey = GeoTableBuilder::default();
+    fn builder(networks: &[(&str, Place)]) -> GeoTable {
+        let mut builder = GeoTableBuilder::default();
         for (network, place) in networks {
-            let number = survey.number(*place).unwrap();
-            survey.add(network.parse().unwrap(), number);
+            let number = builder.number(*place).unwrap();
+            builder.add(network.parse().unwrap(), number);
         }
-        survey.finish()
+        builder.finish()
     }
 
     #[test]
     fn neighbours_of_one_place_are_one_span() {
-        let atlas = survey(&[
+        let geo_table = builder(&[
             ("192.0.2.0/25", place("NL")),
             ("192.0.2.128/25", place("NL")),
             ("192.0.3.0/24", place("DE")),
@@ -213,8 +213,8 @@ mod tests {
             ("2001:db8::/33", place("NL")),
             ("2001:db8:8000::/33", place("NL")),
         ]);
-        assert_eq!(atlas.v4.len(), 3);
-        assert_eq!(atlas.v6.len(), 1);
+        assert_eq!(geo_table.v4.len(), 3);
+        assert_eq!(geo_table.v6.len(), 1);
         for (addr, expected) in [
             ("192.0.1.255", None),
             ("192.0.2.0", Some("NL")),
@@ -226,56 +226,64 @@ mod tests {
             ("2001:db8:ffff::1", Some("NL")),
             ("2001:db9::", None),
         ] {
-            let found = atlas.place(addr.parse().unwrap()).country;
+            let found = geo_table.place(addr.parse().unwrap()).country;
             assert_eq!(found.map(|c| c.to_string()).as_deref(), expected, "{addr}");
         }
     }
 
     #[test]
     fn a_database_names_its_countries_once() {
-        let atlas = survey(&[
+        let geo_table = builder(&[
             ("192.0.2.0/24", place("NL")),
             ("198.51.100.0/24", place("DE")),
             ("203.0.113.0/24", place("NL")),
             ("10.0.0.0/8", Place::default()),
         ]);
         assert_eq!(
-            format!("{:?}", atlas.countries()),
+            format!("{:?}", geo_table.countries()),
             "[country:DE, country:NL]"
         );
     }
 
     #[test]
     fn overlaps_and_disorder_make_disjoint_spans() {
-        let atlas = survey(&[
+        let geo_table = builder(&[
             ("198.51.100.128/25", place("DE")),
             ("198.51.100.0/24", place("NL")),
             ("192.0.2.0/24", place("FR")),
             ("198.51.100.200/32", place("US")),
         ]);
-        assert!(atlas.v4.windows(2).all(|pair| pair[0].last < pair[1].first));
-        let country = |addr: &str| atlas.place(addr.parse().unwrap()).country.unwrap();
+        assert!(
+            geo_table
+                .v4
+                .windows(2)
+                .all(|pair| pair[0].last < pair[1].first)
+        );
+        let country = |addr: &str| geo_table.place(addr.parse().unwrap()).country.unwrap();
         assert_eq!(country("198.51.100.1").to_string(), "NL");
         assert_eq!(country("192.0.2.1").to_string(), "FR");
     }
 
     #[test]
     fn too_many_places_are_an_error() {
-        let mut survey = GeoTableBuilder::default();
+        let mut builder = GeoTableBuilder::default();
         let system = |asn| Place {
             asn: Some(asn),
             ..Place::default()
         };
         for asn in 0..MAX_PLACES as u32 {
-            survey.number(system(asn)).unwrap();
+            builder.number(system(asn)).unwrap();
         }
-        assert_eq!(survey.number(system(7)), Ok(7));
-        assert_eq!(survey.number(system(MAX_PLACES as u32)), Err(TooManyPlaces));
+        assert_eq!(builder.number(system(7)), Ok(7));
+        assert_eq!(
+            builder.number(system(MAX_PLACES as u32)),
+            Err(TooManyPlaces)
+        );
     }
 
     #[test]
     fn systems_are_laid_over_countries() {
-        let countries = survey(&[
+        let countries = builder(&[
             ("192.0.2.0/24", place("NL")),
             ("198.51.100.0/24", place("DE")),
             ("0.0.0.0/8", place("US")),
@@ -285,7 +293,7 @@ mod tests {
             asn: Some(asn),
             ..Place::default()
         };
-        let systems = survey(&[
+        let systems = builder(&[
             ("192.0.2.128/25", system(64496)),
             ("203.0.113.0/24", system(64497)),
             ("ffff:8000::/17", system(64498)),

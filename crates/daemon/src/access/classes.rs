@@ -74,7 +74,7 @@ impl Inputs {
             && self.fences == other.fences
     }
 
-    fn join(&self, atlas: &GeoTable) -> Result<Classes, TooMany> {
+    fn join(&self, geo_table: &GeoTable) -> Result<Classes, TooMany> {
         let denied = |list: &&CurrentList| list.action == ListAction::Deny;
         let layers: Vec<ListLayer<'_>> = self
             .lists
@@ -88,7 +88,7 @@ impl Inputs {
             })
             .collect();
         Plan {
-            atlas,
+            geo_table,
             fences: &self.fences,
             lists: &layers,
         }
@@ -144,7 +144,7 @@ impl ClassSync {
             lists: self.lists.current(),
             fences,
         };
-        (inputs, self.geography.atlas())
+        (inputs, self.geography.geo_table())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,13 +170,13 @@ impl ClassSync {
 
     /// The same by rules that are not in force yet.
     pub fn apply(&self, _alone: &MutexGuard<'_, ()>, fences: Vec<Fence>) -> Result<(), ClassError> {
-        let (inputs, atlas) = self.inputs(fences);
+        let (inputs, geo_table) = self.inputs(fences);
         let known = self.state().made_of.clone();
         if known.as_ref().is_some_and(|known| known.is_same(&inputs)) {
             return Ok(());
         }
         let begin = Instant::now();
-        let classes = Arc::new(inputs.join(atlas.as_deref().unwrap_or(&GeoTable::default()))?);
+        let classes = Arc::new(inputs.join(geo_table.as_deref().unwrap_or(&GeoTable::default()))?);
         // At the first start with nothing to enforce there is nothing to tell.
         let filter = self.backend.classes();
         let enforces_some = filter.is_some_and(|filter| filter.has_classes());

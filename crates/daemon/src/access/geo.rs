@@ -1,4 +1,4 @@
-//! Where addresses are said to be, as the daemon knows it now: one atlas, made
+//! Where addresses are said to be, as the daemon knows it now: one GeoTable, made
 //! from the databases that the geofence names, and made again when their files
 //! change. A file that cannot be used leaves the last good one in force, with
 //! an alert. What is done about a place is not known here.
@@ -27,7 +27,7 @@ use weir_sources::geo::unheard_of;
 use crate::{access::geofence::GeofenceConfig, threads};
 use databases::Opened;
 
-/// What the daemon knows about places. No atlas is held while no geofence is
+/// What the daemon knows about places. No GeoTable is held while no geofence is
 /// configured: it has some 15 MB.
 pub struct GeoService {
     current: RwLock<Option<Arc<GeoTable>>>,
@@ -102,7 +102,7 @@ struct Part {
 
 #[derive(Clone)]
 struct Good {
-    atlas: Arc<GeoTable>,
+    geo_table: Arc<GeoTable>,
     about: DatabaseInfo,
 }
 
@@ -145,7 +145,7 @@ impl Part {
                     "{about}: {} of {}, {} networks",
                     good.about.name,
                     good.about.day(),
-                    good.atlas.v4.len() + good.atlas.v6.len()
+                    good.geo_table.v4.len() + good.geo_table.v6.len()
                 );
                 self.good = Some(good);
                 alerts.clear(about);
@@ -166,7 +166,7 @@ impl Part {
 
 fn read(
     path: Option<&Path>,
-    atlas: impl FnOnce(&Opened) -> Result<GeoTable, weir_sources::geo::GeoError>,
+    geo_table: impl FnOnce(&Opened) -> Result<GeoTable, weir_sources::geo::GeoError>,
 ) -> Result<Good, String> {
     let told = |error| match path {
         Some(path) => format!("{}: {error}", path.display()),
@@ -174,14 +174,14 @@ fn read(
     };
     let opened = Opened::open(path).map_err(told)?;
     Ok(Good {
-        atlas: Arc::new(atlas(&opened).map_err(told)?),
+        geo_table: Arc::new(geo_table(&opened).map_err(told)?),
         about: opened.about,
     })
 }
 
 fn read_countries(wanted: &Wanted) -> Result<Good, String> {
     let good = read(wanted.countries.as_deref(), Opened::countries)?;
-    let missing = unheard_of(&good.atlas, wanted.named.iter().copied());
+    let missing = unheard_of(&good.geo_table, wanted.named.iter().copied());
     if !missing.is_empty() {
         let missing: Vec<_> = missing.iter().map(Country::to_string).collect();
         tracing::warn!(
@@ -265,14 +265,14 @@ impl GeoService {
     }
 
     /// What is known now; `None` while no geofence is configured.
-    pub fn atlas(&self) -> Option<Arc<GeoTable>> {
+    pub fn geo_table(&self) -> Option<Arc<GeoTable>> {
         self.current
             .read()
             .expect("no holder of this lock panics")
             .clone()
     }
 
-    /// Another number than before: [`Self::atlas`] may have another answer.
+    /// Another number than before: [`Self::geo_table`] may have another answer.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -286,11 +286,11 @@ impl GeoService {
             .collect()
     }
 
-    /// Where this address is said to be. Without an atlas the built-in database
+    /// Where this address is said to be. Without a GeoTable the built-in database
     /// is opened for this one question, which takes some 0.1 s.
     pub fn place(&self, addr: IpAddr) -> Place {
-        if let Some(atlas) = self.atlas() {
-            return atlas.place(addr);
+        if let Some(geo_table) = self.geo_table() {
+            return geo_table.place(addr);
         }
         let asked = Databases::open(None, None).and_then(|databases| databases.ask(addr));
         asked.map_or_else(
@@ -306,10 +306,10 @@ impl GeoService {
         )
     }
 
-    /// The event with its subject's country, if an atlas is there to say.
+    /// The event with its subject's country, if a GeoTable is there to say.
     pub fn placed(&self, mut event: Event) -> Event {
-        if let (Some(atlas), Some(subject)) = (self.atlas(), event.subject) {
-            let country = atlas.place(subject.addr()).country;
+        if let (Some(geo_table), Some(subject)) = (self.geo_table(), event.subject) {
+            let country = geo_table.place(subject.addr()).country;
             event.country = country.map(|country| country.to_string());
         }
         event
@@ -463,9 +463,9 @@ impl GeoService {
     }
 
     fn publish(&self, state: &State) {
-        let countries = state.countries.good.as_ref().map(|good| &good.atlas);
-        let systems = state.systems.good.as_ref().map(|good| &good.atlas);
-        let atlas = match (countries, systems) {
+        let countries = state.countries.good.as_ref().map(|good| &good.geo_table);
+        let systems = state.systems.good.as_ref().map(|good| &good.geo_table);
+        let geo_table = match (countries, systems) {
             (Some(countries), Some(systems)) => match countries.with_systems(systems) {
                 Ok(both) => Some(Arc::new(both)),
                 Err(error) => {
@@ -478,7 +478,7 @@ impl GeoService {
             },
             (one, other) => one.or(other).cloned(),
         };
-        *self.current.write().expect("no holder of this lock panics") = atlas;
+        *self.current.write().expect("no holder of this lock panics") = geo_table;
         self.changes.fetch_add(1, Ordering::Release);
     }
 }

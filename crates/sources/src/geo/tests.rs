@@ -1,4 +1,4 @@
-//! The atlas against the reader it is made with, other makers' records, and
+//! The GeoTable against the reader it is made with, other makers' records, and
 //! files that are broken.
 
 use std::{collections::hash_map::Entry, net::Ipv6Addr};
@@ -57,20 +57,25 @@ fn is_compatible(addr: u128) -> bool {
 }
 
 #[test]
-fn the_atlas_says_what_the_reader_says_everywhere() {
+fn the_geo_table_says_what_the_reader_says_everywhere() {
     const RANDOM: usize = 10_000_000;
     let database = Database::built_in().unwrap();
-    let atlas = database.countries().unwrap();
-    assert!(atlas.v4.len() > 100_000 && atlas.v6.len() > 50_000);
-    assert!(atlas.v4.windows(2).all(|p| p[0].last < p[1].first));
-    assert!(atlas.v6.windows(2).all(|p| p[0].last < p[1].first));
-    for place in &atlas.places {
+    let geo_table = database.countries().unwrap();
+    assert!(geo_table.v4.len() > 100_000 && geo_table.v6.len() > 50_000);
+    assert!(geo_table.v4.windows(2).all(|p| p[0].last < p[1].first));
+    assert!(geo_table.v6.windows(2).all(|p| p[0].last < p[1].first));
+    for place in &geo_table.places {
         let code = place.country.expect("this file knows countries only");
         assert!(code.name().is_some(), "{code} is missing in core's table");
         assert_eq!(place.continent, code.continent());
     }
     let code = |index: Option<&u16>| {
-        index.map(|index| atlas.places[usize::from(*index)].country.unwrap().letters())
+        index.map(|index| {
+            geo_table.places[usize::from(*index)]
+                .country
+                .unwrap()
+                .letters()
+        })
     };
     let mut oracle = Oracle {
         reader: &database.reader,
@@ -78,13 +83,13 @@ fn the_atlas_says_what_the_reader_says_everywhere() {
     };
     let mut v4 = |addr: u32| {
         assert_eq!(
-            code(find(&atlas.v4, addr)),
+            code(find(&geo_table.v4, addr)),
             oracle.code(addr.addr()),
             "{}",
             addr.addr()
         );
     };
-    for span in &atlas.v4 {
+    for span in &geo_table.v4 {
         v4(span.first);
         v4(span.last);
         v4(span.first.saturating_sub(1));
@@ -99,14 +104,14 @@ fn the_atlas_says_what_the_reader_says_everywhere() {
     let mut v6 = |addr: u128| {
         if !is_compatible(addr) {
             assert_eq!(
-                code(find(&atlas.v6, addr)),
+                code(find(&geo_table.v6, addr)),
                 oracle.code(addr.addr()),
                 "{}",
                 addr.addr()
             );
         }
     };
-    for span in &atlas.v6 {
+    for span in &geo_table.v6 {
         v6(span.first);
         v6(span.last);
         v6(span.first.saturating_sub(1));
@@ -116,7 +121,7 @@ fn the_atlas_says_what_the_reader_says_everywhere() {
     for _ in 0..RANDOM / 2 {
         let addr = random.wide();
         v6(addr);
-        let near = &atlas.v6[random.next() as usize % atlas.v6.len()];
+        let near = &geo_table.v6[random.next() as usize % geo_table.v6.len()];
         v6(near.first ^ (addr >> (32 + random.next() % 64)));
     }
 }
@@ -272,8 +277,8 @@ fn a_file_that_names_no_place_is_refused() {
     );
     // Systems there are, only not the one that is asked about.
     let database = Database::from_bytes(systems.build()).unwrap();
-    let atlas = database.systems(&BTreeSet::from([64497])).unwrap();
-    assert_eq!(atlas, GeoTable::default());
+    let geo_table = database.systems(&BTreeSet::from([64497])).unwrap();
+    assert_eq!(geo_table, GeoTable::default());
     let empty = Database::from_bytes(Mmdb::new("x").build()).unwrap();
     assert!(
         empty
@@ -294,23 +299,23 @@ fn every_shape_of_tree_gives_the_same_atlas() {
             .with("192.0.2.0/24", country("NL", "EU"))
             .with("192.0.2.128/25", country("DE", "EU"))
     };
-    let atlas = |mmdb: Mmdb| {
+    let geo_table = |mmdb: Mmdb| {
         let database = Database::from_bytes(mmdb.build()).unwrap();
         database.countries().unwrap()
     };
-    let plain = atlas(fill(Mmdb::v4("x")));
+    let plain = geo_table(fill(Mmdb::v4("x")));
     assert_eq!(plain.v4.len(), 3);
     for bits in [24, 28, 32] {
-        assert_eq!(atlas(fill(Mmdb::v4("x")).record_size(bits)), plain);
-        assert_eq!(atlas(fill(Mmdb::new("x")).record_size(bits)), plain);
+        assert_eq!(geo_table(fill(Mmdb::v4("x")).record_size(bits)), plain);
+        assert_eq!(geo_table(fill(Mmdb::new("x")).record_size(bits)), plain);
         // An alias of IPv4 adds no span.
         assert_eq!(
-            atlas(fill(Mmdb::new("x")).record_size(bits).aliases()),
+            geo_table(fill(Mmdb::new("x")).record_size(bits).aliases()),
             plain
         );
     }
     // What holds for half of IPv6 holds for the IPv4 in it.
-    let half = atlas(Mmdb::new("x").with("::/1", country("NL", "EU")));
+    let half = geo_table(Mmdb::new("x").with("::/1", country("NL", "EU")));
     for addr in ["255.255.255.255", "0.0.0.0", "7fff::", "::1"] {
         let place = half.place(addr.parse().unwrap());
         assert_eq!(place.country.unwrap().to_string(), "NL", "{addr}");
@@ -435,10 +440,10 @@ fn countries_that_a_database_lacks_are_named() {
     let bytes = Mmdb::new("x")
         .with("192.0.2.0/24", country("NL", "EU"))
         .build();
-    let atlas = Database::from_bytes(bytes).unwrap().countries().unwrap();
+    let geo_table = Database::from_bytes(bytes).unwrap().countries().unwrap();
     let code = |letters: &[u8; 2]| Country::from_letters(*letters).unwrap();
     assert_eq!(
-        unheard_of(&atlas, [code(b"NL"), code(b"DE")]),
+        unheard_of(&geo_table, [code(b"NL"), code(b"DE")]),
         [code(b"DE")]
     );
 }

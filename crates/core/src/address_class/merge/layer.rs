@@ -117,8 +117,8 @@ pub(super) struct Layer<'a, A> {
 }
 
 impl<'a, A: Family> Layer<'a, A> {
-    /// What an atlas says: a place's number and one.
-    pub fn atlas(spans: &'a [Span<A, u16>]) -> Self {
+    /// What a GeoTable says: a place's number and one.
+    pub fn geo_table(spans: &'a [Span<A, u16>]) -> Self {
         Self::new(Ranges::GeoTable(spans.iter()))
     }
 

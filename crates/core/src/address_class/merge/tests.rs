@@ -31,7 +31,7 @@ fn reference(plan: &Plan<'_>, addr: IpAddr) -> Class {
     if never.lookup(addr).is_some() {
         return Class::default();
     }
-    let place = plan.atlas.place(addr);
+    let place = plan.geo_table.place(addr);
     let mut class = Class::default();
     for (bit, fence) in plan.fences.iter().enumerate() {
         if fence.judge(&place) == RuleAction::Drop && fence.except.lookup(addr).is_none() {
@@ -104,19 +104,19 @@ fn naive(plan: &Plan<'_>) -> Partition {
     let listed = plan.lists.iter().flat_map(|l| l.prefixes.iter().copied());
     let prefixes: Vec<Prefix> = never.into_iter().chain(excepted).chain(listed).collect();
     let mut classes = vec![Class::default()];
-    let v4 = naive_family(plan, &prefixes, &plan.atlas.v4, &mut classes);
-    let v6 = naive_family(plan, &prefixes, &plan.atlas.v6, &mut classes);
+    let v4 = naive_family(plan, &prefixes, &plan.geo_table.v4, &mut classes);
+    let v6 = naive_family(plan, &prefixes, &plan.geo_table.v6, &mut classes);
     (classes, v4, v6)
 }
 
 fn naive_family<A: Family>(
     plan: &Plan<'_>,
     prefixes: &[Prefix],
-    atlas: &[Span<A, u16>],
+    geo_table: &[Span<A, u16>],
     classes: &mut Vec<Class>,
 ) -> Vec<Span<A, u16>> {
     let ranges = prefixes.iter().filter_map(|prefix| A::range(*prefix));
-    let ranges = ranges.chain(atlas.iter().map(|span| (span.first, span.last)));
+    let ranges = ranges.chain(geo_table.iter().map(|span| (span.first, span.last)));
     let mut edges: Vec<A> = vec![A::MIN];
     edges.extend(
         ranges
@@ -160,7 +160,7 @@ proptest! {
         let mut cuts = cuts;
         cuts.sort_unstable();
         cuts.dedup_by_key(|cut| cut.0);
-        let mut atlas = GeoTable {
+        let mut geo_table = GeoTable {
             places: ["RU", "NL"]
                 .map(|c| Place { country: Some(country(c)), ..Place::default() })
                 .into(),
@@ -172,9 +172,9 @@ proptest! {
             let last = if value == 0 { end } else { (cut + end).div_ceil(2) };
             let v4 = |at: u32| u64::from(at) << 26;
             let v6 = |at: u32| u128::from(at) << 122;
-            atlas.v4.push(Span { first: v4(cut) as u32, last: (v4(last) - 1) as u32, value });
+            geo_table.v4.push(Span { first: v4(cut) as u32, last: (v4(last) - 1) as u32, value });
             let last = if last == 64 { u128::MAX } else { v6(last) - 1 };
-            atlas.v6.push(Span { first: v6(cut), last, value });
+            geo_table.v6.push(Span { first: v6(cut), last, value });
         }
         let mut lists = lists;
         if sort {
@@ -186,7 +186,7 @@ proptest! {
         let all = PortSet::all();
         let layer = |prefixes| ListLayer { name: "l", scope: &all, direction: Direction::In, prefixes };
         let lists: Vec<_> = lists.iter().map(|list| layer(list)).collect();
-        let plan = Plan { atlas: &atlas, fences: &fences, lists: &lists };
+        let plan = Plan { geo_table: &geo_table, fences: &fences, lists: &lists };
         let joined = plan.join().unwrap();
         prop_assert_eq!((joined.classes, joined.v4, joined.v6), naive(&plan));
     }
@@ -198,7 +198,7 @@ proptest! {
         except in prop::collection::vec(prefix(), 0..4),
         cuts in prop::collection::vec((any::<u32>(), 0u16..3), 0..8),
     ) {
-        let mut atlas = GeoTable {
+        let mut geo_table = GeoTable {
             places: ["RU", "NL", "NA"]
                 .map(|c| Place { country: Some(country(c)), ..Place::default() })
                 .into(),
@@ -208,8 +208,8 @@ proptest! {
         cuts.sort_unstable();
         for pair in cuts.windows(2) {
             if pair[0].0 < pair[1].0 {
-                atlas.v4.push(Span { first: pair[0].0, last: pair[1].0 - 1, value: pair[0].1 });
-                atlas.v6.push(Span {
+                geo_table.v4.push(Span { first: pair[0].0, last: pair[1].0 - 1, value: pair[0].1 });
+                geo_table.v6.push(Span {
                     first: u128::from(pair[0].0) << 96,
                     last: (u128::from(pair[1].0) << 96) - 1,
                     value: pair[0].1,
@@ -226,7 +226,7 @@ proptest! {
         let all = PortSet::all();
         let list = |name, prefixes| ListLayer { name, scope: &all, direction: Direction::In, prefixes };
         let lists = [list("one", &one), list("two", &two)];
-        let plan = Plan { atlas: &atlas, fences: &fences, lists: &lists };
+        let plan = Plan { geo_table: &geo_table, fences: &fences, lists: &lists };
         let classes = plan.join().unwrap();
         for addr in edges(&classes) {
             prop_assert_eq!(classes.class(addr), reference(&plan, addr), "{}", addr);
@@ -276,7 +276,7 @@ fn more_lists_than_bits_are_refused() {
     };
     let lists = vec![list; MAX_LISTS + 1];
     let plan = Plan {
-        atlas: &GeoTable::default(),
+        geo_table: &GeoTable::default(),
         fences: &[],
         lists: &lists,
     };
@@ -321,7 +321,7 @@ fn sixty_four_lists_of_a_hundred_thousand() {
         })
         .collect();
     let plan = Plan {
-        atlas: &GeoTable::default(),
+        geo_table: &GeoTable::default(),
         fences: &[],
         lists: &lists,
     };

@@ -1,5 +1,5 @@
 //! The databases that a configuration names, opened: for one question each
-//! (`weir geo`), or to be made into an atlas (`geo`).
+//! (`weir geo`), or to be made into a GeoTable (`geo`).
 
 use std::{
     collections::BTreeSet,
@@ -120,7 +120,7 @@ pub struct DatabaseError {
     source: GeoError,
 }
 
-/// What is asked about single addresses, without an atlas.
+/// What is asked about single addresses, without a GeoTable.
 pub struct Databases {
     countries: Opened,
     systems: Option<Opened>,

@@ -1,4 +1,4 @@
-//! Which atlas is in force when files come, change, break and go.
+//! Which GeoTable is in force when files come, change, break and go.
 
 use std::{
     fs,
@@ -66,13 +66,17 @@ impl Site {
     }
 
     fn country(&self) -> String {
-        let place = self.geography.atlas().unwrap().place(ADDR.parse().unwrap());
+        let place = self
+            .geography
+            .geo_table()
+            .unwrap()
+            .place(ADDR.parse().unwrap());
         place.country.map(|c| c.to_string()).unwrap_or_default()
     }
 
     fn asn(&self) -> Option<u32> {
         self.geography
-            .atlas()
+            .geo_table()
             .unwrap()
             .place(ADDR.parse().unwrap())
             .asn
@@ -99,19 +103,19 @@ const FENCE: &str = "[geofence]\ndeny = [\"country:RU\"]\ndatabase = \"DIR/count
 fn without_a_geofence_nothing_is_held() {
     let site = Site::new();
     site.configure("");
-    assert!(site.geography.atlas().is_none());
+    assert!(site.geography.geo_table().is_none());
     // Who asks is told nevertheless.
     let place = site.geography.place("8.8.8.8".parse().unwrap());
     assert_eq!(place.country.unwrap().to_string(), "US");
     site.configure("[geofence]\ndeny = [\"country:RU\"]");
-    let atlas = site.geography.atlas().unwrap();
-    assert_eq!(atlas.place("8.8.8.8".parse().unwrap()), place);
+    let geo_table = site.geography.geo_table().unwrap();
+    assert_eq!(geo_table.place("8.8.8.8".parse().unwrap()), place);
     assert_eq!(site.geography.databases()[0].name, "built-in");
     let before = site.geography.changes();
     site.configure("[geofence]\ndeny = [\"country:RU\"]\nports = [\"22/tcp\"]");
     assert_eq!(site.geography.changes(), before, "the same database");
     site.configure("");
-    assert!(site.geography.atlas().is_none());
+    assert!(site.geography.geo_table().is_none());
     assert_ne!(site.geography.changes(), before);
 }
 
