@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -35,6 +35,9 @@ struct Source {
     /// The length of its file.
     size: u64,
     reader: Mutex<Reader>,
+    /// Its file is gone, and whoever sees to that found the reader held: nobody sleeps
+    /// over it until it was seen to.
+    is_going: AtomicBool,
     /// As of the last turn: who asks need not wait for the reader, which a
     /// sleeping worker holds.
     lost: AtomicU64,
@@ -238,6 +241,7 @@ impl Set {
                         name,
                         file,
                         reader: Mutex::new(reader),
+                        is_going: AtomicBool::new(false),
                         lost: AtomicU64::new(0),
                         lost_bytes: AtomicU64::new(0),
                         bad: OnceLock::new(),
@@ -305,11 +309,14 @@ impl Set {
         for place in sources.iter_mut() {
             let Some(source) = place else { continue };
             if found.get(&source.name) == Some(&source.file) {
+                source.is_going.store(false, Relaxed);
                 continue;
             }
             let Some(mut reader) = source.try_lock() else {
+                source.is_going.store(true, Relaxed);
                 continue;
             };
+            source.is_going.store(false, Relaxed);
             if reader.is_bad() || (!reader.has_records() && !reader.has_writer()) {
                 self.lost_before.fetch_add(reader.lost(), Relaxed);
                 let bytes = reader.lost_bytes();
@@ -524,9 +531,11 @@ impl Worker {
                 let mut readers: Vec<_> = self
                     .own
                     .iter()
+                    .filter(|(_, source)| !source.is_going.load(Relaxed))
                     .filter_map(|(_, source)| source.try_lock())
                     .collect();
-                // Nobody rings for a segment that a thief has just read.
+                // Nobody rings for a segment that a thief has just read, or that is let
+                // go of.
                 let look = if readers.len() < self.own.len() {
                     HELD
                 } else {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use weir_ring::{
@@ -533,6 +535,35 @@ fn a_set_reads_round_robin_finds_new_segments_and_steals() {
     fs::remove_file(path("3")).expect("removed");
     set.rescan().expect("listed");
     assert_eq!(set.statistics().segments, 2);
+}
+
+/// Found by `.ci/run`: of two workers the one that looked at the directory always met
+/// the other asleep over the segment, whose successor then was never read.
+#[test]
+fn a_removed_segment_is_let_go_of_while_its_worker_sleeps() {
+    let directory = directory();
+    let path = directory.path().join("1");
+    let writer = Writer::create(&path, &small(Policy::DropNewest)).expect("a segment");
+    let set = Set::open(directory.path(), &ReaderOptions::new()).expect("a set");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sleeper = set.worker(0, 1);
+            while !done.load(Ordering::Relaxed) {
+                sleeper.sleep(Duration::from_secs(1));
+            }
+        });
+        drop(writer);
+        fs::remove_file(&path).expect("removed");
+        // More often than the sleeper would look itself.
+        let gone = (0..200).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            set.rescan().expect("listed");
+            set.statistics().segments == 0
+        });
+        done.store(true, Ordering::Relaxed);
+        assert!(gone);
+    });
 }
 
 /// Issue 13: a hole of a mapped file becomes a page of whoever maps it.
