@@ -11,6 +11,7 @@ use std::{
 use weir_core::{
     Prefix,
     detect::{BEHIND_NO_HEAD, HeadlessLine, Notices, Offender},
+    policy::format_duration,
 };
 use weir_events::alerts::Alerts;
 
@@ -20,7 +21,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// when a line has had it since: a log without lines is no better.
 const ENDS_AFTER: Duration = Duration::from_secs(600);
 
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "stdout",
     "headless",
     HEAD,
@@ -28,19 +29,22 @@ const KINDS: [&str; 7] = [
     REFUSED,
     HOLDS_EXEMPT,
     UNBANNABLE,
+    LATE,
 ];
 const HEAD: &str = "head";
 const REFUSED: &str = "refused";
 const HOLDS_EXEMPT: &str = "holds-exempt";
 const UNBANNABLE: &str = "unbannable";
+const LATE: &str = "late";
 
 /// What one jail has noticed; shared by the threads that read for it.
 #[derive(Debug)]
 pub struct LogAlerts {
     jail: String,
     tallies: Mutex<[Tally; KINDS.len()]>,
-    /// Those that hold somebody exempt, and those that nobody may ban.
-    prefixes: Mutex<[NotBanned; 2]>,
+    /// Failures that hold somebody exempt, that nobody may be banned for, and that are
+    /// too old when they are read.
+    not_counted: Mutex<[NotCounted; 3]>,
 }
 
 /// So much of one kind since its alert was raised.
@@ -56,15 +60,15 @@ struct Tally {
     told: Option<(Instant, u64)>,
 }
 
-/// Prefixes that are not banned, since somebody looked.
+/// Failures that do not count for one reason, since somebody looked.
 #[derive(Debug, Default)]
-struct NotBanned {
+struct NotCounted {
     count: u64,
     /// The first, in words.
     text: String,
 }
 
-impl NotBanned {
+impl NotCounted {
     fn add(&mut self, text: impl FnOnce() -> String) {
         if self.count == 0 {
             self.text = text();
@@ -122,6 +126,10 @@ fn message(kind: &str, total: u64, line: &HeadlessLine) -> String {
             "failures do not count: its log names prefixes that can never be banned, such as {}. Have the program log addresses, or narrower prefixes",
             String::from_utf8_lossy(&line.text)
         ),
+        LATE => format!(
+            "failures do not count: its log comes so late that they are older than find_time when they are read, {}. Raise find_time, or mend what holds the lines back",
+            String::from_utf8_lossy(&line.text)
+        ),
         _ => format!(
             "{total} log messages were dropped by the rate limit of the log daemon: failures among them are not counted. Raise the limit (journald: LogRateLimitBurst= in the unit of the service, or RateLimitBurst= in journald.conf; rsyslog: ratelimit.burst of its input)"
         ),
@@ -134,24 +142,36 @@ impl LogAlerts {
         Self {
             jail: jail.to_owned(),
             tallies: Mutex::default(),
-            prefixes: Mutex::default(),
+            not_counted: Mutex::default(),
         }
     }
 
     /// A prefix is not banned because of what is inside it.
     pub fn holds_exempt(&self, prefix: &Offender, inside: Prefix) {
-        let [held, _] = &mut *self.prefixes();
+        let [held, ..] = &mut *self.not_counted();
         held.add(|| format!("{prefix}, which holds {inside}"));
     }
 
     /// A prefix is not banned because no jail may ever ban it.
     pub fn unbannable(&self, why: &str) {
-        let [_, unbannable] = &mut *self.prefixes();
+        let [_, unbannable, _] = &mut *self.not_counted();
         unbannable.add(|| why.to_owned());
     }
 
-    fn prefixes(&self) -> MutexGuard<'_, [NotBanned; 2]> {
-        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A line that was written while its log was followed came so long after it was
+    /// written.
+    pub fn late(&self, by: Duration, find_time: Duration) {
+        let [.., late] = &mut *self.not_counted();
+        late.add(|| {
+            let (by, find_time) = (format_duration(by), format_duration(find_time));
+            format!("such as one of {by} before, where find_time is {find_time}")
+        });
+    }
+
+    fn not_counted(&self) -> MutexGuard<'_, [NotCounted; 3]> {
+        self.not_counted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what was noticed; raises alerts, and clears those that are over.
@@ -167,7 +187,7 @@ impl LogAlerts {
 
     /// Counts what was noticed; what there is to tell of it.
     fn tally(&self, notices: Notices, now: Instant) -> Vec<(&'static str, AlertChange)> {
-        let [held, unbannable] = mem::take(&mut *self.prefixes());
+        let [held, unbannable, late] = mem::take(&mut *self.not_counted());
         let mut all = Vec::new();
         let shown = |count: u64, text: Vec<u8>| {
             let has_stamp = false;
@@ -185,6 +205,7 @@ impl LogAlerts {
                 unbannable.count,
                 shown(unbannable.count, unbannable.text.into_bytes()),
             ),
+            (late.count, shown(late.count, late.text.into_bytes())),
         ];
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tally, kind), (count, line)) in tallies.iter_mut().zip(KINDS).zip(counts) {
@@ -300,7 +321,7 @@ mod tests {
             }
             fn offer(&self, _: &Arc<Event>) {
                 assert!(self.0.tallies.try_lock().is_ok());
-                assert!(self.0.prefixes.try_lock().is_ok());
+                assert!(self.0.not_counted.try_lock().is_ok());
                 self.1.fetch_add(1, Relaxed);
             }
         }

@@ -8,7 +8,8 @@
 //! Truncation is seen by the size and by the first bytes of the file, so a file
 //! that was rewritten in place is read anew even when it is longer than before.
 //! Lines that were written and truncated between two reads are lost: nobody
-//! has them any more.
+//! has them any more. A file that takes the name of another and is a copy of it, maybe
+//! an edited one, goes on where that stood ([`Tail::go_on_in`]).
 
 mod reached;
 mod scan;
@@ -50,12 +51,19 @@ const INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
 /// its writer may not have opened the new one yet.
 const LINGER: Duration = Duration::from_secs(60);
 
+/// The same where nobody has written to the new one, or there is none: its writer was
+/// not told, and may write a line an hour.
+const LINGER_UNTOLD: Duration = Duration::from_secs(24 * 3600);
+
 /// The most files that one source follows.
 const MAX_FILES: usize = 4096;
 
 /// The most files that linger; those go first to which nothing has come for
 /// longest.
 const MAX_LINGERING: usize = 64;
+
+/// The most files that may be a copy of one that was truncated and are looked into.
+const MAX_COPIES: usize = 64;
 
 /// The most files that are away and whose positions are kept until they are back.
 const MAX_AWAY: usize = 1024;
@@ -160,6 +168,8 @@ pub struct FileSource {
     away: Vec<Position>,
     reached: Reached,
     problems: BTreeMap<PathBuf, String>,
+    /// For the next batch's warnings.
+    lost: Vec<String>,
     scanned: Option<Instant>,
     rescan: bool,
     /// Numbers tails in the order in which they are read.
@@ -232,6 +242,7 @@ impl FileSource {
             away: Vec::new(),
             reached: Reached::default(),
             problems: BTreeMap::new(),
+            lost: Vec::new(),
             scanned: None,
             rescan: false,
             next_order: 0,
@@ -373,7 +384,7 @@ impl FileSource {
         let too_many = over.len().saturating_sub(MAX_LINGERING);
         let before = self.tails.len();
         for (n, (since, id)) in over.into_iter().enumerate() {
-            if (n < too_many || since.elapsed() > LINGER)
+            if (n < too_many || self.is_over(id, since.elapsed()))
                 && let Some(mut tail) = self.tails.remove(&id)
             {
                 if let (Some(watch), Some(inotify)) = (tail.watch, &self.inotify) {
@@ -389,6 +400,17 @@ impl FileSource {
         if self.tails.len() < before {
             self.publish();
         }
+    }
+
+    /// Will nothing come any more in a file that was rotated away and has been quiet
+    /// for so long?
+    fn is_over(&self, id: FileId, quiet: Duration) -> bool {
+        let Some(tail) = self.tails.get(&id) else {
+            return true;
+        };
+        let successor = self.paths.get(&tail.path).and_then(|id| self.tails.get(id));
+        quiet > LINGER
+            && (quiet > LINGER_UNTOLD || successor.is_some_and(Tail::is_begun) || tail.is_deleted())
     }
 
     /// Tells of a problem, once.
@@ -433,7 +455,10 @@ impl Source for FileSource {
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) -> Result<BatchInfo, SourceError> {
         let deadline = Instant::now() + timeout;
-        let mut info = BatchInfo::default();
+        let mut info = BatchInfo {
+            warnings: std::mem::take(&mut self.lost),
+            ..BatchInfo::default()
+        };
         loop {
             self.take_events()?;
             let due = self

@@ -107,6 +107,8 @@ pub struct BatchInfo {
     pub more: bool,
     /// What newly went wrong, or is right again; reading goes on.
     pub problems: Vec<Problem>,
+    /// What went wrong once and cannot be mended, for the log.
+    pub warnings: Vec<String>,
 }
 
 /// A file or journal that cannot be read now, told once; it is tried again.

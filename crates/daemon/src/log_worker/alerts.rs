@@ -20,24 +20,21 @@ impl SourceAlerts {
 
     /// Ends the alerts of sources other than these.
     pub fn forget_all_but(&self, alerts: &Alerts, sources: &BTreeSet<String>) {
-        let mut over = Vec::new();
         self.lock().retain(|about, raised_by| {
             raised_by.retain(|source| sources.contains(source));
             if raised_by.is_empty() {
-                over.push(about.clone());
+                alerts.forget(about);
             }
             !raised_by.is_empty()
         });
-        for about in over {
-            alerts.forget(&about);
-        }
     }
 
+    /// The lock is held until it is told: another source that is rid of the same
+    /// trouble at this moment must not clear it behind this.
     fn raise(&self, alerts: &Alerts, source: &str, about: &str, message: String) {
         let mut raised = self.lock();
         let raised_by = raised.entry(about.to_owned()).or_default();
         raised_by.insert(source.to_owned());
-        drop(raised);
         alerts.raise(about, message);
     }
 
@@ -50,7 +47,6 @@ impl SourceAlerts {
             }
             raised.remove(about);
         }
-        drop(raised);
         alerts.clear(about);
     }
 

@@ -100,6 +100,18 @@ impl Running {
         }
     }
 
+    /// Says that a live line came too late to count: its stamp may be behind by
+    /// [`weir_core::detect::STAMP_TOLERANCE`], and find_time may be shorter.
+    pub fn judge_delay(&self, finding: &Finding, now: Timestamp) {
+        let find_time = self.config.limits.find_time;
+        let by = now.duration_since(finding.time);
+        if let Ok(by) = Duration::try_from(by)
+            && by > find_time
+        {
+            self.log_alerts.late(by, find_time);
+        }
+    }
+
     /// Says and counts what has come of a finding; the ban, if it is one.
     pub fn conclude(
         &self,

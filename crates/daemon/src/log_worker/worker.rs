@@ -163,6 +163,9 @@ impl Worker {
             let Some(finding) = finding else { continue };
             jail.counters.findings.inc();
             jail.judge_stamp(self.alerts.of_all(), finding.clock, now, zone);
+            if origin.age == Age::Live {
+                jail.judge_delay(&finding, now);
+            }
             match &finding.offender {
                 Offender::Name(name) => self.count_name(jail, name, &finding, line, now),
                 _ => self.in_hand.found(place, finding, line, now),
@@ -192,6 +195,9 @@ impl Worker {
                 continue;
             }
             self.alerts.raise(&about, problem.message.clone());
+        }
+        for warning in &info.warnings {
+            tracing::warn!("{warning}");
         }
         if info.cut + info.truncated + info.rotated > 0 {
             tracing::debug!(
@@ -271,16 +277,16 @@ mod tests {
 
     impl Reading {
         fn start() -> Self {
-            Self::of(None)
+            Self::of(None, "")
         }
 
-        /// Of what somebody else opens.
-        fn of(open: Option<Open>) -> Self {
+        /// Of what somebody else opens, and with these keys in its jail.
+        fn of(open: Option<Open>, keys: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let (state, log) = (dir.path(), dir.path().join("auth.log"));
             let text = format!(
                 "backend = \"dry-run\"\ninterfaces = []\nstate_dir = {state:?}\n\
-                 [jail.sshd]\npaths = [{log:?}]\n"
+                 [jail.sshd]\npaths = [{log:?}]\n{keys}"
             );
             fs::write(&log, "").unwrap();
             let config = Config::check(Path::new("weir.toml"), &text, &Host).unwrap();
@@ -362,6 +368,33 @@ mod tests {
         assert_eq!(reading.alerts(), ["jail:sshd:headless"]);
     }
 
+    /// Its stamp is behind by less than is an alert of its own, and by more than
+    /// find_time: such lines did not count, and nobody was told.
+    #[test]
+    fn live_lines_that_are_older_than_find_time_are_an_alert() {
+        let reading = Reading::of(None, "find_time = \"1m\"\n");
+        let mut log = fs::OpenOptions::new()
+            .append(true)
+            .open(reading.dir.path().join("auth.log"))
+            .unwrap();
+        let mut write = |before: i64| {
+            let stamp = Timestamp::now() - jiff::SignedDuration::from_secs(before);
+            let line = format!(
+                "{stamp} host sshd[7]: Failed password for root from 192.0.2.7 port 22 ssh2\n"
+            );
+            log.write_all(line.as_bytes()).unwrap();
+        };
+        write(30);
+        reading.until(|| reading.jail.counters.findings.get() == 1);
+        write(120);
+        reading.until(|| reading.alerts() == ["jail:sshd:late"]);
+        let message = &reading.service.alerts.list()[0].message;
+        assert!(message.contains("such as one of 2m"), "{message}");
+        assert!(message.contains("where find_time is 1m"), "{message}");
+        reading.stop.store(true, Ordering::Relaxed);
+        reading.until(|| reading.thread.is_finished());
+    }
+
     /// It tells of dropped entries and cannot go on.
     struct Dropping {
         is_over: bool,
@@ -392,9 +425,10 @@ mod tests {
 
     #[test]
     fn what_was_dropped_before_a_source_ends_by_an_error_is_told() {
-        let reading = Reading::of(Some(Box::new(|_, _| {
-            Ok(Box::new(Dropping { is_over: false }))
-        })));
+        let reading = Reading::of(
+            Some(Box::new(|_, _| Ok(Box::new(Dropping { is_over: false })))),
+            "",
+        );
         let has = |about: &str| {
             reading
                 .alerts()

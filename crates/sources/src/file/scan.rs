@@ -20,8 +20,9 @@ use rustix::fs::{
 use weir_core::detect::Age;
 
 use super::{
-    FileId, FileSource, INSTANCES, MAX_AWAY, MAX_FILES, Position, Start, Subscribed, finds,
-    tail::Tail,
+    FileId, FileSource, INSTANCES, MAX_AWAY, MAX_COPIES, MAX_FILES, Position, Start, Subscribed,
+    finds,
+    tail::{Tail, is_name_of},
 };
 use crate::{BatchInfo, Problem, fs_call};
 
@@ -122,9 +123,22 @@ impl FileSource {
                 tail.holds(held);
                 tail.readers = readers;
                 let _ = tail.resume(position.offset);
+                if let Some(successor) = self.named(&position.path) {
+                    go_on_in(&mut tail, successor);
+                }
                 self.tails.insert(id, tail);
+            } else if let Some(copy) = self.named(&position.path)
+                && copy.is_copy_at(position)
+            {
+                let _ = copy.resume(position.offset);
             } else if self.may_come_back(position) {
                 self.away.push(position.clone());
+            } else if self.paths.contains_key(&position.path) && position.fingerprint.len > 0 {
+                self.lost.push(format!(
+                    "{} was rotated, truncated or deleted while nobody read it, and what it was renamed or copied to is not to be found: lines behind byte {} are lost if there were any",
+                    weir_core::text::escape(&position.path.to_string_lossy()),
+                    position.offset
+                ));
             }
         }
         let surplus = self.away.len().saturating_sub(MAX_AWAY);
@@ -137,23 +151,44 @@ impl FileSource {
         self.next_order += rotated;
     }
 
+    /// The file that has this name now.
+    fn named(&mut self, path: &Path) -> Option<&mut Tail> {
+        let id = self.paths.get(path)?;
+        self.tails.get_mut(id)
+    }
+
+    /// The file of that position under another name in its directory, or the copy that
+    /// was made of it before it was truncated (logrotate's copytruncate).
     fn find_rotated(&self, position: &Position) -> Option<(File, FileId, PathBuf)> {
         use std::os::unix::fs::DirEntryExt;
         let directory = position.path.parent()?;
-        let same_inode: Vec<PathBuf> = fs_call::make("list", directory, || {
+        let (same_inode, copies) = fs_call::make("list", directory, || {
             let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-            let same = entries.take(100_000).filter(|e| e.ino() == position.inode);
-            same.map(|entry| entry.path()).collect()
+            let (mut same, mut copies) = (vec![], vec![]);
+            for entry in entries.take(100_000) {
+                let path = entry.path();
+                if entry.ino() == position.inode {
+                    same.push(path);
+                } else if path != position.path && is_name_of(&path, &position.path) {
+                    copies.push(path);
+                }
+            }
+            (same, copies)
         });
-        same_inode.into_iter().find_map(|path| {
+        let open_if = |path: PathBuf, is_it: fn(&Tail, &Position) -> bool| {
             let (file, id) = open(&path).ok()?;
             let tail = Tail::new(file, id, path.clone(), 0, None);
-            if tail.is_at(position) && !self.tails.contains_key(&id) {
+            if is_it(&tail, position) && !self.tails.contains_key(&id) {
                 return Some((tail.file, id, path));
             }
             tail.close();
             None
-        })
+        };
+        let mut same_inode = same_inode.into_iter();
+        let mut copies = copies.into_iter().take(MAX_COPIES);
+        same_inode
+            .find_map(|path| open_if(path, Tail::is_at))
+            .or_else(|| copies.find_map(|path| open_if(path, Tail::is_copy_at)))
     }
 
     /// Is nothing of this name there, and may the file be back one day? One that
@@ -315,12 +350,11 @@ impl FileSource {
         if self.tails.contains_key(&id) {
             return Ok(id);
         }
-        if self.away.is_empty() {
-            self.follow(file, id, path.to_owned());
-            return Ok(id);
+        let mut new = Tail::new(file, id, path.to_owned(), 0, None);
+        let mut offset = self.is_back(path, &new);
+        if let Some(old) = self.named(path) {
+            offset = offset.or_else(|| go_on_in(old, &mut new));
         }
-        let new = Tail::new(file, id, path.to_owned(), 0, None);
-        let offset = self.is_back(path, &new);
         let tail = self.follow(new.file, id, path.to_owned());
         if let Some(offset) = offset {
             let _ = tail.resume(offset);
@@ -374,6 +408,14 @@ impl FileSource {
             }
         }
     }
+}
+
+/// Goes to where the lines of `old` go on in `new`, if that is a copy of it.
+fn go_on_in(old: &mut Tail, new: &mut Tail) -> Option<u64> {
+    // What cannot be read is told of when its lines are.
+    let offset = old.go_on_in(new).ok().flatten()?;
+    let _ = new.resume(offset);
+    Some(offset)
 }
 
 /// The files that a pattern names.

@@ -4,9 +4,9 @@
 use std::{
     fs::{File, Metadata},
     io,
-    os::unix::fs::FileExt,
-    path::PathBuf,
-    time::Instant,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
 };
 
 use weir_core::detect::{Age, Writer};
@@ -20,6 +20,19 @@ const BATCH: u64 = 256 << 10;
 
 /// How much of a file's beginning is compared.
 const HEAD: usize = 256;
+
+/// A shorter beginning tells nothing of a file with another inode.
+const TELLING: u16 = 64;
+
+/// How much before the place where reading stands is compared with a file that took
+/// this one's name.
+const COMPARED: u64 = 4 << 10;
+
+/// So much must be alike where the old file still has a name.
+const RENAMED: u64 = 1 << 10;
+
+/// By so much an edit may have moved the place.
+const MOVED: u64 = 1 << 20;
 
 pub(super) struct Tail {
     pub file: File,
@@ -147,13 +160,126 @@ impl Tail {
         Ok(())
     }
 
-    /// Is this the file of that position, at least as long as then?
+    /// Is this the file of that position, at least as long as then? One that was
+    /// empty then has nothing but its name to tell.
     pub fn is_at(&self, position: &Position) -> bool {
-        let mut head = vec![0; usize::from(position.fingerprint.len)];
         self.id.inode == position.inode
-            && self.metadata().is_ok_and(|m| m.len() >= position.offset)
+            && (position.fingerprint.len > 0 || is_name_of(&self.path, &position.path))
+            && self.begins_as(position)
+    }
+
+    /// Is this a copy of the file of that position, at least as long as that was? Of
+    /// a short one nobody can tell.
+    pub fn is_copy_at(&self, position: &Position) -> bool {
+        position.fingerprint.len >= TELLING
+            && self.begins_as(position)
+            && self.is_behind_a_line(position.offset)
+    }
+
+    fn begins_as(&self, position: &Position) -> bool {
+        let mut head = vec![0; usize::from(position.fingerprint.len)];
+        self.metadata().is_ok_and(|m| m.len() >= position.offset)
             && self.read_full(&mut head, 0).is_ok_and(|n| n == head.len())
             && Fingerprint::of(&head) == position.fingerprint
+    }
+
+    fn is_behind_a_line(&self, offset: u64) -> bool {
+        let mut last = [0];
+        let Some(before) = offset.checked_sub(1) else {
+            return true;
+        };
+        self.read_full(&mut last, before).is_ok() && last == [b'\n']
+    }
+
+    /// `new` took the place of this file: is it a copy, maybe an edited one (`sed -i`,
+    /// an editor, rsync), and where do its lines go on that are not delivered yet?
+    /// Lines that both have are left to the copy. `None`: it is a file of its own,
+    /// or nobody can tell; then its lines are delivered, some of them maybe again.
+    pub fn go_on_in(&mut self, new: &Self) -> io::Result<Option<u64>> {
+        let meta = self.metadata()?;
+        // A copy is made before it takes the name; who deletes a log and makes a new
+        // one does that the other way round.
+        let changed = Duration::new(meta.ctime().max(0) as u64, meta.ctime_nsec() as u32);
+        let is_older = |born: SystemTime| born <= SystemTime::UNIX_EPOCH + changed;
+        if !new.metadata()?.created().map_or(true, is_older) {
+            return Ok(None);
+        }
+        let Some((offset, known)) = self.place_in(new)? else {
+            return Ok(None);
+        };
+        let both = self.in_common(new, offset)?;
+        // A file that was renamed is most often followed by another, which may begin
+        // alike where lines have no time stamps.
+        let needed = if meta.nlink() == 0 { 1 } else { RENAMED };
+        if known + both < needed {
+            return Ok(None);
+        }
+        self.resume(self.line_start + both)?;
+        self.partial.clear();
+        self.overlong = false;
+        Ok(Some(offset))
+    }
+
+    /// Where the bytes before `line_start` end in `new`, and how many of them were
+    /// compared.
+    fn place_in(&self, new: &Self) -> io::Result<Option<(u64, u64)>> {
+        let start = self.line_start;
+        let len = start.min(COMPARED);
+        let mut known = vec![0; len as usize];
+        let read = self.read_full(&mut known, start - len)?;
+        if (read as u64) < len {
+            return Ok(None);
+        }
+        let mut there = vec![0; known.len() + self.head.len()];
+        let (there, head) = there.split_at_mut(known.len());
+        let read = new.read_full(there, start - len)? + new.read_full(head, 0)?;
+        let begun = self.head.len().min(start as usize);
+        if read >= known.len() + begun && *there == known && head[..begun] == self.head[..begun] {
+            return Ok(Some((start, len)));
+        }
+        // Edited: its last lines are looked for around the place.
+        let known = &known[known.len() - known.len().min(RENAMED as usize)..];
+        let first = match known.len() as u64 == start {
+            true => 0,
+            false => memchr::memchr(b'\n', known).map_or(known.len(), |at| at + 1),
+        };
+        let known = &known[first..];
+        if known.is_empty() {
+            return Ok(None);
+        }
+        let from = start.saturating_sub(MOVED);
+        let mut around = vec![0; (start - from + MOVED) as usize];
+        let read = new.read_full(&mut around, from)?;
+        let around = &around[..read];
+        let end = |at: usize| from + (at + known.len()) as u64;
+        let before = &around[..around.len().min((start - from) as usize)];
+        let at =
+            memchr::memmem::rfind(before, known).or_else(|| memchr::memmem::find(around, known));
+        Ok(at.map(|at| (end(at), known.len() as u64)))
+    }
+
+    /// How many bytes behind `line_start` are in `new` behind `offset`: all, or those
+    /// of whole lines.
+    fn in_common(&self, new: &Self, offset: u64) -> io::Result<u64> {
+        let (mut ours, mut theirs) = (vec![0; MOVED as usize], vec![0; MOVED as usize]);
+        let own = self.read_full(&mut ours, self.line_start)?;
+        let read = own.min(new.read_full(&mut theirs, offset)?);
+        let alike = ours[..read].iter().zip(&theirs).take_while(|(a, b)| a == b);
+        let alike = alike.count();
+        if alike == own && own < ours.len() {
+            return Ok(own as u64);
+        }
+        Ok(memchr::memrchr(b'\n', &ours[..alike]).map_or(0, |at| at as u64 + 1))
+    }
+
+    /// Has it no name any more?
+    pub fn is_deleted(&self) -> bool {
+        self.metadata().is_ok_and(|meta| meta.nlink() == 0)
+    }
+
+    /// Was anything written to it?
+    pub fn is_begun(&self) -> bool {
+        self.metadata().is_ok_and(|meta| meta.len() > 0)
     }
 
     pub fn position(&self) -> Position {
@@ -316,6 +442,16 @@ impl Tail {
     pub fn close(self) {
         fs_call::make("close", &self.path, || drop(self.file));
     }
+}
+
+/// May the log of the second path have this name after a rotation: `auth.log` as
+/// `auth.log.1`, in the same directory?
+pub(super) fn is_name_of(path: &Path, log: &Path) -> bool {
+    let name = |path: &Path| path.file_name().map(|n| n.as_encoded_bytes().to_vec());
+    path.parent() == log.parent()
+        && name(path)
+            .zip(name(log))
+            .is_some_and(|(name, log)| name.starts_with(&log))
 }
 
 fn deliver(

@@ -794,6 +794,208 @@ fn patterns_without_a_wildcard_come_first() {
     assert_eq!(found, [of("/b", &[0]), of("/c", &[1]), of("/a/*", &[0, 1])]);
 }
 
+/// A line of a log with stamps, as long as most are.
+fn stamped(n: usize) -> String {
+    format!(
+        "2026-11-24T01:02:03 host sshd[{n}]: Failed password for root from 192.0.2.{n} port 22\n"
+    )
+}
+
+/// Puts `text` in the place of a log as `sed -i` and rsync do; `aside`: the old one
+/// keeps a name, as with `sed -i.bak`.
+fn replace(log: &Path, text: &str, aside: Option<&Path>) {
+    let new = log.with_extension("new");
+    fs::write(&new, text).unwrap();
+    if let Some(aside) = aside {
+        fs::rename(log, aside).unwrap();
+    }
+    fs::rename(new, log).unwrap();
+}
+
+fn joined(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Failures that an editor or `sed -i` wrote out again were counted twice.
+#[test]
+fn a_copy_in_the_place_of_a_log_is_not_read_again() {
+    let text = |lines: std::ops::Range<usize>| lines.map(stamped).collect::<String>();
+    let edits: [(&str, fn(String) -> String); 3] = [
+        ("copied", |text| text),
+        ("longer", |text| text.replace("[4]", "[forty-four]")),
+        ("shorter", |text| text.replace(&stamped(2), "")),
+    ];
+    for (name, edit) in edits {
+        for keep in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (log, bak) = (dir.path().join("auth.log"), dir.path().join("bak"));
+            append(&log, text(0..40));
+            let mut running = source(&[&log], Start::Beginning);
+            assert_eq!(lines(&mut running).len(), 40, "{name}");
+            let saved = running.positions();
+            // Two that were not read yet are in the copy, and one that came later is
+            // in the old file only.
+            append(&log, text(40..42) + "half a li");
+            let old = OpenOptions::new().append(true).open(&log).unwrap();
+            replace(
+                &log,
+                &(edit(text(0..42)) + "half a li"),
+                keep.then_some(&bak),
+            );
+            (&old).write_all(b"ne\nold only\n").unwrap();
+            append(&log, "ne\nnew only\n");
+            let mut all = lines(&mut running);
+            all.sort();
+            let both = text(40..42) + "half a line\nnew only\nold only\n";
+            assert_eq!(joined(&all), both, "{name} {keep}");
+            // The same over a restart: of the old one nobody has more if it is deleted.
+            let mut again = source(&[&log], since(&[&log], saved));
+            let mut all = lines(&mut again);
+            all.sort();
+            let old = if keep { "old only\n" } else { "" };
+            let both = text(40..42) + "half a line\nnew only\n" + old;
+            // Of an edited one that was deleted as well nobody knows the place.
+            if keep || name == "copied" {
+                assert_eq!(joined(&all), both, "{name} {keep}");
+            }
+        }
+    }
+}
+
+/// Lines without time stamps look alike; a rotated log's successor is no copy.
+#[test]
+fn a_successor_that_begins_alike_is_read_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, old) = (dir.path().join("app.log"), dir.path().join("app.log.1"));
+    let alike = "refused 192.0.2.7\n".repeat(20);
+    append(&log, &alike);
+    let mut source = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut source).len(), 20);
+    fs::rename(&log, &old).unwrap();
+    append(&log, &alike);
+    assert_eq!(lines(&mut source).len(), 20, "renamed");
+    // Made after the old one was deleted: not at the same tick of a coarse clock.
+    fs::remove_file(&log).unwrap();
+    let deleted = std::time::SystemTime::now();
+    let probe = dir.path().join("probe");
+    while fs::write(&probe, "").is_ok()
+        && fs::metadata(&probe).unwrap().created().unwrap() <= deleted + Duration::from_millis(8)
+    {
+        fs::remove_file(&probe).unwrap();
+    }
+    append(&log, &alike);
+    assert_eq!(lines(&mut source).len(), 20, "deleted");
+}
+
+/// What logrotate's copytruncate left while nobody looked was skipped, and nobody
+/// was told.
+#[test]
+fn what_was_copied_and_truncated_meanwhile_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, copy) = (dir.path().join("auth.log"), dir.path().join("auth.log.1"));
+    append(&log, (0..10).map(stamped).collect::<String>());
+    let mut first = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut first).len(), 10);
+    let saved = first.positions();
+    drop(first);
+    append(&log, stamped(10));
+    fs::copy(&log, &copy).unwrap();
+    fs::write(&log, stamped(11)).unwrap();
+    // Another one that only begins with its name.
+    append(&dir.path().join("auth.log.note"), stamped(5));
+    let mut again = source(&[&log], since(&[&log], saved.clone()));
+    assert_eq!(joined(&lines(&mut again)), stamped(10) + &stamped(11));
+    // Compressed: nobody can read on in it, and that is told.
+    fs::remove_file(&copy).unwrap();
+    let mut again = source(&[&log], since(&[&log], saved.clone()));
+    let (found, info) = batch(&mut again, NOW);
+    assert_eq!(joined(&found), stamped(11));
+    let warning = info.warnings.concat();
+    let behind = format!("lines behind byte {} are lost", saved[0].offset);
+    assert!(
+        warning.contains("auth.log was rotated, truncated or deleted"),
+        "{warning}"
+    );
+    assert!(warning.contains(&behind), "{warning}");
+    // Nothing is missing when it goes on where it stood.
+    let saved = again.positions();
+    let mut again = source(&[&log], since(&[&log], saved));
+    assert_eq!(batch(&mut again, NOW).1.warnings, [] as [&str; 0]);
+}
+
+/// The inode of a deleted log goes to the next file that is made, which may be
+/// anybody's: its lines went to the deleted log's jail.
+#[test]
+fn a_position_in_an_empty_file_finds_no_other_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mail, auth) = (dir.path().join("mail.log"), dir.path().join("auth.log"));
+    append(&mail, "");
+    append(&auth, "a\n");
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let empty = Position {
+        path: mail.clone(),
+        device: 0,
+        inode: inode(&auth),
+        offset: 0,
+        fingerprint: Fingerprint::of(b""),
+    };
+    let subscriptions = [&mail, &auth].map(|path| vec![path.to_str().unwrap().to_owned()]);
+    let patterns = subscriptions.concat();
+    let mut source = FileSource::open(FileConfig {
+        subscriptions: subscriptions.to_vec(),
+        from: Start::Saved {
+            positions: vec![empty.clone()],
+            patterns,
+        },
+        held: Age::Backlog,
+    })
+    .unwrap();
+    assert_eq!(read_for(&mut source).0, [("a".to_owned(), vec![1])]);
+    // Rotated while it was empty, it is still found.
+    let old = dir.path().join("mail.log.1");
+    fs::rename(&mail, &old).unwrap();
+    append(&old, "b\n");
+    append(&mail, "c\n");
+    let position = Position {
+        inode: inode(&old),
+        ..empty
+    };
+    let mut source = self::source(&[&mail], since(&[&mail], vec![position]));
+    assert_eq!(lines(&mut source), ["b", "c"]);
+}
+
+/// A writer that was not told of the rotation, and writes a line an hour, was given up
+/// after a minute.
+#[test]
+fn a_renamed_file_is_kept_until_its_writer_has_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, old) = (dir.path().join("auth.log"), dir.path().join("auth.log.1"));
+    append(&log, "a\n");
+    let mut source = source(&[&log], Start::Beginning);
+    assert_eq!(lines(&mut source), ["a"]);
+    fs::rename(&log, &old).unwrap();
+    let later = |source: &mut FileSource, by: Duration| {
+        let retired = source.tails.values_mut().filter_map(|t| t.retired.as_mut());
+        retired.for_each(|since| *since = since.checked_sub(by).unwrap());
+        source.rescan = true;
+        let found = lines(source);
+        (found, source.positions().len())
+    };
+    assert_eq!(lines(&mut source), [] as [&str; 0]);
+    assert_eq!(later(&mut source, LINGER * 2), (vec![], 1), "no successor");
+    append(&log, "");
+    assert_eq!(later(&mut source, LINGER * 2), (vec![], 2), "an empty one");
+    append(&old, "b\n");
+    assert_eq!(later(&mut source, LINGER * 2), (vec!["b".into()], 2));
+    assert_eq!(later(&mut source, LINGER_UNTOLD - LINGER), (vec![], 2));
+    assert_eq!(later(&mut source, LINGER * 2), (vec![], 1), "a day");
+    // A deleted one keeps its place on the disk: not for long.
+    fs::remove_file(&log).unwrap();
+    append(&log, "");
+    assert_eq!(later(&mut source, Duration::ZERO), (vec![], 2));
+    assert_eq!(later(&mut source, LINGER * 2), (vec![], 1), "deleted");
+}
+
 #[test]
 fn a_long_rotated_file_holds_up_its_successor_only() {
     let dir = tempfile::tempdir().unwrap();
