@@ -820,7 +820,8 @@ fn joined(lines: &[String]) -> String {
 #[test]
 fn a_copy_in_the_place_of_a_log_is_not_read_again() {
     let text = |lines: std::ops::Range<usize>| lines.map(stamped).collect::<String>();
-    let edits: [(&str, fn(String) -> String); 3] = [
+    type Edit = fn(String) -> String;
+    let edits: [(&str, Edit); 3] = [
         ("copied", |text| text),
         ("longer", |text| text.replace("[4]", "[forty-four]")),
         ("shorter", |text| text.replace(&stamped(2), "")),
