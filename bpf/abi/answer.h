@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
-/* Packets that are answered: those to decoy ports, and those of bans that reject. */
+/* Packets that are answered: those to decoy and tarpit ports, and those of bans that
+ * reject. */
 #ifndef WEIR_ABI_ANSWER_H
 #define WEIR_ABI_ANSWER_H
 
@@ -10,6 +11,7 @@
 #define PORT_FEATURE_BITS  4
 #define PORT_DECOY	   1
 #define PORT_BALANCE	   2
+#define PORT_TARPIT	   4
 #define PORTS_A_WORD	   16
 #define PORT_FEATURE_WORDS (65536 / PORTS_A_WORD)
 
@@ -18,6 +20,7 @@ enum next {
 	NEXT_DECOY,
 	NEXT_REJECT,
 	NEXT_BALANCE,
+	NEXT_TARPIT,
 	NEXT_MAX,
 };
 
@@ -53,6 +56,32 @@ struct decoy_guesses {
 	__u64 wrong;  /* and those that are looked at just now */
 };
 
+/* The window that a tarpit offers: the one piece of data of at most so many bytes that
+ * it takes. */
+#define TARPIT_WINDOW 16
+
+/* Answers of tarpit ports in one EVENT_WINDOW: of a CPU, and to one source (of IPv6 a
+ * /64; sources whose hashes collide share it). */
+#define TARPIT_ANSWERS	      4096
+#define TARPIT_SOURCE_ANSWERS 1024
+#define TARPIT_SOURCES	      65536
+
+/* Per CPU: what tarpit ports answered. */
+struct tarpit_counter {
+	__u64 window;  /* jiffies >> EVENT_WINDOW_SHIFT of what follows */
+	__u32 answers; /* in that window */
+	__u32 pad;
+	__u64 answered; /* SYN-ACKs */
+	__u64 held;	/* ACKs with a window of zero */
+	__u64 silent;	/* packets above a limit, not answered */
+};
+
+/* Of one source. */
+struct tarpit_source {
+	__u32 window; /* as above, its lower half */
+	__u32 answers;
+};
+
 /* Answers of bans that reject, of one CPU: this many a second, and this many at
  * once. */
 #define REJECT_RATE  1000
@@ -60,5 +89,6 @@ struct decoy_guesses {
 
 _Static_assert(sizeof(struct decoy_counter) == 32, "abi");
 _Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
+_Static_assert(sizeof(struct tarpit_counter) == 40, "abi");
 
 #endif

@@ -5,5 +5,6 @@
 #include "answer/decoy.h"
 #include "answer/reject.h"
 #include "balance/balance.h"
+#include "answer/tarpit.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -172,34 +172,16 @@ static __always_inline __u32 *asked_slot(const struct bait *b, __u32 *tag)
 	return bpf_map_lookup_elem(&decoy_asked, &index);
 }
 
-/* From the request in `b` the SYN-ACK; returns its TCP header's length, 0: none
- * is due. Never longer than the request. The checksum of a request that comes
- * from this machine may be a promise (CHECKSUM_PARTIAL): then the field holds
- * the sum of the pseudo-header only, and in an skb whoever transmits keeps the
- * promise for the reply as well. Native XDP has nobody to keep it. (Nor has
- * generic XDP a way to tell: such a reply is right on a veth pair, and wrong on
- * a virtio device; those are tcx's.) A request with a wrong checksum is
- * nobody's. */
-static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 len)
+/* Over the request in `b` the reply: `answer` with the ports turned round and its
+ * checksum, behind it one option where `len` has room for it, and an IP header of its
+ * own. `csum_partial`: whoever transmits completes the checksum (see write_syn_ack). */
+static __always_inline void write_segment(struct bait *b, int v4, int csum_partial,
+					  struct tcphdr *answer, __be32 option, __u32 len)
 {
 	struct tcphdr *tcp = &b->segment.tcp;
-	__u64 pseudo = pseudo_header(b, v4, len);
-	int csum_partial = 0;
+	__u64 pseudo;
 	__be32 addr;
-	__s64 cookie;
-	__u16 port;
 
-	if (fold(pseudo + sum_words(&b->segment, 15)) != 0xffff) {
-		if (tcp->check != fold(pseudo))
-			return 0;
-		csum_partial = 1;
-	}
-	cookie = v4 ? bpf_tcp_raw_gen_syncookie_ipv4(&b->ip.v4, tcp, len)
-		    : bpf_tcp_raw_gen_syncookie_ipv6(&b->ip.v6, tcp, len);
-	if (cookie < 0)
-		return 0;
-
-	len = len > sizeof(*tcp) ? sizeof(*tcp) + 4 : sizeof(*tcp);
 	if (v4) {
 		struct iphdr *ip = &b->ip.v4;
 
@@ -224,26 +206,136 @@ static __always_inline __u32 write_reply(struct bait *b, int v4, int tc, __u32 l
 		ip->saddr = b->own;
 		ip->daddr = b->source;
 	}
-	port = tcp->source;
-	*tcp = (struct tcphdr){
-		.source = tcp->dest,
-		.dest = port,
-		.seq = bpf_htonl((__u32)cookie),
-		.ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + 1),
-		.doff = len / 4,
-		.syn = 1,
-		.ack = 1,
-		.window = bpf_htons(DECOY_WINDOW),
-	};
-	/* Maximum segment size, as the cookie encodes it. */
-	*(__be32 *)b->segment.options =
-		len > sizeof(*tcp) ? bpf_htonl(0x02040000 | (cookie >> 32 & 0xffff)) : 0;
+	answer->source = tcp->dest;
+	answer->dest = tcp->source;
+	answer->doff = len / 4;
+	*tcp = *answer;
+	*(__be32 *)b->segment.options = option;
 	pseudo = pseudo_header(b, v4, len);
-	if (csum_partial && tc)
+	if (csum_partial)
 		tcp->check = fold(pseudo);
 	else
 		tcp->check = ~fold(pseudo + sum_words(&b->segment, 6));
+}
+
+/* From the request in `b` the SYN-ACK; returns its TCP header's length, 0: none
+ * is due. Never longer than the request. The checksum of a request that comes
+ * from this machine may be a promise (CHECKSUM_PARTIAL): then the field holds
+ * the sum of the pseudo-header only, and in an skb whoever transmits keeps the
+ * promise for the reply as well. Native XDP has nobody to keep it. (Nor has
+ * generic XDP a way to tell: such a reply is right on a veth pair, and wrong on
+ * a virtio device; those are tcx's.) A request with a wrong checksum is
+ * nobody's. */
+static __always_inline __u32 write_syn_ack(struct bait *b, int v4, int tc, __u32 len,
+					   __u16 window)
+{
+	struct tcphdr *tcp = &b->segment.tcp, answer;
+	__u64 pseudo = pseudo_header(b, v4, len);
+	int csum_partial = 0;
+	__s64 cookie;
+
+	if (fold(pseudo + sum_words(&b->segment, 15)) != 0xffff) {
+		if (tcp->check != fold(pseudo))
+			return 0;
+		csum_partial = tc;
+	}
+	cookie = v4 ? bpf_tcp_raw_gen_syncookie_ipv4(&b->ip.v4, tcp, len)
+		    : bpf_tcp_raw_gen_syncookie_ipv6(&b->ip.v6, tcp, len);
+	if (cookie < 0)
+		return 0;
+	len = len > sizeof(*tcp) ? sizeof(*tcp) + 4 : sizeof(*tcp);
+	answer = (struct tcphdr){
+		.seq = bpf_htonl((__u32)cookie),
+		.ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + 1),
+		.syn = 1,
+		.ack = 1,
+		.window = bpf_htons(window),
+	};
+	/* Maximum segment size, as the cookie encodes it. */
+	write_segment(b, v4, csum_partial, &answer,
+		      len > sizeof(*tcp) ? bpf_htonl(0x02040000 | (cookie >> 32 & 0xffff))
+					 : 0,
+		      len);
 	return len;
+}
+
+/* The same of the frame: its options are read first. `at`: the TCP header, `total`
+ * bytes of the packet from there on. */
+static __always_inline __u32 answer_syn(void *ctx, int tc, struct bait *b, int v4,
+					__u32 at, __u32 total, __u16 window)
+{
+	struct tcphdr *tcp = &b->segment.tcp;
+	__u32 more;
+
+	/* With data (Fast Open) there is nothing to prove that is worth it. */
+	if (tcp->doff < 5 || total != tcp->doff * 4)
+		return 0;
+	/* Bounds that clang knows, for the verifier, each of one register. Less one:
+	 * of "other than 0" verifiers before Linux 6.8 conclude nothing. */
+	total = tcp->doff * 4 - sizeof(*tcp);
+	barrier_var(total);
+	if (total > sizeof(b->segment.options))
+		return 0;
+	barrier_var(total);
+	more = total - 1;
+	barrier_var(more);
+	if (more < sizeof(b->segment.options) &&
+	    reply_load(ctx, tc, at + sizeof(*tcp), b->segment.options, more + 1))
+		return 0;
+	return write_syn_ack(b, v4, tc, total + sizeof(*tcp), window);
+}
+
+/* Reads the request's IP header and ports, of TCP the whole header. Where they begin;
+ * 0: nobody answers this. `total`: bytes of the packet from there on. */
+static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u32 l3,
+					  __u32 v4, __u32 *total)
+{
+	struct tcphdr *tcp = &b->segment.tcp;
+	__u32 at;
+
+	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
+		return 0;
+	if (v4) {
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
+			return 0;
+		b->source.s6_addr32[2] = b->own.s6_addr32[2] = bpf_htonl(0xffff);
+		b->source.s6_addr32[3] = b->ip.v4.saddr;
+		b->own.s6_addr32[3] = b->ip.v4.daddr;
+		*total = bpf_ntohs(b->ip.v4.tot_len) - sizeof(b->ip.v4);
+		b->result.protocol = b->ip.v4.protocol;
+		at = l3 + sizeof(b->ip.v4);
+	} else {
+		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
+			return 0;
+		b->source = b->ip.v6.saddr;
+		b->own = b->ip.v6.daddr;
+		*total = bpf_ntohs(b->ip.v6.payload_len);
+		b->result.protocol = b->ip.v6.nexthdr;
+		at = l3 + sizeof(b->ip.v6);
+	}
+	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
+	    (v4 ? is_invalid_src4(b->ip.v4.saddr) : is_invalid_src6(&b->ip.v6.saddr)))
+		return 0;
+	if (reply_load(ctx, tc, at, tcp,
+		       b->result.protocol == IPPROTO_TCP ? sizeof(*tcp)
+							 : sizeof(struct ports)))
+		return 0;
+	b->result.port = bpf_ntohs(tcp->dest);
+	return at;
+}
+
+/* Does the ACK in `b` bring the cookie back that its conversation was sent? Asked of a
+ * slot that says so, with one of this second's looks taken. */
+static __always_inline int is_cookie_right(struct bait *b, int v4,
+					   struct decoy_guesses *guesses)
+{
+	struct tcphdr *tcp = &b->segment.tcp;
+
+	if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
+	       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp))
+		return 0;
+	__sync_fetch_and_add(&guesses->wrong, -1);
+	return 1;
 }
 
 /* Sends the reply out where the request came in. */
@@ -266,7 +358,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
 	const struct answer_request *request = answer_request_here();
-	__u32 zero = 0, total, more, len, tag, *slot, is_tcp, l3, v4, frame_len;
+	__u32 zero = 0, total, len, tag, *slot, is_tcp, l3, v4, frame_len;
 	struct decoy_guesses *guesses;
 	enum reason otherwise;
 	struct decoy_counter *c;
@@ -285,33 +377,10 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 	*b = (struct bait){
 		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
-	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) || b->mac[0] & 1)
-		goto none;
-	if (v4) {
-		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v4)))
-			goto none;
-		b->source.s6_addr32[2] = b->own.s6_addr32[2] = bpf_htonl(0xffff);
-		b->source.s6_addr32[3] = b->ip.v4.saddr;
-		b->own.s6_addr32[3] = b->ip.v4.daddr;
-		total = bpf_ntohs(b->ip.v4.tot_len) - sizeof(b->ip.v4);
-		b->result.protocol = b->ip.v4.protocol;
-		len = l3 + sizeof(b->ip.v4);
-	} else {
-		if (reply_load(ctx, tc, l3, &b->ip, sizeof(b->ip.v6)))
-			goto none;
-		b->source = b->ip.v6.saddr;
-		b->own = b->ip.v6.daddr;
-		total = bpf_ntohs(b->ip.v6.payload_len);
-		b->result.protocol = b->ip.v6.nexthdr;
-		len = l3 + sizeof(b->ip.v6);
-	}
-	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
-	    (v4 ? is_invalid_src4(b->ip.v4.saddr) : is_invalid_src6(&b->ip.v6.saddr)))
+	len = read_request(ctx, tc, b, l3, v4, &total);
+	if (!len)
 		goto none;
 	is_tcp = b->result.protocol == IPPROTO_TCP;
-	if (reply_load(ctx, tc, len, tcp, is_tcp ? sizeof(*tcp) : sizeof(struct ports)))
-		goto none;
-	b->result.port = bpf_ntohs(tcp->dest);
 	if (is_tcp && (tcp->rst || tcp->syn == tcp->ack || (tcp->syn && tcp->fin)))
 		goto none;
 
@@ -352,15 +421,13 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		guesses = take_guess();
 		if (!guesses)
 			goto none;
-		if (v4 ? bpf_tcp_raw_check_syncookie_ipv4(&b->ip.v4, tcp)
-		       : bpf_tcp_raw_check_syncookie_ipv6(&b->ip.v6, tcp)) {
+		if (!is_cookie_right(b, v4, guesses)) {
 			/* One guess a SYN. And should this be a connection of
 			 * our own, for which somebody forged that SYN, the next
 			 * segment is past all this. */
 			*slot = 0;
 			goto none;
 		}
-		__sync_fetch_and_add(&guesses->wrong, -1);
 		*slot = tag ^ ASKED;
 		b->result.reason = R_DECOY_HANDSHAKE;
 		count_and_report(&b->result, bpf_jiffies64());
@@ -373,22 +440,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 		c->silent++;
 		return drop;
 	}
-	/* With data (Fast Open) there is nothing to prove that is worth it. */
-	if (tcp->doff < 5 || total != tcp->doff * 4)
-		return drop;
-	/* Bounds that clang knows, for the verifier, each of one register. Less one:
-	 * of "other than 0" verifiers before Linux 6.8 conclude nothing. */
-	total = tcp->doff * 4 - sizeof(*tcp);
-	barrier_var(total);
-	if (total > sizeof(b->segment.options))
-		return drop;
-	barrier_var(total);
-	more = total - 1;
-	barrier_var(more);
-	if (more < sizeof(b->segment.options) &&
-	    reply_load(ctx, tc, len + sizeof(*tcp), b->segment.options, more + 1))
-		return drop;
-	total = write_reply(b, v4, tc, total + sizeof(*tcp));
+	total = answer_syn(ctx, tc, b, v4, len, total, DECOY_WINDOW);
 	if (!total)
 		return drop;
 	*slot = tag;

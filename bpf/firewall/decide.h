@@ -276,10 +276,11 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 		__u32 l3 = f->l3 - f->data;
 		__u32 features = features_of_port(ctx, hook, l3, v4, &f->need_pull);
 
-		int decoy = features & PORT_DECOY &&
-			    (reason == R_PASS || reason == R_OTHER_PORT);
+		int may_answer = reason == R_PASS || reason == R_OTHER_PORT;
+		int decoy = features & PORT_DECOY && may_answer;
+		int tarpit = features & PORT_TARPIT && may_answer;
 
-		if (decoy || features & PORT_BALANCE) {
+		if (decoy || tarpit || features & PORT_BALANCE) {
 			if (reason != R_OBSERVED)
 				result = (struct pkt_result){.l3 = l3, .v4 = v4};
 			else if (result.class_verdict)
@@ -288,7 +289,10 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 			result.reason = reason;
 			result.ifindex = ifindex;
 			result.bytes = frame_len;
-			return hand_over(decoy ? NEXT_DECOY : NEXT_BALANCE, &result);
+			return hand_over(decoy	  ? NEXT_DECOY
+					 : tarpit ? NEXT_TARPIT
+						  : NEXT_BALANCE,
+					 &result);
 		}
 	}
 	if (!all_readable && (f->need_pull || reason == R_MALFORMED))

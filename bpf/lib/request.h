@@ -17,7 +17,9 @@ _Static_assert(sizeof(struct answer_request) == 44, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, source) == 12, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, l3) == 31, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, v4) == 32, "abi");
-_Static_assert(NEXT_DECOY == 0 && NEXT_REJECT == 1 && NEXT_BALANCE == 2, "abi");
+_Static_assert(NEXT_DECOY == 0 && NEXT_REJECT == 1 && NEXT_BALANCE == 2 &&
+		       NEXT_TARPIT == 3,
+	       "abi");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

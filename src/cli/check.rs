@@ -56,6 +56,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
                 let geofence = c.geofence.iter();
                 geofence.flat_map(|g| &g.fences).map(|fence| fence.name.as_str()).collect()
             }),
+            "tarpit": names(|c| {
+                let tarpit = c.tarpit.iter();
+                tarpit.flat_map(|t| &t.typed).map(String::as_str).collect()
+            }),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
                 decoy.flat_map(|d| &d.typed).map(String::as_str).collect()
@@ -129,6 +133,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
     }
     if let Some(decoy) = &config.decoy {
         lines.push(("decoy ports", decoy.typed.clone()));
+    }
+    if let Some(tarpit) = &config.tarpit {
+        lines.push(("tarpit ports", tarpit.typed.clone()));
     }
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));

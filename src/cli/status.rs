@@ -197,6 +197,18 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             pool["live"],
         ))?;
     }
+    let tarpit = &status["tarpit"];
+    if let Some(ports) = tarpit["ports"].as_array() {
+        let ports: Vec<_> = ports.iter().map(text).collect();
+        wrapped(format!(
+            "tarpit ports {}: {} SYNs answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
+            ports.join(" "),
+            tarpit["answered"],
+            tarpit["handshakes"],
+            tarpit["held"],
+            tarpit["unanswered"]
+        ))?;
+    }
     for ring in status["rings"].as_array().into_iter().flatten() {
         wrapped(format!(
             "ring {}: {} records read of {} segments by {} workers, {} ({} bytes) lost; {} files bad, {} unreadable",

@@ -86,7 +86,7 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
     fs::write(host.path(hostile), "").unwrap();
     fs::write(host.path("bad.txt"), "192.0.2.0/24\n").unwrap();
     host.configure(&format!(
-        "[decoy]\nports = [\"1/tcp\"]\n[geofence]\ndeny = [\"country:RU\"]\n\
+        "[decoy]\nports = [\"1/tcp\"]\n[tarpit]\nports = [\"2/tcp\"]\n[geofence]\ndeny = [\"country:RU\"]\n\
          [list.bad]\nfile = \"{dir}bad.txt\"\n\
          [watch.idle]\ncommand = [\"/bin/sleep\", \"1000\"]\n\
          [sink.log]\nkind = \"file\"\npath = \"{dir}events.json\"\n\

@@ -33,6 +33,8 @@ const _: () = {
     assert!(Reason::DecoyHandshake as u32 == R_DECOY_HANDSHAKE);
     assert!(Reason::Rejected as u32 == R_REJECTED);
     assert!(Reason::RejectedSilent as u32 == R_REJECTED_SILENT);
+    assert!(Reason::Tarpit as u32 == R_TARPIT);
+    assert!(Reason::TarpitHandshake as u32 == R_TARPIT_HANDSHAKE);
     assert!(Reason::InvalidSource as u32 == R_INVALID_SOURCE);
     assert!(Reason::TooManyTags as u32 == R_TOO_MANY_TAGS);
     assert!(Reason::NoReal as u32 == R_NO_REAL);

@@ -1,5 +1,5 @@
 //! Programs that answer packets (`bpf/answer`), for the firewall to tail-call: what is
-//! sent to decoy ports, and what bans that reject deny. They belong to the instance, over
+//! sent to decoy and tarpit ports, and what bans that reject deny. They belong to the instance, over
 //! whose tables they read nothing: turning one on loads it and fills a place in an
 //! array, once for each kind of program that calls it, and growth does neither.
 
@@ -37,11 +37,13 @@ pub enum AnswerProgram {
     Reject,
     /// What is for a virtual address: a real is to answer it.
     Balance,
+    /// Whoever asks at a tarpit port.
+    Tarpit,
 }
 
 impl AnswerProgram {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Decoy, Self::Reject, Self::Balance];
+    pub const ALL: [Self; 4] = [Self::Decoy, Self::Reject, Self::Balance, Self::Tarpit];
 
     /// Its place in the arrays.
     fn place(self) -> u32 {
@@ -49,6 +51,7 @@ impl AnswerProgram {
             Self::Decoy => abi::NEXT_DECOY,
             Self::Reject => abi::NEXT_REJECT,
             Self::Balance => abi::NEXT_BALANCE,
+            Self::Tarpit => abi::NEXT_TARPIT,
         }
     }
 
@@ -56,9 +59,10 @@ impl AnswerProgram {
     /// frames of many pages (5.18), and tail calls from programs with functions? Asked
     /// until the kernel has said.
     pub fn is_supported(self) -> bool {
-        static HELPERS: [OnceLock<bool>; AnswerProgram::ALL.len()] = [const { OnceLock::new() }; 3];
+        static HELPERS: [OnceLock<bool>; AnswerProgram::ALL.len()] =
+            [const { OnceLock::new() }; AnswerProgram::ALL.len()];
         let has_helpers = || match self {
-            Self::Decoy => decoy::supported(),
+            Self::Decoy | Self::Tarpit => decoy::supported(),
             Self::Reject => probe::has_helper(sys::BPF_PROG_TYPE_XDP, sys::BPF_FUNC_xdp_load_bytes),
             // Nothing that the firewall has not.
             Self::Balance => true,
@@ -143,6 +147,8 @@ impl Caller {
             (Self::Tc, AnswerProgram::Balance) => "weir_pool_tc",
             (Self::Tc, AnswerProgram::Decoy) => "weir_decoy_tc",
             (Self::Tc, AnswerProgram::Reject) => "weir_reject_tc",
+            (Self::Xdp | Self::XdpGeneric, AnswerProgram::Tarpit) => "weir_tarpit_xdp",
+            (Self::Tc, AnswerProgram::Tarpit) => "weir_tarpit_tc",
         }
     }
 }

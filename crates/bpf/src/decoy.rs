@@ -1,5 +1,5 @@
-//! Decoy ports in the kernel: which ports, which addresses are this host's,
-//! and what was answered (`bpf/answer/decoy.h`). The maps are the instance's; the
+//! Decoy and tarpit ports in the kernel: which ports, which addresses are this host's,
+//! and what was answered (`bpf/answer/decoy.h`, `bpf/answer/tarpit.h`). The maps are the instance's; the
 //! program that answers is the business of `answers`.
 
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::{
     error::{Context, Error, Result},
     memory::Words,
     probe,
-    skeleton::answer::types::{decoy_counter, decoy_guesses},
+    skeleton::answer::types::{decoy_counter, decoy_guesses, tarpit_counter},
 };
 
 const _: () = assert!(size_of::<decoy_counter>() == 32 && size_of::<decoy_guesses>() == 16);
@@ -35,29 +35,56 @@ pub struct DecoyCounts {
     pub wrong: u64,
 }
 
-/// The maps of decoy ports.
+/// What tarpit ports have done since the maps were made, over all CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TarpitCounts {
+    /// SYNs answered with a cookie.
+    pub answered: u64,
+    /// Later packets answered with a window of zero.
+    pub held: u64,
+    /// Packets above a limit, not answered.
+    pub silent: u64,
+}
+
+/// The maps of decoy and tarpit ports.
 pub struct Decoys {
-    /// Ports, own addresses, conversations, counters, guesses.
-    maps: [MapHandle; 5],
+    /// Ports, own addresses, conversations, counters, guesses, counters of tarpits.
+    maps: [MapHandle; 6],
     ports: Words,
 }
 
 impl Decoys {
     /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 5]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 6]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the decoy ports")?;
         Ok(Self { maps, ports })
     }
 
     /// Is any port a decoy?
     pub fn are_there(&self) -> bool {
-        (0..PORT_WORDS).any(|n| self.ports.load(n) & DECOYS != 0)
+        self.any_has(DECOYS)
+    }
+
+    /// Is any port a tarpit?
+    pub fn are_tarpits_there(&self) -> bool {
+        self.any_has(TARPITS)
+    }
+
+    fn any_has(&self, bits: u64) -> bool {
+        (0..PORT_WORDS).any(|n| self.ports.load(n) & bits != 0)
     }
 
     /// Makes these the decoy ports; see also [`crate::BanTable::set_port_features`].
     pub fn write_ports(&self, ports: &DecoyPorts) {
-        for (n, decoys) in features(ports.words()).enumerate() {
+        for (n, decoys) in features(ports.words(), abi::PORT_DECOY).enumerate() {
             self.ports.set_masked(n, DECOYS, decoys);
+        }
+    }
+
+    /// Makes these the tarpit ports; see also [`crate::BanTable::set_port_features`].
+    pub fn write_tarpits(&self, ports: &DecoyPorts) {
+        for (n, tarpits) in features(ports.words(), abi::PORT_TARPIT).enumerate() {
+            self.ports.set_masked(n, TARPITS, tarpits);
         }
     }
 
@@ -88,7 +115,27 @@ impl Decoys {
         Ok(())
     }
 
-    /// What they have done.
+    /// What tarpit ports have done.
+    pub fn tarpit_counts(&self) -> Result<TarpitCounts> {
+        let cpus = self.maps[5]
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "read the counters of tarpit ports".into())?
+            .unwrap_or_default();
+        let whole = cpus
+            .iter()
+            .filter(|b| b.len() >= size_of::<tarpit_counter>());
+        Ok(whole.fold(TarpitCounts::default(), |sum, bytes| {
+            // SAFETY: long enough, and every bit pattern is a `tarpit_counter`.
+            let c: tarpit_counter = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            TarpitCounts {
+                answered: sum.answered + c.answered,
+                held: sum.held + c.held,
+                silent: sum.silent + c.silent,
+            }
+        }))
+    }
+
+    /// What decoy ports have done.
     pub fn counts(&self) -> Result<DecoyCounts> {
         let cpus = self.maps[3]
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -123,24 +170,29 @@ impl Decoys {
 }
 
 /// The bits of decoys in a word of port features.
-const DECOYS: u64 = {
+const DECOYS: u64 = of_all_ports(abi::PORT_DECOY);
+/// The bits of tarpits there.
+const TARPITS: u64 = of_all_ports(abi::PORT_TARPIT);
+
+/// The bit of a feature for all ports of a word.
+const fn of_all_ports(feature: u32) -> u64 {
     let (mut bits, mut port) = (0, 0);
     while port < abi::PORTS_A_WORD {
-        bits |= (abi::PORT_DECOY as u64) << (port * abi::PORT_FEATURE_BITS);
+        bits |= (feature as u64) << (port * abi::PORT_FEATURE_BITS);
         port += 1;
     }
     bits
-};
+}
 
-/// The words of port features in which these ports, a bit each, are decoys.
-fn features(ports: &[u64]) -> impl Iterator<Item = u64> {
+/// The words of port features in which these ports, a bit each, have this one.
+fn features(ports: &[u64], feature: u32) -> impl Iterator<Item = u64> {
     let parts = ports
         .iter()
         .flat_map(|word| (0..64 / PORTS_A_WORD).map(move |part| word >> (part * PORTS_A_WORD)));
-    parts.map(|ports| {
+    parts.map(move |ports| {
         (0..PORTS_A_WORD)
             .filter(|port| ports >> port & 1 != 0)
-            .map(|port| u64::from(abi::PORT_DECOY) << (port * abi::PORT_FEATURE_BITS as usize))
+            .map(|port| u64::from(feature) << (port * abi::PORT_FEATURE_BITS as usize))
             .sum()
     })
 }
@@ -169,7 +221,7 @@ mod tests {
     fn ports_are_the_bits_that_the_packet_path_reads() {
         let ports = ["1/tcp", "2/tcp", "65535/tcp", "16/udp", "65535/udp"];
         let ports: Vec<_> = ports.iter().map(|port| port.parse().unwrap()).collect();
-        let words: Vec<_> = features(DecoyPorts::new(&ports).words()).collect();
+        let words: Vec<_> = features(DecoyPorts::new(&ports).words(), abi::PORT_DECOY).collect();
         assert_eq!(words.len(), PORT_WORDS);
         // As bpf/firewall/port_features.h has it.
         let decoy = |protocol: usize, port: usize| {

@@ -112,7 +112,7 @@ pub struct Generation {
     pub classes: ClassTable,
     /// Bans of prefixes of any length.
     pub wide: PrefixBanMaps,
-    /// Decoy ports.
+    /// Decoy and tarpit ports.
     pub decoys: Decoys,
     /// Who serves which virtual address.
     pub balancer: Balancer,
@@ -262,6 +262,7 @@ impl Generation {
                 maps.keep(Map::DecoyAsked)?,
                 maps.keep(Map::DecoyCounters)?,
                 maps.keep(Map::DecoyGuesses)?,
+                maps.keep(Map::TarpitCounters)?,
             ])?,
             balancer: Balancer::map([
                 maps.keep(Map::PortFeatures)?,
@@ -314,7 +315,7 @@ impl Generation {
 
     /// Does a port have a feature beside the firewall?
     pub fn has_port_features(&self) -> bool {
-        self.decoys.are_there() || self.balancer.is_there()
+        self.decoys.are_there() || self.decoys.are_tarpits_there() || self.balancer.is_there()
     }
 
     /// Answers from now on, at each hook whose program is loaded, now or later.

@@ -52,6 +52,7 @@ fn most_of(answer: AnswerProgram) -> u64 {
         AnswerProgram::Decoy => 5_500,
         AnswerProgram::Reject => 7_500,
         AnswerProgram::Balance => 900,
+        AnswerProgram::Tarpit => 7_500,
     }
 }
 
@@ -146,6 +147,7 @@ fn root_what_answers_loads_beside_what_judges() {
             AnswerProgram::Decoy => ("weir_decoy_xdp", "weir_decoy_tc"),
             AnswerProgram::Reject => ("weir_reject_xdp", "weir_reject_tc"),
             AnswerProgram::Balance => ("weir_pool_xdp", "weir_pool_tc"),
+            AnswerProgram::Tarpit => ("weir_tarpit_xdp", "weir_tarpit_tc"),
         };
         let made = Generation::create(1, &options(), None).unwrap();
         let names = |made: &Generation| -> Vec<_> {

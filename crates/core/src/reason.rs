@@ -46,18 +46,22 @@ pub enum Reason {
     /// Dropped: a ban that rejects, of a packet that may not be answered, or above
     /// the limit of answers.
     RejectedSilent = 17,
+    /// Dropped: it is for a tarpit port; answered, as far as the limits allow.
+    Tarpit = 18,
+    /// Dropped: it completes a handshake with a tarpit port, so its source is real.
+    TarpitHandshake = 19,
     /// Dropped: its source is an address that nobody has, such as `0.1.2.3` or
     /// `::ffff:192.0.2.7`.
-    InvalidSource = 18,
+    InvalidSource = 20,
     /// Dropped: more than eight VLAN tags.
-    TooManyTags = 19,
+    TooManyTags = 21,
     /// Dropped: it is for a pool that has no live real.
-    NoReal = 20,
+    NoReal = 22,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 21] = [
+    pub const ALL: [Reason; 23] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -76,6 +80,8 @@ impl Reason {
         Self::DecoyHandshake,
         Self::Rejected,
         Self::RejectedSilent,
+        Self::Tarpit,
+        Self::TarpitHandshake,
         Self::InvalidSource,
         Self::TooManyTags,
         Self::NoReal,
@@ -112,6 +118,8 @@ impl Reason {
             Self::DecoyHandshake => "proven",
             Self::Rejected => "rejected",
             Self::RejectedSilent => "rejected-silent",
+            Self::Tarpit => "tarpit",
+            Self::TarpitHandshake => "tarpit-handshake",
             Self::InvalidSource => "invalid-source",
             Self::TooManyTags => "too-many-tags",
             Self::NoReal => "no-real",

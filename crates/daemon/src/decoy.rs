@@ -3,7 +3,8 @@
 //! that the source is real, a completed handshake; what anybody can send in
 //! anybody's name makes a `found` event and no more, unless the configuration
 //! says `proof = "none"`. Answering and checking cookies is the packet path's
-//! (bpf/answer/decoy.h).
+//! (bpf/answer/decoy.h). The tarpit ports go the same way to the backend, and make
+//! `found` events only.
 
 pub mod config;
 
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
     Action, Ban, BanSource, PortSet, Prefix, PrefixSet, Protocol, Reason,
+    decoy::DecoyPorts,
     detect::{Clock, Finding},
     policy::{Jail, Ledger, Outcome},
 };
@@ -31,6 +33,7 @@ use crate::{
     judge::{Judge, Judgement, Offence, Suspect},
     metrics::DecoyMetrics,
     store::{Store, clock::Now},
+    tarpit::{TarpitConfig, TarpitStatus},
 };
 use config::{DecoyConfig, Proof};
 
@@ -41,6 +44,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(3);
 const SAME_OFFENCE: Duration = Duration::from_secs(1);
 /// What alerts about served decoy ports are about.
 const SERVED: &str = "decoy-ports";
+/// And about served tarpit ports.
+const SERVED_TARPITS: &str = "tarpit-ports";
 
 /// The decoy ports of a daemon.
 pub struct Decoy {
@@ -53,6 +58,7 @@ pub struct Decoy {
     proofs: Counter,
     bans: Counter,
     strikes: Counter,
+    tarpit_handshakes: Counter,
 }
 
 struct Active {
@@ -108,6 +114,7 @@ impl Decoy {
             proofs: metrics.proofs.clone(),
             bans: metrics.bans.clone(),
             strikes: metrics.strikes.clone(),
+            tarpit_handshakes: metrics.tarpit_handshakes.clone(),
         }
     }
 
@@ -151,11 +158,11 @@ impl Decoy {
     /// any more.
     pub fn follow(
         &self,
-        now: impl FnOnce() -> (Option<DecoyConfig>, Vec<IpAddr>),
+        now: impl FnOnce() -> (Option<DecoyConfig>, Option<TarpitConfig>, Vec<IpAddr>),
     ) -> Result<(), weir_enforce::Error> {
         let alone = self.change();
-        let (config, own) = now();
-        self.apply(&alone, config.as_ref(), &own)
+        let (config, tarpit, own) = now();
+        self.apply(&alone, config.as_ref(), tarpit.as_ref(), &own)
     }
 
     /// The same by a configuration that is not in force yet.
@@ -163,23 +170,21 @@ impl Decoy {
         &self,
         _alone: &MutexGuard<'_, ()>,
         config: Option<&DecoyConfig>,
+        tarpit: Option<&TarpitConfig>,
         own: &[IpAddr],
     ) -> Result<(), weir_enforce::Error> {
         let mut told = self.told();
         let mut decoys = Decoys::default();
-        let mut served = Vec::new();
-        if let Some(config) = config {
+        let (mut served, mut served_tarpits) = (Vec::new(), Vec::new());
+        if config.is_some() || tarpit.is_some() {
             if told.looked.is_none_or(|at| at.elapsed() >= POLL_INTERVAL) {
                 told.served = host::listeners();
                 told.looked = Some(Instant::now());
             }
-            decoys.ports = config.ports.clone();
-            for (protocol, port) in &told.served {
-                if decoys.ports.contains(*protocol, *port) {
-                    decoys.ports.remove(*protocol, *port);
-                    served.push(port_text(protocol.number(), *port));
-                }
-            }
+            decoys.ports = config.map_or_else(Default::default, |c| c.ports.clone());
+            decoys.tarpit = tarpit.map_or_else(Default::default, |c| c.ports.clone());
+            served = remove_served(&mut decoys.ports, &told.served);
+            served_tarpits = remove_served(&mut decoys.tarpit, &told.served);
             let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
             decoys.own = own.into_iter().collect();
             // Who shares a network with this host is banned alone.
@@ -187,17 +192,8 @@ impl Decoy {
                 active.ledger.set_own(&decoys.own);
             }
         }
-        if served.is_empty() {
-            self.alerts.clear(SERVED);
-        } else {
-            self.alerts.raise(
-                SERVED,
-                format!(
-                    "somebody serves the decoy port {}: it is none while that lasts; leave it out of ports in [decoy], or look who that is",
-                    served.join(", ")
-                ),
-            );
-        }
+        self.alert_served(SERVED, "decoy", &served);
+        self.alert_served(SERVED_TARPITS, "tarpit", &served_tarpits);
         if told.decoys.as_ref() == Some(&decoys) {
             return Ok(());
         }
@@ -206,9 +202,36 @@ impl Decoy {
         Ok(())
     }
 
+    fn alert_served(&self, about: &'static str, section: &str, served: &[String]) {
+        if served.is_empty() {
+            self.alerts.clear(about);
+        } else {
+            self.alerts.raise(
+                about,
+                format!(
+                    "somebody serves the {section} port {}: it is none while that lasts; leave it out of ports in [{section}], or look who that is",
+                    served.join(", ")
+                ),
+            );
+        }
+    }
+
     /// A packet that the packet path told of; the ban that follows from it.
     #[must_use]
     pub fn packet(&self, packet: &PacketEvent, exempt: &Exempt, events: &Events) -> Option<Ban> {
+        if packet.reason == Reason::TarpitHandshake {
+            self.tarpit_handshakes.inc();
+            let port = port_text(packet.protocol, packet.port);
+            events.tell(
+                &Event::new(
+                    Kind::Found,
+                    wall(packet, &Now::read()),
+                    format!("completed a handshake with tarpit port {port}, and is held there"),
+                )
+                .about(Prefix::host(packet.source)),
+            );
+            return None;
+        }
         let active = self.active()?;
         match packet.reason {
             Reason::DecoyHandshake => {
@@ -322,6 +345,42 @@ impl Decoy {
             strikes: self.strikes.get(),
         }))
     }
+
+    /// The tarpit ports of the configuration in force, if there are any.
+    pub fn tarpit_status(
+        &self,
+        config: Option<&TarpitConfig>,
+    ) -> Result<Option<TarpitStatus>, weir_enforce::Error> {
+        let Some(config) = config else {
+            return Ok(None);
+        };
+        let responder = self.backend.decoys();
+        let counts = responder.map_or_else(|| Ok(Default::default()), |r| r.tarpit_counts())?;
+        let told = self.told();
+        let open = told.decoys.as_ref().map_or(0, |d| d.tarpit.len());
+        let served = remove_served(&mut config.ports.clone(), &told.served);
+        Ok(Some(TarpitStatus {
+            ports: config.typed.clone(),
+            open,
+            served,
+            answered: counts.answered,
+            held: counts.held,
+            unanswered: counts.silent,
+            handshakes: self.tarpit_handshakes.get(),
+        }))
+    }
+}
+
+/// Takes the ports that are served out; which of them those are.
+fn remove_served(ports: &mut DecoyPorts, served: &BTreeSet<(Protocol, u16)>) -> Vec<String> {
+    let mut removed = Vec::new();
+    for (protocol, port) in served {
+        if ports.contains(*protocol, *port) {
+            ports.remove(*protocol, *port);
+            removed.push(port_text(protocol.number(), *port));
+        }
+    }
+    removed
 }
 
 /// Counts offences by the rules of jails; a single one bans.

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use serde::Serialize;
 use weir_bpf::{
     balance::{Real, RealCount, Service, ServiceCount},
-    decoy::DecoyCounts,
+    decoy::{DecoyCounts, TarpitCounts},
 };
 use weir_core::{
     BanSource, BanTarget, PortSet, PrefixSet, Reason,
@@ -148,10 +148,19 @@ pub struct PacketEvent {
 /// Ports that nobody serves, and where.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Decoys {
-    /// Which.
+    /// Which answer with a cookie and no more.
     pub ports: DecoyPorts,
+    /// Which hold whoever connects: none of `ports`.
+    pub tarpit: DecoyPorts,
     /// The addresses of this host: what goes elsewhere is not judged.
     pub own: Vec<IpAddr>,
+}
+
+impl Decoys {
+    /// Is there no port of either kind?
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.tarpit.is_empty()
+    }
 }
 
 /// Who serves which virtual address.
@@ -300,6 +309,9 @@ pub trait DecoyResponder {
 
     /// What decoy ports answered.
     fn decoy_counts(&self) -> Result<DecoyCounts, Error>;
+
+    /// What tarpit ports answered.
+    fn tarpit_counts(&self) -> Result<TarpitCounts, Error>;
 }
 
 /// Sends what is for virtual addresses to the reals behind them.

@@ -18,7 +18,8 @@ use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes
 use crate::{
     Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
     Decoys, Entry, Error, Expiry, Forwarder, InsertError, Inserted, Limit, PacketEvent,
-    PacketEvents, Policy, RealCount, ServiceCount, Settings, Usage, Work, claim::Claim, features,
+    PacketEvents, Policy, RealCount, ServiceCount, Settings, TarpitCounts, Usage, Work,
+    claim::Claim, features,
 };
 use family::Family;
 pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
@@ -403,6 +404,13 @@ impl DecoyResponder for BackendSwap {
         features::set_decoys(&*self.backend(), decoys)?;
         mirrored.decoys = decoys.clone();
         Ok(())
+    }
+
+    fn tarpit_counts(&self) -> Result<TarpitCounts, Error> {
+        match self.backend().decoys() {
+            Some(responder) => responder.tarpit_counts(),
+            None => Ok(TarpitCounts::default()),
+        }
     }
 
     fn decoy_counts(&self) -> Result<DecoyCounts, Error> {

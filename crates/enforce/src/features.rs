@@ -30,7 +30,7 @@ pub fn set_classes(backend: &dyn Backend, classes: &Arc<Classes>) -> Result<(), 
 pub fn set_decoys(backend: &dyn Backend, decoys: &Decoys) -> Result<(), Error> {
     match backend.decoys() {
         Some(responder) => responder.set_decoys(decoys),
-        None if decoys.ports.is_empty() => Ok(()),
+        None if decoys.is_empty() => Ok(()),
         None => refuse(backend, Feature::Decoys),
     }
 }

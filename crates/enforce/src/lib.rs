@@ -40,6 +40,6 @@ pub use weir_bpf::{
     balance::{
         MAX_POOLS, MAX_REALS, MAX_SERVICES, Real, RealCount, SLOTS, Service, ServiceCount, real_id,
     },
-    decoy::DecoyCounts,
+    decoy::{DecoyCounts, TarpitCounts},
     lock::is_stopped,
 };

@@ -203,6 +203,7 @@ fn root_every_chain_of_calls_fits_the_stack_of_old_verifiers() {
         let answer = match () {
             () if name.contains("decoy") => AnswerProgram::Decoy,
             () if name.contains("reject") => AnswerProgram::Reject,
+            () if name.contains("tarpit") => AnswerProgram::Tarpit,
             () => AnswerProgram::Balance,
         };
         program.set_autoload(answer.is_supported());

@@ -15,7 +15,7 @@ use weir_config::{
     },
     values::{SECOND, name_byte},
 };
-use weir_core::{PortRange, PortSet, Protocol, ban::MAX_NAME};
+use weir_core::{PortRange, PortSet, Protocol, ban::MAX_NAME, decoy::DecoyPorts};
 use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES};
 
 use crate::host::HostFacts;
@@ -152,9 +152,13 @@ pub struct CheckConfig {
     pub fall: u32,
 }
 
+/// Ports of this host that are answered on it, by the table that names them.
+type Answering<'a> = [(&'static str, Option<&'a DecoyPorts>)];
+
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
+    answering: &Answering<'_>,
     warnings: &mut Vec<String>,
 ) -> Option<BalanceConfig> {
     let line = root.line_of("pool").unwrap_or(0);
@@ -179,7 +183,7 @@ pub(crate) fn read(
     let mut taken = BTreeMap::new();
     let mut pools = Vec::new();
     for (name, section) in root.named_sections("pool") {
-        pools.extend(pool(name, section, &mut taken));
+        pools.extend(pool(name, section, &mut taken, answering));
     }
     let Some((balance_line, interface)) = balance else {
         if !pools.is_empty() {
@@ -229,7 +233,12 @@ pub(crate) fn read(
 
 type Taken = BTreeMap<(IpAddr, u8, u16), String>;
 
-fn pool(name: String, mut section: Section<'_, '_>, taken: &mut Taken) -> Option<PoolConfig> {
+fn pool(
+    name: String,
+    mut section: Section<'_, '_>,
+    taken: &mut Taken,
+    answering: &Answering<'_>,
+) -> Option<PoolConfig> {
     let line = section.line();
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
         section.error(
@@ -239,7 +248,21 @@ fn pool(name: String, mut section: Section<'_, '_>, taken: &mut Taken) -> Option
     }
     let of = format!("[pool.{name}]");
     let vips = vips(&mut section, &of);
+    let ports_line = section.line_of("ports").unwrap_or(line);
     let ports = ports(&mut section, &of);
+    for (table, theirs) in answering {
+        let both = ports.iter().find(|(protocol, port)| {
+            let is_theirs = |theirs: &DecoyPorts| theirs.contains(*protocol, *port);
+            theirs.is_some_and(is_theirs)
+        });
+        if let Some((protocol, port)) = both {
+            let port = port_text(*protocol, *port);
+            section.error(
+                ports_line,
+                format!("ports in {of}: {port} is in [{table}] as well, which answers on this host's addresses, virtual ones too; leave it out of one of them"),
+            );
+        }
+    }
     let reals = reals(&mut section, &of);
     section.choice("method", &[("maglev", ())]);
     let first = ports
@@ -548,6 +571,14 @@ mod tests {
             (
                 usual("reals", "reals = [{ address = \"198.51.100.80\" }]"),
                 "is 198.51.100.80, a virtual address; allowed: the real's own address",
+            ),
+            (
+                usual("", "") + "[decoy]\nports = [\"79-81/tcp\"]",
+                ":6: ports in [pool.web]: 80/tcp is in [decoy] as well",
+            ),
+            (
+                usual("", "") + "[tarpit]\nports = [\"80/tcp\"]",
+                ":6: ports in [pool.web]: 80/tcp is in [tarpit] as well",
             ),
             (
                 usual("", "method = \"round-robin\""),

@@ -10,7 +10,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::HostFacts,
-    jails, store, uplinks, watch,
+    jails, store, tarpit, uplinks, watch,
 };
 
 pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
@@ -18,7 +18,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let mut root = document.root();
     let mut warnings = Vec::new();
 
-    let lines = ["decoy", "geofence", "balance"].map(|section| root.line_of(section));
+    let lines = ["decoy", "geofence", "balance", "tarpit"].map(|section| root.line_of(section));
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
@@ -30,9 +30,14 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let filters = jails::read_filters(&mut root);
     let jails = jails::read(&mut root, &filters, host, &mut warnings);
     let decoy = decoy::config::read(&mut root, host, &jails, &mut warnings);
+    let tarpit = tarpit::read(&mut root, host, &jails, decoy.as_ref());
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = lists::config::read(&mut root, host, &mut warnings);
-    let balance = balance::config::read(&mut root, host, &mut warnings);
+    let answering = [
+        ("decoy", decoy.as_ref().map(|decoy| &decoy.ports)),
+        ("tarpit", tarpit.as_ref().map(|tarpit| &tarpit.ports)),
+    ];
+    let balance = balance::config::read(&mut root, host, &answering, &mut warnings);
     let watches = watch::config::read(&mut root, &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
@@ -43,6 +48,9 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         balance
             .as_ref()
             .map(|_| (lines[2], "balance", Feature::Balance)),
+        tarpit
+            .as_ref()
+            .map(|_| (lines[3], "tarpit", Feature::Decoys)),
     ];
     let asked: Vec<_> = asked.into_iter().flatten().collect();
     let rejects = |action: &Action| *action == Action::Reject;
@@ -73,6 +81,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         jails,
         decoy,
         balance,
+        tarpit,
         geofence,
         lists,
         filters: filters

@@ -17,7 +17,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::Host,
-    jails, watch,
+    jails, tarpit, watch,
 };
 
 /// All tables, in the order of the page.
@@ -28,6 +28,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         jails::MANUAL,
         FILTERS,
         decoy::config::MANUAL,
+        tarpit::MANUAL,
         geofence::MANUAL,
         lists::config::MANUAL,
         balance::config::MANUAL,

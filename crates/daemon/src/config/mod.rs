@@ -27,6 +27,7 @@ use crate::{
     host::{Host, HostFacts},
     jails::JailConfig,
     store::KeepHistory,
+    tarpit::TarpitConfig,
     uplinks::config::Enforcement,
     watch::config::WatchConfig,
 };
@@ -61,6 +62,8 @@ pub struct Config {
     pub decoy: Option<DecoyConfig>,
     /// Who serves which virtual address.
     pub balance: Option<BalanceConfig>,
+    /// The tarpit ports, if there are any.
+    pub tarpit: Option<TarpitConfig>,
     /// From which places flows may begin.
     pub geofence: Option<GeofenceConfig>,
     /// The enabled lists, in the order of the file.
@@ -99,6 +102,7 @@ impl Config {
     pub fn denies_by_jails_only(&self) -> bool {
         self.watches.is_empty()
             && self.decoy.is_none()
+            && self.tarpit.is_none()
             && self.geofence.is_none()
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)
     }

@@ -25,7 +25,7 @@ fn the_keys_of_the_top_level_are_known() {
     let (_, allowed) = told.split_once("allowed: ").unwrap();
     let tables = [
         "balance", "decoy", "filter", "geofence", "jail", "list", "lockout", "pool", "sink",
-        "watch",
+        "tarpit", "watch",
     ];
     let mut keys: Vec<_> = allowed.split(", ").collect();
     keys.retain(|key| !tables.contains(key));

@@ -126,7 +126,7 @@ pub(crate) fn read(
             format!("ports in [decoy] names none; allowed: {PORTS}"),
         );
     }
-    refuse_used(&section, line, &ports, host, jails);
+    refuse_used(&section, "decoy", line, &ports, host, jails);
 
     let mut limits = JailLimits {
         max_retry: 1,
@@ -187,9 +187,10 @@ fn framed_by_pages(ports: &DecoyPorts) -> Option<String> {
     })
 }
 
-/// Ports that are somebody's cannot be decoys.
-fn refuse_used(
+/// Ports that are somebody's cannot be decoys, nor tarpits; `name`: of the section.
+pub(crate) fn refuse_used(
     section: &Section<'_, '_>,
+    name: &str,
     line: usize,
     ports: &DecoyPorts,
     host: &dyn HostFacts,
@@ -209,7 +210,7 @@ fn refuse_used(
         section.error(
             line,
             format!(
-                "ports in [decoy]: {} served on this host; leave out with {}",
+                "ports in [{name}]: {} served on this host; leave out with {}",
                 if served.len() == 1 {
                     format!("{} is", served[0])
                 } else {
@@ -236,7 +237,7 @@ fn refuse_used(
             section.error(
                 line,
                 format!(
-                    "ports in [decoy]: {} belong to a service, by [jail.{}]; leave out with {}",
+                    "ports in [{name}]: {} belong to a service, by [jail.{}]; leave out with {}",
                     joined(&guarded, ""),
                     jail.name,
                     joined(&guarded, "!")
@@ -252,7 +253,7 @@ fn refuse_used(
         section.error(
             line,
             format!(
-                "ports in [decoy]: this host's own UDP questions begin at ports {0}-{1}, so answers to them would be taken for visits; allowed for udp: other ports (leave out with \"!{0}-{1}/udp\")",
+                "ports in [{name}]: this host's own UDP questions begin at ports {0}-{1}, so answers to them would be taken for visits; allowed for udp: other ports (leave out with \"!{0}-{1}/udp\")",
                 ephemeral.start(),
                 ephemeral.end()
             ),
@@ -260,7 +261,8 @@ fn refuse_used(
     }
 }
 
-fn joined(ranges: &[PortRange], before: &str) -> String {
+/// As a list; of many the first, and how many more.
+pub(crate) fn joined(ranges: &[PortRange], before: &str) -> String {
     const SHOWN: usize = 8;
     let quote = if before.is_empty() { "" } else { "\"" };
     let mut text: Vec<_> = ranges

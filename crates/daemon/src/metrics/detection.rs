@@ -331,7 +331,7 @@ impl ResolverMetrics {
     }
 }
 
-/// The decoy ports.
+/// The decoy and tarpit ports.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct DecoyMetrics {
@@ -344,6 +344,10 @@ pub struct DecoyMetrics {
     pub unanswered: Totals<0>,
     pub wrong_cookies: Totals<0>,
     pub bans_in_force: Gauges<0>,
+    pub tarpit_handshakes: Counter,
+    pub tarpit_answered: Totals<0>,
+    pub tarpit_held: Totals<0>,
+    pub tarpit_unanswered: Totals<0>,
 }
 
 impl DecoyMetrics {
@@ -398,6 +402,28 @@ impl DecoyMetrics {
             bans_in_force: registry.gauges(
                 "weir_decoy_bans_in_force",
                 "Bans of the decoy ports that are in force.",
+                &[],
+            ),
+            tarpit_handshakes: registry
+                .counters(
+                    "weir_tarpit_handshakes_total",
+                    "Handshakes that were completed with tarpit ports, as far as the kernel tells of them.",
+                    &[],
+                )
+                .of([]),
+            tarpit_answered: registry.totals(
+                "weir_tarpit_answered_syns_total",
+                "SYNs to tarpit ports that were answered with a cookie, since the tables were made.",
+                &[],
+            ),
+            tarpit_held: registry.totals(
+                "weir_tarpit_held_packets_total",
+                "Packets of held clients that tarpit ports answered with a window of zero.",
+                &[],
+            ),
+            tarpit_unanswered: registry.totals(
+                "weir_tarpit_unanswered_packets_total",
+                "Packets to tarpit ports above a limit, dropped without an answer.",
                 &[],
             ),
         }

@@ -27,9 +27,12 @@ fn put_rules_alone(
 ) -> Result<(), StartError> {
     service.allow_list.refresh_exemptions_by(config)?;
     let own = service.own.get();
-    service
-        .decoy
-        .apply(&alone.decoy, config.decoy.as_ref(), &own)?;
+    service.decoy.apply(
+        &alone.decoy,
+        config.decoy.as_ref(),
+        config.tarpit.as_ref(),
+        &own,
+    )?;
     service.balancer.apply(config.balance.as_ref())?;
     service.geography.configure(config.geofence.as_ref());
     service.classes.apply(&alone.classes, config.fences())?;
@@ -63,8 +66,8 @@ impl<'a> Alone<'a> {
 /// before the backend changes, for the next one may not have it; what it asks
 /// for comes after.
 fn enforce(service: &Service, config: &Config, alone: &mut Alone<'_>) -> Result<(), StartError> {
-    if config.decoy.is_none() {
-        service.decoy.apply(&alone.decoy, None, &[])?;
+    if config.decoy.is_none() && config.tarpit.is_none() {
+        service.decoy.apply(&alone.decoy, None, None, &[])?;
     }
     if config.balance.is_none() {
         service.balancer.apply(None)?;

@@ -26,6 +26,7 @@ pub(super) fn maintain(service: &Service) {
         let now = || {
             (
                 service.config.get().decoy.clone(),
+                service.config.get().tarpit.clone(),
                 service.own.get().to_vec(),
             )
         };

@@ -18,6 +18,7 @@ use crate::{
     balance::PoolStatus,
     decoy::DecoyStatus,
     store::{Detail, NotSaved, Offence, clock::Now},
+    tarpit::TarpitStatus,
     watch::stats::WatchStatus,
 };
 
@@ -387,6 +388,8 @@ pub struct Status {
     pub decoy: Option<DecoyStatus>,
     /// Pools, and the reals behind them.
     pub pools: Vec<PoolStatus>,
+    /// The tarpit ports, if there are any.
+    pub tarpit: Option<TarpitStatus>,
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
     /// How full the table is.

@@ -152,6 +152,12 @@ fn detection(metrics: &Metrics, samples: &mut Samples, status: &Status) {
         samples.total(decoy.wrong_cookies, [], now.wrong_cookies);
         samples.gauge(decoy.bans_in_force, [], now.bans_in_force);
     }
+    if let Some(now) = &status.tarpit {
+        let ports = &metrics.decoy;
+        samples.total(ports.tarpit_answered, [], now.answered);
+        samples.total(ports.tarpit_held, [], now.held);
+        samples.total(ports.tarpit_unanswered, [], now.unanswered);
+    }
     for watch in &status.watches {
         samples.gauge(metrics.watches.running, [&watch.name], watch.pid.is_some());
     }

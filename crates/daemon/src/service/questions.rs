@@ -352,6 +352,7 @@ impl Questions {
             observe: config.enforcement.observe,
             decoy: self.decoy.status(&by_producer)?,
             pools: self.balancer.status()?,
+            tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,
             attachments,
             usage: Filled {
                 entries: usage,

@@ -93,7 +93,7 @@ fn what_only_some_backends_can_is_kept_for_the_next() {
     });
     let decoys = Decoys {
         ports: weir_core::decoy::DecoyPorts::new(&["23/tcp".parse().unwrap()]),
-        own: Vec::new(),
+        ..Decoys::default()
     };
     features::set_classes(backend, &classes).unwrap();
     features::set_decoys(backend, &decoys).unwrap();

@@ -77,12 +77,16 @@ impl Kernel {
         if self.tables().current.balancer.is_there() {
             self.answer(&maintenance, AnswerProgram::Balance);
         }
+        if self.tables().current.decoys.are_tarpits_there() {
+            self.answer(&maintenance, AnswerProgram::Tarpit);
+        }
     }
 
     /// Asks the kernel again for what it refused, when that is due.
     ///
     /// # Errors
-    /// Decoy ports, or pools, do not answer still. (Bans that reject are in force without.)
+    /// Decoy ports, tarpit ports or pools do not answer still. (Bans that reject are in
+    /// force without.)
     pub(super) fn ask_for_answers(&self, maintenance: &Maintenance<'_>) -> Result<(), Error> {
         for answer in AnswerProgram::ALL {
             let may_be = answer.is_supported() && self.refused.is_due(answer);
@@ -90,7 +94,11 @@ impl Kernel {
                 self.answer(maintenance, answer);
             }
         }
-        for answer in [AnswerProgram::Decoy, AnswerProgram::Balance] {
+        for answer in [
+            AnswerProgram::Decoy,
+            AnswerProgram::Balance,
+            AnswerProgram::Tarpit,
+        ] {
             if let Some(why) = self.lacking(answer) {
                 return Err(Error::Unsupported(format!(
                     "{}: {why}; tried again within ten minutes",
@@ -125,6 +133,7 @@ fn consequence(answer: AnswerProgram) -> &'static str {
         AnswerProgram::Balance => {
             "pools are not served, for what forwards to their reals cannot be loaded"
         }
+        AnswerProgram::Tarpit => "tarpit ports do not answer, for their program cannot be loaded",
         AnswerProgram::Reject => {
             "bans that reject drop without an answer, for what answers cannot be loaded"
         }

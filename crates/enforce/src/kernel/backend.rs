@@ -67,7 +67,7 @@ impl Backend for Kernel {
     fn limits(&self) -> &'static [Limit] {
         match self.effective().limits() {
             [] => match (
-                self.lacks(AnswerProgram::Decoy),
+                self.lacks(AnswerProgram::Decoy) || self.lacks(AnswerProgram::Tarpit),
                 self.lacks(AnswerProgram::Reject),
             ) {
                 (true, true) => &WITHOUT_ANSWERS,

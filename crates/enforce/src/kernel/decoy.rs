@@ -1,10 +1,10 @@
-//! Decoy ports: told to the kernel, with what answers there from the first port on
+//! Decoy and tarpit ports: told to the kernel, with what answers there from the first port on
 //! until the last goes.
 
 use weir_bpf::{AnswerProgram, fault};
 
 use super::Kernel;
-use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature};
+use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature, TarpitCounts};
 
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
@@ -13,7 +13,11 @@ impl DecoyResponder for Kernel {
         // given netfilter's hook, where there are none.
         let (points, _) = self.attach_points();
         let backend = self.effective_where(points.any_on_netfilter());
-        let wanted = !decoys.ports.is_empty();
+        let kinds = [
+            (AnswerProgram::Decoy, decoys.ports.is_empty()),
+            (AnswerProgram::Tarpit, decoys.tarpit.is_empty()),
+        ];
+        let wanted = !decoys.is_empty();
         if wanted {
             if !AnswerProgram::Decoy.is_supported() {
                 return Err(Error::Unsupported(
@@ -24,8 +28,10 @@ impl DecoyResponder for Kernel {
                 return Err(limit.refusal(backend.name()));
             }
             // Of what the kernel refuses maintenance asks again.
-            if !self.tables().current.wants(AnswerProgram::Decoy) {
-                self.answer(&maintenance, AnswerProgram::Decoy);
+            for (answer, _) in kinds.iter().filter(|(_, none)| !none) {
+                if !self.tables().current.wants(*answer) {
+                    self.answer(&maintenance, *answer);
+                }
             }
         }
         fault::point("decoys-before-ports");
@@ -36,13 +42,16 @@ impl DecoyResponder for Kernel {
             current.decoys.write_own(&decoys.own)?;
         }
         current.decoys.write_ports(&decoys.ports);
+        current.decoys.write_tarpits(&decoys.tarpit);
         for generation in tables.generations() {
             generation
                 .table
                 .set_port_features(current.has_port_features());
         }
+        for (answer, _) in kinds.iter().filter(|(_, none)| *none) {
+            current.fall_silent(*answer)?;
+        }
         if !wanted {
-            current.fall_silent(AnswerProgram::Decoy)?;
             // Nobody asks for them, however many there are.
             current.decoys.write_own(&[])?;
         }
@@ -51,5 +60,9 @@ impl DecoyResponder for Kernel {
 
     fn decoy_counts(&self) -> Result<DecoyCounts, Error> {
         Ok(self.tables().current.decoys.counts()?)
+    }
+
+    fn tarpit_counts(&self) -> Result<TarpitCounts, Error> {
+        Ok(self.tables().current.decoys.tarpit_counts()?)
     }
 }

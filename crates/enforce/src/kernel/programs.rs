@@ -15,6 +15,7 @@ impl Programs for Generation {
         match hook {
             Hook::Netfilter if self.decoys.are_there() => Some("it has no decoy ports"),
             Hook::Netfilter if self.balancer.is_there() => Some("it has no load balancing"),
+            Hook::Netfilter if self.decoys.are_tarpits_there() => Some("it has no tarpit ports"),
             Hook::Netfilter if !netfilter_supported() => Some(NO_NETFILTER),
             _ => None,
         }

@@ -23,7 +23,7 @@ fn ip(arguments: &[&str]) {
 fn telnet() -> Decoys {
     Decoys {
         ports: DecoyPorts::new(&["23/tcp".parse().unwrap()]),
-        own: Vec::new(),
+        ..Decoys::default()
     }
 }
 
@@ -76,6 +76,14 @@ fn root_what_answers_comes_and_goes_without_new_tables() {
         assert!(backend.limits().is_empty());
         backend.set_decoys(&Decoys::default()).unwrap();
         assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 1));
+        let tarpit = Decoys {
+            tarpit: telnet().ports,
+            ..Decoys::default()
+        };
+        backend.set_decoys(&tarpit).unwrap();
+        assert_eq!((firewalls(&pinned), answers(&pinned)), (1, 2));
+        assert!(pinned.decoys.are_tarpits_there() && !pinned.decoys.are_there());
+        assert_eq!(backend.usage().generation, 1);
         backend.set_decoys(&telnet()).unwrap();
         // Larger tables have the same.
         let bulk: Vec<_> = (10..13_000).map(|n| entry(n, jail("a"), 3600)).collect();

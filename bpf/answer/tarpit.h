@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Tarpit ports: nobody serves them. A SYN is answered with the kernel's own SYN cookie
+ * and a window of a few bytes; what follows is answered with a window of zero. So the
+ * client is connected, has something to send, and probes the window, ever more slowly
+ * (RFC 9293 3.8.6.1), until it gives up. No connection is remembered: what the answer
+ * says follows from the packet alone.
+ *
+ * Tail-called last, for packets that would pass (port_features.h), and looked at when
+ * they are to an address of this host. At most one answer to a packet, never longer
+ * than that; none to RST, SYN-ACK or fragments; limited by CPU and by source.
+ *
+ * Connections that this host has of its own from or at such a port go on: the kernel is
+ * asked for their socket. */
+#ifndef WEIR_TARPIT_H
+#define WEIR_TARPIT_H
+
+#include "answer/decoy.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tarpit_counter);
+} tarpit_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARPIT_SOURCES);
+	__type(key, __u32);
+	__type(value, struct tarpit_source);
+} tarpit_sources SEC(".maps");
+
+/* Does this host have a socket for the segment? */
+static __always_inline int is_own_connection(void *ctx, const struct bait *b, int v4)
+{
+	const struct tcphdr *tcp = &b->segment.tcp;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sock;
+
+	if (v4) {
+		tuple.ipv4.saddr = b->ip.v4.saddr;
+		tuple.ipv4.daddr = b->ip.v4.daddr;
+		tuple.ipv4.sport = tcp->source;
+		tuple.ipv4.dport = tcp->dest;
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &b->ip.v6.saddr, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &b->ip.v6.daddr, 16);
+		tuple.ipv6.sport = tcp->source;
+		tuple.ipv6.dport = tcp->dest;
+	}
+	sock = bpf_skc_lookup_tcp(ctx, &tuple,
+				  v4 ? sizeof(tuple.ipv4) : sizeof(tuple.ipv6),
+				  BPF_F_CURRENT_NETNS, 0);
+	if (!sock)
+		return 0;
+	bpf_sk_release(sock);
+	return 1;
+}
+
+/* Takes one of the answers that this CPU and this source have now; not 0: there is
+ * none left. CPUs that answer one source at once may give it a few more. */
+static __always_inline int take_answer(struct tarpit_counter *c, const struct bait *b,
+				       int v4, __u64 now)
+{
+	const __u64 *source = (const __u64 *)&b->source;
+	__u64 window = now >> EVENT_WINDOW_SHIFT;
+	__u32 index =
+		lasting_hash64(source[0] ^ (v4 ? source[1] : 0)) & (TARPIT_SOURCES - 1);
+	struct tarpit_source *of_source = bpf_map_lookup_elem(&tarpit_sources, &index);
+
+	if (c->window != window) {
+		c->window = window;
+		c->answers = 0;
+	}
+	if (of_source && of_source->window != (__u32)window) {
+		of_source->window = window;
+		of_source->answers = 0;
+	}
+	if (!of_source || of_source->answers >= TARPIT_SOURCE_ANSWERS ||
+	    c->answers >= TARPIT_ANSWERS) {
+		c->silent++;
+		return -1;
+	}
+	of_source->answers++;
+	c->answers++;
+	return 0;
+}
+
+/* From the segment in `b`, `total` bytes of which `length` are data, an ACK with a
+ * window of zero; returns its length. Acknowledged is what fits into the window once
+ * offered. More is not taken, nor one byte, which probes of the window have (BSD,
+ * Windows), nor a FIN. A segment without data is a probe as well, from before the
+ * window (Linux) or a keep-alive: with it all that came before is acknowledged, and to
+ * a plain ACK that says something that its sender ignores. */
+static __always_inline __u32 write_hold(struct bait *b, int v4, int tc, __u32 total,
+					__u32 length)
+{
+	const struct tcphdr *tcp = &b->segment.tcp;
+	int csum_partial = tc && tcp->check == fold(pseudo_header(b, v4, total));
+	__u32 taken = length;
+	struct tcphdr answer;
+
+	if (!length)
+		taken = !tcp->fin;
+	else if (length == 1 || length > TARPIT_WINDOW)
+		taken = 0;
+	answer = (struct tcphdr){
+		.seq = tcp->ack_seq,
+		.ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + taken),
+		.ack = 1,
+	};
+	write_segment(b, v4, csum_partial, &answer, 0, sizeof(answer));
+	return sizeof(answer);
+}
+
+/* A packet to a tarpit port: what the hook shall return for it. */
+static __always_inline int handle_tarpit(void *ctx, int tc)
+{
+	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
+	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
+	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
+	const struct answer_request *request = answer_request_here();
+	__u32 zero = 0, total, length, len, tag, *slot, l3, v4, frame_len;
+	struct decoy_guesses *guesses;
+	struct tarpit_counter *c;
+	enum reason otherwise;
+	struct tcphdr *tcp;
+	struct bait *b;
+	__u64 now;
+
+	if (!request)
+		return drop;
+	l3 = request->result.l3 & L3_MOST;
+	v4 = request->result.v4;
+	frame_len = request->result.bytes;
+	otherwise = request->result.reason;
+	b = bpf_map_lookup_elem(&decoy_scratch, &zero);
+	c = bpf_map_lookup_elem(&tarpit_counters, &zero);
+	if (!b || !c)
+		goto none;
+	*b = (struct bait){
+		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
+	tcp = &b->segment.tcp;
+	len = read_request(ctx, tc, b, l3, v4, &total);
+	if (!len || b->result.protocol != IPPROTO_TCP || tcp->rst ||
+	    tcp->syn == tcp->ack || (tcp->syn && tcp->fin))
+		goto none;
+	if (tcp->ack && is_own_connection(ctx, b, v4))
+		goto none;
+	if (v4 ? allowed4(b->ip.v4.saddr) : allowed6(&b->ip.v6.saddr)) {
+		otherwise = R_ALLOWED;
+		goto none;
+	}
+	slot = asked_slot(b, &tag);
+	if (!slot)
+		goto none;
+	now = bpf_jiffies64();
+	__builtin_memcpy(b->result.source, &b->source, sizeof(b->result.source));
+	if (request->observe) {
+		b->result.reason = R_OBSERVED;
+		count_and_report(&b->result, now);
+		return pass;
+	}
+	b->result.reason = R_TARPIT;
+	if (tcp->doff < 5 || total < tcp->doff * 4) {
+		count(R_TARPIT, frame_len);
+		return drop;
+	}
+	if (tcp->syn) {
+		b->result.scanner = scanner_of(tcp);
+		count_and_report(&b->result, now);
+		if (take_answer(c, b, v4, now))
+			return drop;
+		total = answer_syn(ctx, tc, b, v4, len, total, TARPIT_WINDOW);
+		if (!total)
+			return drop;
+		*slot = tag;
+		c->answered++;
+		return send_reply(ctx, tc, b, l3, v4, frame_len, total);
+	}
+
+	length = total - tcp->doff * 4;
+	guesses = *slot == tag ? take_guess() : NULL;
+	if (guesses) {
+		/* One guess a SYN. */
+		*slot = tag ^ ASKED;
+		if (is_cookie_right(b, v4, guesses))
+			b->result.reason = R_TARPIT_HANDSHAKE;
+	}
+	if (b->result.reason == R_TARPIT_HANDSHAKE) {
+		count_and_report(&b->result, now);
+		/* The end of a handshake asks for nothing. */
+		if (!length && !tcp->fin)
+			return drop;
+	} else {
+		count(R_TARPIT, frame_len);
+	}
+	if (take_answer(c, b, v4, now))
+		return drop;
+	c->held++;
+	total = write_hold(b, v4, tc, total, length);
+	return send_reply(ctx, tc, b, l3, v4, frame_len, total);
+none:
+	count(otherwise, frame_len);
+	return pass;
+}
+
+SEC("xdp")
+int weir_tarpit_xdp(struct xdp_md *ctx)
+{
+	return handle_tarpit(ctx, 0);
+}
+
+SEC("tcx/ingress")
+int weir_tarpit_tc(struct __sk_buff *skb)
+{
+	return handle_tarpit(skb, 1);
+}
+
+#endif

@@ -1,0 +1,197 @@
+//! `[tarpit]`: ports that nobody serves and that hold whoever connects. The packet path
+//! answers (bpf/answer/tarpit.h); [`crate::decoy`] tells the backend which ports those
+//! are, beside its own.
+
+use serde::Serialize;
+use weir_config::Section;
+use weir_config::manual::{Table, Usual::Required, key};
+use weir_core::{
+    PortRange, Protocol,
+    decoy::{DecoyPorts, Entry},
+};
+
+use crate::{
+    decoy::config::{DecoyConfig, joined, refuse_used},
+    host::HostFacts,
+    jails::JailConfig,
+};
+
+/// `[tarpit]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[Table {
+    name: "tarpit",
+    about: "TCP ports that nobody serves: whoever connects to one is held, and nobody is banned for it.",
+    needs: &[("ports", "[\"25/tcp\"]")],
+    keys: &[key(
+        "ports",
+        Required,
+        "The tarpit ports, on this host's own addresses; \"!22/tcp\" takes one out of a range.",
+    )],
+}];
+
+const PORTS: &str = "a list of TCP ports such as [\"25/tcp\", \"6000-6010/tcp\", \"!22/tcp\"]";
+
+/// A checked `[tarpit]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TarpitConfig {
+    /// Which ports.
+    pub ports: DecoyPorts,
+    /// As typed, to be shown.
+    pub typed: Vec<String>,
+}
+
+/// Tarpit ports as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct TarpitStatus {
+    /// As typed.
+    pub ports: Vec<String>,
+    /// How many ports that is, less those that are served.
+    pub open: usize,
+    /// Tarpit ports that somebody serves by now: they hold nobody.
+    pub served: Vec<String>,
+    /// SYNs answered since the tables were made.
+    pub answered: u64,
+    /// Packets of held clients answered with a window of zero since then.
+    pub held: u64,
+    /// Packets above a limit, dropped without an answer.
+    pub unanswered: u64,
+    /// Handshakes completed since the daemon's start, as far as the kernel tells of them.
+    pub handshakes: u64,
+}
+
+pub(crate) fn read(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    jails: &[JailConfig],
+    decoy: Option<&DecoyConfig>,
+) -> Option<TarpitConfig> {
+    let mut section = root.section("tarpit")?;
+    let line = section.line();
+    let listed = section.list("ports", PORTS);
+    let (line, typed) = listed.map_or((line, None), |at| (at.line, Some(at.value)));
+    let mut entries = Vec::new();
+    for entry in typed.iter().flatten() {
+        match entry.value.parse::<Entry>() {
+            Ok(parsed) if parsed.range.protocol == Protocol::Tcp => entries.push(parsed),
+            _ => {
+                let text: String = entry.value.chars().take(64).collect();
+                section.error(
+                    entry.line,
+                    format!("ports in [tarpit]: {text:?} is not a TCP port; allowed: 25/tcp, 6000-6010/tcp, !22/tcp (ports 1-65535)"),
+                );
+            }
+        }
+    }
+    let well_formed = typed.as_ref().is_some_and(|t| t.len() == entries.len());
+    let ports = DecoyPorts::new(&entries);
+    if ports.is_empty() && (well_formed || typed.is_none()) {
+        section.error(
+            line,
+            format!("ports in [tarpit] names none; allowed: {PORTS}"),
+        );
+    }
+    refuse_used(&section, "tarpit", line, &ports, host, jails);
+    let both = decoy.map_or_else(Vec::new, |decoy| shared(&ports, &decoy.ports));
+    if !both.is_empty() {
+        section.error(
+            line,
+            format!(
+                "ports in [tarpit]: {} in [decoy] as well, and a port is one or the other; leave out of one of them with {}",
+                joined(&both, ""),
+                joined(&both, "!")
+            ),
+        );
+    }
+    section.finish();
+    Some(TarpitConfig {
+        ports,
+        typed: typed.into_iter().flatten().map(|at| at.value).collect(),
+    })
+}
+
+/// The TCP ports that are in both.
+fn shared(one: &DecoyPorts, other: &DecoyPorts) -> Vec<PortRange> {
+    let mut both = one.clone();
+    for port in 1..=u16::MAX {
+        if !other.contains(Protocol::Tcp, port) {
+            both.remove(Protocol::Tcp, port);
+        }
+    }
+    both.ranges()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use weir_config::ConfigErrors;
+
+    use super::*;
+    use crate::{config::Config, host::lab::Lab};
+
+    fn check(text: &str) -> Result<Config, ConfigErrors> {
+        let lab = Lab {
+            has_file: |_| false,
+            listeners: [(Protocol::Tcp, 22), (Protocol::Tcp, 443)].into(),
+            ..Lab::default()
+        };
+        Config::check(Path::new("weir.toml"), text, &lab)
+    }
+
+    #[test]
+    fn tarpit_ports_are_read() {
+        let text = "[tarpit]\nports = [\"1-1024/tcp\", \"!22/tcp\", \"!443/tcp\"]\n\
+                    [decoy]\nports = [\"2323/tcp\", \"25/udp\"]";
+        let config = check(text).unwrap_or_else(|e| panic!("{e}"));
+        let tarpit = config.tarpit.as_ref().unwrap();
+        assert_eq!(tarpit.ports.len(), 1022);
+        assert_eq!(tarpit.typed[1], "!22/tcp");
+        assert!(!config.denies_nothing());
+        assert!(check("").unwrap().tarpit.is_none());
+    }
+
+    #[test]
+    fn mistakes_in_tarpit_are_named() {
+        for (words, told) in [
+            ("", "weir.toml:1: ports in [tarpit] names none; allowed: "),
+            ("ports = []", ":2: ports in [tarpit] names none; allowed: "),
+            (
+                "ports = [\"25/tcp\",\n\"25/udp\"]",
+                ":3: ports in [tarpit]: \"25/udp\" is not a TCP port; allowed: 25/tcp",
+            ),
+            (
+                "ports = [\"25\"]",
+                ":2: ports in [tarpit]: \"25\" is not a TCP port",
+            ),
+            (
+                "ports = [\"smtp\"]",
+                ":2: ports in [tarpit]: \"smtp\" is not a TCP port",
+            ),
+            (
+                "ports = [\"1-1024/tcp\"]",
+                ":2: ports in [tarpit]: 22/tcp, 443/tcp are served on this host; leave out with \"!22/tcp\", \"!443/tcp\"",
+            ),
+            (
+                "ports = [\"25/tcp\"]\n[jail.sshd]\nports = [\"20-30\"]",
+                ":2: ports in [tarpit]: 20-30 belong to a service, by [jail.sshd]",
+            ),
+            (
+                "ports = [\"23-25/tcp\"]\n[decoy]\nports = [\"24-30/tcp\", \"23/udp\"]",
+                ":2: ports in [tarpit]: 24-25/tcp in [decoy] as well, and a port is one or the other; leave out of one of them with \"!24-25/tcp\"",
+            ),
+            (
+                "ports = [\"25/tcp\"]\naddresses = [\"192.0.2.9\"]",
+                "unknown key \"addresses\" in [tarpit]; allowed: ports",
+            ),
+        ] {
+            let error = check(&format!("[tarpit]\n{words}")).expect_err(words);
+            let error = error.to_string();
+            assert!(error.contains(told), "{words}: {error}");
+        }
+        let nft = check("backend = \"nft\"\n[tarpit]\nports = [\"25/tcp\"]").unwrap_err();
+        let nft = nft.to_string();
+        assert!(
+            nft.contains("weir.toml:2: [tarpit] with backend = \"nft\""),
+            "{nft}"
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! Tarpit ports against real clients: a Linux client is connected and held by the window
+//! of zero, and a port scan finds the ports open. IPv4 and IPv6, on tcx, native and
+//! generic XDP. (Which packet is answered how: crates/bpf/tests/root_tarpit.rs.)
+
+mod common;
+
+use std::{
+    io::{ErrorKind, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use weir_bpf::link::Link;
+use weir_testkit::traffic::{self, TcpServer};
+
+const BACKENDS: [&str; 3] = ["tcx", "xdp", "xdp-generic"];
+/// A port that is served among tarpits.
+const SERVED: u16 = 1500;
+const TARPIT: &str = "[tarpit]\nports = [\"25/tcp\", \"1000-1999/tcp\", \"!1500/tcp\"]\n";
+
+struct Pit {
+    weir: Weir,
+    site: Site,
+    _servers: Vec<TcpServer>,
+    _peer: Option<Link>,
+}
+
+impl Pit {
+    fn new(backend: &str, more: &str) -> Self {
+        let site = Site::new();
+        let peer = site.takes_answers_of(backend);
+        let servers = HOST
+            .map(|host| {
+                let at = SocketAddr::new(addr(host), SERVED);
+                TcpServer::start(&site.host, at, b"").unwrap()
+            })
+            .into();
+        let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{TARPIT}{more}");
+        let weir = Weir::start(&site.host, &config);
+        assert_eq!(weir.attachment("eth0").0, backend);
+        Self {
+            weir,
+            site,
+            _servers: servers,
+            _peer: peer,
+        }
+    }
+
+    fn at(family: usize, port: u16) -> SocketAddr {
+        SocketAddr::new(addr(HOST[family]), port)
+    }
+
+    fn connect(&self, who: &str, to: SocketAddr) -> TcpStream {
+        let opened = traffic::tcp_open(&self.site.internet, Some(addr(who)), to, SOON);
+        opened.unwrap().0
+    }
+
+    fn tarpit(&self) -> serde_json::Value {
+        self.weir.json(&["status"])["tarpit"].clone()
+    }
+
+    /// What the client's kernel knows of its connection.
+    fn socket(&self, stream: &TcpStream) -> Client {
+        let port = stream.local_addr().unwrap().port();
+        let filter = format!("sport = :{port}");
+        let args = ["-tinoH", &filter];
+        let output = self.site.internet.output("ss", &args).unwrap();
+        Client::read(&String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+/// A connection as `ss` shows it.
+#[derive(Debug)]
+struct Client {
+    state: String,
+    send_queue: u64,
+    is_persisting: bool,
+    backoff: u32,
+    segments_in: u64,
+    segments_out: u64,
+}
+
+impl Client {
+    fn read(text: &str) -> Self {
+        let mut words = text.split_whitespace();
+        let number = |name: &str| {
+            let mut values = text.split_whitespace().filter_map(|w| w.strip_prefix(name));
+            values.next().map_or(0, |value| value.parse().unwrap())
+        };
+        Self {
+            state: words.next().unwrap_or_default().to_owned(),
+            send_queue: words.nth(1).map_or(0, |queue| queue.parse().unwrap()),
+            is_persisting: text.contains("timer:(persist,"),
+            backoff: number("backoff:") as u32,
+            segments_in: number("segs_in:"),
+            segments_out: number("segs_out:"),
+        }
+    }
+}
+
+/// The client has the queue full and probes the window at intervals that double, and for
+/// each segment of its own it gets one of ours at most: so of a minute there are few.
+#[test]
+fn root_tarpit_holds_a_client() {
+    if skipped(&["ss"]) {
+        return;
+    }
+    for backend in BACKENDS {
+        let pit = Pit::new(backend, "");
+        for family in [0, 1] {
+            let mut stream = pit.connect(ATTACKER[family], Pit::at(family, 25));
+            stream.set_nonblocking(true).unwrap();
+            let mut written = 0;
+            loop {
+                match stream.write(&[b'x'; 4096]) {
+                    Ok(bytes) => written += bytes as u64,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            // The window that was offered once, and no byte more.
+            let most = u64::from(weir_bpf::abi::TARPIT_WINDOW);
+            let mut backoffs = Vec::new();
+            let held = soon("the client to probe for the fourth time", || {
+                let client = pit.socket(&stream);
+                assert_eq!(client.state, "ESTAB", "{client:?}");
+                assert!(
+                    client.send_queue >= written - most,
+                    "{client:?} of {written}"
+                );
+                if client.is_persisting && backoffs.last() != Some(&client.backoff) {
+                    backoffs.push(client.backoff);
+                }
+                (client.is_persisting && client.backoff >= 4).then_some(client)
+            });
+            println!("{backend}: {held:?}, backoffs {backoffs:?}");
+            // No answer to its probes sets the interval back: it doubles, to two minutes.
+            assert!(backoffs.is_sorted(), "{backoffs:?}");
+            // The SYN and the end of the handshake have one answer between them.
+            assert!(held.segments_in < held.segments_out, "{held:?}");
+            assert!(held.segments_out <= 10, "{held:?}");
+            assert!(held.segments_in >= 4, "the probes are answered: {held:?}");
+        }
+        let status = pit.tarpit();
+        assert_eq!(
+            (&status["answered"], &status["handshakes"]),
+            (&2.into(), &2.into())
+        );
+        assert!(status["held"].as_u64() >= Some(6), "{status}");
+        assert_eq!(status["unanswered"], 0, "{status}");
+        assert_eq!(status["open"], 1000, "{status}");
+        let answers = status["answered"].as_u64().unwrap() + status["held"].as_u64().unwrap();
+        assert!(answers < pit.weir.packets("tarpit") + pit.weir.packets("tarpit-handshake"));
+        assert_eq!(pit.weir.packets("tarpit-handshake"), 2);
+        assert_eq!(pit.weir.banned(), [""; 0], "it holds, and bans nobody");
+        let text = pit.weir.ask(&["status"]).out;
+        assert!(text.contains("tarpit ports 25/tcp 1000-1999/tcp"), "{text}");
+        let metric = pit.weir.metric("weir_tarpit_handshakes_total", &[]);
+        assert_eq!(metric, Some(2));
+    }
+}
+
+#[test]
+fn root_tarpit_a_scan_finds_the_ports_open() {
+    if skipped(&["nmap"]) {
+        return;
+    }
+    for backend in BACKENDS {
+        let pit = Pit::new(backend, "");
+        for family in [0, 1] {
+            for kind in ["-sS", "-sT"] {
+                let who = ATTACKER[family];
+                let mut args = vec![kind, "-Pn", "-n", "-p", "1000-1010", "-S", who];
+                args.extend(["-e", "eth0", HOST[family]]);
+                args.extend(["-6"].iter().take(family));
+                let scan = pit.site.internet.output("nmap", &args).unwrap();
+                let found = String::from_utf8_lossy(&scan.stdout).into_owned();
+                for port in 1000..=1010 {
+                    let open = format!("{port}/tcp open");
+                    assert!(found.contains(&open), "{backend} {kind}: {found}");
+                }
+            }
+        }
+        assert_eq!(pit.weir.banned(), [""; 0]);
+    }
+}
+
+#[test]
+fn root_tarpit_bans_exemptions_and_servers_keep_their_meaning() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in BACKENDS {
+        let pit = Pit::new(backend, "");
+        for family in [0, 1] {
+            let at = Pit::at(family, 1000);
+            // Banned: dropped, and not answered.
+            pit.site.serves(OTHER[family], at);
+            pit.weir.ask(&["ban", OTHER[family]]).done();
+            let before = pit.tarpit();
+            assert!(!pit.site.connects(OTHER[family], at), "{backend}");
+            assert_eq!(pit.tarpit()["answered"], before["answered"], "{backend}");
+            // The gateway is exempt: it meets the port as without weir.
+            assert!(!pit.site.connects(GATEWAY[family], at), "{backend}");
+            assert_eq!(pit.tarpit()["answered"], before["answered"], "{backend}");
+            // The server among them is served.
+            pit.site.serves(CUSTOMER[family], Pit::at(family, SERVED));
+        }
+        // One that begins to be served later is no tarpit then.
+        let late = Pit::at(0, 1234);
+        let server = TcpServer::start(&pit.site.host, late, b"").unwrap();
+        soon("the listener to be seen", || {
+            (pit.tarpit()["served"] == serde_json::json!(["1234/tcp"])).then_some(())
+        });
+        let alerts = pit.weir.json(&["status"])["alerts"].to_string();
+        assert!(alerts.contains("tarpit port 1234/tcp"), "{alerts}");
+        pit.site.serves_soon(CUSTOMER[0], late);
+        soon("the server to be asked", || {
+            (server.accepted() > 0).then_some(())
+        });
+    }
+}
+
+/// Connections that this host opens from such a port are not taken for clients, whoever
+/// sends SYNs in the other end's name before.
+#[test]
+fn root_tarpit_own_connections_work() {
+    if skipped(&[]) {
+        return;
+    }
+    for backend in BACKENDS {
+        let pit = Pit::new(backend, "");
+        pit.site
+            .host
+            .sysctl("ipv4.ip_local_port_range", "1024 1400")
+            .unwrap();
+        for family in [0, 1] {
+            let at = SocketAddr::new(addr(CUSTOMER[family]), 8080);
+            let _server = TcpServer::start(&pit.site.internet, at, b"hello").unwrap();
+            for _ in 0..5 {
+                let opened = traffic::tcp_open(&pit.site.host, None, at, SOON);
+                let (mut stream, _) = opened.unwrap();
+                let port = stream.local_addr().unwrap().port();
+                assert!((1024..=1400).contains(&port), "{port} is a tarpit port");
+                let mut hello = [0; 5];
+                std::io::Read::read_exact(&mut stream, &mut hello).unwrap();
+                assert_eq!(&hello, b"hello");
+            }
+        }
+        assert_eq!(pit.weir.packets("tarpit"), 0, "{backend}");
+    }
+}
+
+#[test]
+fn root_tarpit_comes_and_goes_by_reload() {
+    if skipped(&[]) {
+        return;
+    }
+    let pit = Pit::new("tcx", "");
+    let at = Pit::at(0, 1000);
+    pit.site.serves(ATTACKER[0], at);
+    let plain = "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n";
+    pit.weir.configure(plain);
+    pit.weir.ask(&["reload"]).done();
+    assert!(!pit.site.connects(ATTACKER[0], at));
+    assert!(pit.tarpit().is_null());
+    // With decoys beside it: each port is what its section says.
+    let both = format!("{plain}{TARPIT}[decoy]\nports = [\"23/tcp\"]\n");
+    pit.weir.configure(&both);
+    pit.weir.ask(&["reload"]).done();
+    pit.site.serves(ATTACKER[0], at);
+    assert_eq!(pit.weir.banned(), [""; 0]);
+    pit.site.serves(ATTACKER[0], Pit::at(0, 23));
+    soon("the decoy's visitor to be banned", || {
+        (pit.weir.why(ATTACKER[0])["dropped"] == true).then_some(())
+    });
+    // And a port is not both.
+    let twice = format!("{plain}{TARPIT}[decoy]\nports = [\"1000/tcp\"]\n");
+    pit.weir.configure(&twice);
+    let told = pit.weir.ask(&["reload"]);
+    told.refused(&["1000/tcp in [decoy] as well"]);
+}
