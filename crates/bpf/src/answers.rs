@@ -1,7 +1,8 @@
 //! Programs that answer packets (`bpf/answer`), for the firewall to tail-call: what is
-//! sent to decoy and tarpit ports, and what bans that reject deny. They belong to the instance, over
-//! whose tables they read nothing: turning one on loads it and fills a place in an
-//! array, once for each kind of program that calls it, and growth does neither.
+//! sent to decoy and tarpit ports, and what bans that reject deny. They belong to the
+//! instance, over whose tables they read nothing: turning one on loads it and fills a
+//! place in an array, once for each kind of program that calls it, and growth does
+//! neither.
 
 use std::{
     io,

@@ -1,6 +1,6 @@
 //! Decoy and tarpit ports in the kernel: which ports, which addresses are this host's,
-//! and what was answered (`bpf/answer/decoy.h`, `bpf/answer/tarpit.h`). The maps are the instance's; the
-//! program that answers is the business of `answers`.
+//! and what was answered (`bpf/answer/decoy.h`, `bpf/answer/tarpit.h`). The maps are the
+//! instance's; the program that answers is the business of `answers`.
 
 use std::net::IpAddr;
 

@@ -7,6 +7,7 @@
 //! `found` events only.
 
 pub mod config;
+pub mod tarpit;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,9 +34,9 @@ use crate::{
     judge::{Judge, Judgement, Offence, Suspect},
     metrics::DecoyMetrics,
     store::{Store, clock::Now},
-    tarpit::{TarpitConfig, TarpitStatus},
 };
 use config::{DecoyConfig, Proof};
+use tarpit::{TarpitConfig, TarpitStatus};
 
 /// How often the host is asked whether somebody serves a decoy port by now.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);

@@ -1,5 +1,5 @@
 //! The daemon as a library, so that tests link it. Features with their sections of
-//! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` · `tarpit` ·
+//! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` (and tarpit) ·
 //! `access` (exemptions, lists, geofence) · `uplinks` (interfaces) · `store`. What
 //! joins them: `config` (what was typed → checked) · `service` (what happens on
 //! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages
@@ -28,7 +28,6 @@ mod refused;
 pub mod run;
 pub mod service;
 pub mod store;
-pub mod tarpit;
 pub mod threads;
 mod trial;
 pub mod uplinks;

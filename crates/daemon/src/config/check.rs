@@ -10,7 +10,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::HostFacts,
-    jails, store, tarpit, uplinks, watch,
+    jails, store, uplinks, watch,
 };
 
 pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
@@ -30,7 +30,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let filters = jails::read_filters(&mut root);
     let jails = jails::read(&mut root, &filters, host, &mut warnings);
     let decoy = decoy::config::read(&mut root, host, &jails, &mut warnings);
-    let tarpit = tarpit::read(&mut root, host, &jails, decoy.as_ref());
+    let tarpit = decoy::tarpit::read(&mut root, host, &jails, decoy.as_ref());
     let geofence = geofence::read(&mut root, host, &mut warnings);
     let lists = lists::config::read(&mut root, host, &mut warnings);
     let answering = [

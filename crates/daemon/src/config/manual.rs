@@ -17,7 +17,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::Host,
-    jails, tarpit, watch,
+    jails, watch,
 };
 
 /// All tables, in the order of the page.
@@ -28,7 +28,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         jails::MANUAL,
         FILTERS,
         decoy::config::MANUAL,
-        tarpit::MANUAL,
+        decoy::tarpit::MANUAL,
         geofence::MANUAL,
         lists::config::MANUAL,
         balance::config::MANUAL,

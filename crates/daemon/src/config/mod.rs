@@ -23,11 +23,10 @@ use crate::{
         lists::config::{ListAction, ListConfig},
     },
     balance::config::BalanceConfig,
-    decoy::config::DecoyConfig,
+    decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     host::{Host, HostFacts},
     jails::JailConfig,
     store::KeepHistory,
-    tarpit::TarpitConfig,
     uplinks::config::Enforcement,
     watch::config::WatchConfig,
 };

@@ -16,9 +16,8 @@ use crate::{
     access::classes::{ClassStatus, Listing},
     access::exemptions::Exemption,
     balance::PoolStatus,
-    decoy::DecoyStatus,
+    decoy::{DecoyStatus, tarpit::TarpitStatus},
     store::{Detail, NotSaved, Offence, clock::Now},
-    tarpit::TarpitStatus,
     watch::stats::WatchStatus,
 };
 

@@ -1,5 +1,5 @@
 //! `[tarpit]`: ports that nobody serves and that hold whoever connects. The packet path
-//! answers (bpf/answer/tarpit.h); [`crate::decoy`] tells the backend which ports those
+//! answers (bpf/answer/tarpit.h); [`super::Decoy`] tells the backend which ports those
 //! are, beside its own.
 
 use serde::Serialize;
@@ -10,11 +10,8 @@ use weir_core::{
     decoy::{DecoyPorts, Entry},
 };
 
-use crate::{
-    decoy::config::{DecoyConfig, joined, refuse_used},
-    host::HostFacts,
-    jails::JailConfig,
-};
+use super::config::{DecoyConfig, joined, refuse_used};
+use crate::{host::HostFacts, jails::JailConfig};
 
 /// `[tarpit]` in weir.toml(5).
 pub(crate) const MANUAL: &[Table] = &[Table {
@@ -33,7 +30,7 @@ const PORTS: &str = "a list of TCP ports such as [\"25/tcp\", \"6000-6010/tcp\",
 /// A checked `[tarpit]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TarpitConfig {
-    /// Which ports.
+    /// TCP ports that hold whoever connects.
     pub ports: DecoyPorts,
     /// As typed, to be shown.
     pub typed: Vec<String>,
@@ -42,7 +39,7 @@ pub struct TarpitConfig {
 /// Tarpit ports as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct TarpitStatus {
-    /// As typed.
+    /// As typed in the configuration.
     pub ports: Vec<String>,
     /// How many ports that is, less those that are served.
     pub open: usize,
