@@ -19,7 +19,7 @@ use weir_bpf::{
     link::{Hook, Link},
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
-use weir_testkit::traffic;
+use weir_testkit::traffic::{self, UdpServer};
 
 const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 const CLIENT: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
@@ -176,6 +176,27 @@ impl Segment {
         families.map(|family| self.served_by(family)).collect()
     }
 
+    /// Datagrams of one packet and of several fragments come back from the reals, and an
+    /// echo request from the balancer, which holds the address as well.
+    fn datagrams_arrive(&self) {
+        for (family, client) in CLIENT.into_iter().enumerate() {
+            let (from, vip) = (Some(addr(client)), addr(VIP[family]));
+            let at = SocketAddr::new(vip, 5353);
+            let servers = self.reals.each_ref();
+            let servers = servers.map(|real| UdpServer::start(real, at).unwrap());
+            for n in 0..20 {
+                for len in [1, 4000, 20_000] {
+                    let asked = vec![n; len];
+                    let answer = traffic::udp_request(&self.client, from, at, &asked, SOON);
+                    assert!(answer.unwrap().0 == asked, "{len} bytes to {vip}");
+                }
+            }
+            let [one, two] = servers.map(|server| server.received());
+            assert!(one > 0 && two > 0 && one + two == 60, "{one} {two}");
+            traffic::ping(&self.client, from, vip, SOON).unwrap();
+        }
+    }
+
     /// A connection that stays open to each real, in each family.
     fn flows(&self) -> Vec<(usize, usize, Flow)> {
         let mut flows = Vec::new();
@@ -223,7 +244,7 @@ impl Flow {
 fn config(backend: &str) -> String {
     format!(
         "interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n[balance]\ninterface = \"eth0\"\n\
-         [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\"]\n\
+         [pool.web]\nvip = [\"{}\", \"{}\"]\nports = [\"80/tcp\", \"5353/udp\"]\n\
          reals = [{{ address = \"{}\" }}, {{ address = \"{}\" }}]\n\
          check = {{ interval = \"1s\" }}\n",
         VIP[0], VIP[1], REAL[0], REAL[1]
@@ -259,6 +280,8 @@ fn served(backend: &str) {
     assert_eq!(weir.attachment("eth0").0, backend);
     live_soon(&weir, 2);
     assert_eq!(segment.all_served_by(40), both);
+
+    segment.datagrams_arrive();
 
     // Who is banned never reaches a real.
     for (family, who) in BANNED.iter().enumerate() {

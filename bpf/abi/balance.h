@@ -10,8 +10,13 @@
 #define BALANCE_POOLS	 32
 #define BALANCE_REALS	 512
 #define BALANCE_SERVICES 1024
-/* Flows that stay with their real when the pool changes; the oldest is forgotten. */
-#define BALANCE_FLOWS 65536
+/* Flows that stay with their real when the pool changes; the one used longest ago is
+ * forgotten. So many are remembered of a CPU in one EVENT_WINDOW (256 ticks): a flood of
+ * packets that each begin a flow cannot empty the table. */
+#define BALANCE_FLOWS	  65536
+#define BALANCE_NEW_FLOWS 4096
+/* Packets in fragments of which the first one was seen. */
+#define BALANCE_FRAGMENTS 8192
 /* A slot of a pool without a live real. */
 #define BALANCE_NOBODY 0xffff
 
@@ -51,7 +56,8 @@ struct balance_real_counter {
 struct balance_service_counter {
 	__u64 packets; /* that were sent to a real */
 	__u64 bytes;
-	__u64 unserved; /* dropped: there was no real for them */
+	__u64 unserved;	    /* dropped: there was no real for them */
+	__u64 unremembered; /* of flows that were above BALANCE_NEW_FLOWS */
 };
 
 _Static_assert(sizeof(struct balance_service_key) == 20, "abi");
@@ -59,6 +65,6 @@ _Static_assert(sizeof(struct balance_service) == 8, "abi");
 _Static_assert(sizeof(struct balance_ring) == 32768, "abi");
 _Static_assert(sizeof(struct balance_real) == 24, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
-_Static_assert(sizeof(struct balance_service_counter) == 24, "abi");
+_Static_assert(sizeof(struct balance_service_counter) == 32, "abi");
 
 #endif

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 13
+#define WEIR_ABI 14
 
 /* Words that user space changes while the program runs. */
 struct control {
@@ -15,7 +15,8 @@ struct control {
 	__u32 wide;	     /* bit 0: there are wide bans of IPv4, bit 1: of IPv6 */
 	__u32 zero;	     /* always 0, which the verifier does not know */
 	__u32 class_base;    /* first line of the class table that readers use */
-	__u32 port_features; /* 1: a port has a feature (abi/answer.h) */
+	__u32 port_features; /* bit 0: a port has a feature (abi/answer.h); PORT_BALANCE:
+				an address has that, for packets without ports */
 	__u32 rejects;	     /* 1: there are bans that reject, or were */
 	__u32 pad;
 };

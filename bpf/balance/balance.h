@@ -8,9 +8,14 @@
  * where the ring of its pool says. The ring is a function of the configuration, so a
  * second weir, or this one without its table of flows, chooses the same real.
  *
+ * Of packets without ports, fragments go where their first one went, and ICMP errors
+ * (RFC 792, RFC 4443) to the real whose packet they are about: without "packet too big"
+ * a real would send what does not arrive, again and again.
+ *
  * Passed to the host's stack as if nothing were here: what is addressed to another
  * link-layer address than the interface's (a frame that a switch floods must not come
- * back), tagged frames, fragments, IPv4 options, IPv6 extension headers. */
+ * back), tagged frames, ICMP that is no error (this host answers echo requests), IPv4
+ * options, IPv6 extension headers but a fragment's. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -75,6 +80,51 @@ struct {
 	__type(value, struct balance_flow);
 } balance_flows SEC(".maps");
 
+/* A packet that comes in fragments, by what all of them have (RFC 791, RFC 8200). */
+struct balance_fragment_key {
+	__u8 source[16];
+	__u8 dest[16];
+	__be32 id;
+	__u8 protocol;
+	__u8 pad[3];
+};
+
+/* Where its first fragment went. */
+struct balance_fragment {
+	__u64 id;
+	__u32 real;
+	__u32 service;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, BALANCE_FRAGMENTS);
+	__type(key, struct balance_fragment_key);
+	__type(value, struct balance_fragment);
+} balance_fragments SEC(".maps");
+
+/* How many flows were remembered lately. */
+struct balance_quota {
+	__u64 window; /* jiffies >> EVENT_WINDOW_SHIFT */
+	__u64 flows;  /* in it */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct balance_quota);
+} balance_quota SEC(".maps");
+
+/* What the frame holds of a flow. */
+enum balance_part {
+	PART_NONE,
+	PART_WHOLE, /* a packet of its own */
+	PART_FIRST_FRAGMENT,
+	PART_LATER_FRAGMENT,
+	PART_ERROR, /* an ICMP error about a packet of the flow's real */
+};
+
 static __always_inline __u64 balance_mix(__u64 hash, __u64 value)
 {
 	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
@@ -136,9 +186,171 @@ static __always_inline int balance_flow_of(void *data, void *end, int v4,
 	return 1;
 }
 
-/* The number of the real that takes this flow; `chosen`: it is there. */
+static __always_inline void balance_map_address(__u8 *mapped, __be32 addr)
+{
+	mapped[10] = mapped[11] = 0xff;
+	__builtin_memcpy(mapped + 12, &addr, 4);
+}
+
+/* Reads at a constant place. By packet pointers on XDP, whose helper is younger. */
+static __always_inline int balance_load(void *ctx, int tc, __u32 at, void *to,
+					const __u32 len)
+{
+	struct xdp_md *xdp = ctx;
+	void *from;
+
+	if (tc)
+		return bpf_skb_load_bytes(ctx, at, to, len);
+	from = (void *)(long)xdp->data + at;
+	if (from + len > (void *)(long)xdp->data_end)
+		return -1;
+	__builtin_memcpy(to, from, len);
+	return 0;
+}
+
+static __always_inline int balance_same_address(const struct in6_addr *a,
+						const struct in6_addr *b)
+{
+	return a->s6_addr32[0] == b->s6_addr32[0] && a->s6_addr32[1] == b->s6_addr32[1] &&
+	       a->s6_addr32[2] == b->s6_addr32[2] && a->s6_addr32[3] == b->s6_addr32[3];
+}
+
+static __always_inline int balance_has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* The flow of an IPv4 packet whose ports are not where they are in most. An error's is
+ * that of the packet in it, turned round. */
+static __always_inline enum balance_part
+balance_part4(void *ctx, int tc, struct balance_flow_key *key,
+	      struct balance_fragment_key *fragment)
+{
+	const __u32 l3 = sizeof(struct ethhdr), l4 = l3 + sizeof(struct iphdr);
+	struct {
+		__u8 type;
+		__u8 code;
+		__u8 rest[6];
+		struct iphdr ip;
+		struct ports ports;
+	} error;
+	struct ports ports;
+	struct iphdr ip;
+
+	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)) || ip.ihl != 5)
+		return PART_NONE;
+	if (ip.frag_off & bpf_htons(IP_MF_OFFSET)) {
+		balance_map_address(fragment->source, ip.saddr);
+		balance_map_address(fragment->dest, ip.daddr);
+		fragment->id = ip.id;
+		fragment->protocol = ip.protocol;
+		if (ip.frag_off & bpf_htons(IP_OFFSET))
+			return PART_LATER_FRAGMENT;
+		if (!balance_has_ports(ip.protocol) ||
+		    balance_load(ctx, tc, l4, &ports, sizeof(ports)))
+			return PART_NONE;
+		__builtin_memcpy(key->source, fragment->source, 16);
+		__builtin_memcpy(key->service.addr, fragment->dest, 16);
+		key->service.protocol = ip.protocol;
+		key->service.port = ports.dest;
+		key->port = ports.source;
+		return PART_FIRST_FRAGMENT;
+	}
+	if (ip.protocol != IPPROTO_ICMP ||
+	    balance_load(ctx, tc, l4, &error, sizeof(error)) ||
+	    !is_one_of(error.type, ICMP_ERRORS, 0) || error.ip.ihl != 5 ||
+	    error.ip.frag_off & bpf_htons(IP_OFFSET) || error.ip.saddr != ip.daddr ||
+	    !balance_has_ports(error.ip.protocol))
+		return PART_NONE;
+	balance_map_address(key->source, error.ip.daddr);
+	balance_map_address(key->service.addr, error.ip.saddr);
+	key->service.protocol = error.ip.protocol;
+	key->service.port = error.ports.source;
+	key->port = error.ports.dest;
+	return PART_ERROR;
+}
+
+/* The same of IPv6. */
+static __always_inline enum balance_part
+balance_part6(void *ctx, int tc, struct balance_flow_key *key,
+	      struct balance_fragment_key *fragment)
+{
+	const __u32 l3 = sizeof(struct ethhdr), l4 = l3 + sizeof(struct ipv6hdr);
+	struct {
+		__u8 type;
+		__u8 code;
+		__u8 rest[6];
+		struct ipv6hdr ip;
+		struct ports ports;
+	} error;
+	struct {
+		__u8 next;
+		__u8 reserved;
+		__be16 offset;
+		__be32 id;
+	} part;
+	struct ports ports;
+	struct ipv6hdr ip;
+
+	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)))
+		return PART_NONE;
+	if (ip.nexthdr == IPPROTO_FRAGMENT) {
+		if (balance_load(ctx, tc, l4, &part, sizeof(part)))
+			return PART_NONE;
+		__builtin_memcpy(fragment->source, &ip.saddr, 16);
+		__builtin_memcpy(fragment->dest, &ip.daddr, 16);
+		fragment->id = part.id;
+		fragment->protocol = part.next;
+		if (part.offset & bpf_htons(0xfff8))
+			return PART_LATER_FRAGMENT;
+		if (!balance_has_ports(part.next) ||
+		    balance_load(ctx, tc, l4 + sizeof(part), &ports, sizeof(ports)))
+			return PART_NONE;
+		__builtin_memcpy(key->source, &ip.saddr, 16);
+		__builtin_memcpy(key->service.addr, &ip.daddr, 16);
+		key->service.protocol = part.next;
+		key->service.port = ports.dest;
+		key->port = ports.source;
+		return PART_FIRST_FRAGMENT;
+	}
+	if (ip.nexthdr != IPPROTO_ICMPV6 ||
+	    balance_load(ctx, tc, l4, &error, sizeof(error)) ||
+	    !is_one_of(error.type, ICMPV6_ERRORS, 0) ||
+	    !balance_has_ports(error.ip.nexthdr) ||
+	    !balance_same_address(&error.ip.saddr, &ip.daddr))
+		return PART_NONE;
+	__builtin_memcpy(key->source, &error.ip.daddr, 16);
+	__builtin_memcpy(key->service.addr, &error.ip.saddr, 16);
+	key->service.protocol = error.ip.nexthdr;
+	key->service.port = error.ports.source;
+	key->port = error.ports.dest;
+	return PART_ERROR;
+}
+
+/* May one more flow be remembered now? */
+static __always_inline int balance_may_remember(void)
+{
+	__u64 window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
+	__u32 zero = 0;
+	struct balance_quota *quota = bpf_map_lookup_elem(&balance_quota, &zero);
+
+	if (!quota)
+		return 0;
+	if (quota->window != window) {
+		quota->window = window;
+		quota->flows = 0;
+	}
+	if (quota->flows >= BALANCE_NEW_FLOWS)
+		return 0;
+	quota->flows++;
+	return 1;
+}
+
+/* The number of the real that takes this flow; `chosen`: it is there. `served`: the
+ * flow is remembered, and counted there if it cannot be. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    const struct balance_service *service,
+					    struct balance_service_counter *served,
 					    struct balance_real **chosen)
 {
 	struct balance_flow *flow = bpf_map_lookup_elem(&balance_flows, key);
@@ -165,13 +377,19 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	if (!real || !real->id)
 		return 0;
+	*chosen = real;
+	if (!served)
+		return number;
+	if (!balance_may_remember()) {
+		served->unremembered++;
+		return number;
+	}
 	fresh.id = real->id;
 	fresh.real = number;
 	bpf_map_update_elem(&balance_flows, key, &fresh, BPF_ANY);
 	sent = bpf_map_lookup_elem(&balance_sent, &number);
 	if (sent)
 		sent->flows++;
-	*chosen = real;
 	return number;
 }
 
@@ -201,32 +419,62 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
 	const int pass = tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
 	struct answer_request *request = answer_request_here();
+	struct balance_fragment_key fragment = {};
 	struct balance_service_counter *served;
-	struct balance_real_counter *sent;
-	struct balance_service *service;
 	struct balance_flow_key key = {};
+	struct balance_real_counter *sent;
 	struct balance_real *real = NULL;
+	struct balance_service *service;
+	struct balance_fragment *first;
+	struct balance_fragment whole;
 	struct ethhdr *eth = data;
-	__u32 number;
+	enum balance_part part;
+	__u32 number, of;
 
 	if (!request)
 		return pass;
 	if ((void *)(eth + 1) > end || request->result.l3 != sizeof(*eth) ||
-	    (tc && skb->vlan_present) ||
-	    !balance_flow_of(data, end, request->result.v4 != 0, &key))
+	    (tc && skb->vlan_present))
 		goto leave;
-	service = bpf_map_lookup_elem(&balance_services, &key.service);
-	if (!service)
+	if (balance_flow_of(data, end, request->result.v4 != 0, &key)) {
+		part = PART_WHOLE;
+	} else {
+		key = (struct balance_flow_key){};
+		part = request->result.v4 ? balance_part4(ctx, tc, &key, &fragment)
+					  : balance_part6(ctx, tc, &key, &fragment);
+	}
+	if (part == PART_NONE)
 		goto leave;
-	number = service->number;
-	served = bpf_map_lookup_elem(&balance_served, &number);
-	if (!served)
-		goto leave;
-	number = balance_choose(&key, service, &real);
-	if (!real) {
-		served->unserved++;
-		count(R_NO_REAL, request->result.bytes);
-		return tc ? TC_ACT_SHOT : XDP_DROP;
+	if (part == PART_LATER_FRAGMENT) {
+		first = bpf_map_lookup_elem(&balance_fragments, &fragment);
+		if (!first)
+			goto leave;
+		number = first->real;
+		of = first->service;
+		real = bpf_map_lookup_elem(&balance_reals, &number);
+		served = bpf_map_lookup_elem(&balance_served, &of);
+		if (!real || !served || !real->id || real->id != first->id)
+			goto leave;
+	} else {
+		service = bpf_map_lookup_elem(&balance_services, &key.service);
+		if (!service)
+			goto leave;
+		of = service->number;
+		served = bpf_map_lookup_elem(&balance_served, &of);
+		if (!served)
+			goto leave;
+		number = balance_choose(&key, service, part == PART_ERROR ? NULL : served,
+					&real);
+		if (!real) {
+			served->unserved++;
+			count(R_NO_REAL, request->result.bytes);
+			return tc ? TC_ACT_SHOT : XDP_DROP;
+		}
+	}
+	if (part == PART_FIRST_FRAGMENT) {
+		whole = (struct balance_fragment){
+			.id = real->id, .real = number, .service = of};
+		bpf_map_update_elem(&balance_fragments, &fragment, &whole, BPF_ANY);
 	}
 	/* What was not sent to this interface is not sent on. */
 	if (here == real->ifindex && !balance_same_mac(eth->h_dest, real->source))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* What a port has beside the firewall: one look for all features, of packets that
  * would pass. Looked at: TCP and UDP directly behind an IPv4 header without options or
- * an IPv6 header. Anything else meets the port as if nothing were there. */
+ * an IPv6 header. Fragments and ICMP have what addresses have. Anything else meets the
+ * port as if nothing were there. */
 #ifndef WEIR_PORT_FEATURES_H
 #define WEIR_PORT_FEATURES_H
 
@@ -28,6 +29,7 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 	void *data = (void *)(long)(hook == IN_XDP ? xdp->data : skb->data);
 	void *end = (void *)(long)(hook == IN_XDP ? xdp->data_end : skb->data_end);
 	void *l3 = data + (l3_offset & L3_MOST);
+	const __u32 of_addresses = control.port_features & PORT_BALANCE;
 	struct ports *ports;
 	__u8 protocol;
 	__u32 index;
@@ -37,9 +39,10 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 	if (v4) {
 		struct iphdr *ip = l3;
 
-		if ((void *)(ip + 1) > end || ip->ihl != 5 ||
-		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
+		if ((void *)(ip + 1) > end || ip->ihl != 5)
 			return 0;
+		if (ip->frag_off & bpf_htons(IP_MF_OFFSET))
+			return of_addresses;
 		protocol = ip->protocol;
 		ports = (void *)(ip + 1);
 	} else {
@@ -51,7 +54,12 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 		ports = (void *)(ip + 1);
 	}
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
-		return 0;
+		return is_one_of(protocol,
+				 BIT(IPPROTO_ICMP) | BIT(IPPROTO_ICMPV6) |
+					 BIT(IPPROTO_FRAGMENT),
+				 0)
+			       ? of_addresses
+			       : 0;
 	if ((void *)(ports + 1) > end) {
 		*need_pull = 1;
 		return 0;

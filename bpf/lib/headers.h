@@ -11,6 +11,7 @@
 #include "lib/cfg.h"
 
 #define BIT(n)	      (1ULL << ((n)&63))
+#define IP_OFFSET     0x1fff
 #define IP_MF_OFFSET  0x3fff /* more-fragments bit and offset */
 #define IPPROTO_SHIM6 140
 #define IPPROTO_HIP   139
@@ -21,6 +22,10 @@
 #define L3_MOST 0x3f
 /* The same for chains of extension headers: at most 12 KiB. */
 #define CHAIN_MOST 0x3fff
+
+/* Types of errors; of ICMP also source quench. */
+#define ICMP_ERRORS   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
+#define ICMPV6_ERRORS (BIT(1) | BIT(2) | BIT(3) | BIT(4))
 
 struct ext_header {
 	__u8 next;

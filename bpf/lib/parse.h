@@ -15,13 +15,10 @@
 #include "lib/verifier.h"
 
 #define IPV6_EXT_MAX_CHAIN 6
-#define IP_OFFSET	   0x1fff
 #define TCP_FLAGS	   13 /* offset of the byte with SYN and ACK */
 #define TCP_SYN		   0x02
 #define TCP_ACK		   0x10
 #define TCP_LATER	   2 /* times 8: fragments from here on overwrite no flags */
-#define ICMP_ERRORS	   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
-#define ICMPV6_ERRORS	   (BIT(1) | BIT(2) | BIT(3) | BIT(4))
 #define ND_TYPE_FIRST	   133
 #define ND_TYPE_LAST	   137
 /* Router and neighbour solicitation: asked before there is an address. */

@@ -93,11 +93,27 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         };
         keys.iter().map(cell).collect()
     };
+    let keys = [
+        "vip",
+        "port",
+        "packets",
+        "bytes",
+        "unserved",
+        "unremembered",
+    ];
     let rows: Vec<_> = array(&pool["services"])
         .iter()
-        .map(|service| cells(service, &["vip", "port", "packets", "bytes", "unserved"]))
+        .map(|service| cells(service, &keys))
         .collect();
-    show::table(&["VIP", "PORT", "PACKETS", "BYTES", "UNSERVED"], &rows)?;
+    let head = [
+        "VIP",
+        "PORT",
+        "PACKETS",
+        "BYTES",
+        "UNSERVED",
+        "UNREMEMBERED",
+    ];
+    show::table(&head, &rows)?;
     let rows: Vec<_> = array(&pool["reals"])
         .iter()
         .map(|real| {

@@ -11,7 +11,10 @@ use crate::{
     abi,
     error::{Context, Error, Result},
     memory::Words,
-    skeleton::answer::types::{balance_real, balance_ring, balance_service, balance_service_key},
+    skeleton::answer::types::{
+        balance_real, balance_real_counter, balance_ring, balance_service, balance_service_counter,
+        balance_service_key,
+    },
 };
 
 /// Slots of a pool's ring.
@@ -72,6 +75,8 @@ pub struct ServiceCount {
     pub bytes: u64,
     /// Packets that were dropped because there was no real.
     pub unserved: u64,
+    /// Packets of flows that were not remembered: more were new than are in one second.
+    pub unremembered: u64,
 }
 
 /// The number by which flows know a real again: FNV-1a of its pool and address, never 0.
@@ -223,44 +228,46 @@ impl Balancer {
 
     /// What came for the service of a number.
     pub fn service_count(&self, number: u32) -> Result<ServiceCount> {
-        let [packets, bytes, unserved] = sum(&self.maps[5], number)?;
+        let [packets, bytes, unserved, unremembered] = sum(&self.maps[5], number)?;
         Ok(ServiceCount {
             packets,
             bytes,
             unserved,
+            unremembered,
         })
     }
 
     /// Begins to count anew what is sent to the real of a number: another has it now.
     pub fn forget_real_count(&self, number: u32) -> Result<()> {
-        forget(&self.maps[4], number)
+        forget(&self.maps[4], number, REAL_COUNTER)
     }
 
     /// The same of a service.
     pub fn forget_service_count(&self, number: u32) -> Result<()> {
-        forget(&self.maps[5], number)
+        forget(&self.maps[5], number, SERVICE_COUNTER)
     }
 }
 
-fn forget(map: &MapHandle, number: u32) -> Result<()> {
+fn forget(map: &MapHandle, number: u32, bytes: usize) -> Result<()> {
     let cpus = libbpf_rs::num_possible_cpus().context(|| "count the CPUs".into())?;
     map.update_percpu(
         &number.to_ne_bytes(),
-        &vec![vec![0; COUNTER]; cpus],
+        &vec![vec![0; bytes]; cpus],
         MapFlags::ANY,
     )
     .context(|| "begin a counter of the balancer anew".into())
 }
 
-/// Bytes of either counter.
-const COUNTER: usize = 24;
+const REAL_COUNTER: usize = size_of::<balance_real_counter>();
+const SERVICE_COUNTER: usize = size_of::<balance_service_counter>();
 
-fn sum(map: &MapHandle, number: u32) -> Result<[u64; 3]> {
+/// Of all CPUs; a counter is `N` numbers.
+fn sum<const N: usize>(map: &MapHandle, number: u32) -> Result<[u64; N]> {
     let cpus = map
         .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
         .context(|| "read the counters of the balancer".into())?
         .unwrap_or_default();
-    let mut sum = [0; 3];
+    let mut sum = [0; N];
     for cpu in cpus {
         for (total, part) in sum.iter_mut().zip(cpu.chunks_exact(8)) {
             *total += u64::from_ne_bytes(part.try_into().expect("eight bytes"));

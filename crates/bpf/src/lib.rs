@@ -49,7 +49,7 @@ pub use class::{ClassImage, ClassTable};
 pub use clock::JiffyClock;
 pub use error::{Error, Result};
 pub use prefix_bans::{PrefixBan, PrefixBanPlaced, PrefixBans};
-pub use table::{BanCounts, BanTable, Geometry, Key, Placed, Slot};
+pub use table::{BanCounts, BanTable, Geometry, Key, Placed, PortFeatures, Slot};
 pub use tables::{Generation, Options};
 
 /// The generated skeletons: types of `bpf/abi/*.h`, maps, programs.

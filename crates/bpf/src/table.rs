@@ -116,6 +116,15 @@ pub(crate) struct TableMaps<F> {
     pub(crate) control: F,
 }
 
+/// What ports and addresses have beside the firewall ([`BanTable::set_port_features`]).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PortFeatures {
+    /// A port has something: a decoy, a tarpit or a pool.
+    pub any: bool,
+    /// Fragments and ICMP errors may be for a pool.
+    pub balance: bool,
+}
+
 /// See the file's head.
 pub struct BanTable {
     geometry: Geometry,
@@ -676,9 +685,16 @@ impl BanTable {
     }
 
     /// Tells the packet path whether any port has a feature, [`crate::Decoys`] among
-    /// them: it looks at none otherwise.
-    pub fn set_port_features(&self, any: bool) {
-        self.control
-            .set_masked(2, !0xffff_ffff, u64::from(any) << 32);
+    /// them, and whether addresses have any for packets without ports: it looks at none
+    /// otherwise.
+    pub fn set_port_features(&self, features: PortFeatures) {
+        let PortFeatures { any, balance } = features;
+        let bits = u64::from(any)
+            | if balance {
+                u64::from(abi::PORT_BALANCE)
+            } else {
+                0
+            };
+        self.control.set_masked(2, !0xffff_ffff, bits << 32);
     }
 }

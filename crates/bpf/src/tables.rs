@@ -32,7 +32,7 @@ use crate::{
         clock::types::event,
         firewall::types::{counter, meta, policy},
     },
-    table::{BanTable, Geometry, TableMaps},
+    table::{BanTable, Geometry, PortFeatures, TableMaps},
 };
 
 /// Of the layout that this build knows; pins of another are replaced.
@@ -218,7 +218,7 @@ impl Generation {
         {
             made.classes.use_copy_of(&old.classes);
         }
-        made.table.set_port_features(made.has_port_features());
+        made.table.set_port_features(made.port_features());
         if made.wants(AnswerProgram::Reject) {
             made.table.set_rejects();
         }
@@ -313,9 +313,11 @@ impl Generation {
         Ok(program)
     }
 
-    /// Does a port have a feature beside the firewall?
-    pub fn has_port_features(&self) -> bool {
-        self.decoys.are_there() || self.decoys.are_tarpits_there() || self.balancer.is_there()
+    /// What ports have beside the firewall.
+    pub fn port_features(&self) -> PortFeatures {
+        let balance = self.balancer.is_there();
+        let any = balance || self.decoys.are_there() || self.decoys.are_tarpits_there();
+        PortFeatures { any, balance }
     }
 
     /// Answers from now on, at each hook whose program is loaded, now or later.

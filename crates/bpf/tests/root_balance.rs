@@ -62,7 +62,9 @@ impl Path {
         balancer
             .write_services(&services.collect::<Vec<_>>())
             .unwrap();
-        path.generation.table.set_port_features(true);
+        path.generation
+            .table
+            .set_port_features(path.generation.port_features());
         path
     }
 
@@ -160,6 +162,153 @@ fn root_a_flow_leaves_for_one_real_and_stays_with_it() {
             assert_eq!(answer.verdict, if hook == Hook::Tcx { 2 } else { 1 });
         }
     }
+}
+
+/// What a real sends from the VIP's port 80, as a router would quote it.
+fn quoted(family: usize, host: u8, port: u16) -> Vec<u8> {
+    let client = match family {
+        0 => format!("203.0.113.{host}"),
+        _ => format!("2001:db8:c::{host:x}"),
+    };
+    let answer = Packet::eth().ip(addr(VIP[family]), addr(&client));
+    answer.tcp(80, port).build().split_off(14)
+}
+
+/// An ICMP error from a router to the VIP.
+fn error(family: usize, kind: u8, about: &[u8]) -> Vec<u8> {
+    let router = ["198.51.100.1", "2001:db8:f::1"][family];
+    let to = Packet::eth().ip(addr(router), addr(VIP[family]));
+    let error = match family {
+        0 => to.icmp(kind, 4),
+        _ => to.icmp6(kind, 0),
+    };
+    error.payload(about).build()
+}
+
+/// RFC 1191, RFC 8201: without it a real goes on sending what is too big.
+#[test]
+fn root_an_icmp_error_reaches_the_real_that_it_is_about() {
+    let path = Path::new();
+    let errors = [[3u8, 11, 12].as_slice(), &[1, 2, 3, 4]];
+    for hook in HOOKS {
+        for (family, kinds) in errors.iter().enumerate() {
+            for host in 1..40 {
+                let syn = packet(family, host).tcp(4000, 80).tcp_flags(SYN).build();
+                let about = quoted(family, host, 4000);
+                for kind in kinds.iter() {
+                    // Of a flow that is not known the ring says it, as of the flow.
+                    let before = path.forwarded(hook, &error(family, *kind, &about));
+                    let real = path.forwarded(hook, &syn);
+                    assert_eq!(before, real);
+                    // Eight bytes of the packet behind its IP header are enough.
+                    let least = [28, 48][family];
+                    let short = error(family, *kind, &about[..least]);
+                    assert_eq!(path.forwarded(hook, &short), real);
+                }
+                // Of a known one the table: the ring says something else by now.
+                path.write_reals(&[false, true]);
+                assert_eq!(path.forwarded(hook, &syn), 1);
+                path.write_reals(&[true, true]);
+                assert_eq!(path.forwarded(hook, &error(family, kinds[0], &about)), 1);
+            }
+            let about = quoted(family, 7, 4000);
+            let kind = kinds[1];
+            let flows = |path: &Path| {
+                let counts = (0..2).map(|n| path.generation.balancer.real_count(n).unwrap());
+                counts.map(|count| count.flows).sum::<u64>()
+            };
+            let before = flows(&path);
+            path.forwarded(hook, &error(family, kind, &quoted(family, 200, 1)));
+            assert_eq!(flows(&path), before, "an error begins no flow");
+
+            for cut in 0..[28, 48][family] - 4 {
+                let what = format!("{cut} bytes of the packet");
+                path.passes(hook, &what, &error(family, kind, &about[..cut]));
+            }
+            let change = |at: usize, with: u8| {
+                let mut about = about.clone();
+                about[at] ^= with;
+                error(family, kind, &about)
+            };
+            let ports = [20, 40][family];
+            let (protocol, source) = ([9, 6][family], [15, 23][family]);
+            path.passes(hook, "another port", &change(ports + 1, 1));
+            path.passes(hook, "another protocol", &change(protocol, 0x40));
+            path.passes(hook, "a packet of somebody else", &change(source, 1));
+            if family == 0 {
+                path.passes(hook, "a later fragment of it", &change(7, 9));
+                path.passes(hook, "options in it", &change(0, 3));
+            }
+            let echo = [8, 128][family];
+            path.passes(hook, "an echo request", &error(family, echo, &about));
+            path.write_reals(&[false, false]);
+            let answer = path.run(hook, &error(family, kind, &about), Reason::NoReal);
+            assert_eq!(answer.verdict, if hook == Hook::Tcx { 2 } else { 1 });
+            path.write_reals(&[true, true]);
+        }
+    }
+}
+
+#[test]
+fn root_later_fragments_follow_the_first() {
+    let path = Path::new();
+    for hook in HOOKS {
+        for family in 0..2 {
+            for (id, host) in (1..40u16).zip(1..40u8) {
+                let part = |id: u16, offset, more| {
+                    let part = packet(family, host).fragment(offset, more);
+                    let mut frame = part.udp(4000, 443).payload_len(64).build();
+                    let at = [18, 60][family];
+                    frame[at..at + 2].copy_from_slice(&id.to_be_bytes());
+                    frame
+                };
+                let mut later = part(id, 9, false);
+                // Bytes of the payload, whatever they look like.
+                let behind = later.len() - 72;
+                later[behind..behind + 4].fill(0xee);
+                path.passes(hook, "a fragment whose first was not seen", &later);
+                let whole = packet(family, host).udp(4000, 443).build();
+                let real = path.forwarded(hook, &part(id, 0, true));
+                assert_eq!(path.forwarded(hook, &whole), real);
+                assert_eq!(path.forwarded(hook, &later), real);
+                // Where they went stays, though new flows go elsewhere.
+                path.write_reals(&[true, true]);
+                assert_eq!(path.forwarded(hook, &later), real);
+                let other = part(id + 1000, 9, false);
+                path.passes(hook, "another packet's fragment", &other);
+            }
+            let elsewhere = packet(family, 7).fragment(0, true);
+            let elsewhere = elsewhere.udp(4000, 444).payload_len(64).build();
+            path.passes(hook, "of another port", &elsewhere);
+        }
+    }
+}
+
+/// A flood of packets that each begin a flow: those above the limit go where the ring
+/// says, and are counted.
+#[test]
+fn root_of_new_flows_so_many_are_remembered() {
+    let path = Path::new();
+    let balancer = &path.generation.balancer;
+    let unremembered = || -> u64 {
+        let counts = (0..4).map(|n| balancer.service_count(n).unwrap());
+        counts.map(|count| count.unremembered).sum()
+    };
+    let program = path.generation.program(Hook::Xdp).unwrap();
+    let mut sent = 0u64;
+    while unremembered() == 0 {
+        for _ in 0..1000 {
+            assert!(sent < 131_072, "all are remembered");
+            let [_, high, middle, low] = (0x0012_0000 + sent as u32).to_be_bytes();
+            let client = IpAddr::from([198, high, middle, low]);
+            let frame = Packet::eth().ip(client, addr(VIP[0])).tcp(4000, 80).build();
+            let answer = prog_test_run::packet(program, &frame, 1).unwrap();
+            assert_eq!(answer.verdict, 3);
+            sent += 1;
+        }
+    }
+    let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
+    assert_eq!(flows.sum::<u64>() + unremembered(), sent);
 }
 
 /// Two weirs with one ring choose the same real, whatever either has seen.

@@ -49,7 +49,9 @@ impl Trap {
             .decoys
             .write_own(&[OWN4.into(), OWN6.into()])
             .unwrap();
-        generation.table.set_port_features(true);
+        generation
+            .table
+            .set_port_features(generation.port_features());
         generation.answer(AnswerProgram::Decoy).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
         let allowed = ["198.51.100.64/26", "2001:db8:a::/48"];

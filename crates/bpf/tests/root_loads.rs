@@ -51,7 +51,7 @@ fn most_of(answer: AnswerProgram) -> u64 {
     match answer {
         AnswerProgram::Decoy => 5_500,
         AnswerProgram::Reject => 7_500,
-        AnswerProgram::Balance => 900,
+        AnswerProgram::Balance => 4_000,
         AnswerProgram::Tarpit => 7_500,
     }
 }

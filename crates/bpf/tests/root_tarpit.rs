@@ -46,7 +46,9 @@ impl Pit {
             .decoys
             .write_own(&[OWN4.into(), OWN6.into()])
             .unwrap();
-        generation.table.set_port_features(true);
+        generation
+            .table
+            .set_port_features(generation.port_features());
         generation.answer(AnswerProgram::Tarpit).unwrap();
         let events = EventReader::new(&generation.events).unwrap();
         let allowed = ["198.51.100.64/26", "2001:db8:a::/48"];

@@ -149,6 +149,9 @@ pub struct ServiceStatus {
     pub bytes: u64,
     /// Packets that were dropped: no real was alive.
     pub unserved: u64,
+    /// Packets of flows that are not remembered, for more began at once than are: they
+    /// go where the ring says, and may move when it changes.
+    pub unremembered: u64,
 }
 
 /// A real as shown; counted since the daemon's start.
@@ -559,6 +562,7 @@ impl Balancer {
                     packets: count.packets,
                     bytes: count.bytes,
                     unserved: count.unserved,
+                    unremembered: count.unremembered,
                 });
             }
             let mut reals = Vec::new();

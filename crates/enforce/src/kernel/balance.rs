@@ -48,9 +48,7 @@ impl Forwarder for Kernel {
             }
         }
         for generation in tables.generations() {
-            generation
-                .table
-                .set_port_features(current.has_port_features());
+            generation.table.set_port_features(current.port_features());
         }
         if !wanted {
             current.fall_silent(AnswerProgram::Balance)?;

@@ -44,9 +44,7 @@ impl DecoyResponder for Kernel {
         current.decoys.write_ports(&decoys.ports);
         current.decoys.write_tarpits(&decoys.tarpit);
         for generation in tables.generations() {
-            generation
-                .table
-                .set_port_features(current.has_port_features());
+            generation.table.set_port_features(current.port_features());
         }
         for (answer, _) in kinds.iter().filter(|(_, none)| *none) {
             current.fall_silent(*answer)?;
