@@ -60,6 +60,9 @@ struct decoy_guesses {
  * it takes. */
 #define TARPIT_WINDOW 16
 
+/* Of so many segments without data one is not answered: tarpit.h. */
+#define TARPIT_PROBES 16
+
 /* Answers of tarpit ports in one EVENT_WINDOW: of a CPU, and to one source (of IPv6 a
  * /64; sources whose hashes collide share it). */
 #define TARPIT_ANSWERS	      4096

@@ -7,7 +7,8 @@
  *
  * Tail-called last, for packets that would pass (port_features.h), and looked at when
  * they are to an address of this host. At most one answer to a packet, never longer
- * than that; none to RST, SYN-ACK or fragments; limited by CPU and by source.
+ * than that; none to RST, SYN-ACK, fragments or this host itself; limited by CPU and by
+ * source. Two that answer each other come to an end: is_worth_no_answer.
  *
  * Connections that this host has of its own from or at such a port go on: the kernel is
  * asked for their socket. */
@@ -86,6 +87,17 @@ static __always_inline int take_answer(struct tarpit_counter *c, const struct ba
 	return 0;
 }
 
+/* Is the segment of `length` bytes one that says nothing, and not of a client that
+ * probes? Those have room themselves, so a window of zero is another tarpit's. Some
+ * stacks say something to whatever acknowledges more than they sent (RFC 9293 3.10.7.4,
+ * FreeBSD), as an answer to a plain ACK does: of each TARPIT_PROBES one gets none, so
+ * that such a pair falls silent. A client that probes goes on. */
+static __always_inline int is_worth_no_answer(const struct tcphdr *tcp, __u32 length)
+{
+	return !length && !tcp->fin &&
+	       (!tcp->window || !(bpf_get_prandom_u32() % TARPIT_PROBES));
+}
+
 /* From the segment in `b`, `total` bytes of which `length` are data, an ACK with a
  * window of zero; returns its length. Acknowledged is what fits into the window once
  * offered. More is not taken, nor one byte, which probes of the window have (BSD,
@@ -145,7 +157,8 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	if (!len || b->result.protocol != IPPROTO_TCP || tcp->rst ||
 	    tcp->syn == tcp->ack || (tcp->syn && tcp->fin))
 		goto none;
-	if (tcp->ack && is_own_connection(ctx, b, v4))
+	if (bpf_map_lookup_elem(&decoy_own, &b->source) ||
+	    (tcp->ack && is_own_connection(ctx, b, v4)))
 		goto none;
 	if (v4 ? allowed4(b->ip.v4.saddr) : allowed6(&b->ip.v6.saddr)) {
 		otherwise = R_ALLOWED;
@@ -195,7 +208,7 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	} else {
 		count(R_TARPIT, frame_len);
 	}
-	if (take_answer(c, b, v4, now))
+	if (is_worth_no_answer(tcp, length) || take_answer(c, b, v4, now))
 		return drop;
 	c->held++;
 	total = write_hold(b, v4, tc, total, length);

@@ -52,7 +52,7 @@ fn most_of(answer: AnswerProgram) -> u64 {
         AnswerProgram::Decoy => 5_500,
         AnswerProgram::Reject => 7_500,
         AnswerProgram::Balance => 4_000,
-        AnswerProgram::Tarpit => 7_500,
+        AnswerProgram::Tarpit => 9_000,
     }
 }
 

@@ -104,6 +104,19 @@ impl Pit {
         assert_eq!(answer.verdict, sent, "{name} on {}", hook.name());
         Reply::read(&answer.packet, &frame)
     }
+
+    /// The answer to what has no data, of which one in so many gets none.
+    #[track_caller]
+    fn probe_answered(&self, hook: Hook, name: &str, packet: &Packet) -> Reply {
+        let frame = packet.build();
+        for _ in 0..100 {
+            let answer = self.leaves(hook, name, &frame, Reason::Tarpit);
+            if answer.verdict > 2 {
+                return Reply::read(&answer.packet, &frame);
+            }
+        }
+        panic!("{name} on {}: never answered", hook.name());
+    }
 }
 
 /// What a tarpit port answered.
@@ -261,14 +274,18 @@ fn root_tarpit_holds_without_memory_of_the_connection() {
                 for seq in [7_001, 0, u32::MAX - 3] {
                     let packet =
                         segment(peer, 25, flags, seq, 0xdead_beef).payload_len(len as usize);
-                    let reply = pit.answered(hook, name, &packet, Reason::Tarpit);
+                    let reply = if len == 0 && flags == ACK {
+                        pit.probe_answered(hook, name, &packet)
+                    } else {
+                        pit.answered(hook, name, &packet, Reason::Tarpit)
+                    };
                     let expected = held(seq, 0xdead_beef, len, flags & FIN != 0);
                     assert_eq!(reply, expected, "{name}, {peer}, seq {seq}");
                 }
             }
             // Options, as of a client that sends time stamps unasked.
             let packet = segment(peer, 25, ACK, 9, 8).tcp_options(&[1; 12], 100);
-            let reply = pit.answered(hook, "options", &packet, Reason::Tarpit);
+            let reply = pit.probe_answered(hook, "options", &packet);
             assert_eq!(reply, held(9, 8, 0, false));
         }
     }
@@ -293,7 +310,7 @@ fn root_tarpit_a_handshake_is_told_once() {
             let source = IpAddr::from(proof[0].source).to_canonical();
             assert_eq!(source, peer.parse::<IpAddr>().unwrap());
             // From now on it is a probe.
-            let reply = pit.answered(hook, "again", &ack, Reason::Tarpit);
+            let reply = pit.probe_answered(hook, "again", &ack);
             assert_eq!(reply, held(7_001, cookie.wrapping_add(1), 0, false));
             assert_eq!(told(), []);
 
@@ -312,9 +329,9 @@ fn root_tarpit_a_handshake_is_told_once() {
                 .seq;
             told();
             let guess = segment(peer, 25, ACK, 7_001, cookie.wrapping_add(1 << 20));
-            pit.answered(hook, "a guess", &guess, Reason::Tarpit);
+            pit.probe_answered(hook, "a guess", &guess);
             let late = segment(peer, 25, ACK, 7_001, cookie.wrapping_add(1));
-            pit.answered(hook, "the cookie, too late", &late, Reason::Tarpit);
+            pit.probe_answered(hook, "the cookie, too late", &late);
             assert_eq!(told(), []);
         }
     }
@@ -361,6 +378,38 @@ fn root_tarpit_leaves_the_rest_alone() {
     for hook in HOOKS {
         for peer in PEERS {
             pit.passes(hook, "observed", &syn(peer, 25), Reason::Observed);
+        }
+    }
+}
+
+/// Two tarpits, or a tarpit and a stack that answers every ACK, do not answer each other
+/// for ever; and this host is not answered in its own name.
+#[test]
+fn root_tarpit_answers_come_to_an_end() {
+    let pit = Pit::new();
+    for hook in HOOKS {
+        for peer in PEERS {
+            // What a tarpit says at the other end.
+            let answer = segment(peer, 25, ACK, 1, 2).tcp_options(&[], 0);
+            for _ in 0..50 {
+                pit.dropped(hook, "a window of zero", &answer, Reason::Tarpit);
+            }
+            // With data or an end it is a client's, whatever its window.
+            let data = segment(peer, 25, ACK, 1, 2).tcp_options(&[], 0);
+            pit.answered(hook, "data", &data.payload_len(3), Reason::Tarpit);
+            let end = segment(peer, 25, ACK | FIN, 1, 2).tcp_options(&[], 0);
+            pit.answered(hook, "an end", &end, Reason::Tarpit);
+            // Of those that may be probes some are not answered.
+            let plain = segment(peer, 25, ACK, 1, 2).build();
+            let silent = (0..300)
+                .filter(|_| pit.leaves(hook, "ACK", &plain, Reason::Tarpit).verdict <= 2)
+                .count();
+            assert!((1..100).contains(&silent), "{silent} of 300");
+        }
+        for own in [OWN4.to_string(), OWN6.to_string()] {
+            pit.passes(hook, "itself", &syn(&own, 25), Reason::Pass);
+            let data = segment(&own, 25, ACK, 1, 2).payload_len(3);
+            pit.passes(hook, "itself, data", &data, Reason::Pass);
         }
     }
 }

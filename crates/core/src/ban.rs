@@ -19,6 +19,8 @@ pub enum BanSource {
     List(String),
     /// A decoy port.
     Decoy,
+    /// A tarpit port.
+    Tarpit,
     /// The geofence: it drops flows, and bans nobody.
     Geofence,
     /// The watch of this name: a command that prints addresses.
@@ -33,7 +35,7 @@ impl BanSource {
         match self {
             Self::Jail(name) => Some(name.clone()),
             Self::Watch(_) => Some(self.to_string()),
-            Self::Manual | Self::List(_) | Self::Decoy | Self::Geofence => None,
+            Self::Manual | Self::List(_) | Self::Decoy | Self::Tarpit | Self::Geofence => None,
         }
     }
 
@@ -53,6 +55,7 @@ impl fmt::Display for BanSource {
             Self::Jail(name) => write!(f, "jail:{name}"),
             Self::List(name) => write!(f, "list:{name}"),
             Self::Decoy => f.write_str("decoy"),
+            Self::Tarpit => f.write_str("tarpit"),
             Self::Geofence => f.write_str("geofence"),
             Self::Watch(name) => write!(f, "watch:{name}"),
         }
@@ -72,9 +75,10 @@ impl FromStr for BanSource {
             Some(("watch", name)) if !name.is_empty() => Ok(Self::Watch(name.to_owned())),
             None if text == "manual" => Ok(Self::Manual),
             None if text == "decoy" => Ok(Self::Decoy),
+            None if text == "tarpit" => Ok(Self::Tarpit),
             None if text == "geofence" => Ok(Self::Geofence),
             _ => Err(format!(
-                "{text:?} is not a producer: manual, decoy, jail:NAME, list:NAME or watch:NAME"
+                "{text:?} is not a producer: manual, decoy, tarpit, jail:NAME, list:NAME or watch:NAME"
             )),
         }
     }
@@ -161,6 +165,7 @@ mod tests {
         for (producer, ledger) in [
             (BanSource::Manual, None),
             (BanSource::Decoy, None),
+            (BanSource::Tarpit, None),
             (BanSource::List("spamhaus".into()), None),
             (BanSource::Jail("sshd".into()), Some("sshd")),
             (BanSource::Watch("mail".into()), Some("watch:mail")),

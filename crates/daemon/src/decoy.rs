@@ -3,8 +3,8 @@
 //! that the source is real, a completed handshake; what anybody can send in
 //! anybody's name makes a `found` event and no more, unless the configuration
 //! says `proof = "none"`. Answering and checking cookies is the packet path's
-//! (bpf/answer/decoy.h). The tarpit ports go the same way to the backend, and make
-//! `found` events only.
+//! (bpf/answer/decoy.h). The tarpit ports go the same way to the backend; who completes
+//! handshakes there makes `found` events, and is banned for them where `[tarpit]` says so.
 
 pub mod config;
 pub mod tarpit;
@@ -22,7 +22,7 @@ use weir_core::{
     Action, Ban, BanSource, PortSet, Prefix, PrefixSet, Protocol, Reason,
     decoy::DecoyPorts,
     detect::{Clock, Finding},
-    policy::{Jail, Ledger, Outcome},
+    policy::{Jail, JailLimits, Ledger, Outcome},
 };
 use weir_enforce::{Backend, Decoys, PacketEvent};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
@@ -53,6 +53,8 @@ pub struct Decoy {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
     active: Mutex<Option<Arc<Active>>>,
+    /// Where tarpit ports ban.
+    tarpit: Mutex<Option<Arc<Ledger>>>,
     /// Held while the backend is told, so that older ports never follow newer.
     changing: Mutex<()>,
     told: Mutex<DecoyState>,
@@ -110,6 +112,7 @@ impl Decoy {
             backend,
             alerts,
             active: Mutex::default(),
+            tarpit: Mutex::default(),
             changing: Mutex::default(),
             told: Mutex::default(),
             proofs: metrics.proofs.clone(),
@@ -127,25 +130,49 @@ impl Decoy {
         self.active.lock().expect("no holder of this lock panics")
     }
 
+    fn tarpit_ledger(&self) -> MutexGuard<'_, Option<Arc<Ledger>>> {
+        self.tarpit.lock().expect("no holder of this lock panics")
+    }
+
     fn told(&self) -> MutexGuard<'_, DecoyState> {
         self.told.lock().expect("no holder of this lock panics")
     }
 
     /// Takes a configuration on; who offended before is remembered. `own` are the
     /// addresses of this host.
-    pub fn configure(&self, config: Option<&DecoyConfig>, own: &[IpAddr], store: &Store) {
-        let Some(config) = config.cloned() else {
-            *self.lock_active() = None;
-            return;
-        };
-        let ledger = ledger(&config);
-        ledger.set_own(own);
+    pub fn configure(
+        &self,
+        config: Option<&DecoyConfig>,
+        tarpit: Option<&TarpitConfig>,
+        own: &[IpAddr],
+        store: &Store,
+    ) {
         let mut active = self.lock_active();
-        ledger.restore_history(match active.take() {
-            Some(before) => before.ledger.history(),
-            None => store.history_of(&BanSource::Decoy),
+        *active = config.cloned().map(|config| {
+            let ledger = ledger(&BanSource::Decoy, &config.limits);
+            ledger.set_own(own);
+            ledger.restore_history(match active.take() {
+                Some(before) => before.ledger.history(),
+                None => store.history_of(&BanSource::Decoy),
+            });
+            Arc::new(Active { config, ledger })
         });
-        *active = Some(Arc::new(Active { config, ledger }));
+        let mut tarpits = self.tarpit_ledger();
+        let limits = tarpit.and_then(|tarpit| tarpit.limits.as_ref());
+        // With the same limits it goes on, and so do the handshakes counted so far.
+        let before = tarpits.take();
+        *tarpits = limits.map(|limits| match before {
+            Some(before) if before.jails()[0].limits == *limits => before,
+            before => {
+                let ledger = ledger(&BanSource::Tarpit, limits);
+                ledger.set_own(own);
+                ledger.restore_history(match before {
+                    Some(before) => before.history(),
+                    None => store.history_of(&BanSource::Tarpit),
+                });
+                Arc::new(ledger)
+            }
+        });
     }
 
     /// For a change of configuration: nobody else tells the backend meanwhile.
@@ -192,6 +219,9 @@ impl Decoy {
             if let Some(active) = self.active() {
                 active.ledger.set_own(&decoys.own);
             }
+            if let Some(ledger) = &*self.tarpit_ledger() {
+                ledger.set_own(&decoys.own);
+            }
         }
         self.alert_served(SERVED, "decoy", &served);
         self.alert_served(SERVED_TARPITS, "tarpit", &served_tarpits);
@@ -223,15 +253,18 @@ impl Decoy {
         if packet.reason == Reason::TarpitHandshake {
             self.tarpit_handshakes.inc();
             let port = port_text(packet.protocol, packet.port);
+            let why = format!("completed a handshake with tarpit port {port}");
             events.tell(
                 &Event::new(
                     Kind::Found,
                     wall(packet, &Now::read()),
-                    format!("completed a handshake with tarpit port {port}, and is held there"),
+                    format!("{why}, and is held there"),
                 )
-                .about(Prefix::host(packet.source)),
+                .about(Prefix::host(packet.source))
+                .by(&BanSource::Tarpit),
             );
-            return None;
+            let ledger = self.tarpit_ledger().clone()?;
+            return offence(&ledger, &BanSource::Tarpit, packet, why, exempt, events);
         }
         let active = self.active()?;
         match packet.reason {
@@ -239,7 +272,7 @@ impl Decoy {
                 self.proofs.inc();
                 let port = port_text(packet.protocol, packet.port);
                 let why = format!("completed a handshake with decoy port {port}");
-                self.offence(&active, packet, why, exempt, events)
+                self.decoy_offence(&active, packet, why, exempt, events)
             }
             Reason::Decoy => self.strike(&active, packet, exempt, events),
             _ => None,
@@ -259,7 +292,7 @@ impl Decoy {
         let why = format!("asked decoy port {port}{sent}");
         if active.config.proof == Proof::None {
             let why = format!("{why}, without proof of its address");
-            return self.offence(active, packet, why, exempt, events);
+            return self.decoy_offence(active, packet, why, exempt, events);
         }
         if events.has_readers() || tracing::enabled!(tracing::Level::DEBUG) {
             events.tell(
@@ -271,7 +304,7 @@ impl Decoy {
         None
     }
 
-    fn offence(
+    fn decoy_offence(
         &self,
         active: &Active,
         packet: &PacketEvent,
@@ -279,42 +312,16 @@ impl Decoy {
         exempt: &Exempt,
         events: &Events,
     ) -> Option<Ban> {
-        let now = Now::read();
-        let at = wall(packet, &now).checked_sub(SAME_OFFENCE);
-        let finding = Finding {
-            offender: packet.source.into(),
-            time: at.unwrap_or(Timestamp::MIN),
-            user: None,
-            attempts: 1,
-            pattern: 0,
-            clock: Clock::Source,
-        };
-        let offence = Offence {
-            jail: 0,
-            suspect: Suspect::Found(&finding),
-            line: &[],
-        };
-        let mut judge = Judge::new(exempt);
-        match judge.judge(&active.ledger, offence, now.wall) {
-            Judgement::Judged(Outcome::Ban(mut ban)) => {
-                ban.producer = BanSource::Decoy;
-                ban.reason = why;
-                ban.evidence.clear();
-                self.bans.inc();
-                Some(ban)
-            }
-            // The packet path passes those: this one was on its way.
-            Judgement::Exempt(by) => {
-                let why = format!("not banned ({why}): {}", by.reason);
-                events.tell(
-                    &Event::new(Kind::Allow, now.wall, why)
-                        .about(Prefix::host(packet.source))
-                        .by(&BanSource::Decoy),
-                );
-                None
-            }
-            _ => None,
-        }
+        let ban = offence(
+            &active.ledger,
+            &BanSource::Decoy,
+            packet,
+            why,
+            exempt,
+            events,
+        )?;
+        self.bans.inc();
+        Some(ban)
     }
 
     /// The whole picture, if there are decoy ports; `in_force`: how many bans there
@@ -384,11 +391,57 @@ fn remove_served(ports: &mut DecoyPorts, served: &BTreeSet<(Protocol, u16)>) -> 
     removed
 }
 
-/// Counts offences by the rules of jails; a single one bans.
-fn ledger(config: &DecoyConfig) -> Ledger {
+/// What the only jail of a ledger makes of a packet.
+fn offence(
+    ledger: &Ledger,
+    producer: &BanSource,
+    packet: &PacketEvent,
+    why: String,
+    exempt: &Exempt,
+    events: &Events,
+) -> Option<Ban> {
+    let now = Now::read();
+    let at = wall(packet, &now).checked_sub(SAME_OFFENCE);
+    let finding = Finding {
+        offender: packet.source.into(),
+        time: at.unwrap_or(Timestamp::MIN),
+        user: None,
+        attempts: 1,
+        pattern: 0,
+        clock: Clock::Source,
+    };
+    let offence = Offence {
+        jail: 0,
+        suspect: Suspect::Found(&finding),
+        line: &[],
+    };
+    let mut judge = Judge::new(exempt);
+    match judge.judge(ledger, offence, now.wall) {
+        Judgement::Judged(Outcome::Ban(mut ban)) => {
+            ban.producer = producer.clone();
+            ban.reason = why;
+            ban.evidence.clear();
+            Some(ban)
+        }
+        // The packet path passes those: this one was on its way.
+        Judgement::Exempt(by) => {
+            let why = format!("not banned ({why}): {}", by.reason);
+            events.tell(
+                &Event::new(Kind::Allow, now.wall, why)
+                    .about(Prefix::host(packet.source))
+                    .by(producer),
+            );
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Counts offences by the rules of jails.
+fn ledger(producer: &BanSource, limits: &JailLimits) -> Ledger {
     Ledger::new(vec![Jail {
-        name: BanSource::Decoy.to_string(),
-        limits: config.limits.clone(),
+        name: producer.to_string(),
+        limits: limits.clone(),
         scope: PortSet::all(),
         action: Action::Drop,
         ignore: PrefixSet::default(),
@@ -451,7 +504,7 @@ mod tests {
     /// they went through the database's form.
     #[test]
     fn a_million_offences_only_grow() {
-        let ledger_of = |more| ledger(&config(more));
+        let ledger_of = |more| ledger(&BanSource::Decoy, &config(more).limits);
         let ledger = ledger_of("");
         let (week, step) = (Duration::from_secs(7 * 86_400), Duration::from_secs(60));
         let mut now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -484,7 +537,7 @@ mod tests {
 
     #[test]
     fn one_visit_is_one_offence() {
-        let ledger = ledger(&config(""));
+        let ledger = ledger(&BanSource::Decoy, &config("").limits);
         let now = Timestamp::now();
         assert!(offend(&ledger, now).is_some());
         // Of the same scan, on their way while the ban came into force.

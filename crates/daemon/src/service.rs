@@ -261,8 +261,12 @@ impl Service {
     /// Has the decoy ports be those of the configuration in force.
     pub fn configure_decoy(&self) {
         let (config, own) = (self.config.get(), self.own.get());
-        self.decoy
-            .configure(config.decoy.as_ref(), &own, &self.store);
+        self.decoy.configure(
+            config.decoy.as_ref(),
+            config.tarpit.as_ref(),
+            &own,
+            &self.store,
+        );
     }
 
     /// Forgets what jails and watches have counted that the configuration in force

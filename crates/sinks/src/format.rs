@@ -145,7 +145,7 @@ fn ban_reason(producer: Option<&BanSource>) -> String {
     match producer {
         Some(BanSource::Jail(name) | BanSource::Watch(name)) => format!("ban-{name}"),
         Some(BanSource::List(_)) => "blacklisted-client".to_owned(),
-        Some(BanSource::Decoy) => "ban-honeypot".to_owned(),
+        Some(BanSource::Decoy | BanSource::Tarpit) => "ban-honeypot".to_owned(),
         Some(BanSource::Geofence) => "ban-monitored-port".to_owned(),
         Some(BanSource::Manual) | None => "ban-manual".to_owned(),
     }
@@ -236,6 +236,7 @@ mod tests {
             (BanSource::Jail("sshd".into()), "ban-sshd"),
             (BanSource::List("spamhaus".into()), "blacklisted-client"),
             (BanSource::Decoy, "ban-honeypot"),
+            (BanSource::Tarpit, "ban-honeypot"),
             (BanSource::Manual, "ban-manual"),
         ] {
             assert_eq!(written(&ban(producer))["reason"], reason);

@@ -3,27 +3,61 @@
 //! are, beside its own.
 
 use serde::Serialize;
-use weir_config::Section;
-use weir_config::manual::{Table, Usual::Required, key};
+use weir_config::manual::{
+    FACTOR, INCREMENT, NONE, Table,
+    Usual::{Is, Required},
+    key,
+};
+use weir_config::{Section, values::limits};
 use weir_core::{
     PortRange, Protocol,
     decoy::{DecoyPorts, Entry},
+    policy::JailLimits,
 };
 
 use super::config::{DecoyConfig, joined, refuse_used};
 use crate::{host::HostFacts, jails::JailConfig};
 
 /// `[tarpit]` in weir.toml(5).
-pub(crate) const MANUAL: &[Table] = &[Table {
-    name: "tarpit",
-    about: "TCP ports that nobody serves: whoever connects to one is held, and nobody is banned for it.",
-    needs: &[("ports", "[\"25/tcp\"]")],
-    keys: &[key(
-        "ports",
-        Required,
-        "The tarpit ports, on this host's own addresses; \"!22/tcp\" takes one out of a range.",
-    )],
-}];
+pub(crate) const MANUAL: &[Table] = &[
+    Table {
+        name: "tarpit",
+        about: "TCP ports that nobody serves: whoever connects to one is held, and banned for it only with max_retry.",
+        needs: &[("ports", "[\"25/tcp\"]"), ("max_retry", "3")],
+        keys: &[
+            key(
+                "ports",
+                Required,
+                "The tarpit ports, on this host's own addresses; \"!22/tcp\" takes one out of a range.",
+            ),
+            key(
+                "max_retry",
+                NONE,
+                "An address is banned after this number of completed handshakes within find_time; without it nobody is.",
+            ),
+            key(
+                "find_time",
+                Is("\"10m\""),
+                "The time within which handshakes count together.",
+            ),
+            key(
+                "ban_time",
+                Is("\"1h\""),
+                "How long a ban lasts. \"forever\" is a permanent ban.",
+            ),
+            INCREMENT,
+        ],
+    },
+    Table {
+        name: "tarpit.increment",
+        about: "How the bans of an address that comes back grow longer.",
+        needs: &[],
+        keys: &[
+            FACTOR,
+            key("max", Is("\"5w\""), "The longest that a ban may last."),
+        ],
+    },
+];
 
 const PORTS: &str = "a list of TCP ports such as [\"25/tcp\", \"6000-6010/tcp\", \"!22/tcp\"]";
 
@@ -34,6 +68,8 @@ pub struct TarpitConfig {
     pub ports: DecoyPorts,
     /// As typed, to be shown.
     pub typed: Vec<String>,
+    /// How many handshakes ban, and for how long; none: they ban nobody.
+    pub limits: Option<JailLimits>,
 }
 
 /// Tarpit ports as shown.
@@ -98,10 +134,20 @@ pub(crate) fn read(
             ),
         );
     }
+    let bans = section.has("max_retry");
+    let idle = ["find_time", "ban_time", "increment"].map(|key| (key, section.has(key)));
+    let limits = limits(&mut section, true);
+    if let Some((key, _)) = idle.iter().find(|(_, there)| *there && !bans) {
+        section.error(
+            line,
+            format!("{key} in [tarpit] bans nobody without max_retry; allowed: max_retry = 1 or more beside it, or no {key}"),
+        );
+    }
     section.finish();
     Some(TarpitConfig {
         ports,
         typed: typed.into_iter().flatten().map(|at| at.value).collect(),
+        limits: bans.then_some(limits),
     })
 }
 
@@ -144,6 +190,10 @@ mod tests {
         assert_eq!(tarpit.typed[1], "!22/tcp");
         assert!(!config.denies_nothing());
         assert!(check("").unwrap().tarpit.is_none());
+        assert_eq!(tarpit.limits, None);
+        let bans = "[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\nincrement = { max = \"2w\" }";
+        let limits = check(bans).unwrap().tarpit.unwrap().limits.unwrap();
+        assert_eq!((limits.max_retry, limits.increment.is_some()), (3, true));
     }
 
     #[test]
@@ -178,6 +228,14 @@ mod tests {
             (
                 "ports = [\"25/tcp\"]\naddresses = [\"192.0.2.9\"]",
                 "unknown key \"addresses\" in [tarpit]; allowed: ports",
+            ),
+            (
+                "ports = [\"25/tcp\"]\nban_time = \"1h\"",
+                ":2: ban_time in [tarpit] bans nobody without max_retry",
+            ),
+            (
+                "ports = [\"25/tcp\"]\nmax_retry = 0",
+                ":3: max_retry in [tarpit] is 0; allowed: a whole number 1-1000",
             ),
         ] {
             let error = check(&format!("[tarpit]\n{words}")).expect_err(words);

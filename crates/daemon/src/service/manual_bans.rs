@@ -225,6 +225,7 @@ fn by(producer: &BanSource) -> String {
         BanSource::Watch(name) => format!("by watch {name}"),
         BanSource::List(name) => format!("by list {name}"),
         BanSource::Decoy => "by a decoy port".to_owned(),
+        BanSource::Tarpit => "by a tarpit port".to_owned(),
         BanSource::Geofence => "by the geofence".to_owned(),
     }
 }
