@@ -10,7 +10,7 @@ build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev ca-certifi
 # A real sshd with its log, in a network of its own.
 demo="iproute2 openssh-server openssh-client rsyslog procps"
 # What the benchmarks compare with, beside real servers.
-bench="iproute2 iptables nftables ipset"
+bench="iproute2 iptables nftables ipset pen"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.

@@ -1,6 +1,7 @@
 //! `weir-bench`: shows weir's budgets as ratios to the peer and to the limit,
 //! measured in one run on one machine. One file per question.
 
+mod balance;
 mod ban_latency;
 mod class_rows;
 mod delay;
@@ -12,6 +13,7 @@ mod lines;
 mod packet;
 mod report;
 mod ring;
+mod wire;
 
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,8 @@ enum What {
     Flood(flood::FloodArgs),
     /// Records through shared memory, from one core to the other.
     Ring(ring::RingArgs),
+    /// Load balancing by direct server return, beside a bare rewrite and Pen.
+    Balance(balance::BalanceArgs),
     /// What a new flow pays for a geofence, and what breaks first.
     Delay(delay::DelayArgs),
     /// What dropping a packet costs at each hook of the kernel, and energy.
@@ -75,6 +79,7 @@ fn main() -> anyhow::Result<()> {
         What::Lines(args) => lines::run(&args),
         What::Packet(args) => with_root(|| packet(&args)),
         What::Flood(args) => with_root(|| flood::run(&args)),
+        What::Balance(args) => with_root(|| balance::run(&args)),
         What::Delay(args) => delay::run(&args),
         What::Hooks(args) => hooks::run(&args),
     }

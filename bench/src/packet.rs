@@ -8,18 +8,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use anyhow::{Context, ensure};
 use weir_bpf::{
     BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, PrefixBan, PrefixBanPlaced,
-    PrefixBans, Slot,
-    device::set_gro,
-    generator::{Flood, Generator},
-    link::{Hook, Link},
-    prog_test_run, small_maps,
-    table::NEVER,
+    PrefixBans, Slot, generator::Flood, link::Hook, prog_test_run, small_maps, table::NEVER,
     tables::POLICY_SCOPED,
 };
 use weir_core::{Action, PortSet, Prefix, PrefixSet, Reason};
-use weir_netlab::{Net, Side, Veth, VethOpts};
+use weir_netlab::Side;
 
-use crate::{class_rows::Border, report::Report};
+use crate::{class_rows::Border, report::Report, wire::Wire};
 
 const SMALL: u32 = 1 << 17;
 const LARGE: u32 = 1 << 20;
@@ -273,58 +268,6 @@ fn counted(generation: &Generation) -> anyhow::Result<Vec<u64>> {
         .into_iter()
         .map(|(n, _)| n)
         .collect())
-}
-
-/// The generator's side and the receiver's of one veth pair.
-struct Wire {
-    generator: Generator,
-    veth: Veth,
-    _net: Net,
-}
-
-impl Wire {
-    fn new() -> anyhow::Result<Self> {
-        let net = Net::new()?;
-        let (sender, receiver) = (net.namespace("gen")?, net.namespace("dut")?);
-        let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"])?;
-        let veth = net.veth(&sender, "g0", &receiver, "d0", opts)?;
-        receiver
-            .enter(|| set_gro("d0", true))?
-            .context("switch GRO on")?;
-        Ok(Self {
-            generator: Generator::load()?,
-            veth,
-            _net: net,
-        })
-    }
-
-    fn ifindex(&self, side: Side) -> anyhow::Result<u32> {
-        Ok(self.veth.namespace(side).ifindex(self.veth.dev(side))?)
-    }
-
-    /// Million packets a second, generator and receiver on core 0.
-    fn rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
-        let took = self.veth.namespace(Side::A).enter(|| {
-            pin_to_core_0();
-            self.generator.send(flood, packets)
-        })??;
-        Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
-    }
-
-    fn attach(&self, prog: std::os::fd::BorrowedFd<'_>, hook: Hook) -> anyhow::Result<Link> {
-        let index = self.ifindex(Side::B)?;
-        self.veth
-            .namespace(Side::B)
-            .enter(|| Link::attach(prog, index, hook))?
-            .with_context(|| format!("attach by {}", hook.name()))
-    }
-}
-
-/// The generator's thread; the receiver's softirq runs where it sends.
-fn pin_to_core_0() {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(0);
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
 /// All rows with live frames.

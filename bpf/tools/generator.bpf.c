@@ -163,6 +163,52 @@ int weir_drop_tcx(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
+/* What any balancer does at least: new link-layer addresses, and out again. Those that
+ * the flood was made with, turned round. */
+static __always_inline int forward(void *data, void *end)
+{
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return -1;
+	__builtin_memcpy(eth->h_dest, flood.source_mac, 6);
+	__builtin_memcpy(eth->h_source, flood.dest_mac, 6);
+	return 0;
+}
+
+SEC("xdp.frags")
+int weir_forward_xdp(struct xdp_md *ctx)
+{
+	return forward((void *)(long)ctx->data, (void *)(long)ctx->data_end) ? XDP_DROP
+									     : XDP_TX;
+}
+
+SEC("tcx/ingress")
+int weir_forward_tcx(struct __sk_buff *skb)
+{
+	return forward((void *)(long)skb->data, (void *)(long)skb->data_end)
+		       ? TC_ACT_SHOT
+		       : bpf_redirect(skb->ifindex, 0);
+}
+
+/* Counts what comes back to the generator's end, and drops it. */
+struct sunk {
+	__u64 count;
+};
+SEC(".data.sunk") struct sunk sunk = {};
+
+SEC("xdp")
+int weir_sink(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end || eth->h_proto == bpf_htons(ETH_P_ARP))
+		return XDP_PASS;
+	__sync_fetch_and_add(&sunk.count, 1);
+	return XDP_DROP;
+}
+
 /* On the generator's end of a veth pair: native redirect needs NAPI there. */
 SEC("xdp")
 int weir_accept(struct xdp_md *ctx)

@@ -79,8 +79,12 @@ pub struct Generator {
     generate: OwnedFd,
     drop_xdp: OwnedFd,
     drop_tcx: OwnedFd,
+    forward_xdp: OwnedFd,
+    forward_tcx: OwnedFd,
+    sink: OwnedFd,
     accept: OwnedFd,
     bss: MapHandle,
+    sunk: MapHandle,
 }
 
 impl Generator {
@@ -92,19 +96,16 @@ impl Generator {
             .and_then(|open| open.load())
             .context(|| "load the generator".into())?;
         let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(|| "keep a program".into());
-        let bss = skel
-            .maps
-            .bss
-            .info()
-            .context(|| "ask a map for its id".into())?
-            .info
-            .id;
         Ok(Self {
             generate: keep(skel.progs.weir_generate.as_fd())?,
             drop_xdp: keep(skel.progs.weir_drop_xdp.as_fd())?,
             drop_tcx: keep(skel.progs.weir_drop_tcx.as_fd())?,
+            forward_xdp: keep(skel.progs.weir_forward_xdp.as_fd())?,
+            forward_tcx: keep(skel.progs.weir_forward_tcx.as_fd())?,
+            sink: keep(skel.progs.weir_sink.as_fd())?,
             accept: keep(skel.progs.weir_accept.as_fd())?,
-            bss: MapHandle::from_map_id(bss).context(|| "keep a map".into())?,
+            bss: MapHandle::try_from(&skel.maps.bss).context(|| "keep a map".into())?,
+            sunk: MapHandle::try_from(&skel.maps.data_sunk).context(|| "keep a map".into())?,
         })
     }
 
@@ -115,6 +116,36 @@ impl Generator {
             Hook::Netfilter => panic!("there is none for netfilter"),
             Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => self.drop_tcx.as_fd(),
         }
+    }
+
+    /// New link-layer addresses, those of the last [`Flood`] turned round, and out of the
+    /// interface again, on this hook: the limit of a balancer.
+    pub fn bare_forward(&self, hook: Hook) -> BorrowedFd<'_> {
+        match hook {
+            Hook::Xdp | Hook::XdpGeneric => self.forward_xdp.as_fd(),
+            Hook::Netfilter => panic!("there is none for netfilter"),
+            Hook::Tcx | Hook::ClsBpf | Hook::Egress | Hook::EgressClsBpf => {
+                self.forward_tcx.as_fd()
+            }
+        }
+    }
+
+    /// An XDP program that counts and drops what comes back, but for ARP.
+    pub fn sink(&self) -> BorrowedFd<'_> {
+        self.sink.as_fd()
+    }
+
+    /// How many packets it has dropped.
+    ///
+    /// # Errors
+    /// The kernel does not let the map be read.
+    pub fn sunk(&self) -> Result<u64> {
+        let value = self.sunk.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let value = value.context(|| "read what came back".into())?;
+        let value = value.unwrap_or_default();
+        Ok(u64::from_ne_bytes(
+            value[..8].try_into().expect("eight bytes"),
+        ))
     }
 
     /// A native XDP program that passes everything: a veth end without one

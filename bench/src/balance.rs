@@ -1,0 +1,446 @@
+//! Load balancing by direct server return: the shipped firewall and the program behind
+//! it, against a program that writes new link-layer addresses and sends the frame back
+//! out, at the same hook in the same round. What comes back is counted at the generator's
+//! end. Then the same through user space: a forwarder over AF_PACKET, and Pen where it is
+//! installed.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use nix::sys::{
+    socket::{
+        self, AddressFamily, MsgFlags, SockFlag, SockType, setsockopt, sockopt::ReceiveTimeout,
+    },
+    time::TimeVal,
+};
+use weir_bpf::{
+    AnswerProgram, BanCounts, Generation, Geometry, Options,
+    balance::{MAX_SERVICES, Real, SLOTS, Service, real_id},
+    generator::Flood,
+    link::{Hook, Link},
+};
+use weir_core::{
+    Protocol,
+    balance::maglev::{self, Member},
+};
+use weir_netlab::{Child, Namespace, Side};
+
+use crate::{
+    report::{Report, median},
+    wire::Wire,
+};
+
+/// The port of the pool, and one that is nobody's.
+const PORT: u16 = 12345;
+const OTHER: u16 = 12346;
+/// Flows of the target rows: all are remembered.
+const FLOWS: u32 = 1 << 14;
+
+/// What `weir-bench balance` takes.
+#[derive(clap::Args)]
+pub struct BalanceArgs {
+    /// Write the rows to this file as JSON, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Interleaved rounds a row; the median is shown.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    rounds: usize,
+    /// Only rows whose name holds this text.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    only: String,
+}
+
+/// One row of the packet path.
+struct Case {
+    name: &'static str,
+    /// Sources, each a flow of its own.
+    flows: u32,
+    services: usize,
+    /// Is the flood to the pool, or to a port beside it?
+    pooled: bool,
+    /// Are there pools at all?
+    balances: bool,
+}
+
+const TARGET: Case = Case {
+    name: "target dsr",
+    flows: FLOWS,
+    services: 1,
+    pooled: true,
+    balances: true,
+};
+const CASES: [Case; 6] = [
+    TARGET,
+    Case {
+        name: "dsr one flow",
+        flows: 1,
+        ..TARGET
+    },
+    // The table has 65,536: most are not remembered, and go where the ring says.
+    Case {
+        name: "dsr 1M flows",
+        flows: 1 << 20,
+        ..TARGET
+    },
+    Case {
+        name: "dsr all services",
+        services: MAX_SERVICES,
+        ..TARGET
+    },
+    Case {
+        name: "innocent beside pools",
+        pooled: false,
+        ..TARGET
+    },
+    Case {
+        name: "innocent without pools",
+        pooled: false,
+        balances: false,
+        ..TARGET
+    },
+];
+
+/// Measures all rows.
+pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
+    let mut report = Report::new();
+    let wire = Wire::new()?;
+    let sink = {
+        let index = wire.ifindex(Side::A)?;
+        let attach = || Link::attach(wire.generator.sink(), index, Hook::Xdp);
+        wire.veth.namespace(Side::A).enter(attach)?
+    };
+    let sink = sink.context("attach what counts at the generator's end")?;
+    let rounds = args.rounds.max(1);
+    let mut best = None;
+    for (family, dest) in [("ipv4", "10.9.0.2"), ("ipv6", "2001:db8::2")] {
+        let flood = Flood {
+            sources: FLOWS,
+            salt: 0,
+            dest: dest.parse()?,
+            port: PORT,
+            macs: [wire.veth.mac(Side::B), wire.veth.mac(Side::A)],
+            ifindex: wire.ifindex(Side::A)?,
+        };
+        for hook in [Hook::Xdp, Hook::Tcx] {
+            let wanted = |case: &&Case| name(case, family, hook).contains(&args.only);
+            let cases: Vec<_> = CASES.iter().filter(wanted).collect();
+            if cases.is_empty() {
+                continue;
+            }
+            let rates = hook_rows(&mut report, &wire, &flood, &cases, family, hook, rounds)?;
+            if family == "ipv4" && hook == Hook::Xdp {
+                best = rates;
+            }
+        }
+    }
+    ring_row(&mut report, rounds, &args.only);
+    if let Some(best) = best {
+        user_space_rows(&mut report, &wire, &args.only, &best)?;
+    }
+    drop(sink);
+    eprintln!("not to be had here: netmap (no such driver in Linux), IPVS (needs a module)");
+    report.finish(args.json.as_deref())
+}
+
+fn name(case: &Case, family: &str, hook: Hook) -> String {
+    format!("{} {family} {}", case.name, hook.name())
+}
+
+/// The packet path with a pool of two reals, both at the generator's address.
+fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Generation> {
+    let options = Options {
+        // What is not forwarded is dropped, and not the stack's.
+        drop_innocent: true,
+        ..Options::bans(Geometry::for_bans(BanCounts::each(1000)))
+    };
+    let generation = Generation::create(1, &options, None)?;
+    if !case.balances {
+        return Ok(generation);
+    }
+    let balancer = &generation.balancer;
+    for number in 0..2u32 {
+        let real = Real {
+            id: real_id("bench", IpAddr::from([10, 9, 1, number as u8])),
+            dest: flood.macs[1],
+            source: flood.macs[0],
+            ifindex,
+        };
+        balancer.write_real(number, Some(real))?;
+    }
+    let ring: Vec<_> = (0..SLOTS).map(|slot| Some((slot % 2) as u16)).collect();
+    balancer.write_ring(0, &ring)?;
+    let services: Vec<_> = (0..case.services as u16)
+        .map(|n| Service {
+            addr: flood.dest,
+            protocol: Protocol::Udp,
+            port: PORT.wrapping_add(n.wrapping_mul(2)),
+            pool: 0,
+        })
+        .collect();
+    balancer.write_services(&services)?;
+    generation.answer(AnswerProgram::Balance)?;
+    generation
+        .table
+        .set_port_features(generation.port_features());
+    Ok(generation)
+}
+
+/// The rates of the target row, if it is among them.
+fn hook_rows(
+    report: &mut Report,
+    wire: &Wire,
+    flood: &Flood,
+    cases: &[&Case],
+    family: &str,
+    hook: Hook,
+    rounds: usize,
+) -> anyhow::Result<Option<Vec<f64>>> {
+    let packets: u32 = if hook == Hook::Xdp {
+        3_000_000
+    } else {
+        1_000_000
+    };
+    let ifindex = wire.ifindex(Side::B)?;
+    let paths = cases.iter().map(|case| packet_path(case, flood, ifindex));
+    let paths: Vec<_> = paths.collect::<anyhow::Result<_>>()?;
+    let limit_name = format!("bare rewrite and send {family} {}", hook.name());
+    let (mut limit, mut rates) = (Vec::new(), vec![Vec::new(); cases.len()]);
+    for round in 0..=rounds {
+        // The first round warms caches and page pools up, and makes flows known.
+        let measure = |program, flood: &Flood, forwarded: bool| -> anyhow::Result<f64> {
+            let link = wire.attach(program, hook)?;
+            let before = wire.generator.sunk()?;
+            let rate = wire.rate(flood, packets)?;
+            let came = wire.generator.sunk()? - before;
+            drop(link);
+            let due = if forwarded { u64::from(packets) } else { 0 };
+            ensure!(
+                came.abs_diff(due) * 100 <= u64::from(packets),
+                "{came} of {packets} packets came back on {}",
+                hook.name()
+            );
+            Ok(rate)
+        };
+        let rate = measure(wire.generator.bare_forward(hook), flood, true)?;
+        if round > 0 {
+            limit.push(rate);
+        }
+        for ((case, path), rates) in cases.iter().zip(&paths).zip(&mut rates) {
+            let flood = Flood {
+                sources: case.flows,
+                port: if case.pooled { PORT } else { OTHER },
+                ..*flood
+            };
+            let rate = measure(path.program(hook)?, &flood, case.pooled)?;
+            if round > 0 {
+                rates.push(rate);
+            }
+        }
+    }
+    report.add(&limit_name, "Mpps", &limit);
+    let of = |wanted: &str| {
+        let found = cases.iter().position(|case| case.name == wanted);
+        found.map(|at| (name(cases[at], family, hook), rates[at].clone()))
+    };
+    for (case, rates) in cases.iter().zip(&rates) {
+        let base = match case.name {
+            "target dsr" => None,
+            "innocent beside pools" => of("innocent without pools"),
+            "innocent without pools" => {
+                report.add(&name(case, family, hook), "Mpps", rates);
+                continue;
+            }
+            _ => of("target dsr"),
+        };
+        let base = base.unwrap_or_else(|| (limit_name.clone(), limit.clone()));
+        report.add_ratio(&name(case, family, hook), "Mpps", rates, (&base.0, &base.1));
+    }
+    Ok(of("target dsr").map(|(_, rates)| rates))
+}
+
+/// How long a ring of 1,000 reals takes.
+fn ring_row(report: &mut Report, rounds: usize, only: &str) {
+    let name = format!("ring of {SLOTS} slots, 1000 reals");
+    if !name.contains(only) {
+        return;
+    }
+    let names: Vec<_> = (0..1000)
+        .map(|n| format!("10.0.{}.{}", n / 250, n % 250))
+        .collect();
+    let members = names.iter().map(|name| Member { name, weight: 1 });
+    let members: Vec<_> = members.collect();
+    let millis: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let begun = Instant::now();
+            let ring = maglev::ring(&members, SLOTS);
+            let took = begun.elapsed();
+            assert_eq!(ring.len(), SLOTS);
+            took.as_secs_f64() * 1000.0
+        })
+        .collect();
+    report.add(&name, "ms", &millis);
+}
+
+/// What is forwarded while a flood lasts: by packets that come back to the generator.
+fn forwarded(wire: &Wire, flood: &Flood) -> anyhow::Result<f64> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let flooding = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                wire.rate(flood, 100_000)?;
+            }
+            anyhow::Ok(())
+        });
+        let counted = (|| {
+            // It is under way when packets come back.
+            let begun = Instant::now();
+            let first = wire.generator.sunk()?;
+            while wire.generator.sunk()? < first + 1000 {
+                ensure!(
+                    begun.elapsed() < Duration::from_secs(10),
+                    "nothing comes back"
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+            let (begun, before) = (Instant::now(), wire.generator.sunk()?);
+            thread::sleep(Duration::from_secs(2));
+            let came = wire.generator.sunk()? - before;
+            Ok(came as f64 / begun.elapsed().as_secs_f64() / 1e6)
+        })();
+        stop.store(true, Ordering::Relaxed);
+        flooding.join().expect("the flood does not panic")?;
+        counted
+    })
+}
+
+/// Forwarders in user space, on the other core: IPv4 only, as Pen is.
+fn user_space_rows(
+    report: &mut Report,
+    wire: &Wire,
+    only: &str,
+    best: &[f64],
+) -> anyhow::Result<()> {
+    const ROUNDS: usize = 3;
+    let host = wire.veth.namespace(Side::B);
+    // Of addresses that the host does not have, as Pen wants it.
+    let flood = |dest: &str| {
+        anyhow::Ok(Flood {
+            sources: FLOWS,
+            salt: 0,
+            dest: dest.parse()?,
+            port: PORT,
+            macs: [wire.veth.mac(Side::B), wire.veth.mac(Side::A)],
+            ifindex: wire.ifindex(Side::A)?,
+        })
+    };
+    let best = median(best);
+    // Pen asks for the link-layer address of its server; it wants an interface without an
+    // address of its own.
+    let sender = wire.veth.namespace(Side::A);
+    sender.ip(&["addr add 10.9.0.11/24 dev g0".into()])?;
+    host.ip(&["addr flush dev d0".into()])?;
+    let mut add = |name: &str, rates: Vec<f64>| {
+        let base = vec![best; rates.len()];
+        report.add_ratio(name, "Mpps", &rates, ("target dsr ipv4 xdp", &base));
+    };
+    let flood = flood("10.9.0.80")?;
+    if "AF_PACKET forwarder".contains(only) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = af_packet(host, &flood, stop.clone())?;
+        let rates = (0..ROUNDS).map(|_| forwarded(wire, &flood));
+        let rates = rates.collect::<anyhow::Result<_>>();
+        stop.store(true, Ordering::Relaxed);
+        worker.join().expect("the forwarder does not panic");
+        add("AF_PACKET forwarder", rates?);
+    }
+    if "pen dsr".contains(only) {
+        match pen(wire) {
+            Err(why) => eprintln!("pen dsr: left out: {why:#}"),
+            Ok(pen) => {
+                let rates = (0..ROUNDS).map(|_| forwarded(wire, &flood));
+                let rates = rates.collect::<anyhow::Result<_>>();
+                drop(pen);
+                match rates {
+                    Ok(rates) => add("pen dsr", rates),
+                    Err(why) => eprintln!("pen dsr: left out: {why:#}"),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One `recvfrom` and one `sendto` a frame, as Pen does it, and nothing else.
+fn af_packet(
+    host: &Namespace,
+    flood: &Flood,
+    stop: Arc<AtomicBool>,
+) -> anyhow::Result<thread::JoinHandle<()>> {
+    let [here, there] = flood.macs;
+    let socket = host.enter(packet_socket)?.context("open AF_PACKET")?;
+    Ok(thread::spawn(move || {
+        pin_to_core_1();
+        let (socket, mut frame) = (socket.as_raw_fd(), [0u8; 2048]);
+        while !stop.load(Ordering::Relaxed) {
+            // It waits a moment only.
+            let Ok(len) = socket::recv(socket, &mut frame, MsgFlags::empty()) else {
+                continue;
+            };
+            // Its own frames come by as well.
+            if len < 14 || frame[..6] != here {
+                continue;
+            }
+            frame[..6].copy_from_slice(&there);
+            frame[6..12].copy_from_slice(&here);
+            let _ = socket::send(socket, &frame[..len], MsgFlags::empty());
+        }
+    }))
+}
+
+/// On the measured end of the wire, of the calling thread's namespace.
+fn packet_socket() -> io::Result<OwnedFd> {
+    // IPv4 frames and IPv6, as Pen asks for all.
+    let all = Some(socket::SockProtocol::EthAll);
+    let (family, kind) = (AddressFamily::Packet, SockType::Raw);
+    let socket = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, all)?;
+    let device = nix::ifaddrs::getifaddrs()?
+        .filter(|i| i.interface_name == "d0")
+        .find_map(|i| i.address?.as_link_addr().copied());
+    socket::bind(socket.as_raw_fd(), &device.ok_or(io::ErrorKind::NotFound)?)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(0, 100_000))?;
+    Ok(socket)
+}
+
+fn pin_to_core_1() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(1);
+    let _ = rustix::thread::sched_setaffinity(None, &cpus);
+}
+
+/// Debian's Pen, forwarding UDP by direct server return on core 1.
+fn pen(wire: &Wire) -> anyhow::Result<Child> {
+    let program = PathBuf::from("/usr/bin/pen");
+    ensure!(program.exists(), "{} is not installed", program.display());
+    let mut command = Command::new("taskset");
+    command
+        .args(["-c", "1"])
+        .arg(program)
+        .args(["-f", "-U", "-O", "dsr_if d0"])
+        .args([format!("10.9.0.80:{PORT}"), format!("10.9.0.11:{PORT}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Ok(wire.veth.namespace(Side::B).spawn(command)?)
+}

@@ -1,0 +1,66 @@
+//! A generator and the host that is measured, in network namespaces of their own.
+
+use anyhow::Context;
+use weir_bpf::{
+    device::set_gro,
+    generator::{Flood, Generator},
+    link::{Hook, Link},
+};
+use weir_netlab::{Net, Side, Veth, VethOpts};
+
+/// The generator's side and the receiver's of one veth pair.
+pub struct Wire {
+    /// What sends, in the namespace of side A.
+    pub generator: Generator,
+    /// Side A sends, side B is measured.
+    pub veth: Veth,
+    _net: Net,
+}
+
+impl Wire {
+    /// Two namespaces and the veth pair between them.
+    pub fn new() -> anyhow::Result<Self> {
+        let net = Net::new()?;
+        let (sender, receiver) = (net.namespace("gen")?, net.namespace("dut")?);
+        let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"])?;
+        let veth = net.veth(&sender, "g0", &receiver, "d0", opts)?;
+        receiver
+            .enter(|| set_gro("d0", true))?
+            .context("switch GRO on")?;
+        Ok(Self {
+            generator: Generator::load()?,
+            veth,
+            _net: net,
+        })
+    }
+
+    /// The number of the interface at one end.
+    pub fn ifindex(&self, side: Side) -> anyhow::Result<u32> {
+        Ok(self.veth.namespace(side).ifindex(self.veth.dev(side))?)
+    }
+
+    /// Million packets a second, generator and receiver on core 0.
+    pub fn rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
+        let took = self.veth.namespace(Side::A).enter(|| {
+            pin_to_core_0();
+            self.generator.send(flood, packets)
+        })??;
+        Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
+    }
+
+    /// Attaches at the measured end.
+    pub fn attach(&self, prog: std::os::fd::BorrowedFd<'_>, hook: Hook) -> anyhow::Result<Link> {
+        let index = self.ifindex(Side::B)?;
+        self.veth
+            .namespace(Side::B)
+            .enter(|| Link::attach(prog, index, hook))?
+            .with_context(|| format!("attach by {}", hook.name()))
+    }
+}
+
+/// The generator's thread; the receiver's softirq runs where it sends.
+fn pin_to_core_0() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(0);
+    let _ = rustix::thread::sched_setaffinity(None, &cpus);
+}

@@ -1,0 +1,29 @@
+//! `weir-bench balance`, small: the rows that others read are there, with a ratio each,
+//! and every packet came back (the verb fails where one in a hundred does not).
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn root_every_row_forwards_what_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("rows.json");
+    let out = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+        .args(["balance", "--rounds", "1", "--only", "target dsr", "--json"])
+        .arg(&json)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{told}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for of in ["ipv4 xdp", "ipv4 tcx", "ipv6 xdp", "ipv6 tcx"] {
+        let name = format!("target dsr {of}");
+        let row = rows.iter().find(|row| row["name"] == name.as_str());
+        let row = row.unwrap_or_else(|| panic!("{name} is missing: {rows:?}"));
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["ratio_to"], format!("bare rewrite and send {of}"));
+    }
+    assert!(told.contains("not to be had here: netmap"), "{told}");
+}
