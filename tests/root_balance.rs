@@ -298,17 +298,45 @@ fn served(backend: &str) {
     );
     assert_eq!(pool(&weir)["reals"].to_string(), flows_before);
 
+    // One that is drained gets no new flows, and keeps those that it has, whatever becomes
+    // of the daemon.
+    let mut flows = segment.flows();
+    let ask_all = |flows: &mut Vec<(usize, usize, Flow)>| {
+        for (family, number, flow) in flows {
+            assert_eq!(flow.ask(CLIENT[*family]), *number);
+        }
+    };
+    let drained = weir.ask(&["real", "drain", "web", REAL[0]]).done().out;
+    let told = "192.0.2.11 of pool web: draining, weight 0, up\n";
+    assert_eq!(drained, told);
+    for again in [false, true] {
+        if again {
+            weir.kill();
+            weir.run();
+            live_soon(&weir, 1);
+        }
+        assert_eq!(segment.all_served_by(20), [1].into());
+        ask_all(&mut flows);
+    }
+    weir.ask(&["real", "enable", "web", REAL[0]]).done();
+    weir.ask(&["real", "weight", "web", REAL[1], "0"]).done();
+    assert_eq!(segment.all_served_by(20), [0].into());
+    ask_all(&mut flows);
+    weir.ask(&["real", "weight", "web", REAL[1], "default"])
+        .done();
+    weir.ask(&["real", "disable", "web", REAL[0]]).done();
+    assert_eq!(segment.all_served_by(20), [1].into());
+    let nobody = weir.ask(&["real", "drain", "web", "192.0.2.99"]);
+    assert_eq!(nobody.code, Some(2), "{nobody:?}");
+    weir.ask(&["real", "enable", "web", REAL[0]]).done();
+    assert_eq!(segment.all_served_by(40), both);
+
     // A real that dies gets no new flows, and those of the other stay.
     let mut flows = segment.flows();
     segment.kill(0);
     live_soon(&weir, 1);
     assert_eq!(segment.all_served_by(20), [1].into());
     flows.retain(|(_, number, _)| *number == 1);
-    let ask_all = |flows: &mut Vec<(usize, usize, Flow)>| {
-        for (family, number, flow) in flows {
-            assert_eq!(flow.ask(CLIENT[*family]), *number);
-        }
-    };
     ask_all(&mut flows);
     let status = weir.json(&["status"]).to_string();
     let told = "pool web does without 192.0.2.11 (Connection refused";

@@ -86,6 +86,9 @@ enum Verb {
     /// Show the pools of servers behind virtual addresses
     #[command(subcommand)]
     Pool(pool::Verb),
+    /// Drain, disable or enable a real of a pool, or change its weight
+    #[command(subcommand)]
+    Real(pool::RealVerb),
     /// Print what happens as JSON lines
     Events(events::Args),
     /// Look up the country and ASN of addresses; exit code 1 if one is unknown
@@ -166,6 +169,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::Allow(verb) => allow::run(&common, &verb),
         Verb::List(verb) => list::run(&common, &verb),
         Verb::Pool(verb) => pool::run(&common, &verb),
+        Verb::Real(verb) => pool::change(&common, &verb),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
         Verb::Import(verb) => import::run(&verb),

@@ -1,9 +1,78 @@
 //! `weir pool`
 
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Common, ExitAnswer, show};
+use super::{Common, ExitAnswer, client::quote, show};
+
+/// Change one real (server) of a pool, at once and until it is taken back: over reloads
+/// and restarts, until the real leaves the configuration
+#[derive(Subcommand)]
+pub enum RealVerb {
+    /// Give it no new flows; those that it has stay
+    Drain(Real),
+    /// Take it out: flows that it has go to others, and break
+    Disable(Real),
+    /// Let it take flows again, as its checks say
+    Enable(Real),
+    /// Change its share of new flows
+    Weight {
+        #[command(flatten)]
+        real: Real,
+        /// 0-1000, beside those of the others; or "default", the configuration's
+        #[arg(value_parser = parse_weight)]
+        weight: Weight,
+    },
+}
+
+/// Which real, by its pool and address.
+#[derive(clap::Args)]
+pub struct Real {
+    /// The name of the pool
+    pool: String,
+    /// The real's own address
+    address: std::net::IpAddr,
+}
+
+/// `None`: the configuration's.
+#[derive(Clone, Copy)]
+pub struct Weight(Option<u32>);
+
+fn parse_weight(text: &str) -> Result<Weight, String> {
+    match text.parse() {
+        _ if text == "default" => Ok(Weight(None)),
+        Ok(weight) if weight <= weir_daemon::balance::MAX_WEIGHT => Ok(Weight(Some(weight))),
+        _ => Err(format!(
+            "allowed: 0-{} or default",
+            weir_daemon::balance::MAX_WEIGHT
+        )),
+    }
+}
+
+pub fn change(common: &Common, verb: &RealVerb) -> anyhow::Result<ExitAnswer> {
+    let (real, change) = match verb {
+        RealVerb::Drain(real) => (real, json!({ "mode": "draining" })),
+        RealVerb::Disable(real) => (real, json!({ "mode": "disabled" })),
+        RealVerb::Enable(real) => (real, json!({ "mode": "enabled" })),
+        RealVerb::Weight { real, weight } => (real, json!({ "weight": weight.0 })),
+    };
+    let pool = quote(&real.pool).replace('/', "%2F");
+    let path = format!("/v1/pools/{pool}/reals/{}", real.address);
+    let answer = common.client().post(&path, &change)?.ok()?;
+    let now = &answer["real"];
+    show::line(format!(
+        "{} of pool {}: {}, weight {}, {}",
+        real.address,
+        weir_daemon::escape(&real.pool),
+        show::text(&now["mode"]),
+        now["weight"],
+        show::text(&now["state"]),
+    ))?;
+    if let Some(warning) = answer["warning"].as_str() {
+        eprintln!("warning: {}", weir_daemon::escape(warning));
+    }
+    Ok(ExitAnswer::Done)
+}
 
 /// Show the pools of servers behind virtual addresses
 #[derive(Subcommand)]
@@ -118,13 +187,13 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         .iter()
         .map(|real| {
             let keys = [
-                "address", "weight", "state", "mac", "flows", "packets", "bytes", "why",
+                "address", "weight", "mode", "state", "mac", "flows", "packets", "bytes", "why",
             ];
             cells(real, &keys)
         })
         .collect();
     let head = [
-        "REAL", "WEIGHT", "STATE", "MAC", "FLOWS", "PACKETS", "BYTES", "WHY",
+        "REAL", "WEIGHT", "MODE", "STATE", "MAC", "FLOWS", "PACKETS", "BYTES", "WHY",
     ];
     Ok(show::table(&head, &rows)?)
 }

@@ -9,6 +9,7 @@ mod connection;
 mod listing;
 mod lists;
 mod places;
+mod pools;
 
 use std::{
     io,
@@ -45,7 +46,10 @@ use connection::{Connections, may_connect};
 pub use places::THREADS;
 use places::{Class, Places};
 
-use crate::service::{AllowList, ListRefreshes, ManualBans, Questions, Refusal};
+use crate::{
+    balance::Balancer,
+    service::{AllowList, ListRefreshes, ManualBans, Questions, Refusal},
+};
 use weir_events::{Events, alerts::Alerts};
 
 /// The longest request body.
@@ -132,6 +136,8 @@ pub struct Handles {
     pub allow_list: Arc<AllowList>,
     /// `/v1/lists/NAME/refresh`
     pub list_refreshes: Arc<ListRefreshes>,
+    /// `/v1/pools/POOL/reals/REAL`
+    pub balancer: Arc<Balancer>,
     /// `/v1/events`
     pub events: Arc<Events>,
     /// `/v1/reload`
@@ -253,7 +259,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All that is served; `docs/api.md` has the same.
-const ROUTES: [Route; 17] = [
+const ROUTES: [Route; 18] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -267,7 +273,10 @@ const ROUTES: [Route; 17] = [
     ("DELETE", "/v1/allow/{*prefix}", || delete(disallow)),
     ("GET", "/v1/lists", || get(lists::lists)),
     ("POST", "/v1/lists/{name}/refresh", || post(lists::refresh)),
-    ("GET", "/v1/pools", || get(pools)),
+    ("GET", "/v1/pools", || get(pools::pools)),
+    ("POST", "/v1/pools/{pool}/reals/{real}", || {
+        post(pools::change_real)
+    }),
     ("GET", "/v1/events", || get(events)),
     ("POST", "/v1/reload", || post(reload)),
     ("POST", "/v1/sinks/{name}/test", || post(test_sink)),
@@ -361,11 +370,6 @@ async fn metrics(State(api): State<Api>) -> Response {
 
 async fn jails(State(api): State<Api>) -> Response {
     api.ask(Questions::jails).await
-}
-
-async fn pools(State(api): State<Api>) -> Response {
-    api.ask(move |questions| Ok(serde_json::json!({ "pools": questions.pools()? })))
-        .await
 }
 
 async fn test_sink(State(api): State<Api>, name: Named) -> Response {

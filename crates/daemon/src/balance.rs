@@ -5,11 +5,13 @@
 pub mod config;
 mod health;
 mod neighbours;
+mod settings;
 
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -28,6 +30,10 @@ use crate::threads::{self, Pulse};
 use config::{BalanceConfig, PoolConfig, RealConfig};
 use health::{Check, Health, Life};
 use neighbours::{Mac, neighbours};
+use settings::{Setting, Settings};
+
+pub use config::MAX_WEIGHT;
+pub use settings::Mode;
 
 /// A start, or a reload, waits so long for the first checks.
 const FIRST: Duration = Duration::from_secs(1);
@@ -37,12 +43,34 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const NEIGHBOURS: Duration = Duration::from_secs(1);
 /// What alerts about the whole of it are about.
 const ABOUT: &str = "balance";
+/// And about what `weir real` has said.
+const ABOUT_SETTINGS: &str = "balance:reals";
 
 /// The pools of a daemon.
 pub struct Balancer {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
     state: Mutex<State>,
+}
+
+/// What `weir real` changes of one real; what is absent stays.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Change {
+    /// Whether it takes flows.
+    pub mode: Option<Mode>,
+    /// Its share; `Some(None)`: the configuration's again.
+    pub weight: Option<Option<u32>>,
+}
+
+/// Why a real is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum NotChanged {
+    /// There is no such pool, or no such real in it.
+    #[error("{0}")]
+    NotFound(String),
+    /// The backend cannot do it.
+    #[error(transparent)]
+    Backend(#[from] weir_enforce::Error),
 }
 
 #[derive(Default)]
@@ -57,6 +85,7 @@ struct State {
     /// The configuration is another one than that which `told` was made from.
     is_new: bool,
     looked: Option<Instant>,
+    settings: Settings,
 }
 
 struct Pool {
@@ -69,12 +98,13 @@ impl Pool {
     /// How many of its reals take new flows.
     fn live(&self) -> usize {
         let up = self.reals.iter().filter(|real| real.is_up());
-        up.filter(|real| real.config.weight > 0).count()
+        up.filter(|real| real.weight() > 0).count()
     }
 }
 
 struct RealState {
     config: RealConfig,
+    setting: Setting,
     number: u32,
     id: u64,
     health: Health,
@@ -159,8 +189,10 @@ pub struct ServiceStatus {
 pub struct RealStatus {
     /// Its own address.
     pub address: IpAddr,
-    /// Its share of the flows.
+    /// Its share of the flows that are new, as it is now.
     pub weight: u32,
+    /// `enabled`, or what `weir real` has said: `draining`, `disabled`.
+    pub mode: &'static str,
     /// `up`, `down`, `unresolved` (it answers, and is no neighbour on the interface) or
     /// `unknown`.
     pub state: &'static str,
@@ -182,7 +214,8 @@ impl RealState {
     /// Where its packets go, if it takes any.
     fn takes(&self, link: Option<&Link>) -> Option<Real> {
         let (link, mac) = (link?, self.mac?);
-        (self.health.life == Life::Up).then_some(Real {
+        let takes = self.health.life == Life::Up && self.setting.mode != Mode::Disabled;
+        takes.then_some(Real {
             id: self.id,
             dest: mac,
             source: link.mac,
@@ -192,6 +225,14 @@ impl RealState {
 
     fn is_up(&self) -> bool {
         self.health.life == Life::Up && self.mac.is_some()
+    }
+
+    /// Its share of new flows.
+    fn weight(&self) -> u32 {
+        match self.setting.mode {
+            Mode::Enabled => self.setting.weight.unwrap_or(self.config.weight),
+            Mode::Draining | Mode::Disabled => 0,
+        }
     }
 
     fn state(&self) -> &'static str {
@@ -244,16 +285,20 @@ impl State {
                 kept.map(move |real| ((name.clone(), real.config.address), real))
             })
             .collect();
+        let settings = &self.settings;
         let pools = config.pools.iter().map(|pool| {
             let reals = pool.reals.iter().map(|real| {
                 let key = (pool.name.clone(), real.address);
+                let setting = settings.of(&pool.name, real.address);
                 match before.remove(&key) {
                     Some(known) => RealState {
                         config: real.clone(),
+                        setting,
                         ..known
                     },
                     None => RealState {
                         config: real.clone(),
+                        setting,
                         number: self.real_numbers.0[&key],
                         id: real_id(&pool.name, real.address),
                         health: Health::UNKNOWN,
@@ -368,7 +413,7 @@ impl State {
                 .iter()
                 .map(|(name, real)| Member {
                     name,
-                    weight: real.config.weight,
+                    weight: real.weight(),
                 })
                 .collect();
             let of_pool = &mut rings[pool.number as usize];
@@ -386,13 +431,114 @@ fn places(numbers: impl Iterator<Item = u32>) -> usize {
 }
 
 impl Balancer {
-    /// No pools yet; of this backend.
-    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>) -> Self {
+    /// No pools yet; of this backend. What was said of single reals is kept in the state
+    /// directory.
+    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>, state_dir: &Path) -> Self {
+        let (settings, read) = Settings::read(state_dir.join("reals.json"));
+        if let Err(error) = read {
+            let message = format!(
+                "cannot read {}: {error}; reals that were drained, disabled or given a weight are as configured",
+                state_dir.join("reals.json").display()
+            );
+            alerts.raise(ABOUT_SETTINGS, message);
+        }
+        let state = State {
+            settings,
+            ..State::default()
+        };
         Self {
             backend,
             alerts,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
+    }
+
+    /// Changes what a real takes, at once and for as long as it is configured. Returns it
+    /// as it is then, and whether that is on disk.
+    ///
+    /// # Errors
+    /// There is no such real, or the backend cannot do it.
+    pub fn change(
+        &self,
+        pool: &str,
+        address: IpAddr,
+        change: Change,
+    ) -> Result<(RealStatus, io::Result<()>), NotChanged> {
+        let mut state = self.state();
+        let names = state.pools.iter().map(|pool| pool.config.name.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        let not_found = |what: String, there: &str| {
+            let there = if there.is_empty() { "none" } else { there };
+            NotChanged::NotFound(format!("there is no {what}; there are: {there}"))
+        };
+        let state = &mut *state;
+        let Some(found) = state.pools.iter_mut().find(|p| p.config.name == pool) else {
+            return Err(not_found(format!("pool {}", crate::escape(pool)), &names));
+        };
+        let there = found
+            .reals
+            .iter()
+            .map(|real| real.config.address.to_string());
+        let there = there.collect::<Vec<_>>().join(", ");
+        let Some(real) = found.reals.iter_mut().find(|r| r.config.address == address) else {
+            return Err(not_found(format!("real {address} in pool {pool}"), &there));
+        };
+        let before = real.setting;
+        real.setting = Setting {
+            mode: change.mode.unwrap_or(before.mode),
+            weight: change.weight.unwrap_or(before.weight),
+        };
+        let (setting, number) = (real.setting, real.number);
+        state.is_new |= setting != before;
+        if let Err(error) = self.follow(state) {
+            let real = state.pools.iter_mut().flat_map(|pool| &mut pool.reals);
+            real.filter(|real| real.number == number)
+                .for_each(|real| real.setting = before);
+            return Err(error.into());
+        }
+        if setting != before {
+            let weight = setting.weight.map(|w| format!(", weight {w}"));
+            let weight = weight.unwrap_or_default();
+            tracing::info!(
+                "pool {pool}: real {address} is {}{weight} now",
+                setting.mode.name()
+            );
+        }
+        state.settings.set(pool, address, setting);
+        let saved = state.settings.save();
+        match &saved {
+            Ok(()) => self.alerts.clear(ABOUT_SETTINGS),
+            Err(error) => {
+                let message = format!(
+                    "cannot save what was said of reals ({error}): it is forgotten at the next start"
+                );
+                self.alerts.raise(ABOUT_SETTINGS, message);
+            }
+        }
+        let real = state.reals().find(|real| real.number == number);
+        let shown = self.shown(real.expect("it was found above"))?;
+        Ok((shown, saved))
+    }
+
+    fn shown(&self, real: &RealState) -> Result<RealStatus, weir_enforce::Error> {
+        let count = self
+            .backend
+            .balancer()
+            .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
+        Ok(RealStatus {
+            address: real.config.address,
+            weight: real.weight(),
+            mode: real.setting.mode.name(),
+            state: real.state(),
+            why: real.why.clone(),
+            since: real.since,
+            mac: real
+                .mac
+                .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            packets: count.packets,
+            bytes: count.bytes,
+            flows: count.flows,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -408,8 +554,11 @@ impl Balancer {
         let mut state = self.state();
         let names: Vec<_> = state.pools.iter().map(|p| p.config.name.clone()).collect();
         let Some(config) = config else {
+            let mut settings = std::mem::take(&mut state.settings);
+            self.forget(&mut settings, |_, _| false);
             *state = State {
                 told: state.told.take(),
+                settings,
                 ..State::default()
             };
             names
@@ -418,6 +567,11 @@ impl Balancer {
             self.alerts.clear(ABOUT);
             return self.tell(&mut state, Balance::default());
         };
+        self.forget(&mut state.settings, |pool, real| {
+            let pools = config.pools.iter().filter(|known| known.name == pool);
+            let mut reals = pools.flat_map(|pool| &pool.reals);
+            reals.any(|known| known.address == real)
+        });
         let fresh = state.configure(config);
         let gone = names
             .iter()
@@ -439,6 +593,20 @@ impl Balancer {
             forwarder.forget_balance_counts(&fresh, &numbers.collect::<Vec<_>>())?;
         }
         self.follow(&mut state)
+    }
+
+    /// What was said of reals that are configured no more counts no more.
+    fn forget(&self, settings: &mut Settings, is_there: impl Fn(&str, IpAddr) -> bool) {
+        let gone = settings.keep(is_there);
+        for (pool, real) in &gone {
+            tracing::info!("pool {pool}: what was said of real {real} is forgotten with it");
+        }
+        if !gone.is_empty()
+            && let Err(error) = settings.save()
+        {
+            let message = format!("cannot save what was said of reals: {error}");
+            self.alerts.raise(ABOUT_SETTINGS, message);
+        }
     }
 
     /// Has the backend do what is known now.
@@ -485,7 +653,7 @@ impl Balancer {
         let missing: Vec<_> = pool
             .reals
             .iter()
-            .filter(|real| !real.is_up())
+            .filter(|real| !real.is_up() && real.setting.mode != Mode::Disabled)
             .map(|real| {
                 let why = match real.state() {
                     "unresolved" => format!("it is no neighbour on {interface}"),
@@ -504,6 +672,11 @@ impl Balancer {
         }
         let missing = missing.join(", ");
         let message = match live {
+            0 if missing.is_empty() => {
+                format!(
+                    "pool {name} has no live real, new flows are dropped: all are drained, disabled or of weight 0"
+                )
+            }
             0 => format!("pool {name} has no live real, new flows are dropped: {missing}"),
             _ => format!("pool {name} does without {missing}"),
         };
@@ -565,24 +738,8 @@ impl Balancer {
                     unremembered: count.unremembered,
                 });
             }
-            let mut reals = Vec::new();
-            for real in &pool.reals {
-                let count = forwarder
-                    .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
-                reals.push(RealStatus {
-                    address: real.config.address,
-                    weight: real.config.weight,
-                    state: real.state(),
-                    why: real.why.clone(),
-                    since: real.since,
-                    mac: real
-                        .mac
-                        .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
-                    packets: count.packets,
-                    bytes: count.bytes,
-                    flows: count.flows,
-                });
-            }
+            let reals = pool.reals.iter().map(|real| self.shown(real));
+            let reals = reals.collect::<Result<_, _>>()?;
             pools.push(PoolStatus {
                 name: pool.config.name.clone(),
                 method: "maglev",

@@ -160,7 +160,11 @@ impl Service {
         let classes = Arc::new(classes);
         let decoy = Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy);
         let decoy = Arc::new(decoy);
-        let balancer = Arc::new(Balancer::new(backend.clone(), alerts.clone()));
+        let balancer = Arc::new(Balancer::new(
+            backend.clone(),
+            alerts.clone(),
+            &config.get().state_dir,
+        ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let bans = Arc::new(Bans::new(

@@ -104,6 +104,9 @@ const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-80
 const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
 const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
 
+/// The largest weight of a real.
+pub const MAX_WEIGHT: u32 = 1000;
+
 /// A checked `[balance]` with its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BalanceConfig {
@@ -379,7 +382,7 @@ fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
         let line = table.line();
         let address = table.string("address", ADDRESS);
         let weight = table
-            .integer("weight", 0..=1000)
+            .integer("weight", 0..=MAX_WEIGHT.into())
             .map_or(1, |at| at.value as u32);
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
             None => table.error(

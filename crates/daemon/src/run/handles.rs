@@ -16,6 +16,7 @@ pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handl
         manual_bans: service.manual_bans.clone(),
         allow_list: service.allow_list.clone(),
         list_refreshes: service.list_refreshes.clone(),
+        balancer: service.balancer.clone(),
         events: service.events.clone(),
         reloader,
     }
