@@ -20,6 +20,9 @@ fn written(table: &Table, more: &str) -> String {
                 table.head()
             )
         }
+        "tarpit.increment" => {
+            format!("[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\n[tarpit.increment]\n{more}")
+        }
         "decoy.increment" => {
             format!("[decoy]\nports = [\"23/tcp\"]\n[decoy.increment]\n{more}")
         }
