@@ -408,6 +408,14 @@ mod tests {
 
     /// What is answered at once is what the table says.
     #[test]
+    fn a_set_is_empty_until_it_has_a_prefix() {
+        let mut set = PrefixSet::default();
+        assert!(set.is_empty());
+        set.insert("192.0.2.0/24".parse().unwrap());
+        assert!(!set.is_empty());
+    }
+
+    #[test]
     fn a_set_tells_what_is_inside_a_prefix() {
         let set: PrefixSet = [
             "192.0.2.0/24",

@@ -207,6 +207,15 @@ mod tests {
     }
 
     #[test]
+    fn scanners_are_told_in_words() {
+        let told = |number| Scanner::from_number(number).map(|scanner| scanner.to_string());
+        assert_eq!(told(0), None);
+        let zmap = Scanner::Zmap as u8;
+        assert_eq!(told(zmap).as_deref(), Some("a SYN as zmap sends it"));
+        assert!(ports(&[]).is_empty() && !ports(&["23/tcp"]).is_empty());
+    }
+
+    #[test]
     fn entries_are_joined() {
         for (typed, expected) in [
             (&["23/tcp", "3389/tcp"][..], "23/tcp 3389/tcp"),

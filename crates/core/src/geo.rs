@@ -252,3 +252,23 @@ impl fmt::Display for Selector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_countries_in_a_table_are_in_order() {
+        let index = |letters: &[u8; 2]| Country::from_letters(*letters).unwrap().index();
+        let known = [b"AA", b"AB", b"AZ", b"BA", b"NL", b"ZZ"].map(index);
+        assert_eq!(known, [0, 1, 25, 26, 349, 675]);
+    }
+
+    #[test]
+    fn continents_have_their_code_and_name() {
+        for (continent, code, name) in Continent::ALL {
+            assert_eq!((continent.code(), continent.name()), (code, name));
+            assert_eq!(Continent::from_code(code), Some(continent));
+        }
+    }
+}

@@ -225,6 +225,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn protocols_have_the_numbers_of_the_ip_header() {
+        let known = [(0, "any"), (6, "tcp"), (17, "udp"), (132, "sctp")];
+        for number in 0..=u8::MAX {
+            let name = known.into_iter().find(|(n, _)| *n == number);
+            let protocol = Protocol::from_number(number);
+            assert_eq!(protocol.map(Protocol::name), name.map(|(_, name)| name));
+            assert!(protocol.is_none_or(|p| p.number() == number));
+        }
+    }
+
+    #[test]
     fn a_scope_prints_what_it_reads() {
         for (text, printed) in [
             ("all", "all ports"),

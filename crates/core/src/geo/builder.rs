@@ -297,6 +297,7 @@ mod tests {
             ("192.0.2.128/25", system(64496)),
             ("203.0.113.0/24", system(64497)),
             ("ffff:8000::/17", system(64498)),
+            ("ffff:4000::/24", system(64499)),
         ]);
         let both = countries.with_systems(&systems).unwrap();
         for (addr, country, asn) in [
@@ -306,6 +307,9 @@ mod tests {
             ("192.0.3.0", None, None),
             ("203.0.113.255", None, Some(64497)),
             ("203.0.114.0", None, None),
+            ("ffff:3fff:ffff:ffff::", Some("US"), None),
+            ("ffff:40ff:ffff:ffff::", Some("US"), Some(64499)),
+            ("ffff:4100::", Some("US"), None),
             ("ffff:7fff:ffff:ffff::", Some("US"), None),
             (
                 "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",

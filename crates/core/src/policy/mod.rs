@@ -157,6 +157,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn how_long_a_ban_lasts_is_told_in_words() {
+        let hour = BanTime::For(Duration::from_secs(3600));
+        assert_eq!(
+            [hour, BanTime::Never].map(|t| t.to_string()),
+            ["1h", "never"]
+        );
+    }
+
+    #[test]
     fn limits_out_of_range_are_named() {
         let usual = JailLimits::default;
         let increment = |factor| {
