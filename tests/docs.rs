@@ -22,6 +22,8 @@ mod names;
 mod plain;
 #[path = "docs/programs.rs"]
 mod programs;
+#[path = "docs/threads.rs"]
+mod threads;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 

@@ -93,8 +93,10 @@ static __always_inline __u64 pseudo_header(const struct bait *b, int v4, __u32 l
 /* Between the ports of servers and clients, as parse.h has it. */
 static __always_inline int is_dhcp(__u16 source, __u16 dest, int v4)
 {
-	return v4 ? (source == 67 && dest == 68) || (source == 68 && dest == 67)
-		  : (source == 547 && dest == 546) || (source == 546 && dest == 547);
+	return v4 ? (source == DHCP_SERVER && dest == DHCP_CLIENT) ||
+			       (source == DHCP_CLIENT && dest == DHCP_SERVER)
+		  : (source == DHCPV6_SERVER && dest == DHCPV6_CLIENT) ||
+			       (source == DHCPV6_CLIENT && dest == DHCPV6_SERVER);
 }
 
 /* The implementations that send SYNs no operating system sends. */

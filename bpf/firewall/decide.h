@@ -57,7 +57,8 @@ static __always_inline int is_plain(const struct frame *f, const struct source *
 	struct iphdr *ip = f->l3;
 	struct ipv6hdr *ip6 = f->l3;
 	struct ports *ports = s->v4 ? (void *)(ip + 1) : (void *)(ip6 + 1);
-	__u16 dhcp = s->v4 ? 67 : 546, dest;
+	/* The other one of each pair is the next port. */
+	__u16 dhcp = s->v4 ? DHCP_SERVER : DHCPV6_CLIENT, dest;
 	__u8 protocol;
 
 	if (s->v4 && unlikely(ip->ihl != 5))

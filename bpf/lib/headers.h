@@ -13,6 +13,7 @@
 #define BIT(n)	      (1ULL << ((n)&63))
 #define IP_OFFSET     0x1fff
 #define IP_MF_OFFSET  0x3fff /* more-fragments bit and offset */
+#define IP6_OFFSET    0xfff8 /* of a fragment header */
 #define IPPROTO_SHIM6 140
 #define IPPROTO_HIP   139
 
@@ -26,6 +27,12 @@
 /* Types of errors; of ICMP also source quench. */
 #define ICMP_ERRORS   (BIT(3) | BIT(4) | BIT(11) | BIT(12))
 #define ICMPV6_ERRORS (BIT(1) | BIT(2) | BIT(3) | BIT(4))
+
+/* RFC 2131, RFC 8415. */
+#define DHCP_SERVER   67
+#define DHCP_CLIENT   68
+#define DHCPV6_CLIENT 546
+#define DHCPV6_SERVER 547
 
 struct ext_header {
 	__u8 next;

@@ -105,10 +105,10 @@ static __always_inline void walk_l4_v4(struct frame *f, struct iphdr *ip, __u32 
 	if (ip->frag_off & bpf_htons(IP_MF_OFFSET))
 		return;
 	l4->essential = l4->kind == L4_HAS_PORTS && l4->protocol == IPPROTO_UDP &&
-			((l4->source == 67 && l4->dest == 68) ||
-			 (l4->source == 68 && l4->dest == 67));
-	l4->no_address =
-		(l4->essential && l4->dest == 67) || l4->protocol == IPPROTO_IGMP;
+			((l4->source == DHCP_SERVER && l4->dest == DHCP_CLIENT) ||
+			 (l4->source == DHCP_CLIENT && l4->dest == DHCP_SERVER));
+	l4->no_address = (l4->essential && l4->dest == DHCP_SERVER) ||
+			 l4->protocol == IPPROTO_IGMP;
 }
 
 /* `total`: bytes of the packet by its own account, from the IPv6 header on. */
@@ -133,7 +133,7 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 		if (off + sizeof(*ext) > total || (void *)(ext + 1) > f->end)
 			return;
 		if (next == IPPROTO_FRAGMENT) {
-			if (ext->fragment & bpf_htons(0xfff8)) {
+			if (ext->fragment & bpf_htons(IP6_OFFSET)) {
 				l4->kind = L4_LATER_FRAG;
 				l4->protocol = ext->next;
 				l4->cannot_start_flow =
@@ -165,8 +165,9 @@ static __always_inline void walk_l4_v6(struct frame *f, struct ipv6hdr *ip, __u3
 	if (fragmented) /* not even a whole packet: RFC 6980 */
 		return;
 	if (l4->kind == L4_HAS_PORTS && l4->protocol == IPPROTO_UDP)
-		l4->essential = (l4->source == 547 && l4->dest == 546) ||
-				(l4->source == 546 && l4->dest == 547);
+		l4->essential =
+			(l4->source == DHCPV6_SERVER && l4->dest == DHCPV6_CLIENT) ||
+			(l4->source == DHCPV6_CLIENT && l4->dest == DHCPV6_SERVER);
 	if (next != IPPROTO_ICMPV6 || total - off < 2)
 		return;
 	nd = f->l3 + off;

@@ -14,7 +14,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define PORT bpf_htons(12345)
+#define PORT	  bpf_htons(12345)
+#define IP_OFFSET 0x1fff /* of a fragment; lib/headers.h brings more than this needs */
 
 /* What a helper that reads a packet must bring along at most. */
 #define HEADERS (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
@@ -45,7 +46,7 @@ static __always_inline int is_meant(void *l3, void *end, __be16 proto)
 
 	if (proto == bpf_htons(ETH_P_IP)) {
 		if ((void *)(ip4 + 1) > end || ip4->ihl < 5 ||
-		    ip4->protocol != IPPROTO_UDP || ip4->frag_off & bpf_htons(0x1fff))
+		    ip4->protocol != IPPROTO_UDP || ip4->frag_off & bpf_htons(IP_OFFSET))
 			return 0;
 		udp = l3 + ip4->ihl * 4;
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
@@ -201,7 +202,7 @@ int hook_netfilter(struct bpf_nf_ctx *ctx)
 		return NF_ACCEPT;
 	if (ip4->version == 4) {
 		if (ip4->ihl < 5 || ip4->protocol != IPPROTO_UDP ||
-		    ip4->frag_off & bpf_htons(0x1fff))
+		    ip4->frag_off & bpf_htons(IP_OFFSET))
 			return NF_ACCEPT;
 		return udp_at(&packet, ip4->ihl * 4);
 	}

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_calibrate::{CalibrateError, Figures, Plan, Spread, result_file::SeenInterface};
-use weir_daemon::config::Config;
+use weir_daemon::config::{Config, DEFAULT_STATE_DIR};
 use weir_enforce::hook_selection::Advice;
 
 use super::{Common, ExitAnswer, show};
@@ -57,7 +57,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
     let config = Config::load(&common.config).ok();
     let state_dir = config
         .as_ref()
-        .map_or_else(|| PathBuf::from("/var/lib/weir"), |c| c.state_dir.clone());
+        .map_or_else(|| PathBuf::from(DEFAULT_STATE_DIR), |c| c.state_dir.clone());
     let prefer = config.as_ref().map(|c| c.enforcement.advice.prefer);
     let configured = config.map_or_else(Vec::new, |c| c.enforcement.interfaces);
     let kernel = weir_calibrate::Machine::this().kernel;

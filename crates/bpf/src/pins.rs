@@ -23,8 +23,8 @@ use crate::{
 
 /// Where all instances are, unless the configuration says otherwise.
 pub const DEFAULT_ROOT: &str = "/sys/fs/bpf/weir";
-/// Where it is mounted when nobody has.
-const USUAL_BPFFS: &str = "/sys/fs/bpf";
+/// Where the BPF file system is mounted when nobody has.
+pub const USUAL_BPFFS: &str = "/sys/fs/bpf";
 
 /// An instance's directory, locked.
 pub struct InstanceDir {

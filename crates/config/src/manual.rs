@@ -31,10 +31,27 @@ pub struct Key {
 pub enum Usual {
     /// As if this were written.
     Is(&'static str),
+    /// As if one of these were written, by what else is in the table. The first
+    /// holds where no other does.
+    By(&'static [Case]),
     /// This, in words.
     Means(&'static str),
     /// A table without it is a mistake.
     Required,
+}
+
+/// What holds without a key in one kind of table.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// As if this were written.
+    pub value: &'static str,
+    /// Where, in words that follow the value, such as `with crowdsec`; empty in the
+    /// first case.
+    pub when: &'static str,
+    /// Further keys of such a table, as they may be written.
+    pub with: &'static [(&'static str, &'static str)],
+    /// Of the keys in [`Table::needs`], those that such a table has not.
+    pub without: &'static [&'static str],
 }
 
 use Usual::{Is, Means};

@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use jiff::tz::TimeZone;
 use weir_config::manual::{
-    ACTION, ENABLED, FACTOR, IGNORE, INCREMENT, NONE, PORTS, Table,
-    Usual::{Is, Means},
+    ACTION, Case, ENABLED, FACTOR, IGNORE, INCREMENT, NONE, PORTS, Table,
+    Usual::{By, Is, Means},
     key,
 };
 use weir_config::{
@@ -77,7 +77,12 @@ pub(crate) const MANUAL: &[Table] = &[
             ),
             key(
                 "ring_max_mib",
-                Means("1024"),
+                By(&[Case {
+                    value: "1024",
+                    when: "",
+                    with: &[("ring", "\"/run/weir-ring/shop\"")],
+                    without: &[],
+                }]),
                 "MiB that the segments of the ring may take together; the others are not read.",
             ),
             key(

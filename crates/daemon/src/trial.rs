@@ -9,14 +9,13 @@ use std::{
 };
 
 use caps::{CapSet, Capability};
+use weir_bpf::pins::USUAL_BPFFS;
 use weir_enforce::kernel::check_interface;
 
 use crate::{access::geo, config::Config, instance::is_root};
 
 /// `statfs` type of the BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// Where the daemon mounts it when nobody has.
-const USUAL_BPFFS: &str = "/sys/fs/bpf";
 
 /// Everything that was found, in words. Makes, writes and mounts nothing.
 pub fn trial(config: &Config) -> Vec<String> {
@@ -104,8 +103,8 @@ fn pins(root: &Path, found: &mut Vec<String>) {
     };
     // Over another directory a mount would hide what is in it.
     let mend = match at == Path::new(USUAL_BPFFS) {
-        true => "as root: mount -t bpf bpf /sys/fs/bpf",
-        false => "leave pin_root out, or set it to a directory in /sys/fs/bpf",
+        true => format!("as root: mount -t bpf bpf {USUAL_BPFFS}"),
+        false => format!("leave pin_root out, or set it to a directory in {USUAL_BPFFS}"),
     };
     found.push(format!("pin_root: {}: {problem}; {mend}", at.display()));
 }

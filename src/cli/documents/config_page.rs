@@ -5,13 +5,14 @@
 
 use weir_daemon::config::{
     DEFAULT_PATH,
-    manual::{Key, Table, Usual, allowed, tables, type_of},
+    manual::{Case, Key, Table, Usual, allowed, tables, type_of},
 };
 
 const ABOUT: &[&str] = &[
     "The configuration of weir(1) is one file in TOML. Beside a file of the name weir.toml, conf.d/*.toml may hold more tables and keys; filter.d/NAME.toml is the table [filter.NAME], and jail.d/NAME.toml is [jail.NAME].",
     "An unknown key is a mistake, and so is a value that is not allowed. weir-check(1) names each mistake with its file and line, and weir-reload(1) puts a change into force, all of it or nothing.",
     "NAME is a word of letters, digits, - and _ that tells tables of one kind apart.",
+    "A duration, such as that of find_time and ban_time, is a string of whole numbers with units, which add up: y (365 days), w, d, h, m (minutes) and s; blanks may stand between the parts: \"90s\", \"1h30m\", \"1d 12h\". A number without a unit, quoted or not, is seconds: 600. Fractions, signs and a blank between a number and its unit are mistakes. ban_time also takes \"forever\".",
 ];
 
 /// The page.
@@ -65,6 +66,7 @@ fn entry(page: &mut String, table: &Table, key: &Key) {
         page,
         &match key.default {
             Usual::Is(value) => format!("Default: {value}."),
+            Usual::By(cases) => format!("Default: {}.", by_case(cases, str::to_owned)),
             Usual::Means(words) => format!("Default: {words}."),
             Usual::Required => "It must be there.".to_owned(),
         },
@@ -81,8 +83,7 @@ pub fn markdown() -> String {
         page.push_str(&format!("{}\n\n", prose(about)));
     }
     page.push_str(&format!(
-        "The default file is `{DEFAULT_PATH}`. The man page `weir.toml(5)` says the same. \
-         A *duration* is a string such as `\"90s\"`, `\"10m\"`, `\"1h\"` or `\"7d\"`, or a number of seconds.\n\n",
+        "The default file is `{DEFAULT_PATH}`. The man page `weir.toml(5)` says the same.\n\n",
     ));
     for table in tables() {
         let title = title(table);
@@ -98,6 +99,7 @@ pub fn markdown() -> String {
             let allowed = allowed(table, key.name).unwrap_or_default();
             let default = match key.default {
                 Usual::Is(value) => format!("`{value}`"),
+                Usual::By(cases) => by_case(cases, |value| format!("`{value}`")),
                 Usual::Means(words) => prose(words),
                 Usual::Required => "required".to_owned(),
             };
@@ -111,6 +113,15 @@ pub fn markdown() -> String {
         }
     }
     page
+}
+
+/// The defaults of a key that has several, and where each holds.
+fn by_case(cases: &[Case], code: impl Fn(&str) -> String) -> String {
+    let each = cases.iter().map(|case| match case.when {
+        "" => code(case.value),
+        when => format!("{} {when}", code(case.value)),
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// A table's head as a title; of tables that share a head, with the kind.

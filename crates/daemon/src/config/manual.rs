@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-pub use weir_config::manual::{Key, Table, Usual, type_of};
+pub use weir_config::manual::{Case, Key, Table, Usual, type_of};
 use weir_config::manual::{
     NONE,
     Usual::{Is, Means, Required},

@@ -34,7 +34,7 @@ use crate::{
 /// Where the configuration is by default.
 pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
 /// Where database and lock are unless the configuration says otherwise.
-const DEFAULT_STATE_DIR: &str = "/var/lib/weir";
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/weir";
 /// Where the control socket is by default.
 pub const DEFAULT_SOCKET: &str = "/run/weir/weir.sock";
 

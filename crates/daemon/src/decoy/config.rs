@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use weir_config::Section;
 use weir_config::manual::{
     FACTOR, Table,
-    Usual::{Is, Means, Required},
+    Usual::{Is, Required},
     key,
 };
+use weir_config::{Section, values::YEARS};
 use weir_core::{
     PortRange, Protocol,
     decoy::{DecoyPorts, Entry},
@@ -31,7 +31,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key("ban_time", Is("\"15m\""), "How long the first ban lasts."),
             key(
                 "increment",
-                Means("a factor of 2, up to a week"),
+                Is("{ factor = 2, max = \"1w\" }"),
                 "Each further ban lasts longer; a table, see below.",
             ),
             key(
@@ -54,7 +54,6 @@ pub(crate) const MANUAL: &[Table] = &[
 
 const MINUTE: Duration = Duration::from_secs(60);
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
-const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// TCP ports to which browsers make no connection, whatever page asks for it: the
 /// bad ports of the Fetch standard (fetch.spec.whatwg.org/#port-blocking).

@@ -7,7 +7,7 @@ use weir_config::{
     Section,
     values::{name_byte, path},
 };
-use weir_enforce::{Choice, hook_selection::Advice};
+use weir_enforce::{Choice, hook_selection::Advice, kernel::DEFAULT_ROOT};
 
 use crate::host::HostFacts;
 
@@ -125,6 +125,6 @@ pub(crate) fn read(
         ipv4_length: root
             .integer("ipv4_length", 8..=31)
             .and_then(|at| u8::try_from(at.value).ok()),
-        pin_root: path(root, "pin_root", "/sys/fs/bpf/weir"),
+        pin_root: path(root, "pin_root", DEFAULT_ROOT),
     }
 }

@@ -1,17 +1,33 @@
 //! `[sink.NAME]` in weir.toml(5): a table for each kind.
 
 use weir_config::manual::{
-    ENABLED, Key, NONE, Table,
-    Usual::{Is, Means, Required},
+    Case, ENABLED, Key, NONE, Table,
+    Usual::{By, Is, Means, Required},
     key,
 };
 
+const EVENTS_ABOUT: &str = "The events that the sink gets.";
+const USUAL_EVENTS: &str = "[\"ban\", \"unban\", \"error\", \"start\", \"stop\"]";
+/// Of a sink without a choice of formats.
+const EVENTS_OF_ONE_FORMAT: Key = key("events", Is(USUAL_EVENTS), EVENTS_ABOUT);
 const EVENTS: Key = key(
     "events",
-    Means(
-        "[\"ban\", \"unban\", \"error\", \"start\", \"stop\"]; all that format = \"ipt_geofence\" has",
-    ),
-    "The events that the sink gets.",
+    By(&[
+        Case {
+            value: USUAL_EVENTS,
+            when: "",
+            with: &[],
+            without: &[],
+        },
+        Case {
+            // All that the format has.
+            value: "[\"ban\", \"unban\", \"drop\", \"start\", \"stop\"]",
+            when: "with format = \"ipt_geofence\"",
+            with: &[("format", "\"ipt_geofence\"")],
+            without: &[],
+        },
+    ]),
+    EVENTS_ABOUT,
 );
 const FORMAT: Key = key("format", Is("\"weir\""), "How an event is written.");
 const QUEUE: Key = key(
@@ -70,7 +86,7 @@ pub const MANUAL: &[Table] = &[
                 "The URL of the Bot API.",
             ),
             key("rate", Is("20"), RATE),
-            EVENTS,
+            EVENTS_OF_ONE_FORMAT,
             QUEUE,
         ],
     },

@@ -6,8 +6,8 @@ use std::{
 };
 
 use weir_config::manual::{
-    DIRECTION, ENABLED, NONE, PORTS, Table,
-    Usual::{Is, Means},
+    Case, DIRECTION, ENABLED, NONE, PORTS, Table,
+    Usual::{By, Is, Means},
     key,
 };
 use weir_config::{
@@ -50,7 +50,23 @@ pub(crate) const MANUAL: &[Table] = &[Table {
         key("format", Is("\"auto\""), "The format of the list."),
         key(
             "refresh",
-            Means("\"1d\"; \"30s\" with crowdsec"),
+            By(&[
+                Case {
+                    value: "\"1d\"",
+                    when: "",
+                    with: &[("url", "\"https://localhost/list\"")],
+                    without: &["file"],
+                },
+                Case {
+                    value: "\"30s\"",
+                    when: "with crowdsec",
+                    with: &[
+                        ("crowdsec", "\"http://127.0.0.1:8080\""),
+                        ("key_file", "\"/etc/hostname\""),
+                    ],
+                    without: &["file"],
+                },
+            ]),
             "How often the list is fetched.",
         ),
         PORTS,

@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use super::{Usual::By, *};
 use crate::host::lab::Lab;
 
 fn written(table: &Table, more: &str) -> String {
+    written_without(table, &[], more)
+}
+
+/// The table with what it needs but for `without`, and with `more`.
+fn written_without(table: &Table, without: &[&str], more: &str) -> String {
     let needs = table
         .needs
         .iter()
+        .filter(|(key, _)| !without.contains(key))
         .map(|(key, value)| format!("{key} = {value}\n"));
     let needs: String = needs.collect();
     match table.name {
@@ -140,6 +146,19 @@ fn the_types_of_the_manual_are_those_of_the_reader() {
     }
 }
 
+/// What can be written down is held against the reader below; words are for the rest.
+#[test]
+fn a_default_in_words_is_no_value() {
+    for table in tables() {
+        for key in table.keys {
+            if let Means(words) = key.default {
+                let is_prose = words.starts_with(|c: char| c.is_ascii_alphabetic());
+                assert!(is_prose, "{} in [{}]: {words}", key.name, table.name);
+            }
+        }
+    }
+}
+
 /// A default, written down, changes nothing.
 #[test]
 fn the_defaults_of_the_manual_are_those_of_the_reader() {
@@ -161,6 +180,27 @@ fn the_defaults_of_the_manual_are_those_of_the_reader() {
                     let text = written(table, &format!("{} = {value}\n", key.name));
                     assert_eq!(without_warnings(&text), usual, "{text}");
                 }
+            }
+        }
+        for key in table.keys {
+            let By(cases) = key.default else { continue };
+            let (first, others) = cases.split_first().expect("a default");
+            assert_eq!(first.when, "", "{} in [{}]", key.name, table.name);
+            assert!(
+                others.iter().all(|case| !case.when.is_empty()),
+                "{} in [{}]",
+                key.name,
+                table.name
+            );
+            for case in cases {
+                let with = case.with.iter();
+                let with: String = with
+                    .map(|(key, value)| format!("{key} = {value}\n"))
+                    .collect();
+                let alone = written_without(table, case.without, &with);
+                let more = format!("{with}{} = {}\n", key.name, case.value);
+                let text = written_without(table, case.without, &more);
+                assert_eq!(without_warnings(&text), without_warnings(&alone), "{text}");
             }
         }
         for key in table
