@@ -85,8 +85,11 @@ impl Segment {
         }
         let with_vip = |namespace: &Namespace, dev: &str| {
             let all = VIP.map(|vip| {
-                let length = if vip.contains(':') { 128 } else { 32 };
-                format!("addr add {vip}/{length} dev {dev}")
+                // Deprecated: the host is not to take it for the source of its checks.
+                match vip.contains(':') {
+                    true => format!("addr add {vip}/128 dev {dev} preferred_lft 0"),
+                    false => format!("addr add {vip}/32 dev {dev}"),
+                }
             });
             namespace.ip(&all).unwrap();
         };
@@ -134,6 +137,10 @@ impl Segment {
                  keepalive_timeout 600s;
                  server {{
                      listen 80; listen [::]:80;
+                     location = /healthz {{
+                         if (-f {dir}/ill) {{ return 503; }}
+                         return 204;
+                     }}
                      location / {{ return 200 \"{number} $remote_addr\"; }}
                  }}
              }}"
@@ -148,6 +155,15 @@ impl Segment {
             let at = SocketAddr::new(addr("127.0.0.1"), 80);
             traffic::tcp_connect(real, None, at, SILENCE).ok()
         });
+    }
+
+    /// Has its nginx answer 503 at /healthz, or 204 again; all else it serves.
+    fn is_ill(&self, number: usize, is_ill: bool) {
+        let sign = self.dir.path().join(number.to_string()).join("ill");
+        match is_ill {
+            true => fs::write(sign, "").unwrap(),
+            false => fs::remove_file(sign).unwrap(),
+        }
     }
 
     fn kill(&mut self, number: usize) {
@@ -260,6 +276,44 @@ fn live_soon(weir: &Weir, count: u64) {
     soon(&format!("{count} live reals"), || {
         (pool(weir)["live"] == count).then_some(())
     });
+}
+
+/// A real is checked at its own address, of either family, and serves both.
+#[test]
+fn root_a_real_that_answers_503_leaves_and_comes_back() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let reals = ["192.0.2.11", "2001:db8::12"];
+    let segment = Segment::new("tcx");
+    let config = config("tcx").replace(REAL[1], reals[1]).replace(
+        "check = {",
+        "check = { http = \"/healthz\", status = \"204\", rise = 1, fall = 2,",
+    );
+    let weir = Weir::start(&segment.host, &config);
+    live_soon(&weir, 2);
+    let mut flows = segment.flows();
+    for (number, real) in reals.into_iter().enumerate() {
+        segment.is_ill(number, true);
+        live_soon(&weir, 1);
+        assert_eq!(segment.all_served_by(20), [1 - number].into());
+        // It listens, and TCP would have called it live.
+        for (family, _, flow) in flows.iter_mut().filter(|(_, n, _)| *n != number) {
+            assert_eq!(flow.ask(CLIENT[*family]), 1 - number);
+        }
+        let why = format!("{real} (http: status 503)");
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        assert!(
+            alerts.contains(&format!("pool web does without {why}")),
+            "{alerts}"
+        );
+        let shown = weir.ask(&["pool", "show", "web"]).out;
+        assert!(shown.contains("http: status 503"), "{shown}");
+        segment.is_ill(number, false);
+        live_soon(&weir, 2);
+        assert_eq!(segment.all_served_by(40), BTreeSet::from([0, 1]));
+        assert_eq!(weir.json(&["status"])["alerts"].to_string(), "[]");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the backend which real each new flow goes to. Forwarding is the packet path's
 //! (bpf/balance/balance.h), the choice of a real is `weir_core::balance`'s.
 
+mod check;
 pub mod config;
 mod health;
 mod neighbours;
@@ -27,8 +28,9 @@ use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
 use weir_events::alerts::Alerts;
 
 use crate::threads::{self, Pulse};
+use check::Check;
 use config::{BalanceConfig, PoolConfig, RealConfig};
-use health::{Check, Health, Life};
+use health::{Health, Life};
 use neighbours::{Mac, neighbours};
 use settings::{Setting, Settings};
 
@@ -39,6 +41,8 @@ pub use settings::Mode;
 const FIRST: Duration = Duration::from_secs(1);
 /// How often is looked at a check that is under way.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// So many checks are under way at once, each with a descriptor of its own.
+const MAX_CHECKS: usize = 256;
 /// How often the neighbours are looked at, whatever the checks do.
 const NEIGHBOURS: Duration = Duration::from_secs(1);
 /// What alerts about the whole of it are about.
@@ -223,6 +227,23 @@ impl RealState {
         })
     }
 
+    /// A check of it is over.
+    fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) {
+        self.check = None;
+        let lives = outcome.is_ok();
+        self.why = outcome.err().unwrap_or_default();
+        if self.health.note(lives, pool.check.rise, pool.check.fall) {
+            self.since = Timestamp::now();
+            let (pool, address) = (&pool.name, self.config.address);
+            match lives {
+                true => tracing::info!("pool {pool}: real {address} is up"),
+                false => {
+                    tracing::warn!("pool {pool}: real {address} is down: {}", self.why);
+                }
+            }
+        }
+    }
+
     fn is_up(&self) -> bool {
         self.health.life == Life::Up && self.mac.is_some()
     }
@@ -280,7 +301,7 @@ impl State {
                 let same = config
                     .pools
                     .iter()
-                    .any(|p| p.name == name && p.check.port == check.port);
+                    .any(|p| p.name == name && p.check.asks_like(&check));
                 let kept = pool.reals.into_iter().filter(move |_| same);
                 kept.map(move |real| ((name.clone(), real.config.address), real))
             })
@@ -325,37 +346,37 @@ impl State {
         self.pools.iter().flat_map(|pool| &pool.reals)
     }
 
-    /// Begins what is due, and notes what has come of what was begun.
+    /// Notes what has come of what was begun, and begins what is due.
     fn check(&mut self) {
-        let now = Instant::now();
+        let mut under_way = 0;
         for pool in &mut self.pools {
-            let config = &pool.config.check;
             for real in &mut pool.reals {
-                let mut outcome = real.check.as_ref().and_then(Check::look);
-                if real.check.is_none() && now >= real.next {
-                    real.next = now + config.interval;
-                    let to = SocketAddr::new(real.config.address, config.port);
-                    match Check::begin(to, config.timeout) {
-                        Ok(check) => real.check = Some(check),
-                        Err(known) => outcome = Some(known),
-                    }
+                let kind = &pool.config.check.kind;
+                match real.check.as_mut().map(|check| check.look(kind)) {
+                    Some(Some(outcome)) => real.note(&pool.config, outcome),
+                    Some(None) => under_way += 1,
+                    None => (),
                 }
-                let Some(outcome) = outcome else {
-                    continue;
-                };
-                real.check = None;
-                let lives = outcome.is_ok();
-                real.why = outcome.err().unwrap_or_default();
-                if real.health.note(lives, config.rise, config.fall) {
-                    real.since = Timestamp::now();
-                    let (pool, address) = (&pool.config.name, real.config.address);
-                    match lives {
-                        true => tracing::info!("pool {pool}: real {address} is up"),
-                        false => {
-                            tracing::warn!("pool {pool}: real {address} is down: {}", real.why);
-                        }
-                    }
-                }
+            }
+        }
+        // Who has waited longest is next, so that no pool's dead reals keep the checks of
+        // others from being begun.
+        let now = Instant::now();
+        let all = self.pools.iter_mut().flat_map(|pool| {
+            let config = &pool.config;
+            pool.reals.iter_mut().map(move |real| (config, real))
+        });
+        let mut due: Vec<_> = all
+            .filter(|(_, real)| real.check.is_none() && now >= real.next)
+            .collect();
+        due.sort_by_key(|(_, real)| real.next);
+        for (pool, real) in due.into_iter().take(MAX_CHECKS.saturating_sub(under_way)) {
+            let config = &pool.check;
+            real.next = now + config.interval;
+            let to = SocketAddr::new(real.config.address, config.port);
+            match Check::begin(&config.kind, to, config.timeout) {
+                Ok(check) => real.check = Some(check),
+                Err(why) => real.note(pool, Err(why)),
             }
         }
     }
@@ -768,5 +789,58 @@ mod tests {
         assert_eq!(numbers.keep(&["c", "d"]), [3]);
         assert_eq!(numbers.0, [("c", 2), ("d", 3)].into());
         assert_eq!(numbers.keep(&["c", "d", "e"]), [0]);
+    }
+
+    #[test]
+    fn checks_are_bounded_and_nobody_is_forgotten() {
+        // It answers nobody.
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let real = |n: usize| RealConfig {
+            address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
+            weight: 1,
+        };
+        let http = config::HttpConfig {
+            path: "/".to_owned(),
+            host: None,
+            status: vec![200..=399],
+        };
+        let pool = PoolConfig {
+            name: "web".to_owned(),
+            vips: vec![],
+            ports: vec![],
+            reals: (0..MAX_CHECKS + 40).map(real).collect(),
+            check: config::CheckConfig {
+                kind: config::CheckKind::Http(http),
+                port: listener.local_addr().unwrap().port(),
+                interval: Duration::from_secs(1),
+                timeout: Duration::from_secs(600),
+                rise: 1,
+                fall: 1,
+            },
+        };
+        let mut state = State::default();
+        state.configure(&BalanceConfig {
+            interface: "eth0".to_owned(),
+            pools: vec![pool],
+        });
+        let are_under_way = |state: &State| -> Vec<bool> {
+            state.reals().map(|real| real.check.is_some()).collect()
+        };
+        for _ in 0..2 {
+            state.check();
+            let begun = are_under_way(&state);
+            let (first, rest) = begun.split_at(MAX_CHECKS);
+            assert!(first.iter().all(|begun| *begun));
+            assert!(!rest.iter().any(|begun| *begun));
+        }
+        // All of them are over, and due again: those that never had one come first.
+        for real in &mut state.pools[0].reals[..MAX_CHECKS] {
+            real.check = None;
+            real.next = Instant::now();
+        }
+        state.check();
+        let begun = are_under_way(&state);
+        assert!(begun[MAX_CHECKS..].iter().all(|begun| *begun));
+        assert_eq!(begun.iter().filter(|begun| **begun).count(), MAX_CHECKS);
     }
 }

@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    ops::RangeInclusive,
     time::Duration,
 };
 
 use weir_config::{
     At, Section,
     manual::{
-        Table,
+        NONE, Table,
         Usual::{Is, Means, Required},
         key,
     },
@@ -83,16 +84,31 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "pool.NAME.check",
-        about: "Tries a TCP connection to the address of each real itself: this shows that it lives, not that it has the virtual address.",
+        about: "Asks each real at its own address: this shows that it lives, not that it has the virtual address. Without http a TCP connection is all that is asked.",
         needs: &[],
         keys: &[
+            key(
+                "http",
+                NONE,
+                "Asks with GET for this path; the status of the answer decides. Redirects are not followed.",
+            ),
+            key(
+                "host",
+                Means("the real's address and port"),
+                "With http: the Host of the request.",
+            ),
+            key(
+                "status",
+                Means("those of 2xx and 3xx"),
+                "With http: which statuses the answer of a live real has.",
+            ),
             key("port", Means("the pool's first TCP port"), "Which port."),
             key("interval", Is("\"2s\""), "How often."),
             key("timeout", Is("\"1s\""), "How long it may take."),
             key(
                 "rise",
                 Is("2"),
-                "So many connections in a row bring a dead real back.",
+                "So many successes in a row bring a dead real back.",
             ),
             key("fall", Is("3"), "So many failures in a row make it dead."),
         ],
@@ -103,6 +119,14 @@ const VIP: &str = "a list of addresses such as [\"198.51.100.80\", \"2001:db8::8
 const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"]";
 const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
 const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
+
+const PATH: &str = "a path such as \"/healthz\": it begins with / and has no blanks";
+const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\"";
+const STATUS: &str = "a status or a range such as \"200\" or \"200-399\", or a list of these";
+/// So long may a path be.
+const MAX_PATH: usize = 1024;
+/// And a host: a name with its port.
+const MAX_HOST: usize = 260;
 
 /// The largest weight of a real.
 pub const MAX_WEIGHT: u32 = 1000;
@@ -143,7 +167,9 @@ pub struct RealConfig {
 /// How a pool's reals are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckConfig {
-    /// A TCP port of each real.
+    /// What is asked.
+    pub kind: CheckKind,
+    /// A port of each real.
     pub port: u16,
     /// How often it is done.
     pub interval: Duration,
@@ -153,6 +179,33 @@ pub struct CheckConfig {
     pub rise: u32,
     /// Failures in a row that make one dead.
     pub fall: u32,
+}
+
+impl CheckConfig {
+    /// Does the other one find out the same of a real, however often?
+    pub(super) fn asks_like(&self, other: &Self) -> bool {
+        (&self.kind, self.port) == (&other.kind, other.port)
+    }
+}
+
+/// What a check asks of a real.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckKind {
+    /// A TCP connection, and nothing over it.
+    Tcp,
+    /// The status of an answer.
+    Http(HttpConfig),
+}
+
+/// A request, and what a live real answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// What is asked for.
+    pub path: String,
+    /// The Host that is asked, in place of the real's address.
+    pub host: Option<String>,
+    /// The statuses of a live real.
+    pub status: Vec<RangeInclusive<u16>>,
 }
 
 /// Ports of this host that are answered on it, by the table that names them.
@@ -273,6 +326,7 @@ fn pool(
         .find(|(protocol, _)| *protocol == Protocol::Tcp);
     let check = check(
         &mut section,
+        &format!("[pool.{name}.check]"),
         first.map(|(_, port)| *port),
         !ports.is_empty(),
     );
@@ -409,13 +463,92 @@ fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
     reals
 }
 
+/// What is asked, with the keys that belong to it.
+fn kind(check: &mut Section<'_, '_>, of: &str) -> CheckKind {
+    // A key that is read is there no more.
+    let has_http = check.has("http");
+    let lines = ["host", "status"].map(|key| (key, check.line_of(key)));
+    let path = check.string("http", PATH);
+    let host = check.string("host", HOST);
+    let status = status(check, of);
+    if let Some(at) = &path {
+        let has_blank = !at.value.bytes().all(|byte| byte.is_ascii_graphic());
+        if !at.value.starts_with('/') || has_blank || at.value.len() > MAX_PATH {
+            wrong(check, of, "http", at, PATH);
+        }
+    }
+    if let Some(at) = &host {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
+        if at.value.is_empty() || at.value.len() > MAX_HOST || !at.value.bytes().all(fits) {
+            wrong(check, of, "host", at, HOST);
+        }
+    }
+    for (key, line) in lines {
+        if let Some(line) = line.filter(|_| !has_http) {
+            check.error(
+                line,
+                format!("{key} in {of} without http; allowed: with http = \"/path\""),
+            );
+        }
+    }
+    match path {
+        None => CheckKind::Tcp,
+        Some(path) => CheckKind::Http(HttpConfig {
+            path: path.value,
+            host: host.map(|at| at.value),
+            status,
+        }),
+    }
+}
+
+fn wrong(section: &Section<'_, '_>, of: &str, key: &str, at: &At<String>, allowed: &str) {
+    section.error(
+        at.line,
+        format!("{key} in {of} is {:?}; allowed: {allowed}", at.value),
+    );
+}
+
+fn status(check: &mut Section<'_, '_>, of: &str) -> Vec<RangeInclusive<u16>> {
+    let words = match check.word_or_list("status", STATUS) {
+        None => return vec![200..=399],
+        Some(Ok(word)) => vec![word],
+        Some(Err(words)) => {
+            if words.value.is_empty() {
+                check.error(
+                    words.line,
+                    format!("status in {of} names none; allowed: {STATUS}"),
+                );
+            }
+            words.value
+        }
+    };
+    let mut ranges = Vec::new();
+    for word in &words {
+        let (low, high) = word
+            .value
+            .split_once('-')
+            .unwrap_or((&word.value, &word.value));
+        let number = |text: &str| {
+            let is_plain = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_plain.then(|| text.parse().ok()).flatten()
+        };
+        match (number(low), number(high)) {
+            (Some(low @ 200..), Some(high @ ..=599)) if low <= high => ranges.push(low..=high),
+            _ => wrong(check, of, "status", word, STATUS),
+        }
+    }
+    ranges
+}
+
 fn check(
     section: &mut Section<'_, '_>,
+    of: &str,
     first: Option<u16>,
     has_ports: bool,
 ) -> Option<CheckConfig> {
     let line = section.line();
     let mut config = CheckConfig {
+        kind: CheckKind::Tcp,
         port: first.unwrap_or(0),
         interval: 2 * SECOND,
         timeout: SECOND,
@@ -424,6 +557,7 @@ fn check(
     };
     let mut table = section.section("check");
     if let Some(check) = &mut table {
+        config.kind = kind(check, of);
         if let Some(at) = check.integer("port", 1..=65535) {
             config.port = at.value as u16;
         }
@@ -503,6 +637,7 @@ mod tests {
             (2, 2, 1)
         );
         let expected = CheckConfig {
+            kind: CheckKind::Tcp,
             port: 80,
             interval: 5 * SECOND,
             timeout: SECOND,
@@ -514,6 +649,30 @@ mod tests {
         let warnings = check("[balance]\ninterface = \"eth9\"").unwrap().warnings;
         let warnings = warnings.join("\n");
         assert!(warnings.contains("which this host has not"), "{warnings}");
+    }
+
+    #[test]
+    fn a_check_is_read() {
+        let kind = |words: &str| {
+            let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"10.0.0.11\" }]";
+            let text = format!("{BALANCE}{pool}\ncheck = {{ {words} }}");
+            let check = check(&text).unwrap().balance.unwrap().pools[0]
+                .check
+                .clone();
+            (check.kind, check.port)
+        };
+        let http = |host: Option<&str>, status| {
+            CheckKind::Http(HttpConfig {
+                path: "/healthz".to_owned(),
+                host: host.map(str::to_owned),
+                status,
+            })
+        };
+        let usual = http(None, vec![200..=399]);
+        assert_eq!(kind("http = \"/healthz\""), (usual, 80));
+        let words = "http = \"/healthz\", host = \"a.example:8080\", port = 8080, status = [\"200\", \"401-403\"]";
+        let all = http(Some("a.example:8080"), vec![200..=200, 401..=403]);
+        assert_eq!(kind(words), (all, 8080));
     }
 
     #[test]
@@ -592,8 +751,55 @@ mod tests {
                 "unknown key \"forward\" in [pool.web]",
             ),
             (
-                usual("", "check = { http = \"/\" }"),
-                "unknown key \"http\" in [pool.web.check]",
+                usual("", "check = { https = \"/\" }"),
+                "unknown key \"https\" in [pool.web.check]",
+            ),
+            (
+                usual("", "check = { http = \"healthz\" }"),
+                ":4: http in [pool.web.check] is \"healthz\"; allowed: a path such as",
+            ),
+            (
+                usual("", "check = { http = \"/a b\" }"),
+                ":4: http in [pool.web.check] is \"/a b\"; allowed: a path such as",
+            ),
+            (
+                usual("", "check = { http = \"/a\\r\\nX-A: b\" }"),
+                ":4: http in [pool.web.check] is \"/a\\r\\nX-A: b\"; allowed: ",
+            ),
+            (
+                usual("", "check = { http = 80 }"),
+                ":4: http in [pool.web.check] is ",
+            ),
+            (
+                usual("", "check = { http = \"/\", host = \"a\\r\\nb\" }"),
+                ":4: host in [pool.web.check] is \"a\\r\\nb\"; allowed: a host such as",
+            ),
+            (
+                usual("", "check = { http = \"/\", status = \"2xx\" }"),
+                ":4: status in [pool.web.check] is \"2xx\"; allowed: a status or a range such as \"200\"",
+            ),
+            (
+                usual("", "check = { http = \"/\", status = 200 }"),
+                "; allowed: a status or a range such as \"200\"",
+            ),
+            (
+                usual(
+                    "",
+                    "check = { http = \"/\", status = [\"200\", \"399-300\"] }",
+                ),
+                ":4: status in [pool.web.check] is \"399-300\"; allowed: ",
+            ),
+            (
+                usual("", "check = { http = \"/\", status = [] }"),
+                ":4: status in [pool.web.check] names none; allowed: ",
+            ),
+            (
+                usual("", "check = { host = \"a\" }"),
+                ":4: host in [pool.web.check] without http; allowed: with http = ",
+            ),
+            (
+                usual("", "check = { status = \"200\" }"),
+                ":4: status in [pool.web.check] without http; allowed: with http = ",
             ),
             (
                 format!(

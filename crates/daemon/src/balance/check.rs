@@ -1,0 +1,105 @@
+//! One check of a real, at its own address: begun, then looked at until it is known. No
+//! call here waits. What a real answers may be an attacker's: it is bounded in length and
+//! time, none of it is repeated to anybody, and what is not understood is a failure. A
+//! check shows that the real's server answers, not that it has the virtual address.
+
+mod http;
+mod tcp;
+
+use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+};
+
+use super::config::CheckKind;
+use http::Http;
+use tcp::Tcp;
+
+/// What came of it; `None`: not yet known.
+pub(super) type Outcome = Option<Result<(), String>>;
+
+/// Why a check failed that was not done when its time was over.
+const TOO_LATE: &str = "no answer in time";
+
+/// A check that is under way.
+pub(super) struct Check(UnderWay);
+
+enum UnderWay {
+    Tcp(Tcp),
+    Http(Http),
+}
+
+impl Check {
+    /// Begins one; where it cannot be, that is why the real is down.
+    pub(super) fn begin(
+        kind: &CheckKind,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let begun = match kind {
+            CheckKind::Tcp => Tcp::begin(to, timeout).map(UnderWay::Tcp),
+            CheckKind::Http(config) => Http::begin(config, to, timeout).map(UnderWay::Http),
+        };
+        begun
+            .map(Self)
+            .map_err(|error| named(kind, error.to_string()))
+    }
+
+    /// Looks without waiting for it.
+    pub(super) fn look(&mut self, kind: &CheckKind) -> Outcome {
+        let outcome = match &mut self.0 {
+            UnderWay::Tcp(tcp) => tcp.look(),
+            UnderWay::Http(http) => http.look(),
+        };
+        outcome.map(|known| known.map_err(|why| named(kind, why)))
+    }
+}
+
+/// Puts the name of the check before why it failed.
+fn named(kind: &CheckKind, why: String) -> String {
+    match kind {
+        CheckKind::Tcp => why,
+        CheckKind::Http(_) => format!("http: {why}"),
+    }
+}
+
+/// A socket to this address that never waits.
+fn socket(to: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, kind, flags, None)
+}
+
+/// An error in the system's words.
+fn text(errno: Errno) -> String {
+    io::Error::from(errno).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of a check, without a bound in time that a slow machine could reach.
+    pub(super) fn outcome(kind: &CheckKind, to: SocketAddr) -> Result<(), String> {
+        outcome_within(kind, to, Duration::from_secs(20))
+    }
+
+    pub(super) fn outcome_within(
+        kind: &CheckKind,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let mut check = Check::begin(kind, to, timeout)?;
+        loop {
+            if let Some(known) = check.look(kind) {
+                return known;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
