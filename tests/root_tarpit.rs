@@ -31,6 +31,10 @@ struct Pit {
 
 impl Pit {
     fn new(backend: &str, more: &str) -> Self {
+        Self::with(backend, &format!("{TARPIT}{more}"))
+    }
+
+    fn with(backend: &str, sections: &str) -> Self {
         let site = Site::new();
         let peer = site.takes_answers_of(backend);
         let servers = HOST
@@ -39,7 +43,7 @@ impl Pit {
                 TcpServer::start(&site.host, at, b"").unwrap()
             })
             .into();
-        let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{TARPIT}{more}");
+        let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{sections}");
         let weir = Weir::start(&site.host, &config);
         assert_eq!(weir.attachment("eth0").0, backend);
         Self {
@@ -223,6 +227,84 @@ fn root_tarpit_bans_exemptions_and_servers_keep_their_meaning() {
         soon("the server to be asked", || {
             (server.accepted() > 0).then_some(())
         });
+    }
+}
+
+/// Addresses of the segment that nobody has, by family; the first one in each test.
+const DARK: [&str; 2] = ["192.0.2.77", "2001:db8::40:4d"];
+const ADDRESSES: &str = "[tarpit]\naddresses = [\"192.0.2.64/26\", \"2001:db8::40:0/112\"]\n";
+
+/// Whoever looks for an address that nobody has finds it, and all its ports open; those
+/// that somebody has are left to him.
+#[test]
+fn root_tarpit_holds_at_addresses_that_nobody_has() {
+    if skipped(&["nmap"]) {
+        return;
+    }
+    for backend in BACKENDS {
+        let pit = Pit::with(backend, ADDRESSES);
+        // Its solicitations for sources that are not the interface's own come from there.
+        let link_local = "addr add fe80::2/64 dev eth0 nodad".to_owned();
+        pit.site.internet.ip(&[link_local]).unwrap();
+        for family in [0, 1] {
+            let dark = |port| SocketAddr::new(addr(DARK[family]), port);
+            pit.site.serves_soon(ATTACKER[family], dark(22));
+            pit.site.serves(ATTACKER[family], dark(65_535));
+            let mut args = vec!["-sS", "-Pn", "-n", "-p", "1,445,8080"];
+            args.extend(["-S", ATTACKER[family], "-e", "eth0"]);
+            args.extend(["-6"].iter().take(family));
+            let range = [
+                &["192.0.2.80-83"][..],
+                &["2001:db8::40:50", "2001:db8::40:51"],
+            ];
+            args.extend(range[family]);
+            let scan = pit.site.internet.output("nmap", &args).unwrap();
+            let found = String::from_utf8_lossy(&scan.stdout).into_owned();
+            let open = found.matches("/tcp").count();
+            assert_eq!(open, [12, 6][family], "{backend}: {found}");
+            assert_eq!(found.matches("open").count(), open, "{backend}: {found}");
+            // This host's own ports are as they were.
+            pit.site.serves(ATTACKER[family], Pit::at(family, SERVED));
+            let closed = Pit::at(family, 25);
+            assert!(!pit.site.connects(ATTACKER[family], closed), "{backend}");
+        }
+        assert_eq!(pit.weir.banned(), [""; 0]);
+        let status = pit.tarpit();
+        assert!(status["resolved"].as_u64() >= Some(8), "{status}");
+        let metric = pit.weir.metric("weir_tarpit_resolved_total", &[]);
+        assert_eq!(metric, status["resolved"].as_u64());
+
+        // One that somebody has by now, to whom this host talks.
+        let taken = "192.0.2.100";
+        let more = format!("addr add {taken}/24 dev eth0");
+        pit.site.internet.ip(&[more]).unwrap();
+        let server = SocketAddr::new(addr(taken), 8080);
+        let _server = TcpServer::start(&pit.site.internet, server, b"").unwrap();
+        traffic::tcp_connect(&pit.site.host, None, server, SOON).unwrap();
+        let veth = &pit.site.veth;
+        let ask = |last: u8| {
+            let asker = veth.mac(Side::B);
+            let mut frame = [&[0xff; 6], &asker[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+            frame.extend([&asker[..], &[192, 0, 2, 2], &[0; 6], &[192, 0, 2, last]].concat());
+            let before = pit.tarpit()["resolved"].as_u64().unwrap();
+            let frames = [frame.as_slice()].into_iter();
+            traffic::send_frames(&pit.site.internet, "eth0", frames).unwrap();
+            before
+        };
+        soon("the neighbour to be seen", || {
+            let before = ask(100);
+            ask(101);
+            soon("the other to be answered", || {
+                (pit.tarpit()["resolved"].as_u64() > Some(before)).then_some(())
+            });
+            (pit.tarpit()["resolved"].as_u64() == Some(before + 1)).then_some(())
+        });
+        // Without the section nobody is there.
+        let plain = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n");
+        pit.weir.configure(&plain);
+        pit.weir.ask(&["reload"]).done();
+        let gone = SocketAddr::new(addr(DARK[0]), 22);
+        assert!(!pit.site.connects(ATTACKER[0], gone), "{backend}");
     }
 }
 

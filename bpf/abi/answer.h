@@ -6,12 +6,13 @@
 
 #include <linux/types.h>
 
-/* What ports have beside the firewall: four bits each, of which two are in use; TCP's
+/* What ports have beside the firewall: four bits each; TCP's
  * ports, then UDP's, sixteen a word. */
 #define PORT_FEATURE_BITS  4
 #define PORT_DECOY	   1
 #define PORT_BALANCE	   2
 #define PORT_TARPIT	   4
+#define PORT_ADDRESSES	   8 /* of no port: some addresses are tarpits */
 #define PORTS_A_WORD	   16
 #define PORT_FEATURE_WORDS (65536 / PORTS_A_WORD)
 
@@ -77,6 +78,26 @@ struct tarpit_counter {
 	__u64 answered; /* SYN-ACKs */
 	__u64 held;	/* ACKs with a window of zero */
 	__u64 silent;	/* packets above a limit, not answered */
+	__u64 resolved; /* ARP requests and neighbour solicitations */
+};
+
+/* Prefixes whose every address is a tarpit, but for those that somebody has. */
+#define TARPIT_PREFIXES 256
+struct tarpit_prefix_key {
+	__u32 bits;    /* of IPv4 96 more */
+	__u8 addr[16]; /* IPv4 as ::ffff:a.b.c.d */
+};
+
+/* Addresses in them that were seen alive, each for so many seconds; the oldest are
+ * forgotten. */
+#define TARPIT_ALIVE	     16384
+#define TARPIT_ALIVE_SECONDS 3600
+
+/* Interfaces by their index, on which such addresses are answered for. */
+#define TARPIT_LINKS 1024
+struct tarpit_link {
+	__u8 mac[6];
+	__u16 pad;
 };
 
 /* Of one source. */
@@ -92,6 +113,6 @@ struct tarpit_source {
 
 _Static_assert(sizeof(struct decoy_counter) == 32, "abi");
 _Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
-_Static_assert(sizeof(struct tarpit_counter) == 40, "abi");
+_Static_assert(sizeof(struct tarpit_counter) == 48, "abi");
 
 #endif

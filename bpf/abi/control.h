@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 /* Pinned tables of another number are refused, never reinterpreted. */
-#define WEIR_ABI 14
+#define WEIR_ABI 15
 
 /* Words that user space changes while the program runs. */
 struct control {
@@ -16,7 +16,8 @@ struct control {
 	__u32 zero;	     /* always 0, which the verifier does not know */
 	__u32 class_base;    /* first line of the class table that readers use */
 	__u32 port_features; /* bit 0: a port has a feature (abi/answer.h); PORT_BALANCE:
-				an address has that, for packets without ports */
+				an address has that, for packets without ports;
+				PORT_ADDRESSES: there are addresses of tarpits */
 	__u32 rejects;	     /* 1: there are bans that reject, or were */
 	__u32 pad;
 };

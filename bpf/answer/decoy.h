@@ -290,7 +290,7 @@ static __always_inline __u32 answer_syn(void *ctx, int tc, struct bait *b, int v
 /* Reads the request's IP header and ports, of TCP the whole header. Where they begin;
  * 0: nobody answers this. `total`: bytes of the packet from there on. */
 static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u32 l3,
-					  __u32 v4, __u32 *total)
+					  __u32 v4, int elsewhere, __u32 *total)
 {
 	struct tcphdr *tcp = &b->segment.tcp;
 	__u32 at;
@@ -315,7 +315,8 @@ static __always_inline __u32 read_request(void *ctx, int tc, struct bait *b, __u
 		b->result.protocol = b->ip.v6.nexthdr;
 		at = l3 + sizeof(b->ip.v6);
 	}
-	if (!bpf_map_lookup_elem(&decoy_own, &b->own) ||
+	/* What goes elsewhere is not this host's to answer, but where the caller says. */
+	if ((!elsewhere && !bpf_map_lookup_elem(&decoy_own, &b->own)) ||
 	    (v4 ? is_invalid_src4(b->ip.v4.saddr) : is_invalid_src6(&b->ip.v6.saddr)))
 		return 0;
 	if (reply_load(ctx, tc, at, tcp,
@@ -379,7 +380,7 @@ static __always_inline int handle_decoy(void *ctx, int tc)
 	*b = (struct bait){
 		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
-	len = read_request(ctx, tc, b, l3, v4, &total);
+	len = read_request(ctx, tc, b, l3, v4, 0, &total);
 	if (!len)
 		goto none;
 	is_tcp = b->result.protocol == IPPROTO_TCP;

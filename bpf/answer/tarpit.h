@@ -5,10 +5,12 @@
  * (RFC 9293 3.8.6.1), until it gives up. No connection is remembered: what the answer
  * says follows from the packet alone.
  *
- * Tail-called last, for packets that would pass (port_features.h), and looked at when
- * they are to an address of this host. At most one answer to a packet, never longer
- * than that; none to RST, SYN-ACK, fragments or this host itself; limited by CPU and by
- * source. Two that answer each other come to an end: is_worth_no_answer.
+ * Tail-called for packets that would pass (port_features.h), and answered when they are
+ * to an address of this host, or to one that this host holds for a tarpit
+ * (tarpit_address.h). What is not, and may be for a pool, is that one's. At most one
+ * answer to a packet, never longer than that; none to RST, SYN-ACK, fragments or this
+ * host itself; limited by CPU and by source. Two that answer each other come to an end:
+ * is_worth_no_answer.
  *
  * Connections that this host has of its own from or at such a port go on: the kernel is
  * asked for their socket. */
@@ -16,20 +18,8 @@
 #define WEIR_TARPIT_H
 
 #include "answer/decoy.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tarpit_counter);
-} tarpit_counters SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TARPIT_SOURCES);
-	__type(key, __u32);
-	__type(value, struct tarpit_source);
-} tarpit_sources SEC(".maps");
+#include "answer/tarpit_address.h"
+#include "balance/balance.h"
 
 /* Does this host have a socket for the segment? */
 static __always_inline int is_own_connection(void *ctx, const struct bait *b, int v4)
@@ -56,35 +46,6 @@ static __always_inline int is_own_connection(void *ctx, const struct bait *b, in
 		return 0;
 	bpf_sk_release(sock);
 	return 1;
-}
-
-/* Takes one of the answers that this CPU and this source have now; not 0: there is
- * none left. CPUs that answer one source at once may give it a few more. */
-static __always_inline int take_answer(struct tarpit_counter *c, const struct bait *b,
-				       int v4, __u64 now)
-{
-	const __u64 *source = (const __u64 *)&b->source;
-	__u64 window = now >> EVENT_WINDOW_SHIFT;
-	__u32 index =
-		lasting_hash64(source[0] ^ (v4 ? source[1] : 0)) & (TARPIT_SOURCES - 1);
-	struct tarpit_source *of_source = bpf_map_lookup_elem(&tarpit_sources, &index);
-
-	if (c->window != window) {
-		c->window = window;
-		c->answers = 0;
-	}
-	if (of_source && of_source->window != (__u32)window) {
-		of_source->window = window;
-		of_source->answers = 0;
-	}
-	if (!of_source || of_source->answers >= TARPIT_SOURCE_ANSWERS ||
-	    c->answers >= TARPIT_ANSWERS) {
-		c->silent++;
-		return -1;
-	}
-	of_source->answers++;
-	c->answers++;
-	return 0;
 }
 
 /* Is the segment of `length` bytes one that says nothing, and not of a client that
@@ -131,7 +92,7 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	const int drop = tc ? TC_ACT_SHOT : XDP_DROP;
 	const int innocent = tc ? TC_ACT_UNSPEC : XDP_PASS;
 	const int pass = cfg.final_pass == XDP_PASS ? innocent : drop;
-	const struct answer_request *request = answer_request_here();
+	struct answer_request *request = answer_request_here();
 	__u32 zero = 0, total, length, len, tag, *slot, l3, v4, frame_len;
 	struct decoy_guesses *guesses;
 	struct tarpit_counter *c;
@@ -153,9 +114,23 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	*b = (struct bait){
 		.result = {.ifindex = request->result.ifindex, .bytes = frame_len}};
 	tcp = &b->segment.tcp;
-	len = read_request(ctx, tc, b, l3, v4, &total);
-	if (!len || b->result.protocol != IPPROTO_TCP || tcp->rst ||
-	    tcp->syn == tcp->ack || (tcp->syn && tcp->fin))
+	if (otherwise == R_NOT_IP || is_neighbour_discovery(ctx, tc, l3, v4)) {
+		if (request->observe)
+			goto none;
+		length = otherwise == R_NOT_IP ? answer_arp(ctx, tc, b, l3, c)
+					       : answer_nd(ctx, tc, b, l3, c);
+		if (!length)
+			goto none;
+		count(R_TARPIT, frame_len);
+		return length == LOCATED ? send_back(ctx, tc, b->mac) : drop;
+	}
+	len = read_request(ctx, tc, b, l3, v4, 1, &total);
+	if (!len ||
+	    (bpf_map_lookup_elem(&decoy_own, &b->own) ? !(request->features & PORT_TARPIT)
+						      : !is_held_here(b)))
+		goto none;
+	if (b->result.protocol != IPPROTO_TCP || tcp->rst || tcp->syn == tcp->ack ||
+	    (tcp->syn && tcp->fin))
 		goto none;
 	if (bpf_map_lookup_elem(&decoy_own, &b->source) ||
 	    (tcp->ack && is_own_connection(ctx, b, v4)))
@@ -214,6 +189,10 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 	total = write_hold(b, v4, tc, total, length);
 	return send_reply(ctx, tc, b, l3, v4, frame_len, total);
 none:
+	if (request->features & PORT_BALANCE) {
+		request->result.reason = otherwise;
+		return handle_balance(ctx, tc);
+	}
 	count(otherwise, frame_len);
 	return pass;
 }

@@ -225,14 +225,15 @@ static __always_inline enum act finish(struct pkt_result *result, enum reason re
 	} name SEC(".maps")
 
 /* Leaves the packet to another program. */
-static __always_inline struct decision hand_over(enum next next,
-						 const struct pkt_result *result)
+static __always_inline struct decision
+hand_over(enum next next, const struct pkt_result *result, __u32 features)
 {
 	struct answer_request *r = answer_request_here();
 
 	if (r) {
 		r->result = *result;
 		r->observe = control.observe;
+		r->features = features;
 	}
 	return (struct decision){ACT_NEXT, next};
 }
@@ -251,7 +252,7 @@ static __always_inline enum act finish_unanswered(void)
 static __always_inline int may_be_served(enum reason reason)
 {
 	const __u32 served = 1 << R_PASS | 1 << R_ALLOWED | 1 << R_OTHER_PORT |
-			     1 << R_REPLY | 1 << R_OBSERVED;
+			     1 << R_REPLY | 1 << R_OBSERVED | 1 << R_NOT_IP;
 
 	/* One test, and so one path for the verifier. */
 	return served >> (reason & 31) & 1;
@@ -275,11 +276,15 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 	    may_be_served(reason)) {
 		int v4 = f->proto == bpf_htons(ETH_P_IP);
 		__u32 l3 = f->l3 - f->data;
-		__u32 features = features_of_port(ctx, hook, l3, v4, &f->need_pull);
-
-		int may_answer = reason == R_PASS || reason == R_OTHER_PORT;
+		/* ARP asks for addresses of tarpits. */
+		__u32 features =
+			reason == R_NOT_IP
+				? control.port_features & PORT_ADDRESSES
+				: features_of_port(ctx, hook, l3, v4, &f->need_pull);
+		int may_answer =
+			reason == R_PASS || reason == R_NOT_IP || reason == R_OTHER_PORT;
 		int decoy = features & PORT_DECOY && may_answer;
-		int tarpit = features & PORT_TARPIT && may_answer;
+		int tarpit = features & (PORT_TARPIT | PORT_ADDRESSES) && may_answer;
 
 		if (decoy || tarpit || features & PORT_BALANCE) {
 			if (reason != R_OBSERVED)
@@ -293,7 +298,7 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 			return hand_over(decoy	  ? NEXT_DECOY
 					 : tarpit ? NEXT_TARPIT
 						  : NEXT_BALANCE,
-					 &result);
+					 &result, features);
 		}
 	}
 	if (!all_readable && (f->need_pull || reason == R_MALFORMED))
@@ -303,7 +308,7 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 		result.reason = reason;
 		result.ifindex = ifindex;
 		result.bytes = frame_len;
-		return hand_over(NEXT_REJECT, &result);
+		return hand_over(NEXT_REJECT, &result, 0);
 	}
 	return (struct decision){finish(&result, reason, ifindex, frame_len)};
 }

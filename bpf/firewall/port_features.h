@@ -2,7 +2,12 @@
 /* What a port has beside the firewall: one look for all features, of packets that
  * would pass. Looked at: TCP and UDP directly behind an IPv4 header without options or
  * an IPv6 header. Fragments and ICMP have what addresses have. Anything else meets the
- * port as if nothing were there. */
+ * port as if nothing were there.
+ *
+ * Where addresses are tarpits, TCP and UDP to any port are handed over as well, and so is
+ * ICMP, for neighbour solicitations (RFC 4861): whether an address is one, and what is
+ * asked, the tarpit's program looks up. Telling them apart here would cost everybody's
+ * firewall up to 3,000 verified instructions for each. */
 #ifndef WEIR_PORT_FEATURES_H
 #define WEIR_PORT_FEATURES_H
 
@@ -30,9 +35,10 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 	void *end = (void *)(long)(hook == IN_XDP ? xdp->data_end : skb->data_end);
 	void *l3 = data + (l3_offset & L3_MOST);
 	const __u32 of_addresses = control.port_features & PORT_BALANCE;
+	const __u32 tarpits = control.port_features & PORT_ADDRESSES;
 	struct ports *ports;
 	__u8 protocol;
-	__u32 index;
+	__u32 index, features;
 	__u64 *word;
 	__u16 port;
 
@@ -58,7 +64,7 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 				 BIT(IPPROTO_ICMP) | BIT(IPPROTO_ICMPV6) |
 					 BIT(IPPROTO_FRAGMENT),
 				 0)
-			       ? of_addresses
+			       ? of_addresses | tarpits
 			       : 0;
 	if ((void *)(ports + 1) > end) {
 		*need_pull = 1;
@@ -69,8 +75,9 @@ static __always_inline __u32 features_of_port(void *ctx, enum hook hook, __u32 l
 	word = bpf_map_lookup_elem(&port_features, &index);
 	if (!word)
 		return 0;
-	return *word >> port % PORTS_A_WORD * PORT_FEATURE_BITS &
-	       ((1 << PORT_FEATURE_BITS) - 1);
+	features = *word >> port % PORTS_A_WORD * PORT_FEATURE_BITS &
+		   ((1 << PORT_FEATURE_BITS) - 1);
+	return features | tarpits;
 }
 
 #endif

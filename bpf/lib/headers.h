@@ -34,6 +34,10 @@
 #define DHCPV6_CLIENT 546
 #define DHCPV6_SERVER 547
 
+/* Of ICMPv6, RFC 4861. */
+#define ND_SOLICITATION	 135
+#define ND_ADVERTISEMENT 136
+
 struct ext_header {
 	__u8 next;
 	__u8 len;

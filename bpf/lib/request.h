@@ -11,9 +11,10 @@
 struct answer_request {
 	struct pkt_result result; /* how it leaves when nobody answers */
 	__u32 observe;		  /* 1: count what would be answered, and pass it */
+	__u32 features;		  /* of the port (abi/answer.h), where it was looked at */
 };
 
-_Static_assert(sizeof(struct answer_request) == 44, "abi");
+_Static_assert(sizeof(struct answer_request) == 48, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, source) == 12, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, l3) == 31, "abi");
 _Static_assert(__builtin_offsetof(struct pkt_result, v4) == 32, "abi");

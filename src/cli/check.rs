@@ -136,6 +136,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
     }
     if let Some(tarpit) = &config.tarpit {
         lines.push(("tarpit ports", tarpit.typed.clone()));
+        let addresses = tarpit.addresses.iter();
+        let addresses = addresses.map(|prefix| prefix.to_string());
+        lines.push(("tarpit addresses", addresses.collect()));
     }
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));

@@ -199,10 +199,17 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     }
     let tarpit = &status["tarpit"];
     if let Some(ports) = tarpit["ports"].as_array() {
-        let ports: Vec<_> = ports.iter().map(text).collect();
+        let addresses = tarpit["addresses"].as_array();
+        let mut places: Vec<_> = ports.iter().map(text).collect();
+        places.extend(addresses.into_iter().flatten().map(text));
         wrapped(format!(
-            "tarpit ports {}: {} SYNs answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
-            ports.join(" "),
+            "tarpit {} {}: {} SYNs answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
+            if ports.is_empty() {
+                "addresses"
+            } else {
+                "ports"
+            },
+            places.join(" "),
             tarpit["answered"],
             tarpit["handshakes"],
             tarpit["held"],

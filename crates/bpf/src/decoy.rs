@@ -2,10 +2,10 @@
 //! and what was answered (`bpf/answer/decoy.h`, `bpf/answer/tarpit.h`). The maps are the
 //! instance's; the program that answers is the business of `answers`.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
-use weir_core::decoy::DecoyPorts;
+use weir_core::{PrefixSet, decoy::DecoyPorts};
 
 use crate::{
     abi,
@@ -22,6 +22,8 @@ const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
 const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
 /// Addresses of this host that decoy ports answer for.
 pub const MAX_OWN: usize = abi::MAX_OWN as usize;
+/// Prefixes whose every address is a tarpit.
+pub const MAX_TARPIT_PREFIXES: usize = abi::TARPIT_PREFIXES as usize;
 
 /// What decoy ports have done since the maps were made, over all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,18 +46,21 @@ pub struct TarpitCounts {
     pub held: u64,
     /// Packets above a limit, not answered.
     pub silent: u64,
+    /// ARP requests and neighbour solicitations answered for addresses of tarpits.
+    pub resolved: u64,
 }
 
 /// The maps of decoy and tarpit ports.
 pub struct Decoys {
-    /// Ports, own addresses, conversations, counters, guesses, counters of tarpits.
-    maps: [MapHandle; 6],
+    /// Ports, own addresses, conversations, counters, guesses; of tarpits counters,
+    /// prefixes, addresses that are alive, and interfaces.
+    maps: [MapHandle; 9],
     ports: Words,
 }
 
 impl Decoys {
     /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 6]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 9]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the decoy ports")?;
         Ok(Self { maps, ports })
     }
@@ -99,20 +104,58 @@ impl Decoys {
                 format!("there are {}: at most {MAX_OWN}", own.len()),
             ));
         }
-        let mut keys: Vec<_> = own.iter().map(|addr| mapped(*addr).to_vec()).collect();
-        keys.sort_unstable();
-        let map = &self.maps[1];
-        let there: Vec<_> = map.keys().collect();
-        // Those that went first, so that a full table of others has room.
-        for key in there.iter().filter(|k| keys.binary_search(k).is_err()) {
-            map.delete(key)
-                .context(|| "forget an address of this host".into())?;
-        }
-        for key in keys.iter().filter(|key| !there.contains(key)) {
-            map.update(key, &[1], MapFlags::ANY)
-                .context(|| "tell the decoy ports an address of this host".into())?;
-        }
-        Ok(())
+        let keys = own.iter().map(|addr| (mapped(*addr).to_vec(), vec![1]));
+        write_whole(&self.maps[1], keys.collect())
+            .context(|| "tell the decoy ports this host's addresses".into())
+    }
+
+    /// Is there a prefix whose every address is a tarpit?
+    pub fn are_prefixes_there(&self) -> bool {
+        self.maps[6].keys().next().is_some()
+    }
+
+    /// Makes these the prefixes whose every address is a tarpit, but for those that
+    /// somebody has; see also [`crate::BanTable::set_port_features`].
+    ///
+    /// # Errors
+    /// More than [`MAX_TARPIT_PREFIXES`] of them.
+    pub fn write_prefixes(&self, prefixes: &PrefixSet) -> Result<()> {
+        let keys = prefixes.iter().map(|prefix| {
+            let v4 = if prefix.addr().is_ipv4() { 96 } else { 0 };
+            let mut key = (u32::from(prefix.bits()) + v4).to_ne_bytes().to_vec();
+            key.extend(mapped(prefix.addr()));
+            (key, vec![1])
+        });
+        write_whole(&self.maps[6], keys.collect())
+            .context(|| "tell the packet path the addresses of tarpits".into())
+    }
+
+    /// Makes these interfaces, by index, with their link-layer addresses, those on which
+    /// addresses of tarpits are answered for.
+    ///
+    /// # Errors
+    /// More than the table has room for.
+    pub fn write_links(&self, links: &BTreeMap<u32, [u8; 6]>) -> Result<()> {
+        let links = links.iter().map(|(index, mac)| {
+            let mut link = mac.to_vec();
+            link.extend([0; 2]);
+            (index.to_ne_bytes().to_vec(), link)
+        });
+        write_whole(&self.maps[8], links.collect())
+            .context(|| "tell the packet path the interfaces of tarpits".into())
+    }
+
+    /// These addresses are alive now, by `seconds` of CLOCK_BOOTTIME: for an hour they
+    /// are no tarpits.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn note_alive(&self, alive: &[IpAddr], seconds: u32) -> Result<()> {
+        alive.iter().try_for_each(|addr| {
+            self.maps[7]
+                .update(&mapped(*addr), &seconds.to_ne_bytes(), MapFlags::ANY)
+                .context(|| format!("tell the packet path that {addr} is alive"))
+        })
     }
 
     /// What tarpit ports have done.
@@ -131,6 +174,7 @@ impl Decoys {
                 answered: sum.answered + c.answered,
                 held: sum.held + c.held,
                 silent: sum.silent + c.silent,
+                resolved: sum.resolved + c.resolved,
             }
         }))
     }
@@ -167,6 +211,21 @@ impl Decoys {
             }
         }))
     }
+}
+
+/// Has the map hold these and no others. Those that went first, so that a full table of
+/// others has room.
+fn write_whole(map: &MapHandle, wanted: BTreeMap<Vec<u8>, Vec<u8>>) -> libbpf_rs::Result<()> {
+    let there: Vec<_> = map.keys().collect();
+    for key in there.iter().filter(|key| !wanted.contains_key(*key)) {
+        map.delete(key)?;
+    }
+    for (key, value) in &wanted {
+        if map.lookup(key, MapFlags::ANY)?.as_ref() != Some(value) {
+            map.update(key, value, MapFlags::ANY)?;
+        }
+    }
+    Ok(())
 }
 
 /// The bits of decoys in a word of port features.

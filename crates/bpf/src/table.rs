@@ -123,6 +123,8 @@ pub struct PortFeatures {
     pub any: bool,
     /// Fragments and ICMP errors may be for a pool.
     pub balance: bool,
+    /// There are addresses that are tarpits.
+    pub tarpit: bool,
 }
 
 /// See the file's head.
@@ -688,13 +690,14 @@ impl BanTable {
     /// them, and whether addresses have any for packets without ports: it looks at none
     /// otherwise.
     pub fn set_port_features(&self, features: PortFeatures) {
-        let PortFeatures { any, balance } = features;
+        let PortFeatures {
+            any,
+            balance,
+            tarpit,
+        } = features;
         let bits = u64::from(any)
-            | if balance {
-                u64::from(abi::PORT_BALANCE)
-            } else {
-                0
-            };
+            | (u64::from(balance) * u64::from(abi::PORT_BALANCE))
+            | (u64::from(tarpit) * u64::from(abi::PORT_ADDRESSES));
         self.control.set_masked(2, !0xffff_ffff, bits << 32);
     }
 }

@@ -263,6 +263,9 @@ impl Generation {
                 maps.keep(Map::DecoyCounters)?,
                 maps.keep(Map::DecoyGuesses)?,
                 maps.keep(Map::TarpitCounters)?,
+                maps.keep(Map::TarpitPrefixes)?,
+                maps.keep(Map::TarpitAlive)?,
+                maps.keep(Map::TarpitLinks)?,
             ])?,
             balancer: Balancer::map([
                 maps.keep(Map::PortFeatures)?,
@@ -316,8 +319,13 @@ impl Generation {
     /// What ports have beside the firewall.
     pub fn port_features(&self) -> PortFeatures {
         let balance = self.balancer.is_there();
-        let any = balance || self.decoys.are_there() || self.decoys.are_tarpits_there();
-        PortFeatures { any, balance }
+        let tarpit = self.decoys.are_prefixes_there();
+        let ports = self.decoys.are_there() || self.decoys.are_tarpits_there();
+        PortFeatures {
+            any: ports || balance || tarpit,
+            balance,
+            tarpit,
+        }
     }
 
     /// Answers from now on, at each hook whose program is loaded, now or later.

@@ -5,7 +5,7 @@
 mod check;
 pub mod config;
 mod health;
-mod neighbours;
+pub(crate) mod neighbours;
 mod settings;
 
 use std::{

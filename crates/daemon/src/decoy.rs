@@ -7,6 +7,7 @@
 //! handshakes there makes `found` events, and is banned for them where `[tarpit]` says so.
 
 pub mod config;
+mod segment;
 pub mod tarpit;
 
 use std::{
@@ -24,7 +25,7 @@ use weir_core::{
     detect::{Clock, Finding},
     policy::{Jail, JailLimits, Ledger, Outcome},
 };
-use weir_enforce::{Backend, Decoys, PacketEvent};
+use weir_enforce::{Backend, Decoys, Error, PacketEvent};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 use weir_metrics::Counter;
 
@@ -213,6 +214,7 @@ impl Decoy {
             decoys.tarpit = tarpit.map_or_else(Default::default, |c| c.ports.clone());
             served = remove_served(&mut decoys.ports, &told.served);
             served_tarpits = remove_served(&mut decoys.tarpit, &told.served);
+            decoys.addresses = tarpit.map_or_else(Default::default, |c| c.addresses.clone());
             let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
             decoys.own = own.into_iter().collect();
             // Who shares a network with this host is banned alone.
@@ -225,11 +227,20 @@ impl Decoy {
         }
         self.alert_served(SERVED, "decoy", &served);
         self.alert_served(SERVED_TARPITS, "tarpit", &served_tarpits);
-        if told.decoys.as_ref() == Some(&decoys) {
-            return Ok(());
+        let addresses = decoys.addresses.clone();
+        if told.decoys.as_ref() != Some(&decoys) {
+            weir_enforce::set_decoys(&*self.backend, &decoys)?;
+            told.decoys = Some(decoys);
         }
-        weir_enforce::set_decoys(&*self.backend, &decoys)?;
-        told.decoys = Some(decoys);
+        if let Some(responder) = self.backend.decoys()
+            && !addresses.is_empty()
+        {
+            let segment = segment::look(&addresses).map_err(|source| Error::System {
+                what: "read the neighbours of this host".into(),
+                source,
+            })?;
+            responder.set_segment(&segment)?;
+        }
         Ok(())
     }
 
@@ -369,8 +380,10 @@ impl Decoy {
         let served = remove_served(&mut config.ports.clone(), &told.served);
         Ok(Some(TarpitStatus {
             ports: config.typed.clone(),
+            addresses: config.addresses.iter().map(|p| p.to_string()).collect(),
             open,
             served,
+            resolved: counts.resolved,
             answered: counts.answered,
             held: counts.held,
             unanswered: counts.silent,

@@ -152,15 +152,35 @@ pub struct Decoys {
     pub ports: DecoyPorts,
     /// Which hold whoever connects: none of `ports`.
     pub tarpit: DecoyPorts,
+    /// Prefixes whose every address does so on all TCP ports, but for those that
+    /// somebody has.
+    pub addresses: PrefixSet,
     /// The addresses of this host: what goes elsewhere is not judged.
     pub own: Vec<IpAddr>,
 }
 
 impl Decoys {
-    /// Is there no port of either kind?
+    /// Is there no port of either kind, and no such address?
     pub fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.tarpit.is_empty()
+        self.ports.is_empty() && !self.has_tarpits()
     }
+
+    /// Is there a port or an address that holds whoever connects?
+    pub fn has_tarpits(&self) -> bool {
+        !self.tarpit.is_empty() || !self.addresses.is_empty()
+    }
+}
+
+/// What is on the segments of this host at a moment.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its interfaces, by index, with their link-layer addresses: those on which
+    /// addresses of tarpits are answered for.
+    pub links: BTreeMap<u32, [u8; 6]>,
+    /// Addresses that somebody has, as the kernel's neighbour table says.
+    pub alive: Vec<IpAddr>,
+    /// When that was, in seconds of CLOCK_BOOTTIME.
+    pub seconds: u32,
 }
 
 /// Who serves which virtual address.
@@ -306,6 +326,12 @@ pub trait DecoyResponder {
     /// # Errors
     /// The kernel, or the hook in force, cannot answer.
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error>;
+
+    /// Who is near the addresses of tarpits now; nothing is answered for them before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn set_segment(&self, segment: &Segment) -> Result<(), Error>;
 
     /// What decoy ports answered.
     fn decoy_counts(&self) -> Result<DecoyCounts, Error>;

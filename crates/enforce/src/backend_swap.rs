@@ -18,7 +18,7 @@ use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes
 use crate::{
     Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
     Decoys, Entry, Error, Expiry, Forwarder, InsertError, Inserted, Limit, PacketEvent,
-    PacketEvents, Policy, RealCount, ServiceCount, Settings, TarpitCounts, Usage, Work,
+    PacketEvents, Policy, RealCount, Segment, ServiceCount, Settings, TarpitCounts, Usage, Work,
     claim::Claim, features,
 };
 use family::Family;
@@ -404,6 +404,13 @@ impl DecoyResponder for BackendSwap {
         features::set_decoys(&*self.backend(), decoys)?;
         mirrored.decoys = decoys.clone();
         Ok(())
+    }
+
+    fn set_segment(&self, segment: &Segment) -> Result<(), Error> {
+        match self.backend().decoys() {
+            Some(responder) => responder.set_segment(segment),
+            None => Ok(()),
+        }
     }
 
     fn tarpit_counts(&self) -> Result<TarpitCounts, Error> {

@@ -26,7 +26,7 @@ mod settings;
 
 pub use backend::{
     Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, Forwarder,
-    InsertError, Inserted, PacketEvent, PacketEvents, Usage, Work,
+    InsertError, Inserted, PacketEvent, PacketEvents, Segment, Usage, Work,
 };
 pub use backend_kind::{Choice, Feature, Limit};
 pub use dry_run::{DryRun, Step};
@@ -35,6 +35,7 @@ pub use error::Error;
 pub use features::{set_balance, set_classes, set_decoys};
 pub use hooks::attachment::Attachment;
 pub use settings::Settings;
+pub use weir_bpf::decoy::MAX_TARPIT_PREFIXES;
 pub use weir_bpf::{
     BanCounts,
     balance::{

@@ -22,10 +22,10 @@ const HEAD: usize = 16;
 const NDMSG: usize = 12;
 
 /// An Ethernet address.
-pub(super) type Mac = [u8; 6];
+pub(crate) type Mac = [u8; 6];
 
-/// The neighbours of an interface.
-pub(super) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
+/// The neighbours of an interface; 0: of all.
+pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -79,7 +79,8 @@ fn read(mut rest: &[u8], ifindex: u32, found: &mut BTreeMap<IpAddr, Mac>) -> io:
 }
 
 fn neighbour(body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
-    if body.len() < NDMSG || word(body, 4) != ifindex || half(body, 8) & NUD_KNOWN == 0 {
+    let elsewhere = |at| ifindex != 0 && at != ifindex;
+    if body.len() < NDMSG || elsewhere(word(body, 4)) || half(body, 8) & NUD_KNOWN == 0 {
         return None;
     }
     let (mut addr, mut mac) = (None, None);

@@ -1,6 +1,8 @@
 //! From what was typed to a checked [`Config`]: each section by its feature, and
 //! the questions that involve several of them.
 
+use std::net::IpAddr;
+
 use weir_config::{ConfigErrors, Document, Part, values::path};
 use weir_core::Action;
 use weir_enforce::Feature;
@@ -38,6 +40,18 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         ("tarpit", tarpit.as_ref().map(|tarpit| &tarpit.ports)),
     ];
     let balance = balance::config::read(&mut root, host, &answering, &mut warnings);
+    for pool in balance.iter().flat_map(|balance| &balance.pools) {
+        let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
+        for (vip, prefix) in pool.vips.iter().filter_map(|vip| Some((vip, held(vip)?))) {
+            root.error(
+                lines[3].unwrap_or_default(),
+                format!(
+                    "addresses in [tarpit]: {vip} is a virtual address of [pool.{}], and in {prefix}; allowed: prefixes without it",
+                    pool.name
+                ),
+            );
+        }
+    }
     let watches = watch::config::read(&mut root, &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [

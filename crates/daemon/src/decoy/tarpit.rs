@@ -1,19 +1,24 @@
-//! `[tarpit]`: ports that nobody serves and that hold whoever connects. The packet path
+//! `[tarpit]`: ports that nobody serves, and addresses that nobody has, which hold whoever
+//! connects. The packet path
 //! answers (bpf/answer/tarpit.h); [`super::Decoy`] tells the backend which ports those
 //! are, beside its own.
+
+use std::net::IpAddr;
 
 use serde::Serialize;
 use weir_config::manual::{
     FACTOR, INCREMENT, NONE, Table,
-    Usual::{Is, Required},
+    Usual::{Is, Means},
     key,
 };
 use weir_config::{Section, values::limits};
 use weir_core::{
-    PortRange, Protocol,
+    PortRange, Prefix, PrefixSet, Protocol,
     decoy::{DecoyPorts, Entry},
     policy::JailLimits,
 };
+
+use weir_enforce::MAX_TARPIT_PREFIXES as MAX_ADDRESSES;
 
 use super::config::{DecoyConfig, joined, refuse_used};
 use crate::{host::HostFacts, jails::JailConfig};
@@ -22,13 +27,18 @@ use crate::{host::HostFacts, jails::JailConfig};
 pub(crate) const MANUAL: &[Table] = &[
     Table {
         name: "tarpit",
-        about: "TCP ports that nobody serves: whoever connects to one is held, and banned for it only with max_retry.",
+        about: "TCP ports that nobody serves, and addresses that nobody has: whoever connects to one is held, and banned for it only with max_retry.",
         needs: &[("ports", "[\"25/tcp\"]"), ("max_retry", "3")],
         keys: &[
             key(
                 "ports",
-                Required,
+                Means("none, where there are addresses"),
                 "The tarpit ports, on this host's own addresses; \"!22/tcp\" takes one out of a range.",
+            ),
+            key(
+                "addresses",
+                NONE,
+                "Prefixes of addresses that nobody has: all their TCP ports are tarpits, and ARP and neighbour solicitations for them are answered.",
             ),
             key(
                 "max_retry",
@@ -68,6 +78,8 @@ pub struct TarpitConfig {
     pub ports: DecoyPorts,
     /// As typed, to be shown.
     pub typed: Vec<String>,
+    /// Prefixes whose every address holds whoever connects, but for those that somebody has.
+    pub addresses: PrefixSet,
     /// How many handshakes ban, and for how long; none: they ban nobody.
     pub limits: Option<JailLimits>,
 }
@@ -77,11 +89,16 @@ pub struct TarpitConfig {
 pub struct TarpitStatus {
     /// As typed in the configuration.
     pub ports: Vec<String>,
-    /// How many ports that is, less those that are served.
+    /// Prefixes of addresses that nobody has.
+    pub addresses: Vec<String>,
+    /// How many ports those are, less those that are served.
     pub open: usize,
     /// Tarpit ports that somebody serves by now: they hold nobody.
     pub served: Vec<String>,
-    /// SYNs answered since the tables were made.
+    /// ARP requests and neighbour solicitations answered for addresses that nobody has,
+    /// since the tables were made.
+    pub resolved: u64,
+    /// SYNs answered since then.
     pub answered: u64,
     /// Packets of held clients answered with a window of zero since then.
     pub held: u64,
@@ -116,7 +133,9 @@ pub(crate) fn read(
     }
     let well_formed = typed.as_ref().is_some_and(|t| t.len() == entries.len());
     let ports = DecoyPorts::new(&entries);
-    if ports.is_empty() && (well_formed || typed.is_none()) {
+    let addresses = read_addresses(&mut section);
+    let is_left_out = typed.is_none() && addresses.is_some();
+    if ports.is_empty() && !is_left_out && (well_formed || typed.is_none()) {
         section.error(
             line,
             format!("ports in [tarpit] names none; allowed: {PORTS}"),
@@ -147,8 +166,50 @@ pub(crate) fn read(
     Some(TarpitConfig {
         ports,
         typed: typed.into_iter().flatten().map(|at| at.value).collect(),
+        addresses: addresses.unwrap_or_default(),
         limits: bans.then_some(limits),
     })
+}
+
+const ADDRESSES: &str = "a list of prefixes of unicast addresses such as [\"192.0.2.128/25\", \"2001:db8::/64\"], of IPv4 /8 to /32, of IPv6 /32 to /128";
+
+/// What the section says, if it does: prefixes whose addresses a host could have.
+fn read_addresses(section: &mut Section<'_, '_>) -> Option<PrefixSet> {
+    let listed = section.list("addresses", ADDRESSES)?;
+    let mut addresses = PrefixSet::default();
+    for entry in &listed.value {
+        match entry.value.parse::<Prefix>() {
+            Ok(prefix) if is_unicast(prefix) => {
+                addresses.insert(prefix);
+            }
+            _ => {
+                let text: String = entry.value.chars().take(64).collect();
+                section.error(
+                    entry.line,
+                    format!("addresses in [tarpit]: {text:?} is none; allowed: {ADDRESSES}"),
+                );
+            }
+        }
+    }
+    if listed.value.is_empty() || addresses.len() > MAX_ADDRESSES {
+        section.error(
+            listed.line,
+            format!(
+                "addresses in [tarpit] names {} prefixes; allowed: 1 to {MAX_ADDRESSES}",
+                addresses.len()
+            ),
+        );
+    }
+    Some(addresses)
+}
+
+fn is_unicast(prefix: Prefix) -> bool {
+    match prefix.addr() {
+        IpAddr::V4(addr) => prefix.bits() >= 8 && !matches!(addr.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(addr) => {
+            prefix.bits() >= 32 && !matches!(addr.segments()[0], 0 | 0xfe80..=0xfebf | 0xff00..)
+        }
+    }
 }
 
 /// The TCP ports that are in both.
@@ -191,6 +252,9 @@ mod tests {
         assert!(!config.denies_nothing());
         assert!(check("").unwrap().tarpit.is_none());
         assert_eq!(tarpit.limits, None);
+        let dark = "[tarpit]\naddresses = [\"192.0.2.128/25\", \"2001:db8::/64\"]";
+        let dark = check(dark).unwrap().tarpit.unwrap();
+        assert_eq!((dark.addresses.len(), dark.ports.is_empty()), (2, true));
         let bans = "[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\nincrement = { max = \"2w\" }";
         let limits = check(bans).unwrap().tarpit.unwrap().limits.unwrap();
         assert_eq!((limits.max_retry, limits.increment.is_some()), (3, true));
@@ -226,8 +290,28 @@ mod tests {
                 ":2: ports in [tarpit]: 24-25/tcp in [decoy] as well, and a port is one or the other; leave out of one of them with \"!24-25/tcp\"",
             ),
             (
-                "ports = [\"25/tcp\"]\naddresses = [\"192.0.2.9\"]",
-                "unknown key \"addresses\" in [tarpit]; allowed: ports",
+                "ports = [\"25/tcp\"]\naddress = [\"192.0.2.9\"]",
+                "unknown key \"address\" in [tarpit]; allowed: ",
+            ),
+            (
+                "addresses = []",
+                ":2: addresses in [tarpit] names 0 prefixes; allowed: 1 to 256",
+            ),
+            (
+                "addresses = [\"192.0.2.0/24\",\n\"224.0.0.0/8\"]",
+                ":3: addresses in [tarpit]: \"224.0.0.0/8\" is none; allowed: a list of prefixes",
+            ),
+            ("addresses = [\"0.0.0.0/0\"]", ": \"0.0.0.0/0\" is none"),
+            ("addresses = [\"fe80::/64\"]", ": \"fe80::/64\" is none"),
+            ("addresses = [\"eth0\"]", ": \"eth0\" is none"),
+            (
+                "addresses = [\"192.0.2.0/24\"]\nports = []",
+                ":3: ports in [tarpit] names none",
+            ),
+            (
+                "addresses = [\"192.0.2.0/24\"]\n[balance]\ninterface = \"eth0\"\n\
+                 [pool.web]\nvip = [\"192.0.2.80\"]\nports = [\"80/tcp\"]\nreals = [\"192.0.2.11\"]",
+                ":1: addresses in [tarpit]: 192.0.2.80 is a virtual address of [pool.web]",
             ),
             (
                 "ports = [\"25/tcp\"]\nban_time = \"1h\"",

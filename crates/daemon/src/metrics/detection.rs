@@ -348,6 +348,7 @@ pub struct DecoyMetrics {
     pub tarpit_answered: Totals<0>,
     pub tarpit_held: Totals<0>,
     pub tarpit_unanswered: Totals<0>,
+    pub tarpit_resolved: Totals<0>,
 }
 
 impl DecoyMetrics {
@@ -424,6 +425,11 @@ impl DecoyMetrics {
             tarpit_unanswered: registry.totals(
                 "weir_tarpit_unanswered_packets_total",
                 "Packets to tarpit ports above a limit, dropped without an answer.",
+                &[],
+            ),
+            tarpit_resolved: registry.totals(
+                "weir_tarpit_resolved_total",
+                "ARP requests and neighbour solicitations that were answered for addresses of tarpits, since the tables were made.",
                 &[],
             ),
         }

@@ -157,6 +157,7 @@ fn detection(metrics: &Metrics, samples: &mut Samples, status: &Status) {
         samples.total(ports.tarpit_answered, [], now.answered);
         samples.total(ports.tarpit_held, [], now.held);
         samples.total(ports.tarpit_unanswered, [], now.unanswered);
+        samples.total(ports.tarpit_resolved, [], now.resolved);
     }
     for watch in &status.watches {
         samples.gauge(metrics.watches.running, [&watch.name], watch.pid.is_some());

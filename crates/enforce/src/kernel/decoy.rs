@@ -4,7 +4,7 @@
 use weir_bpf::{AnswerProgram, fault};
 
 use super::Kernel;
-use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature, TarpitCounts};
+use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature, Segment, TarpitCounts};
 
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
@@ -15,7 +15,7 @@ impl DecoyResponder for Kernel {
         let backend = self.effective_where(points.any_on_netfilter());
         let kinds = [
             (AnswerProgram::Decoy, decoys.ports.is_empty()),
-            (AnswerProgram::Tarpit, decoys.tarpit.is_empty()),
+            (AnswerProgram::Tarpit, !decoys.has_tarpits()),
         ];
         let wanted = !decoys.is_empty();
         if wanted {
@@ -43,6 +43,7 @@ impl DecoyResponder for Kernel {
         }
         current.decoys.write_ports(&decoys.ports);
         current.decoys.write_tarpits(&decoys.tarpit);
+        current.decoys.write_prefixes(&decoys.addresses)?;
         for generation in tables.generations() {
             generation.table.set_port_features(current.port_features());
         }
@@ -54,6 +55,13 @@ impl DecoyResponder for Kernel {
             current.decoys.write_own(&[])?;
         }
         Ok(())
+    }
+
+    fn set_segment(&self, segment: &Segment) -> Result<(), Error> {
+        let decoys = &self.tables().current.decoys;
+        // Those first, for a link is what begins to answer.
+        decoys.note_alive(&segment.alive, segment.seconds)?;
+        Ok(decoys.write_links(&segment.links)?)
     }
 
     fn decoy_counts(&self) -> Result<DecoyCounts, Error> {

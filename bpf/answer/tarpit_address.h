@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Addresses that nobody has and that a tarpit holds: ARP requests (RFC 826) and
+ * neighbour solicitations (RFC 4861) for them are answered with the link-layer address of
+ * the interface, and packets to them that reach that one are a tarpit's.
+ *
+ * Never for an address that somebody has: this host's own; one of which the kernel
+ * knows a neighbour, which user space writes down; one that says itself that it is
+ * there. Nor for one that somebody is about to take: who probes for it (RFC 5227, RFC
+ * 4862) is as good as there. */
+#ifndef WEIR_TARPIT_ADDRESS_H
+#define WEIR_TARPIT_ADDRESS_H
+
+#include "answer/decoy.h"
+
+/* IPv4 as ::ffff:a.b.c.d. crates/bpf/src/decoy.rs writes them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, TARPIT_PREFIXES);
+	__type(key, struct tarpit_prefix_key);
+	__type(value, __u8);
+} tarpit_prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tarpit_counter);
+} tarpit_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARPIT_SOURCES);
+	__type(key, __u32);
+	__type(value, struct tarpit_source);
+} tarpit_sources SEC(".maps");
+
+/* When each was seen last, in seconds of CLOCK_BOOTTIME. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, TARPIT_ALIVE);
+	__type(key, struct in6_addr);
+	__type(value, __u32);
+} tarpit_alive SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, TARPIT_LINKS);
+	__type(key, __u32);
+	__type(value, struct tarpit_link);
+} tarpit_links SEC(".maps");
+
+struct arp_packet {
+	__be16 hardware, protocol;
+	__u8 hardware_len, protocol_len;
+	__be16 operation;
+	__u8 sender_mac[6];
+	__be32 sender;
+	__u8 target_mac[6];
+	__be32 target;
+} __attribute__((packed));
+_Static_assert(sizeof(struct arp_packet) == 28, "RFC 826");
+
+/* A solicitation or an advertisement with the one option that it has room for. */
+struct nd_packet {
+	__u8 type, code;
+	__be16 check;
+	__be32 flags;
+	struct in6_addr target;
+	__u8 option, option_len; /* in units of 8 bytes */
+	__u8 mac[6];
+};
+#define ND_BARE	  24 /* without the option */
+#define ND_WHOLE  32
+#define ND_SOURCE 1 /* the option: the sender's link-layer address */
+#define ND_TARGET 2 /* that of the target */
+_Static_assert(sizeof(struct nd_packet) == ND_WHOLE, "RFC 4861");
+
+/* What became of a question for an address; 0: it is not ours. */
+#define LOCATED 1 /* the frame is the answer */
+#define SILENT	2 /* above a limit */
+
+/* Takes one of the answers that this CPU and this source have now; not 0: there is
+ * none left. CPUs that answer one source at once may give it a few more. */
+static __always_inline int take_answer(struct tarpit_counter *c, const struct bait *b,
+				       int v4, __u64 now)
+{
+	const __u64 *source = (const __u64 *)&b->source;
+	__u64 window = now >> EVENT_WINDOW_SHIFT;
+	__u32 index =
+		lasting_hash64(source[0] ^ (v4 ? source[1] : 0)) & (TARPIT_SOURCES - 1);
+	struct tarpit_source *of_source = bpf_map_lookup_elem(&tarpit_sources, &index);
+
+	if (c->window != window) {
+		c->window = window;
+		c->answers = 0;
+	}
+	if (of_source && of_source->window != (__u32)window) {
+		of_source->window = window;
+		of_source->answers = 0;
+	}
+	if (!of_source || of_source->answers >= TARPIT_SOURCE_ANSWERS ||
+	    c->answers >= TARPIT_ANSWERS) {
+		c->silent++;
+		return -1;
+	}
+	of_source->answers++;
+	c->answers++;
+	return 0;
+}
+
+static __always_inline __u32 boot_seconds(void)
+{
+	return bpf_ktime_get_boot_ns() / 1000000000;
+}
+
+/* Is it in a prefix, and not this host's? `bits` of the key are set here. */
+static __always_inline int is_tarpit_address(struct tarpit_prefix_key *key)
+{
+	key->bits = 128;
+	return bpf_map_lookup_elem(&tarpit_prefixes, key) &&
+	       !bpf_map_lookup_elem(&decoy_own, key->addr);
+}
+
+/* Is the address one that a tarpit holds? */
+static __always_inline int is_held(const struct in6_addr *addr)
+{
+	struct tarpit_prefix_key key = {};
+	__u32 *seen;
+
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+	if (!is_tarpit_address(&key))
+		return 0;
+	seen = bpf_map_lookup_elem(&tarpit_alive, addr);
+	return !seen || boot_seconds() - *seen >= TARPIT_ALIVE_SECONDS;
+}
+
+static __always_inline void note_alive(const struct in6_addr *addr)
+{
+	struct tarpit_prefix_key key = {};
+	__u32 now = boot_seconds();
+
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+	if (is_tarpit_address(&key))
+		bpf_map_update_elem(&tarpit_alive, addr, &now, BPF_ANY);
+}
+
+static __always_inline const struct tarpit_link *link_of(const struct bait *b)
+{
+	__u32 ifindex = b->result.ifindex;
+
+	return bpf_map_lookup_elem(&tarpit_links, &ifindex);
+}
+
+/* Is the frame in `b` to this interface, and for an address that is held? What a
+ * switch floods is somebody else's. */
+static __always_inline int is_held_here(const struct bait *b)
+{
+	const struct tarpit_link *link = link_of(b);
+	const __u16 *to = (const void *)b->mac, *here = (const void *)link;
+
+	return link && to[0] == here[0] && to[1] == here[1] && to[2] == here[2] &&
+	       is_held(&b->own);
+}
+
+static __always_inline void map4(struct in6_addr *mapped, __be32 addr)
+{
+	mapped->s6_addr32[0] = mapped->s6_addr32[1] = 0;
+	mapped->s6_addr32[2] = bpf_htonl(0xffff);
+	mapped->s6_addr32[3] = addr;
+}
+
+/* Of the frame in `b`, which is a question to everybody or to this interface. */
+static __always_inline const struct tarpit_link *may_locate(const struct bait *b)
+{
+	const struct tarpit_link *link = link_of(b);
+	const __u16 *to = (const void *)b->mac, *here = (const void *)link;
+
+	if (!link || b->mac[6] & 1)
+		return NULL;
+	if (!(b->mac[0] & 1) &&
+	    (to[0] != here[0] || to[1] != here[1] || to[2] != here[2]))
+		return NULL;
+	return is_held(&b->own) ? link : NULL;
+}
+
+static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32 l3,
+					struct tarpit_counter *c)
+{
+	const struct tarpit_link *link;
+	struct arp_packet arp;
+	__be16 proto;
+
+	/* Of a tagged frame as well, it is the two bytes before. */
+	if (l3 < sizeof(struct ethhdr) || reply_load(ctx, tc, l3 - 2, &proto, 2) ||
+	    proto != bpf_htons(ETH_P_ARP) ||
+	    reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) ||
+	    reply_load(ctx, tc, l3, &arp, sizeof(arp)) || arp.hardware != bpf_htons(1) ||
+	    arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_len != 6 ||
+	    arp.protocol_len != 4)
+		return 0;
+	map4(&b->source, arp.sender);
+	map4(&b->own, arp.target);
+	note_alive(arp.sender ? &b->source : &b->own);
+	if (arp.operation != bpf_htons(1) || arp.sender == arp.target ||
+	    is_invalid_src4(arp.sender))
+		return 0;
+	link = may_locate(b);
+	if (!link)
+		return 0;
+	if (take_answer(c, b, 1, bpf_jiffies64()))
+		return SILENT;
+	__builtin_memcpy(arp.target_mac, arp.sender_mac, 6);
+	__builtin_memcpy(arp.sender_mac, link->mac, 6);
+	__builtin_memcpy(b->mac, link->mac, 6);
+	arp.operation = bpf_htons(2);
+	arp.sender = b->own.s6_addr32[3];
+	arp.target = b->source.s6_addr32[3];
+	if (reply_store(ctx, tc, l3, &arp, sizeof(arp)))
+		return SILENT;
+	c->resolved++;
+	return LOCATED;
+}
+
+/* Directly behind the IPv6 header, where RFC 4861 has it. */
+static __always_inline int is_neighbour_discovery(void *ctx, int tc, __u32 l3, int v4)
+{
+	__u8 next, type;
+
+	return !v4 &&
+	       !reply_load(ctx, tc, l3 + offsetof(struct ipv6hdr, nexthdr), &next, 1) &&
+	       next == IPPROTO_ICMPV6 &&
+	       !reply_load(ctx, tc, l3 + sizeof(struct ipv6hdr), &type, 1) &&
+	       (type == ND_SOLICITATION || type == ND_ADVERTISEMENT);
+}
+
+static __always_inline __u64 nd_sum(const struct bait *b, const struct nd_packet *nd,
+				    __u32 len)
+{
+	return sum_words(&b->ip.v6.saddr, 8) + bpf_htons(IPPROTO_ICMPV6) +
+	       bpf_htons(len) + sum_words(nd, ND_WHOLE / 4);
+}
+
+static __always_inline __u32 answer_nd(void *ctx, int tc, struct bait *b, __u32 l3,
+				       struct tarpit_counter *c)
+{
+	struct ipv6hdr *ip = &b->ip.v6;
+	const struct tarpit_link *link;
+	struct nd_packet nd = {};
+	int is_whole;
+	__u32 len;
+
+	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) ||
+	    reply_load(ctx, tc, l3, ip, sizeof(*ip)) ||
+	    reply_load(ctx, tc, l3 + sizeof(*ip), &nd, ND_BARE))
+		return 0;
+	len = bpf_ntohs(ip->payload_len);
+	if (ip->hop_limit != 255 || nd.code || len < ND_BARE)
+		return 0;
+	b->source = ip->saddr;
+	b->own = nd.target;
+	if (nd.type == ND_ADVERTISEMENT ||
+	    !(b->source.s6_addr32[0] | b->source.s6_addr32[1] | b->source.s6_addr32[2] |
+	      b->source.s6_addr32[3])) {
+		note_alive(&b->own);
+		return 0;
+	}
+	note_alive(&b->source);
+	/* To all it has its sender's link-layer address (4.3), and the answer ours. */
+	is_whole = len == ND_WHOLE;
+	if (nd.type != ND_SOLICITATION || b->source.s6_addr[0] == 0xff ||
+	    (!is_whole && (len != ND_BARE || b->mac[0] & 1)))
+		return 0;
+	if (is_whole && (reply_load(ctx, tc, l3 + sizeof(*ip) + ND_BARE, &nd.option, 8) ||
+			 nd.option != ND_SOURCE || nd.option_len != 1))
+		return 0;
+	link = may_locate(b);
+	if (!link || fold(nd_sum(b, &nd, len)) != 0xffff)
+		return 0;
+	if (take_answer(c, b, 0, bpf_jiffies64()))
+		return SILENT;
+	*(__be32 *)ip = bpf_htonl(6 << 28);
+	ip->saddr = b->own;
+	ip->daddr = b->source;
+	nd.type = ND_ADVERTISEMENT;
+	/* Solicited; it overrides nobody's. */
+	nd.flags = bpf_htonl(1U << 30);
+	if (is_whole) {
+		nd.option = ND_TARGET;
+		__builtin_memcpy(nd.mac, link->mac, 6);
+	}
+	nd.check = 0;
+	nd.check = ~fold(nd_sum(b, &nd, len));
+	__builtin_memcpy(b->mac, link->mac, 6);
+	if (reply_store(ctx, tc, l3, ip, sizeof(*ip)) ||
+	    reply_store(ctx, tc, l3 + sizeof(*ip), &nd, ND_BARE) ||
+	    (is_whole && reply_store(ctx, tc, l3 + sizeof(*ip) + ND_BARE, &nd.option, 8)))
+		return SILENT;
+	c->resolved++;
+	return LOCATED;
+}
+
+#endif
