@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Load balancing by direct server return, tail-called for packets that the firewall
  * lets pass to a port with PORT_BALANCE: the frame gets the link-layer address of a
- * real and leaves; the packet in it stays as it is, and the real, which has the virtual
- * address on its loopback interface, answers the client itself.
+ * real and leaves; the packet in it stays as it is but for one hop, and the real, which
+ * has the virtual address on its loopback interface, answers the client itself.
  *
  * A flow that is known stays with its real while that takes packets; any other goes
  * where the ring of its pool says. The ring is a function of the configuration, so a
@@ -14,8 +14,8 @@
  *
  * Passed to the host's stack as if nothing were here: what is addressed to another
  * link-layer address than the interface's (a frame that a switch floods must not come
- * back), tagged frames, ICMP that is no error (this host answers echo requests), IPv4
- * options, IPv6 extension headers but a fragment's. */
+ * back), what has no hop left, tagged frames, ICMP that is no error (this host answers
+ * echo requests), IPv4 options, IPv6 extension headers but a fragment's. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -409,6 +409,34 @@ static __always_inline int balance_same_mac(const __u8 *a, const __u8 *b)
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
 }
 
+/* Takes one hop of the packet, as a router does (RFC 1812 5.3.1, RFC 8200 3): between
+ * hosts that balance to each other it would go round for ever. 0: it has none left. */
+static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, void *end,
+					    int v4)
+{
+	if (v4) {
+		struct iphdr *ip = l3;
+		__u32 check;
+
+		if ((void *)(ip + 1) > end || ip->ttl < 2)
+			return 0;
+		ip->ttl--;
+		/* RFC 1624, whose sum never is -0. */
+		check = ip->check + bpf_htons(0x0100);
+		ip->check = check + (check >= 0xffff);
+	} else {
+		struct ipv6hdr *ip = l3;
+
+		if ((void *)(ip + 1) > end || ip->hop_limit < 2)
+			return 0;
+		ip->hop_limit--;
+		/* Of what a device has summed up. */
+		if (tc)
+			bpf_csum_update(ctx, bpf_htons(0xfffe));
+	}
+	return 1;
+}
+
 /* What the hook shall return. `tc`: the context is an skb. */
 static __always_inline int handle_balance(void *ctx, const int tc)
 {
@@ -478,6 +506,8 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 	}
 	/* What was not sent to this interface is not sent on. */
 	if (here == real->ifindex && !balance_same_mac(eth->h_dest, real->source))
+		goto leave;
+	if (!balance_take_hop(ctx, tc, eth + 1, end, request->result.v4))
 		goto leave;
 	served->packets++;
 	served->bytes += request->result.bytes;

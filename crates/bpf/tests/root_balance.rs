@@ -11,7 +11,7 @@ use weir_bpf::{
     prog_test_run, small_maps,
 };
 use weir_core::{Protocol, Reason};
-use weir_testkit::packet::Packet;
+use weir_testkit::packet::{Packet, checksum};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
@@ -101,14 +101,15 @@ impl Path {
         answer
     }
 
-    /// Leaves for a real: which, and nothing but the link-layer addresses is changed.
+    /// Leaves for a real: which, and nothing is changed but the link-layer addresses and
+    /// one hop.
     #[track_caller]
     fn forwarded(&self, hook: Hook, frame: &[u8]) -> u8 {
         let answer = self.run(hook, frame, Reason::Pass);
         // XDP_TX, TC_ACT_REDIRECT
         let sent = if hook == Hook::Tcx { 7 } else { 3 };
         assert_eq!(answer.verdict, sent, "on {}", hook.name());
-        assert_eq!(answer.packet[12..], frame[12..]);
+        assert_one_hop_less(&answer.packet, frame);
         assert_eq!(answer.packet[6..12], self.mac);
         assert_eq!(answer.packet[..5], mac(0)[..5]);
         answer.packet[5] - 10
@@ -122,6 +123,20 @@ impl Path {
         assert_eq!(answer.verdict, pass, "{what} on {}", hook.name());
         assert_eq!(answer.packet, frame, "{what} on {}", hook.name());
     }
+}
+
+/// Behind the link-layer addresses: IPv4's header adds up to what it added up to.
+#[track_caller]
+fn assert_one_hop_less(sent: &[u8], frame: &[u8]) {
+    let mut expected = frame.to_vec();
+    if frame[12..14] == [8, 0] {
+        expected[22] -= 1;
+        assert_eq!(checksum(&sent[14..34]), checksum(&frame[14..34]));
+        expected[24..26].copy_from_slice(&sent[24..26]);
+    } else {
+        expected[21] -= 1;
+    }
+    assert_eq!(sent[12..], expected[12..]);
 }
 
 fn packet(family: usize, host: u8) -> Packet {
@@ -309,6 +324,36 @@ fn root_of_new_flows_so_many_are_remembered() {
     }
     let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
+}
+
+/// Between two balancers, each a real of the other, a packet does not go round for ever:
+/// the last one leaves it to its stack, which knows what to say.
+#[test]
+fn root_a_packet_that_goes_round_comes_to_an_end() {
+    let path = Path::new();
+    for hook in HOOKS {
+        for family in 0..2 {
+            for begin in [syn_of_hops(family, 255), syn_of_hops(family, 2)] {
+                let hops = begin[[22, 21][family]];
+                let mut frame = begin;
+                for _ in 1..hops {
+                    let real = path.forwarded(hook, &frame);
+                    let program = path.generation.program(hook).unwrap();
+                    frame = prog_test_run::packet(program, &frame, 1).unwrap().packet;
+                    assert_eq!(frame[5], real + 10);
+                    // As the other one sends it back.
+                    frame[..6].copy_from_slice(&path.mac);
+                }
+                path.passes(hook, "no hop left", &frame);
+            }
+            path.passes(hook, "none at all", &syn_of_hops(family, 0));
+        }
+    }
+}
+
+fn syn_of_hops(family: usize, hops: u8) -> Vec<u8> {
+    let syn = packet(family, 7).ttl(hops).tcp(4000, 80);
+    syn.tcp_flags(SYN).build()
 }
 
 /// Two weirs with one ring choose the same real, whatever either has seen.
