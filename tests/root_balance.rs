@@ -427,12 +427,32 @@ fn served(backend: &str) {
         "{counted}"
     );
 
+    let metric = |name: &str, labels: &[&str]| weir.metric(name, labels).expect(name);
+    for (number, real) in REAL.iter().enumerate() {
+        let counted = &counted["reals"][number];
+        for key in ["packets", "bytes", "flows"] {
+            let name = format!("weir_pool_real_{key}_total");
+            let value = counted[key].as_u64();
+            assert_eq!(weir.metric(&name, &["web", real]), value, "{key}");
+        }
+        assert_eq!(metric("weir_pool_real_up", &["web", real]), 1);
+        assert_eq!(metric("weir_pool_real_weight", &["web", real]), 1);
+    }
+    let packets = VIP.map(|vip| {
+        let name = "weir_pool_service_packets_total";
+        metric(name, &["web", vip, "80/tcp"]) + metric(name, &["web", vip, "5353/udp"])
+    });
+    assert_eq!(packets[0] + packets[1], sum("services", "packets"));
+
     // Without a real its packets are dropped, counted and told of.
     segment.kill(0);
     segment.kill(1);
     live_soon(&weir, 0);
     assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
     assert!(weir.packets("no-real") >= 2);
+    assert_eq!(weir.metric("weir_pool_live_reals", &["web"]), Some(0));
+    let unserved = "weir_pool_service_unserved_packets_total";
+    assert!(weir.metric(unserved, &["web", VIP[0], "80/tcp"]) >= Some(1));
     let alerts = weir.json(&["status"])["alerts"].to_string();
     assert!(alerts.contains("pool web has no live real"), "{alerts}");
     assert_eq!(weir.ask(&["pool", "show", "web"]).code, Some(1));

@@ -88,6 +88,8 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
     host.configure(&format!(
         "[decoy]\nports = [\"1/tcp\"]\n[tarpit]\nports = [\"2/tcp\"]\n[geofence]\ndeny = [\"country:RU\"]\n\
          [list.bad]\nfile = \"{dir}bad.txt\"\n\
+         [balance]\ninterface = \"lo\"\n[pool.web]\nvip = [\"192.0.2.80\"]\nports = [\"80/tcp\"]\n\
+         reals = [{{ address = \"192.0.2.81\" }}]\n\
          [watch.idle]\ncommand = [\"/bin/sleep\", \"1000\"]\n\
          [sink.log]\nkind = \"file\"\npath = \"{dir}events.json\"\n\
          [jail.hostile]\nfilter = \"sshd\"\npaths = ['{dir}{hostile}']\n"

@@ -5,6 +5,7 @@
 
 mod detection;
 mod enforcement;
+mod pools;
 
 use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
@@ -14,6 +15,7 @@ pub use detection::{
     SourceCounters, SourceMetrics, WatchCounters, WatchMetrics,
 };
 pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
+pub use pools::PoolMetrics;
 
 /// All of them.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub struct Metrics {
     pub jails: JailMetrics,
     pub resolver: ResolverMetrics,
     pub decoy: DecoyMetrics,
+    pub pools: PoolMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
     pub sinks: SinkMetrics,
@@ -47,6 +50,7 @@ impl Default for Metrics {
             jails: JailMetrics::declare(&mut registry),
             resolver: ResolverMetrics::declare(&mut registry),
             decoy: DecoyMetrics::declare(&mut registry),
+            pools: PoolMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),
             sinks: SinkMetrics::declare(&mut registry),

@@ -37,6 +37,9 @@ impl Questions {
                 one_list(metrics, samples, list);
             }
             detection(metrics, samples, status);
+            for pool in &status.pools {
+                metrics.pools.say(samples, pool);
+            }
             for sink in &status.sinks {
                 let is_failing = sink.failing.is_some();
                 metrics

@@ -1,0 +1,102 @@
+//! Where packets for virtual addresses went.
+
+use weir_metrics::{Gauges, Registry, Samples, Totals};
+
+use crate::balance::PoolStatus;
+
+/// Pools, their services and reals.
+#[derive(Debug)]
+pub struct PoolMetrics {
+    live: Gauges<1>,
+    service_packets: Totals<3>,
+    service_bytes: Totals<3>,
+    unserved: Totals<3>,
+    unremembered: Totals<3>,
+    up: Gauges<2>,
+    weight: Gauges<2>,
+    real_packets: Totals<2>,
+    real_bytes: Totals<2>,
+    flows: Totals<2>,
+}
+
+impl PoolMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        const SERVICE: &[&str; 3] = &["pool", "vip", "port"];
+        const REAL: &[&str; 2] = &["pool", "real"];
+        Self {
+            live: registry.gauges(
+                "weir_pool_live_reals",
+                "Reals of the pool that take new flows: with 0 they are dropped.",
+                &["pool"],
+            ),
+            service_packets: registry.totals(
+                "weir_pool_service_packets_total",
+                "Packets for a virtual address and port that were sent to a real, since the pools changed.",
+                SERVICE,
+            ),
+            service_bytes: registry.totals(
+                "weir_pool_service_bytes_total",
+                "Bytes of these packets, from the Ethernet header on.",
+                SERVICE,
+            ),
+            unserved: registry.totals(
+                "weir_pool_service_unserved_packets_total",
+                "Packets for a virtual address and port that were dropped: no real was alive.",
+                SERVICE,
+            ),
+            unremembered: registry.totals(
+                "weir_pool_service_unremembered_packets_total",
+                "Packets of flows that are not remembered, for more began at once than are.",
+                SERVICE,
+            ),
+            up: registry.gauges(
+                "weir_pool_real_up",
+                "1 for a real that passes its checks and was found on the segment.",
+                REAL,
+            ),
+            weight: registry.gauges(
+                "weir_pool_real_weight",
+                "The real's share of new flows as it is now: 0 for one that is drained or disabled.",
+                REAL,
+            ),
+            real_packets: registry.totals(
+                "weir_pool_real_packets_total",
+                "Packets that were sent to the real.",
+                REAL,
+            ),
+            real_bytes: registry.totals(
+                "weir_pool_real_bytes_total",
+                "Bytes of these packets, from the Ethernet header on.",
+                REAL,
+            ),
+            flows: registry.totals(
+                "weir_pool_real_flows_total",
+                "Flows that began at the real and are remembered.",
+                REAL,
+            ),
+        }
+    }
+
+    /// One of the pools, as the status has it.
+    pub(crate) fn say(&self, samples: &mut Samples, pool: &PoolStatus) {
+        let name = pool.name.as_str();
+        samples.gauge(self.live, [name], pool.live);
+        for service in &pool.services {
+            let vip = service.vip.to_string();
+            let of = [name, &vip, &service.port];
+            samples.total(self.service_packets, of, service.packets);
+            samples.total(self.service_bytes, of, service.bytes);
+            samples.total(self.unserved, of, service.unserved);
+            samples.total(self.unremembered, of, service.unremembered);
+        }
+        for real in &pool.reals {
+            let address = real.address.to_string();
+            let of = [name, address.as_str()];
+            samples.gauge(self.up, of, real.state == "up");
+            samples.gauge(self.weight, of, u64::from(real.weight));
+            samples.total(self.real_packets, of, real.packets);
+            samples.total(self.real_bytes, of, real.bytes);
+            samples.total(self.flows, of, real.flows);
+        }
+    }
+}
