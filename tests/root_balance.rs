@@ -316,6 +316,34 @@ fn root_a_real_that_answers_503_leaves_and_comes_back() {
     }
 }
 
+/// The kernel of a real says that nobody is at the port, over each family.
+#[test]
+fn root_a_real_without_its_udp_server_leaves_and_comes_back() {
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    let reals = ["192.0.2.11", "2001:db8::12"];
+    let segment = Segment::new("tcx");
+    let config = config("tcx").replace(REAL[1], reals[1]).replace(
+        "check = { interval = \"1s\"",
+        "check = { udp = \"ping\", interval = \"2s\", rise = 1, fall = 1",
+    );
+    let at = |number: usize| SocketAddr::new(addr(reals[number]), 5353);
+    let servers = [0, 1].map(|n| UdpServer::start(&segment.reals[n], at(n)).unwrap());
+    let weir = Weir::start(&segment.host, &config);
+    live_soon(&weir, 2);
+    let mut back = Vec::new();
+    for (number, server) in servers.into_iter().enumerate() {
+        drop(server);
+        live_soon(&weir, 1);
+        let alerts = weir.json(&["status"])["alerts"].to_string();
+        let why = format!("{} (udp: port unreachable)", reals[number]);
+        assert!(alerts.contains(&why), "{alerts}");
+        back.push(UdpServer::start(&segment.reals[number], at(number)).unwrap());
+        live_soon(&weir, 2);
+    }
+}
+
 #[test]
 fn root_a_pool_is_served_on_every_hook() {
     if skipped(&["nginx", "python3"]) {

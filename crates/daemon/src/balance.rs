@@ -29,7 +29,7 @@ use weir_events::alerts::Alerts;
 
 use crate::threads::{self, Pulse};
 use check::Check;
-use config::{BalanceConfig, PoolConfig, RealConfig};
+use config::{BalanceConfig, CheckKind, PoolConfig, RealConfig};
 use health::{Health, Life};
 use neighbours::{Mac, neighbours};
 use settings::{Setting, Settings};
@@ -37,8 +37,10 @@ use settings::{Setting, Settings};
 pub use config::MAX_WEIGHT;
 pub use settings::Mode;
 
-/// A start, or a reload, waits so long for the first checks.
+/// A start, or a reload, waits so long for the first checks; where silence is an answer
+/// it waits for that, up to the longest.
 const FIRST: Duration = Duration::from_secs(1);
+const FIRST_LONGEST: Duration = Duration::from_secs(5);
 /// How often is looked at a check that is under way.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// So many checks are under way at once, each with a descriptor of its own.
@@ -346,6 +348,17 @@ impl State {
         self.pools.iter().flat_map(|pool| &pool.reals)
     }
 
+    /// How long the first checks may take.
+    fn first_checks(&self) -> Duration {
+        let silent = self.pools.iter().map(|pool| &pool.config.check);
+        let silent = silent.filter(|check| match &check.kind {
+            CheckKind::Udp(config) => !config.require_answer,
+            _ => false,
+        });
+        let longest = silent.map(|check| check.timeout + 10 * POLL_INTERVAL).max();
+        longest.map_or(FIRST, |time| time.clamp(FIRST, FIRST_LONGEST))
+    }
+
     /// Notes what has come of what was begun, and begins what is due.
     fn check(&mut self) {
         let mut under_way = 0;
@@ -598,7 +611,7 @@ impl Balancer {
             .iter()
             .filter(|name| !config.pools.iter().any(|p| p.name == **name));
         gone.for_each(|name| self.alerts.clear(&about(name)));
-        let until = Instant::now() + FIRST;
+        let until = Instant::now() + state.first_checks();
         loop {
             state.check();
             let mut waiting = state.reals().map(|real| real.health.life);

@@ -3,8 +3,10 @@
 //! time, none of it is repeated to anybody, and what is not understood is a failure. A
 //! check shows that the real's server answers, not that it has the virtual address.
 
+mod dns;
 mod http;
 mod tcp;
+mod udp;
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
 
@@ -14,8 +16,10 @@ use rustix::{
 };
 
 use super::config::CheckKind;
+use dns::Dns;
 use http::Http;
 use tcp::Tcp;
+use udp::Payload;
 
 /// What came of it; `None`: not yet known.
 pub(super) type Outcome = Option<Result<(), String>>;
@@ -29,6 +33,8 @@ pub(super) struct Check(UnderWay);
 enum UnderWay {
     Tcp(Tcp),
     Http(Http),
+    Dns(Dns),
+    Udp(Payload),
 }
 
 impl Check {
@@ -41,6 +47,8 @@ impl Check {
         let begun = match kind {
             CheckKind::Tcp => Tcp::begin(to, timeout).map(UnderWay::Tcp),
             CheckKind::Http(config) => Http::begin(config, to, timeout).map(UnderWay::Http),
+            CheckKind::Dns(name) => Dns::begin(name, to, timeout).map(UnderWay::Dns),
+            CheckKind::Udp(config) => Payload::begin(config, to, timeout).map(UnderWay::Udp),
         };
         begun
             .map(Self)
@@ -52,6 +60,8 @@ impl Check {
         let outcome = match &mut self.0 {
             UnderWay::Tcp(tcp) => tcp.look(),
             UnderWay::Http(http) => http.look(),
+            UnderWay::Dns(dns) => dns.look(),
+            UnderWay::Udp(payload) => payload.look(),
         };
         outcome.map(|known| known.map_err(|why| named(kind, why)))
     }
@@ -62,6 +72,8 @@ fn named(kind: &CheckKind, why: String) -> String {
     match kind {
         CheckKind::Tcp => why,
         CheckKind::Http(_) => format!("http: {why}"),
+        CheckKind::Dns(_) => format!("dns: {why}"),
+        CheckKind::Udp(_) => format!("udp: {why}"),
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "pool.NAME.check",
-        about: "Asks each real at its own address: this shows that it lives, not that it has the virtual address. Without http a TCP connection is all that is asked.",
+        about: "Asks each real at its own address: this shows that it lives, not that it has the virtual address. Without http, dns and udp a TCP connection is all that is asked.",
         needs: &[],
         keys: &[
             key(
@@ -102,7 +102,26 @@ pub(crate) const MANUAL: &[Table] = &[
                 Means("those of 2xx and 3xx"),
                 "With http: which statuses the answer of a live real has.",
             ),
-            key("port", Means("the pool's first TCP port"), "Which port."),
+            key(
+                "dns",
+                NONE,
+                "Asks for this name over UDP (type A); any answer without an error (NOERROR) is life.",
+            ),
+            key(
+                "udp",
+                NONE,
+                "Sends this text as a datagram; \"port unreachable\" says that the real is down, silence does not.",
+            ),
+            key(
+                "require_answer",
+                Means("silence is life"),
+                "With udp: silence says that the real is down, too.",
+            ),
+            key(
+                "port",
+                Means("the pool's first TCP port; with dns and udp the first UDP port"),
+                "Which port.",
+            ),
             key("interval", Is("\"2s\""), "How often."),
             key("timeout", Is("\"1s\""), "How long it may take."),
             key(
@@ -123,6 +142,14 @@ const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db
 const PATH: &str = "a path such as \"/healthz\": it begins with / and has no blanks";
 const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\"";
 const STATUS: &str = "a status or a range such as \"200\" or \"200-399\", or a list of these";
+const DNS: &str = "a name such as \"example.org\", or \".\" for the root";
+const UDP: &str = "a text of at most 1200 bytes such as \"ping\"";
+/// So long may a name be.
+const MAX_NAME_LENGTH: usize = 253;
+/// And a label of it.
+const MAX_LABEL: usize = 63;
+/// So long may a datagram be: it is none in fragments.
+const MAX_PAYLOAD: usize = 1200;
 /// So long may a path be.
 const MAX_PATH: usize = 1024;
 /// And a host: a name with its port.
@@ -195,6 +222,20 @@ pub enum CheckKind {
     Tcp,
     /// The status of an answer.
     Http(HttpConfig),
+    /// The addresses of a name, over DNS.
+    Dns(String),
+    /// A datagram, and what silence means.
+    Udp(UdpConfig),
+}
+
+impl CheckKind {
+    /// Of the port that is asked.
+    fn protocol(&self) -> Protocol {
+        match self {
+            Self::Tcp | Self::Http(_) => Protocol::Tcp,
+            Self::Dns(_) | Self::Udp(_) => Protocol::Udp,
+        }
+    }
 }
 
 /// A request, and what a live real answers.
@@ -206,6 +247,15 @@ pub struct HttpConfig {
     pub host: Option<String>,
     /// The statuses of a live real.
     pub status: Vec<RangeInclusive<u16>>,
+}
+
+/// A datagram, and whether its answer is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// What is in it.
+    pub payload: String,
+    /// Whether a real that says nothing is down.
+    pub require_answer: bool,
 }
 
 /// Ports of this host that are answered on it, by the table that names them.
@@ -321,15 +371,7 @@ fn pool(
     }
     let reals = reals(&mut section, &of);
     section.choice("method", &[("maglev", ())]);
-    let first = ports
-        .iter()
-        .find(|(protocol, _)| *protocol == Protocol::Tcp);
-    let check = check(
-        &mut section,
-        &format!("[pool.{name}.check]"),
-        first.map(|(_, port)| *port),
-        !ports.is_empty(),
-    );
+    let check = check(&mut section, &format!("[pool.{name}.check]"), &ports);
     for vip in &vips {
         for (protocol, port) in &ports {
             let key = (*vip, protocol.number(), *port);
@@ -465,9 +507,37 @@ fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
 
 /// What is asked, with the keys that belong to it.
 fn kind(check: &mut Section<'_, '_>, of: &str) -> CheckKind {
+    const KINDS: [&str; 3] = ["http", "dns", "udp"];
+    const OF_KINDS: [(&str, &str); 3] = [
+        ("host", "http"),
+        ("status", "http"),
+        ("require_answer", "udp"),
+    ];
     // A key that is read is there no more.
-    let has_http = check.has("http");
-    let lines = ["host", "status"].map(|key| (key, check.line_of(key)));
+    let asked: Vec<_> = KINDS.into_iter().filter(|key| check.has(key)).collect();
+    if asked.len() > 1 {
+        let line = check.line_of(asked[1]).unwrap_or(check.line());
+        check.error(
+            line,
+            format!(
+                "{of} has {}; allowed: at most one of {}",
+                asked.join(" and "),
+                KINDS.join(", ")
+            ),
+        );
+    }
+    for (key, kind) in OF_KINDS {
+        if let Some(line) = check.line_of(key).filter(|_| !check.has(kind)) {
+            let allowed = format!("{key} in {of} without {kind}; allowed: with {kind} = \"...\"");
+            check.error(line, allowed);
+        }
+    }
+    let (http, dns, udp) = (http(check, of), dns(check, of), udp(check, of));
+    let kinds = [http, dns, udp].into_iter().flatten();
+    kinds.last().unwrap_or(CheckKind::Tcp)
+}
+
+fn http(check: &mut Section<'_, '_>, of: &str) -> Option<CheckKind> {
     let path = check.string("http", PATH);
     let host = check.string("host", HOST);
     let status = status(check, of);
@@ -483,22 +553,36 @@ fn kind(check: &mut Section<'_, '_>, of: &str) -> CheckKind {
             wrong(check, of, "host", at, HOST);
         }
     }
-    for (key, line) in lines {
-        if let Some(line) = line.filter(|_| !has_http) {
-            check.error(
-                line,
-                format!("{key} in {of} without http; allowed: with http = \"/path\""),
-            );
-        }
+    Some(CheckKind::Http(HttpConfig {
+        path: path?.value,
+        host: host.map(|at| at.value),
+        status,
+    }))
+}
+
+fn dns(check: &mut Section<'_, '_>, of: &str) -> Option<CheckKind> {
+    let name = check.string("dns", DNS)?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let text = name.value.strip_suffix('.').unwrap_or(&name.value);
+    let is_label = |label: &str| (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(fits);
+    let is_name = name.value == "." || text.split('.').all(is_label);
+    if !is_name || text.len() > MAX_NAME_LENGTH {
+        wrong(check, of, "dns", &name, DNS);
     }
-    match path {
-        None => CheckKind::Tcp,
-        Some(path) => CheckKind::Http(HttpConfig {
-            path: path.value,
-            host: host.map(|at| at.value),
-            status,
-        }),
+    Some(CheckKind::Dns(name.value))
+}
+
+fn udp(check: &mut Section<'_, '_>, of: &str) -> Option<CheckKind> {
+    let payload = check.string("udp", UDP);
+    let require_answer = check.boolean("require_answer").unwrap_or(false);
+    let payload = payload?;
+    if payload.value.len() > MAX_PAYLOAD {
+        wrong(check, of, "udp", &payload, UDP);
     }
+    Some(CheckKind::Udp(UdpConfig {
+        payload: payload.value,
+        require_answer,
+    }))
 }
 
 fn wrong(section: &Section<'_, '_>, of: &str, key: &str, at: &At<String>, allowed: &str) {
@@ -543,13 +627,12 @@ fn status(check: &mut Section<'_, '_>, of: &str) -> Vec<RangeInclusive<u16>> {
 fn check(
     section: &mut Section<'_, '_>,
     of: &str,
-    first: Option<u16>,
-    has_ports: bool,
+    ports: &[(Protocol, u16)],
 ) -> Option<CheckConfig> {
     let line = section.line();
     let mut config = CheckConfig {
         kind: CheckKind::Tcp,
-        port: first.unwrap_or(0),
+        port: 0,
         interval: 2 * SECOND,
         timeout: SECOND,
         rise: 2,
@@ -577,10 +660,20 @@ fn check(
     if let Some(table) = table {
         table.finish();
     }
-    if config.port == 0 && has_ports {
+    let protocol = config.kind.protocol();
+    if config.port == 0 {
+        let first = ports.iter().find(|(known, _)| *known == protocol);
+        config.port = first.map_or(0, |(_, port)| *port);
+    }
+    if config.port == 0 && !ports.is_empty() {
+        let name = if protocol == Protocol::Udp {
+            "UDP"
+        } else {
+            "TCP"
+        };
         section.error(
             line,
-            "a pool without a TCP port needs check = { port = ... }, a TCP port at which its reals answer",
+            format!("a pool without a {name} port needs check = {{ port = ... }}, a {name} port at which its reals answer"),
         );
     }
     (config.port != 0).then_some(config)
@@ -654,7 +747,7 @@ mod tests {
     #[test]
     fn a_check_is_read() {
         let kind = |words: &str| {
-            let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"10.0.0.11\" }]";
+            let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\", \"53/udp\"]\nreals = [{ address = \"10.0.0.11\" }]";
             let text = format!("{BALANCE}{pool}\ncheck = {{ {words} }}");
             let check = check(&text).unwrap().balance.unwrap().pools[0]
                 .check
@@ -673,6 +766,18 @@ mod tests {
         let words = "http = \"/healthz\", host = \"a.example:8080\", port = 8080, status = [\"200\", \"401-403\"]";
         let all = http(Some("a.example:8080"), vec![200..=200, 401..=403]);
         assert_eq!(kind(words), (all, 8080));
+        for name in [".", "www.example.org", "_a.b-c."] {
+            let dns = CheckKind::Dns(name.to_owned());
+            assert_eq!(kind(&format!("dns = {name:?}")), (dns, 53));
+        }
+        for require_answer in [false, true] {
+            let udp = CheckKind::Udp(UdpConfig {
+                payload: "ping".to_owned(),
+                require_answer,
+            });
+            let words = format!("udp = \"ping\", require_answer = {require_answer}");
+            assert_eq!(kind(&words), (udp, 53));
+        }
     }
 
     #[test]
@@ -792,6 +897,41 @@ mod tests {
             (
                 usual("", "check = { http = \"/\", status = [] }"),
                 ":4: status in [pool.web.check] names none; allowed: ",
+            ),
+            (
+                usual("", "check = { http = \"/\", dns = \".\" }"),
+                ":4: [pool.web.check] has http and dns; allowed: at most one of http, dns, udp",
+            ),
+            (
+                usual("", "check = { port = 53, dns = \"a..b\" }"),
+                ":4: dns in [pool.web.check] is \"a..b\"; allowed: a name such as \"example.org\"",
+            ),
+            (
+                usual("", "check = { port = 53, dns = \"\" }"),
+                ":4: dns in [pool.web.check] is \"\"; allowed: a name such as",
+            ),
+            (
+                usual("", "check = { port = 53, dns = \"a b\" }"),
+                ":4: dns in [pool.web.check] is \"a b\"; allowed: a name such as",
+            ),
+            (
+                usual("", "check = { dns = \"a\" }"),
+                ":3: a pool without a UDP port needs check = { port = ... }, a UDP port",
+            ),
+            (
+                usual("", "check = { port = 53, udp = true }"),
+                ":4: udp in [pool.web.check] is ",
+            ),
+            (
+                usual(
+                    "",
+                    &format!("check = {{ port = 53, udp = \"{}\" }}", "a".repeat(1201)),
+                ),
+                "; allowed: a text of at most 1200 bytes",
+            ),
+            (
+                usual("", "check = { require_answer = true }"),
+                ":4: require_answer in [pool.web.check] without udp; allowed: with udp = ",
             ),
             (
                 usual("", "check = { host = \"a\" }"),
