@@ -24,7 +24,7 @@ DEPS    := dist/install-deps.sh
 OBJCOPY ?= objcopy
 SYSTEMD := test -z "$(DESTDIR)" -a -d /run/systemd/system
 
-.PHONY: geo-update help deps build demo test kernels bench reference lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
+.PHONY: geo-update help deps build demo recording test kernels bench reference lint fmt sanitize fuzz mutants install install-ring uninstall uninstall-ring clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,11 @@ demo: ## a real sshd under attack, in a virtual network (root, some 20 s once bu
 	@$(DEPS) build demo
 	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
 	$(TARGET)/release/weir-demo $(TARGET)/release/weir
+
+recording: ## record the demo for the README (root)
+	@$(DEPS) build demo recording
+	$(CARGO) build --release --locked $(JOBS) -p weir -p weir-demo
+	demo/recording.py $(TARGET)/release/weir-demo $(TARGET)/release/weir docs/images/demo.cast docs/images/demo.svg
 
 test: deps ## every test, those that need root included
 	CARGO="$(CARGO)" tests/run.py --workspace --locked $(JOBS) --features weir/fault-points

@@ -1,5 +1,5 @@
 #!/bin/sh
-# install-deps.sh build|demo|bench|fuzz|test...: installs the Debian packages that
+# install-deps.sh build|demo|bench|fuzz|test|recording...: installs the Debian packages that
 # the purposes named need and this machine lacks. Each purpose has a list of
 # its own, so that a host that only builds weir gets no servers. Services that
 # come with packages are neither started nor enabled, and what keeps them from
@@ -9,6 +9,8 @@ set -eu
 build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev ca-certificates"
 # A real sshd with its log, in a network of its own.
 demo="iproute2 openssh-server openssh-client rsyslog procps"
+# What records it for the README.
+recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.
 bench="iproute2 iptables nftables ipset pen"
 # libFuzzer is C++.
@@ -56,10 +58,11 @@ for purpose in "${@:-}"; do
 	case $purpose in
 	build) packages="$packages $build" ;;
 	demo) packages="$packages $demo" ;;
+	recording) packages="$packages $recording" ;;
 	bench) packages="$packages $bench" ;;
 	fuzz) packages="$packages $fuzz" ;;
 	test) packages="$packages $test" ;;
-	*) fail "what for? install-deps.sh build|demo|bench|fuzz|test..., not '$purpose'" ;;
+	*) fail "what for? install-deps.sh build|demo|bench|fuzz|test|recording..., not '$purpose'" ;;
 	esac
 done
 

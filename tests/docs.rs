@@ -22,6 +22,8 @@ mod names;
 mod plain;
 #[path = "docs/programs.rs"]
 mod programs;
+#[path = "docs/recording.rs"]
+mod recording;
 #[path = "docs/threads.rs"]
 mod threads;
 
