@@ -435,7 +435,7 @@ fn a_prefix_of_any_length_is_banned_shown_and_lifted() {
         assert!(
             host.weir(&["status"])
                 .out
-                .contains("1 of 8192 of wide prefixes")
+                .contains("1 of 8192 wide prefixes")
         );
         let inner = host.weir(&["unban", inside]);
         assert_eq!(inner.code, 1, "{}", inner.out);
@@ -510,7 +510,7 @@ fn the_allow_list_of_run_time_wins_and_survives() {
             .contains("it is an address of this host (lo)")
     );
     assert_eq!(host.weir(&["allow", "del", "192.0.2.0/25"]).code, 0);
-    assert_eq!(host.weir(&["allow", "del", "192.0.2.0/25"]).code, 1);
+    assert_eq!(host.weir(&["allow", "remove", "192.0.2.0/25"]).code, 1);
     assert!(host.is_banned("192.0.2.77"));
 }
 

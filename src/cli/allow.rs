@@ -24,6 +24,7 @@ pub enum Verb {
         force: bool,
     },
     /// Take back what `allow add` did; exit code 1 if it was not there
+    #[command(visible_alias = "remove")]
     Del {
         /// The address or prefix as it was added
         prefix: String,

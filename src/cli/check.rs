@@ -1,7 +1,8 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_daemon::{access::lists, config::Config, jails, watch};
+use weir_core::{PortRange, Protocol};
+use weir_daemon::{access::lists, balance, config::Config, jails, watch};
 use weir_enforce::Choice;
 
 use super::{Common, ExitAnswer, show};
@@ -59,6 +60,10 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
             "tarpit": names(|c| {
                 let tarpit = c.tarpit.iter();
                 tarpit.flat_map(|t| &t.typed).map(String::as_str).collect()
+            }),
+            "pools": names(|c| {
+                let pools = c.balance.iter().flat_map(|b| &b.pools);
+                pools.map(|pool| pool.name.as_str()).collect()
             }),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
@@ -140,6 +145,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
         let addresses = addresses.map(|prefix| prefix.to_string());
         lines.push(("tarpit addresses", addresses.collect()));
     }
+    for pool in config.balance.iter().flat_map(|balance| &balance.pools) {
+        lines.push(("pool", vec![serves(pool)]));
+    }
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
     lines.push(("sinks", sinks.collect()));
@@ -149,6 +157,29 @@ fn summary(config: &Config) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A pool in one line: where its clients connect, and who answers them.
+fn serves(pool: &balance::config::PoolConfig) -> String {
+    let vips: Vec<_> = pool.vips.iter().map(ToString::to_string).collect();
+    let port = |&(protocol, port): &(Protocol, u16)| {
+        let (low, high) = (port, port);
+        let range = PortRange {
+            protocol,
+            low,
+            high,
+        };
+        range.to_string()
+    };
+    let ports: Vec<_> = pool.ports.iter().map(port).collect();
+    let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
+    format!(
+        "{} ({} of {}, reals {})",
+        pool.name,
+        join(&ports),
+        join(&vips),
+        join(&reals)
+    )
 }
 
 /// What `auto` chooses by.

@@ -143,7 +143,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         None => String::new(),
     };
     wrapped(format!(
-        "backend {}: {} of {} bans, {} of {} of wide prefixes, {} evicted{memory}; {}",
+        "backend {}: {} of {} bans, {} of {} wide prefixes, {} evicted{memory}; {}",
         text(&status["backend"]),
         status["usage"]["bans"],
         status["usage"]["max_bans"],
