@@ -371,6 +371,13 @@ fn served(backend: &str) {
         weir.ask(&["ban", who]).done();
         assert!(segment.open(who, family).is_none(), "{who}");
     }
+    // And who is one cannot be banned: its answers to checks would be dropped.
+    for real in REAL {
+        let refused = weir.ask(&["ban", real]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let why = "it is a real of the pool web";
+        assert!(refused.err.contains(why), "{refused:?}");
+    }
     let flows_before = pool(&weir)["reals"].to_string();
     assert!(
         BANNED

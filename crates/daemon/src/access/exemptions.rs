@@ -1,7 +1,7 @@
-//! Who can never be banned, by any producer: this host's own addresses, its
-//! gateways and resolvers, the peers of administrators' logins (`logins`; for a
-//! grace time after them), and the allow lists of the configuration, of run time and of files or
-//! servers (`lists`). All of them together are the backend's allow list. Reading
+//! Who can never be banned, by any producer: this host's own addresses, its gateways and
+//! resolvers, the reals of its pools, the peers of administrators' logins (`logins`; for
+//! a grace time after them), and the allow lists of the configuration, of run time and of
+//! files or servers (`lists`). All of them together are the backend's allow list. Reading
 //! them again is cheap enough for each second.
 
 pub mod config;
@@ -183,6 +183,9 @@ pub struct Configured<'a> {
     pub file: &'a Path,
     /// Prefixes that nobody may ban.
     pub allow: &'a PrefixSet,
+    /// The reals of pools, each with its pool's name: a ban would drop what they answer
+    /// to checks.
+    pub reals: &'a [(&'a str, IpAddr)],
     /// What keeps the administrator from being locked out.
     pub lockout: Lockout,
 }
@@ -284,6 +287,12 @@ impl Collector {
                     format!("it is a resolver of this host ({file})"),
                 );
             }
+        }
+        for (pool, addr) in configured.reals {
+            list.add(
+                Prefix::host(*addr),
+                format!("it is a real of the pool {pool}"),
+            );
         }
         if configured.lockout.logins {
             for (who, addr) in logins::now() {
@@ -426,6 +435,27 @@ mod tests {
         assert_eq!(collector.logins.len(), 1);
         collector.expire(grace, start + grace + Duration::from_secs(1));
         assert_eq!(collector.logins.len(), 0);
+    }
+
+    #[test]
+    fn the_reals_of_pools_are_exempt() {
+        let [v4, v6] = ["192.0.2.11", "2001:db8::11"].map(|addr| addr.parse().unwrap());
+        let mut collector = Collector::default();
+        let configured = Configured {
+            file: Path::new("weir.toml"),
+            allow: &PrefixSet::default(),
+            reals: &[("web", v4), ("mail", v6)],
+            lockout: Lockout {
+                logins: false,
+                grace: Duration::ZERO,
+            },
+        };
+        let (list, _) = collector.gather(configured, &[], Instant::now());
+        let list = list.complete(Arc::default());
+        for (addr, pool) in [(v4, "web"), (v6, "mail")] {
+            let reason = list.lookup(addr).unwrap().reason;
+            assert_eq!(reason, format!("it is a real of the pool {pool}"));
+        }
     }
 
     #[test]

@@ -70,9 +70,18 @@ impl AllowList {
             .lock()
             .expect("no holder of this lock panics");
         let allow = self.allow_entries().clone();
+        let pools = config.balance.iter().flat_map(|balance| &balance.pools);
+        let reals: Vec<_> = pools
+            .flat_map(|pool| {
+                pool.reals
+                    .iter()
+                    .map(|real| (pool.name.as_str(), real.address))
+            })
+            .collect();
         let configured = Configured {
             file: &config.file,
             allow: &config.allow,
+            reals: &reals,
             lockout: config.lockout,
         };
         let (list, failed) = collector.gather(configured, &allow, Instant::now());
