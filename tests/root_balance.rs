@@ -278,22 +278,30 @@ fn live_soon(weir: &Weir, count: u64) {
     });
 }
 
-/// A real is checked at its own address, of either family, and serves both.
+/// Reals are checked at their own addresses, of either family, and serve both.
+const OF_EACH_FAMILY: [&str; 2] = ["192.0.2.11", "2001:db8::12"];
+
+/// With those two, live by such a check.
+fn checked_by(segment: &Segment, check: &str) -> Weir {
+    let config = config("tcx").replace(REAL[1], OF_EACH_FAMILY[1]).replace(
+        "check = { interval = \"1s\"",
+        &format!("check = {{ {check}"),
+    );
+    let weir = Weir::start(&segment.host, &config);
+    live_soon(&weir, 2);
+    weir
+}
+
 #[test]
 fn root_a_real_that_answers_503_leaves_and_comes_back() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let reals = ["192.0.2.11", "2001:db8::12"];
     let segment = Segment::new("tcx");
-    let config = config("tcx").replace(REAL[1], reals[1]).replace(
-        "check = {",
-        "check = { http = \"/healthz\", status = \"204\", rise = 1, fall = 2,",
-    );
-    let weir = Weir::start(&segment.host, &config);
-    live_soon(&weir, 2);
+    let check = "http = \"/healthz\", status = \"204\", interval = \"1s\", rise = 1, fall = 2";
+    let weir = checked_by(&segment, check);
     let mut flows = segment.flows();
-    for (number, real) in reals.into_iter().enumerate() {
+    for (number, real) in OF_EACH_FAMILY.into_iter().enumerate() {
         segment.is_ill(number, true);
         live_soon(&weir, 1);
         assert_eq!(segment.all_served_by(20), [1 - number].into());
@@ -322,22 +330,17 @@ fn root_a_real_without_its_udp_server_leaves_and_comes_back() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let reals = ["192.0.2.11", "2001:db8::12"];
     let segment = Segment::new("tcx");
-    let config = config("tcx").replace(REAL[1], reals[1]).replace(
-        "check = { interval = \"1s\"",
-        "check = { udp = \"ping\", interval = \"2s\", rise = 1, fall = 1",
-    );
-    let at = |number: usize| SocketAddr::new(addr(reals[number]), 5353);
+    let at = |number: usize| SocketAddr::new(addr(OF_EACH_FAMILY[number]), 5353);
     let servers = [0, 1].map(|n| UdpServer::start(&segment.reals[n], at(n)).unwrap());
-    let weir = Weir::start(&segment.host, &config);
-    live_soon(&weir, 2);
+    let check = "udp = \"ping\", interval = \"2s\", rise = 1, fall = 1";
+    let weir = checked_by(&segment, check);
     let mut back = Vec::new();
     for (number, server) in servers.into_iter().enumerate() {
         drop(server);
         live_soon(&weir, 1);
         let alerts = weir.json(&["status"])["alerts"].to_string();
-        let why = format!("{} (udp: port unreachable)", reals[number]);
+        let why = format!("{} (udp: port unreachable)", OF_EACH_FAMILY[number]);
         assert!(alerts.contains(&why), "{alerts}");
         back.push(UdpServer::start(&segment.reals[number], at(number)).unwrap());
         live_soon(&weir, 2);

@@ -158,29 +158,18 @@ static __always_inline const struct tarpit_link *link_of(const struct bait *b)
 static __always_inline int is_held_here(const struct bait *b)
 {
 	const struct tarpit_link *link = link_of(b);
-	const __u16 *to = (const void *)b->mac, *here = (const void *)link;
 
-	return link && to[0] == here[0] && to[1] == here[1] && to[2] == here[2] &&
-	       is_held(&b->own);
-}
-
-static __always_inline void map4(struct in6_addr *mapped, __be32 addr)
-{
-	mapped->s6_addr32[0] = mapped->s6_addr32[1] = 0;
-	mapped->s6_addr32[2] = bpf_htonl(0xffff);
-	mapped->s6_addr32[3] = addr;
+	return link && is_same_mac(b->mac, link->mac) && is_held(&b->own);
 }
 
 /* Of the frame in `b`, which is a question to everybody or to this interface. */
 static __always_inline const struct tarpit_link *may_locate(const struct bait *b)
 {
 	const struct tarpit_link *link = link_of(b);
-	const __u16 *to = (const void *)b->mac, *here = (const void *)link;
 
 	if (!link || b->mac[6] & 1)
 		return NULL;
-	if (!(b->mac[0] & 1) &&
-	    (to[0] != here[0] || to[1] != here[1] || to[2] != here[2]))
+	if (!(b->mac[0] & 1) && !is_same_mac(b->mac, link->mac))
 		return NULL;
 	return is_held(&b->own) ? link : NULL;
 }
@@ -200,8 +189,8 @@ static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32
 	    arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_len != 6 ||
 	    arp.protocol_len != 4)
 		return 0;
-	map4(&b->source, arp.sender);
-	map4(&b->own, arp.target);
+	map_v4(b->source.s6_addr, arp.sender);
+	map_v4(b->own.s6_addr, arp.target);
 	note_alive(arp.sender ? &b->source : &b->own);
 	if (arp.operation != bpf_htons(1) || arp.sender == arp.target ||
 	    is_invalid_src4(arp.sender))

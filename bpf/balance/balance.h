@@ -186,12 +186,6 @@ static __always_inline int balance_flow_of(void *data, void *end, int v4,
 	return 1;
 }
 
-static __always_inline void balance_map_address(__u8 *mapped, __be32 addr)
-{
-	mapped[10] = mapped[11] = 0xff;
-	__builtin_memcpy(mapped + 12, &addr, 4);
-}
-
 /* Reads at a constant place. By packet pointers on XDP, whose helper is younger. */
 static __always_inline int balance_load(void *ctx, int tc, __u32 at, void *to,
 					const __u32 len)
@@ -240,8 +234,8 @@ balance_part4(void *ctx, int tc, struct balance_flow_key *key,
 	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)) || ip.ihl != 5)
 		return PART_NONE;
 	if (ip.frag_off & bpf_htons(IP_MF_OFFSET)) {
-		balance_map_address(fragment->source, ip.saddr);
-		balance_map_address(fragment->dest, ip.daddr);
+		map_v4(fragment->source, ip.saddr);
+		map_v4(fragment->dest, ip.daddr);
 		fragment->id = ip.id;
 		fragment->protocol = ip.protocol;
 		if (ip.frag_off & bpf_htons(IP_OFFSET))
@@ -262,8 +256,8 @@ balance_part4(void *ctx, int tc, struct balance_flow_key *key,
 	    error.ip.frag_off & bpf_htons(IP_OFFSET) || error.ip.saddr != ip.daddr ||
 	    !balance_has_ports(error.ip.protocol))
 		return PART_NONE;
-	balance_map_address(key->source, error.ip.daddr);
-	balance_map_address(key->service.addr, error.ip.saddr);
+	map_v4(key->source, error.ip.daddr);
+	map_v4(key->service.addr, error.ip.saddr);
 	key->service.protocol = error.ip.protocol;
 	key->service.port = error.ports.source;
 	key->port = error.ports.dest;
@@ -402,13 +396,6 @@ static __always_inline void balance_count(const struct pkt_result *result)
 		count(result->reason, result->bytes);
 }
 
-static __always_inline int balance_same_mac(const __u8 *a, const __u8 *b)
-{
-	const __u16 *x = (const void *)a, *y = (const void *)b;
-
-	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
-}
-
 /* Takes one hop of the packet, as a router does (RFC 1812 5.3.1, RFC 8200 3): between
  * hosts that balance to each other it would go round for ever. 0: it has none left. */
 static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, void *end,
@@ -505,7 +492,7 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 		bpf_map_update_elem(&balance_fragments, &fragment, &whole, BPF_ANY);
 	}
 	/* What was not sent to this interface is not sent on. */
-	if (here == real->ifindex && !balance_same_mac(eth->h_dest, real->source))
+	if (here == real->ifindex && !is_same_mac(eth->h_dest, real->source))
 		goto leave;
 	if (!balance_take_hop(ctx, tc, eth + 1, end, request->result.v4))
 		goto leave;

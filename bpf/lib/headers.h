@@ -49,6 +49,21 @@ struct ports {
 	__be16 dest;
 };
 
+/* IPv4 as ::ffff:a.b.c.d (RFC 4291 2.5.5.2), into an address of zeros. */
+static __always_inline void map_v4(__u8 *mapped, __be32 addr)
+{
+	mapped[10] = mapped[11] = 0xff;
+	__builtin_memcpy(mapped + 12, &addr, 4);
+}
+
+/* Both at even addresses. */
+static __always_inline int is_same_mac(const __u8 *a, const __u8 *b)
+{
+	const __u16 *x = (const void *)a, *y = (const void *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
+}
+
 /* Membership of a protocol number as one test: a chain of comparisons would
  * be a path each for the verifier. `low` holds 0-63, `high` 128-191. */
 static __always_inline int is_one_of(__u8 protocol, __u64 low, __u64 high)

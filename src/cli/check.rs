@@ -1,7 +1,7 @@
 //! `weir check`
 
 use serde_json::json;
-use weir_core::{PortRange, Protocol};
+use weir_core::PortRange;
 use weir_daemon::{access::lists, balance, config::Config, jails, watch};
 use weir_enforce::Choice;
 
@@ -162,16 +162,9 @@ fn summary(config: &Config) -> std::io::Result<()> {
 /// A pool in one line: where its clients connect, and who answers them.
 fn serves(pool: &balance::config::PoolConfig) -> String {
     let vips: Vec<_> = pool.vips.iter().map(ToString::to_string).collect();
-    let port = |&(protocol, port): &(Protocol, u16)| {
-        let (low, high) = (port, port);
-        let range = PortRange {
-            protocol,
-            low,
-            high,
-        };
-        range.to_string()
-    };
-    let ports: Vec<_> = pool.ports.iter().map(port).collect();
+    let ports = pool.ports.iter();
+    let ports = ports.map(|&(protocol, port)| PortRange::one(protocol, port).to_string());
+    let ports: Vec<_> = ports.collect();
     let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
     format!(
         "{} ({} of {}, reals {})",

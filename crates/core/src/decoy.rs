@@ -127,11 +127,7 @@ impl DecoyPorts {
                     Some(last) if last.protocol == protocol && last.high == port - 1 => {
                         last.high = port;
                     }
-                    _ => ranges.push(PortRange {
-                        protocol,
-                        low: port,
-                        high: port,
-                    }),
+                    _ => ranges.push(PortRange::one(protocol, port)),
                 }
             }
         }

@@ -57,6 +57,17 @@ pub struct PortRange {
     pub high: u16,
 }
 
+impl PortRange {
+    /// One port alone.
+    pub fn one(protocol: Protocol, port: u16) -> Self {
+        Self {
+            protocol,
+            low: port,
+            high: port,
+        }
+    }
+}
+
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.low == self.high {

@@ -5,7 +5,6 @@
 mod check;
 pub mod config;
 mod health;
-pub(crate) mod neighbours;
 mod settings;
 
 use std::{
@@ -23,15 +22,20 @@ use std::{
 
 use jiff::Timestamp;
 use serde::Serialize;
-use weir_core::balance::maglev::{Member, ring};
+use weir_core::{
+    PortRange,
+    balance::maglev::{Member, ring},
+};
 use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
 use weir_events::alerts::Alerts;
 
-use crate::threads::{self, Pulse};
+use crate::{
+    host::{Mac, neighbours},
+    threads::{self, Pulse},
+};
 use check::Check;
 use config::{BalanceConfig, CheckKind, PoolConfig, RealConfig};
 use health::{Health, Life};
-use neighbours::{Mac, neighbours};
 use settings::{Setting, Settings};
 
 pub use config::MAX_WEIGHT;
@@ -765,7 +769,7 @@ impl Balancer {
                     .map_or_else(|| Ok(Default::default()), |f| f.service_count(number))?;
                 services.push(ServiceStatus {
                     vip: service.addr,
-                    port: config::port_text(service.protocol, service.port),
+                    port: PortRange::one(service.protocol, service.port).to_string(),
                     packets: count.packets,
                     bytes: count.bytes,
                     unserved: count.unserved,

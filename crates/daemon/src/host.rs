@@ -5,6 +5,7 @@ mod files;
 mod interfaces;
 mod journal;
 mod listeners;
+mod neighbours;
 
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 
@@ -13,6 +14,7 @@ use weir_enforce::hook_selection::Calibration;
 
 pub(crate) use interfaces::{all as interfaces, default_gateways, with_default_route};
 pub(crate) use listeners::all as listeners;
+pub(crate) use neighbours::{Mac, neighbours};
 
 /// What the check has to ask this host; a test answers itself.
 pub trait HostFacts {

@@ -94,7 +94,25 @@ fn text(errno: Errno) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
     use super::*;
+
+    /// An address of this host in each family, with port 0.
+    pub(super) const LOOPBACK: [SocketAddr; 2] = [
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+        SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0),
+    ];
+
+    /// What is done at an address of this host; `None`: it has none of that family.
+    #[track_caller]
+    pub(super) fn bound<T>(addr: SocketAddr, done: io::Result<T>) -> Option<T> {
+        match done {
+            Ok(bound) => Some(bound),
+            Err(_) if addr.is_ipv6() => None,
+            Err(error) => panic!("a host without IPv4: {error}"),
+        }
+    }
 
     /// What comes of a check, without a bound in time that a slow machine could reach.
     pub(super) fn outcome(kind: &CheckKind, to: SocketAddr) -> Result<(), String> {

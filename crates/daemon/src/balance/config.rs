@@ -362,7 +362,7 @@ fn pool(
             theirs.is_some_and(is_theirs)
         });
         if let Some((protocol, port)) = both {
-            let port = port_text(*protocol, *port);
+            let port = PortRange::one(*protocol, *port);
             section.error(
                 ports_line,
                 format!("ports in {of}: {port} is in [{table}] as well, which answers on this host's addresses, virtual ones too; leave it out of one of them"),
@@ -380,7 +380,7 @@ fn pool(
                     line,
                     format!(
                         "{of} serves {} of {vip}, which [pool.{other}] serves",
-                        port_text(*protocol, *port)
+                        PortRange::one(*protocol, *port)
                     ),
                 );
             }
@@ -677,16 +677,6 @@ fn check(
         );
     }
     (config.port != 0).then_some(config)
-}
-
-/// As it is written.
-pub(super) fn port_text(protocol: Protocol, port: u16) -> String {
-    let range = PortRange {
-        protocol,
-        low: port,
-        high: port,
-    };
-    range.to_string()
 }
 
 /// An address that one host can have, and that is reached by a network.

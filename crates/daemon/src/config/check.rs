@@ -20,7 +20,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let mut root = document.root();
     let mut warnings = Vec::new();
 
-    let lines = ["decoy", "geofence", "balance", "tarpit"].map(|section| root.line_of(section));
+    let [decoy_line, geofence_line, balance_line, tarpit_line] =
+        ["decoy", "geofence", "balance", "tarpit"].map(|section| root.line_of(section));
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
@@ -44,7 +45,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
         for (vip, prefix) in pool.vips.iter().filter_map(|vip| Some((vip, held(vip)?))) {
             root.error(
-                lines[3].unwrap_or_default(),
+                tarpit_line.unwrap_or_default(),
                 format!(
                     "addresses in [tarpit]: {vip} is a virtual address of [pool.{}], and in {prefix}; allowed: prefixes without it",
                     pool.name
@@ -55,16 +56,18 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let watches = watch::config::read(&mut root, &mut warnings);
     let sinks = weir_sinks::config::read(&mut root, &mut warnings);
     let asked = [
-        decoy.as_ref().map(|_| (lines[0], "decoy", Feature::Decoys)),
+        decoy
+            .as_ref()
+            .map(|_| (decoy_line, "decoy", Feature::Decoys)),
         geofence
             .as_ref()
-            .map(|_| (lines[1], "geofence", Feature::Geofence)),
+            .map(|_| (geofence_line, "geofence", Feature::Geofence)),
         balance
             .as_ref()
-            .map(|_| (lines[2], "balance", Feature::Balance)),
+            .map(|_| (balance_line, "balance", Feature::Balance)),
         tarpit
             .as_ref()
-            .map(|_| (lines[3], "tarpit", Feature::Decoys)),
+            .map(|_| (tarpit_line, "tarpit", Feature::Decoys)),
     ];
     let asked: Vec<_> = asked.into_iter().flatten().collect();
     let rejects = |action: &Action| *action == Action::Reject;

@@ -199,11 +199,7 @@ pub(crate) fn refuse_used(
         .listeners()
         .into_iter()
         .filter(|(protocol, port)| ports.contains(*protocol, *port))
-        .map(|(protocol, port)| PortRange {
-            protocol,
-            low: port,
-            high: port,
-        })
+        .map(|(protocol, port)| PortRange::one(protocol, port))
         .collect();
     if !served.is_empty() {
         section.error(

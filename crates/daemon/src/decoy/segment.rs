@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, io, net::IpAddr};
 use weir_core::PrefixSet;
 use weir_enforce::{BootNanos, Segment};
 
-use crate::balance::neighbours::{Mac, neighbours};
+use crate::host::{Mac, neighbours};
 
 /// As it is now; of the neighbours those inside these prefixes.
 pub(super) fn look(within: &PrefixSet) -> io::Result<Segment> {

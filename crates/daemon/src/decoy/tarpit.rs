@@ -1,7 +1,6 @@
 //! `[tarpit]`: ports that nobody serves, and addresses that nobody has, which hold whoever
-//! connects. The packet path
-//! answers (bpf/answer/tarpit.h); [`super::Decoy`] tells the backend which ports those
-//! are, beside its own.
+//! connects. The packet path answers (bpf/answer/tarpit.h); [`super::Decoy`] tells the
+//! backend which ports and addresses those are, beside its own.
 
 use std::net::IpAddr;
 
@@ -17,7 +16,6 @@ use weir_core::{
     decoy::{DecoyPorts, Entry},
     policy::JailLimits,
 };
-
 use weir_enforce::MAX_TARPIT_PREFIXES as MAX_ADDRESSES;
 
 use super::config::{DecoyConfig, joined, refuse_used};

@@ -53,19 +53,17 @@ impl Tcp {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv6Addr, TcpListener};
+    use std::net::TcpListener;
 
-    use super::super::{CheckKind, tests::outcome};
-    use super::*;
+    use super::super::{
+        CheckKind,
+        tests::{LOOPBACK, bound, outcome},
+    };
 
     #[test]
     fn who_listens_lives() {
-        for addr in [
-            SocketAddr::from(([127, 0, 0, 1], 0)),
-            (Ipv6Addr::LOCALHOST, 0).into(),
-        ] {
-            let Ok(listener) = TcpListener::bind(addr) else {
-                assert!(addr.is_ipv6(), "a host without IPv4");
+        for addr in LOOPBACK {
+            let Some(listener) = bound(addr, TcpListener::bind(addr)) else {
                 continue;
             };
             let addr = listener.local_addr().unwrap();

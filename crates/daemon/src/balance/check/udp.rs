@@ -84,11 +84,11 @@ impl Payload {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv6Addr, UdpSocket};
+    use std::net::UdpSocket;
 
     use super::super::{
         CheckKind,
-        tests::{outcome, outcome_within},
+        tests::{LOOPBACK, bound, outcome, outcome_within},
     };
     use super::*;
 
@@ -101,12 +101,8 @@ mod tests {
 
     #[test]
     fn nobody_at_the_port_is_down_and_silence_as_told() {
-        for addr in [
-            SocketAddr::from(([127, 0, 0, 1], 0)),
-            (Ipv6Addr::LOCALHOST, 0).into(),
-        ] {
-            let Ok(server) = UdpSocket::bind(addr) else {
-                assert!(addr.is_ipv6(), "a host without IPv4");
+        for addr in LOOPBACK {
+            let Some(server) = bound(addr, UdpSocket::bind(addr)) else {
                 continue;
             };
             let addr = server.local_addr().unwrap();

@@ -1,5 +1,6 @@
-//! Link-layer addresses of reals, as the kernel has resolved them: the neighbour table
-//! by rtnetlink. What makes the kernel resolve one is the health check's connection.
+//! Who is on the segments of this host, with their link-layer addresses: the kernel's
+//! neighbour table by rtnetlink. It has those that this host has sent to lately; of the
+//! reals of pools it has them by their checks.
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
