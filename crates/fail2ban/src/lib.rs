@@ -1,0 +1,16 @@
+//! Fail2ban's configuration, read as Fail2ban reads it. Pure: files come in through
+//! [`Files`], so nothing here opens one, and nothing here knows of a ban.
+//!
+//! The boundary inside this crate is [`FilterSource`]: a filter as its author meant it,
+//! after both layers of interpolation. Reading files up to there is one half; making
+//! lines into findings by it is the other.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod error;
+mod files;
+mod filter_source;
+
+pub use error::{Error, ErrorKind, Origin};
+pub use files::Files;
+pub use filter_source::{FilterSource, LogType, Pattern, UseDns};
