@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 use anyhow::Context;
 use serde::Serialize;
 
-/// One figure.
+/// One figure of a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// What was measured.
     pub name: String,
-    /// Median.
+    /// The median of all rounds.
     pub value: f64,
     /// Unit of value, min and max.
     pub unit: &'static str,
@@ -173,7 +173,7 @@ impl Report {
         out
     }
 
-    /// For programs.
+    /// The report as JSON, for programs.
     pub fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self).map(|json| json + "\n")
     }

@@ -43,7 +43,7 @@ impl Screen {
         self.plain(&format!("{seconds:5.1} s {on}{mark} {text}{off}"));
     }
 
-    /// Something happens.
+    /// Prints what happens now, as a line of the story.
     pub fn say(&self, text: &str) {
         self.line("", " ", text);
     }

@@ -73,7 +73,7 @@ pub fn is_answer(error: &anyhow::Error) -> bool {
 
 /// What the daemon answered.
 pub enum Reply {
-    /// As asked.
+    /// What was asked for.
     Ok(Value),
     /// There is nothing like that; in its words.
     NotFound(String),

@@ -56,7 +56,7 @@ pub enum Verb {
 
 #[derive(clap::Args)]
 pub struct Test {
-    /// Which filter
+    /// The name of the filter
     name: String,
     /// A parameter of the filter
     #[arg(long = "option", value_name = "KEY=VALUE")]

@@ -17,7 +17,7 @@ use super::{Common, ExitAnswer, complain, show};
 /// know who an address was given to, not where it is used.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The addresses
+    /// The addresses to look up
     #[arg(required = true, value_name = "ADDR")]
     addresses: Vec<IpAddr>,
     /// Ask this database of countries

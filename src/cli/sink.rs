@@ -17,7 +17,7 @@ pub enum Verb {
 
 #[derive(clap::Args)]
 pub struct Test {
-    /// Which sink
+    /// The name of the sink
     name: String,
     /// Print the result as JSON
     #[arg(long)]

@@ -17,7 +17,7 @@ use ring::{
 
 const GREETING: &str = "SSH-2.0-lab";
 
-/// Message numbers.
+/// The numbers of SSH messages (RFC 4250, 4.1.2).
 pub const DISCONNECT: u8 = 1;
 pub const IGNORE: u8 = 2;
 pub const DEBUG: u8 = 4;
@@ -124,7 +124,7 @@ fn message_of(strings: &[&[u8]]) -> Vec<u8> {
     strings.iter().flat_map(|s| string(s)).collect()
 }
 
-/// A connection.
+/// A connection to a server, as its client.
 pub struct Ssh {
     stream: TcpStream,
     /// Packets sent and received.

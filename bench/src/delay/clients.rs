@@ -50,7 +50,7 @@ pub struct Latency {
     #[allow(missing_docs)]
     #[serde(deserialize_with = "or_nan")]
     pub p999: f64,
-    /// The longest.
+    /// The longest round trip; NaN when none came back.
     #[serde(deserialize_with = "or_nan")]
     pub max: f64,
 }

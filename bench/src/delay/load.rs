@@ -30,9 +30,9 @@ const SLICE: Duration = Duration::from_millis(10);
 /// What the background has done.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
-    /// Packets.
+    /// Packets that the generator has sent.
     pub packets: u64,
-    /// How long.
+    /// How long it has sent, in seconds.
     pub seconds: f64,
     /// CPU of the sending thread, the softirqs in it included.
     pub cpu: f64,
@@ -41,7 +41,7 @@ pub struct Sent {
 /// What is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Nothing.
+    /// No packets beside the clients' own.
     None,
     /// New flows of allowed sources, so many a second.
     Flows(u32),
@@ -65,7 +65,7 @@ pub struct Floods {
 }
 
 impl Floods {
-    /// Loads it.
+    /// Loads the generator's programs.
     pub fn new() -> anyhow::Result<Self> {
         let net = Net::new()?;
         let namespace = net.namespace("idle")?;

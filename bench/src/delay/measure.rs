@@ -48,7 +48,7 @@ pub struct Point {
     pub round: u32,
     /// The load as ordered: packets a second; `None` is the generator's limit.
     pub rate: Option<u32>,
-    /// connect().
+    /// How long connect() took; none if TCP was not measured.
     pub tcp: Option<Latency>,
     /// A datagram from a new socket, and its answer.
     pub udp: Option<Latency>,
@@ -104,11 +104,11 @@ pub struct Plan {
     pub part: Part,
     /// In this round.
     pub round: u32,
-    /// The background.
+    /// What is sent beside the clients.
     pub load: Load,
     /// The client's connections.
     pub tcp: Option<Pace>,
-    /// And datagrams.
+    /// How datagrams are sent; none: no UDP clients.
     pub udp: Option<Pace>,
     /// No client: so long.
     pub alone: Duration,

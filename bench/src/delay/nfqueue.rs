@@ -83,9 +83,9 @@ pub struct QueueArgs {
 pub struct Judged {
     /// Packets let pass.
     pub passed: u64,
-    /// Packets denied.
+    /// Packets that were given the verdict "drop".
     pub denied: u64,
-    /// Rules inserted.
+    /// Rules that were inserted to ban a source.
     pub banned: u64,
 }
 
@@ -265,7 +265,7 @@ fn source(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Who decides.
+/// The thread that takes packets from the queue and decides.
 struct Judge {
     world: World,
     allow: HashSet<Country>,

@@ -42,7 +42,7 @@ pub struct Simulation {
     pub round: u32,
     /// Packets a second as ordered; `None` is as fast as the sender goes.
     pub rate: Option<u32>,
-    /// Packets sent.
+    /// How many packets were sent.
     pub sent: usize,
     /// Packets a second, by their times.
     pub send_rate: f64,

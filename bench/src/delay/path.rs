@@ -37,7 +37,7 @@ pub enum Core {
 /// A row's packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// No filter.
+    /// No filter at all: the lower limit.
     Nothing,
     /// The same in a network of its own: what differs from it is noise.
     NothingAgain,
@@ -45,7 +45,7 @@ pub enum Path {
     Conntrack,
     /// The shipped daemon, its program on this hook.
     Weir(&'static str),
-    /// nftables.
+    /// The same decision by nftables, at this place.
     Nft(At),
     /// A queue to user space.
     Queue {
@@ -138,7 +138,7 @@ impl Path {
 
 /// What all paths need to be set up.
 pub struct Policy<'a> {
-    /// The database.
+    /// The country database that the paths decide by.
     pub world: &'a World,
     /// Its file; none is the one that is built in.
     pub database: Option<&'a File>,
@@ -186,9 +186,9 @@ pub struct Around {
 pub enum Running {
     /// Rules alone, or none.
     Rules,
-    /// nftables.
+    /// Rules of nftables, at this place.
     Nft(At),
-    /// The daemon.
+    /// A daemon of weir, as it is shipped.
     Weir(Box<Weir>),
     /// The program at the queue.
     Queue(Queue),

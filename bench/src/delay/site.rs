@@ -147,7 +147,7 @@ impl Site {
         self.flood
     }
 
-    /// All counters.
+    /// Reads the counters of both ends.
     pub fn counts(&mut self) -> anyhow::Result<Counts> {
         let files = ["dev", "snmp"].map(|name| File::new("/proc/thread-self/net").join(name));
         let [dev, snmp] = self

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub struct Window {
     /// Seconds since 1970.
     pub from: f64,
-    /// Its end.
+    /// When it ends, in seconds since 1970.
     pub to: f64,
     /// What was computed meanwhile.
     pub cpu_seconds: f64,

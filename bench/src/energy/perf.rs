@@ -85,7 +85,7 @@ struct Perf {
     counters: Vec<Counter>,
 }
 
-/// All packages.
+/// Opens the counters of all packages.
 pub fn open(root: &Path) -> anyhow::Result<Box<dyn Meter>> {
     let pmu = pmu(root)?;
     let mut counters = Vec::new();

@@ -27,7 +27,7 @@ pub fn missing() -> Option<String> {
 
 /// A running Fail2ban.
 pub struct Fail2ban {
-    /// The process.
+    /// The server's process, whose CPU time is read.
     pub process: Process,
 }
 

@@ -41,7 +41,7 @@ pub struct Sample {
     pub received: u64,
     /// Requests of both kinds that found its socket's buffer full.
     pub overflowed: u64,
-    /// Records logged.
+    /// Records that the server has logged.
     pub logged: u64,
     /// Answers that came back to wanted clients.
     pub answered: u64,
@@ -62,7 +62,7 @@ pub struct Outcome {
     pub wanted_rate: u32,
     /// Seconds that a ban lasted.
     pub ban_seconds: f64,
-    /// The curves.
+    /// The counters, sample by sample: the curves of the plot.
     pub samples: Vec<Sample>,
     /// Packets that reached the filter, where it counts them.
     pub arrived: Option<u64>,
@@ -89,7 +89,7 @@ impl Outcome {
         self.samples.last().copied().unwrap_or_default()
     }
 
-    /// Seconds.
+    /// How long the run took, in seconds.
     pub fn length(&self) -> f64 {
         self.end().at
     }

@@ -7,7 +7,7 @@ use weir_bpf::clients::Families;
 /// Unwanted requests a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// So many.
+    /// So many a second.
     PerSecond(u32),
     /// As many as the machine gives.
     Highest,
@@ -76,22 +76,22 @@ impl fmt::Display for Filter {
     }
 }
 
-/// One run.
+/// What one run sends, and through which filter.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     /// Of the thesis; the oracle runs belong to none.
     pub experiment: Option<u8>,
-    /// Who filters.
+    /// Which program filters.
     pub filter: Filter,
     /// The clients' addresses.
     pub families: Families,
-    /// Unwanted requests.
+    /// How many unwanted requests are sent.
     pub rate: Rate,
     /// From so many clients.
     pub clients: u32,
     /// Wanted requests a second.
     pub wanted: u32,
-    /// How long.
+    /// How long requests are sent.
     pub length: Duration,
     /// How long a ban lasts.
     pub ban: Duration,

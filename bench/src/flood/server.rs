@@ -82,7 +82,7 @@ pub struct ServerArgs {
 pub struct Served {
     /// Wanted requests received.
     pub wanted: u64,
-    /// Answers sent.
+    /// Answers that were sent.
     pub answered: u64,
     /// Unwanted requests received.
     pub unwanted: u64,

@@ -65,17 +65,17 @@ impl DropCounters {
 /// What the daemon says of its jail.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Jail {
-    /// Lines read.
+    /// Lines that the jail has read.
     pub lines: u64,
     /// Records of a ring that it knows it has lost.
     pub lost: u64,
-    /// Bans made.
+    /// Bans that the jail has made.
     pub bans: u64,
 }
 
 /// A running daemon.
 pub struct Weir {
-    /// The process.
+    /// The daemon's process, whose CPU time is read.
     pub process: Process,
     binary: std::path::PathBuf,
     config: std::path::PathBuf,

@@ -38,7 +38,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// What one moment has shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The row.
+    /// The name of the row.
     pub hook: String,
     /// `ipv4` or `ipv6`.
     pub family: String,
@@ -56,7 +56,7 @@ pub struct Point {
     pub arrived: u64,
     /// Of them, dropped at the hook, by its own counter.
     pub dropped: u64,
-    /// How long.
+    /// How long it was measured, in seconds.
     pub seconds: f64,
     /// CPU seconds of the sending thread, softirqs on its back included.
     pub cpu_sender: f64,
@@ -68,7 +68,7 @@ pub struct Point {
     pub cores: Vec<f64>,
     /// When, by the wall clock, seconds since 1970: for logs of meters.
     pub from: f64,
-    /// Until when.
+    /// When it ended, in seconds since 1970.
     pub to: f64,
     /// By each meter, idle included.
     pub joules: BTreeMap<String, f64>,
@@ -124,7 +124,7 @@ struct Sent {
 }
 
 impl Sender {
-    /// Loads it.
+    /// Loads the generator's programs.
     pub fn new() -> anyhow::Result<Self> {
         let net = Net::new()?;
         let namespace = net.namespace("idle")?;

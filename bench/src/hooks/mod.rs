@@ -39,7 +39,7 @@ use site::{HOST, Site};
 use table::{HOOKS, Hook};
 use task::{Running, Task};
 
-/// The paper's.
+/// The payload sizes of the paper, in bytes.
 const SIZES: [u16; 8] = [16, 32, 64, 128, 256, 512, 1024, 1472];
 
 /// An address family.
@@ -50,7 +50,7 @@ enum Family {
     Ipv6,
 }
 
-/// Who sends.
+/// Which program sends the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum From {
     /// Another machine: says how, and measures only.
@@ -76,7 +76,7 @@ pub struct HooksArgs {
     /// Bytes of UDP payload; those that IPv6 has no room for are cut to 1452.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES)]
     sizes: Vec<u16>,
-    /// Address families.
+    /// Address families that are measured.
     #[arg(long, value_name = "FAMILY", value_delimiter = ',', default_values = ["ipv4", "ipv6"])]
     family: Vec<Family>,
     /// Interleaved rounds; the median is shown, and the standard deviation.
@@ -160,7 +160,7 @@ fn seconds(value: f64) -> anyhow::Result<Duration> {
 /// A row that this machine does not have, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The row.
+    /// The name of the row.
     pub hook: String,
     /// For this family.
     pub family: String,
@@ -171,7 +171,7 @@ pub struct Missing {
 /// All that was measured; what JSON files hold beside where and how.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Run {
-    /// Every point.
+    /// Every point that was measured.
     pub points: Vec<Point>,
     /// Rows that are not available.
     #[serde(default)]

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use weir_bpf::{device::set_gro, generator::Flood};
 use weir_netlab::{Namespace, Net, Side, VethOpts};
 
-/// The paper's.
+/// The port that the paper floods.
 pub const PORT: u16 = 12345;
 /// Where the host is, in a network of our own.
 pub const HOST: [&str; 2] = ["10.9.0.2", "2001:db8::2"];
@@ -18,7 +18,7 @@ pub const HOST: [&str; 2] = ["10.9.0.2", "2001:db8::2"];
 pub struct FloodTarget {
     /// `None`: this process's own.
     namespace: Option<Namespace>,
-    /// The interface.
+    /// The name of the interface that is flooded.
     pub dev: String,
     /// The flooded address; its family is the run's.
     pub host: IpAddr,
@@ -141,9 +141,9 @@ impl FloodTarget {
 /// An interface's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Frames.
+    /// Frames that arrived.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 
@@ -151,7 +151,7 @@ pub struct Arrived {
 pub struct Site {
     /// The host's side.
     pub place: Arc<FloodTarget>,
-    /// The sender's.
+    /// The namespace of the sender.
     pub outside: Namespace,
     /// Towards the host.
     pub flood: Flood,

@@ -13,7 +13,7 @@ use super::{
     weir,
 };
 
-/// A row.
+/// A row of the table.
 pub struct Hook {
     /// In tables, and for `--hooks`.
     pub name: &'static str,

@@ -44,11 +44,11 @@ pub trait Running: Send {
 
 /// Where and whom to drop.
 pub struct Task {
-    /// The host.
+    /// The host whose interface is flooded.
     pub place: Arc<FloodTarget>,
     /// Makes the addresses that are banned.
     pub flood: Flood,
-    /// The row's.
+    /// The sources that the row drops.
     pub sources: Sources,
 }
 

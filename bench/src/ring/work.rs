@@ -95,7 +95,7 @@ fn sum_of(index: u64, bytes: usize) -> u64 {
 
 /// What a reader has read.
 pub struct Sum {
-    /// Records.
+    /// Records that were read.
     pub records: u64,
     sum: u64,
     bytes: usize,

@@ -31,7 +31,7 @@ pub enum BareHook {
     XdpHash,
     /// XDP in the network core.
     XdpGeneric,
-    /// tcx ingress.
+    /// The ingress of tcx.
     Tcx,
     /// A direct-action filter of the clsact qdisc.
     ClsBpf,

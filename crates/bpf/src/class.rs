@@ -38,7 +38,7 @@ pub struct ClassCount {
     pub by: By,
     /// Packets, over all CPUs and interfaces.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
 }
 

@@ -37,9 +37,9 @@ const _: () = assert!(size_of::<answers>() == 8, "abi");
 /// Which addresses clients have; of both, they alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Families {
-    /// IPv4 alone.
+    /// All clients have IPv4 addresses.
     Ipv4,
-    /// IPv6 alone.
+    /// All clients have IPv6 addresses.
     Ipv6,
     /// Half of each.
     Both,
@@ -56,7 +56,7 @@ pub struct Crowd {
     pub wanted: u32,
     /// The server's addresses.
     pub dest: (Ipv4Addr, Ipv6Addr),
-    /// Its port.
+    /// The UDP port that they send to.
     pub port: u16,
     /// Destination and source on the wire.
     pub macs: [[u8; 6]; 2],
@@ -88,9 +88,9 @@ impl Crowd {
 /// Requests sent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Unwanted ones.
+    /// Requests of clients that are to be banned.
     pub unwanted: u64,
-    /// Wanted ones.
+    /// Requests of clients that are to be served.
     pub wanted: u64,
 }
 

@@ -122,7 +122,7 @@ impl JiffyClock {
         (SECOND + self.tick / 2) / self.tick
     }
 
-    /// jiffies64 now.
+    /// The kernel's `jiffies64` now.
     pub fn now(&self) -> u64 {
         self.at_monotonic(nanos(ClockId::Monotonic))
     }

@@ -35,7 +35,7 @@ const HANDLE_KIND: u32 = 0xffff_ff00;
 const INSTANCES: u32 = 16;
 const PRIORITIES: std::ops::RangeInclusive<u16> = 1..=8;
 
-/// Which packets.
+/// Which packets a filter of `cls_bpf` sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     In,

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 /// Facts about one interface of this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its number.
+    /// The number of the interface.
     pub index: u32,
     /// `ARPHRD_*` of linux/if_arp.h: 1 is Ethernet.
     pub kind: u16,

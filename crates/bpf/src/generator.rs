@@ -241,7 +241,7 @@ impl Payload {
         Self(if dest.is_ipv4() { 18 } else { 0 })
     }
 
-    /// How many.
+    /// How many bytes of payload a frame has.
     pub fn bytes(self) -> u16 {
         self.0
     }

@@ -17,10 +17,10 @@ pub struct Offloads {
     pub lro: bool,
 }
 
-/// Receive queues.
+/// How many receive queues a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channels {
-    /// In use.
+    /// Queues in use.
     pub now: u32,
     /// That the driver could have.
     pub most: u32,

@@ -52,10 +52,10 @@ pub struct PrefixBanMaps {
     pub(crate) hint: MapHandle,
 }
 
-/// One entry.
+/// One ban of a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PrefixBan {
-    /// Who.
+    /// The prefix that is banned.
     pub prefix: Prefix,
     /// The policy's number, with the scoped bit.
     pub policy: u16,

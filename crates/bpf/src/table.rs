@@ -67,7 +67,7 @@ const _: () = assert!(std::mem::offset_of!(control, rejects) == 24);
 /// One published entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
-    /// Who.
+    /// The address or network that is banned.
     pub key: Key,
     /// The policy's number, with the scoped bit.
     pub policy: u16,
@@ -161,7 +161,7 @@ impl BanTable {
         })
     }
 
-    /// The sizes.
+    /// The sizes that the table was made with.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -52,7 +52,7 @@ const _: () = assert!(size_of::<event>() == 48 && size_of::<meta>() == 160);
 /// What a new generation is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Table sizes.
+    /// How large the tables are.
     pub geometry: Geometry,
     /// Random, unknown to anybody who chooses addresses. That of an instance's
     /// first generation also keys, for good, the maps that are handed on.
@@ -94,9 +94,9 @@ impl Options {
 
 /// Tables, and the programs that were asked for.
 pub struct Generation {
-    /// Counts up.
+    /// Counts up with each generation of an instance.
     pub number: u64,
-    /// As built.
+    /// The one IPv4 prefix length that the programs were built for.
     pub v4_length: u8,
     /// The ban table.
     pub table: BanTable,

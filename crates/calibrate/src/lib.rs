@@ -37,7 +37,7 @@ pub enum CalibrateError {
     /// The packet path or the generator.
     #[error(transparent)]
     Kernel(#[from] weir_bpf::Error),
-    /// A backend.
+    /// A backend that was to be measured failed.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),
     /// A system call failed.

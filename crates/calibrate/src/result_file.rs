@@ -36,9 +36,9 @@ const MAX_RATIO: f64 = 1e3;
 /// What of the machine the figures hold for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Kernel release.
+    /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
-    /// CPU model.
+    /// The processor's model name.
     pub cpu: String,
     /// Layout of the packet path's tables.
     pub abi: u32,
@@ -101,7 +101,7 @@ pub struct Baseline {
     pub tcp_gbit: Spread,
 }
 
-/// One hook.
+/// What one hook costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookFigures {
     /// The configuration's word for it.
@@ -135,13 +135,13 @@ pub struct HookFigures {
 /// A real interface, as seen when the hooks were measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenInterface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// Its driver; empty when it tells none.
     pub driver: String,
     /// Does it carry Ethernet frames?
     pub ethernet: bool,
-    /// Its MTU.
+    /// The interface's MTU in bytes.
     pub mtu: Option<u32>,
     /// Does the driver carry native XDP, if it could be told?
     pub native_xdp: Option<bool>,
@@ -194,18 +194,18 @@ pub struct Figures {
     pub format: u32,
     /// Which weir measured.
     pub weir: String,
-    /// When.
+    /// The day of the measurement.
     pub date: String,
-    /// Where.
+    /// The machine that was measured.
     #[serde(flatten)]
     pub machine: Machine,
-    /// How.
+    /// How the measurement was made.
     pub run: Run,
     /// The driver of the devices that the hooks were measured on.
     pub driver: String,
     /// Without a hook.
     pub baseline: Baseline,
-    /// Each hook.
+    /// What each hook costs.
     pub hooks: Vec<HookFigures>,
     /// Interfaces of this host.
     pub interfaces: Vec<SeenInterface>,

@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-/// Four namespaces.
+/// Four namespaces with the links between them.
 pub(super) struct Testbed {
     sender: Namespace,
     /// Where packets are dropped, and where TCP is served.

@@ -12,13 +12,13 @@ pub struct Table {
     pub about: &'static str,
     /// Keys that it cannot do without, as they may be written.
     pub needs: &'static [(&'static str, &'static str)],
-    /// Its keys.
+    /// The keys of the table.
     pub keys: &'static [Key],
 }
 
-/// A key.
+/// A key of a table, as the manual describes it.
 pub struct Key {
-    /// Its name.
+    /// The name of the key.
     pub name: &'static str,
     /// What holds without it.
     pub default: Usual,

@@ -22,7 +22,7 @@ use crate::suggestion::suggestion;
 /// One mistake in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Which file.
+    /// The file with the mistake.
     pub file: PathBuf,
     /// Its line, from 1; 0 when the file as a whole is meant.
     pub line: usize,
@@ -60,7 +60,7 @@ impl std::error::Error for ConfigErrors {}
 /// A value and the line it stands on.
 #[derive(Debug, Clone)]
 pub struct At<T> {
-    /// The value.
+    /// The value that was read.
     pub value: T,
     /// Its line, counted through all files from 1.
     pub line: usize,
@@ -82,7 +82,7 @@ pub type Source = (PathBuf, String, Option<(&'static str, String)>);
 
 /// One of the files.
 pub struct Part {
-    /// Its name.
+    /// The path of the file.
     pub file: PathBuf,
     text: String,
     /// How many bytes the files before it have: what is found in it has its
@@ -332,7 +332,7 @@ impl<'d, 'i> Section<'d, 'i> {
         self.table.contains_key(key)
     }
 
-    /// A text.
+    /// A text; a value of another type is a mistake that says what is `allowed`.
     pub fn string(&mut self, key: &'static str, allowed: &str) -> Option<At<String>> {
         let At { value, line } = self.take(key)?;
         match value.get_ref() {

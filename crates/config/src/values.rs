@@ -13,9 +13,9 @@ use weir_core::{
 
 use crate::Section;
 
-/// One second.
+/// The unit of most durations.
 pub const SECOND: Duration = Duration::from_secs(1);
-/// One day.
+/// 24 hours, whatever the calendar says.
 pub const DAY: Duration = Duration::from_secs(86_400);
 /// Ten years: longer than anything that is configured.
 pub const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);

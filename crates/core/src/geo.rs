@@ -95,7 +95,7 @@ impl Continent {
         Self::ALL[self as usize].2
     }
 
-    /// Its code.
+    /// Its code of two letters, as MaxMind has it.
     pub fn code(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -123,7 +123,7 @@ pub struct Place {
 pub trait Number: Copy + Ord + fmt::Debug + Send + Sync + 'static {
     /// The highest address of the family.
     const MAX: Self;
-    /// The lowest.
+    /// The lowest address of the family.
     const MIN: Self;
     /// The next one up; `None` behind the highest.
     fn next(self) -> Option<Self>;
@@ -166,7 +166,7 @@ impl Number for u128 {
 pub struct Span<A, T> {
     /// The lowest address.
     pub first: A,
-    /// The highest.
+    /// The highest address of the span.
     pub last: A,
     /// What holds for all of them.
     pub value: T,
@@ -179,9 +179,9 @@ pub struct Span<A, T> {
 pub struct GeoTable {
     /// The different places, at most 65,536.
     pub places: Vec<Place>,
-    /// IPv4.
+    /// The spans of IPv4 addresses.
     pub v4: Vec<Span<u32, u16>>,
-    /// IPv6.
+    /// The spans of IPv6 addresses.
     pub v6: Vec<Span<u128, u16>>,
 }
 

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub enum Protocol {
     /// Any protocol that has ports.
     Any,
-    /// TCP.
+    /// Transmission Control Protocol, number 6.
     Tcp,
-    /// UDP.
+    /// User Datagram Protocol, number 17.
     Udp,
-    /// SCTP.
+    /// Stream Control Transmission Protocol, number 132.
     Sctp,
 }
 
@@ -51,9 +51,9 @@ impl Protocol {
 pub struct PortRange {
     /// Which protocol's ports.
     pub protocol: Protocol,
-    /// First port.
+    /// The first port of the range.
     pub low: u16,
-    /// Last port.
+    /// The last port of the range.
     pub high: u16,
 }
 

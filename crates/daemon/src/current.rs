@@ -20,7 +20,7 @@ impl<T> Current<T> {
             .clone()
     }
 
-    /// Exchanges it.
+    /// Exchanges the value; who has the old one keeps it.
     pub fn set(&self, next: Arc<T>) {
         *self.0.write().expect("no holder of this lock panics") = next;
     }

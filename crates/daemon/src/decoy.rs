@@ -82,7 +82,7 @@ struct DecoyState {
 /// Decoy ports as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct DecoyStatus {
-    /// As typed.
+    /// The ports as the administrator has typed them.
     pub ports: Vec<String>,
     /// How many ports that is, less those that are served.
     pub open: usize,

@@ -27,7 +27,7 @@ const SMALL: usize = 4096;
 /// A ban that has ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Whose.
+    /// The address or network that was banned.
     pub subject: BanTarget,
     /// Which of them.
     pub policy: Arc<Policy>,

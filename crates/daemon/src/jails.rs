@@ -138,7 +138,7 @@ const AUTH_LOG: &str = "/var/log/auth.log";
 /// One enabled jail.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JailConfig {
-    /// Its name.
+    /// The jail's name.
     pub name: String,
     /// Which filter reads its lines.
     pub filter: String,

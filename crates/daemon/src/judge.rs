@@ -20,7 +20,7 @@ use crate::access::exemptions::{Exempt, Exemption, Exemptions};
 pub struct Offence<'a> {
     /// The number of the jail in the ledger.
     pub jail: usize,
-    /// Whose.
+    /// Who is suspected of it.
     pub suspect: Suspect<'a>,
     /// Where it was read; kept as evidence.
     pub line: &'a [u8],

@@ -12,7 +12,7 @@ use weir_sources::RingStatistics;
 /// As last told.
 #[derive(Default)]
 pub struct LogStatus {
-    /// By directory.
+    /// Rings by their directory.
     rings: Mutex<BTreeMap<String, RingStatistics>>,
     /// By the names of the workers: has each something to read?
     sources: Mutex<BTreeMap<String, bool>>,

@@ -72,7 +72,7 @@ pub enum WorkerError {
     /// A filter is wrong.
     #[error("filter {name:?}: {error}")]
     Filter {
-        /// Which.
+        /// The name of the jail.
         name: String,
         /// What is wrong.
         error: DefinitionError,
@@ -80,7 +80,7 @@ pub enum WorkerError {
     /// There is no such filter.
     #[error("there is no filter {0:?}")]
     NoFilter(String),
-    /// No thread.
+    /// The system gives no thread.
     #[error("cannot start a worker: {0}")]
     Thread(std::io::Error),
     /// Too many of them have not come back.

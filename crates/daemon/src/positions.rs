@@ -34,7 +34,7 @@ pub fn key_of_journal(programs: &[String], journal_match: &JournalMatch) -> Stri
 pub struct Positions(Arc<Mutex<HashMap<String, String>>>);
 
 impl Positions {
-    /// As stored.
+    /// Takes up the positions that the database holds.
     pub fn new(stored: HashMap<String, String>) -> Self {
         Self(Arc::new(Mutex::new(stored)))
     }

@@ -66,7 +66,7 @@ impl Inserted {
 /// Packets and bytes that left through one reason since the counters were made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Counter {
-    /// Which exit.
+    /// The reason under which they were counted.
     pub reason: Reason,
     /// Packets, over all CPUs and interfaces.
     pub packets: u64,
@@ -99,7 +99,7 @@ pub struct Usage {
     /// Entries in force for prefixes other than single addresses, IPv6 /64 and
     /// the configured IPv4 length.
     pub wide: usize,
-    /// Their cap.
+    /// How many of these there may be.
     pub max_wide: usize,
     /// Those of them that are not manual.
     pub wide_shared: usize,

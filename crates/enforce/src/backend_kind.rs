@@ -77,11 +77,11 @@ impl Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
-    /// Decoy ports.
+    /// Answering on decoy ports.
     Decoys,
     /// Load balancing by direct server return.
     Balance,
-    /// The geofence.
+    /// Dropping by country and continent.
     Geofence,
     /// Lists and rules about packets on their way out.
     Outbound,

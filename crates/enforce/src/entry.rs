@@ -10,7 +10,7 @@ use weir_core::{Action, BanSource, BanTarget, PortSet};
 pub struct BootNanos(pub u64);
 
 impl BootNanos {
-    /// Now.
+    /// The time now, by CLOCK_BOOTTIME.
     pub fn now() -> Self {
         Self(weir_bpf::clock::boottime())
     }
@@ -36,9 +36,9 @@ impl Expiry {
 /// stores it once and refers to it by number.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize)]
 pub struct Policy {
-    /// Who bans.
+    /// Who decides these bans.
     pub producer: BanSource,
-    /// Which ports.
+    /// The ports that they cover.
     pub scope: PortSet,
     /// What becomes of the packets.
     pub action: Action,
@@ -58,10 +58,10 @@ impl Policy {
 /// (subject, [`Policy::with_opposite_action`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Entry {
-    /// Who.
+    /// The address or network that is banned.
     pub subject: BanTarget,
     /// Whose ban and which ports.
     pub policy: Arc<Policy>,
-    /// Until when.
+    /// When the ban expires.
     pub expiry: Expiry,
 }

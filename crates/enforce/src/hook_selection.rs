@@ -48,7 +48,7 @@ pub struct Measured<T> {
 /// One hook as measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookCost {
-    /// Which.
+    /// The hook that was measured.
     pub hook: Hook,
     /// Of one core, for one packet of a banned source.
     pub drop: Option<Measured<Duration>>,
@@ -73,9 +73,9 @@ impl HookCost {
 /// One interface as it was when the hooks were measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownInterface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its driver.
+    /// The name of its driver.
     pub driver: String,
     /// Does the driver carry native XDP? `None`: it could not be told.
     pub native: Option<bool>,

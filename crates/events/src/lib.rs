@@ -39,7 +39,7 @@ pub enum Kind {
     Drop,
     /// The allow list changed, or kept somebody from a ban.
     Allow,
-    /// Something failed.
+    /// Something failed that an administrator should know of.
     Error,
     /// The daemon has started.
     Start,
@@ -66,7 +66,7 @@ impl Kind {
         ("test", Self::Test),
     ];
 
-    /// Its word.
+    /// The kind's word in JSON and in the log.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
@@ -93,20 +93,20 @@ pub struct Packet {
 /// One event; absent fields are left out.
 #[derive(Debug, Clone, Serialize)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub time: Timestamp,
-    /// What.
+    /// What kind of event it is.
     pub kind: Kind,
-    /// Who.
+    /// The address or network that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Prefix>,
-    /// Which ports.
+    /// The ports that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<PortSet>,
     /// What becomes of a ban's packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
-    /// Why.
+    /// Why it happened.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Whose finding or ban.
@@ -115,16 +115,16 @@ pub struct Event {
     /// The same, if it is a jail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jail: Option<String>,
-    /// Which list.
+    /// The name of the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
     /// Where the subject is said to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub country: Option<String>,
-    /// Until when.
+    /// When the ban expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
-    /// The packet.
+    /// What was read of the packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<Packet>,
     /// The interface that it came in by.

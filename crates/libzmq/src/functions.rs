@@ -45,7 +45,7 @@ pub(crate) struct PollItem {
 /// Declares the functions with their types in `zmq.h`, and how they are found.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// libzmq, opened.
+        /// The functions of a libzmq that was opened at run time.
         pub struct Libzmq {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }

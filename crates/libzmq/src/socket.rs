@@ -114,7 +114,7 @@ pub struct CurveKeys {
 pub enum Kind {
     /// A publisher that sees subscriptions.
     XPub,
-    /// A subscriber.
+    /// Receives what publishers send.
     Sub,
 }
 
@@ -231,7 +231,7 @@ impl Socket {
         self.attach(self.library.zmq_connect, endpoint)
     }
 
-    /// Listens.
+    /// Listens at this endpoint, such as `tcp://127.0.0.1:5556`.
     pub fn bind(&self, endpoint: &str) -> Result<(), Error> {
         self.attach(self.library.zmq_bind, endpoint)
     }

@@ -69,13 +69,13 @@ pub struct Declared {
     pub labels: &'static [&'static str],
 }
 
-/// A number.
+/// The value of a counter or gauge.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
     /// Of things: exact beyond 2^53.
     Whole(u64),
-    /// Seconds, shares.
+    /// A number of seconds, or a share.
     Real(f64),
 }
 
@@ -114,7 +114,7 @@ struct Cell(AtomicU64);
 pub struct Counter(Arc<Cell>);
 
 impl Counter {
-    /// One more.
+    /// Counts one more.
     pub fn inc(&self) {
         self.add(1);
     }
@@ -276,7 +276,7 @@ impl Registry {
         Totals(self.said(Kind::Counter, name, help, labels))
     }
 
-    /// Declares gauges.
+    /// Declares gauges, a metric for each of these labels' sets.
     pub fn gauges<const N: usize>(
         &mut self,
         name: &'static str,
@@ -426,7 +426,7 @@ impl Samples {
 /// A metric with its values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Metric {
-    /// Its name.
+    /// The metric's name, with its prefix.
     pub name: &'static str,
     /// What its values may do.
     pub kind: Kind,
@@ -436,7 +436,7 @@ pub struct Metric {
     pub samples: Vec<Sample>,
 }
 
-/// A value.
+/// A value of a metric, with its labels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
     /// The labels with their values, as declared.

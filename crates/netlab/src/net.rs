@@ -115,7 +115,7 @@ impl Drop for Net {
 /// bits allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IfAddr {
-    /// The address.
+    /// The address, or one of the prefix.
     pub addr: IpAddr,
     /// The length of its prefix.
     pub len: u8,
@@ -181,7 +181,7 @@ impl VethOpts {
         self
     }
 
-    /// Another MTU.
+    /// Gives both ends this MTU in bytes.
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.mtu = mtu;
         self

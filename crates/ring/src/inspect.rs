@@ -33,14 +33,14 @@ pub struct Inspection {
     pub dropped: u64,
     /// What those would have taken.
     pub dropped_bytes: u64,
-    /// Who reads.
+    /// The readers that are attached.
     pub readers: Vec<Attached>,
 }
 
 /// A reader of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// Its slot.
+    /// The slot that it holds in the segment.
     pub slot: usize,
     /// Its process, in that process's own numbering.
     pub pid: u32,

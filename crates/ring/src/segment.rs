@@ -54,7 +54,7 @@ pub enum Owner {
     Trusted,
     /// Those, and this user's.
     User(u32),
-    /// Everybody's.
+    /// Files of any user.
     Anyone,
 }
 

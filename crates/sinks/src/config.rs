@@ -62,7 +62,7 @@ impl From<&str> for Secret {
 /// One enabled sink.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SinkConfig {
-    /// Its name.
+    /// The sink's name.
     pub name: String,
     /// What it is, and where.
     pub kind: SinkKind,
@@ -108,14 +108,14 @@ pub enum SinkKind {
     },
     /// A ZeroMQ publisher that connects to its subscriber.
     Zmq {
-        /// Whereto.
+        /// Where events are posted to.
         url: String,
         /// The subscriber's CURVE key; `None`: in clear text, as was asked for.
         server_key: Option<[u8; 32]>,
     },
     /// JSON lines in a file.
     File {
-        /// Which.
+        /// The file that events are appended to.
         path: PathBuf,
     },
 }

@@ -108,13 +108,13 @@ fn open(config: &SinkConfig) -> Result<Box<dyn Deliver>, Failure> {
 /// What came of a test event.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tried {
-    /// Which sink.
+    /// The name of the sink.
     pub sink: String,
     /// Where it went.
     pub target: String,
     /// Did the receiver take it?
     pub delivered: bool,
-    /// Why not.
+    /// Why it did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// How long that took.
@@ -236,7 +236,7 @@ impl Sinks {
     }
 }
 
-/// One thread.
+/// The thread of one sink.
 struct SinkThread {
     queue: Arc<SinkQueue>,
     receiver: Option<Box<dyn Deliver>>,

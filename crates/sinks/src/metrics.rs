@@ -24,7 +24,7 @@ pub(crate) struct SinkCounters {
 }
 
 impl SinkMetrics {
-    /// Declares them.
+    /// Declares the counters of all sinks.
     pub fn declare(registry: &mut Registry) -> Self {
         Self {
             delivered: registry.counters(

@@ -115,7 +115,7 @@ pub struct Position {
     pub path: PathBuf,
     /// The device, for people: numbers may change with a reboot.
     pub device: u64,
-    /// The inode.
+    /// The file's inode number.
     pub inode: u64,
     /// Bytes delivered as complete lines.
     pub offset: u64,

@@ -80,7 +80,7 @@ pub struct Database {
 pub struct Located {
     /// The network that it says it of.
     pub network: Prefix,
-    /// The place.
+    /// Country and continent of the address.
     pub place: Place,
 }
 

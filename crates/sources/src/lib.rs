@@ -90,9 +90,9 @@ impl Origin<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct BatchInfo {
-    /// Lines delivered.
+    /// Lines that were delivered.
     pub lines: u64,
-    /// Bytes read.
+    /// Bytes that were read.
     pub bytes: u64,
     /// Lines of which only the first [`MAX_LINE`] bytes were delivered.
     pub cut: u64,
@@ -129,7 +129,7 @@ pub enum SourceError {
     /// A pattern is not a glob, or not an absolute path.
     #[error("{pattern:?} is not a log path: {reason}")]
     Pattern {
-        /// As configured.
+        /// The pattern as it is configured.
         pattern: String,
         /// What is wrong.
         reason: String,

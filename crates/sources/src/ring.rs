@@ -58,7 +58,7 @@ pub struct RingStatistics {
     pub unreadable: usize,
     /// Segments found bad while they were read.
     pub bad: u64,
-    /// Records read.
+    /// Records that were read.
     pub records: u64,
     /// Records lost: overwritten before they were read, or dropped by writers.
     pub lost: u64,

@@ -42,7 +42,7 @@ pub struct Decoded {
 /// The network layer of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum L3 {
-    /// Another ethertype.
+    /// A frame of another ethertype.
     NotIp,
     /// A header that is cut or contradicts itself.
     Malformed,
@@ -59,18 +59,18 @@ pub enum L3 {
 pub enum Transport {
     /// A protocol with ports, and both of them.
     Ports {
-        /// Protocol number.
+        /// The protocol's number.
         proto: u8,
-        /// Source port.
+        /// The source port.
         src: u16,
-        /// Destination port.
+        /// The destination port.
         dst: u16,
     },
     /// A fragment that is not the first: the ports were in another packet.
     LaterFragment,
     /// A protocol that has no ports, or hides them.
     NoPorts {
-        /// Protocol number.
+        /// The protocol's number.
         proto: u8,
     },
     /// Ports cut off, or a chain of extension headers that is cut or too long.
@@ -289,9 +289,9 @@ pub struct Scope {
 pub struct PortRange {
     /// Protocol number; `None` for every protocol with ports.
     pub proto: Option<u8>,
-    /// First port.
+    /// The first port of the range.
     pub lo: u16,
-    /// Last port.
+    /// The last port of the range.
     pub hi: u16,
 }
 
@@ -391,16 +391,16 @@ pub struct Allow {
 pub enum Verdict {
     /// On to the network stack.
     Pass,
-    /// Away.
+    /// The packet is dropped.
     Drop,
 }
 
-/// Why.
+/// Why a packet has its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// Nothing known against the source, or one that cannot be banned.
     Pass,
-    /// No IP.
+    /// The frame holds no IP packet.
     NotIp,
     /// A header cut or contradicting itself.
     Malformed,

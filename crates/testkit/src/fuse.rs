@@ -114,7 +114,7 @@ impl FuseLog {
         })
     }
 
-    /// The log.
+    /// The path of the log file.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join(NAME)
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// A value of the format, as far as tests need them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// UTF-8 text.
+    /// A text in UTF-8.
     Text(String),
     /// An unsigned number of 16 bits.
     U16(u16),
@@ -17,7 +17,7 @@ pub enum Value {
     U64(u64),
     /// Keys and values.
     Map(Vec<(String, Value)>),
-    /// Values.
+    /// A list of values.
     Array(Vec<Value>),
     /// Text that is not UTF-8, which the format forbids.
     NotUtf8,
@@ -114,7 +114,7 @@ impl Mmdb {
         self
     }
 
-    /// The file.
+    /// The database file's bytes.
     pub fn build(&self) -> Vec<u8> {
         let mut data = Vec::new();
         let mut known: Vec<(&Value, usize)> = Vec::new();

@@ -190,7 +190,7 @@ impl Packet {
         self.on_ip(|ip| ip.version = version, |ip| ip.version = version)
     }
 
-    /// IPv4 identification.
+    /// Sets the IPv4 identification.
     pub fn id(self, id: u16) -> Self {
         self.on_ip(|ip| ip.id = id, |_| ())
     }
@@ -295,7 +295,7 @@ impl Packet {
         })
     }
 
-    /// UDP.
+    /// Carries UDP with these ports.
     pub fn udp(self, src: u16, dst: u16) -> Self {
         self.transport(proto::UDP, ports(src, dst, 8))
     }
@@ -392,7 +392,7 @@ impl Packet {
         self
     }
 
-    /// The frame.
+    /// The frame's bytes, with lengths and checksums filled in.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = self.payload.clone();
         let mut next = self.protocol;

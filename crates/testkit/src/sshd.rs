@@ -37,7 +37,7 @@ use weir_netlab::{
 
 /// The account that exists on every `SshHost`.
 pub const CUSTOMER: &str = "customer";
-/// Its password.
+/// The password of that user.
 pub const CUSTOMER_PASSWORD: &str = "correct horse battery";
 /// What `openssl passwd -6` makes of it.
 const CUSTOMER_HASH: &str = "$6$weirlab$dnjP.U/hn4orWwZaiuicYw9DbXI3Lm1v3F61ZaB4prYBI1PeJ5J7vhnlIgq.\
@@ -427,7 +427,7 @@ pub enum Outcome {
     Denied,
     /// Nobody listens there.
     Refused,
-    /// No answer.
+    /// No answer came in time.
     TimedOut,
     /// Something else: ssh's own words.
     Failed(String),

@@ -15,7 +15,7 @@ const ABOUT: &[&str] = &[
     "A duration, such as that of find_time and ban_time, is a string of whole numbers with units, which add up: y (365 days), w, d, h, m (minutes) and s; blanks may stand between the parts: \"90s\", \"1h30m\", \"1d 12h\". A number without a unit, quoted or not, is seconds: 600. Fractions, signs and a blank between a number and its unit are mistakes. ban_time also takes \"forever\".",
 ];
 
-/// The page.
+/// The page weir.toml(5) in roff.
 pub fn roff(date: &str) -> String {
     let mut page = format!(
         ".TH weir.toml 5 {date} \"weir {}\" \"weir manual\"\n",

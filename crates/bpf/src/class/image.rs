@@ -378,7 +378,7 @@ fn ways(cover: &Cover) -> u16 {
 
 /// Addresses of a family as blocks.
 trait Bits: Number {
-    /// Which.
+    /// The family whose addresses these are.
     const FAMILY: Family;
     /// The host bits of the blocks that have a code each.
     const CODED: u32;

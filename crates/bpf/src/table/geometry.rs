@@ -12,11 +12,11 @@ const BLOOM_IN_CACHE: usize = 1 << 16;
 /// A number of bans of each kind, or of places for them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct BanCounts {
-    /// IPv4 hosts.
+    /// Single IPv4 addresses.
     pub v4_hosts: usize,
     /// IPv4 networks and IPv6 /64s.
     pub networks: usize,
-    /// IPv6 hosts.
+    /// Single IPv6 addresses.
     pub v6_hosts: usize,
 }
 

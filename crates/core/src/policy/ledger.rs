@@ -106,9 +106,9 @@ pub struct Tracked {
 pub struct JailStats {
     /// Subjects counted now.
     pub tracked: usize,
-    /// Attempts counted.
+    /// Attempts that were counted.
     pub failures: u64,
-    /// Bans decided.
+    /// Bans that were decided.
     pub bans: u64,
     /// Findings that did not count.
     pub ignored: u64,

@@ -114,13 +114,13 @@ pub struct ClassStatus {
 /// What lists and geofence say about an address.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listing {
-    /// The list.
+    /// The name of the list.
     pub list: String,
     /// Where it is from.
     pub source: String,
     /// What being on it means: `deny` or `allow`.
     pub action: &'static str,
-    /// Its entry.
+    /// The entry of the list that holds the address.
     pub prefix: Prefix,
 }
 

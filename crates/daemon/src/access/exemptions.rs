@@ -41,9 +41,9 @@ pub struct Exemptions {
 /// A member of the list as shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Exemption {
-    /// Who.
+    /// The addresses that are exempt.
     pub prefix: Prefix,
-    /// Why.
+    /// Why these addresses are exempt.
     pub reason: String,
 }
 

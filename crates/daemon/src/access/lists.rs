@@ -34,7 +34,7 @@ const AT_ONCE: usize = 8;
 /// What one list holds now.
 #[derive(Debug, Clone)]
 pub struct CurrentList {
-    /// Its name.
+    /// The list's name.
     pub name: String,
     /// Where it is from, for messages.
     pub source: String,

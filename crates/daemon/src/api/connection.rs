@@ -82,7 +82,7 @@ impl Slot {
     }
 }
 
-/// All connections.
+/// All connections that are open.
 pub(super) struct Connections {
     router: Router,
     places: Places,

@@ -68,7 +68,7 @@ const BROWSERS_REFUSE: [u16; 82] = [
 /// A checked `[decoy]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoyConfig {
-    /// Which ports.
+    /// The ports that are decoys.
     pub ports: DecoyPorts,
     /// As typed, to be shown.
     pub typed: Vec<String>,

@@ -30,7 +30,7 @@ const SAVE: Duration = Duration::from_secs(1);
 /// A source that cannot be opened is tried again after this time.
 const REOPEN: Duration = Duration::from_secs(5);
 
-/// One thread.
+/// A thread that reads a group of sources.
 pub(super) struct Worker {
     pub in_hand: Arc<InHand>,
     pub open: Open,

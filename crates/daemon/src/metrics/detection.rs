@@ -115,7 +115,7 @@ impl SourceMetrics {
     }
 }
 
-/// Each jail.
+/// Counters of each jail.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct JailMetrics {
@@ -436,7 +436,7 @@ impl DecoyMetrics {
     }
 }
 
-/// Each watch.
+/// Counters of each watch.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct WatchMetrics {

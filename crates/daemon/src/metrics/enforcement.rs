@@ -182,7 +182,7 @@ impl ClassMetrics {
     }
 }
 
-/// Each list.
+/// Gauges of each list.
 #[derive(Debug)]
 #[allow(missing_docs)] // what each is stands in its help
 pub struct ListMetrics {

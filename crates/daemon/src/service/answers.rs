@@ -24,19 +24,19 @@ use crate::{
 /// A ban as listed: what is enforced, with its explanation.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListedBan {
-    /// Who.
+    /// The address or network that is banned.
     pub subject: BanTarget,
-    /// Which ports.
+    /// The ports that the ban covers.
     pub scope: PortSet,
     /// Who says so.
     pub producer: BanSource,
     /// What becomes of its packets.
     pub action: Action,
-    /// Why.
+    /// Why it was banned.
     pub reason: String,
     /// Since when; unknown if the explanation was lost.
     pub since: Option<Timestamp>,
-    /// Until when.
+    /// When the ban expires.
     pub until: Until,
     /// Seconds until then.
     pub remaining_seconds: Option<u64>,
@@ -95,7 +95,7 @@ impl<T: Serialize> Done<T> {
 /// How many bans were lifted.
 #[derive(Debug, Clone, Serialize)]
 pub struct Lifted {
-    /// Entries.
+    /// How many bans were lifted.
     pub lifted: usize,
     /// What denies the subject still, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub struct Lifted {
 /// Which prefix was allowed, or no longer is.
 #[derive(Debug, Clone, Serialize)]
 pub struct Allowed {
-    /// Who.
+    /// The prefix of the allow list.
     pub prefix: Prefix,
 }
 
@@ -159,7 +159,7 @@ fn is_none(number: &usize) -> bool {
 /// Findings of one jail about one subject.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tracked {
-    /// Which jail.
+    /// The name of the jail.
     pub jail: String,
     /// Findings in its window.
     pub findings: u32,
@@ -215,7 +215,7 @@ pub struct HostNameStatus {
 /// A ring as its workers see it, since the start or the last reload.
 #[derive(Debug, Clone, Serialize)]
 pub struct RingStatus {
-    /// Its directory.
+    /// The ring's directory.
     pub ring: String,
     /// Threads that read it.
     pub workers: usize,
@@ -225,18 +225,18 @@ pub struct RingStatus {
     pub unreadable: usize,
     /// Segments found bad while they were read.
     pub bad: u64,
-    /// Records read.
+    /// Records that were read.
     pub records: u64,
     /// Records lost, overwritten or dropped.
     pub lost: u64,
-    /// Their bytes.
+    /// Bytes of the lost records.
     pub lost_bytes: u64,
 }
 
 /// How full the table is, and what it takes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Filled {
-    /// Entries.
+    /// Entries of each table.
     #[serde(flatten)]
     pub entries: Usage,
     /// Kernel memory, where the kernel tells it.
@@ -260,7 +260,7 @@ impl State {
     /// All there are.
     pub const ALL: [Self; 3] = [Self::Protected, Self::Observing, Self::NotProtected];
 
-    /// Its word.
+    /// The state's word, as `weir status` prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Protected => "protected",
@@ -275,7 +275,7 @@ impl State {
 pub struct Protection {
     /// In a word.
     pub state: State,
-    /// Why.
+    /// Why the state is as it is.
     pub why: String,
 }
 
@@ -365,9 +365,9 @@ pub(super) fn allowed_in_vain(wide: &[Prefix]) -> String {
 pub struct Status {
     /// Is this host protected?
     pub protection: Protection,
-    /// This program.
+    /// The version of this program.
     pub version: &'static str,
-    /// Its process.
+    /// The daemon's process number.
     pub pid: u32,
     /// Since when it runs.
     pub since: Timestamp,
@@ -402,15 +402,15 @@ pub struct Status {
     pub border: Option<ClassStatus>,
     /// What they dropped, by list and country.
     pub dropped: Vec<ClassCounter>,
-    /// Jails.
+    /// The state of each jail.
     pub jails: Vec<JailStatus>,
     /// Host names that are looked up.
     pub host_names: HostNameStatus,
     /// Rings being read.
     pub rings: Vec<RingStatus>,
-    /// Watches.
+    /// The state of each watch.
     pub watches: Vec<WatchStatus>,
-    /// Sinks.
+    /// The state of each sink.
     pub sinks: Vec<SinkStatus>,
     /// What is wrong now.
     pub alerts: Vec<Alert>,

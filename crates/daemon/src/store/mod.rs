@@ -66,28 +66,28 @@ pub enum Change {
     /// A ban is in force, and the database may know nothing of it. What it knows
     /// stays, and the offence is counted once.
     Recovered {
-        /// As enforced.
+        /// The ban as it is enforced.
         entry: Entry,
         /// By the wall clock.
         until: Until,
     },
     /// A ban of an earlier boot is in force again, under this boot's clock.
     Restored {
-        /// As enforced.
+        /// The ban as it is enforced.
         entry: Entry,
         /// By the wall clock.
         until: Until,
     },
     /// A ban was lifted or evicted.
     Unban {
-        /// Whose.
+        /// The address or network of the ban.
         subject: BanTarget,
         /// Which of them.
         policy: Arc<Policy>,
     },
     /// A ban ended by itself, unless it was made longer since.
     Ended {
-        /// Whose.
+        /// The address or network of the ban.
         subject: BanTarget,
         /// Which of them.
         policy: Arc<Policy>,
@@ -123,9 +123,9 @@ impl Change {
 /// A prefix allowed at run time.
 #[derive(Debug, Clone, Serialize)]
 pub struct AllowEntry {
-    /// Who.
+    /// The prefix that is allowed.
     pub prefix: Prefix,
-    /// Since when.
+    /// When it was allowed.
     pub since: Timestamp,
     /// Why, in the administrator's words.
     pub note: String,
@@ -136,7 +136,7 @@ pub struct AllowEntry {
 pub struct Detail {
     /// When it was decided.
     pub since: Timestamp,
-    /// Why.
+    /// Why it was banned.
     pub reason: String,
     /// The lines that led to it.
     pub evidence: Vec<String>,
@@ -145,17 +145,17 @@ pub struct Detail {
 /// One ban of the past or present.
 #[derive(Debug, Clone, Serialize)]
 pub struct Offence {
-    /// Who.
+    /// The address or network that was banned.
     pub subject: BanTarget,
-    /// Who banned.
+    /// The jail, list, command or port that banned it.
     pub producer: BanSource,
-    /// Which ports.
+    /// The ports that the ban covered.
     pub scope: PortSet,
-    /// From.
+    /// When the ban began.
     pub since: Timestamp,
-    /// To.
+    /// When the ban ends or ended.
     pub until: Until,
-    /// Why.
+    /// Why it was banned.
     pub reason: String,
 }
 

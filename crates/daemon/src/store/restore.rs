@@ -26,7 +26,7 @@ use super::clock::Now;
 /// A ban as the database has it, without its explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Who.
+    /// The address or network that is banned.
     pub subject: BanTarget,
     /// Whose ban and which ports.
     pub policy: Arc<Policy>,

@@ -11,7 +11,7 @@ use weir_core::{BanTarget, Prefix};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatabaseError {
-    /// SQLite's answer.
+    /// SQLite has answered with an error.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
     /// Its file cannot be looked at.

@@ -19,7 +19,7 @@ pub struct Enforcement {
     pub interfaces: Vec<String>,
     /// Interfaces that get a default route later are added.
     pub auto: bool,
-    /// Which backend.
+    /// The backend that the configuration names.
     pub backend: Choice,
     /// What `auto` goes by.
     pub advice: Advice,

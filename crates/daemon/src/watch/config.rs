@@ -53,7 +53,7 @@ const COMMAND: &str = "a list such as [\"/usr/local/lib/weir/mail-watch\", \"/va
 /// One enabled watch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchConfig {
-    /// Its name.
+    /// The watch's name.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,

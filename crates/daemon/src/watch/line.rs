@@ -16,7 +16,7 @@ const WIDEST: (u8, u8) = (16, 32);
 /// Whom a line names, and why as far as it says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// Who.
+    /// The addresses that the line names.
     pub prefix: Prefix,
     /// The line itself; the watched program's or its attacker's text.
     pub line: String,

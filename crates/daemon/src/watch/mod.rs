@@ -140,7 +140,7 @@ impl Drop for Watches {
     }
 }
 
-/// One thread.
+/// The thread of one watch.
 struct Watcher {
     daemon: Handles,
     /// Its alerts are about this.

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// One interface and how weir is attached to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Attachment {
-    /// Interface name.
+    /// The name of the interface.
     pub interface: String,
     /// Hook in force: `xdp`, `xdp-generic`, `tcx`; `none` while the interface is away.
     pub hook: String,

@@ -59,7 +59,7 @@ pub(super) enum From {
 /// What a rejected packet is answered with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RejectReply {
-    /// TCP's reset.
+    /// A TCP segment with RST.
     Reset,
     /// ICMP or ICMPv6: administratively prohibited.
     Prohibited,

@@ -38,7 +38,7 @@ pub(super) const ADDRESS: [u32; 2] = [4, 16];
 pub(super) enum Shape {
     /// Names of interfaces.
     Names,
-    /// Their numbers.
+    /// The numbers of interfaces.
     Indexes,
     /// Numbers of protocols.
     Protocols,

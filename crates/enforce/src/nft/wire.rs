@@ -75,7 +75,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// A transaction.
+    /// Begins a transaction: all of it happens, or nothing.
     pub(super) fn new() -> Self {
         let mut batch = Self::empty(true);
         batch.control(BATCH_BEGIN);
@@ -291,12 +291,12 @@ impl<'a> Attributes<'a> {
         self.iter().find(|(n, _)| *n == number).map(|(_, v)| v)
     }
 
-    /// As attributes.
+    /// The value of this attribute as attributes of their own.
     pub(super) fn nested(self, number: u16) -> Attributes<'a> {
         Attributes(self.get(number).unwrap_or(&[]))
     }
 
-    /// As text.
+    /// The value of this attribute as text; none if it is no UTF-8.
     pub(super) fn text(self, number: u16) -> Option<&'a str> {
         let bytes = self.get(number)?;
         std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()

@@ -20,7 +20,7 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// A copy.
+/// A copy of a list on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// The list as it came, unpacked.

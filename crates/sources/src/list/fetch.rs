@@ -57,7 +57,7 @@ pub struct Validators {
 /// What to fetch.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// From where.
+    /// The URL to fetch.
     pub url: &'a str,
     /// Those who may vouch for the server, in place of the system's.
     pub ca_file: Option<&'a Path>,
@@ -72,21 +72,21 @@ pub struct Request<'a> {
     pub patience: Patience,
 }
 
-/// What came.
+/// What a server has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fetched {
     /// Nothing has changed.
     Unchanged,
     /// The whole list.
     Changed {
-        /// Unpacked.
+        /// The body, with its compression undone.
         bytes: Vec<u8>,
         /// To ask with next time.
         validators: Validators,
     },
 }
 
-/// Redirects followed.
+/// How many redirects are followed.
 const REDIRECTS: u32 = 5;
 /// The longest validator that is sent back.
 const MAX_VALIDATOR: usize = 512;
@@ -106,7 +106,7 @@ pub fn is_url(text: &str) -> bool {
             .is_some_and(|who| !who.as_str().contains('@'))
 }
 
-/// Fetches it.
+/// Fetches a list within the request's limits.
 pub fn get(request: &Request<'_>) -> Result<Fetched, ListError> {
     if !is_url(request.url) {
         return Err(ListError::Url(request.url.to_owned()));

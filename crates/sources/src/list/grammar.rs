@@ -138,7 +138,7 @@ impl Admit {
 /// How much is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes, unpacked.
+    /// How many bytes a list may have when its compression is undone.
     pub max_bytes: usize,
     /// Entries, and prefixes that they make.
     pub max_entries: usize,
@@ -154,7 +154,7 @@ pub const WIDEST: [u8; 2] = [4, 8];
 /// Lines or entries that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How many.
+    /// How many were left out.
     pub count: usize,
     /// The first of them: line number and what is there.
     pub first: Vec<(usize, String)>,
@@ -197,7 +197,7 @@ pub struct Parsed {
 /// What was left out because it is wider than [`Limits::widest`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wide {
-    /// Entries.
+    /// How many entries were left out.
     pub entries: usize,
     /// The first of them: prefixes, or ranges that several make.
     pub first: Vec<String>,

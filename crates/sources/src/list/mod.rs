@@ -66,7 +66,7 @@ pub enum ListError {
     NoAddresses {
         /// The first line that is none.
         line: usize,
-        /// Its beginning.
+        /// The beginning of the text.
         text: String,
     },
     /// A text that seems to be something else, with an address here and there.
@@ -80,7 +80,7 @@ pub enum ListError {
         entries: usize,
         /// The first line that is none.
         line: usize,
-        /// Its beginning.
+        /// The beginning of the text.
         text: String,
     },
     /// JSON that ends early, or whose brackets do not fit.

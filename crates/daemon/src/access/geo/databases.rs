@@ -116,7 +116,7 @@ impl DatabaseFile {
 pub struct DatabaseError {
     /// Its file, or `built-in`.
     pub name: String,
-    /// Why.
+    /// Why it cannot be used.
     source: GeoError,
 }
 
@@ -137,7 +137,7 @@ pub struct GeoAnswer {
     pub country: Option<Country>,
     /// That country's name.
     pub country_name: Option<&'static str>,
-    /// The continent.
+    /// The continent of the address.
     pub continent: Option<Continent>,
     /// The network that the database says it of.
     pub network: Option<Prefix>,

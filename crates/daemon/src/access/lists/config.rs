@@ -97,7 +97,7 @@ pub(crate) const MANUAL: &[Table] = &[Table {
 /// One enabled list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListConfig {
-    /// Its name.
+    /// The list's name.
     pub name: String,
     /// Where it is from.
     pub source: ListSource,

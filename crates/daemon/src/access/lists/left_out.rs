@@ -11,16 +11,16 @@ use super::config::ListConfig;
 /// Lines that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// How many.
+    /// How many lines were left out.
     pub count: usize,
     /// The first of them.
     pub first: Vec<LeftOutLine>,
 }
 
-/// One of them.
+/// A line that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOutLine {
-    /// Its number.
+    /// The line's number, from 1.
     pub line: usize,
     /// What is there.
     pub text: String,

@@ -59,7 +59,7 @@ enum Failure {
     NoRoom(usize),
 }
 
-/// One list.
+/// The thread that keeps one list current.
 pub(super) struct Refresher {
     config: Mutex<ListConfig>,
     held: Mutex<ListState>,

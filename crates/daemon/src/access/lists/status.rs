@@ -9,7 +9,7 @@ use super::{LeftOut, ListAction};
 /// A list's state.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListStatus {
-    /// Its name.
+    /// The list's name.
     pub name: String,
     /// Where it is from.
     pub source: String,
@@ -17,7 +17,7 @@ pub struct ListStatus {
     pub action: ListAction,
     /// The grammar it was read as.
     pub format: String,
-    /// Which ports.
+    /// The ports that the list denies.
     pub ports: PortSet,
     /// Packets from it, to it, or both.
     pub direction: &'static str,
