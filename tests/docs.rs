@@ -26,12 +26,14 @@ mod programs;
 mod recording;
 #[path = "docs/threads.rs"]
 mod threads;
+#[path = "common/tree.rs"]
+mod tree;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
+use tree::ROOT;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
@@ -344,19 +346,12 @@ fn every_configuration_in_the_documents_is_good() {
 
 /// All sources, for names of functions in them.
 fn sources() -> String {
-    fn visit(dir: &Path, all: &mut String) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                visit(&path, all);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                all.push_str(&fs::read_to_string(&path).unwrap());
-            }
-        }
-    }
     let mut all = String::new();
     for dir in ["src", "tests", "crates", "bench", "demo"] {
-        visit(&Path::new(ROOT).join(dir), &mut all);
+        let paths = tree::files(dir).into_iter();
+        for path in paths.filter(|path| path.ends_with(".rs")) {
+            all.push_str(&read(&path));
+        }
     }
     all
 }

@@ -3,37 +3,17 @@
 //! of trees with changes. `make lint` runs it. Each check has a test that plants
 //! an offence. Rules: CONTRIBUTING.md.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+#[path = "common/tree.rs"]
+mod tree;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+use std::{fs, path::Path, process::Command};
+
+use tree::ROOT;
+
 /// Columns that a comment's line may have; a tab is eight.
 const WIDTH: usize = 100;
 /// Columns that the subject of a commit may have.
 const SUBJECT: usize = 72;
-/// Doc comments that say hardly anything (`/// Which.`) and are older than this rule,
-/// by directory. These numbers only shrink: who mends some lowers them.
-const TERSE: [(&str, usize); 16] = [
-    ("bench", 54),
-    ("crates/bpf", 24),
-    ("crates/calibrate", 11),
-    ("crates/config", 9),
-    ("crates/core", 12),
-    ("crates/daemon", 65),
-    ("crates/enforce", 19),
-    ("crates/events", 10),
-    ("crates/libzmq", 3),
-    ("crates/metrics", 6),
-    ("crates/netlab", 2),
-    ("crates/ring", 3),
-    ("crates/sinks", 7),
-    ("crates/sources", 17),
-    ("crates/testkit", 19),
-    ("", 8),
-];
 /// Results of before this rule, with `-dirty` in them; no other directory may have any.
 const OLD_RUN: &str = "2026-11-21-2core-epyc-zen4";
 
@@ -51,29 +31,16 @@ fn sources() -> Vec<(String, String)> {
         "src",
         "tests",
     ] {
-        visit(&Path::new(ROOT).join(top), &mut |path| {
-            let extension = path.extension().unwrap_or_default();
+        for path in tree::files(top) {
+            let extension = Path::new(&path).extension().unwrap_or_default();
             if ["rs", "c", "h", "py", "sh"].iter().any(|e| extension == *e) {
-                let name = path.strip_prefix(ROOT).unwrap().to_str().unwrap();
-                all.push((name.to_owned(), fs::read_to_string(path).unwrap()));
+                let text = fs::read_to_string(tree::at(&path)).unwrap();
+                all.push((path, text));
             }
-        });
+        }
     }
     assert!(all.len() > 300, "only {} sources were found", all.len());
     all
-}
-
-fn visit(dir: &Path, each: &mut impl FnMut(&Path)) {
-    let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    for path in paths {
-        if !path.is_dir() {
-            each(&path);
-        } else if path.file_name().is_some_and(|name| name != "target") {
-            visit(&path, each);
-        }
-    }
 }
 
 /// The lines that are comments and nothing else, with their numbers.
@@ -209,10 +176,10 @@ fn new_messages(dir: &Path) -> Result<Vec<String>, &'static str> {
 fn dirty_results(runs: &Path) -> Vec<String> {
     let mut found = Vec::new();
     if runs.is_dir() {
-        visit(runs, &mut |path| {
-            let name = path.strip_prefix(runs).unwrap();
-            let Ok(text) = fs::read_to_string(path) else {
-                return; // A picture.
+        for path in tree::files(runs.to_str().unwrap()) {
+            let name = Path::new(&path).strip_prefix(runs).unwrap();
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue; // A picture.
             };
             let commits = text.split(|c: char| !c.is_alphanumeric() && c != '-');
             let is_commit =
@@ -221,7 +188,7 @@ fn dirty_results(runs: &Path) -> Vec<String> {
             if !name.starts_with(OLD_RUN) && dirty.any(is_commit) {
                 found.push(name.display().to_string());
             }
-        });
+        }
     }
     found
 }
@@ -249,21 +216,13 @@ fn comments_are_no_wider_than_the_rest() {
 
 #[test]
 fn doc_comments_say_something() {
-    let mut found: Vec<Vec<String>> = TERSE.map(|_| Vec::new()).into();
-    for (name, text) in sources().iter().filter(|(name, _)| name.ends_with(".rs")) {
-        let of = |(dir, _): &(&str, usize)| dir.is_empty() || name.starts_with(&format!("{dir}/"));
-        let place = TERSE.iter().position(of).expect("the last one has all");
-        found[place].extend(terse(name, text));
-    }
-    for ((dir, most), found) in TERSE.iter().zip(&found) {
-        let list = found.join("\n");
-        let count = found.len();
-        assert!(
-            count <= *most,
-            "{dir}/ has {count} doc comments under three words, {most} are known; \
-             say what the name does not, or leave it out:\n{list}"
-        );
-    }
+    let all = sources().into_iter();
+    let rust = all.filter(|(name, _)| name.ends_with(".rs"));
+    none(
+        &rust
+            .flat_map(|(name, text)| terse(&name, &text))
+            .collect::<Vec<_>>(),
+    );
 
     assert_eq!(terse("a.rs", "/// Which.\nlist: String,").len(), 1);
     assert_eq!(terse("a.rs", "fn a() {}\n    /// Its name.\nx").len(), 1);

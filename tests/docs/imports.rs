@@ -11,11 +11,9 @@
 //! A reader of tokens, not of syntax: a parser of Rust would be a large
 //! dependency for three kinds of paths.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{read, tree};
 
 /// The cycles that are still there, each as the step that closes it. This list
 /// only shrinks: a step that closes no cycle makes the test fail.
@@ -247,25 +245,19 @@ impl Names<'_> {
 }
 
 /// The modules of a crate and what is in their files.
-fn modules(src: &Path) -> BTreeMap<Module, String> {
-    fn visit(dir: &Path, parent: &[String], all: &mut BTreeMap<Module, String>) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let mut module = parent.to_vec();
-            if path.is_dir() {
-                module.push(stem);
-                visit(&path, &module, all);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                if !["mod", "lib", "main"].contains(&stem.as_str()) {
-                    module.push(stem);
-                }
-                all.insert(module, fs::read_to_string(&path).unwrap());
-            }
-        }
-    }
+fn modules(src: &str) -> BTreeMap<Module, String> {
     let mut all = BTreeMap::new();
-    visit(src, &[], &mut all);
+    for path in tree::files(src) {
+        let inside = path.strip_prefix(src).unwrap().trim_start_matches('/');
+        let Some(inside) = inside.strip_suffix(".rs") else {
+            continue;
+        };
+        let mut module: Vec<_> = inside.split('/').map(str::to_owned).collect();
+        if ["mod", "lib", "main"].contains(&module.last().unwrap().as_str()) {
+            module.pop();
+        }
+        all.insert(module, read(&path));
+    }
     all.retain(|module, _| {
         let is_test = |name: &String| name == "tests" || name.ends_with("_tests");
         !module.iter().any(is_test)
@@ -396,11 +388,7 @@ fn mistakes(name: &str, files: &BTreeMap<Module, String>, known: &[&str]) -> Vec
 
 /// The directories of all crates.
 fn crates() -> Vec<String> {
-    let inside = fs::read_dir(Path::new(super::ROOT).join("crates")).unwrap();
-    let mut all: Vec<_> = inside
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .map(|name| format!("crates/{name}"))
-        .collect();
+    let mut all = tree::crates();
     all.extend([".", "bench", "demo"].map(str::to_owned));
     all.sort();
     all
@@ -413,7 +401,7 @@ fn modules_do_not_name_each_other_in_a_circle() {
     for name in &all {
         let known = KNOWN.iter().filter(|(crate_name, _)| crate_name == name);
         let known: Vec<&str> = known.map(|(_, step)| *step).collect();
-        let files = modules(&Path::new(super::ROOT).join(name).join("src"));
+        let files = modules(&format!("{name}/src"));
         assert!(!files.is_empty(), "{name} has sources");
         wrong.extend(mistakes(name, &files, &known));
     }

@@ -5,36 +5,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{ROOT, read};
+use crate::{ROOT, read, tree};
 
 /// The Markdown files of a directory, not of those in it, sorted by name.
 pub fn pages(dir: &str) -> Vec<String> {
-    let entries = fs::read_dir(Path::new(ROOT).join(dir)).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = tree::entries(dir).into_iter();
     let pages = names.filter(|name| name.ends_with(".md"));
-    let mut pages: Vec<_> = pages.map(|name| format!("{dir}/{name}")).collect();
-    pages.sort();
-    pages
+    pages.map(|name| format!("{dir}/{name}")).collect()
 }
 
 /// All Markdown files of the repository, without what a build makes.
 fn all_documents() -> Vec<String> {
-    fn visit(dir: &Path, all: &mut Vec<String>) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if name.starts_with('.') || name == "target" {
-                continue;
-            } else if path.is_dir() {
-                visit(&path, all);
-            } else if name.ends_with(".md") {
-                let path = path.strip_prefix(ROOT).unwrap();
-                all.push(path.to_str().unwrap().to_owned());
-            }
-        }
-    }
-    let mut all = Vec::new();
-    visit(Path::new(ROOT), &mut all);
+    let mut all = tree::files("");
+    all.retain(|path| path.ends_with(".md"));
     all
 }
 

@@ -2,9 +2,9 @@
 //! root, says of each whether it needs root and whether it runs alone, and
 //! lists no others.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
-use crate::{ROOT, read};
+use crate::{read, tree};
 
 /// What is said of a program: does it need root, does it run alone?
 type Needs = (bool, bool);
@@ -26,11 +26,13 @@ fn listed(document: &str) -> BTreeMap<String, Needs> {
 
 /// The programs in a directory whose names begin so.
 fn programs(dir: &str, prefix: &str) -> BTreeMap<String, Needs> {
-    let entries = fs::read_dir(Path::new(ROOT).join(dir))
+    let names = match tree::at(dir).exists() {
+        true => tree::entries(dir),
+        false => Vec::new(),
+    };
+    let programs = names
         .into_iter()
-        .flatten();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let programs = names.filter(|name| name.ends_with(".rs") && name.starts_with(prefix));
+        .filter(|name| name.ends_with(".rs") && name.starts_with(prefix));
     let needs = programs.map(|name| {
         let path = format!("{dir}/{name}");
         let source = read(&path);
@@ -45,9 +47,8 @@ fn programs(dir: &str, prefix: &str) -> BTreeMap<String, Needs> {
 #[test]
 fn the_list_of_test_programs_is_that_of_the_tree() {
     let mut there = programs("tests", "");
-    for dir in fs::read_dir(Path::new(ROOT).join("crates")).unwrap() {
-        let name = dir.unwrap().file_name().into_string().unwrap();
-        there.extend(programs(&format!("crates/{name}/tests"), "root_"));
+    for dir in tree::crates() {
+        there.extend(programs(&format!("{dir}/tests"), "root_"));
     }
     there.extend(programs("bench/tests", "root_"));
     assert!(there.len() > 40, "only {} programs", there.len());

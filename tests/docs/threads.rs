@@ -1,9 +1,9 @@
 //! The table of threads in ARCHITECTURE.md has each thread that the sources name,
 //! and no other. Threads without a name end within the call that makes them.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::collections::BTreeSet;
 
-use crate::{ROOT, read};
+use crate::{read, tree};
 
 /// The names that a source gives to threads, up to what is filled in: the first
 /// literal behind `spawn(` or, of a thread's `Builder`, behind `.name(`.
@@ -34,18 +34,16 @@ fn names_in_table(document: &str, heading: &str) -> BTreeSet<String> {
 }
 
 /// Sources of programs, without the modules and programs that are tests.
-fn sources(dir: &Path, all: &mut Vec<String>) {
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "tests" {
-            sources(&path, all);
-        } else if name.ends_with(".rs") && name != "tests.rs" {
-            let text = fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-            all.push(code.to_owned());
-        }
-    }
+fn sources(dir: &str) -> Vec<String> {
+    let mut paths = tree::files(dir);
+    let is_test = |path: &str| path.contains("/tests/") || path.ends_with("/tests.rs");
+    paths.retain(|path| path.ends_with(".rs") && !is_test(path));
+    let code = paths.iter().map(|path| {
+        let text = read(path);
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        code.to_owned()
+    });
+    code.collect()
 }
 
 #[test]
@@ -63,18 +61,13 @@ fn the_table_of_threads_is_whole() {
         ["c", "list-", "weir-b-"]
     );
 
-    let mut all = Vec::new();
-    for dir in fs::read_dir(Path::new(ROOT).join("crates")).unwrap() {
+    let mut all = sources("src");
+    for dir in tree::crates() {
         // What is measured or tested with runs in no daemon.
-        let dir = dir.unwrap();
-        if !["netlab", "testkit"]
-            .iter()
-            .any(|tool| dir.file_name() == *tool)
-        {
-            sources(&dir.path().join("src"), &mut all);
+        if !["crates/netlab", "crates/testkit"].contains(&dir.as_str()) {
+            all.extend(sources(&format!("{dir}/src")));
         }
     }
-    sources(&Path::new(ROOT).join("src"), &mut all);
     let given: BTreeSet<_> = all.iter().flat_map(|source| names_given(source)).collect();
     assert!(given.len() > 15, "only {given:?} were found");
     let told = names_in_table(&read("ARCHITECTURE.md"), "\n## Threads\n");
