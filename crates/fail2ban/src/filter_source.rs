@@ -35,7 +35,7 @@ pub struct FilterSource {
 /// One regular expression or date pattern, and where it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// One line; never empty.
+    /// Never empty. One line, but of a date pattern several: any of them may fit.
     pub text: String,
     /// Of the line of the file that ends up here; of the key's, if it came by a tag.
     pub origin: Origin,

@@ -7,10 +7,18 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod definition;
 mod error;
 mod files;
+mod filter_files;
 mod filter_source;
+mod ini;
+mod interpolate;
+mod layers;
+mod tags;
+mod text;
 
 pub use error::{Error, ErrorKind, Origin};
 pub use files::Files;
+pub use filter_files::load_filter;
 pub use filter_source::{FilterSource, LogType, Pattern, UseDns};
