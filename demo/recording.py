@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-COLUMNS, ROWS, PAUSE = 120, 66, 2
+COLUMNS, ROWS, PAUSE = 120, 86, 2
 DONE = "claims checked, all true"
 # Of the picture, in pixels.
 WIDTH, HEIGHT, MARGIN = 8.4, 19, 16

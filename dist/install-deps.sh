@@ -7,8 +7,8 @@
 set -eu
 
 build="gcc make pkg-config clang libelf-dev zlib1g-dev libsystemd-dev ca-certificates"
-# A real sshd with its log, in a network of its own.
-demo="iproute2 openssh-server openssh-client rsyslog procps"
+# A real sshd with its log and the servers of a pool, in a network of its own.
+demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light"
 # What records it for the README.
 recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.
@@ -17,7 +17,7 @@ bench="iproute2 iptables nftables ipset pen"
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
-systemd-journal-remote faketime nginx-light bind9 python3 nmap masscan curl"
+systemd-journal-remote faketime bind9 python3 nmap masscan curl"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2

@@ -176,7 +176,7 @@ fn root_each_purpose_has_its_own_packages() {
     }
     let demo = wanted("demo");
     for server in servers {
-        let plays = ["openssh-server", "rsyslog"].contains(&server);
+        let plays = ["openssh-server", "rsyslog", "nginx-light"].contains(&server);
         assert_eq!(demo.contains(&server.to_owned()), plays, "{demo:?}");
     }
     let test = wanted("build demo bench fuzz test");

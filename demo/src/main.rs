@@ -1,6 +1,7 @@
 //! `make demo`: attackers guess passwords at a real OpenSSH server while a
-//! customer logs in; weir bans the attackers, survives SIGKILL, explains
-//! itself and lets one back in. Every claim on the screen is checked; the exit
+//! customer logs in; weir bans the attackers, survives SIGKILL, balances load
+//! between two nginx of which one dies, explains itself and lets an attacker
+//! back in. Every claim on the screen is checked; the exit
 //! code is 0 only when all of them held.
 //!
 //! Three processes of this program, so that Ctrl-C can come at any moment:
@@ -10,6 +11,8 @@
 //! reach: nothing is interrupted halfway but by SIGKILL, and removing what is
 //! left never is.
 
+mod farm;
+mod party;
 mod screen;
 mod stage;
 mod story;
@@ -38,7 +41,7 @@ use stage::Stage;
 
 /// Failures before the ban; as in dist/weir.toml.
 const MAX_RETRY: u32 = 5;
-/// It takes some 20 s, on a machine that is busy with other things a few times
+/// It takes some 30 s, on a machine that is busy with other things a few times
 /// that; one that needs more than this has a problem.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -88,7 +91,8 @@ fn shield() -> anyhow::Result<()> {
 
 /// Can it run here at all?
 fn probe(weir: &Path) -> anyhow::Result<()> {
-    if let Some(why) = weir_netlab::missing(&weir_testkit::sshd::PROGRAMS) {
+    let programs = [&weir_testkit::sshd::PROGRAMS[..], &["nginx"]].concat();
+    if let Some(why) = weir_netlab::missing(&programs) {
         anyhow::bail!("the demo cannot run here: {why}");
     }
     std::fs::metadata(weir).with_context(|| format!("no program {}", weir.display()))?;

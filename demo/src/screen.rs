@@ -80,6 +80,7 @@ impl Screen {
              \x20 - attackers over IPv4 and IPv6 were banned after their failures and dropped in the kernel\n\
              \x20 - customers were served throughout\n\
              \x20 - SIGKILL of the daemon let nobody in; bans and their ends survived the restart\n\
+             \x20 - a pool lost a server and no customer of the other one\n\
              \x20 - weir why explained a ban, weir unban lifted it and only it",
             self.start.elapsed().as_secs_f64(),
             self.checked

@@ -1,10 +1,12 @@
 //! The virtual network, the real programs in it, and questions to weir.
+//!
+//! One network segment, a bridge: the host, the servers of its pool, and the router to the
+//! Internet, which all of the clients are behind.
 
 use std::{
-    fmt,
     fs::File,
     io::{BufRead, BufReader},
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Arc, Mutex, MutexGuard},
@@ -15,14 +17,17 @@ use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_netlab::{Child, Namespace, Net, Side, VethOpts, wait_for};
+use weir_netlab::{Child, Namespace, Net, Veth, VethOpts, wait_for};
 use weir_testkit::{
     sshd::{self, Outcome, SshHost, SshOpts, Stamp},
     traffic,
 };
 
-/// For what must happen.
-const SOON: Duration = Duration::from_secs(60);
+use crate::{
+    farm::{self, Farm, Traffic, Visit},
+    party::{Party, SOON, VIP},
+};
+
 /// For one guess: the ban may cut the connection before the client has its
 /// answer, and it should not wait long for what will not come.
 const GUESS: Duration = Duration::from_secs(2);
@@ -31,33 +36,15 @@ const SILENCE: Duration = Duration::from_millis(1500);
 /// An address that plays no part.
 const NOBODY: &str = "203.0.113.254";
 
-/// Somebody on the Internet, and where they go.
-pub struct Party {
-    name: &'static str,
-    pub from: IpAddr,
-    to: SocketAddr,
-}
-
-impl Party {
-    /// From this address to port 22 of that one.
-    pub fn new(name: &'static str, from: &str, to: &str) -> Self {
-        let addr = |text: &str| {
-            text.parse::<IpAddr>()
-                .expect("the demo's addresses are addresses")
-        };
-        Self {
-            name,
-            from: addr(from),
-            to: SocketAddr::new(addr(to), 22),
-        }
-    }
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
+/// What the router to the Internet is for.
+const SOURCES: [&str; 4] = [
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "2001:db8:bad::/48",
+    "2001:db8:c::/48",
+];
+/// Its addresses on the segment, by family.
+const ROUTER: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 /// A ban as `weir bans --json` lists it.
 #[derive(Debug, Clone)]
@@ -87,8 +74,67 @@ pub struct Stage {
     daemon: Option<Child>,
     events: Arc<Mutex<Vec<Value>>>,
     sshd: SshHost,
+    /// The servers of the pool.
+    pub farm: Farm,
+    _veths: Vec<Veth>,
     _dir: TempDir,
     _net: Net,
+}
+
+/// The namespaces on one bridge.
+struct Segment {
+    host: Namespace,
+    internet: Namespace,
+    servers: [Namespace; farm::SERVERS],
+    veths: Vec<Veth>,
+}
+
+impl Segment {
+    fn new(net: &Net) -> anyhow::Result<Self> {
+        let switch = net.namespace("switch")?;
+        switch.ip(&[
+            "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
+            "link set br0 up".into(),
+        ])?;
+        let mut veths = Vec::new();
+        let mut join = |name: &str, addresses: [&str; 2]| -> anyhow::Result<Namespace> {
+            let namespace = net.namespace(name)?;
+            let [v4, v6] = addresses;
+            let addresses = [format!("{v4}/24"), format!("{v6}/64")];
+            let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[])?;
+            veths.push(net.veth(&namespace, "eth0", &switch, name, opts)?);
+            switch.ip(&[format!("link set {name} master br0")])?;
+            // Whose only address is on another interface asks for no neighbour over IPv6.
+            let number = veths.len();
+            namespace.ip(&[format!("addr add fe80::{number}/64 dev eth0 nodad")])?;
+            Ok(namespace)
+        };
+        let host = join("host", ["192.0.2.10", "2001:db8::10"])?;
+        let internet = join("internet", ROUTER)?;
+        let mut server = |number: usize| {
+            let [v4, v6] = [0, 1].map(|family| farm::own_address(number, family));
+            join(&format!("server{}", number + 1), [&v4, &v6])
+        };
+        let servers = [server(0)?, server(1)?];
+        for prefix in SOURCES {
+            internet.ip(&[format!("route add local {prefix} dev lo")])?;
+            let router = ROUTER[usize::from(prefix.contains(':'))];
+            for namespace in [&host, &servers[0], &servers[1]] {
+                namespace.ip(&[format!("route add {prefix} via {router}")])?;
+            }
+        }
+        host.ip(&[
+            format!("addr add {}/32 dev eth0", VIP[0]),
+            // Deprecated: no source for the host's checks.
+            format!("addr add {}/128 dev eth0 nodad preferred_lft 0", VIP[1]),
+        ])?;
+        Ok(Self {
+            host,
+            internet,
+            servers,
+            veths,
+        })
+    }
 }
 
 impl Stage {
@@ -99,20 +145,12 @@ impl Stage {
             .with_context(|| format!("cannot find {}", weir.display()))?;
         let dir = tempfile::Builder::new().prefix("weir-demo-").tempdir()?;
         let net = Net::new()?;
-        let (host, internet) = (net.namespace("host")?, net.namespace("internet")?);
-        let opts = VethOpts::new(
-            &["192.0.2.10/24", "2001:db8::10/64"],
-            &["192.0.2.1/24", "2001:db8::1/64"],
-        )?;
-        let mut veth = net.veth(&host, "eth0", &internet, "eth0", opts)?;
-        for sources in [
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "2001:db8:bad::/48",
-            "2001:db8:c::/48",
-        ] {
-            veth.add_sources(Side::B, sources)?;
-        }
+        let Segment {
+            host,
+            internet,
+            servers,
+            veths,
+        } = Segment::new(&net)?;
         let log = dir.path().join("auth.log");
         let sshd = SshHost::start(
             &host,
@@ -121,14 +159,16 @@ impl Stage {
                 ..SshOpts::new(&log)
             },
         )?;
+        let farm = Farm::start(servers, dir.path())?;
         let (config, socket) = (dir.path().join("weir.toml"), dir.path().join("weir.sock"));
         std::fs::write(
             &config,
             format!(
                 "interfaces = [\"eth0\"]\ninstance = {instance:?}\nstate_dir = {:?}\nsocket = {socket:?}\n\n\
-                 [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n",
+                 [jail.sshd]\nsource = \"file\"\npaths = [{log:?}]\nmax_retry = {}\nban_time = \"10m\"\n{}",
                 dir.path().join("state"),
                 crate::MAX_RETRY,
+                farm::configuration(),
             ),
         )?;
         let mut stage = Self {
@@ -141,6 +181,8 @@ impl Stage {
             daemon: None,
             events: Arc::default(),
             sshd,
+            farm,
+            _veths: veths,
             _dir: dir,
             _net: net,
         };
@@ -378,6 +420,38 @@ impl Stage {
             &key,
             SOON,
         )?)
+    }
+
+    /// A connection to the pool; so long may it take to come about.
+    pub fn visit(&self, party: &Party, within: Duration) -> anyhow::Result<Visit> {
+        Visit::open(&self.internet, party, within)
+    }
+
+    /// Customers, one after the other.
+    pub fn traffic(&self, parties: &[&Party]) -> Traffic {
+        Traffic::start(&self.internet, parties)
+    }
+
+    /// Waits until so many of the pool's servers live, by weir.
+    pub fn await_live(&self, count: usize) -> anyhow::Result<()> {
+        let what = format!("weir to have {count} live servers");
+        Ok(wait_for(&what, SOON, || {
+            let pools = self.json(&["pool", "list"]);
+            Ok(pools.is_ok_and(|p| p[0]["live"] == count).then_some(()))
+        })?)
+    }
+
+    /// Bytes that have crossed the host's interface, in either direction.
+    pub fn host_bytes(&self) -> anyhow::Result<u64> {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+        let table = self.host.enter(read)??;
+        let mut lines = table
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("eth0:"));
+        let fields = lines.next().context("eth0 in /proc/net/dev")?;
+        let bytes = |at: usize| fields.split_whitespace().nth(at)?.parse::<u64>().ok();
+        // Received, sent.
+        Ok(bytes(0).context("bytes")? + bytes(8).context("bytes")?)
     }
 
     /// Does a TCP connection come about?

@@ -1,18 +1,20 @@
 //! What happens on the stage, and what must be true of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use weir_testkit::sshd::Outcome;
 
 use crate::{
     MAX_RETRY,
+    farm::{FILE_BYTES, SERVERS, Served},
+    party::{Party, SOON},
     screen::Screen,
-    stage::{Party, Stage},
+    stage::Stage,
 };
 
-/// An attack, a crash, an explanation and a pardon.
+/// An attack, a crash, a pool that loses a server, an explanation and a pardon.
 pub fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
     let [attacker, attacker6, customer, customer6] = [
         Party::new("attacker", "198.51.100.66", "192.0.2.10"),
@@ -102,6 +104,13 @@ pub fn play(stage: &mut Stage, screen: &mut Screen) -> anyhow::Result<()> {
         ));
     }
 
+    pool(
+        stage,
+        screen,
+        [&customer, &customer6],
+        [&attacker, &attacker6],
+    )?;
+
     screen.chapter("why?");
     let why = stage.weir(&["why", &attacker.from.to_string()])?;
     ensure!(
@@ -169,6 +178,126 @@ fn attack(
     screen.note(
         &format!("{party}: from log line to ban, to first dropped packet"),
         &format!("{:.1} ms, {:.1} ms", times.to_ban, times.to_drop),
+    );
+    Ok(())
+}
+
+/// Two servers behind one address, of which one dies under traffic.
+fn pool(
+    stage: &mut Stage,
+    screen: &mut Screen,
+    customers: [&Party; 2],
+    attackers: [&Party; 2],
+) -> anyhow::Result<()> {
+    /// New connections, so many that no server is left out by chance.
+    const VISITS: usize = 40;
+    const FILES: usize = 20;
+    let customers = customers.map(Party::to_pool);
+    let [customer, customer6] = &customers;
+    screen.chapter("a pool");
+    screen.say(&format!(
+        "two nginx share {} and {}; weir hands them packets, they answer by themselves",
+        customer.to.ip(),
+        customer6.to.ip()
+    ));
+    stage.await_live(SERVERS)?;
+    let mut served = [0; SERVERS];
+    for party in customers.iter().cycle().take(VISITS) {
+        served[stage.visit(party, SOON)?.who(party)?] += 1;
+    }
+    ensure!(
+        !served.contains(&0),
+        "one server was never asked: {served:?}"
+    );
+    screen.good(&format!(
+        "{VISITS} connections over IPv4 and IPv6: {} to server 1, {} to server 2, which see the client's address",
+        served[0], served[1]
+    ));
+
+    let before = stage.host_bytes()?;
+    for party in customers.iter().cycle().take(FILES) {
+        let file = stage.visit(party, SOON)?.get("/1000k")?;
+        ensure!(file.len() == FILE_BYTES, "a file of {} bytes", file.len());
+    }
+    let (all, crossed) = (FILES * FILE_BYTES, stage.host_bytes()? - before);
+    ensure!(
+        crossed < all as u64 / 4,
+        "{crossed} bytes of {all} crossed the host"
+    );
+    screen.good(&format!(
+        "direct server return: {:.1} MB of files reached the customer, {:.2} MB crossed the host",
+        all as f64 / 1e6,
+        crossed as f64 / 1e6
+    ));
+
+    for attacker in attackers {
+        let visitor = attacker.to_pool();
+        ensure!(!stage.connects(&visitor)?, "{attacker} reaches the pool");
+        let asked = stage.farm.asked_by(attacker.from)?;
+        ensure!(asked.is_empty(), "{attacker} was served by {asked:?}");
+    }
+    screen.good("the banned attackers reach neither server");
+
+    dies(stage, screen, &customers)?;
+    let listed = stage.weir(&["pool", "show", "web"])?;
+    screen.quote("weir pool show web", &listed);
+    stage.farm.revive(0)?;
+    stage.await_live(SERVERS)?;
+    let mut served = 0;
+    while stage.visit(customer, SOON)?.who(customer)? != 0 {
+        served += 1;
+        ensure!(served < VISITS, "server 1 gets no connection");
+    }
+    screen.good("server 1 is started again, and serves again");
+    Ok(())
+}
+
+/// Server 1 is killed while customers come; those of server 2 notice nothing.
+fn dies(stage: &mut Stage, screen: &mut Screen, customers: &[Party; 2]) -> anyhow::Result<()> {
+    /// Traffic without the dead server, before it counts as gone.
+    const AFTER: Duration = Duration::from_secs(1);
+    let mut kept = Vec::new();
+    for party in customers {
+        let mut visit = stage.visit(party, SOON)?;
+        while visit.who(party)? == 0 {
+            visit = stage.visit(party, SOON)?;
+        }
+        kept.push((visit, party));
+    }
+    let traffic = stage.traffic(&customers.each_ref());
+    std::thread::sleep(AFTER / 2);
+    screen.say("SIGKILL to server 1, while customers come one after the other");
+    let killed = Instant::now();
+    stage.farm.kill(0);
+    stage.await_live(SERVERS - 1)?;
+    let noticed = Instant::now();
+    std::thread::sleep(AFTER);
+    let all = traffic.end()?;
+    let of = |begun: &dyn Fn(Instant) -> bool| {
+        let these: Vec<&Served> = all.iter().filter(|one| begun(one.at)).collect();
+        let failed = these.iter().filter_map(|one| one.by.as_ref().err());
+        (these.len(), failed.collect::<Vec<_>>())
+    };
+    let (meanwhile, failed) = of(&|at| (killed..noticed).contains(&at));
+    let (since, failed_since) = of(&|at| at >= noticed);
+    if let Some(error) = failed_since.first() {
+        bail!("a customer was not served although weir knew: {error:#}");
+    }
+    ensure!(since >= 10, "only {since} customers came");
+    screen.good(&format!(
+        "{:.1} s later weir does without it; of {} connections meanwhile {} failed, of {} since none",
+        (noticed - killed).as_secs_f64(),
+        meanwhile,
+        failed.len(),
+        since
+    ));
+    for (visit, party) in &mut kept {
+        ensure!(visit.who(party)? == 1, "a connection moved");
+    }
+    screen.good("connections to server 2 from before its death are still open");
+    screen.note(
+        "from a server's death until the pool did without it",
+        &format!("{:.1} s", (noticed - killed).as_secs_f64()),
     );
     Ok(())
 }

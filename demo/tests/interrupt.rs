@@ -34,7 +34,8 @@ fn weir() -> PathBuf {
 }
 
 fn skipped() -> bool {
-    let why = weir_netlab::missing(&weir_testkit::sshd::PROGRAMS);
+    let programs = [&weir_testkit::sshd::PROGRAMS[..], &["nginx"]].concat();
+    let why = weir_netlab::missing(&programs);
     if let Some(why) = &why {
         println!("skipped: {why}");
     }
@@ -158,7 +159,13 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
     }
     let weir = weir();
     // As soon as somebody plays, and at lines that the watcher sees.
-    for moment in ["", "weir protects", "weir found", "SIGKILL to weir daemon"] {
+    for moment in [
+        "",
+        "weir protects",
+        "weir found",
+        "SIGKILL to weir daemon",
+        "SIGKILL to server 1",
+    ] {
         let mut run = Run::start(&weir);
         let deadline = Instant::now() + Duration::from_secs(60);
         while !run.said().contains(moment) || run.player().is_empty() {
@@ -169,7 +176,7 @@ fn root_an_interrupt_ends_it_at_once_and_leaves_nothing() {
         }
         let player = run.player();
         // The first moment is before they are made, the others are not.
-        assert!(moment.is_empty() || namespaces_of(&player).len() == 2);
+        assert!(moment.is_empty() || namespaces_of(&player).len() == 5);
         run.interrupt();
         let begun = Instant::now();
         // Once more, as people do.

@@ -65,7 +65,12 @@ fn the_recording_is_of_this_demo() {
         let found = text.split_whitespace().all(|word| drawn.contains(word));
         assert!(found, "{text:?}: {STALE}");
     }
-    for end in ["claims checked, all true", "SIGKILL", "BAN 198.51.100.66"] {
+    for end in [
+        "claims checked, all true",
+        "SIGKILL",
+        "BAN 198.51.100.66",
+        "weir pool show web",
+    ] {
         assert!(
             cast.contains(end) && drawn.contains(end),
             "{end:?}: {STALE}"
