@@ -91,40 +91,21 @@ impl Definition {
         })
     }
 
+    /// Whether the files themselves, defaults apart, have a key.
+    pub fn has_own(layers: &Layers, key: &str) -> bool {
+        let section = layers.sections.get(DEFINITION);
+        section.is_some_and(|section| section.contains_key(key))
+    }
+
     /// A key after both layers; `None` if nobody has it.
     ///
     /// # Errors
     /// Of interpolation.
     pub fn get(&self, key: &str) -> Result<Option<Text>, Error> {
-        self.get_with(key, &|_| false, "")
-    }
-
-    /// As [`Self::get`]; tags that `is_left` stay, and values under `condition`
-    /// (`family=inet6`) go before others.
-    pub fn get_with(
-        &self,
-        key: &str,
-        is_left: &dyn Fn(&str) -> bool,
-        condition: &str,
-    ) -> Result<Option<Text>, Error> {
-        let Some(value) = self.under(key, condition)? else {
+        let Some(value) = self.first_layer(key)? else {
             return Ok(None);
         };
-        let mut of = |tag: &str| match is_left(tag) {
-            true => Ok(None),
-            false => self.under(tag, condition),
-        };
-        tags::expand(key, &value, &mut of).map(Some)
-    }
-
-    /// A value after the first layer, that of a condition first.
-    fn under(&self, key: &str, condition: &str) -> Result<Option<Text>, Error> {
-        if !condition.is_empty()
-            && let Some(value) = self.first_layer(&format!("{key}?{condition}"))?
-        {
-            return Ok(Some(value));
-        }
-        self.first_layer(key)
+        tags::expand(key, &value, &mut |tag| self.first_layer(tag)).map(Some)
     }
 
     fn first_layer(&self, key: &str) -> Result<Option<Text>, Error> {

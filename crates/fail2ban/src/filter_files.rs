@@ -11,6 +11,17 @@ use crate::{
     text::Text,
 };
 
+/// Keys of a filter that a jail may have as well; the jail's go before.
+pub(crate) const KEYS: [&str; 7] = [
+    "usedns",
+    "prefregex",
+    "ignoreregex",
+    "failregex",
+    "maxlines",
+    "datepattern",
+    "journalmatch",
+];
+
 /// Lines that a pattern may span at most.
 const MAX_LINES: usize = 1000;
 

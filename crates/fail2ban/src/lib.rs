@@ -7,18 +7,26 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod ban_action;
+mod ban_time;
 mod definition;
 mod error;
+mod expression;
 mod files;
 mod filter_files;
 mod filter_source;
 mod ini;
 mod interpolate;
+mod jail;
 mod layers;
+mod parameters;
+mod ports;
 mod tags;
 mod text;
 
+pub use ban_action::{ActionKind, JailAction};
 pub use error::{Error, ErrorKind, Origin};
 pub use files::Files;
 pub use filter_files::load_filter;
 pub use filter_source::{FilterSource, LogType, Pattern, UseDns};
+pub use jail::{Jail, Jails, Log, LogFacts, load_jails, notes};

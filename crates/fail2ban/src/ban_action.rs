@@ -1,0 +1,187 @@
+//! The actions of a jail: those that ban in a firewall become a ban of weir's own, which
+//! needs no command; the others are named.
+
+use weir_core::{Action, PortSet};
+
+use crate::{
+    definition::{self, Definition, Values},
+    error::{Error, ErrorKind, Origin},
+    files::Files,
+    ini::clip,
+    parameters::Named,
+    ports::Services,
+    text::Text,
+};
+
+/// One action of a jail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JailAction {
+    /// Its name, as `nftables`.
+    pub name: String,
+    /// Where the jail names it.
+    pub origin: Origin,
+    /// What becomes of it.
+    pub kind: ActionKind,
+}
+
+/// What becomes of an action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ActionKind {
+    /// A ban of these ports, without a command.
+    Ban {
+        /// What it covers.
+        ports: PortSet,
+        /// What it does to packets.
+        action: Action,
+    },
+    /// It runs commands, which weir does not run; why, in words.
+    NotRun(String),
+}
+
+/// Which ports a firewall's action covers.
+enum Cover {
+    /// Those of the jail.
+    Ports,
+    All,
+    /// As its parameter `type` says.
+    ByType,
+    /// As the rule that its parameter `actiontype` holds says.
+    ByRule,
+}
+
+/// The actions that ban in a firewall of Linux.
+const FIREWALLS: [(&str, Cover); 23] = [
+    ("nftables", Cover::ByType),
+    ("nftables-multiport", Cover::ByType),
+    ("nftables-allports", Cover::ByType),
+    ("iptables", Cover::ByType),
+    ("iptables-multiport", Cover::Ports),
+    ("iptables-allports", Cover::All),
+    ("iptables-new", Cover::Ports),
+    ("iptables-multiport-log", Cover::Ports),
+    ("iptables-ipset", Cover::ByType),
+    ("iptables-ipset-proto4", Cover::Ports),
+    ("iptables-ipset-proto6", Cover::Ports),
+    ("iptables-ipset-proto6-allports", Cover::All),
+    ("iptables-xt_recent-echo", Cover::Ports),
+    ("firewallcmd-multiport", Cover::Ports),
+    ("firewallcmd-allports", Cover::All),
+    ("firewallcmd-ipset", Cover::ByRule),
+    ("firewallcmd-new", Cover::Ports),
+    ("firewallcmd-rich-rules", Cover::Ports),
+    ("firewallcmd-rich-logging", Cover::Ports),
+    ("ufw", Cover::All),
+    ("route", Cover::All),
+    ("shorewall", Cover::All),
+    ("shorewall-ipset-proto6", Cover::All),
+];
+
+/// Reads what a jail says of an action, with the action's own files for what the jail
+/// leaves out.
+///
+/// # Errors
+/// Its files are missing or have a mistake; ports or a block type that cannot be honoured.
+pub(crate) fn read(
+    files: &dyn Files,
+    root: &std::path::Path,
+    services: &Services,
+    jail: &str,
+    keys: &Values,
+    (named, origin): (&Named, &Origin),
+) -> Result<JailAction, Error> {
+    let action = |kind| JailAction {
+        name: named.name.clone(),
+        origin: origin.clone(),
+        kind,
+    };
+    if named.name.ends_with(".py") {
+        return Ok(action(ActionKind::NotRun(
+            "it is a program in Python".to_owned(),
+        )));
+    }
+    // A missing action is a mistake there as well.
+    let layers = definition::read(files, root, "action.d", &named.name).map_err(|e| {
+        Error::new(
+            origin.clone(),
+            e.kind,
+            format!("action {}: {e}", named.name),
+        )
+    })?;
+    let Some((_, cover)) = FIREWALLS.iter().find(|(name, _)| *name == named.name) else {
+        return Ok(action(ActionKind::NotRun(
+            "its commands are not run".to_owned(),
+        )));
+    };
+    let mut options: Vec<_> = named
+        .options
+        .iter()
+        .map(|(key, value)| (key.clone(), Text::parameter(value)))
+        .collect();
+    if !named.options.iter().any(|(key, _)| key == "name") {
+        options.push(("name".to_owned(), Text::parameter(jail)));
+    }
+    let definition = Definition::new(layers, &options, keys)?;
+    let word = |key: &str| -> Result<Option<String>, Error> {
+        let text = definition.get(key)?;
+        Ok(text
+            .map(|text| text.joined().trim().to_owned())
+            .filter(|text| !text.is_empty()))
+    };
+    let wrong = |message: String| {
+        let message = format!("action {}: {message}", named.name);
+        Error::new(origin.clone(), ErrorKind::Value, message)
+    };
+    if word("application")?.is_some() {
+        return Ok(action(ActionKind::NotRun(
+            "it bans an application of ufw's".to_owned(),
+        )));
+    }
+    let covers_all = match cover {
+        Cover::All => true,
+        Cover::Ports => false,
+        Cover::ByType => match word("type")?.as_deref() {
+            None | Some("multiport" | "oneport") => false,
+            Some("allports") => true,
+            Some(other) => {
+                let why = format!("its type is {}, a rule of its own", clip(other));
+                return Ok(action(ActionKind::NotRun(why)));
+            }
+        },
+        Cover::ByRule => !word("actiontype")?.is_some_and(|rule| rule.contains("port")),
+    };
+    let ports = match covers_all {
+        true => PortSet::all(),
+        false => {
+            let protocol = word("protocol")?.unwrap_or_else(|| "tcp".to_owned());
+            let ports = word("port")?.unwrap_or_else(|| "0:65535".to_owned());
+            services.set(&ports, &protocol).map_err(wrong)?
+        }
+    };
+    let block = match named.name.starts_with("firewallcmd-rich") {
+        true => word("rich-blocktype")?,
+        false => word("blocktype")?,
+    };
+    let kind = block.unwrap_or_else(|| "reject".to_owned()).to_lowercase();
+    let does = if ["reject", "unreachable", "prohibit"]
+        .iter()
+        .any(|w| kind.contains(w))
+    {
+        Action::Reject
+    } else if ["drop", "blackhole", "deny"]
+        .iter()
+        .any(|w| kind.contains(w))
+    {
+        Action::Drop
+    } else {
+        // RETURN and ACCEPT let banned addresses in and nobody else.
+        let message = format!(
+            "blocktype {} lets packets pass; allowed: reject, drop",
+            clip(&kind)
+        );
+        return Err(wrong(message));
+    };
+    Ok(action(ActionKind::Ban {
+        ports,
+        action: does,
+    }))
+}

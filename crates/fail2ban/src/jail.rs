@@ -1,0 +1,545 @@
+//! `jail.conf` and what goes with it: the enabled jails, each with its filter, logs, limits
+//! and actions, and what of it is not honoured.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+    time::Duration,
+};
+
+use weir_core::Prefix;
+
+use crate::{
+    ban_action::{self, JailAction},
+    ban_time::Growth,
+    definition::{self, Definition, Values},
+    error::{Error, ErrorKind, Origin},
+    expression,
+    files::Files,
+    filter_files::{self, wrong},
+    filter_source::{FilterSource, UseDns},
+    interpolate::{self, Var, Vars},
+    layers::{self, Layers},
+    parameters,
+    ports::Services,
+    text::Text,
+};
+
+/// What `%(fail2ban_version)s` says: the version whose configuration is understood.
+const VERSION: &str = "1.1.1";
+
+/// Keys that a jail has in Fail2ban, besides those of filters.
+const KEYS: [&str; 23] = [
+    "enabled",
+    "backend",
+    "maxretry",
+    "maxmatches",
+    "findtime",
+    "bantime",
+    "bantime.increment",
+    "bantime.factor",
+    "bantime.formula",
+    "bantime.multipliers",
+    "bantime.maxtime",
+    "bantime.rndtime",
+    "bantime.overalljails",
+    "ignorecommand",
+    "ignoreself",
+    "ignoreip",
+    "ignorecache",
+    "filter",
+    "logtimezone",
+    "logencoding",
+    "logpath",
+    "action",
+    "skip_if_nologs",
+];
+
+/// What a configuration wants to know of its host.
+pub trait LogFacts {
+    /// Is there a log file that fits the pattern?
+    fn has_log(&self, pattern: &str) -> bool;
+    /// Is there a journal of systemd's?
+    fn has_journal(&self) -> bool;
+}
+
+/// A configuration's jails.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Jails {
+    /// Those that can run, in the order of the files.
+    pub jails: Vec<Jail>,
+    /// Those that cannot, by name, and why.
+    pub broken: Vec<(String, Error)>,
+    /// How many are there and not enabled.
+    pub disabled: usize,
+}
+
+/// One enabled jail.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Jail {
+    /// The jail's name.
+    pub name: String,
+    /// Where its lines are.
+    pub log: Log,
+    /// What reads them.
+    pub filter: FilterSource,
+    /// Failures that make a ban …
+    pub max_retry: u32,
+    /// … within this time.
+    pub find_time: Duration,
+    /// How long a ban lasts; `None` is for ever.
+    pub ban_time: Option<Duration>,
+    /// With `bantime.increment`: how long one lasts by how many there were before.
+    pub ban_times: Option<Vec<Option<Duration>>>,
+    /// Who is never banned by it.
+    pub ignore: Vec<Prefix>,
+    /// What becomes of host names.
+    pub use_dns: UseDns,
+    /// The zone of stamps that name none, as `UTC+0200`.
+    pub time_zone: Option<String>,
+    /// What it does, in order.
+    pub actions: Vec<JailAction>,
+    /// Settings that are not honoured: where, and what becomes of them.
+    pub limits: Vec<Error>,
+}
+
+/// Where a jail's lines are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Log {
+    /// Files, by absolute paths or patterns.
+    Files(Vec<String>),
+    /// Entries of the journal with the fields of the filter.
+    Journal,
+}
+
+/// Reads the jails below `root`, which is as /etc/fail2ban.
+///
+/// # Errors
+/// There is no jail.conf, or a mistake in it or in what goes with it. A mistake in one
+/// jail, its filter or its actions is that jail's ([`Jails::broken`]).
+pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result<Jails, Error> {
+    let mut layers = layers::read(files, &root.join("jail"))?.ok_or_else(|| {
+        let origin = Origin {
+            file: root.join("jail.conf"),
+            line: 0,
+        };
+        Error::new(origin, ErrorKind::Read, "there is no such file")
+    })?;
+    let confpath = root.to_string_lossy();
+    for (key, value) in [
+        ("fail2ban_version", VERSION),
+        ("fail2ban_confpath", &*confpath),
+    ] {
+        layers
+            .defaults
+            .insert(key.to_owned(), Text::parameter(value.replace('%', "%%")));
+    }
+    let reader = Reader {
+        files,
+        root,
+        host,
+        layers: &layers,
+        services: Services::read(files),
+    };
+    let mut all = Jails {
+        jails: Vec::new(),
+        broken: Vec::new(),
+        disabled: 0,
+    };
+    for name in layers.order.iter().filter(|name| *name != "INCLUDES") {
+        match reader.jail(name) {
+            Ok(Some(jail)) => all.jails.push(jail),
+            Ok(None) => all.disabled += 1,
+            Err(error) => all.broken.push((name.clone(), error)),
+        }
+    }
+    Ok(all)
+}
+
+struct Reader<'a> {
+    files: &'a dyn Files,
+    root: &'a Path,
+    host: &'a dyn LogFacts,
+    layers: &'a Layers,
+    services: Services,
+}
+
+/// `known/…`: what the jail's filter has, before the jail's own keys.
+struct Known<'a>(Option<&'a Definition>);
+
+impl Vars for Known<'_> {
+    fn var(&self, key: &str) -> Result<Option<Var>, Error> {
+        let (Some(filter), Some(key)) = (self.0, key.strip_prefix("known/")) else {
+            return Ok(None);
+        };
+        Ok(filter.get(key)?.map(Var::Done))
+    }
+}
+
+fn is_true(text: &Text) -> bool {
+    let word = text.joined().to_lowercase();
+    matches!(word.as_str(), "1" | "on" | "true" | "yes")
+}
+
+impl Reader<'_> {
+    fn jail(&self, name: &str) -> Result<Option<Jail>, Error> {
+        let first = |key: &str| interpolate::get(self.layers, name, key, &Known(None));
+        if !first("enabled")?.as_ref().is_some_and(is_true) {
+            return Ok(None);
+        }
+        let backend = self.backend(name, first("backend")?.as_ref())?;
+        let filter_text = first("filter")?.filter(|text| !text.is_empty());
+        let Some(filter_text) = filter_text else {
+            let origin = self.layers.sections[name].values().next().map(Text::origin);
+            let message = format!("[{name}] has no filter");
+            return Err(Error::new(
+                origin.unwrap_or_default(),
+                ErrorKind::Value,
+                message,
+            ));
+        };
+        let named = parameters::parse(&filter_text.joined())
+            .map_err(|message| Error::new(filter_text.origin(), ErrorKind::Syntax, message))?;
+        let in_filter = |e: Error| match e.kind {
+            ErrorKind::Read => {
+                let message = format!("filter {}: {e}", named.name);
+                Error::new(filter_text.origin(), ErrorKind::Read, message)
+            }
+            _ => e,
+        };
+        let filter_layers =
+            definition::read(self.files, self.root, "filter.d", &named.name).map_err(in_filter)?;
+        let mut options: Vec<_> = named
+            .options
+            .iter()
+            .map(|(key, value)| {
+                (
+                    key.clone(),
+                    Text::new(value.clone(), filter_text.place().clone()),
+                )
+            })
+            .collect();
+
+        // The journal has no head before its messages, and auto is one or the other.
+        let log_paths = first("logpath")?;
+        let has_match = || -> Result<bool, Error> {
+            let own = first("journalmatch")?.is_some_and(|text| !text.is_empty());
+            let plain = Definition::new(filter_layers.clone(), &options, &Values::new())?;
+            Ok(own
+                || plain
+                    .get("journalmatch")?
+                    .is_some_and(|text| !text.is_empty()))
+        };
+        let patterns = self.patterns(log_paths.as_ref());
+        let is_journal = match backend {
+            Backend::Journal => true,
+            Backend::Files => false,
+            Backend::Auto => {
+                let has_log = patterns.iter().any(|pattern| self.host.has_log(pattern));
+                !has_log && self.host.has_journal() && has_match()?
+            }
+        };
+        let says_type = options.iter().any(|(key, _)| key == "logtype");
+        if !says_type && !Definition::has_own(&filter_layers, "logtype") {
+            let word = if is_journal { "journal" } else { "file" };
+            options.push(("logtype".to_owned(), Text::parameter(word)));
+        }
+        let mut early = Values::new();
+        for key in ["enabled", "backend", "filter"] {
+            early.extend(first(key)?.map(|text| (key.to_owned(), text)));
+        }
+        let known = Definition::new(filter_layers.clone(), &options, &early)?;
+
+        let mut keys = Values::new();
+        for key in KEYS.iter().chain(&filter_files::KEYS) {
+            let value = interpolate::get(self.layers, name, key, &Known(Some(&known)))?;
+            keys.extend(value.map(|text| ((*key).to_owned(), text)));
+        }
+        let definition = Definition::new(filter_layers, &options, &keys)?;
+        let filter = filter_files::source(&named.name, &definition, &keys)?;
+        let log = match is_journal {
+            true if filter.journalmatch.is_empty() => {
+                let message = format!(
+                    "[{name}] reads the journal, and its filter {} has no journalmatch; allowed: journalmatch = _SYSTEMD_UNIT=…",
+                    named.name
+                );
+                return Err(Error::new(filter_text.origin(), ErrorKind::Value, message));
+            }
+            true => Log::Journal,
+            false => {
+                let text = keys.get("logpath").filter(|text| !text.is_empty());
+                let text = text.ok_or_else(|| {
+                    let message = format!("[{name}] has no logpath");
+                    Error::new(filter_text.origin(), ErrorKind::Value, message)
+                })?;
+                Log::Files(self.checked(text)?)
+            }
+        };
+        self.finish(name, log, filter, &keys).map(Some)
+    }
+
+    fn finish(
+        &self,
+        name: &str,
+        log: Log,
+        filter: FilterSource,
+        keys: &Values,
+    ) -> Result<Jail, Error> {
+        let get = |key: &str| keys.get(key).filter(|text| !text.is_empty());
+        let mut limits = Vec::new();
+        let mut limit = |text: &Text, message: String| {
+            limits.push(Error::new(text.origin(), ErrorKind::Value, message));
+        };
+        let max_retry = match get("maxretry") {
+            None => 3,
+            Some(text) => {
+                let number = text.joined().parse().ok();
+                let allowed = number.filter(|number| (1..=1_000_000).contains(number));
+                allowed.ok_or_else(|| wrong("maxretry", text, "a number from 1"))?
+            }
+        };
+        let time = |key: &str, usual: u64| match get(key) {
+            None => Ok(Some(Duration::from_secs(usual))),
+            Some(text) => expression::duration(&text.joined())
+                .map_err(|e| wrong(key, text, &format!("a time such as 10m: {e}"))),
+        };
+        let find_time = time("findtime", 600)?.unwrap_or(Duration::from_secs(86_400 * 365));
+        let ban_time = time("bantime", 600)?;
+        for (key, time) in [("findtime", Some(find_time)), ("bantime", ban_time)] {
+            if let (Some(text), Some(Duration::ZERO)) = (get(key), time) {
+                return Err(wrong(key, text, "more than 0"));
+            }
+        }
+        let mut ban_times = None;
+        if get("bantime.increment").is_some_and(is_true)
+            && let Some(ban_time) = ban_time
+        {
+            let growth = Growth {
+                formula: get("bantime.formula"),
+                factor: get("bantime.factor"),
+                multipliers: get("bantime.multipliers"),
+                max_time: get("bantime.maxtime"),
+            };
+            ban_times = Some(growth.table(ban_time)?);
+            if let Some(text) = get("bantime.rndtime") {
+                limit(
+                    text,
+                    "bantime.rndtime: bans end without a random time".to_owned(),
+                );
+            }
+            if let Some(text) = get("bantime.overalljails").filter(|text| is_true(text)) {
+                limit(
+                    text,
+                    "bantime.overalljails: bans grow by this jail's own bans".to_owned(),
+                );
+            }
+        }
+        if let Some(text) = get("ignorecommand") {
+            limit(
+                text,
+                "ignorecommand: it is not run; write addresses into ignoreip".to_owned(),
+            );
+        }
+        if let Some(text) = get("ignoreself").filter(|text| !is_true(text)) {
+            limit(
+                text,
+                "ignoreself: this host's own addresses are never banned".to_owned(),
+            );
+        }
+        if let Some(text) = get("logencoding") {
+            let word = text.joined().to_lowercase();
+            if !matches!(word.as_str(), "auto" | "utf-8" | "utf8" | "ascii") {
+                limit(
+                    text,
+                    format!("logencoding: lines are read as UTF-8, not {word}"),
+                );
+            }
+        }
+        let mut ignore = Vec::new();
+        if let Some(text) = get("ignoreip") {
+            self.ignored(text, &mut ignore, &mut limit)?;
+        }
+        let use_dns = filter.usedns.unwrap_or(UseDns::Warn);
+        let mut actions = Vec::new();
+        for (line, part) in get("action").iter().flat_map(|text| {
+            let parts = parameters::split(&text.joined()).into_iter();
+            parts.map(|(line, part)| (&text.lines[line], part))
+        }) {
+            let origin = line.place.origin();
+            let named = parameters::parse(&part)
+                .map_err(|message| Error::new(origin.clone(), ErrorKind::Syntax, message))?;
+            let at = (&named, &origin);
+            actions.push(ban_action::read(
+                self.files,
+                self.root,
+                &self.services,
+                name,
+                keys,
+                at,
+            )?);
+        }
+        Ok(Jail {
+            name: name.to_owned(),
+            log,
+            filter,
+            max_retry,
+            find_time,
+            ban_time,
+            ban_times,
+            ignore,
+            use_dns,
+            time_zone: get("logtimezone").map(Text::joined),
+            actions,
+            limits,
+        })
+    }
+
+    fn backend(&self, name: &str, text: Option<&Text>) -> Result<Backend, Error> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else {
+            return Ok(Backend::Auto);
+        };
+        let joined = text.joined();
+        let word = joined.split('[').next().unwrap_or_default().trim();
+        match word.to_lowercase().as_str() {
+            "auto" => Ok(Backend::Auto),
+            "polling" | "pyinotify" | "gamin" => Ok(Backend::Files),
+            "systemd" if joined.contains('[') => Err(wrong(
+                "backend",
+                text,
+                &format!("systemd without parameters in [{name}]: this host's journal is read"),
+            )),
+            "systemd" => Ok(Backend::Journal),
+            _ => Err(wrong(
+                "backend",
+                text,
+                "auto, polling, pyinotify or systemd",
+            )),
+        }
+    }
+
+    /// Paths without what stands behind them.
+    fn patterns(&self, text: Option<&Text>) -> Vec<String> {
+        let lines = text.into_iter().flat_map(|text| &text.lines);
+        let path = |text: &str| match text.rsplit_once(' ') {
+            Some((path, "head" | "tail")) => path.trim().to_owned(),
+            _ => text.to_owned(),
+        };
+        lines
+            .filter(|line| !line.text.is_empty())
+            .map(|line| path(&line.text))
+            .collect()
+    }
+
+    fn checked(&self, text: &Text) -> Result<Vec<String>, Error> {
+        let patterns = self.patterns(Some(text));
+        match patterns.iter().find(|pattern| !pattern.starts_with('/')) {
+            Some(_) => Err(wrong("logpath", text, "absolute paths")),
+            None => Ok(patterns),
+        }
+    }
+
+    /// `ignoreip`: addresses and networks; names of hosts are not asked.
+    fn ignored(
+        &self,
+        text: &Text,
+        ignore: &mut Vec<Prefix>,
+        limit: &mut dyn FnMut(&Text, String),
+    ) -> Result<(), Error> {
+        for line in &text.lines {
+            let at = Text::new(line.text.clone(), line.place.clone());
+            for word in line
+                .text
+                .split([' ', ',', '\t'])
+                .filter(|word| !word.is_empty())
+            {
+                if let Some(path) = word.strip_prefix("file:") {
+                    let path = self.root.join(path.strip_prefix("//").unwrap_or(path));
+                    let bytes = self.files.read(&path).map_err(|e| {
+                        let message = format!("ignoreip: {}: {e}", path.display());
+                        Error::new(at.origin(), ErrorKind::Read, message)
+                    })?;
+                    let text = String::from_utf8_lossy(&bytes);
+                    let words = text
+                        .lines()
+                        .map(|line| line.split(['#', ';']).next().unwrap_or_default())
+                        .flat_map(|line| line.split([' ', ',', '\t']))
+                        .map(str::trim)
+                        .filter(|word| !word.is_empty());
+                    for word in words {
+                        self.ignored_one(word, &at, ignore, limit);
+                    }
+                } else {
+                    self.ignored_one(word, &at, ignore, limit);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ignored_one(
+        &self,
+        word: &str,
+        at: &Text,
+        ignore: &mut Vec<Prefix>,
+        limit: &mut dyn FnMut(&Text, String),
+    ) {
+        match prefix(word) {
+            Some(prefix) => ignore.push(prefix),
+            None => limit(
+                at,
+                format!(
+                    "ignoreip: {} is no address; names are not looked up",
+                    crate::ini::clip(word)
+                ),
+            ),
+        }
+    }
+}
+
+/// An address, a network by length, or one by an IPv4 mask; host bits do not count.
+fn prefix(word: &str) -> Option<Prefix> {
+    let Some((address, mask)) = word.split_once('/') else {
+        return word.parse().ok();
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let length: u8 = match mask.parse::<Ipv4Addr>() {
+        Ok(mask) => {
+            let mask = u32::from(mask);
+            let is_mask = mask.leading_ones() + mask.trailing_zeros() >= 32;
+            u8::try_from(is_mask.then_some(mask.leading_ones())?).ok()?
+        }
+        Err(_) => mask.parse().ok()?,
+    };
+    Prefix::new(address, length)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Auto,
+    Files,
+    Journal,
+}
+
+/// A jail's limits and the commands that it would have run, by place.
+pub fn notes(jail: &Jail) -> Vec<String> {
+    let mut by_place = BTreeMap::<&Origin, Vec<String>>::new();
+    for limit in &jail.limits {
+        by_place
+            .entry(&limit.origin)
+            .or_default()
+            .push(limit.message.clone());
+    }
+    for action in &jail.actions {
+        if let ban_action::ActionKind::NotRun(why) = &action.kind {
+            let message = format!("action {}: {why}", action.name);
+            by_place.entry(&action.origin).or_default().push(message);
+        }
+    }
+    let notes = by_place.into_iter().flat_map(|(origin, messages)| {
+        messages
+            .into_iter()
+            .map(move |message| format!("{origin}: {message}"))
+    });
+    notes.collect()
+}

@@ -1,0 +1,326 @@
+//! Jails: what is written in jail.conf and beside it, and what becomes of it.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Disk, Memory, installed, upstream};
+use weir_fail2ban::{ActionKind, Files, Jails, Log, LogFacts, LogType, UseDns, load_jails, notes};
+
+/// A host with these logs.
+struct Logs {
+    files: &'static [&'static str],
+    journal: bool,
+}
+
+impl LogFacts for Logs {
+    fn has_log(&self, pattern: &str) -> bool {
+        self.files.contains(&pattern)
+    }
+
+    fn has_journal(&self) -> bool {
+        self.journal
+    }
+}
+
+const NONE: Logs = Logs {
+    files: &[],
+    journal: false,
+};
+
+const JAIL_CONF: &str = "[DEFAULT]\n\
+    bantime = 10m\nfindtime = 10m\nmaxretry = 5\nbackend = auto\nusedns = warn\nenabled = false\n\
+    mode = normal\nfilter = %(__name__)s[mode=%(mode)s]\nprotocol = tcp\nchain = <known/chain>\nport = 0:65535\n\
+    banaction = nftables\nbanaction_allports = nftables[type=allports]\n\
+    action_ = %(banaction)s[port=\"%(port)s\", protocol=\"%(protocol)s\", chain=\"%(chain)s\"]\n\
+    action_mw = %(action_)s\n            sendmail-whois[dest=\"root\"]\n\
+    action = %(action_)s\n\
+    [shop]\nport = http,https\nlogpath = /var/log/shop/*.log\n           /var/log/old.log tail\n\
+    [other]\nfilter = shop\nlogpath = /var/log/other\n";
+const FILTER: &str = "[INCLUDES]\nbefore = common.conf\n\
+    [Definition]\nfailregex = ^%(__prefix)s<mode-<mode>> <HOST>$\nmode-normal = normal\nmode-hard = hard\n\
+    journalmatch = _SYSTEMD_UNIT=shop.service + _COMM=shop\nmode = normal\n";
+const COMMON: &str = "[DEFAULT]\nlogtype = file\n__prefix = <lt_<logtype>/p>\n[lt_file]\np = f:\n[lt_journal]\np = j:\n";
+const NFTABLES: &str = "[Definition]\nactionban = nft <ip>\n[Init]\ntype = multiport\nport = ssh\nprotocol = tcp\nchain = input\nblocktype = reject\n";
+const IPTABLES: &str = "[Definition]\n[Init]\nblocktype = REJECT --reject-with icmp-port-unreachable\nport = ssh\nprotocol = tcp\n[Init?family=inet6]\nblocktype = REJECT --reject-with icmp6-port-unreachable\n";
+const MAIL: &str = "[Definition]\nactionban = mail <dest>\n";
+
+/// The tree with a jail.local of this text.
+fn tree(local: &str) -> Memory {
+    Memory::new(&[
+        ("/f/jail.conf", JAIL_CONF),
+        ("/f/jail.local", local),
+        ("/f/filter.d/shop.conf", FILTER),
+        ("/f/filter.d/common.conf", COMMON),
+        ("/f/action.d/nftables.conf", NFTABLES),
+        ("/f/action.d/iptables-multiport.conf", IPTABLES),
+        ("/f/action.d/sendmail-whois.conf", MAIL),
+        (
+            "/f/nets",
+            "203.0.113.0/24 # ours\n\n2001:db8::/32, 192.0.2.9\n",
+        ),
+    ])
+}
+
+fn load(local: &str) -> Jails {
+    load_jails(&tree(local), Path::new("/f"), &NONE).unwrap()
+}
+
+/// Why the only jail does not run.
+fn broken(local: &str) -> String {
+    let jails = load(local);
+    assert_eq!(jails.jails, []);
+    jails.broken[0].1.to_string()
+}
+
+#[test]
+fn an_enabled_jail_is_what_its_files_say() {
+    let jails = load("[shop]\nenabled = true\n");
+    assert_eq!(
+        (jails.jails.len(), jails.disabled, jails.broken.len()),
+        (1, 1, 0)
+    );
+    let jail = &jails.jails[0];
+    assert_eq!(jail.name, "shop");
+    let paths = ["/var/log/shop/*.log", "/var/log/old.log"].map(str::to_owned);
+    assert_eq!(jail.log, Log::Files(paths.into()));
+    assert_eq!(jail.filter.failregex[0].text, "^f:normal <HOST>$");
+    assert_eq!((jail.max_retry, jail.find_time.as_secs()), (5, 600));
+    assert_eq!(jail.ban_time.map(|time| time.as_secs()), Some(600));
+    assert_eq!((jail.use_dns, &jail.ban_times), (UseDns::Warn, &None));
+    let ActionKind::Ban { ports, action } = &jail.actions[0].kind else {
+        panic!("{:?}", jail.actions);
+    };
+    assert_eq!(
+        (ports.to_string().as_str(), action.name()),
+        ("80/tcp,443/tcp", "reject")
+    );
+    assert_eq!(notes(jail), Vec::<String>::new());
+}
+
+#[test]
+fn local_changes_win() {
+    let jails = load(
+        "[DEFAULT]\nbantime = 1d12h\nignoreip = 127.0.0.1/8 ::1,\n  192.0.2.0/255.255.255.0 file:///f/nets friend.example\n\
+         action = %(action_mw)s\nbantime.increment = yes\nbantime.maxtime = 3d\nbantime.rndtime = 10m\n\
+         [shop]\nenabled = 1\nmode = hard\nmaxretry = 2\nfindtime = 1h\nlogtimezone = UTC+0200\n\
+         failregex = %(known/failregex)s\n  ^mine <HOST>$\nusedns = no\nignorecommand = /bin/x <ip>\n\
+         banaction = iptables-multiport[blocktype=DROP]\nport = 8080\nprotocol = tcp,udp\n",
+    );
+    let jail = &jails.jails[0];
+    let texts: Vec<_> = jail
+        .filter
+        .failregex
+        .iter()
+        .map(|p| p.text.as_str())
+        .collect();
+    assert_eq!(texts, ["^f:hard <HOST>$", "^mine <HOST>$"]);
+    assert_eq!(
+        jail.filter.failregex[1].origin.to_string(),
+        "/f/jail.local:16"
+    );
+    assert_eq!(
+        (jail.max_retry, jail.find_time.as_secs(), jail.use_dns),
+        (2, 3600, UseDns::No)
+    );
+    assert_eq!(jail.ban_time.map(|time| time.as_secs()), Some(129_600));
+    let times = jail.ban_times.as_ref().unwrap();
+    let hours: Vec<_> = times
+        .iter()
+        .map(|time| time.unwrap().as_secs() / 3600)
+        .collect();
+    assert_eq!(hours, [36, 72]);
+    let ignored: Vec<_> = jail.ignore.iter().map(ToString::to_string).collect();
+    let expected = [
+        "127.0.0.0/8",
+        "::1",
+        "192.0.2.0/24",
+        "203.0.113.0/24",
+        "2001:db8::/32",
+        "192.0.2.9",
+    ];
+    assert_eq!(ignored, expected);
+    assert_eq!(jail.time_zone.as_deref(), Some("UTC+0200"));
+    let ActionKind::Ban { ports, action } = &jail.actions[0].kind else {
+        panic!("{:?}", jail.actions);
+    };
+    assert_eq!(
+        (ports.to_string().as_str(), action.name()),
+        ("8080/tcp,8080/udp", "drop")
+    );
+    assert_eq!(
+        notes(jail),
+        [
+            "/f/jail.conf:17: action sendmail-whois: its commands are not run",
+            "/f/jail.local:4: ignoreip: friend.example is no address; names are not looked up",
+            "/f/jail.local:8: bantime.rndtime: bans end without a random time",
+            "/f/jail.local:18: ignorecommand: it is not run; write addresses into ignoreip",
+        ]
+    );
+}
+
+#[test]
+fn the_backend_says_where_lines_are_and_how_they_look() {
+    let load = |local: &str, host: &Logs| load_jails(&tree(local), Path::new("/f"), host).unwrap();
+    let journal = Logs {
+        files: &[],
+        journal: true,
+    };
+    let both = Logs {
+        files: &["/var/log/shop/*.log"],
+        journal: true,
+    };
+    for (backend, host, expected) in [
+        ("auto", &NONE, LogType::File),
+        ("auto", &both, LogType::File),
+        // As Debian is today: the log that the stock configuration names is not there.
+        ("auto", &journal, LogType::Journal),
+        ("systemd", &NONE, LogType::Journal),
+        ("polling", &journal, LogType::File),
+        ("pyinotify", &journal, LogType::File),
+    ] {
+        let jails = load(
+            &format!("[shop]\nenabled = true\nbackend = {backend}\n"),
+            host,
+        );
+        let jail = &jails.jails[0];
+        assert_eq!(jail.filter.logtype, Some(expected.clone()), "{backend}");
+        let is_journal = expected == LogType::Journal;
+        assert_eq!(jail.log == Log::Journal, is_journal, "{backend}");
+        let prefix = if is_journal { "^j:" } else { "^f:" };
+        assert!(
+            jail.filter.failregex[0].text.starts_with(prefix),
+            "{backend}"
+        );
+    }
+}
+
+#[test]
+fn a_mistake_in_one_jail_leaves_the_others() {
+    let jails = load("[shop]\nenabled = true\n[other]\nenabled = true\nfilter = nobody\n");
+    assert_eq!(jails.jails.len(), 1);
+    let (name, error) = &jails.broken[0];
+    assert_eq!(name, "other");
+    assert_eq!(
+        error.to_string(),
+        "/f/jail.local:5: filter nobody: /f/filter.d/nobody.conf: there is no such file"
+    );
+    for (keys, expected) in [
+        (
+            "maxretry = none",
+            "/f/jail.local:3: maxretry = none: expected a number from 1",
+        ),
+        (
+            "maxretry = 0",
+            "/f/jail.local:3: maxretry = 0: expected a number from 1",
+        ),
+        (
+            "bantime = soon",
+            "/f/jail.local:3: bantime = soon: expected a time such as 10m: soon is not known",
+        ),
+        (
+            "findtime = 0",
+            "/f/jail.local:3: findtime = 0: expected more than 0",
+        ),
+        (
+            "backend = carrier-pigeon",
+            "/f/jail.local:3: backend = carrier-pigeon: expected auto, polling, pyinotify or systemd",
+        ),
+        (
+            "logpath = relative.log",
+            "/f/jail.local:3: logpath = relative.log: expected absolute paths",
+        ),
+        ("logpath = ", "/f/jail.conf:9: [shop] has no logpath"),
+        (
+            "logpath = %(nowhere)s",
+            "/f/jail.local:3: logpath of [shop]: %(nowhere)s is not known",
+        ),
+        (
+            "filter = shop[mode",
+            "/f/jail.local:3: the options are not closed by ]: [mode",
+        ),
+        ("filter =", "/f/jail.local:2: [shop] has no filter"),
+        (
+            "port = 99999",
+            "/f/jail.conf:15: action nftables: 99999 is neither a port nor a service",
+        ),
+        (
+            "action = unheard",
+            "/f/jail.local:3: action unheard: /f/action.d/unheard.conf: there is no such file",
+        ),
+        (
+            "action = nftables[blocktype=accept]",
+            "/f/jail.local:3: action nftables: blocktype accept lets packets pass; allowed: reject, drop",
+        ),
+    ] {
+        assert_eq!(
+            broken(&format!("[shop]\nenabled = true\n{keys}\n")),
+            expected
+        );
+    }
+    let missing = load_jails(&Memory::default(), Path::new("/f"), &NONE).unwrap_err();
+    assert_eq!(missing.to_string(), "/f/jail.conf: there is no such file");
+    let mistake = load_jails(&tree("[shop\nenabled"), Path::new("/f"), &NONE).unwrap_err();
+    assert_eq!(
+        mistake.to_string(),
+        "/f/jail.local:1: a key stands before the first [section]"
+    );
+}
+
+/// The disk, with every jail enabled.
+struct AllEnabled(PathBuf);
+
+impl Files for AllEnabled {
+    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
+        match path == self.0.join("jail.local") {
+            true => Ok(b"[DEFAULT]\nenabled = true\nknocking_url = /knock\n".to_vec()),
+            false => Disk.read(path),
+        }
+    }
+
+    fn list(&self, dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+        Disk.list(dir)
+    }
+}
+
+/// Every stock jail, or why not.
+fn all_of(root: &Path) -> Jails {
+    load_jails(&AllEnabled(root.to_owned()), root, &NONE).unwrap()
+}
+
+#[test]
+fn every_jail_of_the_package_runs_or_says_why() {
+    let Some(root) = installed() else { return };
+    let jails = all_of(&root);
+    let broken: Vec<_> = jails
+        .broken
+        .iter()
+        .map(|(name, e)| (name.as_str(), e.to_string()))
+        .collect();
+    let [("pass2allow-ftp", why)] = &broken[..] else {
+        panic!("{broken:?}");
+    };
+    assert!(why.contains("blocktype return lets packets pass"), "{why}");
+    assert!(jails.jails.len() > 80, "only {}", jails.jails.len());
+    let limits: Vec<_> = jails.jails.iter().flat_map(notes).collect();
+    let [ignore_command] = &limits[..] else {
+        panic!("{limits:?}");
+    };
+    assert!(
+        ignore_command.contains("ignorecommand: it is not run"),
+        "{ignore_command}"
+    );
+}
+
+#[test]
+fn the_filters_of_every_jail_of_fail2bans_repository_are_there() {
+    let Some(tree) = upstream() else { return };
+    let jails = all_of(&tree.join("config"));
+    // The tree at hand may be without action.d, which is not what this is about.
+    for (name, error) in &jails.broken {
+        let error = error.to_string();
+        let is_action = error.contains(": action ");
+        assert!(is_action || name == "pass2allow-ftp", "{name}: {error}");
+    }
+    assert!(jails.jails.len() + jails.broken.len() > 90);
+}
