@@ -12,7 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{SILENCE, SOON, Weir, addr, skipped, soon};
+use common::{SILENCE, SOON, WEIR, Weir, addr, skipped, soon};
 use serde_json::Value;
 use weir_bpf::{
     generator::Generator,
@@ -83,22 +83,19 @@ impl Segment {
             real.ip(&[format!("addr add fe80::{}/64 dev eth0 nodad", number + 1)])
                 .unwrap();
         }
-        let with_vip = |namespace: &Namespace, dev: &str| {
-            let all = VIP.map(|vip| {
-                // Deprecated: the host is not to take it for the source of its checks.
-                match vip.contains(':') {
-                    true => format!("addr add {vip}/128 dev {dev} preferred_lft 0"),
-                    false => format!("addr add {vip}/32 dev {dev}"),
-                }
-            });
-            namespace.ip(&all).unwrap();
-        };
-        for real in &reals {
-            real.sysctl("ipv4.conf.all.arp_ignore", "1").unwrap();
-            real.sysctl("ipv4.conf.all.arp_announce", "2").unwrap();
-            with_vip(real, "lo");
+        let dir = tempfile::tempdir().unwrap();
+        for (number, real) in reals.iter().enumerate() {
+            let record = dir.path().join(format!("real-{number}.json"));
+            let record = record.to_str().unwrap();
+            let args = ["real-side", VIP[0], VIP[1], "--record", record];
+            real.run(WEIR, &args).unwrap();
         }
-        with_vip(&host, "eth0");
+        // Deprecated: the host is not to take it for the source of its checks.
+        host.ip(&VIP.map(|vip| match vip.contains(':') {
+            true => format!("addr add {vip}/128 dev eth0 preferred_lft 0"),
+            false => format!("addr add {vip}/32 dev eth0"),
+        }))
+        .unwrap();
         client.run("python3", &["-c", WHOLE_CHECKSUMS]).unwrap();
         let accepts = (backend == "xdp").then(|| {
             let index = switch.ifindex("host").unwrap();
@@ -107,7 +104,7 @@ impl Segment {
             switch.enter(attach).unwrap().unwrap()
         });
         let mut segment = Self {
-            dir: tempfile::tempdir().unwrap(),
+            dir,
             servers: [None, None],
             reals,
             host,

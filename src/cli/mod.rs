@@ -16,6 +16,7 @@ mod import;
 mod list;
 mod metrics;
 mod pool;
+mod real_side;
 mod reload;
 mod ring;
 mod show;
@@ -89,6 +90,8 @@ enum Verb {
     /// Drain, disable or enable a real of a pool, or change its weight
     #[command(subcommand)]
     Real(pool::RealVerb),
+    /// Prepare a server of a pool: virtual addresses, and no ARP for them
+    RealSide(real_side::Args),
     /// Print what happens as JSON lines
     Events(events::Args),
     /// Look up the country and ASN of addresses; exit code 1 if one is unknown
@@ -170,6 +173,7 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::List(verb) => list::run(&common, &verb),
         Verb::Pool(verb) => pool::run(&common, &verb),
         Verb::Real(verb) => pool::change(&common, &verb),
+        Verb::RealSide(args) => real_side::run(&args),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
         Verb::Import(verb) => import::run(&verb),

@@ -1,11 +1,13 @@
 //! What this host is like, as the check of a configuration and the daemon ask it:
 //! its interfaces and routes, who serves which port, whether it has a journal.
 
+pub(crate) mod addresses;
 mod files;
 mod interfaces;
 mod journal;
 mod listeners;
 mod neighbours;
+pub(crate) mod rtnetlink;
 
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 

@@ -24,6 +24,7 @@ mod log_status;
 pub mod log_worker;
 pub mod metrics;
 mod positions;
+pub mod real_side;
 mod refused;
 pub mod run;
 pub mod service;

@@ -4,22 +4,16 @@
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
+use super::rtnetlink::{self, NLM_F_DUMP, Request, half, word};
 
-/// linux/rtnetlink.h, linux/netlink.h, linux/neighbour.h
+/// linux/rtnetlink.h, linux/neighbour.h
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST_AND_DUMP: u16 = 0x301;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// Reachable, stale, delay, probe, permanent: an address is known.
 const NUD_KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
-/// Of the head of a message, and of what a neighbour's has behind it.
-const HEAD: usize = 16;
+/// What a neighbour's message has before its attributes.
 const NDMSG: usize = 12;
 
 /// An Ethernet address.
@@ -27,56 +21,15 @@ pub(crate) type Mac = [u8; 6];
 
 /// The neighbours of an interface; 0: of all.
 pub(crate) fn neighbours(ifindex: u32) -> io::Result<BTreeMap<IpAddr, Mac>> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None, // NETLINK_ROUTE is 0, the default
-    )?;
-    let mut request = Vec::with_capacity(HEAD + NDMSG);
-    request.extend(((HEAD + NDMSG) as u32).to_ne_bytes());
-    request.extend(RTM_GETNEIGH.to_ne_bytes());
-    request.extend(NLM_F_REQUEST_AND_DUMP.to_ne_bytes());
-    request.extend([0; 8 + NDMSG]);
-    send(&socket, &request, SendFlags::empty())?;
     let mut found = BTreeMap::new();
-    let mut buffer = vec![0u8; 64 * 1024];
-    loop {
-        let len = match recv(&socket, &mut *buffer, RecvFlags::empty()) {
-            Err(rustix::io::Errno::INTR) => continue,
-            received => received?.0,
-        };
-        if !read(&buffer[..len], ifindex, &mut found)? {
-            return Ok(found);
-        }
-    }
+    let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG]);
+    request.ask(|kind, body| found.extend(read(kind, body, ifindex)))?;
+    Ok(found)
 }
 
-/// One datagram of the answer; false: it was the last.
-fn read(mut rest: &[u8], ifindex: u32, found: &mut BTreeMap<IpAddr, Mac>) -> io::Result<bool> {
-    if rest.is_empty() {
-        return Ok(false);
-    }
-    while rest.len() >= HEAD {
-        let size = word(rest, 0) as usize;
-        if size < HEAD || size > rest.len() {
-            break;
-        }
-        let body = &rest[HEAD..size];
-        match half(rest, 4) {
-            NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR if body.len() >= 4 => {
-                return match word(body, 0) as i32 {
-                    0 => Ok(false),
-                    errno => Err(io::Error::from_raw_os_error(-errno)),
-                };
-            }
-            RTM_NEWNEIGH => found.extend(neighbour(body, ifindex)),
-            _ => (),
-        }
-        rest = &rest[size.next_multiple_of(4).min(rest.len())..];
-    }
-    Ok(true)
+/// What a message says.
+fn read(kind: u16, body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
+    (kind == RTM_NEWNEIGH).then(|| neighbour(body, ifindex))?
 }
 
 fn neighbour(body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
@@ -85,35 +38,14 @@ fn neighbour(body: &[u8], ifindex: u32) -> Option<(IpAddr, Mac)> {
         return None;
     }
     let (mut addr, mut mac) = (None, None);
-    let mut rest = &body[NDMSG..];
-    while rest.len() >= 4 {
-        let size = usize::from(half(rest, 0));
-        if size < 4 || size > rest.len() {
-            break;
-        }
-        let value = &rest[4..size];
-        match half(rest, 2) {
-            NDA_DST => addr = address(value),
+    for (kind, value) in rtnetlink::attributes(&body[NDMSG..]) {
+        match kind {
+            NDA_DST => addr = rtnetlink::address(value),
             NDA_LLADDR => mac = Mac::try_from(value).ok(),
             _ => (),
         }
-        rest = &rest[size.next_multiple_of(4).min(rest.len())..];
     }
     Some((addr?, mac.filter(|mac| *mac != [0; 6])?))
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .ok()
-}
-
-fn half(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[cfg(test)]
@@ -125,17 +57,7 @@ mod tests {
         body.extend(ifindex.to_ne_bytes());
         body.extend(state.to_ne_bytes());
         body.extend([0; 2]);
-        for (kind, value) in attributes {
-            body.extend((4 + value.len() as u16).to_ne_bytes());
-            body.extend(kind.to_ne_bytes());
-            body.extend(*value);
-            body.resize(body.len().next_multiple_of(4), 0);
-        }
-        let mut bytes = ((HEAD + body.len()) as u32).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend([0; 10]);
-        bytes.extend(body);
-        bytes
+        rtnetlink::tests::message(kind, &body, attributes)
     }
 
     #[test]
@@ -170,12 +92,14 @@ mod tests {
             &[(NDA_DST, &[10, 0, 0, 4]), (NDA_LLADDR, &[1, 2])],
         ));
         let mut found = BTreeMap::new();
-        assert!(read(&answer, 3, &mut found).unwrap());
+        let mut note = |kind: u16, body: &[u8]| found.extend(super::read(kind, body, 3));
+        assert!(rtnetlink::read(&answer, &mut note).unwrap());
         let expected = [(IpAddr::from(v4), mac), (IpAddr::from(v6), mac)];
         assert_eq!(found, expected.into());
-        assert!(!read(&message(NLMSG_DONE, 0, 0, &[]), 3, &mut found).unwrap());
         for cut in 0..answer.len() {
-            let _ = read(&answer[..cut], 3, &mut BTreeMap::new());
+            let _ = rtnetlink::read(&answer[..cut], &mut |kind, body| {
+                super::read(kind, body, 3);
+            });
         }
     }
 

@@ -1,0 +1,187 @@
+//! What `weir real-side` did, on disk before it is done: a crash in between leaves nothing
+//! that is not in the record. It counts for one boot and one network namespace.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File},
+    io::{self, Write},
+    net::IpAddr,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::{Result, refused, system};
+
+/// A file of this many bytes says more than there can be.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// A sysctl below `net.`, by its path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Setting {
+    pub name: String,
+    pub before: String,
+    pub after: String,
+}
+
+/// What was done; the default: nothing.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    /// `kernel.random.boot_id`.
+    boot: String,
+    /// The number of the network namespace.
+    namespace: u64,
+    /// Those that were added.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Those that were changed.
+    #[serde(rename = "sysctls")]
+    pub settings: Vec<Setting>,
+}
+
+impl Record {
+    fn new() -> Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = boot.map_err(system("read the number of this boot"))?;
+        let namespace = fs::metadata("/proc/thread-self/ns/net");
+        let namespace = namespace.map_err(system("look at this network namespace"))?;
+        Ok(Self {
+            boot: boot.trim().to_owned(),
+            namespace: namespace.ino(),
+            ..Self::default()
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.settings.is_empty()
+    }
+
+    /// What was done since this boot; nothing if there is no file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let new = Self::new()?;
+        let read = || -> io::Result<Self> {
+            let meta = fs::metadata(path)?;
+            if !meta.is_file() || meta.len() > MOST_BYTES {
+                return Err(io::Error::other("it is no file of weir real-side"));
+            }
+            Ok(serde_json::from_slice(&fs::read(path)?)?)
+        };
+        let found = match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(new),
+            found => found.map_err(system(format!("read {}", path.display())))?,
+        };
+        if found.boot != new.boot {
+            // Addresses and sysctls went with it.
+            return Ok(new);
+        }
+        if found.namespace != new.namespace {
+            return refused(format!(
+                "{} is about another network namespace; choose another file for this one: --record FILE",
+                path.display()
+            ));
+        }
+        Ok(found)
+    }
+}
+
+/// The record, locked.
+pub(super) struct Locked {
+    path: PathBuf,
+    pub record: Record,
+    _lock: Option<OwnedFd>,
+}
+
+impl Locked {
+    /// `is_dry`: it is only read.
+    pub fn open(path: &Path, is_dry: bool) -> Result<Self> {
+        let lock = match is_dry {
+            true => None,
+            false => Some(lock(path)?),
+        };
+        Ok(Self {
+            record: Record::read(path)?,
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Puts it on disk, all of it or as it was; nothing is left where nothing is to be
+    /// said.
+    pub fn save(&self) -> Result<()> {
+        let save = || -> io::Result<()> {
+            if self.record.is_empty() {
+                return match fs::remove_file(&self.path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(()),
+                };
+            }
+            let next = self.path.with_extension("new");
+            let mut file = File::create(&next)?;
+            file.write_all(&serde_json::to_vec_pretty(&self.record)?)?;
+            file.sync_all()?;
+            fs::rename(&next, &self.path)
+        };
+        save().map_err(system(format!("write {}", self.path.display())))
+    }
+}
+
+/// Waits for whoever changes the same.
+fn lock(path: &Path) -> Result<OwnedFd> {
+    let lock = || -> io::Result<OwnedFd> {
+        if let Some(directory) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            let mut make = DirBuilder::new();
+            make.recursive(true).mode(0o755).create(directory)?;
+        }
+        let file = rustix::fs::open(
+            path.with_extension("lock"),
+            OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::from_raw_mode(0o600),
+        )?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    };
+    lock().map_err(system(format!("lock {}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_of_one_boot_and_one_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("real-side.json");
+        assert!(Record::read(&path).unwrap().is_empty());
+        let mut locked = Locked::open(&path, false).unwrap();
+        locked.record.addresses.insert([198, 51, 100, 80].into());
+        locked.record.settings.push(Setting {
+            name: "ipv4/conf/all/arp_ignore".to_owned(),
+            before: "0".to_owned(),
+            after: "1".to_owned(),
+        });
+        locked.save().unwrap();
+        let kept = Record::read(&path).unwrap();
+        assert_eq!(kept, locked.record);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(&kept.boot, "another")).unwrap();
+        assert!(Record::read(&path).unwrap().is_empty());
+        let number = kept.namespace.to_string();
+        fs::write(&path, text.replace(&number, "1")).unwrap();
+        let why = Record::read(&path).unwrap_err().to_string();
+        assert!(why.contains("another network namespace"), "{why}");
+        for wrong in ["", "[]", "{\"boot\": 1}", &text.replace("198.51", "x")] {
+            fs::write(&path, wrong).unwrap();
+            assert!(Record::read(&path).is_err(), "{wrong}");
+        }
+        locked.record = Record::new().unwrap();
+        locked.save().unwrap();
+        locked.save().unwrap();
+        assert!(!path.exists());
+    }
+}

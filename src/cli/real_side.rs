@@ -1,0 +1,80 @@
+//! `weir real-side`
+
+use std::{collections::BTreeSet, net::IpAddr, path::PathBuf};
+
+use serde_json::json;
+use weir_daemon::real_side::{self, Outcome, RealSide, Step};
+
+use super::{ExitAnswer, show};
+
+/// Prepare this host to serve virtual addresses behind a balancer; exit code 1 if it is not
+///
+/// For the servers of a pool (its reals), and without the daemon: adds the virtual
+/// addresses to the loopback interface and, for IPv4, sets arp_ignore and arp_announce,
+/// so that only the balancer is found by them. Without addresses it shows what was done.
+/// All of it goes with a reboot.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The virtual addresses; with --undo: all that were added, if none is named
+    #[arg(value_name = "VIP")]
+    vips: Vec<IpAddr>,
+    /// Take back what this verb did, and nothing else
+    #[arg(long)]
+    undo: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Where it stands what was done
+    #[arg(long, value_name = "FILE", default_value = real_side::DEFAULT_RECORD)]
+    record: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
+    let real = RealSide::new(&args.record, args.dry_run);
+    let vips: BTreeSet<_> = args.vips.iter().copied().collect();
+    let is_shown = vips.is_empty() && !args.undo;
+    let steps = match args.undo {
+        true => real.undo(&vips)?,
+        false if is_shown => real.status()?,
+        false => real.set(&vips)?,
+    };
+    if args.json {
+        show::json(&json!({ "steps": steps, "dry_run": args.dry_run }))?;
+    } else {
+        for step in &steps {
+            show::line(words(step, args.dry_run))?;
+        }
+        if steps.is_empty() {
+            show::line("weir real-side has done nothing here")?;
+        }
+    }
+    let is_as_said = |step: &Step| step.outcome == Outcome::Kept;
+    Ok(
+        match !is_shown || !steps.is_empty() && steps.iter().all(is_as_said) {
+            true => ExitAnswer::Done,
+            false => ExitAnswer::No,
+        },
+    )
+}
+
+fn words(step: &Step, is_dry: bool) -> String {
+    let value = match &step.value {
+        Some((before, after)) if before != after => format!(" {before} -> {after}"),
+        Some((_, after)) => format!(" {after}"),
+        None => String::new(),
+    };
+    let outcome = match (step.outcome, is_dry) {
+        (Outcome::Set, false) => "set",
+        (Outcome::Set, true) => "would be set",
+        (Outcome::Kept, _) => "set by weir before",
+        (Outcome::Foreign, _) => "there already, not by weir: --undo leaves it",
+        (Outcome::Undone, false) => "taken back",
+        (Outcome::Undone, true) => "would be taken back",
+        (Outcome::Gone, _) => "gone already",
+        (Outcome::Changed, _) => "changed by somebody else since: it stays so",
+    };
+    format!("{} {}{value}: {outcome}", step.kind, step.name)
+}

@@ -1,0 +1,264 @@
+//! `weir real-side`: what it makes of a server behind a balancer, and that it takes back
+//! that and nothing else. (A pool of nginx that is served by it: `root_balance.rs`.)
+
+mod common;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use common::{Answer, SILENCE, SOON, WEIR, addr, skipped, soon};
+use serde_json::Value;
+use weir_netlab::{Namespace, Net, Veth, VethOpts};
+use weir_testkit::traffic;
+
+const VIP: [&str; 2] = ["198.51.100.80", "2001:db8:80::80"];
+const SYSCTLS: [&str; 2] = ["arp_ignore", "arp_announce"];
+
+struct Host {
+    dir: tempfile::TempDir,
+    real: Namespace,
+    peer: Namespace,
+    _veth: Veth,
+    _net: Net,
+}
+
+impl Host {
+    fn new() -> Self {
+        let net = Net::new().unwrap();
+        let real = net.namespace("real").unwrap();
+        let peer = net.namespace("peer").unwrap();
+        let opts = VethOpts::new(
+            &["192.0.2.11/24", "2001:db8::11/64"],
+            &["192.0.2.100/24", "2001:db8::100/64"],
+        );
+        let veth = net.veth(&real, "eth0", &peer, "eth0", opts.unwrap());
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            real,
+            peer,
+            _veth: veth.unwrap(),
+            _net: net,
+        }
+    }
+
+    fn record(&self) -> PathBuf {
+        self.dir.path().join("run").join("real-side.json")
+    }
+
+    fn run(&self, args: &[&str], env: Option<&str>) -> Answer {
+        let mut command = Command::new(WEIR);
+        command.arg("real-side").args(args);
+        command.arg("--record").arg(self.record());
+        command.stdin(Stdio::null());
+        command.envs(env.map(|point| ("WEIR_FAULT", point)));
+        Answer::of(self.real.enter(move || command.output()).unwrap().unwrap())
+    }
+
+    fn ask(&self, args: &[&str]) -> Answer {
+        self.run(args, None)
+    }
+
+    /// Name and outcome of each step.
+    fn steps(&self, args: &[&str]) -> Vec<(String, String)> {
+        let answer = self.ask(&[args, &["--json"]].concat()).json();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let steps = answer["steps"].as_array().unwrap().iter();
+        steps
+            .map(|step| (text(&step["name"]), text(&step["outcome"])))
+            .collect()
+    }
+
+    /// Everything that the verb may change: addresses and sysctls of the namespace.
+    fn state(&self) -> String {
+        let addresses = self.real.output("ip", &["-o", "addr", "show"]).unwrap();
+        let values = SYSCTLS.map(|name| self.sysctl(name)).join(" ");
+        let addresses = String::from_utf8(addresses.stdout).unwrap();
+        format!("{addresses}{values}")
+    }
+
+    fn sysctl(&self, name: &str) -> String {
+        let path = Path::new("/proc/sys/net/ipv4/conf/all").join(name);
+        let read = self.real.enter(|| fs::read_to_string(path));
+        read.unwrap().unwrap().trim().to_owned()
+    }
+
+    /// Does its peer find the address on the wire?
+    fn is_found(&self, vip: &str) -> bool {
+        self.peer.ip(&["neigh flush dev eth0".into()]).unwrap();
+        traffic::ping(&self.peer, None, addr(vip), SILENCE).is_ok()
+    }
+}
+
+fn outcomes(steps: &[(String, String)]) -> Vec<&str> {
+    steps.iter().map(|(_, outcome)| outcome.as_str()).collect()
+}
+
+#[test]
+fn root_a_real_is_made_and_taken_back() {
+    if skipped(&[]) {
+        return;
+    }
+    let host = Host::new();
+    let before = host.state();
+    host.ask(&[]).says_no(&["has done nothing here"]);
+
+    let planned = host.ask(&[VIP[0], VIP[1], "--dry-run"]).done().out;
+    assert!(
+        planned.contains("198.51.100.80/32 on lo: would be set"),
+        "{planned}"
+    );
+    assert!(
+        planned.contains("arp_ignore 0 -> 1: would be set"),
+        "{planned}"
+    );
+    assert_eq!(host.state(), before);
+    assert!(!host.record().exists());
+
+    let done = host.steps(&VIP);
+    assert_eq!(outcomes(&done), ["set"; 4], "{done:?}");
+    assert_eq!(SYSCTLS.map(|name| host.sysctl(name)), ["1", "2"]);
+    let made = host.state();
+    // Chosen as the source of nothing.
+    assert!(made.contains("198.51.100.80/32 scope host lo"), "{made}");
+    assert!(
+        made.contains("2001:db8:80::80/128 scope global deprecated"),
+        "{made}"
+    );
+    host.ask(&[]).done();
+
+    // Again: nothing is changed, and what was before is not forgotten.
+    let again = host.steps(&VIP);
+    assert_eq!(outcomes(&again), ["kept"; 4], "{again:?}");
+    assert_eq!(host.state(), made);
+
+    // What somebody has taken away is mended.
+    let gone = format!("addr del {}/32 dev lo", VIP[0]);
+    host.real.ip(&[gone]).unwrap();
+    host.real.sysctl("ipv4.conf.all.arp_ignore", "0").unwrap();
+    host.ask(&[])
+        .says_no(&["gone already", "changed by somebody"]);
+    assert_eq!(outcomes(&host.steps(&VIP)), ["set", "kept", "set", "kept"]);
+    assert_eq!(SYSCTLS.map(|name| host.sysctl(name)), ["1", "2"]);
+
+    // One of them, then all.
+    let one = host.steps(&["--undo", VIP[1]]);
+    assert_eq!(
+        one,
+        [(format!("{}/128 on lo", VIP[1]), "undone".to_owned())]
+    );
+    let undone = host.steps(&["--undo", "--dry-run"]);
+    assert_eq!(outcomes(&undone), ["undone"; 3], "{undone:?}");
+    assert_ne!(host.state(), before);
+    assert_eq!(host.steps(&["--undo"]), undone);
+    assert_eq!(host.state(), before);
+    assert!(!host.record().exists());
+    assert_eq!(host.steps(&["--undo"]), []);
+}
+
+#[test]
+fn root_what_was_there_before_weir_stays() {
+    if skipped(&[]) {
+        return;
+    }
+    let host = Host::new();
+    host.peer
+        .ip(&[format!("route add {}/32 dev eth0", VIP[0])])
+        .unwrap();
+    let by_hand = format!("addr add {}/32 dev lo", VIP[0]);
+    host.real.ip(&[by_hand]).unwrap();
+    host.real.sysctl("ipv4.conf.all.arp_announce", "2").unwrap();
+    let before = host.state();
+    // Linux answers ARP for it, and would take the balancer's clients.
+    soon("an answer of the real", || {
+        host.is_found(VIP[0]).then_some(())
+    });
+    assert_eq!(
+        outcomes(&host.steps(&[VIP[0]])),
+        ["set", "foreign", "foreign"]
+    );
+    assert!(!host.is_found(VIP[0]));
+    traffic::ping(&host.peer, None, addr("192.0.2.11"), SOON).unwrap();
+
+    // What somebody changes afterwards is his.
+    host.real.sysctl("ipv4.conf.all.arp_ignore", "2").unwrap();
+    let undone = host.ask(&["--undo"]).done().out;
+    assert!(
+        undone.contains("changed by somebody else since"),
+        "{undone}"
+    );
+    assert_eq!(host.sysctl("arp_ignore"), "2");
+    host.real.sysctl("ipv4.conf.all.arp_ignore", "0").unwrap();
+    assert_eq!(host.state(), before);
+
+    // IPv6 alone needs no sysctl: nobody answers neighbour discovery for what is on lo.
+    assert_eq!(outcomes(&host.steps(&[VIP[1]])), ["set"]);
+    assert_eq!(host.sysctl("arp_ignore"), "0");
+    host.peer
+        .ip(&[format!("route add {}/128 dev eth0", VIP[1])])
+        .unwrap();
+    assert!(!host.is_found(VIP[1]));
+    host.ask(&["--undo"]).done();
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn root_what_a_crash_leaves_is_taken_back() {
+    if skipped(&[]) {
+        return;
+    }
+    let host = Host::new();
+    let before = host.state();
+    for point in ["real-side-recorded", "real-side-half-done"] {
+        let killed = host.run(&VIP, Some(point));
+        assert_eq!(killed.code, None, "{killed:?}");
+        assert!(host.record().exists(), "{point}");
+        host.ask(&["--undo"]).done();
+        assert_eq!(host.state(), before, "{point}");
+        // Or it is gone on with.
+        assert_eq!(host.run(&VIP, Some(point)).code, None);
+        host.ask(&VIP).done();
+        host.ask(&[]).done();
+        host.ask(&["--undo"]).done();
+        assert_eq!(host.state(), before, "{point}");
+    }
+}
+
+#[test]
+fn root_what_cannot_be_is_refused_and_changes_nothing() {
+    if skipped(&[]) {
+        return;
+    }
+    let host = Host::new();
+    let before = host.state();
+    for unfit in [
+        "127.0.0.9",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "fe80::1",
+    ] {
+        host.ask(&[VIP[0], unfit])
+            .refused(&[unfit, "cannot be a virtual address"]);
+    }
+    host.ask(&["www.example.org"]).refused(&["www.example.org"]);
+    host.ask(&["192.0.2.11"])
+        .refused(&["is an address of eth0", "ip addr del 192.0.2.11"]);
+    host.ask(&["--undo", VIP[0]])
+        .refused(&["is not among the addresses that weir real-side has added"]);
+    assert_eq!(host.state(), before);
+    // Somebody else's namespace is not undone here.
+    host.ask(&VIP).done();
+    let mut elsewhere = Command::new(WEIR);
+    elsewhere.args(["real-side", "--undo", "--record"]);
+    elsewhere.arg(host.record());
+    let answer = host.peer.enter(move || elsewhere.output());
+    Answer::of(answer.unwrap().unwrap()).refused(&["another network namespace"]);
+    host.ask(&["--undo"]).done();
+    // A loopback interface that is down serves nobody.
+    host.real.ip(&["link set lo down".into()]).unwrap();
+    host.ask(&VIP).refused(&["lo is down"]);
+}
