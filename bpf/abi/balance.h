@@ -10,27 +10,34 @@
 #define BALANCE_POOLS	 32
 #define BALANCE_REALS	 512
 #define BALANCE_SERVICES 1024
-/* Flows that stay with their real when the pool changes; the one used longest ago is
- * forgotten. So many are remembered of a CPU in one EVENT_WINDOW (256 ticks): a flood of
- * packets that each begin a flow cannot empty the table. */
+/* Flows that stay with their real when the pool changes: so many find room, in buckets
+ * of a cache line that have it for twice as many (bpf/balance/flows.h). So many are
+ * remembered of a CPU in one EVENT_WINDOW (256 ticks): a flood of packets that each begin
+ * a flow cannot empty the table. */
 #define BALANCE_FLOWS	  65536
+#define BALANCE_BUCKET	  4
+#define BALANCE_BUCKETS	  (2 * BALANCE_FLOWS / BALANCE_BUCKET)
 #define BALANCE_NEW_FLOWS 4096
 /* Packets in fragments of which the first one was seen. */
 #define BALANCE_FRAGMENTS 8192
 /* A slot of a pool without a live real. */
 #define BALANCE_NOBODY 0xffff
 
-/* A virtual address, a port and a protocol. */
-struct balance_service_key {
-	__u8 addr[16]; /* IPv4 as ::ffff:a.b.c.d */
-	__be16 port;
-	__u8 protocol;
-	__u8 pad;
+/* Services stand in a table of which a quarter is used at most, each in one of the
+ * BALANCE_PROBES slots from its hash on, and in that as long as it is one. */
+#define BALANCE_SERVICE_SLOTS (4 * BALANCE_SERVICES)
+#define BALANCE_PROBES	      16
+
+/* A virtual address with a port and a protocol. User space writes a slot by whole words,
+ * the last one last. */
+struct balance_service {
+	__u64 addr[2]; /* as in memory; IPv4 as ::ffff:a.b.c.d */
+	__u64 port;    /* as in a packet | protocol << 16 */
+	__u64 place;   /* number of its counter + 1 | number of its pool << 32; 0: none */
 };
 
-struct balance_service {
-	__u32 number; /* of its counter */
-	__u32 pool;   /* of its ring */
+struct balance_services {
+	struct balance_service slots[BALANCE_SERVICE_SLOTS];
 };
 
 /* Which real takes a new flow: its number in balance_reals. */
@@ -38,13 +45,14 @@ struct balance_ring {
 	__u16 reals[BALANCE_SLOTS + 3];
 };
 
-/* A server behind virtual addresses. */
+/* A server behind virtual addresses. The first twelve bytes are those of a frame's. */
 struct balance_real {
-	__u64 id; /* of its name: another real in the same place has another; 0: it takes
-		     nothing */
 	__u8 dest[6];	/* its link-layer address */
 	__u8 source[6]; /* that of the interface through which it is reached */
 	__u32 ifindex;	/* which is this one */
+	__u64 id;	/* of its name: another real in the same place has another; 0: it
+			   takes nothing */
+	__u8 here[8];	/* `source` again, and two zeros */
 };
 
 struct balance_real_counter {
@@ -60,10 +68,9 @@ struct balance_service_counter {
 	__u64 unremembered; /* of flows that were above BALANCE_NEW_FLOWS */
 };
 
-_Static_assert(sizeof(struct balance_service_key) == 20, "abi");
-_Static_assert(sizeof(struct balance_service) == 8, "abi");
+_Static_assert(sizeof(struct balance_service) == 32, "abi");
 _Static_assert(sizeof(struct balance_ring) == 32768, "abi");
-_Static_assert(sizeof(struct balance_real) == 24, "abi");
+_Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
 _Static_assert(sizeof(struct balance_service_counter) == 32, "abi");
 

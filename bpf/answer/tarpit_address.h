@@ -100,8 +100,9 @@ static __always_inline int take_answer(struct tarpit_counter *c, const struct ba
 		of_source->window = window;
 		of_source->answers = 0;
 	}
-	if (!of_source || of_source->answers >= TARPIT_SOURCE_ANSWERS ||
-	    c->answers >= TARPIT_ANSWERS) {
+	if (!of_source ||
+	    of_source->answers >> cfg.limit_shift >= TARPIT_SOURCE_ANSWERS ||
+	    c->answers >> cfg.limit_shift >= TARPIT_ANSWERS) {
 		c->silent++;
 		return -1;
 	}

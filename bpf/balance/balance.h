@@ -24,47 +24,50 @@
 #include "balance/pools.h"
 #include "lib/request.h"
 
+/* The number of the real that a new flow goes to. */
+static __always_inline __u32 balance_select(const struct balance_flow_key *key,
+					    __u32 pool)
+{
+	struct balance_ring *ring = bpf_map_lookup_elem(&balance_rings, &pool);
+	__u32 slot = balance_slot(key);
+
+	return ring && slot < BALANCE_SLOTS ? ring->reals[slot] : BALANCE_NOBODY;
+}
+
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
  * flow is remembered, and counted there if it cannot be. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
-					    const struct balance_service *service,
+					    __u32 pool,
 					    struct balance_service_counter *served,
 					    struct balance_real **chosen)
 {
-	struct balance_flow *flow = bpf_map_lookup_elem(&balance_flows, key);
-	struct balance_flow fresh = {};
+	__u64 hash = balance_hash(key), window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
+	__u64 state = balance_find(hash);
 	struct balance_real_counter *sent;
-	struct balance_ring *ring;
 	struct balance_real *real;
-	__u32 number, slot, pool;
+	__u32 number;
 
-	if (flow) {
-		number = flow->real;
+	if (likely(state)) {
+		number = state >> FLOW_REAL_SHIFT & 0xffff;
 		real = bpf_map_lookup_elem(&balance_reals, &number);
-		if (real && real->id && real->id == flow->id) {
+		if (real && real->id && (__u16)real->id == state >> FLOW_ID_SHIFT) {
+			balance_touch(hash, state, window);
 			*chosen = real;
 			return number;
 		}
 	}
-	pool = service->pool;
-	ring = bpf_map_lookup_elem(&balance_rings, &pool);
-	slot = balance_slot(key);
-	if (!ring || slot >= BALANCE_SLOTS)
-		return 0;
-	number = ring->reals[slot];
+	number = balance_select(key, pool);
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	if (!real || !real->id)
 		return 0;
 	*chosen = real;
 	if (!served)
 		return number;
-	if (!balance_may_remember()) {
+	if (!balance_may_remember(window)) {
 		served->unremembered++;
 		return number;
 	}
-	fresh.id = real->id;
-	fresh.real = number;
-	bpf_map_update_elem(&balance_flows, key, &fresh, BPF_ANY);
+	balance_remember(hash, balance_state(number, real->id, window));
 	sent = bpf_map_lookup_elem(&balance_sent, &number);
 	if (sent)
 		sent->flows++;
@@ -78,6 +81,13 @@ static __always_inline void balance_count(const struct pkt_result *result)
 		count_and_report(result, bpf_jiffies64());
 	else
 		count(result->reason, result->bytes);
+}
+
+/* Left to the host. */
+static __always_inline int balance_pass(const struct answer_request *request, int tc)
+{
+	balance_count(&request->result);
+	return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
 }
 
 /* Takes one hop of the packet, as a router does (RFC 1812 5.3.1, RFC 8200 3): between
@@ -108,13 +118,133 @@ static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, v
 	return 1;
 }
 
+/* Is the frame addressed to the interface through which the real is reached? In one
+ * word: of packets the compiler takes single bytes. */
+static __always_inline int balance_is_here(const struct ethhdr *eth,
+					   const struct balance_real *real)
+{
+	__u64 differs = *(__u64 *)eth ^ *(__u64 *)real->here;
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return !(differs << 16);
+#else
+	return !(differs >> 16);
+#endif
+}
+
 /* Leaves for a real, as the frame is; `back`: by the way that it came, on XDP. */
 static __always_inline int balance_send(struct ethhdr *eth,
 					const struct balance_real *real, int back)
 {
-	__builtin_memcpy(eth->h_dest, real->dest, 6);
-	__builtin_memcpy(eth->h_source, real->source, 6);
+	((__u32 *)eth)[0] = ((__u32 *)real)[0];
+	((__u32 *)eth)[1] = ((__u32 *)real)[1];
+	((__u32 *)eth)[2] = ((__u32 *)real)[2];
 	return back ? XDP_TX : bpf_redirect(real->ifindex, 0);
+}
+
+/* Counts a packet and sends it to its real, if it can go on at all: what the hook shall
+ * return. `number`: that of the real. */
+static __always_inline int balance_forward(void *ctx, const int tc,
+					   const struct answer_request *request,
+					   struct ethhdr *eth, void *end, __u32 here,
+					   struct balance_service_counter *served,
+					   const struct balance_real *real, __u32 number)
+{
+	struct balance_real_counter *sent;
+
+	/* What was not sent to this interface is not sent on. */
+	if (here == real->ifindex && !balance_is_here(eth, real))
+		return balance_pass(request, tc);
+	if (!balance_take_hop(ctx, tc, eth + 1, end, request->result.v4))
+		return balance_pass(request, tc);
+	served->packets++;
+	served->bytes += request->result.bytes;
+	sent = bpf_map_lookup_elem(&balance_sent, &number);
+	if (sent) {
+		sent->packets++;
+		sent->bytes += request->result.bytes;
+	}
+	balance_count(&request->result);
+	return balance_send(eth, real, !tc && here == real->ifindex);
+}
+
+/* There is no real for it. */
+static __always_inline int balance_drop(const struct answer_request *request,
+					const int tc,
+					struct balance_service_counter *served)
+{
+	served->unserved++;
+	count(R_NO_REAL, request->result.bytes);
+	return tc ? TC_ACT_SHOT : XDP_DROP;
+}
+
+/* Fragments, and ICMP errors. */
+static __always_inline int balance_parts(void *ctx, const int tc)
+{
+	struct xdp_md *xdp = ctx;
+	struct __sk_buff *skb = ctx;
+	void *data = (void *)(long)(tc ? skb->data : xdp->data);
+	void *end = (void *)(long)(tc ? skb->data_end : xdp->data_end);
+	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
+	const struct answer_request *request = answer_request_here();
+	struct balance_service_counter *served;
+	struct balance_flow_key key = {};
+	struct balance_real *real = NULL;
+	struct balance_fragment *first;
+	struct balance_fragment whole;
+	struct ethhdr *eth = data;
+	enum balance_part part;
+	__u32 number, of, id = 0;
+	__u64 service;
+
+	if (!request)
+		return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
+	if ((void *)(eth + 1) > end)
+		return balance_pass(request, tc);
+	part = request->result.v4 ? balance_part4(ctx, tc, sizeof(*eth), &key, &id)
+				  : balance_part6(ctx, tc, sizeof(*eth), &key, &id);
+	if (part == PART_NONE)
+		return balance_pass(request, tc);
+	if (part == PART_LATER_FRAGMENT) {
+		key.ports = id;
+		first = bpf_map_lookup_elem(&balance_fragments, &key);
+		if (!first)
+			return balance_pass(request, tc);
+		number = first->real;
+		of = first->service;
+		real = bpf_map_lookup_elem(&balance_reals, &number);
+		served = bpf_map_lookup_elem(&balance_served, &of);
+		if (!real || !served || !real->id || real->id != first->id)
+			return balance_pass(request, tc);
+	} else {
+		service = balance_service_of(&key);
+		of = (__u32)service - 1;
+		served = bpf_map_lookup_elem(&balance_served, &of);
+		if (!service || !served)
+			return balance_pass(request, tc);
+		number = balance_choose(&key, service >> 32,
+					part == PART_ERROR ? NULL : served, &real);
+		if (!real)
+			return balance_drop(request, tc, served);
+		if (part == PART_FIRST_FRAGMENT) {
+			whole = (struct balance_fragment){
+				.id = real->id, .real = number, .service = of};
+			key.ports = id;
+			bpf_map_update_elem(&balance_fragments, &key, &whole, BPF_ANY);
+		}
+	}
+	return balance_forward(ctx, tc, request, eth, end, here, served, real, number);
+}
+
+/* Global, so that the verifier checks each once. */
+__noinline int balance_parts_xdp(struct xdp_md *ctx)
+{
+	return balance_parts(ctx, 0);
+}
+
+__noinline int balance_parts_tc(struct __sk_buff *ctx)
+{
+	return balance_parts(ctx, 1);
 }
 
 /* What the hook shall return. `tc`: the context is an skb. */
@@ -125,82 +255,30 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 	void *data = (void *)(long)(tc ? skb->data : xdp->data);
 	void *end = (void *)(long)(tc ? skb->data_end : xdp->data_end);
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
-	const int pass = tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
-	struct answer_request *request = answer_request_here();
-	struct balance_fragment_key fragment = {};
+	const struct answer_request *request = answer_request_here();
 	struct balance_service_counter *served;
-	struct balance_flow_key key = {};
-	struct balance_real_counter *sent;
+	struct balance_flow_key key;
 	struct balance_real *real = NULL;
-	struct balance_service *service;
-	struct balance_fragment *first;
-	struct balance_fragment whole;
 	struct ethhdr *eth = data;
-	enum balance_part part;
 	__u32 number, of;
+	__u64 service;
 
 	if (!request)
-		return pass;
+		return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
 	if ((void *)(eth + 1) > end || request->result.l3 != sizeof(*eth) ||
 	    (tc && skb->vlan_present))
-		goto leave;
-	if (balance_flow_of(data, end, request->result.v4 != 0, &key)) {
-		part = PART_WHOLE;
-	} else {
-		key = (struct balance_flow_key){};
-		part = request->result.v4 ? balance_part4(ctx, tc, &key, &fragment)
-					  : balance_part6(ctx, tc, &key, &fragment);
-	}
-	if (part == PART_NONE)
-		goto leave;
-	if (part == PART_LATER_FRAGMENT) {
-		first = bpf_map_lookup_elem(&balance_fragments, &fragment);
-		if (!first)
-			goto leave;
-		number = first->real;
-		of = first->service;
-		real = bpf_map_lookup_elem(&balance_reals, &number);
-		served = bpf_map_lookup_elem(&balance_served, &of);
-		if (!real || !served || !real->id || real->id != first->id)
-			goto leave;
-	} else {
-		service = bpf_map_lookup_elem(&balance_services, &key.service);
-		if (!service)
-			goto leave;
-		of = service->number;
-		served = bpf_map_lookup_elem(&balance_served, &of);
-		if (!served)
-			goto leave;
-		number = balance_choose(&key, service, part == PART_ERROR ? NULL : served,
-					&real);
-		if (!real) {
-			served->unserved++;
-			count(R_NO_REAL, request->result.bytes);
-			return tc ? TC_ACT_SHOT : XDP_DROP;
-		}
-	}
-	if (part == PART_FIRST_FRAGMENT) {
-		whole = (struct balance_fragment){
-			.id = real->id, .real = number, .service = of};
-		bpf_map_update_elem(&balance_fragments, &fragment, &whole, BPF_ANY);
-	}
-	/* What was not sent to this interface is not sent on. */
-	if (here == real->ifindex && !is_same_mac(eth->h_dest, real->source))
-		goto leave;
-	if (!balance_take_hop(ctx, tc, eth + 1, end, request->result.v4))
-		goto leave;
-	served->packets++;
-	served->bytes += request->result.bytes;
-	sent = bpf_map_lookup_elem(&balance_sent, &number);
-	if (sent) {
-		sent->packets++;
-		sent->bytes += request->result.bytes;
-	}
-	balance_count(&request->result);
-	return balance_send(eth, real, !tc && here == real->ifindex);
-leave:
-	balance_count(&request->result);
-	return pass;
+		return balance_pass(request, tc);
+	if (unlikely(!balance_flow_of(eth + 1, end, request->result.v4, &key)))
+		return tc ? balance_parts_tc(ctx) : balance_parts_xdp(ctx);
+	service = balance_service_of(&key);
+	of = (__u32)service - 1;
+	served = bpf_map_lookup_elem(&balance_served, &of);
+	if (!service || !served)
+		return balance_pass(request, tc);
+	number = balance_choose(&key, service >> 32, served, &real);
+	if (!real)
+		return balance_drop(request, tc, served);
+	return balance_forward(ctx, tc, request, eth, end, here, served, real, number);
 }
 
 SEC("xdp")

@@ -1,26 +1,49 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Flows that are remembered, so that they stay with their real when the pool changes,
  * and the fragments of packets whose first one was seen. Of the program: user space
- * reads none of it, and a program that is loaded anew finds the same real by the ring. */
+ * reads none of it, and a program that is loaded anew finds the same real by the ring.
+ *
+ * A flow is known by a keyed hash of 64 bits and stands in one of two buckets of a cache
+ * line each, in the second only where the first was full. Which ones says the key, so
+ * nobody can choose whom a new flow displaces: one that has had a single packet before
+ * one with several, and of each kind the one used longest ago. A flow that shares its
+ * hash with another, of 2^64, goes where that goes. */
 #ifndef WEIR_BALANCE_FLOWS_H
 #define WEIR_BALANCE_FLOWS_H
 
 #include "balance/packet.h"
+#include "lib/hash.h"
 
+/* `state` of a flow. */
+#define FLOW_USED	0xffffULL /* when: jiffies >> EVENT_WINDOW_SHIFT, its lower bits */
+#define FLOW_CONFIRMED	0x10000ULL /* it has had a second packet */
+#define FLOW_THERE	0x20000ULL /* always */
+#define FLOW_SAME	0x40000ULL /* never: above all of them */
+#define FLOW_REAL_SHIFT 32	   /* number of its real */
+#define FLOW_ID_SHIFT	48	   /* lower bits of the real's id */
+#define FLOW_SEALED	(~0ULL << FLOW_REAL_SHIFT)
+
+/* Of one that two CPUs write at once, a half of each is no flow: `sealed` is its hash,
+ * made odd, xor the sealed bits of `state`. All zero: none. */
 struct balance_flow {
-	__u64 id;
-	__u32 real;
-	__u32 pad;
+	__u64 sealed;
+	__u64 state;
 };
 
+struct balance_bucket {
+	struct balance_flow flows[BALANCE_BUCKET];
+};
+
+/* Memory that can be mapped begins on a page, and a bucket on a cache line. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, BALANCE_FLOWS);
-	__type(key, struct balance_flow_key);
-	__type(value, struct balance_flow);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BALANCE_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct balance_bucket);
 } balance_flows SEC(".maps");
 
-/* Where its first fragment went. */
+/* Where a packet's first fragment went. */
 struct balance_fragment {
 	__u64 id;
 	__u32 real;
@@ -30,7 +53,7 @@ struct balance_fragment {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, BALANCE_FRAGMENTS);
-	__type(key, struct balance_fragment_key);
+	__type(key, struct balance_flow_key);
 	__type(value, struct balance_fragment);
 } balance_fragments SEC(".maps");
 
@@ -48,9 +71,8 @@ struct {
 } balance_quota SEC(".maps");
 
 /* May one more flow be remembered now? */
-static __always_inline int balance_may_remember(void)
+static __always_inline int balance_may_remember(__u64 window)
 {
-	__u64 window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
 	__u32 zero = 0;
 	struct balance_quota *quota = bpf_map_lookup_elem(&balance_quota, &zero);
 
@@ -60,10 +82,143 @@ static __always_inline int balance_may_remember(void)
 		quota->window = window;
 		quota->flows = 0;
 	}
-	if (quota->flows >= BALANCE_NEW_FLOWS)
+	if (quota->flows >> cfg.limit_shift >= BALANCE_NEW_FLOWS)
 		return 0;
 	quota->flows++;
 	return 1;
+}
+
+static __always_inline __u64 balance_mix_keyed(__u64 hash, __u64 value, __u64 seed)
+{
+	hash = (hash ^ value) * (seed | 1);
+	return hash ^ hash >> 32;
+}
+
+/* By the seed of the instance, which nobody else knows. Of IPv4 two words are 0. */
+static __always_inline __u64 balance_hash(const struct balance_flow_key *key)
+{
+	__u64 hash = cfg.lasting_seed[0], one = cfg.lasting_seed[1],
+	      two = cfg.lasting_seed[2];
+
+	hash = balance_mix_keyed(hash, key->source[1], one);
+	hash = balance_mix_keyed(hash, key->dest[1], two);
+	hash = balance_mix_keyed(hash, (__u64)key->protocol << 32 | key->ports, one);
+	if (key->source[0] | key->dest[0]) {
+		hash = balance_mix_keyed(hash, key->source[0], two);
+		hash = balance_mix_keyed(hash, key->dest[0], one);
+	}
+	return hash * (two | 1) | 1;
+}
+
+static __always_inline struct balance_bucket *balance_bucket(__u64 hash, int second)
+{
+	__u32 number = hash >> 40;
+
+	if (second)
+		number ^= (__u32)(hash >> 8) | 1;
+	number &= BALANCE_BUCKETS - 1;
+	return bpf_map_lookup_elem(&balance_flows, &number);
+}
+
+/* A number and no pointer, here and below: wherever it stands, the verifier goes on with
+ * one path. */
+static __always_inline __u64 balance_find_in(const struct balance_bucket *bucket,
+					     __u64 hash)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < BALANCE_BUCKET; i++) {
+		__u64 state = bucket->flows[i].state;
+
+		if ((bucket->flows[i].sealed ^ (state & FLOW_SEALED)) == hash)
+			return state;
+	}
+	return 0;
+}
+
+/* `state` of a flow; 0: none is remembered. */
+static __always_inline __u64 balance_find(__u64 hash)
+{
+	struct balance_bucket *bucket = balance_bucket(hash, 0);
+	__u64 state = bucket ? balance_find_in(bucket, hash) : 0;
+
+	if (likely(state))
+		return state;
+	bucket = balance_bucket(hash, 1);
+	return bucket ? balance_find_in(bucket, hash) : 0;
+}
+
+/* How gladly what stands somewhere is forgotten for a flow: nothing more than a flow, one
+ * that has had a single packet more than one that is confirmed, and of those the older.
+ * Most gladly the flow itself. Without a branch: each would be a path for the verifier.
+ */
+static __always_inline __u64 balance_worth_least(const struct balance_flow *flow,
+						 __u64 hash, __u64 window)
+{
+	__u64 state = flow->state;
+	__u64 differs = flow->sealed ^ (state & FLOW_SEALED) ^ hash;
+
+	differs |= -differs;
+	asm volatile("" : "+r"(differs));
+	return ((window - state) & FLOW_USED) | (~state & (FLOW_CONFIRMED | FLOW_THERE)) |
+	       (~differs >> 63) * FLOW_SAME;
+}
+
+/* Where a flow is to stand, of a bucket. `best`: the answer for the bucket before; the
+ * number of the place is in its lower bits. */
+static __always_inline __u64 balance_place_of(const struct balance_bucket *bucket,
+					      __u64 hash, __u64 window, __u32 first,
+					      __u64 best)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < BALANCE_BUCKET; i++) {
+		__u64 here = balance_worth_least(&bucket->flows[i], hash, window) << 8 |
+			     (0xff - first - i);
+		__s64 lacks = best - here;
+
+		best -= lacks & lacks >> 63;
+	}
+	return best;
+}
+
+/* Writes what is remembered of a flow, where it stands, or in the place of another if
+ * there is no room. Global, so that the verifier checks it once. */
+__noinline int balance_remember(__u64 hash, __u64 state)
+{
+	__u64 window = state & FLOW_USED, place;
+	struct balance_bucket *first = balance_bucket(hash, 0);
+	struct balance_bucket *second = balance_bucket(hash, 1);
+	struct balance_flow *flow;
+
+	if (!first || !second)
+		return 0;
+	place = balance_place_of(first, hash, window, 0, 0);
+	place = 0xff - balance_place_of(second, hash, window, BALANCE_BUCKET, place);
+	flow = place & BALANCE_BUCKET ? second->flows : first->flows;
+	flow += place & (BALANCE_BUCKET - 1);
+	flow->state = state;
+	flow->sealed = hash ^ (state & FLOW_SEALED);
+	return 1;
+}
+
+/* `state` of a flow that begins. */
+static __always_inline __u64 balance_state(__u32 real, __u64 id, __u64 window)
+{
+	return (__u64)real << FLOW_REAL_SHIFT | id << FLOW_ID_SHIFT | FLOW_THERE |
+	       (window & FLOW_USED);
+}
+
+/* A packet of a flow that is known came. Written once a window, for other CPUs read the
+ * line, too. */
+static __always_inline void balance_touch(__u64 hash, __u64 state, __u64 window)
+{
+	__u64 next = (state & ~FLOW_USED) | FLOW_CONFIRMED | (window & FLOW_USED);
+
+	if (unlikely(state != next))
+		balance_remember(hash, next);
 }
 
 #endif

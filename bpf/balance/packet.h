@@ -6,20 +6,17 @@
 
 #include "lib/headers.h"
 
-struct balance_flow_key {
-	__u8 source[16];
-	struct balance_service_key service;
-	__be16 port;
-	__u16 pad;
-};
+/* Before the packet that an error quotes, of either family. */
+#define ICMP_HEADER 8
 
-/* A packet that comes in fragments, by what all of them have (RFC 791, RFC 8200). */
-struct balance_fragment_key {
-	__u8 source[16];
-	__u8 dest[16];
-	__be32 id;
-	__u8 protocol;
-	__u8 pad[3];
+/* A flow; or a packet that comes in fragments, by what all of them have (RFC 791, RFC
+ * 8200). In words, which stay in registers: what is stored by halves and loaded whole
+ * waits for the cache. */
+struct balance_flow_key {
+	__u64 source[2]; /* as in memory; IPv4 as ::ffff:a.b.c.d */
+	__u64 dest[2];
+	__u32 ports; /* source | dest << 16, each as in a packet; of fragments their id */
+	__u32 protocol;
 };
 
 /* What the frame holds of a flow. */
@@ -31,45 +28,73 @@ enum balance_part {
 	PART_ERROR, /* an ICMP error about a packet of the flow's real */
 };
 
-/* The addresses and ports of a packet; 0: it has none that are readable. */
-static __always_inline int balance_flow_of(void *data, void *end, int v4,
-					   struct balance_flow_key *key)
+/* The second word of an IPv4 address; the first one is 0. */
+static __always_inline __u64 balance_word_v4(__be32 addr)
 {
-	void *l3 = data + sizeof(struct ethhdr);
-	struct ports *ports;
-
-	if (v4) {
-		struct iphdr *ip = l3;
-
-		if ((void *)(ip + 1) > end || ip->ihl != 5 ||
-		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
-			return 0;
-		key->source[10] = key->source[11] = 0xff;
-		key->service.addr[10] = key->service.addr[11] = 0xff;
-		__builtin_memcpy(&key->source[12], &ip->saddr, 4);
-		__builtin_memcpy(&key->service.addr[12], &ip->daddr, 4);
-		key->service.protocol = ip->protocol;
-		ports = (void *)(ip + 1);
-	} else {
-		struct ipv6hdr *ip = l3;
-
-		if ((void *)(ip + 1) > end)
-			return 0;
-		__builtin_memcpy(key->source, &ip->saddr, 16);
-		__builtin_memcpy(key->service.addr, &ip->daddr, 16);
-		key->service.protocol = ip->nexthdr;
-		ports = (void *)(ip + 1);
-	}
-	if ((key->service.protocol != IPPROTO_TCP &&
-	     key->service.protocol != IPPROTO_UDP) ||
-	    (void *)(ports + 1) > end)
-		return 0;
-	key->service.port = ports->dest;
-	key->port = ports->source;
-	return 1;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return (__u64)addr << 32 | 0xffff0000;
+#else
+	return 0xffffULL << 32 | addr;
+#endif
 }
 
-/* Reads at a constant place. By packet pointers on XDP, whose helper is younger. */
+static __always_inline void balance_set_v4(struct balance_flow_key *key, __be32 source,
+					   __be32 dest)
+{
+	key->source[0] = key->dest[0] = 0;
+	key->source[1] = balance_word_v4(source);
+	key->dest[1] = balance_word_v4(dest);
+}
+
+static __always_inline void balance_set_v6(struct balance_flow_key *key,
+					   const struct in6_addr *source,
+					   const struct in6_addr *dest)
+{
+	__builtin_memcpy(key->source, source, 16);
+	__builtin_memcpy(key->dest, dest, 16);
+}
+
+static __always_inline void balance_set_ports(struct balance_flow_key *key, __u8 protocol,
+					      __be16 source, __be16 dest)
+{
+	key->protocol = protocol;
+	key->ports = (__u32)dest << 16 | source;
+}
+
+static __always_inline int balance_has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+/* The addresses and ports of a packet that has them where most have; 0: it has not. */
+static __always_inline int balance_flow_of(void *l3, void *end, int v4,
+					   struct balance_flow_key *key)
+{
+	struct ipv6hdr *ip6 = l3;
+	struct iphdr *ip = l3;
+	struct ports *ports;
+	__u8 protocol;
+
+	if (v4) {
+		ports = (void *)(ip + 1);
+		if ((void *)(ports + 1) > end || ip->ihl != 5 ||
+		    ip->frag_off & bpf_htons(IP_MF_OFFSET))
+			return 0;
+		protocol = ip->protocol;
+		balance_set_v4(key, ip->saddr, ip->daddr);
+	} else {
+		ports = (void *)(ip6 + 1);
+		if ((void *)(ports + 1) > end)
+			return 0;
+		protocol = ip6->nexthdr;
+		balance_set_v6(key, &ip6->saddr, &ip6->daddr);
+	}
+	balance_set_ports(key, protocol, ports->source, ports->dest);
+	return balance_has_ports(protocol);
+}
+
+/* By packet pointers on XDP, whose helper is younger. `at`: at most L3_MOST and two
+ * headers. */
 static __always_inline int balance_load(void *ctx, int tc, __u32 at, void *to,
 					const __u32 len)
 {
@@ -85,81 +110,48 @@ static __always_inline int balance_load(void *ctx, int tc, __u32 at, void *to,
 	return 0;
 }
 
-static __always_inline int balance_same_address(const struct in6_addr *a,
-						const struct in6_addr *b)
-{
-	return a->s6_addr32[0] == b->s6_addr32[0] && a->s6_addr32[1] == b->s6_addr32[1] &&
-	       a->s6_addr32[2] == b->s6_addr32[2] && a->s6_addr32[3] == b->s6_addr32[3];
-}
-
-static __always_inline int balance_has_ports(__u8 protocol)
-{
-	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
-}
-
 /* The flow of an IPv4 packet whose ports are not where they are in most. An error's is
- * that of the packet in it, turned round. */
+ * that of the packet in it, turned round. `id`: that of a fragment. */
 static __always_inline enum balance_part
-balance_part4(void *ctx, int tc, struct balance_flow_key *key,
-	      struct balance_fragment_key *fragment)
+balance_part4(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *id)
 {
-	const __u32 l3 = sizeof(struct ethhdr), l4 = l3 + sizeof(struct iphdr);
-	struct {
-		__u8 type;
-		__u8 code;
-		__u8 rest[6];
-		struct iphdr ip;
-		struct ports ports;
-	} error;
+	__u32 l4 = l3 + sizeof(struct iphdr);
 	struct ports ports;
 	struct iphdr ip;
+	__u8 type;
 
 	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)) || ip.ihl != 5)
 		return PART_NONE;
+	balance_set_v4(key, ip.saddr, ip.daddr);
 	if (ip.frag_off & bpf_htons(IP_MF_OFFSET)) {
-		map_v4(fragment->source, ip.saddr);
-		map_v4(fragment->dest, ip.daddr);
-		fragment->id = ip.id;
-		fragment->protocol = ip.protocol;
+		*id = ip.id;
+		key->protocol = ip.protocol;
 		if (ip.frag_off & bpf_htons(IP_OFFSET))
 			return PART_LATER_FRAGMENT;
 		if (!balance_has_ports(ip.protocol) ||
 		    balance_load(ctx, tc, l4, &ports, sizeof(ports)))
 			return PART_NONE;
-		__builtin_memcpy(key->source, fragment->source, 16);
-		__builtin_memcpy(key->service.addr, fragment->dest, 16);
-		key->service.protocol = ip.protocol;
-		key->service.port = ports.dest;
-		key->port = ports.source;
+		balance_set_ports(key, ip.protocol, ports.source, ports.dest);
 		return PART_FIRST_FRAGMENT;
 	}
-	if (ip.protocol != IPPROTO_ICMP ||
-	    balance_load(ctx, tc, l4, &error, sizeof(error)) ||
-	    !is_one_of(error.type, ICMP_ERRORS, 0) || error.ip.ihl != 5 ||
-	    error.ip.frag_off & bpf_htons(IP_OFFSET) || error.ip.saddr != ip.daddr ||
-	    !balance_has_ports(error.ip.protocol))
+	if (ip.protocol != IPPROTO_ICMP || balance_load(ctx, tc, l4, &type, 1) ||
+	    !is_one_of(type, ICMP_ERRORS, 0) ||
+	    balance_load(ctx, tc, l4 + ICMP_HEADER, &ip, sizeof(ip)) || ip.ihl != 5 ||
+	    ip.frag_off & bpf_htons(IP_OFFSET) ||
+	    balance_word_v4(ip.saddr) != key->dest[1] ||
+	    !balance_has_ports(ip.protocol) ||
+	    balance_load(ctx, tc, l4 + ICMP_HEADER + sizeof(ip), &ports, sizeof(ports)))
 		return PART_NONE;
-	map_v4(key->source, error.ip.daddr);
-	map_v4(key->service.addr, error.ip.saddr);
-	key->service.protocol = error.ip.protocol;
-	key->service.port = error.ports.source;
-	key->port = error.ports.dest;
+	balance_set_v4(key, ip.daddr, ip.saddr);
+	balance_set_ports(key, ip.protocol, ports.dest, ports.source);
 	return PART_ERROR;
 }
 
 /* The same of IPv6. */
 static __always_inline enum balance_part
-balance_part6(void *ctx, int tc, struct balance_flow_key *key,
-	      struct balance_fragment_key *fragment)
+balance_part6(void *ctx, int tc, __u32 l3, struct balance_flow_key *key, __u32 *id)
 {
-	const __u32 l3 = sizeof(struct ethhdr), l4 = l3 + sizeof(struct ipv6hdr);
-	struct {
-		__u8 type;
-		__u8 code;
-		__u8 rest[6];
-		struct ipv6hdr ip;
-		struct ports ports;
-	} error;
+	__u32 l4 = l3 + sizeof(struct ipv6hdr);
 	struct {
 		__u8 next;
 		__u8 reserved;
@@ -168,39 +160,37 @@ balance_part6(void *ctx, int tc, struct balance_flow_key *key,
 	} part;
 	struct ports ports;
 	struct ipv6hdr ip;
+	__u64 vip[2];
+	__u8 type;
 
 	if (balance_load(ctx, tc, l3, &ip, sizeof(ip)))
 		return PART_NONE;
+	balance_set_v6(key, &ip.saddr, &ip.daddr);
 	if (ip.nexthdr == IPPROTO_FRAGMENT) {
 		if (balance_load(ctx, tc, l4, &part, sizeof(part)))
 			return PART_NONE;
-		__builtin_memcpy(fragment->source, &ip.saddr, 16);
-		__builtin_memcpy(fragment->dest, &ip.daddr, 16);
-		fragment->id = part.id;
-		fragment->protocol = part.next;
-		if (part.offset & bpf_htons(0xfff8))
+		*id = part.id;
+		key->protocol = part.next;
+		if (part.offset & bpf_htons(IP6_OFFSET))
 			return PART_LATER_FRAGMENT;
 		if (!balance_has_ports(part.next) ||
 		    balance_load(ctx, tc, l4 + sizeof(part), &ports, sizeof(ports)))
 			return PART_NONE;
-		__builtin_memcpy(key->source, &ip.saddr, 16);
-		__builtin_memcpy(key->service.addr, &ip.daddr, 16);
-		key->service.protocol = part.next;
-		key->service.port = ports.dest;
-		key->port = ports.source;
+		balance_set_ports(key, part.next, ports.source, ports.dest);
 		return PART_FIRST_FRAGMENT;
 	}
-	if (ip.nexthdr != IPPROTO_ICMPV6 ||
-	    balance_load(ctx, tc, l4, &error, sizeof(error)) ||
-	    !is_one_of(error.type, ICMPV6_ERRORS, 0) ||
-	    !balance_has_ports(error.ip.nexthdr) ||
-	    !balance_same_address(&error.ip.saddr, &ip.daddr))
+	vip[0] = key->dest[0];
+	vip[1] = key->dest[1];
+	if (ip.nexthdr != IPPROTO_ICMPV6 || balance_load(ctx, tc, l4, &type, 1) ||
+	    !is_one_of(type, ICMPV6_ERRORS, 0) ||
+	    balance_load(ctx, tc, l4 + ICMP_HEADER, &ip, sizeof(ip)) ||
+	    !balance_has_ports(ip.nexthdr) ||
+	    balance_load(ctx, tc, l4 + ICMP_HEADER + sizeof(ip), &ports, sizeof(ports)))
 		return PART_NONE;
-	__builtin_memcpy(key->source, &error.ip.daddr, 16);
-	__builtin_memcpy(key->service.addr, &error.ip.saddr, 16);
-	key->service.protocol = error.ip.nexthdr;
-	key->service.port = error.ports.source;
-	key->port = error.ports.dest;
+	balance_set_v6(key, &ip.daddr, &ip.saddr);
+	if (key->dest[0] != vip[0] || key->dest[1] != vip[1])
+		return PART_NONE;
+	balance_set_ports(key, ip.nexthdr, ports.dest, ports.source);
 	return PART_ERROR;
 }
 

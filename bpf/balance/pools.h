@@ -8,10 +8,11 @@
 #include "balance/packet.h"
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, BALANCE_SERVICES);
-	__type(key, struct balance_service_key);
-	__type(value, struct balance_service);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct balance_services);
 } balance_services SEC(".maps");
 
 struct {
@@ -51,18 +52,71 @@ static __always_inline __u64 balance_mix(__u64 hash, __u64 value)
 /* The slot of a flow: not keyed, for two weirs are to choose the same. */
 static __always_inline __u32 balance_slot(const struct balance_flow_key *key)
 {
-	const __u64 *source = (const void *)key->source;
-	const __u64 *dest = (const void *)key->service.addr;
 	__u64 hash = 0x243f6a8885a308d3ULL;
 
-	hash = balance_mix(hash, source[0]);
-	hash = balance_mix(hash, source[1]);
-	hash = balance_mix(hash, dest[0]);
-	hash = balance_mix(hash, dest[1]);
-	hash = balance_mix(hash, (__u64)key->service.protocol << 32 |
-					 (__u32)key->service.port << 16 | key->port);
+	hash = balance_mix(hash, key->source[0]);
+	hash = balance_mix(hash, key->source[1]);
+	hash = balance_mix(hash, key->dest[0]);
+	hash = balance_mix(hash, key->dest[1]);
+	hash = balance_mix(hash, (__u64)key->protocol << 32 | key->ports);
 	hash = balance_mix(hash, hash >> 29);
 	return ((hash & 0xffffffff) * BALANCE_SLOTS) >> 32;
+}
+
+/* The first slot of a service; crates/bpf/src/balance.rs computes it, too. */
+static __always_inline __u32 balance_service_slot(__u64 addr0, __u64 addr1, __u64 port)
+{
+	__u64 hash = addr0 * 0x9e3779b97f4a7c15ULL + addr1 * 0xc2b2ae3d27d4eb4fULL +
+		     port * 0x165667b19e3779f9ULL;
+
+	hash = (hash ^ hash >> 32) * 0xff51afd7ed558ccdULL;
+	return hash >> 32;
+}
+
+static __always_inline __u64 balance_place_in(const struct balance_service *slot,
+					      __u64 addr0, __u64 addr1, __u64 port)
+{
+	int is_there =
+		slot->addr[1] == addr1 && slot->addr[0] == addr0 && slot->port == port;
+
+	return is_there ? slot->place : 0;
+}
+
+/* `place` of a service that does not stand in its first slot. Global, so that the
+ * verifier checks it once. */
+__noinline __u64 balance_probe(__u64 addr0, __u64 addr1, __u64 port)
+{
+	__u32 zero = 0, first = balance_service_slot(addr0, addr1, port);
+	struct balance_services *table = bpf_map_lookup_elem(&balance_services, &zero);
+	__u64 place;
+	int i;
+
+	if (!table)
+		return 0;
+	for (i = 1; i < BALANCE_PROBES; i++) {
+		place = balance_place_in(
+			&table->slots[(first + i) & (BALANCE_SERVICE_SLOTS - 1)], addr0,
+			addr1, port);
+		if (place)
+			return place;
+	}
+	return 0;
+}
+
+/* Whose address and port a packet is addressed to: `place` of the service, 0: nobody's.
+ * Most stand in their first slot, and a call costs 9 ns. */
+static __always_inline __u64 balance_service_of(const struct balance_flow_key *key)
+{
+	__u64 port = key->protocol << 16 | key->ports >> 16;
+	__u32 zero = 0, first = balance_service_slot(key->dest[0], key->dest[1], port);
+	struct balance_services *table = bpf_map_lookup_elem(&balance_services, &zero);
+	__u64 place = 0;
+
+	if (table)
+		place = balance_place_in(
+			&table->slots[first & (BALANCE_SERVICE_SLOTS - 1)], key->dest[0],
+			key->dest[1], port);
+	return likely(place) ? place : balance_probe(key->dest[0], key->dest[1], port);
 }
 
 #endif

@@ -224,14 +224,39 @@ static __always_inline enum act finish(struct pkt_result *result, enum reason re
 		__type(value, __u32);                                                    \
 	} name SEC(".maps")
 
-/* Leaves the packet to another program. */
-static __always_inline struct decision
-hand_over(enum next next, const struct pkt_result *result, __u32 features)
+/* To a place that it knows the kernel jumps; one that is a number it looks up, and where
+ * indirect jumps are guarded that takes longer than a pool's packet does in all. */
+#define CALL_ANSWER(ctx, answers, next)                                                  \
+	do {                                                                             \
+		if (likely((next) == NEXT_BALANCE))                                      \
+			bpf_tail_call_static(ctx, answers, NEXT_BALANCE);                \
+		else                                                                     \
+			bpf_tail_call(ctx, answers, next);                               \
+	} while (0)
+
+/* What is to be told of a packet that another program gets. */
+static __always_inline void hand_over(const struct pkt_result *result)
+{
+	struct answer_request *r = answer_request_here();
+
+	if (r)
+		r->result = *result;
+}
+
+/* Leaves the packet to another program. Of one that is not told of, `result` has no more
+ * than this. */
+static __always_inline struct decision next_program(enum next next, enum reason reason,
+						    __u32 ifindex, __u32 bytes, __u32 l3,
+						    int v4, __u32 features)
 {
 	struct answer_request *r = answer_request_here();
 
 	if (r) {
-		r->result = *result;
+		r->result.reason = reason;
+		r->result.ifindex = ifindex;
+		r->result.bytes = bytes;
+		r->result.l3 = l3;
+		r->result.v4 = v4;
 		r->observe = control.observe;
 		r->features = features;
 	}
@@ -281,34 +306,30 @@ static __always_inline struct decision decide(void *ctx, enum hook hook, struct 
 			reason == R_NOT_IP
 				? control.port_features & PORT_ADDRESSES
 				: features_of_port(ctx, hook, l3, v4, &f->need_pull);
-		int may_answer =
-			reason == R_PASS || reason == R_NOT_IP || reason == R_OTHER_PORT;
-		int decoy = features & PORT_DECOY && may_answer;
-		int tarpit = features & (PORT_TARPIT | PORT_ADDRESSES) && may_answer;
+		const __u32 answers = PORT_DECOY | PORT_TARPIT | PORT_ADDRESSES;
+		enum next next = NEXT_BALANCE;
 
-		if (decoy || tarpit || features & PORT_BALANCE) {
-			if (reason != R_OBSERVED)
-				result = (struct pkt_result){.l3 = l3, .v4 = v4};
-			else if (result.class_verdict)
-				count_class(result.class_verdict, frame_len);
-			result.class_verdict = 0;
-			result.reason = reason;
-			result.ifindex = ifindex;
-			result.bytes = frame_len;
-			return hand_over(decoy	  ? NEXT_DECOY
-					 : tarpit ? NEXT_TARPIT
-						  : NEXT_BALANCE,
-					 &result, features);
+		if (unlikely(features & answers) &&
+		    (reason == R_PASS || reason == R_NOT_IP || reason == R_OTHER_PORT))
+			next = features & PORT_DECOY ? NEXT_DECOY : NEXT_TARPIT;
+		if (next != NEXT_BALANCE || features & PORT_BALANCE) {
+			if (unlikely(reason == R_OBSERVED)) {
+				if (result.class_verdict)
+					count_class(result.class_verdict, frame_len);
+				result.class_verdict = 0;
+				hand_over(&result);
+			}
+			return next_program(next, reason, ifindex, frame_len, l3, v4,
+					    features);
 		}
 	}
 	if (!all_readable && (f->need_pull || reason == R_MALFORMED))
 		return (struct decision){ACT_PULL};
 	if (cfg.answers && (reason == R_BANNED_ALL || reason == R_BANNED_SCOPE) &&
 	    result.rejecting) {
-		result.reason = reason;
-		result.ifindex = ifindex;
-		result.bytes = frame_len;
-		return hand_over(NEXT_REJECT, &result, 0);
+		hand_over(&result);
+		return next_program(NEXT_REJECT, reason, ifindex, frame_len, result.l3,
+				    result.v4, 0);
 	}
 	return (struct decision){finish(&result, reason, ifindex, frame_len)};
 }

@@ -44,7 +44,7 @@ int weir_tcx(struct __sk_buff *skb)
 		d = unpack_decision(judge_skb(skb, 1));
 	}
 	if (cfg.answers && d.act == ACT_NEXT) {
-		bpf_tail_call(skb, &answers_tc, d.next);
+		CALL_ANSWER(skb, &answers_tc, d.next);
 		d.act = finish_unanswered();
 	}
 	if (d.act == ACT_DROP)

@@ -20,7 +20,7 @@ static __always_inline int judge_xdp(struct xdp_md *ctx, void *answers)
 		len = bpf_xdp_get_buff_len(ctx);
 	d = decide(ctx, IN_XDP, &f, len, 1, ctx->ingress_ifindex);
 	if (cfg.answers && unlikely(d.act == ACT_NEXT)) {
-		bpf_tail_call(ctx, answers, d.next);
+		CALL_ANSWER(ctx, answers, d.next);
 		d.act = finish_unanswered();
 	}
 	return d.act == ACT_DROP ? XDP_DROP : cfg.final_pass;

@@ -10,7 +10,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -170,6 +170,7 @@ enum ArraySlot {
 pub(crate) struct Answers {
     wanted: [AtomicBool; AnswerProgram::ALL.len()],
     slots: Mutex<[[ArraySlot; AnswerProgram::ALL.len()]; Caller::ALL.len()]>,
+    limit_shift: AtomicU32,
 }
 
 impl Answers {
@@ -190,6 +191,11 @@ impl Answers {
 
     fn slots(&self) -> MutexGuard<'_, [[ArraySlot; AnswerProgram::ALL.len()]; Caller::ALL.len()]> {
         self.slots.lock().expect("no holder of this lock panics")
+    }
+
+    /// Of programs that are loaded from now on: see `cfg.limit_shift`.
+    pub(crate) fn shift_limits(&self, shift: u32) {
+        self.limit_shift.store(shift, Ordering::Relaxed);
     }
 
     pub(crate) fn want(&self, answer: AnswerProgram, wanted: bool) {
@@ -228,7 +234,10 @@ impl Answers {
         }
         let what = || format!("load the program {}", caller.program(answer));
         let loaded = match answer.is_supported() {
-            true => load(caller, answer, maps, lasting_seed),
+            true => {
+                let shift = self.limit_shift.load(Ordering::Relaxed);
+                load(caller, answer, maps, lasting_seed, shift)
+            }
             false => Err(io::ErrorKind::Unsupported.into()),
         };
         let filled = loaded
@@ -276,6 +285,7 @@ fn load(
     answer: AnswerProgram,
     maps: &Maps,
     lasting_seed: [u64; 3],
+    limit_shift: u32,
 ) -> io::Result<OwnedFd> {
     if answer == AnswerProgram::Decoy {
         fault::refuse("load-decoys")?;
@@ -287,7 +297,9 @@ fn load(
         .open_answer(&mut storage)
         .map_err(|e| io::Error::other(e.to_string()))?;
     let rodata = open.maps.rodata_data.as_deref_mut();
-    rodata.expect("the object has rodata").cfg.lasting_seed = lasting_seed;
+    let cfg = &mut rodata.expect("the object has rodata").cfg;
+    cfg.lasting_seed = lasting_seed;
+    cfg.limit_shift = limit_shift;
     programs::choose(open.open_object_mut(), name, caller == Caller::Xdp);
     let skel = open.load().map_err(other)?;
     programs::loaded(skel.object(), name)

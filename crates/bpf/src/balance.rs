@@ -2,6 +2,8 @@
 //! goes to, and what was sent (`bpf/balance/balance.h`). The maps are the instance's; the
 //! program that forwards is the business of `answers`.
 
+mod service_table;
+
 use std::net::IpAddr;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -13,7 +15,7 @@ use crate::{
     memory::Words,
     skeleton::answer::types::{
         balance_real, balance_real_counter, balance_ring, balance_service, balance_service_counter,
-        balance_service_key,
+        balance_services,
     },
 };
 
@@ -26,21 +28,11 @@ pub const MAX_REALS: usize = abi::BALANCE_REALS as usize;
 /// Virtual addresses times ports, of all pools together.
 pub const MAX_SERVICES: usize = abi::BALANCE_SERVICES as usize;
 
+pub use service_table::Service;
+use service_table::ServiceTable;
+
 const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
 const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
-
-/// A virtual address with a port, and the pool that serves it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
-    /// The virtual address.
-    pub addr: IpAddr,
-    /// TCP or UDP.
-    pub protocol: Protocol,
-    /// Its port, as the client asks for it.
-    pub port: u16,
-    /// The number of its pool.
-    pub pool: u32,
-}
 
 /// A real that takes packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +85,7 @@ pub struct Balancer {
     /// Ports, services, rings, reals, counters of reals and of services.
     maps: [MapHandle; 6],
     ports: Words,
+    services: ServiceTable,
 }
 
 const BITS: u64 = {
@@ -108,7 +101,12 @@ impl Balancer {
     /// Over the maps of a generation, in the order that `maps` has.
     pub(crate) fn map(maps: [MapHandle; 6]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
-        Ok(Self { maps, ports })
+        let services = ServiceTable::map(&maps[1])?;
+        Ok(Self {
+            maps,
+            ports,
+            services,
+        })
     }
 
     /// Is any port a pool's?
@@ -129,29 +127,7 @@ impl Balancer {
                 ),
             ));
         }
-        let entries: Vec<_> = (0u32..)
-            .zip(services)
-            .map(|(number, service)| {
-                let value = balance_service {
-                    number,
-                    pool: service.pool,
-                };
-                (bytes_of(&key(service)), bytes_of(&value))
-            })
-            .collect();
-        let map = &self.maps[1];
-        let there: Vec<_> = map.keys().collect();
-        for gone in there
-            .iter()
-            .filter(|key| !entries.iter().any(|(kept, _)| kept == *key))
-        {
-            map.delete(gone)
-                .context(|| "take a virtual address back".into())?;
-        }
-        for (key, value) in &entries {
-            map.update(key, value, MapFlags::ANY)
-                .context(|| "tell the kernel a virtual address".into())?;
-        }
+        self.services.write(services)?;
         let mut words = vec![0u64; PORT_WORDS];
         for service in services {
             let half = usize::from(service.protocol == Protocol::Udp) * PORT_WORDS / 2;
@@ -192,6 +168,7 @@ impl Balancer {
             dest: real.dest,
             source: real.source,
             ifindex: real.ifindex,
+            here: std::array::from_fn(|n| real.source.get(n).copied().unwrap_or(0)),
         };
         let nobody = Real {
             id: 0,
@@ -276,18 +253,6 @@ fn sum<const N: usize>(map: &MapHandle, number: u32) -> Result<[u64; N]> {
     Ok(sum)
 }
 
-fn key(service: &Service) -> balance_service_key {
-    balance_service_key {
-        addr: match service.addr {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        },
-        port: service.port.to_be(),
-        protocol: service.protocol.number(),
-        ..Default::default()
-    }
-}
-
 /// The bytes of a type of the ABI.
 fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
     // SAFETY: types of `bpf/abi/balance.h`, numbers without padding between them; what
@@ -297,8 +262,8 @@ fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
 }
 
 const _: () = assert!(
-    size_of::<balance_service_key>() == 20
-        && size_of::<balance_service>() == 8
+    size_of::<balance_service>() == 8 * ServiceTable::SLOT_WORDS
+        && size_of::<balance_services>() == size_of::<balance_service>() * ServiceTable::SLOTS
         && size_of::<balance_ring>() == 32768
-        && size_of::<balance_real>() == 24
+        && size_of::<balance_real>() == 32
 );

@@ -354,6 +354,12 @@ impl Generation {
         }
     }
 
+    /// Benchmarks and tests only: what is answered, and the flows that are remembered, have
+    /// limits 2^`shift` times as high in programs that are loaded from now on.
+    pub fn shift_limits(&self, shift: u32) {
+        self.answers.shift_limits(shift);
+    }
+
     /// Answers no more.
     ///
     /// # Errors

@@ -36,11 +36,17 @@ fn mac(number: u8) -> [u8; 6] {
 
 impl Path {
     fn new() -> Self {
+        Self::with_limits(0)
+    }
+
+    /// So many more flows are remembered in a window: 2^`shift` times.
+    fn with_limits(shift: u32) -> Self {
         let options = Options {
             v4_length: 24,
             ..Options::bans(Geometry::for_bans(BanCounts::each(200)))
         };
         let generation = Generation::create(1, &options, None).expect("the packet path loads");
+        generation.shift_limits(shift);
         generation.answer(AnswerProgram::Balance).unwrap();
         let frame = packet(0, 9).tcp(4000, 80).build();
         let path = Self {
@@ -324,6 +330,60 @@ fn root_of_new_flows_so_many_are_remembered() {
     }
     let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
+}
+
+/// A frame of a client's of its own, and the real that it leaves for.
+fn sent_to(path: &Path, client: u32) -> u8 {
+    let [_, high, middle, low] = client.to_be_bytes();
+    let client = IpAddr::from([11, high, middle, low]);
+    let frame = Packet::eth().ip(client, addr(VIP[0])).tcp(4000, 80).build();
+    let program = path.generation.program(Hook::Xdp).unwrap();
+    let answer = prog_test_run::packet(program, &frame, 1).unwrap();
+    assert_eq!(answer.verdict, 3);
+    answer.packet[5] - 10
+}
+
+/// Both reals live, and new flows all go to the second.
+fn all_to_the_second(path: &Path) {
+    let ring = vec![Some(1); SLOTS];
+    path.generation.balancer.write_ring(3, &ring).unwrap();
+}
+
+#[test]
+fn root_as_many_flows_stay_as_are_promised() {
+    const FLOWS: u32 = 65_536;
+    let path = Path::with_limits(20);
+    let before: Vec<_> = (0..FLOWS).map(|client| sent_to(&path, client)).collect();
+    all_to_the_second(&path);
+    let moved = (0..).zip(&before);
+    let moved = moved.filter(|(client, real)| sent_to(&path, *client) != **real);
+    let moved = moved.count();
+    // There is room for each, but in buckets that chance fills.
+    assert!(moved * 200 < before.len(), "{moved} of {FLOWS}");
+    assert!(before.iter().filter(|real| **real == 0).count() > FLOWS as usize / 3);
+}
+
+/// Of flows that have one packet each there are three times as many as the table holds:
+/// those that have had a second one stay, and nobody's packets choose whom they displace.
+#[test]
+fn root_a_flood_displaces_no_flow_that_is_confirmed() {
+    let path = Path::with_limits(20);
+    let confirmed = 0..4000;
+    let before: Vec<_> = confirmed.clone().map(|n| sent_to(&path, n)).collect();
+    confirmed.clone().for_each(|n| {
+        sent_to(&path, n);
+    });
+    for forged in 0..400_000 {
+        sent_to(&path, 0x0010_0000 + forged);
+    }
+    all_to_the_second(&path);
+    let moved = confirmed.zip(before);
+    let moved = moved.filter(|(n, real)| sent_to(&path, *n) != *real);
+    assert_eq!(moved.count(), 0);
+    // Of the others hardly one is left that was there first.
+    let early = (0..4000).filter(|n| sent_to(&path, 0x0010_0000 + n) == 0);
+    let early = early.count();
+    assert!(early < 400, "{early} of the first forged ones");
 }
 
 /// Between two balancers, each a real of the other, a packet does not go round for ever:

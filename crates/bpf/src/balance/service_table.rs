@@ -1,0 +1,204 @@
+//! Which address and port is a service's, as the kernel looks it up
+//! (`bpf/balance/pools.h`): a table with open addressing in shared memory. A service that
+//! stays is not moved, so no packet of its misses it while others come and go.
+
+use std::{net::IpAddr, os::fd::AsFd};
+
+use weir_core::Protocol;
+
+use crate::{
+    abi,
+    error::{Error, Result},
+    memory::Words,
+};
+
+/// A virtual address with a port, and the pool that serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// The virtual address.
+    pub addr: IpAddr,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Its port, as the client asks for it.
+    pub port: u16,
+    /// The number of its pool.
+    pub pool: u32,
+}
+
+pub(super) struct ServiceTable(Words);
+
+/// Of a slot the first three words: address, address, port and protocol.
+type Key = [u64; 3];
+
+impl ServiceTable {
+    pub(super) const SLOTS: usize = abi::BALANCE_SERVICE_SLOTS as usize;
+    pub(super) const SLOT_WORDS: usize = 4;
+
+    pub(super) fn map(fd: impl AsFd) -> Result<Self> {
+        let words = Self::SLOTS * Self::SLOT_WORDS;
+        Ok(Self(Words::map(fd, words, "virtual addresses")?))
+    }
+
+    /// Makes these the services.
+    ///
+    /// # Errors
+    /// One of them finds no slot, which takes more services with one hash than chance has.
+    pub(super) fn write(&self, services: &[Service]) -> Result<()> {
+        let keys: Vec<_> = services.iter().map(key).collect();
+        for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
+            if !keys.contains(&self.key(slot)) {
+                self.0.store(slot * Self::SLOT_WORDS + 3, 0);
+            }
+        }
+        for ((number, service), key) in (1u64..).zip(services).zip(keys) {
+            let is_there = |slot: &usize| self.place(*slot) != 0 && self.key(*slot) == key;
+            let is_free = |slot: &usize| self.place(*slot) == 0;
+            let mut slots = slots_of(key);
+            let slot = slots.clone().find(is_there).or_else(|| slots.find(is_free));
+            let Some(slot) = slot else {
+                return Err(Error::refused(
+                    "tell the kernel a virtual address",
+                    format!(
+                        "{} port {}: there is no room for it",
+                        service.addr, service.port
+                    ),
+                ));
+            };
+            let at = slot * Self::SLOT_WORDS;
+            for (n, word) in key.into_iter().enumerate() {
+                self.0.store(at + n, word);
+            }
+            self.0.store(at + 3, number | u64::from(service.pool) << 32);
+        }
+        Ok(())
+    }
+
+    fn key(&self, slot: usize) -> Key {
+        [0, 1, 2].map(|n| self.0.load(slot * Self::SLOT_WORDS + n))
+    }
+
+    fn place(&self, slot: usize) -> u64 {
+        self.0.load(slot * Self::SLOT_WORDS + 3)
+    }
+}
+
+/// Where one may stand.
+fn slots_of(key: Key) -> impl Iterator<Item = usize> + Clone {
+    let first = hash(key);
+    let probes = abi::BALANCE_PROBES as usize;
+    (0..probes).map(move |n| (first as usize + n) % ServiceTable::SLOTS)
+}
+
+/// As `balance_service_slot` does.
+fn hash([addr0, addr1, port]: Key) -> u32 {
+    let hash = addr0
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(addr1.wrapping_mul(0xc2b2_ae3d_27d4_eb4f))
+        .wrapping_add(port.wrapping_mul(0x1656_67b1_9e37_79f9));
+    ((hash ^ hash >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 32) as u32
+}
+
+fn key(service: &Service) -> Key {
+    let addr = match service.addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let octets = addr.octets();
+    let (words, _) = octets.as_chunks();
+    [
+        u64::from_ne_bytes(words[0]),
+        u64::from_ne_bytes(words[1]),
+        u64::from(service.protocol.number()) << 16 | u64::from(service.port.to_be()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    const MAX_SERVICES: usize = abi::BALANCE_SERVICES as usize;
+
+    fn table() -> ServiceTable {
+        let file = memfd_create("services", MemfdFlags::CLOEXEC).expect("memory");
+        let bytes = 8 * ServiceTable::SLOTS * ServiceTable::SLOT_WORDS;
+        ftruncate(&file, bytes as u64).expect("its size");
+        ServiceTable::map(&file).expect("it maps")
+    }
+
+    /// Where the kernel would find it.
+    fn find(table: &ServiceTable, service: &Service) -> Option<(u64, u64)> {
+        let key = key(service);
+        let slot = slots_of(key).find(|slot| table.key(*slot) == key)?;
+        let place = table.place(slot);
+        (place != 0).then_some((place & 0xffff_ffff, place >> 32))
+    }
+
+    fn services(net: u8, count: usize) -> Vec<Service> {
+        (0..count)
+            .map(|n| {
+                let [_, _, high, low] = (n as u32 / 4).to_be_bytes();
+                let addr = match n % 2 {
+                    0 => IpAddr::from([10, net, high, low]),
+                    _ => {
+                        IpAddr::from([0x2001, 0xdb8, net.into(), 0, 0, 0, high.into(), low.into()])
+                    }
+                };
+                Service {
+                    addr,
+                    protocol: if n % 3 == 0 {
+                        Protocol::Udp
+                    } else {
+                        Protocol::Tcp
+                    },
+                    port: 1 + (n as u16) % 4,
+                    pool: n as u32 % 7,
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn as_many_as_there_may_be_find_room_however_often_they_change() {
+        let table = table();
+        let mut before = Vec::new();
+        for net in 0..30 {
+            // A part of the last ones stays, with other numbers.
+            let mut now = services(net, MAX_SERVICES - before.len() / 2);
+            now.extend(
+                before
+                    .drain(..)
+                    .skip(MAX_SERVICES / 2)
+                    .take(MAX_SERVICES / 2),
+            );
+            now.truncate(MAX_SERVICES);
+            now.reverse();
+            table.write(&now).unwrap();
+            for (number, service) in (1..).zip(&now) {
+                assert_eq!(find(&table, service), Some((number, service.pool.into())));
+            }
+            let used = (0..ServiceTable::SLOTS).filter(|slot| table.place(*slot) != 0);
+            assert_eq!(used.count(), now.len());
+            before = now;
+        }
+        table.write(&[]).unwrap();
+        assert!(before.iter().all(|gone| find(&table, gone).is_none()));
+    }
+
+    #[test]
+    fn one_that_stays_is_not_moved() {
+        let table = table();
+        let all = services(1, MAX_SERVICES);
+        table.write(&all).unwrap();
+        let slot = |service: &Service| {
+            let key = key(service);
+            slots_of(key).find(|slot| table.key(*slot) == key)
+        };
+        let (gone, kept) = all.split_at(MAX_SERVICES / 2);
+        let before: Vec<_> = kept.iter().map(slot).collect();
+        table.write(kept).unwrap();
+        assert_eq!(kept.iter().map(slot).collect::<Vec<_>>(), before);
+        assert!(gone.iter().all(|gone| find(&table, gone).is_none()));
+    }
+}
