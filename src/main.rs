@@ -8,6 +8,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if cli::fail2ban_client::is_called(std::env::args_os().next().as_deref()) {
+        return cli::fail2ban_client::main();
+    }
     match cli::run(cli::Weir::parse()) {
         Ok(cli::ExitAnswer::Done) => ExitCode::SUCCESS,
         Ok(cli::ExitAnswer::No) => ExitCode::from(1),

@@ -37,7 +37,7 @@ use tree::ROOT;
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Programs of others that the documents may call.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 20] = [
     "apt",
     "cargo",
     "cat",
@@ -50,6 +50,7 @@ const OTHERS: [&str; 19] = [
     "grep",
     "journalctl",
     "last",
+    "ln",
     "mv",
     "rm",
     "sh",

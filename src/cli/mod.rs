@@ -10,6 +10,7 @@ mod daemon;
 mod detach;
 mod documents;
 mod events;
+pub mod fail2ban_client;
 mod filter;
 mod geo;
 mod import;

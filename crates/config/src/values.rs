@@ -27,18 +27,25 @@ pub fn name_byte(b: u8) -> bool {
 
 /// A key that holds an absolute path.
 pub fn path(root: &mut Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
-    let allowed = format!("an absolute path such as {default:?}");
-    match root.string(key, &allowed) {
-        Some(at) if Path::new(&at.value).is_absolute() => at.value.into(),
-        Some(at) => {
-            root.error(
-                at.line,
-                format!("{key} is {:?}; allowed: {allowed}", at.value),
-            );
-            default.into()
-        }
-        None => default.into(),
+    optional_path(root, key, default).unwrap_or_else(|| default.into())
+}
+
+/// The same where the key may be absent; `such_as` is an example.
+pub fn optional_path(
+    root: &mut Section<'_, '_>,
+    key: &'static str,
+    such_as: &str,
+) -> Option<PathBuf> {
+    let allowed = format!("an absolute path such as {such_as:?}");
+    let at = root.string(key, &allowed)?;
+    if Path::new(&at.value).is_absolute() {
+        return Some(at.value.into());
     }
+    root.error(
+        at.line,
+        format!("{key} is {:?}; allowed: {allowed}", at.value),
+    );
+    None
 }
 
 /// What a section says of counting, where it `counts`, and of how long a ban

@@ -6,6 +6,7 @@
 #![allow(clippy::result_large_err)]
 
 mod connection;
+pub mod fail2ban;
 mod listing;
 mod lists;
 mod places;
@@ -259,7 +260,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All that is served; `docs/api.md` has the same.
-const ROUTES: [Route; 18] = [
+const ROUTES: [Route; 19] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -279,6 +280,7 @@ const ROUTES: [Route; 18] = [
     }),
     ("GET", "/v1/events", || get(events)),
     ("POST", "/v1/reload", || post(reload)),
+    ("POST", "/v1/fail2ban", || post(fail2ban::command)),
     ("POST", "/v1/sinks/{name}/test", || post(test_sink)),
 ];
 

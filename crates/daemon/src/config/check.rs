@@ -3,7 +3,10 @@
 
 use std::net::IpAddr;
 
-use weir_config::{ConfigErrors, Document, Part, values::path};
+use weir_config::{
+    ConfigErrors, Document, Part,
+    values::{optional_path, path},
+};
 use weir_core::Action;
 use weir_enforce::Feature;
 
@@ -27,6 +30,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     enforcement.advice =
         uplinks::hook_preference::read(&mut root, host, &enforcement, &state_dir, &mut warnings);
     let socket = path(&mut root, "socket", super::DEFAULT_SOCKET);
+    let fail2ban_socket = optional_path(&mut root, "fail2ban_socket", "/run/weir/fail2ban.sock");
     let allow = exemptions::config::allow(&mut root);
     let keep_history = store::KeepHistory::read(&mut root);
     let lockout = exemptions::config::lockout(&mut root);
@@ -92,6 +96,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         enforcement,
         state_dir,
         socket,
+        fail2ban_socket,
         allow,
         lockout,
         keep_history,

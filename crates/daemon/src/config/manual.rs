@@ -123,6 +123,11 @@ const TOP: &[Table] = &[Table {
             "The control socket. A change needs a restart.",
         ),
         key(
+            "fail2ban_socket",
+            NONE,
+            "Answers Fail2ban's own protocol at this socket, for exporters and panels made for it: its status, bans, and what bans and unbans. A change needs a restart.",
+        ),
+        key(
             "pin_root",
             Is("\"/sys/fs/bpf/weir\""),
             "Where programs and maps are pinned, below a BPF file system. A change needs a restart.",

@@ -49,6 +49,9 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The control socket; a change needs a restart.
     pub socket: PathBuf,
+    /// Where programs that speak Fail2ban's protocol are answered; a change needs a
+    /// restart.
+    pub fail2ban_socket: Option<PathBuf>,
     /// Prefixes that nobody may ban.
     pub allow: PrefixSet,
     /// What keeps the administrator from being locked out.
@@ -121,6 +124,10 @@ impl Config {
             ("pin_root", a.pin_root != b.pin_root),
             ("state_dir", self.state_dir != new.state_dir),
             ("socket", self.socket != new.socket),
+            (
+                "fail2ban_socket",
+                self.fail2ban_socket != new.fail2ban_socket,
+            ),
         ]
         .into_iter()
         .filter_map(|(key, changed)| changed.then_some(key))

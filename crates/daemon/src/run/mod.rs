@@ -24,8 +24,7 @@ use weir_enforce::Choice;
 use weir_events::{Event, Kind};
 
 use crate::{
-    api,
-    api::Reload,
+    api::{self, Reload, fail2ban},
     config::Config,
     instance,
     log_worker::Workers,
@@ -61,6 +60,14 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         "cannot listen on {}",
         config.socket.display()
     )))?;
+    let fail2ban_listener = match &config.fail2ban_socket {
+        None => None,
+        Some(path) => {
+            instance::make_parent(path)?;
+            let what = format!("fail2ban_socket: cannot listen on {}", path.display());
+            Some(api::bind(path).map_err(system(what))?)
+        }
+    };
     mount_bpffs(&config.enforcement)?;
     // Also to take away what an earlier daemon left there.
     let iptables = config.enforcement.backend == Choice::Ipset
@@ -109,6 +116,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     let control = {
         let handles = handles::of_api(&service, reloader.clone());
         let (socket, alerts) = (service.config.get().socket.clone(), service.alerts.clone());
+        let fail2ban = fail2ban_listener.zip(service.config.get().fail2ban_socket.clone());
         let pulse = service.pulses.of("weir-control");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -128,6 +136,15 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
                         tokio::time::sleep(TICK).await;
                     }
                 });
+                if let Some((listener, path)) = fail2ban {
+                    let (handles, stopped) = (handles.clone(), stopped.clone());
+                    runtime.spawn(async move {
+                        let serving = fail2ban::socket::serve(listener, path, handles, stopped);
+                        if let Err(error) = serving.await {
+                            tracing::error!("Fail2ban's socket: {error}");
+                        }
+                    });
+                }
                 let served =
                     runtime.block_on(api::serve(listener, socket, handles, alerts, stopped));
                 if let Err(error) = served {
@@ -172,9 +189,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         .events
         .tell(&Event::new(Kind::Stop, Timestamp::now(), stopped));
     reloader.stop_sinks();
-    let socket = service.config.get().socket.clone();
-    if let Err(error) = std::fs::remove_file(&socket) {
-        tracing::debug!("cannot remove {}: {error}", socket.display());
+    let config = service.config.get();
+    for socket in std::iter::once(&config.socket).chain(&config.fail2ban_socket) {
+        if let Err(error) = std::fs::remove_file(socket) {
+            tracing::debug!("cannot remove {}: {error}", socket.display());
+        }
     }
     Ok(())
 }

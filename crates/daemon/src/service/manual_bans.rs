@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use weir_core::{
     Action, Ban, BanSource, BanTarget, PortSet, Prefix, Until,
-    policy::{self, Ledger},
+    policy::{self, BanTime, Ledger},
 };
 use weir_enforce::{Backend, Entry};
 
@@ -15,6 +15,7 @@ use crate::{
     bans::{Bans, entry},
     config::Config,
     current::Current,
+    jails::JailConfig,
     store::{Detail, PORTION, Store, clock::Now},
 };
 
@@ -62,27 +63,64 @@ impl ManualBans {
                 policy::format_duration(MAX_BAN)
             )));
         }
-        if let Some(exemption) = self.exempt.current().covering(subject) {
-            return Err(Refusal::Exempt {
-                subject,
-                reason: exemption.reason,
-            });
-        }
-        let now = Now::read();
-        let until = match length {
-            None => Until::Never,
-            Some(length) => Until::At(now.wall.checked_add(length).unwrap_or(Timestamp::MAX)),
-        };
-        let ban = Ban {
+        self.refuse_exempt(subject)?;
+        self.put(length, |since, until| Ban {
             subject,
             scope,
             producer: BanSource::Manual,
             action,
             reason,
-            since: now.wall,
+            since,
             until,
             evidence: Vec::new(),
+        })
+    }
+
+    /// A ban that the jail itself would have made: with its ports, action and time.
+    pub fn ban_in_jail(
+        &self,
+        jail: &JailConfig,
+        subject: BanTarget,
+    ) -> Result<Done<ListedBan>, Refusal> {
+        self.refuse_exempt(subject)?;
+        let length = match jail.limits.ban_time {
+            BanTime::Never => None,
+            BanTime::For(length) => Some(length),
         };
+        self.put(length, |since, until| Ban {
+            subject,
+            scope: jail.scope.clone(),
+            producer: BanSource::Jail(jail.name.clone()),
+            action: jail.action,
+            reason: "banned manually in this jail".to_owned(),
+            since,
+            until,
+            evidence: Vec::new(),
+        })
+    }
+
+    fn refuse_exempt(&self, subject: BanTarget) -> Result<(), Refusal> {
+        match self.exempt.current().covering(subject) {
+            None => Ok(()),
+            Some(exemption) => Err(Refusal::Exempt {
+                subject,
+                reason: exemption.reason,
+            }),
+        }
+    }
+
+    /// In force, then durable; a ban without a length is permanent.
+    fn put(
+        &self,
+        length: Option<Duration>,
+        ban: impl FnOnce(Timestamp, Until) -> Ban,
+    ) -> Result<Done<ListedBan>, Refusal> {
+        let now = Now::read();
+        let until = match length {
+            None => Until::Never,
+            Some(length) => Until::At(now.wall.checked_add(length).unwrap_or(Timestamp::MAX)),
+        };
+        let ban = ban(now.wall, until);
         let entry = entry(&ban, &now);
         let detail = Detail {
             since: ban.since,

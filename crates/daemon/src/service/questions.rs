@@ -79,6 +79,11 @@ pub(super) fn is_a_jail(config: &Config, jail: &str) -> Result<(), Refusal> {
 }
 
 impl Questions {
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.get()
+    }
+
     /// The bans in force, of one jail or all, by subject. A jail that is gone
     /// is known for as long as it has bans.
     pub fn bans_in_force(&self, jail: Option<&str>) -> Result<Vec<Entry>, Refusal> {

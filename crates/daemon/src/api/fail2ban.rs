@@ -1,0 +1,378 @@
+//! The commands of `fail2ban-client`, answered for weir's jails, so that exporters,
+//! panels and scripts made for Fail2ban go on working: `POST /v1/fail2ban`, which the
+//! front end of that name uses, and Fail2ban's own socket (`socket`). What Fail2ban
+//! changes in the running server and weir keeps in its configuration is refused by name.
+
+mod pickle;
+mod reply;
+pub(crate) mod socket;
+
+use std::net::IpAddr;
+
+use axum::{body::Body, extract::State, response::Response};
+use jiff::{Timestamp, tz::TimeZone};
+use serde::Deserialize;
+use weir_core::{BanSource, BanTarget, Prefix, Until, detect::Definition, policy::BanTime};
+use weir_enforce::Entry;
+
+pub use pickle::{NoCommand, read_command};
+use reply::Reply;
+
+use super::{Api, Handles, json};
+use crate::{
+    config::Config,
+    jails::{JailConfig, SourceChoice, UseDns},
+    service::{ListedBan, Refusal},
+};
+
+/// What `version` says: programs ask whether it is at least one of Fail2ban's.
+const VERSION: &str = concat!("1.1.1+weir", env!("CARGO_PKG_VERSION"));
+/// How Fail2ban writes a permanent ban, in seconds.
+const PERMANENT: i64 = -1;
+
+/// `POST /v1/fail2ban`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommandRequest {
+    /// As on the command line of `fail2ban-client`: `["status", "sshd"]`.
+    command: Vec<String>,
+}
+
+pub(super) async fn command(State(api): State<Api>, body: Body) -> Response {
+    let request: CommandRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let handles = api.handles.clone();
+    api.command(move || {
+        let reply = answer(&handles, &request.command).map_err(Refusal::from)?;
+        Ok(serde_json::json!({ "reply": reply }))
+    })
+    .await
+}
+
+/// Why a command has no reply.
+#[derive(Debug, thiserror::Error)]
+enum Unanswered {
+    /// Fail2ban's clients know this error by its class.
+    #[error("there is no jail {0:?}")]
+    UnknownJail(String),
+    /// Anything else.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl From<Unanswered> for Refusal {
+    fn from(error: Unanswered) -> Self {
+        match error {
+            Unanswered::UnknownJail(_) => Self::NotFound(error.to_string()),
+            Unanswered::Refused(refusal) => refusal,
+        }
+    }
+}
+
+fn malformed(text: impl Into<String>) -> Unanswered {
+    Refusal::Malformed(text.into()).into()
+}
+
+/// Carries a command out, and says what Fail2ban's server would.
+fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let questions = &handles.questions;
+    match words[..] {
+        ["ping"] => Ok("pong".into()),
+        ["version"] => Ok(VERSION.into()),
+        ["status"] => {
+            let names: Vec<_> = questions
+                .config()
+                .jails
+                .iter()
+                .map(|j| j.name.clone())
+                .collect();
+            Ok(Reply::pairs([
+                ("Number of jail", names.len().into()),
+                ("Jail list", names.join(", ").into()),
+            ]))
+        }
+        // Flavours of Fail2ban add columns (ASN, country) to the same numbers.
+        ["status", name] | ["status", name, "basic" | "short"] => status(handles, name),
+        ["banned"] => {
+            let config = questions.config();
+            let jails = config.jails.iter().map(|jail| {
+                let banned = addresses(&in_force(handles, &jail.name)?);
+                Ok(Reply::Map(vec![(jail.name.clone(), Reply::texts(banned))]))
+            });
+            jails.collect::<Result<_, Unanswered>>().map(Reply::List)
+        }
+        ["banned", ref subjects @ ..] => {
+            let holding = subjects.iter().map(|subject| {
+                let config = questions.config();
+                let mut holding = Vec::new();
+                for jail in &config.jails {
+                    if is_banned(handles, jail, subject)? {
+                        holding.push(jail.name.clone());
+                    }
+                }
+                Ok(Reply::texts(holding))
+            });
+            holding.collect::<Result<_, Unanswered>>().map(Reply::List)
+        }
+        ["unban", "--all"] => {
+            let config = questions.config();
+            let mut lifted = 0;
+            for jail in &config.jails {
+                let of = BanSource::Jail(jail.name.clone());
+                lifted += handles.manual_bans.unban_all(Some(&of))?.what.lifted;
+            }
+            Ok(lifted.into())
+        }
+        ["unban", _, ..] => {
+            let config = questions.config();
+            let mut lifted = 0;
+            for jail in &config.jails {
+                for subject in &words[1..] {
+                    lifted += lift(handles, jail, subject)?;
+                }
+            }
+            Ok(lifted.into())
+        }
+        ["reload", ..] => {
+            handles.reloader.reload()?;
+            Ok("OK".into())
+        }
+        ["get", "loglevel"] => Ok("INFO".into()),
+        ["get", "logtarget"] => Ok("SYSTEMD-JOURNAL".into()),
+        ["get", "syslogsocket"] => Ok("auto".into()),
+        ["get", "dbfile"] => {
+            let file = questions.config().state_dir.join("weir.db");
+            Ok(file.display().to_string().into())
+        }
+        ["get", name, ref what @ ..] => {
+            let config = questions.config();
+            get(handles, &config, jail(&config, name)?, what)
+        }
+        ["set", name, ref what @ ..] => {
+            let config = questions.config();
+            set(handles, jail(&config, name)?, what)
+        }
+        ["stop" | "start" | "restart" | "add", ..] => Err(malformed(format!(
+            "{} is not weir's to do: systemctl starts and stops weir, and weir.toml has its jails",
+            words[0]
+        ))),
+        _ => Err(malformed(
+            "Invalid command; weir answers ping, version, status, banned, unban, reload, get and set",
+        )),
+    }
+}
+
+fn jail<'a>(config: &'a Config, name: &str) -> Result<&'a JailConfig, Unanswered> {
+    let found = config.jails.iter().find(|jail| jail.name == name);
+    found.ok_or_else(|| Unanswered::UnknownJail(name.chars().take(64).collect()))
+}
+
+/// The bans of a jail, those that end first before the others.
+fn in_force(handles: &Handles, jail: &str) -> Result<Vec<Entry>, Unanswered> {
+    let mut entries = handles.questions.bans_in_force(Some(jail))?;
+    entries.sort_by_key(|entry| entry.expiry);
+    Ok(entries)
+}
+
+fn addresses(entries: &[Entry]) -> Vec<String> {
+    entries
+        .iter()
+        .map(|entry| entry.subject.to_string())
+        .collect()
+}
+
+fn status(handles: &Handles, name: &str) -> Result<Reply, Unanswered> {
+    let config = handles.questions.config();
+    let jail = jail(&config, name)?;
+    let all = handles.questions.jails()?;
+    let counts = all.iter().find(|counts| counts.name == name);
+    let counts = counts.ok_or_else(|| Unanswered::UnknownJail(name.to_owned()))?;
+    let banned = addresses(&in_force(handles, name)?);
+    let source = match &jail.source {
+        SourceChoice::Journal => ("Journal matches", journal_matches(jail)),
+        _ => ("File list", Reply::texts(log_paths(jail))),
+    };
+    Ok(Reply::pairs([
+        (
+            "Filter",
+            Reply::pairs([
+                ("Currently failed", counts.tracked.into()),
+                ("Total failed", counts.findings.into()),
+                source,
+            ]),
+        ),
+        (
+            "Actions",
+            Reply::pairs([
+                ("Currently banned", banned.len().into()),
+                ("Total banned", counts.bans.into()),
+                ("Banned IP list", Reply::texts(banned)),
+            ]),
+        ),
+    ]))
+}
+
+fn log_paths(jail: &JailConfig) -> Vec<String> {
+    match &jail.source {
+        SourceChoice::Journal => Vec::new(),
+        SourceChoice::Files(patterns) => patterns.clone(),
+        SourceChoice::Ring(ring) => vec![ring.directory.display().to_string()],
+    }
+}
+
+/// In a list for each set of fields, as Fail2ban has them.
+fn journal_matches(jail: &JailConfig) -> Reply {
+    let text = jail.journal_match.to_string();
+    let sets = text.split(" + ").filter(|set| !set.is_empty());
+    Reply::List(
+        sets.map(|set| Reply::texts(set.split(' ').map(str::to_owned)))
+            .collect(),
+    )
+}
+
+fn get(
+    handles: &Handles,
+    config: &Config,
+    jail: &JailConfig,
+    what: &[&str],
+) -> Result<Reply, Unanswered> {
+    match what {
+        ["banip", "--with-time", ..] => {
+            let entries = in_force(handles, &jail.name)?;
+            let listed = handles.questions.explain(entries);
+            Ok(Reply::texts(listed.iter().map(with_time)))
+        }
+        ["banip", ..] | ["banned"] => Ok(Reply::texts(addresses(&in_force(handles, &jail.name)?))),
+        ["banned", subjects @ ..] => {
+            let banned = subjects.iter().map(|subject| {
+                let is_banned = is_banned(handles, jail, subject)?;
+                Ok(usize::from(is_banned).into())
+            });
+            let mut banned = banned.collect::<Result<Vec<Reply>, Unanswered>>()?;
+            Ok(match banned.len() {
+                1 => banned.remove(0),
+                _ => Reply::List(banned),
+            })
+        }
+        ["bantime"] => Ok(match jail.limits.ban_time {
+            BanTime::For(time) => time.as_secs().into(),
+            BanTime::Never => PERMANENT.into(),
+        }),
+        ["findtime"] => Ok(jail.limits.find_time.as_secs().into()),
+        ["maxretry"] => Ok(u64::from(jail.limits.max_retry).into()),
+        ["usedns"] => Ok(match jail.use_dns {
+            UseDns::Yes => "yes",
+            UseDns::Warn => "warn",
+            UseDns::No => "no",
+        }
+        .into()),
+        ["logpath"] => Ok(Reply::texts(log_paths(jail))),
+        ["journalmatch"] => Ok(journal_matches(jail)),
+        // This host's addresses are exempt, whatever a jail says.
+        ["ignoreself"] => Ok(Reply::Bool(true)),
+        ["ignoreip"] => Ok(Reply::texts(
+            jail.ignore.iter().map(|prefix| prefix.to_string()),
+        )),
+        ["failregex"] => Ok(Reply::texts(patterns(config, jail))),
+        ["actions"] => Ok(Reply::texts([format!("weir-{}", jail.action)])),
+        _ => Err(malformed(format!(
+            "weir has no answer to get JAIL {}; it has: banip, banned, bantime, findtime, maxretry, usedns, logpath, journalmatch, ignoreself, ignoreip, failregex, actions",
+            short(what)
+        ))),
+    }
+}
+
+/// What the jail's filter looks for.
+fn patterns(config: &Config, jail: &JailConfig) -> Vec<String> {
+    let own = config.filters.get(&jail.filter);
+    let definition = own.or_else(|| Definition::builtin(&jail.filter));
+    let patterns = definition.map(|definition| definition.patterns.as_slice());
+    let patterns = patterns.unwrap_or_default().iter();
+    patterns.map(|pattern| pattern.text.clone()).collect()
+}
+
+/// `ADDRESS TAB SINCE + SECONDS = UNTIL`, such as `… 2026-11-25 08:00:00 + 600 = …`, in the host's time.
+fn with_time(ban: &ListedBan) -> String {
+    let zone = TimeZone::system();
+    let at = |time: Timestamp| {
+        let zoned = time.to_zoned(zone.clone());
+        zoned.strftime("%Y-%m-%d %H:%M:%S").to_string()
+    };
+    let since = ban.since.unwrap_or_else(Timestamp::now);
+    let (length, end) = match ban.until {
+        Until::Never => (PERMANENT, "9999-12-31 23:59:59".to_owned()),
+        Until::At(end) => (end.duration_since(since).as_secs(), at(end)),
+    };
+    format!("{} \t{} + {length} = {end}", ban.subject, at(since))
+}
+
+fn set(handles: &Handles, jail: &JailConfig, what: &[&str]) -> Result<Reply, Unanswered> {
+    match what {
+        ["banip", subjects @ ..] if !subjects.is_empty() => {
+            for subject in subjects {
+                handles
+                    .manual_bans
+                    .ban_in_jail(jail, target(jail, subject)?)?;
+            }
+            Ok(subjects.len().into())
+        }
+        ["unbanip", "--report-absent", subjects @ ..] if !subjects.is_empty() => {
+            let mut lifted = 0;
+            for subject in subjects {
+                match lift(handles, jail, subject)? {
+                    0 => return Err(malformed(format!("{} is not banned", short(&[*subject])))),
+                    some => lifted += some,
+                }
+            }
+            Ok(lifted.into())
+        }
+        ["unbanip", subjects @ ..] if !subjects.is_empty() => {
+            let mut lifted = 0;
+            for subject in subjects {
+                lifted += lift(handles, jail, subject)?;
+            }
+            Ok(lifted.into())
+        }
+        _ => Err(malformed(format!(
+            "set JAIL {} is not weir's to do while it runs; it does banip and unbanip: change the jail in its configuration, then reload",
+            short(what)
+        ))),
+    }
+}
+
+/// An attacker's or a script's text, short enough for a message.
+fn short(words: &[&str]) -> String {
+    words.join(" ").chars().take(64).collect()
+}
+
+/// Whom the jail bans when it bans this address: of IPv6 its network. A prefix is itself.
+fn target(jail: &JailConfig, subject: &str) -> Result<BanTarget, Unanswered> {
+    let prefix: Prefix = subject.parse().map_err(Refusal::from)?;
+    let counted = match prefix.addr() {
+        IpAddr::V6(_) if prefix.is_host() => Prefix::new(prefix.addr(), jail.limits.ipv6_prefix),
+        _ => Some(prefix),
+    };
+    Ok(BanTarget::new(counted.unwrap_or(prefix)).map_err(Refusal::from)?)
+}
+
+fn is_banned(handles: &Handles, jail: &JailConfig, subject: &str) -> Result<bool, Unanswered> {
+    let asked = target(jail, subject)?.prefix();
+    let entries = handles.questions.bans_in_force(Some(&jail.name))?;
+    Ok(entries
+        .iter()
+        .any(|entry| entry.subject.prefix().covers(asked)))
+}
+
+/// Lifts the jail's bans of an address, and says how many there were.
+fn lift(handles: &Handles, jail: &JailConfig, subject: &str) -> Result<usize, Unanswered> {
+    let of = BanSource::Jail(jail.name.clone());
+    let subject = target(jail, subject)?.to_string();
+    match handles.manual_bans.unban(&subject, Some(&of), None) {
+        Ok(done) => Ok(done.what.lifted),
+        Err(Refusal::NotFound(_)) => Ok(0),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
