@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::json;
-use weir_daemon::config;
+use weir_daemon::{config, vips};
 use weir_enforce::{backend_swap, kernel};
 
 use super::{Common, ExitAnswer, show};
 
 /// Remove all weir programs, maps and pins of an instance
 ///
-/// Afterwards nothing is dropped any more; rules of nft and ipset go as well.
+/// Afterwards nothing is dropped any more; rules of nft and ipset go as well, and
+/// virtual addresses that weir has added to interfaces.
 /// The daemon must be stopped before. Its database stays, so that a later
 /// start restores the bans. Exit code 1: the configuration's instance had
 /// nothing there, but others have.
@@ -33,19 +34,34 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
         weir_daemon::instance::may_detach(),
         "cannot detach: it needs root (CAP_NET_ADMIN and CAP_BPF)"
     );
-    let (pin_root, instance) = place(common, args)?;
+    let (pin_root, instance, state_dir) = place(common, args)?;
     let detached = backend_swap::detach(&pin_root, &instance)
         .with_context(|| format!("cannot detach the instance {instance:?}"))?;
+    let vips = match &state_dir {
+        Some(dir) => {
+            vips::take_away(dir).context("cannot take virtual addresses from their interfaces")?
+        }
+        None => Vec::new(),
+    };
+    let vips: Vec<_> = vips
+        .into_iter()
+        .map(|(interface, address)| format!("{address} from {interface}"))
+        .collect();
     let others = match detached.is_empty() {
         true => backend_swap::instances(&pin_root),
         false => Vec::new(),
     };
     if args.json {
-        show::json(&json!({ "instance": instance, "detached": detached, "others": others }))?;
+        show::json(
+            &json!({ "instance": instance, "detached": detached, "vips": vips, "others": others }),
+        )?;
     } else if !detached.is_empty() {
         show::line(format!("detached from {}", detached.join(", ")))?;
     } else {
         show::line(format!("instance {instance:?}: nothing was attached"))?;
+    }
+    if !vips.is_empty() && !args.json {
+        show::line(format!("took away {}", vips.join(", ")))?;
     }
     if !others.is_empty() && !args.json {
         show::line(format!(
@@ -62,7 +78,8 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
 
 /// Works with a mistake in the configuration as well, for this is the way out;
 /// but what cannot be read names no instance, and none is guessed.
-fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String)> {
+/// (The state directory is that of the configuration's own instance.)
+fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String, Option<PathBuf>)> {
     let configured = match config::places_of(&common.config) {
         Ok(places) => places,
         Err(error) => {
@@ -72,11 +89,16 @@ fn place(common: &Common, args: &Args) -> anyhow::Result<(PathBuf, String)> {
                     "{error}: it does not say which instance; weir detach --instance NAME does"
                 );
             };
-            return Ok((args.pin_root.clone().unwrap_or_else(nowhere), instance));
+            let pin_root = args.pin_root.clone().unwrap_or_else(nowhere);
+            return Ok((pin_root, instance, None));
         }
     };
+    let instance = args.instance.clone();
+    let instance = instance.unwrap_or_else(|| configured.instance.clone());
+    let is_own = instance == configured.instance;
     Ok((
         args.pin_root.clone().unwrap_or(configured.pin_root),
-        args.instance.clone().unwrap_or(configured.instance),
+        instance,
+        is_own.then_some(configured.state_dir),
     ))
 }

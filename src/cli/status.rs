@@ -1,6 +1,6 @@
 //! `weir status`
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 use weir_core::policy::format_duration;
@@ -197,6 +197,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             pool["live"],
         ))?;
     }
+    vips(&status["vips"])?;
     let tarpit = &status["tarpit"];
     if let Some(ports) = tarpit["ports"].as_array() {
         let addresses = tarpit["addresses"].as_array();
@@ -236,6 +237,32 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     watches(&status["watches"])?;
     sinks(&status["sinks"])?;
     table(jails)?;
+    Ok(())
+}
+
+/// Virtual addresses that weir holds: how many of each interface, and what is not so.
+fn vips(vips: &Value) -> std::io::Result<()> {
+    let mut held: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for vip in vips.as_array().into_iter().flatten() {
+        let (address, interface) = (text(&vip["address"]), text(&vip["interface"]));
+        match vip["state"].as_str() {
+            Some("held") => held.entry(interface).or_default().push(address),
+            _ => {
+                let other = match &vip["other"] {
+                    Value::Null => String::new(),
+                    other => format!(", {} has it", text(other)),
+                };
+                wrapped(format!(
+                    "virtual address {address} on {interface}: {}{other}",
+                    text(&vip["state"])
+                ))?;
+            }
+        }
+    }
+    for (interface, addresses) in held {
+        let all = addresses.join(", ");
+        wrapped(format!("virtual addresses held on {interface}: {all}"))?;
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! behind (`weir`).
 #![allow(dead_code, unused_imports)] // each test file uses its part
 
+pub mod lan;
 mod site;
 mod stream;
 mod weir;

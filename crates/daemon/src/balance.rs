@@ -838,6 +838,7 @@ mod tests {
         let mut state = State::default();
         state.configure(&BalanceConfig {
             interface: "eth0".to_owned(),
+            announce: false,
             pools: vec![pool],
         });
         let are_under_way = |state: &State| -> Vec<bool> {

@@ -5,6 +5,7 @@ pub(crate) mod addresses;
 mod files;
 mod interfaces;
 mod journal;
+mod link;
 mod listeners;
 mod neighbours;
 pub(crate) mod rtnetlink;
@@ -15,6 +16,7 @@ use weir_core::Protocol;
 use weir_enforce::hook_selection::Calibration;
 
 pub(crate) use interfaces::{all as interfaces, default_gateways, with_default_route};
+pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, neighbours};
 

@@ -172,13 +172,13 @@ pub fn may_detach() -> bool {
     has(Capability::CAP_NET_ADMIN) && (has(Capability::CAP_BPF) || has(Capability::CAP_SYS_ADMIN))
 }
 
-/// Kept as well when the backend is `ipset`: libxt_set of iptables asks for the
-/// numbers of sets through a raw socket.
-const FOR_IPTABLES: Capability = Capability::CAP_NET_RAW;
+/// Kept as well when the backend is `ipset`, because libxt_set of iptables asks for the
+/// numbers of sets through a raw socket, and when weir holds virtual addresses.
+const FOR_RAW_SOCKETS: Capability = Capability::CAP_NET_RAW;
 
-/// Can a child run iptables with sets?
-pub fn may_run_iptables() -> bool {
-    caps::has_cap(None, CapSet::Permitted, FOR_IPTABLES).unwrap_or(false)
+/// Can this process, or a child that runs iptables with sets, open raw sockets?
+pub fn may_open_raw_sockets() -> bool {
+    caps::has_cap(None, CapSet::Permitted, FOR_RAW_SOCKETS).unwrap_or(false)
 }
 
 /// Kept as well when watches are configured: what they run has a user of its own,
@@ -219,7 +219,7 @@ pub fn raise_file_limit() {
 
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
-pub fn drop_privileges(iptables: bool, watches: bool) -> Result<(), caps::errors::CapsError> {
+pub fn drop_privileges(raw_sockets: bool, watches: bool) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
     let all = rustix::process::Rlimit {
@@ -228,7 +228,7 @@ pub fn drop_privileges(iptables: bool, watches: bool) -> Result<(), caps::errors
     };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Memlock, all);
     let mut keep: CapsHashSet = KEPT.into_iter().collect();
-    keep.extend(iptables.then_some(FOR_IPTABLES));
+    keep.extend(raw_sockets.then_some(FOR_RAW_SOCKETS));
     keep.extend(FOR_WATCHES.into_iter().filter(|_| watches));
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {

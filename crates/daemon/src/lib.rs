@@ -32,6 +32,7 @@ pub mod store;
 pub mod threads;
 mod trial;
 pub mod uplinks;
+pub mod vips;
 pub mod watch;
 
 pub use trial::trial;

@@ -6,6 +6,7 @@
 mod detection;
 mod enforcement;
 mod pools;
+mod vips;
 
 use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
@@ -16,6 +17,7 @@ pub use detection::{
 };
 pub use enforcement::{ClassMetrics, ListMetrics, PacketMetrics, TableMetrics};
 pub use pools::PoolMetrics;
+pub use vips::VipMetrics;
 
 /// All of them.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub struct Metrics {
     pub resolver: ResolverMetrics,
     pub decoy: DecoyMetrics,
     pub pools: PoolMetrics,
+    pub vips: VipMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
     pub sinks: SinkMetrics,
@@ -51,6 +54,7 @@ impl Default for Metrics {
             resolver: ResolverMetrics::declare(&mut registry),
             decoy: DecoyMetrics::declare(&mut registry),
             pools: PoolMetrics::declare(&mut registry),
+            vips: VipMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),
             sinks: SinkMetrics::declare(&mut registry),

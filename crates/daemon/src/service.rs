@@ -48,6 +48,7 @@ use crate::{
     store::Store,
     threads::Pulses,
     uplinks::Uplinks,
+    vips::Vips,
     watch::stats::WatchStats,
 };
 
@@ -103,6 +104,8 @@ pub struct Service {
     pub decoy: Arc<Decoy>,
     /// Who serves which virtual address.
     pub balancer: Arc<Balancer>,
+    /// Virtual addresses that it holds itself.
+    pub vips: Arc<Vips>,
     /// Where addresses are.
     pub geography: Arc<GeoService>,
     /// Lists of denied and allowed prefixes.
@@ -165,6 +168,7 @@ impl Service {
             alerts.clone(),
             &config.get().state_dir,
         ));
+        let vips = Arc::new(Vips::new(alerts.clone(), &config.get().state_dir));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let bans = Arc::new(Bans::new(
@@ -215,6 +219,7 @@ impl Service {
             metrics: metrics.clone(),
             decoy: decoy.clone(),
             balancer: balancer.clone(),
+            vips: vips.clone(),
             geography: geography.clone(),
             lists: lists.clone(),
             classes: classes.clone(),
@@ -237,6 +242,7 @@ impl Service {
             metrics,
             decoy,
             balancer,
+            vips,
             geography,
             lists,
             classes,

@@ -27,11 +27,18 @@ pub(crate) const MANUAL: &[Table] = &[
         name: "balance",
         about: "Load balancing by direct server return: packets for the virtual addresses of the pools go on to a real server, which answers the client itself.",
         needs: &[("interface", "\"eth0\"")],
-        keys: &[key(
-            "interface",
-            Required,
-            "The interface on whose network segment the reals are.",
-        )],
+        keys: &[
+            key(
+                "interface",
+                Required,
+                "The interface on whose network segment the reals are.",
+            ),
+            key(
+                "announce",
+                Is("false"),
+                "With true, weir adds the virtual addresses to the interface itself, once nobody else on the segment has them, and announces them. Of several weirs with one configuration only one may.",
+            ),
+        ],
     },
     Table {
         name: "pool.NAME",
@@ -45,7 +52,7 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "vip",
                 Required,
-                "The virtual addresses, IPv4 and IPv6; this host has them on an interface, so that it answers ARP and neighbour discovery for them.",
+                "The virtual addresses, IPv4 and IPv6. This host has them on an interface, so that it answers ARP and neighbour discovery for them: by announce in [balance], or because an administrator has added them.",
             ),
             key("ports", Required, "The ports that the pool serves."),
             key(
@@ -163,6 +170,8 @@ pub const MAX_WEIGHT: u32 = 1000;
 pub struct BalanceConfig {
     /// On whose segment the reals are.
     pub interface: String,
+    /// Whether weir holds the virtual addresses there.
+    pub announce: bool,
     /// Its pools by name.
     pub pools: Vec<PoolConfig>,
 }
@@ -283,15 +292,17 @@ pub(crate) fn read(
             )),
             Some(_) => (),
         }
+        let announce = section.boolean("announce").unwrap_or_default();
         section.finish();
-        (line, interface.map(|at| at.value).unwrap_or_default())
+        let interface = interface.map(|at| at.value).unwrap_or_default();
+        (line, interface, announce)
     });
     let mut taken = BTreeMap::new();
     let mut pools = Vec::new();
     for (name, section) in root.named_sections("pool") {
         pools.extend(pool(name, section, &mut taken, answering));
     }
-    let Some((balance_line, interface)) = balance else {
+    let Some((balance_line, interface, announce)) = balance else {
         if !pools.is_empty() {
             root.error(
                 line,
@@ -334,7 +345,11 @@ pub(crate) fn read(
             );
         }
     }
-    Some(BalanceConfig { interface, pools })
+    Some(BalanceConfig {
+        interface,
+        announce,
+        pools,
+    })
 }
 
 type Taken = BTreeMap<(IpAddr, u8, u16), String>;
@@ -712,7 +727,14 @@ mod tests {
              method = \"maglev\"\ncheck = {{ interval = \"5s\", rise = 4 }}"
         );
         let balance = check(&text).unwrap().balance.unwrap();
-        assert_eq!(balance.interface, "eth0");
+        assert_eq!(
+            (balance.interface.as_str(), balance.announce),
+            ("eth0", false)
+        );
+        assert!(check(&text).unwrap().vips().is_empty());
+        let announced = text.replace("[pool.web]", "announce = true\n[pool.web]");
+        let vips = check(&announced).unwrap().vips();
+        assert_eq!(vips.into_values().collect::<Vec<_>>(), ["eth0", "eth0"]);
         let pool = &balance.pools[0];
         assert_eq!(pool.ports, [(Protocol::Tcp, 80), (Protocol::Udp, 443)]);
         assert_eq!(

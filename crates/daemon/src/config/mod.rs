@@ -9,6 +9,7 @@ pub mod manual;
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -113,6 +114,16 @@ impl Config {
     pub fn fences(&self) -> Vec<Fence> {
         let geofence = self.geofence.as_ref();
         geofence.map_or_else(Vec::new, |geofence| geofence.fences.clone())
+    }
+
+    /// The virtual addresses that weir holds itself, each with its interface.
+    pub fn vips(&self) -> BTreeMap<IpAddr, String> {
+        let announced = self.balance.iter().filter(|balance| balance.announce);
+        let vips = announced.flat_map(|balance| {
+            let vips = balance.pools.iter().flat_map(|pool| &pool.vips);
+            vips.map(|vip| (*vip, balance.interface.clone()))
+        });
+        vips.collect()
     }
 
     /// The keys whose change only a restart can carry out.

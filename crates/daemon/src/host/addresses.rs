@@ -4,7 +4,8 @@
 use std::{io, net::IpAddr};
 
 use super::rtnetlink::{
-    NLM_F_ACK, NLM_F_CREATE_EXCL, NLM_F_DUMP, Request, address, attributes, family, word,
+    NLM_F_ACK, NLM_F_CREATE_EXCL, NLM_F_CREATE_REPLACE, NLM_F_DUMP, Request, address, attributes,
+    family, word,
 };
 
 /// linux/rtnetlink.h, linux/if_addr.h
@@ -14,6 +15,9 @@ const RTM_GETADDR: u16 = 22;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_CACHEINFO: u16 = 6;
+const IFA_FLAGS: u16 = 8;
+/// Without the kernel's own question whether somebody has it, and without a route.
+const IFA_F_NODAD_AND_NOPREFIXROUTE: u32 = 0x202;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_HOST: u8 = 254;
 /// What an address's message has before its attributes.
@@ -70,7 +74,25 @@ pub(crate) fn add(ifindex: u32, addr: IpAddr) -> io::Result<()> {
     request.ask(|_, _| ())
 }
 
-/// Removes what [`add`] added.
+/// Adds one like [`add`] that this host is known to be alone with, or gives one that is
+/// there another lifetime: after so many seconds the kernel removes it.
+///
+/// # Errors
+/// The kernel refuses it.
+pub(crate) fn hold(ifindex: u32, addr: IpAddr, seconds: Option<u32>) -> io::Result<()> {
+    let valid = seconds.unwrap_or(u32::MAX);
+    let (preferred, flags) = match addr {
+        IpAddr::V4(_) => (valid, 0),
+        IpAddr::V6(_) => (0, IFA_F_NODAD_AND_NOPREFIXROUTE),
+    };
+    let lifetime = [preferred, valid, 0, 0].map(u32::to_ne_bytes).concat();
+    request(RTM_NEWADDR, NLM_F_CREATE_REPLACE, ifindex, addr)
+        .attribute(IFA_FLAGS, &flags.to_ne_bytes())
+        .attribute(IFA_CACHEINFO, &lifetime)
+        .ask(|_, _| ())
+}
+
+/// Removes what [`add`] or [`hold`] added.
 ///
 /// # Errors
 /// It is not there, or the kernel refuses to.

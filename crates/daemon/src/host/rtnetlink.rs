@@ -18,6 +18,8 @@ pub(crate) const NLM_F_ACK: u16 = 4;
 pub(crate) const NLM_F_DUMP: u16 = 0x300;
 /// Makes it, and refuses where it is there.
 pub(crate) const NLM_F_CREATE_EXCL: u16 = 0x600;
+/// Makes it, or changes what is there.
+pub(crate) const NLM_F_CREATE_REPLACE: u16 = 0x500;
 /// Of the head of a message.
 const HEAD: usize = 16;
 

@@ -70,10 +70,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     };
     mount_bpffs(&config.enforcement)?;
     // Also to take away what an earlier daemon left there.
-    let iptables = config.enforcement.backend == Choice::Ipset
+    let raw_sockets = config.enforcement.backend == Choice::Ipset
+        || !config.vips().is_empty()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
-    instance::drop_privileges(iptables, !config.watches.is_empty())?;
+    instance::drop_privileges(raw_sockets, !config.watches.is_empty())?;
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {
@@ -111,6 +112,11 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
             "weir-health",
             Box::new(move || balancer.run(&stopping, &pulse)),
         )?
+    };
+    let vips = {
+        let (vips, stopping) = (service.vips.clone(), service.stopping.clone());
+        let pulse = service.pulses.of("weir-vips");
+        spawn("weir-vips", Box::new(move || vips.run(&stopping, &pulse)))?
     };
     let (stop_control, stopped) = watch::channel(false);
     let control = {
@@ -178,7 +184,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     // Receivers gone: the control thread has ended already.
     let _ = stop_control.send(true);
     reloader.stop();
-    for thread in [maintenance, packets, classes, health, control] {
+    for thread in [maintenance, packets, classes, health, vips, control] {
         thread.join().expect("a panic ends the daemon");
     }
     tidy_ledger(&service, true);

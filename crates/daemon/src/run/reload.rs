@@ -34,6 +34,7 @@ fn put_rules_alone(
         &own,
     )?;
     service.balancer.apply(config.balance.as_ref())?;
+    service.vips.apply(&config.vips());
     service.geography.configure(config.geofence.as_ref());
     service.classes.apply(&alone.classes, config.fences())?;
     Ok(())
@@ -118,8 +119,13 @@ impl Reloader {
         let old = self.service.config.get();
         let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
         let mut restart = old.restart_needed(&new);
-        if new.enforcement.backend == Choice::Ipset && !instance::may_run_iptables() {
+        if new.enforcement.backend == Choice::Ipset && !instance::may_open_raw_sockets() {
             restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
+        }
+        if !new.vips().is_empty() && !instance::may_open_raw_sockets() {
+            restart.push(
+                "virtual addresses that weir holds from none (it needs CAP_NET_RAW, given up at the start)",
+            );
         }
         if old.watches.is_empty() && !new.watches.is_empty() && !instance::may_run_watches() {
             restart.push(

@@ -18,6 +18,7 @@ use crate::{
     balance::PoolStatus,
     decoy::{DecoyStatus, tarpit::TarpitStatus},
     store::{Detail, NotSaved, Offence, clock::Now},
+    vips::{SegmentStatus, VipStatus},
     watch::stats::WatchStatus,
 };
 
@@ -387,6 +388,10 @@ pub struct Status {
     pub decoy: Option<DecoyStatus>,
     /// Pools, and the reals behind them.
     pub pools: Vec<PoolStatus>,
+    /// Virtual addresses that weir holds itself.
+    pub vips: Vec<VipStatus>,
+    /// The interfaces that they are on.
+    pub segments: Vec<SegmentStatus>,
     /// The tarpit ports, if there are any.
     pub tarpit: Option<TarpitStatus>,
     /// Interfaces and hooks.

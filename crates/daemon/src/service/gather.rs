@@ -40,6 +40,7 @@ impl Questions {
             for pool in &status.pools {
                 metrics.pools.say(samples, pool);
             }
+            metrics.vips.say(samples, &status.vips, &status.segments);
             for sink in &status.sinks {
                 let is_failing = sink.failing.is_some();
                 metrics

@@ -37,6 +37,7 @@ use crate::{
     log_status::LogStatus,
     metrics::Metrics,
     store::{Store, clock::Now},
+    vips::Vips,
     watch::stats::WatchStats,
 };
 
@@ -50,6 +51,7 @@ pub struct Questions {
     pub(super) metrics: Arc<Metrics>,
     pub(super) decoy: Arc<Decoy>,
     pub(super) balancer: Arc<Balancer>,
+    pub(super) vips: Arc<Vips>,
     pub(super) geography: Arc<GeoService>,
     pub(super) lists: Lists,
     pub(super) classes: Arc<ClassSync>,
@@ -357,6 +359,8 @@ impl Questions {
             observe: config.enforcement.observe,
             decoy: self.decoy.status(&by_producer)?,
             pools: self.balancer.status()?,
+            vips: self.vips.status(),
+            segments: self.vips.segments(),
             tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,
             attachments,
             usage: Filled {

@@ -1,0 +1,145 @@
+//! One network segment with hosts on it: balancers, their clients, and reals with a real
+//! nginx each.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
+use weir_testkit::traffic;
+
+use super::{SILENCE, SOON, soon};
+
+/// The virtual addresses of reals.
+pub const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
+
+/// The segment, with whoever has joined it.
+pub struct Lan {
+    dir: TempDir,
+    servers: Vec<Child>,
+    switch: Namespace,
+    veths: Vec<(String, Veth)>,
+    net: Net,
+}
+
+impl Lan {
+    pub fn new() -> Self {
+        let net = Net::new().unwrap();
+        let switch = net.namespace("switch").unwrap();
+        switch
+            .ip(&[
+                "link add br0 type bridge forward_delay 0 mcast_snooping 0".into(),
+                "link set br0 up".into(),
+            ])
+            .unwrap();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            servers: Vec::new(),
+            switch,
+            veths: Vec::new(),
+            net,
+        }
+    }
+
+    /// A host of this name with 192.0.2.NUMBER, 2001:db8::NUMBER and a link-local address
+    /// on its eth0.
+    pub fn join(&mut self, name: &str, number: u8) -> Namespace {
+        let namespace = self.net.namespace(name).unwrap();
+        let addresses = [
+            format!("192.0.2.{number}/24"),
+            format!("2001:db8::{number}/64"),
+        ];
+        let opts = VethOpts::new(&addresses.each_ref().map(String::as_str), &[]).unwrap();
+        let veth = self.net.veth(&namespace, "eth0", &self.switch, name, opts);
+        self.veths.push((name.to_owned(), veth.unwrap()));
+        self.switch
+            .ip(&[format!("link set {name} master br0")])
+            .unwrap();
+        namespace
+            .ip(&[format!("addr add fe80::{number}/64 dev eth0 nodad")])
+            .unwrap();
+        namespace
+    }
+
+    /// The link-layer address of a host.
+    pub fn mac(&self, name: &str) -> String {
+        let (_, veth) = self.veths.iter().find(|(known, _)| known == name).unwrap();
+        veth.mac(Side::A)
+            .map(|byte| format!("{byte:02x}"))
+            .join(":")
+    }
+
+    /// Takes the cable of a host out of the switch, or puts it in again.
+    pub fn plug(&self, name: &str, is_in: bool) {
+        let state = if is_in { "up" } else { "down" };
+        self.switch
+            .ip(&[format!("link set {name} {state}")])
+            .unwrap();
+    }
+
+    /// A host that has the virtual addresses on its loopback interface, with an nginx that
+    /// says NUMBER.
+    pub fn real(&mut self, number: u8) -> Namespace {
+        let namespace = self.join(&format!("real{number}"), number);
+        namespace.sysctl("ipv4.conf.all.arp_ignore", "1").unwrap();
+        namespace.sysctl("ipv4.conf.all.arp_announce", "2").unwrap();
+        let add = VIP.map(|vip| format!("addr add {vip} dev lo"));
+        namespace.ip(&add).unwrap();
+        let dir = self.dir.path().join(number.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let dir = dir.display();
+        let config = format!(
+            "daemon off; master_process off; worker_processes 1; user root;
+             pid {dir}/pid; error_log {dir}/error.log;
+             events {{ worker_connections 256; }}
+             http {{
+                 access_log off;
+                 client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp;
+                 fastcgi_temp_path {dir}/tmp; uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
+                 server {{ listen 80; listen [::]:80; location / {{ return 200 \"{number}\"; }} }}
+             }}"
+        );
+        let conf = format!("{dir}/conf");
+        fs::write(&conf, config).unwrap();
+        let mut command = Command::new("/usr/sbin/nginx");
+        command.args(["-c", &conf]).stdin(Stdio::null());
+        self.servers.push(namespace.spawn(command).unwrap());
+        soon("nginx to listen", || {
+            let at = SocketAddr::new([127, 0, 0, 1].into(), 80);
+            traffic::tcp_connect(&namespace, None, at, SILENCE).ok()
+        });
+        namespace
+    }
+
+    /// Ends the nginx of all reals.
+    pub fn kill_reals(&mut self) {
+        self.servers.clear();
+    }
+}
+
+/// The answer of a real to a new connection from this address, or from any, if there is
+/// one.
+pub fn served_by(client: &Namespace, from: Option<IpAddr>, vip: IpAddr) -> Option<u8> {
+    let to = SocketAddr::new(vip, 80);
+    let (mut stream, _) = traffic::tcp_open(client, from, to, SILENCE).ok()?;
+    stream.set_read_timeout(Some(SOON)).ok()?;
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: vip\r\nConnection: close\r\n\r\n")
+        .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.rsplit_once("\r\n\r\n")?.1.parse().ok()
+}
+
+/// Does the interface eth0 of this host have the address?
+pub fn has(host: &Namespace, address: &str) -> bool {
+    let shown = host
+        .run("ip", &["-o", "addr", "show", "dev", "eth0"])
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    shown.contains(&format!(" {address}/"))
+}
