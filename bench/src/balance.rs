@@ -1,8 +1,10 @@
 //! Load balancing by direct server return: the shipped firewall and the program behind
 //! it, against a program that writes new link-layer addresses and sends the frame back
 //! out, at the same hook in the same round. What comes back is counted at the generator's
-//! end. Then the same through user space: a forwarder over AF_PACKET, and Pen where it is
+//! end. Tarpit ports beside it (`balance/tarpit.rs`). Then the same through user space: a forwarder over AF_PACKET, and Pen where it is
 //! installed.
+
+mod tarpit;
 
 use std::{
     io,
@@ -145,6 +147,7 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
             }
         }
     }
+    tarpit::rows(&mut report, &wire, rounds, &args.only)?;
     ring_row(&mut report, rounds, &args.only);
     if let Some(best) = best {
         user_space_rows(&mut report, &wire, &args.only, &best)?;

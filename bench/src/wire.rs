@@ -48,6 +48,15 @@ impl Wire {
         Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
     }
 
+    /// The same of TCP SYNs.
+    pub fn syn_rate(&self, flood: &Flood, packets: u32) -> anyhow::Result<f64> {
+        let took = self.veth.namespace(Side::A).enter(|| {
+            pin_to_core_0();
+            self.generator.send_syns(flood, packets)
+        })??;
+        Ok(f64::from(packets) / took.as_secs_f64() / 1e6)
+    }
+
     /// Attaches at the measured end.
     pub fn attach(&self, prog: std::os::fd::BorrowedFd<'_>, hook: Hook) -> anyhow::Result<Link> {
         let index = self.ifindex(Side::B)?;

@@ -10,7 +10,7 @@ fn root_every_row_forwards_what_it_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("rows.json");
     let out = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
-        .args(["balance", "--rounds", "1", "--only", "target dsr", "--json"])
+        .args(["balance", "--rounds", "1", "--only", "target ", "--json"])
         .arg(&json)
         .output()
         .unwrap();
@@ -24,6 +24,13 @@ fn root_every_row_forwards_what_it_is_sent() {
         let row = row.unwrap_or_else(|| panic!("{name} is missing: {rows:?}"));
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["ratio_to"], format!("bare rewrite and send {of}"));
+    }
+    for family in ["ipv4", "ipv6"] {
+        let name = format!("target tarpit {family} xdp");
+        let row = rows.iter().find(|row| row["name"] == name.as_str());
+        let row = row.unwrap_or_else(|| panic!("{name} is missing: {rows:?}"));
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["ratio_to"], format!("unconditional XDP_TX {family}"));
     }
     assert!(told.contains("not to be had here: netmap"), "{told}");
 }

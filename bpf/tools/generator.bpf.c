@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
 /* Floods for benchmarks and tests: run by BPF_PROG_RUN with live frames, it
- * writes a whole UDP packet from the next source into each recycled page and
- * redirects it. Two kinds: packets that are only to be dropped (generate), and
+ * writes a whole UDP packet, or a TCP SYN, from the next source into each recycled page
+ * and redirects it. Two kinds: packets that are only to be dropped (generate), and
  * requests of many clients to a server, whose answers are counted (request,
  * answer). Beside them the bare programs that rows are compared with. */
 #include <linux/bpf.h>
@@ -10,6 +10,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -25,7 +26,8 @@ struct flood {
 	__u16 port;
 	__u16 payload; /* bytes behind the UDP header, all zero */
 	__u8 ipv6;
-	__u8 pad[3];
+	__u8 syn; /* 1: TCP SYNs with no option instead of UDP */
+	__u8 pad[2];
 	__u8 dest[16]; /* IPv4 in the first four bytes */
 };
 struct flood flood;
@@ -60,6 +62,39 @@ static __always_inline __u32 source_v4(__u32 n)
 	return (addr >> 24) == 127 ? addr - 0x01000000 : addr;
 }
 
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* `sum`: that of the addresses. */
+static __always_inline int build_syn(struct tcphdr *tcp, void *end, __u32 n, __u64 sum)
+{
+	__u32 *word = (void *)tcp;
+	int i;
+
+	if ((void *)(tcp + 1) > end)
+		return -1;
+	*tcp = (struct tcphdr){
+		.source = bpf_htons(1024 + (n & 0x7fff)),
+		.dest = bpf_htons(flood.port),
+		.seq = bpf_htonl(mix32(n)),
+		.doff = sizeof(*tcp) / 4,
+		.syn = 1,
+		.window = bpf_htons(64240),
+	};
+	sum += bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(*tcp));
+#pragma unroll
+	for (i = 0; i < 5; i++)
+		sum += word[i];
+	tcp->check = ~fold(sum);
+	return 0;
+}
+
 static __always_inline int build_v4(void *data, void *end, __u32 n)
 {
 	struct ethhdr *eth = data;
@@ -76,11 +111,12 @@ static __always_inline int build_v4(void *data, void *end, __u32 n)
 	eth->h_proto = bpf_htons(ETH_P_IP);
 	*(__u8 *)ip = 0x45;
 	ip->tos = 0;
-	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*udp) + flood.payload);
+	ip->tot_len = bpf_htons(sizeof(*ip) + (flood.syn ? sizeof(struct tcphdr)
+							 : sizeof(*udp) + flood.payload));
 	ip->id = 0;
 	ip->frag_off = 0;
 	ip->ttl = 64;
-	ip->protocol = IPPROTO_UDP;
+	ip->protocol = flood.syn ? IPPROTO_TCP : IPPROTO_UDP;
 	ip->check = 0;
 	ip->saddr = bpf_htonl(source_v4(n));
 	__builtin_memcpy(&ip->daddr, flood.dest, 4);
@@ -90,6 +126,8 @@ static __always_inline int build_v4(void *data, void *end, __u32 n)
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	ip->check = ~sum;
+	if (flood.syn)
+		return build_syn((void *)(ip + 1), end, n, (__u64)ip->saddr + ip->daddr);
 	udp->source = bpf_htons(1024 + (n & 0x7fff));
 	udp->dest = bpf_htons(flood.port);
 	udp->len = bpf_htons(sizeof(*udp) + flood.payload);
@@ -104,7 +142,7 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	struct udphdr *udp = (void *)(ip + 1);
 	__u64 hi = mix64(n), lo = mix64(hi);
 	__u16 len = bpf_htons(sizeof(*udp) + flood.payload);
-	__u64 sum = (__u64)len + len + bpf_htons(IPPROTO_UDP);
+	__u64 sum = (__u64)len + len + bpf_htons(IPPROTO_UDP), addresses = 0;
 	int i;
 
 	if ((void *)(udp + 1) > end)
@@ -114,27 +152,25 @@ static __always_inline int build_v6(void *data, void *end, __u32 n)
 	__builtin_memcpy(eth->h_source, flood.source_mac, 6);
 	eth->h_proto = bpf_htons(ETH_P_IPV6);
 	*(__be32 *)ip = bpf_htonl(0x60000000);
-	ip->payload_len = len;
-	ip->nexthdr = IPPROTO_UDP;
+	ip->payload_len = flood.syn ? bpf_htons(sizeof(struct tcphdr)) : len;
+	ip->nexthdr = flood.syn ? IPPROTO_TCP : IPPROTO_UDP;
 	ip->hop_limit = 64;
 	ip->saddr.s6_addr32[0] = bpf_htonl(hi >> 32);
 	ip->saddr.s6_addr32[1] = bpf_htonl(hi);
 	ip->saddr.s6_addr32[2] = bpf_htonl(lo >> 32);
 	ip->saddr.s6_addr32[3] = bpf_htonl(lo);
 	__builtin_memcpy(&ip->daddr, flood.dest, 16);
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		addresses += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];
+	if (flood.syn)
+		return build_syn((void *)(ip + 1), end, n, addresses);
 	udp->source = bpf_htons(1024 + (n & 0x7fff));
 	udp->dest = bpf_htons(flood.port);
 	udp->len = len;
 	/* No socket gets UDP over IPv6 with a wrong checksum. The payload adds
 	 * nothing to it. */
-	sum += (__u64)udp->source + udp->dest;
-#pragma unroll
-	for (i = 0; i < 4; i++)
-		sum += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
+	sum = fold(sum + addresses + udp->source + udp->dest);
 	udp->check = (__u16)~sum ? ~sum : 0xffff;
 	return 0;
 }

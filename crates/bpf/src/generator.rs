@@ -19,7 +19,7 @@ use crate::{
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };
 
-/// A flood of UDP packets.
+/// A flood of UDP packets, or of TCP SYNs.
 #[derive(Debug, Clone, Copy)]
 pub struct Flood {
     /// How many sources, a power of two.
@@ -168,6 +168,16 @@ impl Generator {
         self.send_sized(flood, Payload::least(flood.dest), 0, packets)
     }
 
+    /// [`Self::send`] of TCP SYNs without an option.
+    pub fn send_syns(&self, flood: &Flood, packets: u32) -> Result<std::time::Duration> {
+        let frame = if flood.dest.is_ipv4() {
+            60
+        } else {
+            14 + 40 + 20
+        };
+        self.send_frames(flood, (Payload(0), true), frame, 0, packets)
+    }
+
     /// [`Self::send`] with this much payload, the first packet from source
     /// number `first`: what goes on where an earlier call ended, visits all
     /// sources however few packets a call sends.
@@ -175,6 +185,18 @@ impl Generator {
         &self,
         flood: &Flood,
         payload: Payload,
+        first: u32,
+        packets: u32,
+    ) -> Result<std::time::Duration> {
+        let frame = payload.frame(flood.dest);
+        self.send_frames(flood, (payload, false), frame, first, packets)
+    }
+
+    fn send_frames(
+        &self,
+        flood: &Flood,
+        (payload, syn): (Payload, bool),
+        frame: usize,
         first: u32,
         packets: u32,
     ) -> Result<std::time::Duration> {
@@ -197,7 +219,8 @@ impl Generator {
             port: flood.port,
             payload: payload.0,
             ipv6: flood.dest.is_ipv6().into(),
-            pad: [0; 3],
+            syn: syn.into(),
+            pad: [0; 2],
             dest,
         };
         // SAFETY: plain old data without padding (its size is asserted).
@@ -211,7 +234,6 @@ impl Generator {
             .context(|| "set the generator up".into())?;
 
         let start = std::time::Instant::now();
-        let frame = payload.frame(flood.dest);
         prog_test_run::live(self.generate.as_fd(), packets, frame, flood.ifindex)?;
         Ok(start.elapsed())
     }
