@@ -1110,7 +1110,7 @@ fn filters_are_tried_on_lines() {
     assert_eq!(test(&["web"], "refused 192.0.2.7\n").code, 0);
     assert_eq!(test(&["web"], "welcome 192.0.2.7\n").code, 1);
     for (args, message) in [
-        (&["old"][..], "Fail2ban filter"),
+        (&["old"][..], "old.conf:2: it names nobody"),
         (&["none"], "there is no filter"),
         (&["../etc"], "is not the name of a filter"),
         (&["sshd", "--tz", "Nowhere/Land"], "is not a time zone"),
@@ -1123,6 +1123,96 @@ fn filters_are_tried_on_lines() {
             out.err
         );
     }
+}
+
+#[test]
+fn fail2ban_filters_are_run_as_they_are() {
+    let host = Host::new();
+    fs::create_dir(host.path("filter.d")).unwrap();
+    let filter = "[Definition]\n\
+        _daemon = shopd\n\
+        prefregex = ^ \\S+ %(_daemon)s\\[\\d+\\]: <F-CONTENT>.+</F-CONTENT>$\n\
+        failregex = ^refused <F-USER>(?!admin)\\S+</F-USER> from <HOST><suffix>$\n\
+        ignoreregex = from 192\\.0\\.2\\.9\n\
+        [Init]\n\
+        suffix =\n";
+    fs::write(host.path("filter.d/shop.conf"), filter).unwrap();
+    let test = |args: &[&str], input: &str| -> Answer {
+        let mut child = Command::new(WEIR)
+            .args([
+                "filter",
+                "test",
+                "shop",
+                "--tz",
+                "UTC",
+                "--now",
+                "1124024000",
+            ])
+            .args(args)
+            .arg("--config")
+            .arg(host.path(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap().into()
+    };
+    let head = "Aug 14 11:53:04 web shopd[7]: ";
+    let lines = format!(
+        "{head}refused eve from 2001:db8::7\n{head}refused admin from 192.0.2.7\n\
+         {head}refused eve from 192.0.2.9\nAug 14 11:53:04 web other: x\n"
+    );
+    let out = test(&["--json"], &lines);
+    let objects: Vec<Value> = (out.out.lines())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(objects.len(), 4, "{}", out.err);
+    for (key, value) in [
+        ("match", true.into()),
+        ("host", "2001:db8::7".into()),
+        ("ip6", "2001:db8::7".into()),
+        ("user", "eve".into()),
+        ("time", Value::from(1_124_020_384)),
+        ("regex", 0.into()),
+    ] {
+        assert_eq!(objects[0][key], value, "{key}");
+    }
+    for (object, why) in objects[1..].iter().zip([
+        "no failregex fits",
+        "ignoreregex 1 fits",
+        "prefregex does not fit",
+    ]) {
+        assert_eq!(object["match"], false);
+        assert!(object["why"].as_str().unwrap().contains(why), "{object}");
+    }
+    let out = test(&[], &lines);
+    assert_eq!(out.code, 0, "{}", out.err);
+    for said in [
+        "2005-08-14T11:53:04Z 2001:db8::7 user=\"eve\" (failregex 1)",
+        "1: ignoreregex 1 fits",
+        "1 of 4 lines are failures",
+    ] {
+        assert!(out.out.contains(said), "{said}: {}", out.out);
+    }
+    let suffix = ["--journal", "--json", "--option", "suffix= port \\d+"];
+    let out = test(
+        &suffix,
+        " web shopd[7]: refused eve from 192.0.2.7 port 1\n",
+    );
+    assert!(
+        out.out.contains("\"time\":1124024000"),
+        "{}{}",
+        out.out,
+        out.err
+    );
+    let out = test(&["--option", "suffix=("], "");
+    assert!(
+        out.code == 2 && out.err.contains("shop.conf:4: missing )"),
+        "{}",
+        out.err
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `weir filter`
 
+mod fail2ban;
 mod show;
 
 use std::{
@@ -33,7 +34,8 @@ pub enum Verb {
     /// Read lines from standard input and say which ones are failures
     ///
     /// NAME is a filter of the configuration ([filter.NAME], or
-    /// filter.d/NAME.toml beside it), or a built-in one. Of the other lines it
+    /// filter.d/NAME.toml beside it), or a built-in one; where --config is a
+    /// directory with filter.d/NAME.conf (/etc/fail2ban), that filter of Fail2ban's. Of the other lines it
     /// says why they are none, with an example of each reason, and how far the
     /// last time stamp is from the clock. Exit code 1 if no line was a failure
     /// (with --json the objects say so).
@@ -58,7 +60,7 @@ pub enum Verb {
 pub struct Test {
     /// The name of the filter
     name: String,
-    /// A parameter of the filter
+    /// A parameter of a Fail2ban filter, such as mode=aggressive
     #[arg(long = "option", value_name = "KEY=VALUE")]
     options: Vec<String>,
     /// The time zone of stamps that name none, such as Europe/Berlin or CET-1CEST
@@ -170,13 +172,6 @@ fn list(common: &Common, as_json: bool) -> anyhow::Result<ExitAnswer> {
 }
 
 fn run_test(common: &Common, test: &Test) -> anyhow::Result<ExitAnswer> {
-    if let Some(option) = test.options.first() {
-        bail!(
-            "--option {option:?}: weir's own filters take no options; those of Fail2ban filters come later"
-        );
-    }
-    let definition = find(common, &test.name)?;
-    let filter = definition.compile().with_context(|| test.name.clone())?;
     let zone = match &test.tz {
         None => TimeZone::system(),
         Some(name) => TimeZone::get(name)
@@ -190,6 +185,23 @@ fn run_test(common: &Common, test: &Test) -> anyhow::Result<ExitAnswer> {
                 .with_context(|| format!("--now {epoch}: out of range"))?,
         ),
     };
+    check_name(&test.name)?;
+    let dir = common.config.as_path();
+    let is_there = |suffix| {
+        dir.join(format!("filter.d/{}.{suffix}", test.name))
+            .exists()
+    };
+    if dir.is_dir() && !is_there("toml") && ["conf", "local"].into_iter().any(is_there) {
+        return fail2ban::test(dir, test, &zone, now);
+    }
+    if let Some(option) = test.options.first() {
+        bail!(
+            "--option {option:?}: weir's own filters take no options, and there is no Fail2ban filter {}",
+            dir.join(format!("filter.d/{}.conf", test.name)).display()
+        );
+    }
+    let definition = find(common, &test.name)?;
+    let filter = definition.compile().with_context(|| test.name.clone())?;
     let mut state = ProgramState::default();
     let mut input = io::stdin().lock();
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -330,11 +342,16 @@ fn result(finding: Option<&Finding>, why: Option<&str>) -> serde_json::Value {
     object
 }
 
-/// The definition of the filter of this name.
-fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
+fn check_name(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || name.starts_with('.') || name.contains('/') {
         bail!("{name:?} is not the name of a filter");
     }
+    Ok(())
+}
+
+/// The definition of the filter of this name.
+fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
+    check_name(name)?;
     let config = common.config.as_path();
     let mut own = None;
     if config.is_dir() {
@@ -346,10 +363,8 @@ fn find(common: &Common, name: &str) -> anyhow::Result<Definition> {
         let fail2ban = dir.join(format!("{name}.conf"));
         if fail2ban.exists() {
             bail!(
-                "{} is a Fail2ban filter: weir does not read these yet; write {} with weir's own patterns, or use a built-in filter ({})",
-                fail2ban.display(),
-                file.display(),
-                Definition::builtin_names().join(", ")
+                "{} is a Fail2ban filter, which has no definition in TOML; `weir filter test` runs it as it is",
+                fail2ban.display()
             );
         }
         if config.join("weir.toml").exists() {

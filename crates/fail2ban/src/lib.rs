@@ -9,6 +9,7 @@
 
 mod ban_action;
 mod ban_time;
+pub mod date;
 mod definition;
 mod error;
 mod expression;
@@ -19,8 +20,10 @@ mod ini;
 mod interpolate;
 mod jail;
 mod layers;
+pub mod matching;
 mod parameters;
 mod ports;
+pub mod regex;
 mod tags;
 mod text;
 

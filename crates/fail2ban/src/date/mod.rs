@@ -1,0 +1,501 @@
+//! Dates of log lines: where one stands, and what time it says. Which of several forms
+//! is tried, and which is believed where more than one fits, is learned from the lines
+//! before, as Fail2ban does: a form that has fitted often and near the line's beginning
+//! comes before the others.
+
+mod fields;
+mod template;
+mod zones;
+
+use jiff::Timestamp;
+
+pub use fields::Clock;
+
+use crate::regex::{RegexError, Scratch};
+use template::{Found, Template};
+
+/// A form that has not fitted for so many seconds gives its place to one that has.
+const UNUSED_SECONDS: i64 = 300;
+/// How much more a form that stands at the beginning of lines counts.
+const LINE_BEGIN_WEIGHT: u32 = 100;
+/// The most forms of one filter.
+const MAX_TEMPLATES: usize = 200;
+
+/// The forms that a filter's dates may have.
+#[derive(Clone, Debug)]
+pub struct Dates {
+    templates: Vec<Template>,
+}
+
+/// What was learned from the lines before.
+#[derive(Clone, Debug)]
+pub struct DateState {
+    /// The forms' numbers, in the order in which they are tried.
+    order: Vec<usize>,
+    /// By those numbers.
+    uses: Vec<Use>,
+    /// The place in `order` of what fitted last.
+    last: Option<usize>,
+    first_unused: usize,
+    last_begin: Edge,
+    last_end: Edge,
+    scratch: Scratch,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    hits: u32,
+    /// Those of lines where another one was taken, too.
+    fits: u32,
+    last_used: i64,
+    distance: usize,
+}
+
+/// An end of the last date, and what stood before and behind it.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    at: usize,
+    before: Option<char>,
+    behind: Option<char>,
+}
+
+/// A date in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dated {
+    /// The bytes to cut out.
+    pub cut: (usize, usize),
+    /// Its time; `None` where there is no such time.
+    pub time: Option<Timestamp>,
+}
+
+/// The forms that are tried where a filter says nothing.
+fn usual() -> Vec<String> {
+    let second = "%H:%M:%S";
+    let late_second = "%k:%M:%S";
+    let fraction = r"(?:\.%f)?";
+    let any_fraction = "(?:[.,]%f)?";
+    let zone = r"(?:\s*%z)?";
+    let asctime = format!("(?:%a )?%b %d {late_second}{fraction}(?: %ExY)?");
+    let same = |separators: &str, first: &str, second: &str| {
+        format!("{first}(?P<_sep>[{separators}]){second}(?P=_sep)")
+    };
+    vec![
+        // ISO 8601 and the like.
+        format!(
+            "{}%d(?:T|  ?){second}{any_fraction}{zone}",
+            same("-/.", "%ExY", "%m")
+        ),
+        asctime.clone(),
+        // The same with the year behind the day.
+        format!("(?:%a )?%b %d %ExY {late_second}{fraction}"),
+        // Day first.
+        format!("{}(?:%ExY|%Exy) {late_second}", same("-/", "%d", "%m")),
+        // Web servers, named.
+        format!(
+            "{}%ExY[ :]?{second}{fraction}(?: %z)?",
+            same("-/", "%d", "%b")
+        ),
+        format!("%m/%d/%ExY:{second}"),
+        format!("%m-%d-%ExY {late_second}{fraction}"),
+        "EPOCH".to_owned(),
+        format!("{{^LN-BEG}}{second}"),
+        format!("^<%m/%d/%Exy@{second}>"),
+        format!("%Exy%Exm%Exd  ?{second}"),
+        "%b %d, %ExY %I:%M:%S %p".to_owned(),
+        format!("^%b-%d-%Exy {late_second}"),
+        // ISO 8601 without separators.
+        format!("%ExY%Exm%Exd(?:T|  ?)%ExH%ExM%ExS{any_fraction}{zone}"),
+        // With a zone before it, by name and by number.
+        format!("(?:%Z )?{asctime}"),
+        format!("(?:%z )?{asctime}"),
+        "TAI64N".to_owned(),
+    ]
+}
+
+/// `{DATE}` in a pattern, and where.
+fn date_tag(pattern: &str) -> Option<usize> {
+    let upper = pattern.to_ascii_uppercase();
+    upper
+        .match_indices("{DATE}")
+        .map(|(at, _)| at)
+        .find(|at| !pattern[..*at].ends_with('\\'))
+}
+
+impl Dates {
+    /// Those of a filter's `datepattern`: one a line.
+    ///
+    /// # Errors
+    /// One of them is no expression, or holds a field that there is not.
+    pub fn new(pattern: Option<&str>) -> Result<Self, RegexError> {
+        let mut dates = Self {
+            templates: Vec::new(),
+        };
+        let lines = pattern.unwrap_or_default().lines().map(str::trim);
+        for line in lines.filter(|line| !line.is_empty()) {
+            let key = match line.contains('%') {
+                true => line.to_owned(),
+                false => line.to_uppercase(),
+            };
+            match &*key {
+                "{^LN-BEG}" => dates.add_usual(|template| template.line_begin)?,
+                "{DEFAULT}" => dates.add_usual(|_| true)?,
+                "{NONE}" => dates.add("{UNB}^", 1)?,
+                key if key.contains("{DATE}") => {
+                    for form in usual() {
+                        let mut whole = line.to_owned();
+                        while let Some(at) = date_tag(&whole) {
+                            whole.replace_range(at..at + 6, template::unbound(&form));
+                        }
+                        dates.add(&whole, 1)?;
+                    }
+                }
+                _ => dates.add(line, 1)?,
+            }
+            if dates.templates.len() > MAX_TEMPLATES {
+                return Err(RegexError {
+                    at: 0,
+                    message: format!("more than {MAX_TEMPLATES} forms of dates"),
+                });
+            }
+        }
+        if dates.templates.is_empty() {
+            dates.add_usual(|_| true)?;
+        }
+        Ok(dates)
+    }
+
+    fn add(&mut self, pattern: &str, weight: u32) -> Result<(), RegexError> {
+        let mut template = Template::new(pattern)?;
+        template.weight = weight;
+        self.push(template);
+        Ok(())
+    }
+
+    fn push(&mut self, template: Template) {
+        let is_known = |known: &Template| known.pattern == template.pattern;
+        if !self.templates.iter().any(is_known) {
+            self.templates.push(template);
+        }
+    }
+
+    /// The usual ones, those at the beginning of lines first.
+    fn add_usual(&mut self, wanted: impl Fn(&Template) -> bool) -> Result<(), RegexError> {
+        let usual = usual();
+        let at_begin = usual
+            .iter()
+            .filter(|form| !form.starts_with('^') && !form.starts_with("{^LN-BEG}"));
+        for form in at_begin {
+            let mut template = Template::new(&format!("{{^LN-BEG}}{form}"))?;
+            template.weight = LINE_BEGIN_WEIGHT;
+            if wanted(&template) {
+                self.push(template);
+            }
+        }
+        for form in usual {
+            let template = Template::new(&form)?;
+            if wanted(&template) {
+                self.push(template);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is learned yet.
+    pub fn state(&self) -> DateState {
+        let unused = Use {
+            hits: 0,
+            fits: 0,
+            last_used: 0,
+            distance: usize::MAX,
+        };
+        let edge = |at| Edge {
+            at,
+            before: None,
+            behind: None,
+        };
+        DateState {
+            order: (0..self.templates.len()).collect(),
+            uses: vec![unused; self.templates.len()],
+            last: None,
+            first_unused: 0,
+            last_begin: edge(1),
+            last_end: edge(usize::MAX),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The date of a line; what it teaches is remembered.
+    pub fn find(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<Dated> {
+        let (place, found) = self.search(state, line)?;
+        let number = state.order[place];
+        state.learn(&self.templates, place, found, line, clock.now.as_second());
+        let template = &self.templates[number];
+        let time = match found.cut.0 == found.cut.1 {
+            true => None,
+            // Its groups may have been another one's since.
+            false => {
+                let (begin, end) = found.span;
+                template.find(&line[..end], begin, &mut state.scratch);
+                template.time(line, &state.scratch, clock)
+            }
+        };
+        Some(Dated {
+            cut: found.cut,
+            time,
+        })
+    }
+
+    /// Which form fits, by its place in the order, and where.
+    fn search(&self, state: &mut DateState, line: &str) -> Option<(usize, Found)> {
+        let count = self.templates.len();
+        let mut best: Option<(usize, Found)> = None;
+        let mut tried = None;
+        if let Some(last) = state.last.filter(|last| *last < count) {
+            let template = &self.templates[state.order[last]];
+            let found = if template.anchored {
+                tried = Some(last);
+                state.fits(template, last, line, 0)
+            } else if state.has_same_edges(line) {
+                let [begin, end] = [state.last_begin.at, state.last_end.at];
+                let end = end.min(line.len());
+                match line.is_char_boundary(begin.min(end)) && line.is_char_boundary(end) {
+                    true if begin <= end => state.fits(template, last, &line[..end], begin),
+                    _ => None,
+                }
+            } else {
+                tried = Some(last);
+                state.fits(template, last, line, 0)
+            };
+            if let Some(found) = found {
+                let same = found.span == (state.last_begin.at, state.last_end.at);
+                if count == 1 || template.anchored || same {
+                    return Some((last, found));
+                }
+                best = Some((last, found));
+            }
+        }
+        for place in 0..count {
+            if tried == Some(place) {
+                continue;
+            }
+            let number = state.order[place];
+            let template = &self.templates[number];
+            let Some(found) = state.fits(template, place, line, 0) else {
+                continue;
+            };
+            let distance = found.span.0;
+            let next = state.order.get(place + 1).map(|next| state.uses[*next]);
+            let used = state.uses[number];
+            let is_last = next.is_none();
+            let is_settled =
+                distance == 0 && used.hits > 0 && next.is_some_and(|next| next.fits == 0);
+            let moved = distance > used.distance || distance > state.last_begin.at;
+            if is_last || template.anchored || is_settled || !moved {
+                return Some((place, found));
+            }
+            if best.is_none_or(|(_, best)| distance < best.span.0) {
+                best = Some((place, found));
+            }
+        }
+        best
+    }
+}
+
+impl DateState {
+    fn fits(
+        &mut self,
+        template: &Template,
+        place: usize,
+        line: &str,
+        from: usize,
+    ) -> Option<Found> {
+        let found = template.find(line, from, &mut self.scratch)?;
+        let used = &mut self.uses[self.order[place]];
+        used.fits = used.fits.saturating_add(1);
+        Some(found)
+    }
+
+    /// Stands the same around the place of the last date?
+    fn has_same_edges(&self, line: &str) -> bool {
+        let (begin, end) = (
+            Edge::of(line, self.last_begin.at),
+            Edge::of(line, self.last_end.at),
+        );
+        let no_letter = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
+        let (last_begin, last_end) = (self.last_begin, self.last_end);
+        (begin.before == last_begin.before
+            || begin.behind == last_begin.behind && no_letter(begin.behind))
+            && (end.behind == last_end.behind
+                || end.before == last_end.before && no_letter(end.before))
+    }
+
+    fn learn(&mut self, templates: &[Template], place: usize, found: Found, line: &str, now: i64) {
+        let used = &mut self.uses[self.order[place]];
+        used.hits = used.hits.saturating_add(1);
+        used.last_used = now;
+        used.distance = found.span.0;
+        if self.first_unused == place {
+            self.first_unused += 1;
+        }
+        self.last_begin = Edge::of(line, found.span.0);
+        self.last_end = Edge::of(line, found.span.1);
+        self.last = Some(match place == 0 || self.last == Some(place) {
+            true => place,
+            false => self.move_up(templates, place),
+        });
+    }
+
+    /// Gives a form that has fitted a place nearer to the front; which.
+    fn move_up(&mut self, templates: &[Template], place: usize) -> usize {
+        let weight = |number: usize| {
+            let used = self.uses[number];
+            f64::from(used.hits) * f64::from(templates[number].weight) / used.distance.max(1) as f64
+        };
+        let number = self.order[place];
+        let long_unused = self.uses[number].last_used - UNUSED_SECONDS;
+        let may_replace = |other: usize| {
+            let other = self.order[other];
+            weight(number) > weight(other) || long_unused > self.uses[other].last_used
+        };
+        let mut to = match self.first_unused < place {
+            true => self.first_unused,
+            false => place / 2,
+        };
+        if !may_replace(to) {
+            if to == place - 1 || !may_replace(place - 1) {
+                return place;
+            }
+            to = place - 1;
+        }
+        let number = self.order.remove(place);
+        self.order.insert(to, number);
+        while let Some(number) = self.order.get(self.first_unused)
+            && self.uses[*number].hits > 0
+        {
+            self.first_unused += 1;
+        }
+        to
+    }
+}
+
+impl Edge {
+    fn of(line: &str, at: usize) -> Self {
+        Self {
+            at,
+            before: line.get(..at).and_then(|before| before.chars().next_back()),
+            behind: line.get(at..).and_then(|behind| behind.chars().next()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::tz::TimeZone;
+
+    use super::*;
+
+    /// What a detector cuts out of lines, and the seconds.
+    fn found(pattern: Option<&str>, lines: &[&str]) -> Vec<Option<(String, Option<i64>)>> {
+        let zone = TimeZone::posix("CET-1CEST-2,M3.5.0,M10.5.0").unwrap();
+        let clock = Clock {
+            now: Timestamp::from_second(1_124_013_600).unwrap(),
+            zone: &zone,
+        };
+        let dates = Dates::new(pattern).unwrap();
+        let mut state = dates.state();
+        let one = |line: &&str| {
+            let dated = dates.find(&mut state, line, clock)?;
+            let cut = line[dated.cut.0..dated.cut.1].to_owned();
+            Some((cut, dated.time.map(Timestamp::as_second)))
+        };
+        lines.iter().map(one).collect()
+    }
+
+    const JANUARY: i64 = 1_106_513_999;
+
+    #[test]
+    fn each_usual_form_is_found() {
+        for date in [
+            "Sun Jan 23 21:59:59 2005",
+            "Jan 23 21:59:59",
+            "2005/01/23 21:59:59",
+            "2005-01-23T20:59:59.123456Z",
+            "2005-01-23 21:59:59,123",
+            "23/01/2005 21:59:59",
+            "23/Jan/2005:21:59:59 +0100",
+            "23-Jan-2005 21:59:59.25",
+            "01/23/2005:21:59:59",
+            "01-23-2005 21:59:59.252",
+            "1106513999",
+            "<01/23/05@21:59:59>",
+            "050123 21:59:59",
+            "Jan 23, 2005 9:59:59 PM",
+            "Jan-23-05 21:59:59",
+            "20050123T215959",
+            "CET Jan 23 21:59:59",
+            "@4000000041f4104f00000000",
+        ] {
+            let line = format!("{date} host: said");
+            let found = found(None, &[&line]).remove(0);
+            let (cut, time) = found.unwrap_or_else(|| panic!("{date}: nothing found"));
+            assert!(date.contains(&cut), "{date}: {cut}");
+            let expected = match date.starts_with('@') {
+                true => 0x41f4104f,
+                false => JANUARY,
+            };
+            assert_eq!(time, Some(expected), "{date}: {cut}");
+        }
+        assert_eq!(found(None, &["no date at all 12"]), [None]);
+    }
+
+    #[test]
+    fn patterns_say_where_and_how() {
+        let one = |pattern, line| found(Some(pattern), &[line]).remove(0);
+        let jan = |cut: &str| Some((cut.to_owned(), Some(JANUARY)));
+        assert_eq!(
+            one("^t=%Y-%m-%dT%H:%M:%S%z", "t=2005-01-23T21:59:59+0100 x"),
+            jan("t=2005-01-23T21:59:59+0100")
+        );
+        assert_eq!(
+            one(r"^[^\[]*\[({DATE})", "a b [23/Jan/2005:21:59:59 +0100] c"),
+            jan("23/Jan/2005:21:59:59 +0100")
+        );
+        assert_eq!(
+            one("EPOCH", "audit(1106513999.000:1)"),
+            jan("1106513999.000")
+        );
+        assert_eq!(one("{^LN-BEG}Epoch", "[1106513999] x"), jan("1106513999"));
+        assert_eq!(
+            one("t {LEPOCH} x", "a t 1106513999000 x"),
+            jan("t 1106513999000 x")
+        );
+        assert_eq!(one("{^LN-BEG}", "x y 2005-01-23 21:59:59"), None);
+        assert_eq!(
+            one("{NONE}", "2005-01-23 21:59:59"),
+            Some((String::new(), None))
+        );
+        assert_eq!(
+            one("**%Y%m%d %ExH%ExM%ExS**", "x20050123 215959y"),
+            jan("20050123 215959")
+        );
+        assert!(Dates::new(Some("%Q")).is_err());
+    }
+
+    /// A date in the text of a line counts less than the one before it.
+    #[test]
+    fn the_form_of_the_log_is_learned() {
+        let lines = [
+            "Jan 23 21:59:59 host a 2005-03-04 01:02:03",
+            "Jan 23 21:59:59 host a",
+            "host [2005-03-04 01:02:03] Jan 23 21:59:59",
+        ];
+        let cut: Vec<_> = found(None, &lines)
+            .into_iter()
+            .map(|f| f.unwrap().0)
+            .collect();
+        assert_eq!(
+            cut,
+            ["Jan 23 21:59:59", "Jan 23 21:59:59", "2005-03-04 01:02:03"]
+        );
+    }
+}

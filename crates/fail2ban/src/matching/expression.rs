@@ -1,0 +1,128 @@
+//! One expression of a filter's, and where what its groups hold goes.
+
+use super::{
+    FilterState,
+    groups::{self, Key, Layout, Names, Values},
+};
+use crate::{
+    error::{Error, ErrorKind},
+    filter_source::Pattern,
+    regex::{self, CandidateCache, Candidates, Regex, Scratch, Search},
+};
+
+#[derive(Clone, Debug)]
+pub struct Expression {
+    regex: Regex,
+    layout: Layout,
+}
+
+/// Expressions of which the first that fits counts.
+#[derive(Clone, Debug)]
+pub struct Expressions {
+    all: Vec<Expression>,
+    candidates: Candidates,
+}
+
+impl Expressions {
+    pub fn new(all: Vec<Expression>) -> Self {
+        let candidates = Regex::candidates(all.iter().map(|expression| &expression.regex));
+        Self { all, candidates }
+    }
+
+    pub fn cache(&self) -> CandidateCache {
+        self.candidates.cache()
+    }
+
+    /// The number of the first that fits. What its groups hold is in `scratch` until the
+    /// next search.
+    pub fn first_fitting(
+        &self,
+        text: &str,
+        cache: &mut CandidateCache,
+        scratch: &mut Scratches,
+    ) -> Option<usize> {
+        if self.all.is_empty() {
+            return None;
+        }
+        self.candidates
+            .of(text, cache)
+            .find(|number| self.all[*number].search(text, scratch))
+    }
+}
+
+impl std::ops::Deref for Expressions {
+    type Target = [Expression];
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+/// What searches need of memory.
+#[derive(Clone, Debug, Default)]
+pub struct Scratches {
+    backtrack: Scratch,
+    /// Searches that were given up because they would have taken too long.
+    pub exhausted: u64,
+}
+
+impl Scratches {
+    /// Where the last match begins and ends.
+    pub fn span(&self) -> (usize, usize) {
+        (self.backtrack.slots[0], self.backtrack.slots[1])
+    }
+}
+
+/// Why a pattern cannot be used.
+pub fn error(pattern: &Pattern, why: &str) -> Error {
+    const SHOWN: usize = 120;
+    let text: String = pattern.text.chars().take(SHOWN).collect();
+    let more = if text.len() < pattern.text.len() {
+        "…"
+    } else {
+        ""
+    };
+    let message = format!("{why}: {text}{more}");
+    Error::new(pattern.origin.clone(), ErrorKind::Pattern, message)
+}
+
+impl Expression {
+    pub fn new(
+        pattern: &Pattern,
+        multi_line: bool,
+        finds_names: bool,
+        names: &mut Names,
+    ) -> Result<Self, Error> {
+        let text = regex::expand(&pattern.text, finds_names);
+        let regex =
+            Regex::new(&text, multi_line).map_err(|why| error(pattern, &why.to_string()))?;
+        let layout = Layout::new(regex.names(), names);
+        Ok(Self { regex, layout })
+    }
+
+    /// Does it have a group that a failure is counted by, or a session known by?
+    pub fn names_somebody(&self) -> bool {
+        !groups::names_nobody(&self.regex)
+    }
+
+    pub fn has(&self, keys: &[Key]) -> bool {
+        self.layout.has(keys)
+    }
+
+    /// Does it fit?
+    fn search(&self, text: &str, scratch: &mut Scratches) -> bool {
+        match self.regex.search(text, 0, &mut scratch.backtrack) {
+            Search::Found => true,
+            Search::No => false,
+            Search::Exhausted => {
+                scratch.exhausted += 1;
+                false
+            }
+        }
+    }
+
+    /// What its groups hold after it has fitted.
+    pub fn fill<'t>(&self, text: &'t str, state: &FilterState, values: &mut Values<'t>) {
+        self.layout.fill(text, &state.scratch.backtrack, values);
+    }
+}

@@ -1,0 +1,476 @@
+//! A filter at work: from a line to a failure, as Fail2ban goes: the date is found and
+//! cut out, what is to be ignored is, `prefregex` says which part of the line counts,
+//! the first `failregex` that fits says who failed, and what other lines of the same
+//! session have told is put together with it.
+
+mod expression;
+mod groups;
+mod sessions;
+mod window;
+
+use jiff::{SignedDuration, Timestamp};
+
+use sessions::Sessions;
+pub use sessions::{MAX_SESSIONS, SESSION_TIME};
+
+use crate::{
+    date::{Clock, DateState, Dates},
+    error::Error,
+    filter_source::{FilterSource, UseDns},
+    regex::CandidateCache,
+};
+use expression::{Expression, Expressions, Scratches};
+use groups::{CIDR, CONTENT, DNS, FID, IP4, IP6, Key, MLFID, NOFAIL, Names, Value, Values};
+use window::{Span, Window};
+
+/// How old the last date may be that a line without one takes over.
+const LAST_DATE: SignedDuration = SignedDuration::from_secs(60);
+
+/// A compiled filter; shared between threads, each with its own [`FilterState`].
+#[derive(Clone, Debug)]
+pub struct Filter {
+    dates: Dates,
+    /// One, or none.
+    prefregex: Expressions,
+    failregex: Expressions,
+    ignoreregex: Expressions,
+    names: Names,
+    maxlines: usize,
+}
+
+/// What a filter remembers from line to line. Bounded.
+#[derive(Clone, Debug)]
+pub struct FilterState {
+    dates: DateState,
+    last_date: Option<Timestamp>,
+    sessions: Sessions,
+    window: Window,
+    caches: Caches,
+    scratch: Scratches,
+    text: String,
+    content: String,
+}
+
+/// The automata's states.
+#[derive(Clone, Debug)]
+struct Caches {
+    prefregex: CandidateCache,
+    failregex: CandidateCache,
+    ignoreregex: CandidateCache,
+}
+
+impl FilterState {
+    /// Searches that were given up because they would have taken too long.
+    pub fn exhausted(&self) -> u64 {
+        self.scratch.exhausted
+    }
+}
+
+/// One line of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLine<'a> {
+    /// Without its newline.
+    pub text: &'a str,
+    /// When it was written, where the source knows and the text has no date.
+    pub time: Option<Timestamp>,
+}
+
+/// Somebody failed, or did what a filter looks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Which `failregex`, from 0.
+    pub regex: usize,
+    /// Whom it is counted by: an address, a host name, or what `<F-ID>` holds.
+    pub id: String,
+    /// How the line names it.
+    pub kind: IdKind,
+    /// The address's length as a prefix, if the line says it.
+    pub prefix_length: Option<u8>,
+    /// When, by the line's date, or by the last one's; `None`: nothing says it.
+    pub time: Option<Timestamp>,
+    /// What the filter's groups hold beside that, by their names: `user`, `fport` …
+    pub values: Vec<(String, String)>,
+    /// All users that the session has tried.
+    pub users: Vec<String>,
+    /// How many lines tell of it.
+    pub attempts: u32,
+}
+
+/// What a failure is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdKind {
+    /// An IPv4 address.
+    Ip4,
+    /// An IPv6 address.
+    Ip6,
+    /// A host name, whose addresses somebody has to look up.
+    Dns,
+    /// Anything.
+    Id,
+}
+
+/// Why a line tells of no failure; for people who write filters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoFailure {
+    /// `prefregex` does not fit.
+    Prefregex,
+    /// No `failregex` fits this text.
+    Failregex(String),
+    /// That `ignoreregex` fits.
+    Ignored(usize),
+    /// That `failregex` fits, and the session has not told yet who failed.
+    Pending(usize),
+    /// That `failregex` fits, and it is no failure by itself (`<F-NOFAIL>`).
+    NoFail(usize),
+}
+
+impl Failure {
+    /// What a group holds.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.values.iter().find(|(known, _)| known == name)?;
+        Some(value)
+    }
+
+    /// The user that was tried.
+    pub fn user(&self) -> Option<&str> {
+        self.value("user")
+    }
+}
+
+impl Filter {
+    /// Compiles what was read.
+    ///
+    /// # Errors
+    /// An expression that cannot be translated, or that names nobody; with its place.
+    pub fn new(source: &FilterSource) -> Result<Self, Error> {
+        let mut names = Names::default();
+        let finds_names = source.usedns != Some(UseDns::No);
+        let multi = source.maxlines > 1;
+        let mut compile = |pattern, multi| Expression::new(pattern, multi, finds_names, &mut names);
+        let prefregex = (source.prefregex.as_ref())
+            .map(|pattern| compile(pattern, false))
+            .transpose()?;
+        let mut failregex = Vec::new();
+        for pattern in &source.failregex {
+            let expression = compile(pattern, multi)?;
+            let is_named = [Some(&expression), prefregex.as_ref()]
+                .into_iter()
+                .flatten()
+                .any(Expression::names_somebody);
+            if !is_named {
+                return Err(expression::error(
+                    pattern,
+                    "it names nobody: there is no <HOST>, <ADDR>, <F-ID> or <F-MLFID> in it",
+                ));
+            }
+            failregex.push(expression);
+        }
+        let ignoreregex = (source.ignoreregex.iter())
+            .map(|pattern| compile(pattern, false))
+            .collect::<Result<_, _>>()?;
+        let pattern = source.datepattern.as_ref();
+        let dates = Dates::new(pattern.map(|pattern| &*pattern.text)).map_err(|why| {
+            let pattern = pattern.expect("the usual dates are expressions");
+            expression::error(pattern, &format!("datepattern: {why}"))
+        })?;
+        Ok(Self {
+            dates,
+            prefregex: Expressions::new(prefregex.into_iter().collect()),
+            failregex: Expressions::new(failregex),
+            ignoreregex: Expressions::new(ignoreregex),
+            names,
+            maxlines: source.maxlines,
+        })
+    }
+
+    /// Nothing was read yet.
+    pub fn state(&self) -> FilterState {
+        FilterState {
+            dates: self.dates.state(),
+            last_date: None,
+            sessions: Sessions::default(),
+            window: Window::default(),
+            caches: Caches {
+                prefregex: self.prefregex.cache(),
+                failregex: self.failregex.cache(),
+                ignoreregex: self.ignoreregex.cache(),
+            },
+            scratch: Scratches::default(),
+            text: String::new(),
+            content: String::new(),
+        }
+    }
+
+    /// How many `failregex` it has.
+    pub fn failregex_count(&self) -> usize {
+        self.failregex.len()
+    }
+
+    /// Can a failure be of a host name?
+    pub fn names_hosts(&self) -> bool {
+        self.expressions().any(|e| e.has(&[DNS]))
+    }
+
+    /// Can a failure be of a prefix?
+    pub fn names_prefixes(&self) -> bool {
+        self.expressions().any(|e| e.has(&[CIDR]))
+    }
+
+    fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        self.prefregex.iter().chain(self.failregex.iter())
+    }
+
+    /// What one line tells.
+    ///
+    /// # Errors
+    /// No failure; why.
+    pub fn read(
+        &self,
+        state: &mut FilterState,
+        line: LogLine<'_>,
+        clock: Clock<'_>,
+    ) -> Result<Failure, NoFailure> {
+        let text = line.text.trim_end_matches(['\r', '\n']);
+        let mut buffer = std::mem::take(&mut state.text);
+        let date = self.cut_date(state, text, line.time, clock, &mut buffer);
+        let found = match self.maxlines {
+            1 => {
+                buffer.push('\n');
+                self.find(state, &buffer, None, date, clock)
+            }
+            max => {
+                state.window.push(buffer.clone(), max);
+                let window = state.window.clone();
+                self.find(state, &window.text(), Some(&window), date, clock)
+            }
+        };
+        state.text = buffer;
+        found
+    }
+
+    /// Puts the line without its date into `rest`; the time it counts at.
+    fn cut_date(
+        &self,
+        state: &mut FilterState,
+        text: &str,
+        known: Option<Timestamp>,
+        clock: Clock<'_>,
+        rest: &mut String,
+    ) -> Option<Timestamp> {
+        rest.clear();
+        if known.is_some() {
+            state.last_date = known;
+            rest.push_str(text);
+            return known;
+        }
+        let last = (state.last_date).filter(|last| clock.now.duration_since(*last) < LAST_DATE);
+        match self.dates.find(&mut state.dates, text, clock) {
+            Some(dated) if dated.cut.0 == dated.cut.1 => {
+                // It says that there is none.
+                rest.push_str(text);
+                Some(last.unwrap_or(clock.now))
+            }
+            Some(dated) => match dated.time {
+                Some(time) => {
+                    rest.push_str(&text[..dated.cut.0]);
+                    rest.push_str(&text[dated.cut.1..]);
+                    state.last_date = Some(time);
+                    Some(time)
+                }
+                None if last.is_some() => {
+                    rest.push_str(text);
+                    last
+                }
+                None => {
+                    rest.push_str(&text[..dated.cut.0]);
+                    rest.push_str(&text[dated.cut.1..]);
+                    None
+                }
+            },
+            None => {
+                rest.push_str(text);
+                last
+            }
+        }
+    }
+
+    /// `text`: the line, or the window's lines.
+    fn find(
+        &self,
+        state: &mut FilterState,
+        text: &str,
+        window: Option<&Window>,
+        date: Option<Timestamp>,
+        clock: Clock<'_>,
+    ) -> Result<Failure, NoFailure> {
+        let ignores_early = self.ignoreregex.len() + 2 < self.failregex.len();
+        if ignores_early && let Some(ignore) = self.ignored(state, text) {
+            return Err(NoFailure::Ignored(ignore));
+        }
+        let mut before: Values<'_> = Vec::new();
+        let mut content = std::mem::take(&mut state.content);
+        content.clear();
+        if let Some(prefregex) = self.prefregex.first() {
+            let cache = &mut state.caches.prefregex;
+            if (self.prefregex)
+                .first_fitting(text, cache, &mut state.scratch)
+                .is_none()
+            {
+                state.content = content;
+                return Err(NoFailure::Prefregex);
+            }
+            before.resize(self.names.len(), None);
+            prefregex.fill(text, state, &mut before);
+            let part = before[CONTENT].take();
+            if let Some(part) = part
+                .as_ref()
+                .map(Value::as_str)
+                .filter(|part| !part.is_empty())
+            {
+                content.push_str(part);
+                content.push('\n');
+                if window.is_some() {
+                    let mut only = Window::default();
+                    only.push(part.to_owned(), 1);
+                    state.window = only;
+                }
+            }
+        }
+        let subject = match content.is_empty() {
+            true => text,
+            false => &content,
+        };
+        let found = self.fitting(state, subject, window, &before, date, clock);
+        state.content = content;
+        found
+    }
+
+    fn fitting<'t>(
+        &self,
+        state: &mut FilterState,
+        subject: &'t str,
+        window: Option<&Window>,
+        before: &Values<'t>,
+        date: Option<Timestamp>,
+        clock: Clock<'_>,
+    ) -> Result<Failure, NoFailure> {
+        let cache = &mut state.caches.failregex;
+        let found = self
+            .failregex
+            .first_fitting(subject, cache, &mut state.scratch);
+        let Some(regex) = found else {
+            let text = subject.trim_end_matches('\n').to_owned();
+            return Err(NoFailure::Failregex(text));
+        };
+        let expression = &self.failregex[regex];
+        let mut values = match before.is_empty() {
+            true => vec![None; self.names.len()],
+            false => before.clone(),
+        };
+        expression.fill(subject, state, &mut values);
+        let mut lines = 1;
+        let mut matched_text = None;
+        if let Some(window) = window {
+            let (begin, end) = state.scratch.span();
+            let span = Span {
+                text: subject,
+                begin,
+                end,
+                skipped: self.skipped(&values),
+            };
+            let (matched, rest) = window.split(&span);
+            lines = matched.len() as u32;
+            matched_text = Some(
+                matched
+                    .iter()
+                    .fold(String::new(), |all, line| all + line + "\n"),
+            );
+            state.window = rest;
+        }
+        let ignore_text = matched_text.as_deref().unwrap_or(subject);
+        if let Some(ignore) = self.ignored(state, ignore_text) {
+            return Err(NoFailure::Ignored(ignore));
+        }
+        let mut failure = Failure {
+            regex,
+            id: String::new(),
+            kind: IdKind::Id,
+            prefix_length: None,
+            time: date,
+            values: Vec::new(),
+            users: Vec::new(),
+            attempts: lines.max(1),
+        };
+        let Some(Value::Part(session_name)) = values[MLFID].clone() else {
+            let get = |key: Key| values[key].as_ref().map(Value::as_str);
+            if get(NOFAIL).is_some_and(|value| !value.is_empty()) {
+                return Err(NoFailure::NoFail(regex));
+            }
+            return match self.complete(&mut failure, get) {
+                true => Ok(failure),
+                false => Err(NoFailure::Pending(regex)),
+            };
+        };
+        let (mut session, keeps) = (state.sessions).merge(session_name, values, lines, clock.now);
+        failure.attempts = session.matches.max(1);
+        failure.users = session.users.iter().map(|user| user.to_string()).collect();
+        let result = if session.get(NOFAIL).is_some_and(|value| !value.is_empty()) {
+            Err(NoFailure::NoFail(regex))
+        } else if self.complete(&mut failure, |key| session.get(key)) {
+            Ok(failure)
+        } else {
+            session.pending = true;
+            Err(NoFailure::Pending(regex))
+        };
+        match keeps {
+            true => state.sessions.put(session_name, session, clock.now),
+            false => state.sessions.forget(session_name),
+        }
+        result
+    }
+
+    /// Whom it is counted by, and what else is known; false if nobody is named.
+    fn complete<'v>(&self, failure: &mut Failure, get: impl Fn(Key) -> Option<&'v str>) -> bool {
+        let named = [
+            (IP4, IdKind::Ip4),
+            (IP6, IdKind::Ip6),
+            (DNS, IdKind::Dns),
+            (FID, IdKind::Id),
+        ];
+        let Some((id, kind)) = named
+            .into_iter()
+            .find_map(|(key, kind)| Some((get(key)?, kind)))
+        else {
+            return false;
+        };
+        (failure.kind, failure.id) = match get(FID) {
+            // What it is counted by is more than the address.
+            Some(fid) if fid != id => (IdKind::Id, fid.to_owned()),
+            _ => (kind, id.to_owned()),
+        };
+        failure.prefix_length = get(CIDR).and_then(|length| length.parse().ok());
+        failure.values = (self.names.iter().enumerate())
+            .filter_map(|(key, name)| Some((name.to_owned(), get(key)?.to_owned())))
+            .collect();
+        true
+    }
+
+    fn ignored(&self, state: &mut FilterState, text: &str) -> Option<usize> {
+        let cache = &mut state.caches.ignoreregex;
+        self.ignoreregex
+            .first_fitting(text, cache, &mut state.scratch)
+    }
+
+    /// What `<SKIPLINES>` have passed over, in their order.
+    fn skipped(&self, values: &Values<'_>) -> String {
+        let mut all: Vec<_> = (self.names.iter().zip(values))
+            .filter_map(|(name, value)| {
+                let number: usize = name.strip_prefix("skiplines")?.parse().ok()?;
+                Some((number, value.as_ref()?.as_str()))
+            })
+            .collect();
+        all.sort_by_key(|(number, _)| *number);
+        all.into_iter().map(|(_, text)| text).collect()
+    }
+}

@@ -1,0 +1,241 @@
+//! What the lines of one session (`<F-MLFID>`: a connection, a process) have told, until
+//! one of them tells enough: who it is, or that it was no failure after all.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::groups::{Key, MLFFORGET, MLFGAINED, NOFAIL, USER, Value, Values};
+
+/// The most sessions that are remembered; the oldest makes room.
+pub const MAX_SESSIONS: usize = 100;
+/// How long one is remembered.
+pub const SESSION_TIME: SignedDuration = SignedDuration::from_mins(5);
+
+/// The longest name of a session, and the most users of one: text of whoever writes.
+const MAX_NAME: usize = 512;
+const MAX_USERS: usize = 100;
+
+/// What the lines of one session hold together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// By key.
+    pub values: Vec<Option<Box<str>>>,
+    /// All that were tried.
+    pub users: BTreeSet<Box<str>>,
+    /// Lines that tell of the failure.
+    pub matches: u32,
+    /// Lines that told of none, and may yet.
+    nofail_matches: u32,
+    /// A failure of somebody whom no line has named yet.
+    pub pending: bool,
+}
+
+impl Session {
+    /// What a line said under this key, if anything.
+    pub fn get(&self, key: Key) -> Option<&str> {
+        self.values[key].as_deref()
+    }
+
+    fn says(&self, key: Key) -> bool {
+        self.get(key).is_some_and(|value| !value.is_empty())
+    }
+
+    fn tries(&mut self, user: Option<&Value<'_>>) {
+        if let Some(user) = user.map(Value::as_str).filter(|user| !user.is_empty())
+            && self.users.len() < MAX_USERS
+            && !self.users.contains(user)
+        {
+            self.users.insert(user.into());
+        }
+    }
+}
+
+/// Those that are remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Sessions {
+    by_name: HashMap<Box<str>, Kept>,
+    /// The oldest first; those that are forgotten as well, for a while.
+    order: VecDeque<(u64, Box<str>)>,
+    next: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    number: u64,
+    until: Timestamp,
+    session: Session,
+}
+
+impl Sessions {
+    /// What the session tells with another line that says `values` and has `lines`
+    /// lines; it is to be given back by [`put`](Self::put) if that says so.
+    pub fn merge(
+        &mut self,
+        name: &str,
+        mut values: Values<'_>,
+        lines: u32,
+        now: Timestamp,
+    ) -> (Session, bool) {
+        let says = |values: &Values<'_>, key: Key| {
+            values[key]
+                .as_ref()
+                .is_some_and(|value| !value.as_str().is_empty())
+        };
+        let mut gained = says(&values, MLFGAINED);
+        let mut nofail = gained || says(&values, NOFAIL);
+        if gained && !says(&values, NOFAIL) {
+            values[NOFAIL] = values[MLFGAINED].clone();
+        }
+        let forgets = says(&values, MLFFORGET);
+        values[MLFFORGET] = None;
+        let owned = |value: &Option<Value<'_>>| value.as_ref().map(|value| value.as_str().into());
+        let (mut session, keeps, mut counts_users) = match self.take(name, now) {
+            Some(mut session) => {
+                session.tries(values[USER].as_ref());
+                let was_nofail = [NOFAIL, MLFGAINED].map(|key| {
+                    let was = session.says(key);
+                    session.values[key] = None;
+                    was
+                });
+                if gained {
+                    session.pending = false;
+                }
+                if was_nofail == [false, false] && !session.pending {
+                    session.matches = 0;
+                }
+                for (held, value) in session.values.iter_mut().zip(&values) {
+                    if value.is_some() {
+                        *held = owned(value);
+                    }
+                }
+                (session, !forgets, true)
+            }
+            None => {
+                let mut session = Session {
+                    values: values.iter().map(owned).collect(),
+                    ..Session::default()
+                };
+                if !forgets {
+                    session.tries(values[USER].as_ref());
+                }
+                (session, !forgets, !forgets)
+            }
+        };
+        counts_users &= session.users.len() > 1;
+        if std::mem::take(&mut session.pending) || counts_users {
+            session.values[NOFAIL] = None;
+            session.values[MLFGAINED] = None;
+            (nofail, gained) = (false, false);
+        }
+        if !nofail {
+            let more = match gained {
+                true => 0,
+                false => lines,
+            };
+            let before = std::mem::take(&mut session.nofail_matches);
+            session.matches = (session.matches)
+                .saturating_add(before)
+                .saturating_add(more);
+        } else if !forgets {
+            session.nofail_matches = session.nofail_matches.saturating_add(lines);
+        }
+        (session, keeps)
+    }
+
+    /// Takes one that is not too old; its place stays.
+    fn take(&mut self, name: &str, now: Timestamp) -> Option<Session> {
+        let kept = self.by_name.get_mut(name)?;
+        if kept.until <= now {
+            self.forget(name);
+            return None;
+        }
+        Some(std::mem::take(&mut kept.session))
+    }
+
+    /// Forgets one.
+    pub fn forget(&mut self, name: &str) {
+        self.by_name.remove(name);
+        if self.order.len() > 2 * MAX_SESSIONS {
+            let known = &self.by_name;
+            self.order
+                .retain(|(number, name)| known.get(name).is_some_and(|k| k.number == *number));
+        }
+    }
+
+    /// Remembers one, at its old place or as the newest.
+    pub fn put(&mut self, name: &str, session: Session, now: Timestamp) {
+        if let Some(kept) = self.by_name.get_mut(name) {
+            kept.session = session;
+            return;
+        }
+        if name.len() > MAX_NAME {
+            return;
+        }
+        while self.by_name.len() >= MAX_SESSIONS {
+            let Some((number, oldest)) = self.order.pop_front() else {
+                break;
+            };
+            if self
+                .by_name
+                .get(&oldest)
+                .is_some_and(|k| k.number == number)
+            {
+                self.by_name.remove(&oldest);
+            }
+        }
+        let kept = Kept {
+            number: self.next,
+            until: now.saturating_add(SESSION_TIME).unwrap_or(Timestamp::MAX),
+            session,
+        };
+        self.order.push_back((self.next, name.into()));
+        self.next += 1;
+        self.by_name.insert(name.into(), kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten thousand ids are a hundred sessions.
+    #[test]
+    fn the_oldest_make_room() {
+        let mut all = Sessions::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let values = || vec![None; 12];
+        for n in 0..10_000 {
+            let name = format!("pid {n}");
+            let (session, keeps) = all.merge(&name, values(), 1, now);
+            assert!(keeps);
+            all.put(&name, session, now);
+            if n % 3 == 0 {
+                all.forget(&name);
+            }
+        }
+        assert!(all.by_name.len() <= MAX_SESSIONS && all.order.len() <= 3 * MAX_SESSIONS);
+        let (known, _) = all.merge("pid 9998", values(), 1, now);
+        assert_eq!(known.matches, 1);
+        let late = now + SESSION_TIME;
+        all.put(
+            "pid 9998",
+            Session {
+                pending: true,
+                ..known.clone()
+            },
+            now,
+        );
+        let (pending, _) = all.merge("pid 9998", values(), 1, now);
+        assert_eq!(pending.matches, 2);
+        all.put(
+            "pid 9998",
+            Session {
+                pending: true,
+                ..pending
+            },
+            now,
+        );
+        assert_eq!(all.merge("pid 9998", values(), 1, late).0.matches, 1);
+    }
+}

@@ -1,0 +1,209 @@
+//! Which of a filter's expressions can fit a text: one automaton of all of them, over
+//! bytes, which reads the text once, in time linear in its length.
+//!
+//! What it accepts is at least what the expressions do. Where an expression has more than
+//! a regular language (a back reference), or what automata do not have (lookarounds,
+//! conditionals), or what depends on letters beyond ASCII, the automaton has less of it:
+//! those fit more texts, and the exact matcher decides.
+
+use regex_automata::{
+    Input, MatchKind, PatternSet,
+    hybrid::dfa::{Cache, DFA},
+    nfa::thompson,
+};
+use regex_syntax::hir::{self, Class, ClassBytes, ClassBytesRange, Hir, Repetition};
+
+use super::{
+    ast::{Greed, Node, Place},
+    char_set::CharSet,
+    parse::Parsed,
+};
+
+/// The largest automaton before its states are made, in bytes.
+const MAX_NFA: usize = 16 << 20;
+/// What the states that texts have led to may take, in bytes; beyond that they are made
+/// anew.
+const MAX_STATES: usize = 8 << 20;
+
+/// The automaton of some expressions.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    /// `None`: it would be too large, and all of them may fit.
+    dfa: Option<DFA>,
+    count: usize,
+}
+
+/// The states of an automaton, as far as texts have asked for them; and the answer.
+#[derive(Clone, Debug)]
+pub struct CandidateCache {
+    cache: Option<Cache>,
+    set: PatternSet,
+}
+
+impl Candidates {
+    pub(super) fn new<'p>(expressions: impl Iterator<Item = &'p Parsed>) -> Self {
+        let all: Vec<Hir> = expressions
+            .map(|parsed| relaxed(&parsed.node, true))
+            .collect();
+        let dfa = (!all.is_empty()).then(|| build(&all)).flatten();
+        Self {
+            dfa,
+            count: all.len(),
+        }
+    }
+
+    /// No text was read yet.
+    pub fn cache(&self) -> CandidateCache {
+        CandidateCache {
+            cache: self.dfa.as_ref().map(DFA::create_cache),
+            set: PatternSet::new(self.count),
+        }
+    }
+
+    /// The numbers of those that can fit, in order.
+    pub fn of<'c>(
+        &self,
+        text: &str,
+        cache: &'c mut CandidateCache,
+    ) -> impl Iterator<Item = usize> + 'c {
+        let set = &mut cache.set;
+        set.clear();
+        let known = match (&self.dfa, &mut cache.cache) {
+            (Some(dfa), Some(cache)) => dfa
+                .try_which_overlapping_matches(cache, &Input::new(text), set)
+                .is_ok(),
+            _ => false,
+        };
+        if !known {
+            for number in 0..self.count {
+                set.insert(regex_automata::PatternID::must(number));
+            }
+        }
+        set.iter().map(|number| number.as_usize())
+    }
+}
+
+fn build(all: &[Hir]) -> Option<DFA> {
+    let nfa = thompson::Compiler::new()
+        .configure(
+            thompson::Config::new()
+                .utf8(false)
+                .which_captures(thompson::WhichCaptures::None)
+                .nfa_size_limit(Some(MAX_NFA)),
+        )
+        .build_many_from_hir(all)
+        .ok()?;
+    DFA::builder()
+        .configure(
+            DFA::config()
+                .match_kind(MatchKind::All)
+                .cache_capacity(MAX_STATES)
+                .skip_cache_capacity_check(true),
+        )
+        .build_from_nfa(nfa)
+        .ok()
+}
+
+/// At least what a node accepts; `last`: nothing that takes a character follows.
+fn relaxed(node: &Node, last: bool) -> Hir {
+    match node {
+        Node::Empty | Node::Look { .. } => Hir::empty(),
+        Node::Char(c) => {
+            let mut bytes = [0; 4];
+            Hir::literal(c.encode_utf8(&mut bytes).as_bytes())
+        }
+        Node::Set(set) => one_of(set),
+        Node::Concat(nodes) => {
+            let behind = |n: usize| nodes[n + 1..].iter().all(|node| node.width().1 == Some(0));
+            Hir::concat(
+                nodes
+                    .iter()
+                    .enumerate()
+                    .map(|(n, node)| relaxed(node, last && behind(n)))
+                    .collect(),
+            )
+        }
+        Node::Alternatives(nodes) => {
+            Hir::alternation(nodes.iter().map(|node| relaxed(node, last)).collect())
+        }
+        Node::Repeat {
+            node,
+            min,
+            max,
+            kind,
+        } => {
+            let sub = match &**node {
+                // A character beyond ASCII is several bytes, which are as good as several
+                // characters where any number may come.
+                Node::Set(set) if *min <= 1 && max.is_none() => {
+                    Hir::class(Class::Bytes(bytes_of(set, true)))
+                }
+                node => relaxed(node, false),
+            };
+            Hir::repetition(Repetition {
+                min: *min,
+                max: *max,
+                greedy: *kind != Greed::Lazy,
+                sub: Box::new(sub),
+            })
+        }
+        Node::Group(_, node) | Node::Atomic(node) => relaxed(node, last),
+        Node::At(place) => match place {
+            Place::TextStart => Hir::look(hir::Look::Start),
+            Place::LineStart => Hir::look(hir::Look::StartLF),
+            Place::LineEnd => Hir::look(hir::Look::EndLF),
+            Place::TextEnd => Hir::look(hir::Look::End),
+            // Before a newline at the end: what follows might take that.
+            Place::End if last => Hir::concat(vec![
+                Hir::repetition(Repetition {
+                    min: 0,
+                    max: Some(1),
+                    greedy: true,
+                    sub: Box::new(Hir::literal(*b"\n")),
+                }),
+                Hir::look(hir::Look::End),
+            ]),
+            Place::End | Place::WordBoundary { .. } | Place::NotWordBoundary { .. } => Hir::empty(),
+        },
+        Node::Backref { .. } => Hir::repetition(Repetition {
+            min: 0,
+            max: None,
+            greedy: true,
+            sub: Box::new(Hir::class(Class::Bytes(ClassBytes::new([
+                ClassBytesRange::new(0, 255),
+            ])))),
+        }),
+        Node::Conditional { yes, no, .. } => {
+            Hir::alternation(vec![relaxed(yes, last), relaxed(no, last)])
+        }
+    }
+}
+
+/// One character of a set: a byte of ASCII, or up to four others.
+fn one_of(set: &CharSet) -> Hir {
+    let ascii = Hir::class(Class::Bytes(bytes_of(set, false)));
+    if !set.has_wide() {
+        return ascii;
+    }
+    let wide = ClassBytes::new([ClassBytesRange::new(0x80, 0xff)]);
+    Hir::alternation(vec![
+        ascii,
+        Hir::repetition(Repetition {
+            min: 2,
+            max: Some(4),
+            greedy: true,
+            sub: Box::new(Hir::class(Class::Bytes(wide))),
+        }),
+    ])
+}
+
+fn bytes_of(set: &CharSet, with_wide: bool) -> ClassBytes {
+    let mut class = ClassBytes::empty();
+    for byte in (0..0x80).filter(|byte| set.has_ascii(*byte)) {
+        class.push(ClassBytesRange::new(byte, byte));
+    }
+    if with_wide && set.has_wide() {
+        class.push(ClassBytesRange::new(0x80, 0xff));
+    }
+    class
+}

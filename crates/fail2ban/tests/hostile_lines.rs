@@ -1,0 +1,85 @@
+//! Lines that are written to make matching slow: what GHSA-33wh-ccjc-p397 did to
+//! Fail2ban, and worse.
+
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, tz::TimeZone};
+use weir_fail2ban::{
+    FilterSource, Origin, Pattern,
+    date::Clock,
+    matching::{Filter, LogLine},
+};
+
+fn filter(failregex: &[&str]) -> Filter {
+    let pattern = |text: &&str| Pattern {
+        text: (*text).to_owned(),
+        origin: Origin::default(),
+    };
+    Filter::new(&FilterSource {
+        name: "hostile".to_owned(),
+        failregex: failregex.iter().map(pattern).collect(),
+        ignoreregex: Vec::new(),
+        prefregex: None,
+        datepattern: Some(pattern(&"{NONE}")),
+        maxlines: 1,
+        journalmatch: Vec::new(),
+        logencoding: None,
+        usedns: None,
+        logtype: None,
+        origin: "hostile.conf".into(),
+    })
+    .unwrap()
+}
+
+/// The shortest time of some, and whether it was a failure, and how many searches were
+/// given up.
+fn time(filter: &Filter, line: &str) -> (Duration, bool, u64) {
+    let clock = Clock {
+        now: Timestamp::UNIX_EPOCH,
+        zone: &TimeZone::UTC,
+    };
+    let line = LogLine {
+        text: line,
+        time: None,
+    };
+    let mut state = filter.state();
+    let mut best = Duration::MAX;
+    let mut found = false;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        found = filter.read(&mut state, line, clock).is_ok();
+        best = best.min(begin.elapsed());
+    }
+    (best, found, state.exhausted())
+}
+
+#[test]
+fn a_hostile_line_costs_bounded_time() {
+    // Words that a loop may take in very many ways.
+    let words = filter(&[r"^smtp: (?:[^\[]+ )*\[?<HOST>\]? authentication failure \S+$"]);
+    let many = "A ".repeat(10_000);
+    let (took, found, _) = time(
+        &words,
+        &format!("smtp: {many}192.0.2.5 authentication failure x y"),
+    );
+    assert!(!found && took < Duration::from_millis(50), "{took:?}");
+    let (took, found, _) = time(
+        &words,
+        &format!("smtp: {many}192.0.2.5 authentication failure x"),
+    );
+    assert!(found && took < Duration::from_millis(50), "{took:?}");
+
+    // No automaton rules these out: the text fits but for what only lookarounds and back
+    // references see. Twelve of those letters are a second in Python.
+    for (pattern, exhausts) in [
+        (r"^(?:(?!b)a+)+(?!c)c <HOST>", false),
+        (r"^(?:a|a)*(?<!a)c <HOST>", false),
+        (r"^(?P<x>a*)(?:a+)+(?P=x)(?!c)c <HOST>", true),
+    ] {
+        let line = format!("{}c 192.0.2.5", "a".repeat(8_000));
+        let (took, found, exhausted) = time(&filter(&[pattern]), &line);
+        assert!(!found, "{pattern}");
+        assert!(took < Duration::from_millis(250), "{pattern}: {took:?}");
+        assert_eq!(exhausted > 0, exhausts, "{pattern}");
+    }
+}
