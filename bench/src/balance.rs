@@ -179,6 +179,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
             dest: flood.macs[1],
             source: flood.macs[0],
             ifindex,
+            vlan: 0,
         };
         balancer.write_real(number, Some(real))?;
     }

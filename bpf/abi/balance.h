@@ -52,7 +52,8 @@ struct balance_real {
 	__u32 ifindex;	/* which is this one */
 	__u64 id;	/* of its name: another real in the same place has another; 0: it
 			   takes nothing */
-	__u8 here[8];	/* `source` again, and two zeros */
+	__u8 here[6];	/* `source` again */
+	__u16 vlan;	/* of the frames that it takes: 0: without a tag */
 };
 
 struct balance_real_counter {

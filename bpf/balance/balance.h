@@ -12,10 +12,13 @@
  * (RFC 792, RFC 4443) to the real whose packet they are about: without "packet too big"
  * a real would send what does not arrive, again and again.
  *
+ * A frame with a VLAN tag goes to reals of that VLAN, with the tag that it has.
+ *
  * Passed to the host's stack as if nothing were here: what is addressed to another
  * link-layer address than the interface's (a frame that a switch floods must not come
- * back), what has no hop left, tagged frames, ICMP that is no error (this host answers
- * echo requests), IPv4 options, IPv6 extension headers but a fragment's. */
+ * back), what has no hop left, frames of another VLAN than the real's or with two tags,
+ * ICMP that is no error (this host answers echo requests), IPv4 options, IPv6 extension
+ * headers but a fragment's. */
 #ifndef WEIR_BALANCE_H
 #define WEIR_BALANCE_H
 
@@ -23,6 +26,12 @@
 #include "balance/flows.h"
 #include "balance/pools.h"
 #include "lib/request.h"
+
+#define VLAN_ID	 0xfff /* of a tag: the rest is its priority */
+#define VLAN_TAG 4     /* bytes */
+
+/* No verdict: it is not a packet of its own. */
+#define BALANCE_REST (-2)
 
 /* The number of the real that a new flow goes to. */
 static __always_inline __u32 balance_select(const struct balance_flow_key *key,
@@ -123,6 +132,7 @@ static __always_inline int balance_take_hop(void *ctx, const int tc, void *l3, v
 static __always_inline int balance_is_here(const struct ethhdr *eth,
 					   const struct balance_real *real)
 {
+	/* With `vlan` behind it. */
 	__u64 differs = *(__u64 *)eth ^ *(__u64 *)real->here;
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -142,20 +152,51 @@ static __always_inline int balance_send(struct ethhdr *eth,
 	return back ? XDP_TX : bpf_redirect(real->ifindex, 0);
 }
 
+struct balance_frame {
+	struct ethhdr *eth;
+	void *l3;
+	void *end;
+	__u32 vlan; /* 0: none, or a priority tag */
+};
+
+/* Notes the VLAN of a frame with one tag at most, of 802.1Q; 0: it has others. On XDP a
+ * tag stands in the frame, and of an skb the kernel has taken it off. */
+static __always_inline int balance_vlan_of(void *ctx, const int tc,
+					   struct balance_frame *f, __u32 l3)
+{
+	struct __sk_buff *skb = ctx;
+	__be16 *tci = (void *)(f->eth + 1);
+
+	if ((void *)(tci + 1) > f->end)
+		return 0;
+	if (tc) {
+		/* One path for the verifier. Without a tag there may be an old one. */
+		f->vlan = (skb->vlan_tci & VLAN_ID) * skb->vlan_present;
+		return l3 == sizeof(*f->eth) &&
+		       (!skb->vlan_present || skb->vlan_proto == bpf_htons(ETH_P_8021Q));
+	}
+	if (l3 == sizeof(*f->eth))
+		return 1;
+	f->vlan = bpf_ntohs(*tci) & VLAN_ID;
+	return l3 == sizeof(*f->eth) + VLAN_TAG &&
+	       f->eth->h_proto == bpf_htons(ETH_P_8021Q);
+}
+
 /* Counts a packet and sends it to its real, if it can go on at all: what the hook shall
  * return. `number`: that of the real. */
 static __always_inline int balance_forward(void *ctx, const int tc,
 					   const struct answer_request *request,
-					   struct ethhdr *eth, void *end, __u32 here,
+					   const struct balance_frame *f, __u32 here,
 					   struct balance_service_counter *served,
 					   const struct balance_real *real, __u32 number)
 {
 	struct balance_real_counter *sent;
 
-	/* What was not sent to this interface is not sent on. */
-	if (here == real->ifindex && !balance_is_here(eth, real))
+	/* What was not sent to this interface is not sent on, nor into another VLAN. */
+	if ((here == real->ifindex && !balance_is_here(f->eth, real)) ||
+	    f->vlan != real->vlan)
 		return balance_pass(request, tc);
-	if (!balance_take_hop(ctx, tc, eth + 1, end, request->result.v4))
+	if (!balance_take_hop(ctx, tc, f->l3, f->end, request->result.v4))
 		return balance_pass(request, tc);
 	served->packets++;
 	served->bytes += request->result.bytes;
@@ -165,7 +206,7 @@ static __always_inline int balance_forward(void *ctx, const int tc,
 		sent->bytes += request->result.bytes;
 	}
 	balance_count(&request->result);
-	return balance_send(eth, real, !tc && here == real->ifindex);
+	return balance_send(f->eth, real, !tc && here == real->ifindex);
 }
 
 /* There is no real for it. */
@@ -178,13 +219,15 @@ static __always_inline int balance_drop(const struct answer_request *request,
 	return tc ? TC_ACT_SHOT : XDP_DROP;
 }
 
-/* Fragments, and ICMP errors. */
-static __always_inline int balance_parts(void *ctx, const int tc)
+/* What is not a packet with ports behind the IP header: fragments, and ICMP errors. */
+static __always_inline int balance_rest(void *ctx, const int tc)
 {
 	struct xdp_md *xdp = ctx;
 	struct __sk_buff *skb = ctx;
-	void *data = (void *)(long)(tc ? skb->data : xdp->data);
-	void *end = (void *)(long)(tc ? skb->data_end : xdp->data_end);
+	struct balance_frame f = {
+		.eth = (void *)(long)(tc ? skb->data : xdp->data),
+		.end = (void *)(long)(tc ? skb->data_end : xdp->data_end),
+	};
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
 	const struct answer_request *request = answer_request_here();
 	struct balance_service_counter *served;
@@ -192,17 +235,19 @@ static __always_inline int balance_parts(void *ctx, const int tc)
 	struct balance_real *real = NULL;
 	struct balance_fragment *first;
 	struct balance_fragment whole;
-	struct ethhdr *eth = data;
 	enum balance_part part;
-	__u32 number, of, id = 0;
+	__u32 number, of, id = 0, l3, v4;
 	__u64 service;
 
 	if (!request)
 		return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
-	if ((void *)(eth + 1) > end)
+	l3 = request->result.l3 & L3_MOST;
+	v4 = request->result.v4;
+	if (!balance_vlan_of(ctx, tc, &f, l3))
 		return balance_pass(request, tc);
-	part = request->result.v4 ? balance_part4(ctx, tc, sizeof(*eth), &key, &id)
-				  : balance_part6(ctx, tc, sizeof(*eth), &key, &id);
+	f.l3 = (void *)f.eth + l3;
+	part = v4 ? balance_part4(ctx, tc, l3, &key, &id)
+		  : balance_part6(ctx, tc, l3, &key, &id);
 	if (part == PART_NONE)
 		return balance_pass(request, tc);
 	if (part == PART_LATER_FRAGMENT) {
@@ -233,43 +278,41 @@ static __always_inline int balance_parts(void *ctx, const int tc)
 			bpf_map_update_elem(&balance_fragments, &key, &whole, BPF_ANY);
 		}
 	}
-	return balance_forward(ctx, tc, request, eth, end, here, served, real, number);
+	return balance_forward(ctx, tc, request, &f, here, served, real, number);
 }
 
 /* Global, so that the verifier checks each once. */
-__noinline int balance_parts_xdp(struct xdp_md *ctx)
+__noinline int balance_rest_xdp(struct xdp_md *ctx)
 {
-	return balance_parts(ctx, 0);
+	return balance_rest(ctx, 0);
 }
 
-__noinline int balance_parts_tc(struct __sk_buff *ctx)
+__noinline int balance_rest_tc(struct __sk_buff *ctx)
 {
-	return balance_parts(ctx, 1);
+	return balance_rest(ctx, 1);
 }
 
-/* What the hook shall return. `tc`: the context is an skb. */
-static __always_inline int handle_balance(void *ctx, const int tc)
+/* A packet of its own, whose IP header is at `l3`, a constant. */
+static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3,
+					 const struct answer_request *request)
 {
 	struct xdp_md *xdp = ctx;
 	struct __sk_buff *skb = ctx;
-	void *data = (void *)(long)(tc ? skb->data : xdp->data);
-	void *end = (void *)(long)(tc ? skb->data_end : xdp->data_end);
+	struct balance_frame f = {
+		.eth = (void *)(long)(tc ? skb->data : xdp->data),
+		.end = (void *)(long)(tc ? skb->data_end : xdp->data_end),
+	};
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
-	const struct answer_request *request = answer_request_here();
 	struct balance_service_counter *served;
 	struct balance_flow_key key;
 	struct balance_real *real = NULL;
-	struct ethhdr *eth = data;
 	__u32 number, of;
 	__u64 service;
 
-	if (!request)
-		return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
-	if ((void *)(eth + 1) > end || request->result.l3 != sizeof(*eth) ||
-	    (tc && skb->vlan_present))
-		return balance_pass(request, tc);
-	if (unlikely(!balance_flow_of(eth + 1, end, request->result.v4, &key)))
-		return tc ? balance_parts_tc(ctx) : balance_parts_xdp(ctx);
+	f.l3 = (void *)f.eth + l3;
+	if (unlikely(!balance_vlan_of(ctx, tc, &f, l3) ||
+		     !balance_flow_of(f.l3, f.end, request->result.v4, &key)))
+		return BALANCE_REST;
 	service = balance_service_of(&key);
 	of = (__u32)service - 1;
 	served = bpf_map_lookup_elem(&balance_served, &of);
@@ -278,7 +321,35 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 	number = balance_choose(&key, service >> 32, served, &real);
 	if (!real)
 		return balance_drop(request, tc, served);
-	return balance_forward(ctx, tc, request, eth, end, here, served, real, number);
+	return balance_forward(ctx, tc, request, &f, here, served, real, number);
+}
+
+/* With a tag in the frame. */
+__noinline int balance_tagged_xdp(struct xdp_md *ctx)
+{
+	const struct answer_request *request = answer_request_here();
+
+	return request ? balance_whole(ctx, 0, sizeof(struct ethhdr) + VLAN_TAG, request)
+		       : (int)cfg.final_pass;
+}
+
+/* What the hook shall return. `tc`: the context is an skb. */
+static __always_inline int handle_balance(void *ctx, const int tc)
+{
+	const struct answer_request *request = answer_request_here();
+	int verdict;
+
+	if (!request)
+		return tc ? TC_ACT_UNSPEC : (int)cfg.final_pass;
+	if (likely(request->result.l3 == sizeof(struct ethhdr)))
+		verdict = balance_whole(ctx, tc, sizeof(struct ethhdr), request);
+	else if (!tc && request->result.l3 == sizeof(struct ethhdr) + VLAN_TAG)
+		verdict = balance_tagged_xdp(ctx);
+	else
+		return balance_pass(request, tc);
+	if (likely(verdict != BALANCE_REST))
+		return verdict;
+	return tc ? balance_rest_tc(ctx) : balance_rest_xdp(ctx);
 }
 
 SEC("xdp")

@@ -45,6 +45,8 @@ pub struct Real {
     pub source: [u8; 6],
     /// Which is this one.
     pub ifindex: u32,
+    /// The VLAN of the frames that it takes, which keep their tag; 0: those without one.
+    pub vlan: u16,
 }
 
 /// What was sent to one real.
@@ -168,13 +170,15 @@ impl Balancer {
             dest: real.dest,
             source: real.source,
             ifindex: real.ifindex,
-            here: std::array::from_fn(|n| real.source.get(n).copied().unwrap_or(0)),
+            here: real.source,
+            vlan: real.vlan,
         };
         let nobody = Real {
             id: 0,
             dest: [0; 6],
             source: [0; 6],
             ifindex: 0,
+            vlan: 0,
         };
         let map = &self.maps[3];
         let next = bytes_of(&value(real.unwrap_or(nobody)));

@@ -13,6 +13,9 @@ use weir_bpf::{
 use weir_core::{Protocol, Reason};
 use weir_testkit::packet::{Packet, checksum};
 
+#[path = "root_balance/vlan.rs"]
+mod vlan;
+
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tcx];
 const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 /// What [`Packet`] addresses frames to, as the interface's own.
@@ -24,6 +27,8 @@ struct Path {
     /// By which BPF_PROG_RUN says that a frame came in.
     ifindex: u32,
     mac: [u8; 6],
+    /// Of the reals.
+    vlan: u16,
 }
 
 fn addr(text: &str) -> IpAddr {
@@ -54,6 +59,7 @@ impl Path {
             // BPF_PROG_RUN's frames come in by the loopback device.
             ifindex: 1,
             mac: frame[HERE..6].try_into().unwrap(),
+            vlan: 0,
         };
         let services = VIP.iter().flat_map(|vip| {
             [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
@@ -83,6 +89,7 @@ impl Path {
                 dest: mac(10 + number),
                 source: self.mac,
                 ifindex: self.ifindex,
+                vlan: self.vlan,
             };
             let real = live[usize::from(number)].then_some(real);
             balancer.write_real(number.into(), real).unwrap();
@@ -135,12 +142,14 @@ impl Path {
 #[track_caller]
 fn assert_one_hop_less(sent: &[u8], frame: &[u8]) {
     let mut expected = frame.to_vec();
-    if frame[12..14] == [8, 0] {
-        expected[22] -= 1;
-        assert_eq!(checksum(&sent[14..34]), checksum(&frame[14..34]));
-        expected[24..26].copy_from_slice(&sent[24..26]);
+    let at = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
+    if frame[at - 2..at] == [8, 0] {
+        expected[at + 8] -= 1;
+        let header = at..at + 20;
+        assert_eq!(checksum(&sent[header.clone()]), checksum(&frame[header]));
+        expected[at + 10..at + 12].copy_from_slice(&sent[at + 10..at + 12]);
     } else {
-        expected[21] -= 1;
+        expected[at + 7] -= 1;
     }
     assert_eq!(sent[12..], expected[12..]);
 }

@@ -30,7 +30,7 @@ use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
 use weir_events::alerts::Alerts;
 
 use crate::{
-    host::{Mac, neighbours},
+    host::{Mac, neighbours, vlan::vlan},
     threads::{self, Pulse},
 };
 use check::Check;
@@ -229,7 +229,8 @@ impl RealState {
             id: self.id,
             dest: mac,
             source: link.mac,
-            ifindex: link.index,
+            ifindex: link.out,
+            vlan: link.vlan,
         })
     }
 
@@ -276,16 +277,32 @@ impl RealState {
 struct Link {
     index: u32,
     mac: Mac,
+    /// By which frames for the reals leave: this one, or the one that a VLAN's frames have
+    /// their tag at.
+    out: u32,
+    /// Of their tag; 0: they have none there.
+    vlan: u16,
 }
 
-fn link(name: &str) -> Option<Link> {
+/// `is_protected`: is it among weir's interfaces, by its number? A VLAN's device that is
+/// not is served where its frames have their tag.
+fn link(name: &str, is_protected: impl Fn(u32) -> bool) -> Option<Link> {
     let index = nix::net::if_::if_nametoindex(name).ok()?;
     let addresses = nix::ifaddrs::getifaddrs().ok()?;
     let mac = addresses
         .filter_map(|one| one.address?.as_link_addr().copied())
         .find(|addr| addr.ifindex() == index as usize)?
         .addr()?;
-    Some(Link { index, mac })
+    let vlan = match vlan(index) {
+        Ok(Some(vlan)) if !is_protected(index) => Some(vlan),
+        _ => None,
+    };
+    Some(Link {
+        index,
+        mac,
+        out: vlan.map_or(index, |vlan| vlan.parent),
+        vlan: vlan.map_or(0, |vlan| vlan.id),
+    })
 }
 
 impl State {
@@ -399,8 +416,8 @@ impl State {
     }
 
     /// Looks where the reals are on the segment.
-    fn locate(&mut self) -> io::Result<Option<Link>> {
-        let link = link(&self.interface);
+    fn locate(&mut self, is_protected: impl Fn(u32) -> bool) -> io::Result<Option<Link>> {
+        let link = link(&self.interface, is_protected);
         let known = match &link {
             Some(link) => neighbours(link.index)?,
             None => BTreeMap::new(),
@@ -650,7 +667,12 @@ impl Balancer {
     /// Has the backend do what is known now.
     fn follow(&self, state: &mut State) -> Result<(), weir_enforce::Error> {
         state.looked = Some(Instant::now());
-        let link = match state.locate() {
+        let is_protected = |index| {
+            let all = self.backend.attachments().into_iter();
+            let mut names = all.map(|one| one.renamed.unwrap_or(one.interface));
+            names.any(|name| nix::net::if_::if_nametoindex(&*name) == Ok(index))
+        };
+        let link = match state.locate(is_protected) {
             Ok(link) => link,
             // What the backend has may be right still.
             Err(error) => {
