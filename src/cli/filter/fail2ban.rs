@@ -138,7 +138,7 @@ fn print_failure(out: &mut impl Write, failure: &Failure, text: &str) -> io::Res
     };
     let _ = write!(said, " {}", failure.id);
     for (name, value) in &failure.values {
-        if *value != failure.id && name != "mlfid" && !name.starts_with("skiplines") {
+        if *value != failure.id && **name != *"mlfid" && !name.starts_with("skiplines") {
             let _ = write!(said, " {name}={value:?}");
         }
     }

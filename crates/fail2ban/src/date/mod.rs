@@ -4,6 +4,7 @@
 //! comes before the others.
 
 mod fields;
+mod stamp;
 mod template;
 mod zones;
 
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 pub use fields::Clock;
 
 use crate::regex::{RegexError, Scratch};
+use stamp::Stamp;
 use template::{Found, Template};
 
 /// A form that has not fitted for so many seconds gives its place to one that has.
@@ -40,6 +42,18 @@ pub struct DateState {
     last_begin: Edge,
     last_end: Edge,
     scratch: Scratch,
+    /// The form whose groups are in `scratch`.
+    searched: Option<usize>,
+    known: Known,
+}
+
+/// The last date's time: a busy log repeats the second.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    text: String,
+    seconds: Option<i64>,
+    /// The hour of the `now` that it was read with.
+    hour: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +201,10 @@ impl Dates {
         for form in at_begin {
             let mut template = Template::new(&format!("{{^LN-BEG}}{form}"))?;
             template.weight = LINE_BEGIN_WEIGHT;
+            template.stamp = [Stamp::Iso, Stamp::Syslog]
+                .into_iter()
+                .zip(&usual)
+                .find_map(|(stamp, known)| (known == form).then_some(stamp));
             if wanted(&template) {
                 self.push(template);
             }
@@ -221,27 +239,55 @@ impl Dates {
             last_begin: edge(1),
             last_end: edge(usize::MAX),
             scratch: Scratch::default(),
+            searched: None,
+            known: Known::default(),
         }
     }
 
     /// The date of a line; what it teaches is remembered.
     pub fn find(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<Dated> {
+        if let Some(dated) = self.find_again(state, line, clock) {
+            return Some(dated);
+        }
         let (place, found) = self.search(state, line)?;
         let number = state.order[place];
         state.learn(&self.templates, place, found, line, clock.now.as_second());
         let template = &self.templates[number];
         let time = match found.cut.0 == found.cut.1 {
             true => None,
-            // Its groups may have been another one's since.
             false => {
-                let (begin, end) = found.span;
-                template.find(&line[..end], begin, &mut state.scratch);
+                if state.searched != Some(number) {
+                    let (begin, end) = found.span;
+                    template.find(&line[..end], begin, &mut state.scratch);
+                }
                 template.time(line, &state.scratch, clock)
             }
         };
         Some(Dated {
             cut: found.cut,
             time,
+        })
+    }
+
+    /// The same where the form that has fitted last is one that is read quickly.
+    fn find_again(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<Dated> {
+        let place = state.last?;
+        let number = state.order[place];
+        let (found, fields) = stamp::read(self.templates[number].stamp?, line)?;
+        state.uses[number].fits = state.uses[number].fits.saturating_add(1);
+        state.learn(&self.templates, place, found, line, clock.now.as_second());
+        let known = &mut state.known;
+        let hour = clock.now.as_second() / 3600;
+        let text = &line[..found.cut.1];
+        if known.text != text || known.hour != hour {
+            known.seconds = fields::time(fields.into_iter(), clock);
+            known.hour = hour;
+            known.text.clear();
+            known.text.push_str(text);
+        }
+        Some(Dated {
+            cut: found.cut,
+            time: (known.seconds).and_then(|seconds| Timestamp::from_second(seconds).ok()),
         })
     }
 
@@ -309,7 +355,9 @@ impl DateState {
         line: &str,
         from: usize,
     ) -> Option<Found> {
+        self.searched = None;
         let found = template.find(line, from, &mut self.scratch)?;
+        self.searched = Some(self.order[place]);
         let used = &mut self.uses[self.order[place]];
         used.fits = used.fits.saturating_add(1);
         Some(found)
@@ -479,6 +527,71 @@ mod tests {
             jan("20050123 215959")
         );
         assert!(Dates::new(Some("%Q")).is_err());
+    }
+
+    /// What is read without an expression is what the expression finds.
+    #[test]
+    fn stamps_are_read_as_by_their_expressions() {
+        let zone = TimeZone::posix("CET-1CEST-2,M3.5.0,M10.5.0").unwrap();
+        let now = Timestamp::from_second(1_124_013_600).unwrap();
+        let clock = Clock { now, zone: &zone };
+        let dates = Dates::new(None).unwrap();
+        let mut scratch = Scratch::default();
+        let mut read = 0;
+        for template in dates.templates.iter().filter(|t| t.stamp.is_some()) {
+            let days = [
+                "Jan 23", "Feb  8", "Feb 08", "Mar 30", "feb 8", "Apr 31", "Xyz 12",
+            ];
+            let iso = [
+                "2005-01-23T",
+                "2005/01/23 ",
+                "2005-01/23 ",
+                "2005-00-23T",
+                "1999-01-23 ",
+            ];
+            let days = days.map(|day| format!("{day} ")).into_iter();
+            for day in days.chain(iso.map(str::to_owned)) {
+                for hour in ["21:59:59", "24:00:00", "01:60:00", "01:02:60", "1:02:03"] {
+                    for behind in [
+                        "",
+                        " host",
+                        " 2005 x",
+                        " 2019",
+                        ".5 x",
+                        ".1234567 x",
+                        ",123Z x",
+                        "Z",
+                        "ZZ",
+                        "+0100 x",
+                        "-01:30 x",
+                        "+01 x",
+                        " +0100 x",
+                        " UTC x",
+                        "x",
+                        "_",
+                        ":",
+                        "\u{e4}",
+                        " \u{a0}Z",
+                        " - x",
+                        ". x",
+                        "\u{1c}Z x",
+                    ] {
+                        let line = format!("{day}{hour}{behind}");
+                        let Some((found, fields)) = stamp::read(template.stamp.unwrap(), &line)
+                        else {
+                            continue;
+                        };
+                        read += 1;
+                        let expected = template.find(&line, 0, &mut scratch);
+                        assert_eq!(Some(found), expected, "{line}");
+                        let time = fields::time(fields.into_iter(), clock);
+                        let expected = template.time(&line, &scratch, clock);
+                        assert_eq!(time, expected.map(Timestamp::as_second), "{line}");
+                    }
+                }
+            }
+        }
+        assert!(read > 50, "{read}");
     }
 
     /// A date in the text of a line counts less than the one before it.

@@ -3,7 +3,10 @@
 
 use jiff::Timestamp;
 
-use super::fields::{self, Clock};
+use super::{
+    fields::{self, Clock},
+    stamp::Stamp,
+};
 use crate::regex::{NONE, Regex, RegexError, Scratch, Search};
 
 /// At the line's beginning, behind two characters that are no word's at most.
@@ -22,6 +25,8 @@ pub struct Template {
     pub weight: u32,
     /// It fits at one end of a line.
     pub anchored: bool,
+    /// It can be read without its expression.
+    pub stamp: Option<Stamp>,
     /// It fits at the beginning of a line.
     pub line_begin: bool,
     regex: Regex,
@@ -180,6 +185,7 @@ impl Template {
             weight: 1,
             anchored: line_begin || line_end,
             line_begin,
+            stamp: None,
             regex,
             kind,
         })

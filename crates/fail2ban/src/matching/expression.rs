@@ -23,14 +23,26 @@ pub struct Expressions {
     candidates: Candidates,
 }
 
+/// What they have learned of texts.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    cache: CandidateCache,
+    /// The last text fitted the only one, which is then tried without asking the
+    /// automaton.
+    lone_fitted: bool,
+}
+
 impl Expressions {
     pub fn new(all: Vec<Expression>) -> Self {
         let candidates = Regex::candidates(all.iter().map(|expression| &expression.regex));
         Self { all, candidates }
     }
 
-    pub fn cache(&self) -> CandidateCache {
-        self.candidates.cache()
+    pub fn memory(&self) -> Memory {
+        Memory {
+            cache: self.candidates.cache(),
+            lone_fitted: false,
+        }
     }
 
     /// The number of the first that fits. What its groups hold is in `scratch` until the
@@ -38,15 +50,24 @@ impl Expressions {
     pub fn first_fitting(
         &self,
         text: &str,
-        cache: &mut CandidateCache,
+        memory: &mut Memory,
         scratch: &mut Scratches,
     ) -> Option<usize> {
-        if self.all.is_empty() {
-            return None;
+        match &*self.all {
+            [] => return None,
+            // What one line fits the next one is likely to.
+            [lone] if memory.lone_fitted => {
+                memory.lone_fitted = lone.search(text, scratch);
+                return memory.lone_fitted.then_some(0);
+            }
+            _ => {}
         }
-        self.candidates
-            .of(text, cache)
-            .find(|number| self.all[*number].search(text, scratch))
+        let found = self
+            .candidates
+            .of(text, &mut memory.cache)
+            .find(|number| self.all[*number].search(text, scratch));
+        memory.lone_fitted = self.all.len() == 1 && found.is_some();
+        found
     }
 }
 

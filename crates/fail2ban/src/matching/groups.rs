@@ -1,6 +1,6 @@
 //! What the groups of a filter's expressions hold, by the meaning of their names.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::regex::{NONE, Regex, Scratch};
 
@@ -36,21 +36,21 @@ pub const CONTENT: Key = 10;
 
 /// The names of a filter's groups.
 #[derive(Clone, Debug)]
-pub struct Names(Vec<String>);
+pub struct Names(Vec<Arc<str>>);
 
 impl Default for Names {
     fn default() -> Self {
-        Self(KNOWN.map(str::to_owned).to_vec())
+        Self(KNOWN.map(Arc::from).to_vec())
     }
 }
 
 impl Names {
     /// The key of a name, which it has from now on.
     pub fn key(&mut self, name: &str) -> Key {
-        if let Some(key) = self.0.iter().position(|known| known == name) {
+        if let Some(key) = self.0.iter().position(|known| **known == *name) {
             return key;
         }
-        self.0.push(name.to_owned());
+        self.0.push(name.into());
         self.0.len() - 1
     }
 
@@ -59,8 +59,8 @@ impl Names {
     }
 
     /// By keys.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter()
     }
 }
 

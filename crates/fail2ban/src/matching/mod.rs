@@ -8,6 +8,8 @@ mod groups;
 mod sessions;
 mod window;
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use sessions::Sessions;
@@ -17,9 +19,8 @@ use crate::{
     date::{Clock, DateState, Dates},
     error::Error,
     filter_source::{FilterSource, UseDns},
-    regex::CandidateCache,
 };
-use expression::{Expression, Expressions, Scratches};
+use expression::{Expression, Expressions, Memory, Scratches};
 use groups::{CIDR, CONTENT, DNS, FID, IP4, IP6, Key, MLFID, NOFAIL, Names, Value, Values};
 use window::{Span, Window};
 
@@ -45,18 +46,18 @@ pub struct FilterState {
     last_date: Option<Timestamp>,
     sessions: Sessions,
     window: Window,
-    caches: Caches,
+    memories: Memories,
     scratch: Scratches,
     text: String,
     content: String,
 }
 
-/// The automata's states.
+/// What the expressions have learned.
 #[derive(Clone, Debug)]
-struct Caches {
-    prefregex: CandidateCache,
-    failregex: CandidateCache,
-    ignoreregex: CandidateCache,
+struct Memories {
+    prefregex: Memory,
+    failregex: Memory,
+    ignoreregex: Memory,
 }
 
 impl FilterState {
@@ -89,7 +90,7 @@ pub struct Failure {
     /// When, by the line's date, or by the last one's; `None`: nothing says it.
     pub time: Option<Timestamp>,
     /// What the filter's groups hold beside that, by their names: `user`, `fport` …
-    pub values: Vec<(String, String)>,
+    pub values: Vec<(Arc<str>, String)>,
     /// All users that the session has tried.
     pub users: Vec<String>,
     /// How many lines tell of it.
@@ -128,7 +129,7 @@ pub enum NoFailure {
 impl Failure {
     /// What a group holds.
     pub fn value(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.values.iter().find(|(known, _)| known == name)?;
+        let (_, value) = self.values.iter().find(|(known, _)| **known == *name)?;
         Some(value)
     }
 
@@ -191,10 +192,10 @@ impl Filter {
             last_date: None,
             sessions: Sessions::default(),
             window: Window::default(),
-            caches: Caches {
-                prefregex: self.prefregex.cache(),
-                failregex: self.failregex.cache(),
-                ignoreregex: self.ignoreregex.cache(),
+            memories: Memories {
+                prefregex: self.prefregex.memory(),
+                failregex: self.failregex.memory(),
+                ignoreregex: self.ignoreregex.memory(),
             },
             scratch: Scratches::default(),
             text: String::new(),
@@ -312,9 +313,9 @@ impl Filter {
         let mut content = std::mem::take(&mut state.content);
         content.clear();
         if let Some(prefregex) = self.prefregex.first() {
-            let cache = &mut state.caches.prefregex;
+            let memory = &mut state.memories.prefregex;
             if (self.prefregex)
-                .first_fitting(text, cache, &mut state.scratch)
+                .first_fitting(text, memory, &mut state.scratch)
                 .is_none()
             {
                 state.content = content;
@@ -355,10 +356,10 @@ impl Filter {
         date: Option<Timestamp>,
         clock: Clock<'_>,
     ) -> Result<Failure, NoFailure> {
-        let cache = &mut state.caches.failregex;
+        let memory = &mut state.memories.failregex;
         let found = self
             .failregex
-            .first_fitting(subject, cache, &mut state.scratch);
+            .first_fitting(subject, memory, &mut state.scratch);
         let Some(regex) = found else {
             let text = subject.trim_end_matches('\n').to_owned();
             return Err(NoFailure::Failregex(text));
@@ -451,15 +452,15 @@ impl Filter {
         };
         failure.prefix_length = get(CIDR).and_then(|length| length.parse().ok());
         failure.values = (self.names.iter().enumerate())
-            .filter_map(|(key, name)| Some((name.to_owned(), get(key)?.to_owned())))
+            .filter_map(|(key, name)| Some((name.clone(), get(key)?.to_owned())))
             .collect();
         true
     }
 
     fn ignored(&self, state: &mut FilterState, text: &str) -> Option<usize> {
-        let cache = &mut state.caches.ignoreregex;
+        let memory = &mut state.memories.ignoreregex;
         self.ignoreregex
-            .first_fitting(text, cache, &mut state.scratch)
+            .first_fitting(text, memory, &mut state.scratch)
     }
 
     /// What `<SKIPLINES>` have passed over, in their order.

@@ -8,7 +8,7 @@
 
 use super::{
     ast::Place,
-    char_set,
+    char_set::{self, CharSet},
     compile::{Code, Inst},
 };
 
@@ -91,6 +91,12 @@ pub enum Search {
     No,
     /// It would have taken too long.
     Exhausted,
+}
+
+/// As the standard library's, for a few bytes.
+#[inline]
+fn starts_with(text: &[u8], with: &[u8]) -> bool {
+    text.len() >= with.len() && text.iter().zip(with).all(|(a, b)| a == b)
 }
 
 /// The search was too long.
@@ -191,7 +197,7 @@ impl Run<'_, '_> {
                     fits
                 }
                 Inst::Literal(bytes) => {
-                    let fits = self.bytes[pos..].starts_with(bytes);
+                    let fits = starts_with(&self.bytes[pos..], bytes);
                     pos += bytes.len();
                     at += 1;
                     fits
@@ -214,15 +220,13 @@ impl Run<'_, '_> {
                     }
                     None => false,
                 },
-                Inst::Split { first, second } => {
-                    if self.has_failed(at, pos, 0) {
-                        false
-                    } else {
-                        self.scratch.stack.push(Frame::Branch { at: *second, pos });
-                        at = *first;
+                Inst::Split { .. } => match self.split(at, pos) {
+                    Some(way) => {
+                        at = way;
                         true
                     }
-                }
+                    None => false,
+                },
                 Inst::LoopInit(register) => {
                     self.set_register(*register, NONE);
                     at += 1;
@@ -314,6 +318,34 @@ impl Run<'_, '_> {
         }
     }
 
+    /// Which way to go first; the other one is noted. Splits are often one behind the
+    /// other.
+    #[inline]
+    fn split(&mut self, mut at: usize, pos: usize) -> Option<usize> {
+        let byte = self.bytes.get(pos).copied();
+        while let Inst::Split {
+            first,
+            second,
+            next,
+        } = &self.code.insts[at]
+        {
+            if self.has_failed(at, pos, 0) {
+                return None;
+            }
+            let next = &self.code.next[*next];
+            at = match (next[0].allows(byte), next[1].allows(byte)) {
+                (true, true) => {
+                    self.scratch.stack.push(Frame::Branch { at: *second, pos });
+                    *first
+                }
+                (true, false) => *first,
+                (false, true) => *second,
+                (false, false) => return None,
+            };
+        }
+        Some(at)
+    }
+
     /// To the last way that was left.
     fn back_up(&mut self, base: usize) -> Result<Option<(usize, usize)>, Exhausted> {
         while self.scratch.stack.len() > base {
@@ -344,7 +376,8 @@ impl Run<'_, '_> {
                         self.spend(1)?;
                         pos = behind;
                         left -= 1;
-                        if next.is_some_and(|byte| self.bytes.get(pos) != Some(&byte)) {
+                        let next = &self.code.next[*next][0];
+                        if !next.allows(self.bytes.get(pos).copied()) {
                             continue;
                         }
                         self.scratch.stack.push(Frame::Lazy { at, pos, left });
@@ -367,14 +400,14 @@ impl Run<'_, '_> {
         if pos <= min {
             return None;
         }
-        if let Some(byte) = next {
-            return Some(min + memchr::memrchr(*byte, &self.bytes[min..pos])?);
+        let next = &self.code.next[*next][0];
+        if let Some(byte) = next.single() {
+            return Some(min + memchr::memrchr(byte, &self.bytes[min..pos])?);
         }
-        let mut pos = pos - 1;
-        while !self.text.is_char_boundary(pos) {
-            pos -= 1;
-        }
-        Some(pos)
+        // Inside of a character the rest of it is no beginning of anything.
+        (min..pos)
+            .rev()
+            .find(|pos| self.text.is_char_boundary(*pos) && next.allows(Some(self.bytes[*pos])))
     }
 
     /// Takes as many characters as fit, or as few; where it goes on.
@@ -409,21 +442,31 @@ impl Run<'_, '_> {
             return Ok(Some(end));
         }
         let (begin, known) = self.scratch.stretches[*set];
-        if *max == u32::MAX && (begin..known).contains(&end) {
+        let lacks = self.code.lacks[*set].filter(|_| *max == u32::MAX);
+        if let Some(byte) = lacks {
+            let rest = &self.bytes[end..];
+            end += memchr::memchr(byte, rest).unwrap_or(rest.len());
+            self.spend(((end - least) / 64) as u64)?;
+        } else if *max == u32::MAX && (begin..known).contains(&end) {
             end = known;
         } else {
             let mut left = max - min;
             let mut scanned = 0;
+            let of = &self.code.sets[*set];
             while left > 0 {
                 if end == begin && *max == u32::MAX {
                     end = known;
                     break;
                 }
                 scanned += 1;
-                let Some(behind) = self.next(*set, end) else {
-                    break;
-                };
-                end = behind;
+                match self.bytes.get(end) {
+                    Some(byte @ 0..0x80) if of.has_ascii(*byte) => end += 1,
+                    Some(0x80..) => match self.next(*set, end) {
+                        Some(behind) => end = behind,
+                        None => break,
+                    },
+                    _ => break,
+                }
                 left -= 1;
             }
             if *max == u32::MAX {
@@ -431,7 +474,7 @@ impl Run<'_, '_> {
             }
             self.spend(scanned / 8)?;
         }
-        if next.is_some_and(|byte| self.bytes.get(end) != Some(&byte)) {
+        if !self.code.next[*next][0].allows(self.bytes.get(end).copied()) {
             match self.give_back(at, least, end) {
                 Some(before) => end = before,
                 None => return Ok(None),
@@ -573,13 +616,18 @@ impl Run<'_, '_> {
     }
 
     /// Behind a character of the set.
-    #[inline]
+    #[inline(always)]
     fn next(&self, set: usize, pos: usize) -> Option<usize> {
         let byte = *self.bytes.get(pos)?;
         let set = &self.code.sets[set];
-        if byte < 0x80 {
-            return set.has_ascii(byte).then_some(pos + 1);
+        match byte < 0x80 {
+            true => set.has_ascii(byte).then_some(pos + 1),
+            false => self.next_wide(set, pos),
         }
+    }
+
+    #[cold]
+    fn next_wide(&self, set: &CharSet, pos: usize) -> Option<usize> {
         let c = self.text[pos..].chars().next()?;
         set.has(c).then_some(pos + c.len_utf8())
     }

@@ -61,6 +61,16 @@ impl CharSet {
         !self.wide.is_empty()
     }
 
+    /// The byte of ASCII that it lacks, where it lacks nothing else.
+    pub fn all_but(&self) -> Option<u8> {
+        let has_all_wide = matches!(
+            &*self.wide,
+            [('\u{80}', '\u{10ffff}')] | [('\u{80}', '\u{d7ff}'), ('\u{e000}', '\u{10ffff}')]
+        );
+        let lacks = !self.ascii;
+        (has_all_wide && lacks.count_ones() == 1).then(|| lacks.trailing_zeros() as u8)
+    }
+
     /// The only one that it holds.
     pub fn single(&self) -> Option<char> {
         match (self.ascii.count_ones(), &*self.wide) {

@@ -11,6 +11,9 @@ const MAX_INSTRUCTIONS: usize = 50_000;
 /// The most conditionals by which what has failed is told apart.
 const MAX_CONDITION_BITS: usize = 4;
 
+/// How many instructions are looked at to know what can be next.
+const MAX_LOOKED_AT: usize = 100;
+
 /// What to do next.
 #[derive(Clone, Debug)]
 pub(super) enum Inst {
@@ -26,13 +29,15 @@ pub(super) enum Inst {
         min: u32,
         max: u32,
         lazy: bool,
-        /// The byte that has to follow, where only one can.
-        next: Option<u8>,
+        /// What can follow, by its place in [`Code::next`].
+        next: usize,
     },
     /// One way, and the other one if that leads nowhere.
     Split {
         first: usize,
         second: usize,
+        /// What either can go on with, by its place in [`Code::next`].
+        next: usize,
     },
     /// A loop whose body may match nothing: it ends when it did.
     LoopHead {
@@ -68,11 +73,49 @@ pub(super) enum Inst {
     Stop,
 }
 
+/// Which bytes can be next.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Next {
+    ascii: u128,
+    wide: bool,
+    /// Any, or none.
+    any: bool,
+}
+
+impl Next {
+    const ANY: Self = Self {
+        ascii: 0,
+        wide: false,
+        any: true,
+    };
+
+    /// Can it go on before this byte (at the end: `None`)?
+    #[inline]
+    pub fn allows(&self, byte: Option<u8>) -> bool {
+        self.any
+            || match byte {
+                Some(byte @ 0..0x80) => self.ascii >> byte & 1 == 1,
+                Some(_) => self.wide,
+                None => false,
+            }
+    }
+
+    /// The only one.
+    pub fn single(&self) -> Option<u8> {
+        let is_one = !self.any && !self.wide && self.ascii.count_ones() == 1;
+        is_one.then(|| self.ascii.trailing_zeros() as u8)
+    }
+}
+
 /// The instructions of an expression.
 #[derive(Clone, Debug)]
 pub(super) struct Code {
     pub insts: Vec<Inst>,
     pub sets: Vec<CharSet>,
+    /// For each set the byte that it lacks, where it lacks nothing else.
+    pub lacks: Vec<Option<u8>>,
+    /// What runs are followed by, and splits go on with.
+    pub next: Vec<[Next; 2]>,
     pub groups: usize,
     pub registers: usize,
     /// The groups that conditionals ask for.
@@ -98,6 +141,8 @@ pub(super) fn compile(parsed: &Parsed) -> Result<Code, String> {
     let mut code = Code {
         insts: Vec::new(),
         sets: Vec::new(),
+        lacks: Vec::new(),
+        next: Vec::new(),
         groups: parsed.groups,
         registers: 0,
         conditions: Vec::new(),
@@ -124,14 +169,8 @@ pub(super) fn compile(parsed: &Parsed) -> Result<Code, String> {
         }
         code.first = Some(bytes);
     }
-    for at in 0..code.insts.len() {
-        if let Inst::Run { .. } = code.insts[at] {
-            let following = code.next_byte(at + 1);
-            if let Inst::Run { next, .. } = &mut code.insts[at] {
-                *next = following;
-            }
-        }
-    }
+    code.find_next();
+    code.lacks = code.sets.iter().map(CharSet::all_but).collect();
     code.find_joins(&parsed.node);
     Ok(code)
 }
@@ -272,6 +311,7 @@ impl Code {
             self.insts[split] = Inst::Split {
                 first: split + 1,
                 second: self.insts.len(),
+                next: 0,
             };
         }
         for jump in jumps {
@@ -299,19 +339,20 @@ impl Code {
                 min,
                 max: max.unwrap_or(u32::MAX),
                 lazy,
-                next: None,
+                next: 0,
             })?;
             return Ok(());
         }
         for _ in 0..min {
             self.node(node)?;
         }
-        let split = |first, second| match lazy {
-            false => Inst::Split { first, second },
-            true => Inst::Split {
-                first: second,
-                second: first,
-            },
+        let split = |body, exit| {
+            let (first, second) = if lazy { (exit, body) } else { (body, exit) };
+            Inst::Split {
+                first,
+                second,
+                next: 0,
+            }
         };
         match max {
             None if node.width().0 == 0 => {
@@ -348,19 +389,62 @@ impl Code {
         Ok(())
     }
 
-    /// The byte without which nothing goes on from there.
-    fn next_byte(&self, mut at: usize) -> Option<u8> {
-        // Jumps lead forward, or to a head, which is none of these.
-        for _ in 0..self.insts.len() {
-            match &self.insts[at] {
-                Inst::Byte(byte) => return Some(*byte),
-                Inst::Literal(bytes) => return Some(bytes[0]),
-                Inst::Save(_) => at += 1,
-                Inst::Jump(to) => at = *to,
-                _ => return None,
+    /// Notes what runs can be followed by, and splits go on with.
+    fn find_next(&mut self) {
+        for at in 0..self.insts.len() {
+            let known = match self.insts[at] {
+                Inst::Run { .. } => [self.next_of(at + 1), Next::ANY],
+                Inst::Split { first, second, .. } => [self.next_of(first), self.next_of(second)],
+                _ => continue,
+            };
+            if let Inst::Run { next, .. } | Inst::Split { next, .. } = &mut self.insts[at] {
+                *next = self.next.len();
+                self.next.push(known);
             }
         }
-        None
+    }
+
+    /// What an instruction, and those behind it, can go on with.
+    fn next_of(&self, at: usize) -> Next {
+        let mut next = Next::default();
+        let mut open = vec![at];
+        let mut seen = Vec::new();
+        while let Some(at) = open.pop() {
+            if seen.contains(&at) {
+                continue;
+            }
+            seen.push(at);
+            if seen.len() > MAX_LOOKED_AT {
+                return Next::ANY;
+            }
+            match &self.insts[at] {
+                Inst::Byte(byte) => next.ascii |= 1 << byte,
+                Inst::Literal(bytes) if bytes[0] < 0x80 => next.ascii |= 1 << bytes[0],
+                Inst::Literal(_) => next.wide = true,
+                Inst::Set(set) => self.add_set(*set, &mut next),
+                Inst::Run { set, min, .. } => {
+                    self.add_set(*set, &mut next);
+                    if *min == 0 {
+                        open.push(at + 1);
+                    }
+                }
+                Inst::Split { first, second, .. } => open.extend([*first, *second]),
+                Inst::LoopHead { exit, .. } => open.extend([at + 1, *exit]),
+                Inst::LoopInit(_) | Inst::Save(_) | Inst::At(_) => open.push(at + 1),
+                Inst::Jump(to) => open.push(*to),
+                Inst::Look { end, .. } => open.push(*end),
+                Inst::Condition { no, .. } => open.extend([at + 1, *no]),
+                Inst::Atomic { .. } => open.push(at + 1),
+                Inst::Backref { .. } | Inst::Stop => return Next::ANY,
+            }
+        }
+        next
+    }
+
+    fn add_set(&self, set: usize, next: &mut Next) {
+        let set = &self.sets[set];
+        next.ascii |= set.ascii();
+        next.wide |= set.has_wide();
     }
 
     /// Where a second visit at a place leads nowhere if the first did.
