@@ -30,7 +30,10 @@ use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
 use weir_events::alerts::Alerts;
 
 use crate::{
-    host::{Mac, neighbours, vlan::vlan},
+    host::{
+        Mac, neighbours,
+        vlan::{Vlan, vlan},
+    },
     threads::{self, Pulse},
 };
 use check::Check;
@@ -293,16 +296,22 @@ fn link(name: &str, is_protected: impl Fn(u32) -> bool) -> Option<Link> {
         .filter_map(|one| one.address?.as_link_addr().copied())
         .find(|addr| addr.ifindex() == index as usize)?
         .addr()?;
-    let vlan = match vlan(index) {
-        Ok(Some(vlan)) if !is_protected(index) => Some(vlan),
-        _ => None,
-    };
+    let of_vlan = vlan(index).unwrap_or_default();
+    let (out, vlan) = leaves_by(index, of_vlan, is_protected);
     Some(Link {
         index,
         mac,
-        out: vlan.map_or(index, |vlan| vlan.parent),
-        vlan: vlan.map_or(0, |vlan| vlan.id),
+        out,
+        vlan,
     })
+}
+
+/// The interface, and the VLAN whose tag frames have there; 0: none.
+fn leaves_by(index: u32, vlan: Option<Vlan>, is_protected: impl Fn(u32) -> bool) -> (u32, u16) {
+    match vlan {
+        Some(vlan) if !is_protected(index) => (vlan.parent, vlan.id),
+        _ => (index, 0),
+    }
 }
 
 impl State {
@@ -820,6 +829,14 @@ fn about(pool: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vlan_is_served_by_its_own_device_where_weir_protects_that() {
+        let vlan = Some(Vlan { parent: 2, id: 10 });
+        assert_eq!(leaves_by(7, vlan, |index| index == 2), (2, 10));
+        assert_eq!(leaves_by(7, vlan, |index| index == 7), (7, 0));
+        assert_eq!(leaves_by(2, None, |_| false), (2, 0));
+    }
 
     #[test]
     fn numbers_stay_and_those_given_up_are_given_out_last() {
