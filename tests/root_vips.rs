@@ -118,8 +118,16 @@ fn root_a_virtual_address_is_taken_announced_and_kept() {
         "{said}"
     );
     assert!(VIP.iter().all(|address| !has(&host, address)));
-    // The administrator's own stays.
+    // The administrator's own stays, until he hands it over.
     assert!(has(&host, "192.0.2.81"));
+    weir.run();
+    assert_eq!(vip(&weir, "192.0.2.81")["state"], "unmanaged");
+    host.ip(&["addr del 192.0.2.81/32 dev eth0".into()])
+        .unwrap();
+    weir.ask(&["reload"]).done();
+    soon("it to be weir's", || {
+        (vip(&weir, "192.0.2.81")["state"] == "held").then_some(())
+    });
 }
 
 #[test]

@@ -65,6 +65,7 @@ pub fn run(common: &Common, args: &Args) -> anyhow::Result<ExitAnswer> {
                 let pools = c.balance.iter().flat_map(|b| &b.pools);
                 pools.map(|pool| pool.name.as_str()).collect()
             }),
+            "vrrp": names(|c| c.routers.iter().map(|r| r.name.as_str()).collect()),
             "decoy": names(|c| {
                 let decoy = c.decoy.iter();
                 decoy.flat_map(|d| &d.typed).map(String::as_str).collect()
@@ -148,6 +149,16 @@ fn summary(config: &Config) -> std::io::Result<()> {
     for pool in config.balance.iter().flat_map(|balance| &balance.pools) {
         lines.push(("pool", vec![serves(pool)]));
     }
+    let routers = config.routers.iter().map(|router| {
+        let vips: Vec<_> = router.vips.iter().map(ToString::to_string).collect();
+        let (id, priority) = (router.id, router.settings.priority);
+        let (name, vips) = (&router.name, join(&vips));
+        format!(
+            "{name} (id {id} on {}, priority {priority}, {vips})",
+            router.interface
+        )
+    });
+    lines.push(("virtual routers", routers.collect()));
     let sinks = config.sinks.iter();
     let sinks = sinks.map(|sink| format!("{} ({})", sink.name, sink.target()));
     lines.push(("sinks", sinks.collect()));

@@ -197,6 +197,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             pool["live"],
         ))?;
     }
+    vrrp(&status["vrrp"])?;
     vips(&status["vips"])?;
     let tarpit = &status["tarpit"];
     if let Some(ports) = tarpit["ports"].as_array() {
@@ -240,12 +241,40 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Virtual routers, and who is active where this host is not.
+fn vrrp(routers: &Value) -> std::io::Result<()> {
+    for router in routers.as_array().into_iter().flatten() {
+        let addresses = router["addresses"].as_array().into_iter().flatten();
+        let addresses: Vec<_> = addresses.map(text).collect();
+        let active = match &router["active"] {
+            Value::Null => String::new(),
+            active => format!(
+                ", {} is active (priority {})",
+                text(active),
+                router["active_priority"]
+            ),
+        };
+        wrapped(format!(
+            "virtual router {} ({}, id {}) on {}: {} with priority {} for {}{active}",
+            text(&router["name"]),
+            text(&router["family"]),
+            router["id"],
+            text(&router["interface"]),
+            text(&router["state"]),
+            router["priority"],
+            addresses.join(", ")
+        ))?;
+    }
+    Ok(())
+}
+
 /// Virtual addresses that weir holds: how many of each interface, and what is not so.
 fn vips(vips: &Value) -> std::io::Result<()> {
     let mut held: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for vip in vips.as_array().into_iter().flatten() {
         let (address, interface) = (text(&vip["address"]), text(&vip["interface"]));
         match vip["state"].as_str() {
+            Some("standby") => (),
             Some("held") => held.entry(interface).or_default().push(address),
             _ => {
                 let other = match &vip["other"] {

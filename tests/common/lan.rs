@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
 
@@ -73,12 +73,20 @@ impl Lan {
             .join(":")
     }
 
-    /// Takes the cable of a host out of the switch, or puts it in again.
-    pub fn plug(&self, name: &str, is_in: bool) {
-        let state = if is_in { "up" } else { "down" };
-        self.switch
-            .ip(&[format!("link set {name} {state}")])
-            .unwrap();
+    /// Keeps two hosts from hearing each other, or lets them again; others hear both.
+    pub fn part(&self, names: [&str; 2], is_parted: bool) {
+        let state = if is_parted { "on" } else { "off" };
+        for name in names {
+            let words = ["link", "set", "dev", name, "isolated", state];
+            self.switch.run("bridge", &words).unwrap();
+        }
+    }
+
+    /// Joins two hosts by a wire of their own, as eth1 on both.
+    pub fn wire(&mut self, one: &Namespace, other: &Namespace) {
+        let opts = VethOpts::new(&["198.51.100.1/24"], &["198.51.100.2/24"]).unwrap();
+        let veth = self.net.veth(one, "eth1", other, "eth1", opts).unwrap();
+        self.veths.push(("wire".to_owned(), veth));
     }
 
     /// A host that has the virtual addresses on its loopback interface, with an nginx that
@@ -114,11 +122,6 @@ impl Lan {
         });
         namespace
     }
-
-    /// Ends the nginx of all reals.
-    pub fn kill_reals(&mut self) {
-        self.servers.clear();
-    }
 }
 
 /// The answer of a real to a new connection from this address, or from any, if there is
@@ -133,6 +136,39 @@ pub fn served_by(client: &Namespace, from: Option<IpAddr>, vip: IpAddr) -> Optio
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.rsplit_once("\r\n\r\n")?.1.parse().ok()
+}
+
+/// A connection to a virtual address that stays open.
+pub struct Flow(TcpStream);
+
+impl Flow {
+    /// Opens one, if somebody answers.
+    pub fn open(client: &Namespace, vip: IpAddr) -> Option<Self> {
+        let opened = traffic::tcp_open(client, None, SocketAddr::new(vip, 80), SILENCE);
+        let (stream, _) = opened.ok()?;
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Some(Self(stream))
+    }
+
+    /// Which real answers here.
+    #[track_caller]
+    pub fn ask(&mut self) -> u8 {
+        self.0
+            .write_all(b"GET / HTTP/1.1\r\nHost: vip\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        loop {
+            let mut buffer = [0; 1024];
+            let len = self.0.read(&mut buffer).unwrap();
+            assert_ne!(len, 0, "closed: {answer}");
+            answer.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
+            // Each real has a number of two digits.
+            match answer.split_once("\r\n\r\n") {
+                Some((_, body)) if body.len() == 2 => return body.parse().unwrap(),
+                _ => continue,
+            }
+        }
+    }
 }
 
 /// Does the interface eth0 of this host have the address?

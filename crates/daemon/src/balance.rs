@@ -8,7 +8,7 @@ mod health;
 mod settings;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -64,6 +64,9 @@ pub struct Balancer {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
     state: Mutex<State>,
+    /// Which pools have a live real. Not under the lock of `state`, which is held while
+    /// first checks are waited for.
+    alive: Mutex<BTreeSet<String>>,
 }
 
 /// What `weir real` changes of one real; what is absent stays.
@@ -514,6 +517,7 @@ impl Balancer {
             backend,
             alerts,
             state: Mutex::new(state),
+            alive: Mutex::default(),
         }
     }
 
@@ -609,6 +613,15 @@ impl Balancer {
         self.state.lock().expect("no holder of this lock panics")
     }
 
+    fn alive(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.alive.lock().expect("no holder of this lock panics")
+    }
+
+    /// Is there a real in this pool that takes new flows?
+    pub fn has_live_real(&self, pool: &str) -> bool {
+        self.alive().contains(pool)
+    }
+
     /// Puts the pools of a configuration into force, with what a first check says of
     /// their reals. What an earlier daemon left serves them until then.
     ///
@@ -702,6 +715,8 @@ impl Balancer {
             self.tell(state, wanted)?;
             state.is_new = false;
         }
+        let alive = state.pools.iter().filter(|pool| pool.live() > 0);
+        *self.alive() = alive.map(|pool| pool.config.name.clone()).collect();
         self.alerts.clear(ABOUT);
         for pool in &state.pools {
             self.alert(pool, &state.interface);

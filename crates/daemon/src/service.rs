@@ -168,7 +168,12 @@ impl Service {
             alerts.clone(),
             &config.get().state_dir,
         ));
-        let vips = Arc::new(Vips::new(alerts.clone(), &config.get().state_dir));
+        let vips = Arc::new(Vips::new(
+            alerts.clone(),
+            events.clone(),
+            balancer.clone(),
+            &config.get().state_dir,
+        ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
         let bans = Arc::new(Bans::new(

@@ -1,13 +1,17 @@
 //! Virtual addresses that weir holds itself: each is asked for before it is taken, added
 //! to its interface, announced, and watched for others that say they have it. When and
 //! how often is `weir_core::neighbour::claim`'s; packets for them are the packet path's.
+//! Those of a virtual router (`vrrp`) are held while this host is its active one.
 //!
 //! They are addresses of the interface, as an administrator would add them: the kernel
 //! answers ARP, neighbour discovery and echo requests for them, also while no daemon
-//! runs.
+//! runs. (Those of a virtual router have a lifetime, which the daemon renews: without it
+//! they are gone when another host has them.)
 
+pub mod config;
 mod record;
 mod segment;
+mod vrrp;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,27 +27,33 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use weir_core::neighbour::{
     self, Mac,
-    claim::{Action, Claim, Standing},
+    claim::{self, Claim, Standing},
 };
-use weir_events::alerts::Alerts;
+use weir_events::{Event, Events, Kind, alerts::Alerts};
+use weir_vrrp::packet::Received;
 
 use crate::{
-    host::{self, addresses},
+    balance::Balancer,
+    host::{self, Interface, addresses},
     threads::{self, Pulse},
 };
+use config::VipsConfig;
 use record::Record;
-use segment::Segment;
+use segment::{Counts, Segment};
+use vrrp::Group;
 
 pub use record::take_away;
+pub use vrrp::VrrpStatus;
 
 /// The longest wait for a frame: a reload and the end are seen then.
 const WAIT: Duration = Duration::from_millis(250);
 /// How long is waited after frames were read: a flood of them has no more of a processor.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(5);
 /// How often interfaces and addresses are looked at.
 const FOLLOW: Duration = Duration::from_secs(1);
 /// What the alert about the file of added addresses is about.
@@ -52,6 +62,8 @@ const ABOUT_RECORD: &str = "vips:record";
 /// The virtual addresses of a daemon.
 pub struct Vips {
     alerts: Arc<Alerts>,
+    events: Arc<Events>,
+    balancer: Arc<Balancer>,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -60,6 +72,7 @@ struct State {
     record: Record,
     segments: BTreeMap<String, Watched>,
     vips: BTreeMap<IpAddr, Vip>,
+    groups: Vec<Group>,
     followed: Option<Duration>,
 }
 
@@ -68,7 +81,7 @@ struct State {
 struct Watched {
     open: Option<Segment>,
     /// What was counted of it before it was opened anew.
-    malformed: u64,
+    before: Counts,
 }
 
 struct Vip {
@@ -81,6 +94,9 @@ enum Keeps {
     Administrator,
     /// weir; none: its interface is not there.
     Weir(Option<Claim>),
+    /// The active one of a virtual router; none: another host is. Whoever does not renew
+    /// it within so many seconds has it no more.
+    Router(Option<Claim>, u32),
 }
 
 /// A virtual address as shown.
@@ -92,7 +108,8 @@ pub struct VipStatus {
     pub interface: String,
     /// `held`, `probing` (it is asked whether somebody has it), `refused` (somebody has),
     /// `contested` (it is held, and somebody says that he has it), `unmanaged` (an
-    /// administrator has added it) or `absent` (its interface is not there or down).
+    /// administrator has added it), `standby` (the virtual router is another host's) or
+    /// `absent` (its interface is not there or down).
     pub state: &'static str,
     /// The link-layer address of somebody else who has it.
     pub other: Option<String>,
@@ -107,6 +124,8 @@ pub struct SegmentStatus {
     pub interface: String,
     /// ARP and neighbour discovery that was not as its RFC has it.
     pub malformed: u64,
+    /// Advertisements of virtual routers that were refused, by the reason.
+    pub refused: BTreeMap<&'static str, u64>,
 }
 
 fn text(mac: Mac) -> String {
@@ -124,7 +143,12 @@ fn about_segment(name: &str) -> String {
 impl Vips {
     /// None yet. Which addresses an earlier daemon has added is kept in the state
     /// directory.
-    pub fn new(alerts: Arc<Alerts>, state_dir: &Path) -> Self {
+    pub fn new(
+        alerts: Arc<Alerts>,
+        events: Arc<Events>,
+        balancer: Arc<Balancer>,
+        state_dir: &Path,
+    ) -> Self {
         let (record, read) = Record::read(state_dir);
         if let Err(error) = read {
             let path = state_dir.join("addresses.json");
@@ -136,11 +160,14 @@ impl Vips {
         }
         Self {
             alerts,
+            events,
+            balancer,
             begun: Instant::now(),
             state: Mutex::new(State {
                 record,
                 segments: BTreeMap::new(),
                 vips: BTreeMap::new(),
+                groups: Vec::new(),
                 followed: None,
             }),
         }
@@ -154,8 +181,8 @@ impl Vips {
         self.begun.elapsed()
     }
 
-    /// Holds these addresses, each on its interface, and no others.
-    pub fn apply(&self, wanted: &BTreeMap<IpAddr, String>) {
+    /// Holds the addresses of a configuration, each on its interface, and no others.
+    pub fn apply(&self, config: &VipsConfig) {
         let there: BTreeSet<IpAddr> = match addresses::all() {
             Ok(all) => all.into_iter().map(|(_, address)| address).collect(),
             Err(error) => {
@@ -163,12 +190,10 @@ impl Vips {
                 BTreeSet::new()
             }
         };
-        let is_added = |record: &Record, interface: &str, address| {
-            record.added.contains(&(interface.to_owned(), address))
-        };
+        let wanted = Wanted::of(config);
         let mut record = self.state().record.clone();
         let before = record.added.clone();
-        for (address, interface) in wanted {
+        for (address, (interface, _)) in &wanted.0 {
             if !there.contains(address) {
                 record.added.insert((interface.clone(), *address));
             }
@@ -179,34 +204,43 @@ impl Vips {
         }
         let mut state = self.state();
         state.record = record;
+        self.replace_groups(&mut state, config);
         let mut vips = std::mem::take(&mut state.vips);
-        for (address, interface) in wanted {
-            let known = vips.remove(address);
-            let known = known.filter(|vip| vip.interface == *interface);
+        for (address, (interface, lifetime)) in &wanted.0 {
+            let is_added = state.record.added.contains(&(interface.clone(), *address));
+            let known = vips.remove(address).filter(|vip| {
+                let is_same = match vip.keeps {
+                    Keeps::Administrator => !is_added,
+                    Keeps::Weir(_) => lifetime.is_none(),
+                    Keeps::Router(_, seconds) => *lifetime == Some(seconds),
+                };
+                is_same && vip.interface == *interface
+            });
             let vip = known.unwrap_or_else(|| Vip {
                 interface: interface.clone(),
-                keeps: match is_added(&state.record, interface, *address) {
-                    true => Keeps::Weir(None),
-                    false => Keeps::Administrator,
+                keeps: match (is_added, lifetime) {
+                    (false, _) => Keeps::Administrator,
+                    (true, None) => Keeps::Weir(None),
+                    (true, Some(seconds)) => Keeps::Router(None, *seconds),
                 },
             });
             state.vips.insert(*address, vip);
         }
-        vips.keys()
-            .for_each(|address| self.alerts.clear(&about(*address)));
-        let unwanted: Vec<_> = state
-            .record
-            .added
-            .iter()
-            .filter(|(interface, address)| wanted.get(address) != Some(interface))
-            .cloned()
-            .collect();
+        for address in vips.keys() {
+            self.alerts.clear(&about(*address));
+        }
+        let is_wanted = |(interface, address): &(String, IpAddr)| {
+            let wanted = wanted.0.get(address);
+            wanted.is_some_and(|(known, _)| known == interface)
+        };
+        let added = state.record.added.iter();
+        let unwanted: Vec<_> = added.filter(|one| !is_wanted(one)).cloned().collect();
         for (interface, address) in unwanted {
             if self.remove(&interface, address) {
                 state.record.added.remove(&(interface, address));
             }
         }
-        let names: Vec<_> = wanted.values().cloned().collect();
+        let names: BTreeSet<_> = wanted.0.into_values().map(|(name, _)| name).collect();
         state.segments.retain(|name, _| {
             let is_wanted = names.contains(name);
             if !is_wanted {
@@ -222,6 +256,41 @@ impl Vips {
         drop(state);
         if record.added != before {
             self.save(&record);
+        }
+    }
+
+    /// Takes part in the virtual routers of a configuration, and in no other any more.
+    fn replace_groups(&self, state: &mut State, config: &VipsConfig) {
+        let mut before = std::mem::take(&mut state.groups);
+        for router in &config.routers {
+            for is_v6 in [false, true] {
+                let Some(fresh) = Group::new(router, is_v6) else {
+                    continue;
+                };
+                let is_it = |known: &Group| known.is_v6 == is_v6 && known.is_of(router);
+                let group = match before.iter().position(is_it) {
+                    None => fresh,
+                    Some(at) => {
+                        let mut known = before.swap_remove(at);
+                        known.config = router.clone();
+                        known
+                    }
+                };
+                state.groups.push(group);
+            }
+        }
+        for group in &mut before {
+            self.leave(state, group);
+            group.forget_alerts(&self.alerts);
+        }
+    }
+
+    /// Takes no part in a virtual router any more, and says so.
+    fn leave(&self, state: &mut State, group: &mut Group) {
+        let actions = group.router.stop();
+        let watched = state.segments.get(&group.config.interface);
+        if let Some(open) = watched.and_then(|watched| watched.open.as_ref()) {
+            self.carry_out(self.now(), group, open, &mut state.vips, actions);
         }
     }
 
@@ -257,7 +326,12 @@ impl Vips {
     fn follow(&self, state: &mut State) {
         let now = self.now();
         state.followed = Some(now);
-        let State { segments, vips, .. } = state;
+        let State {
+            segments,
+            vips,
+            groups,
+            ..
+        } = state;
         for (name, watched) in segments {
             let there = match host::interface(name) {
                 Ok(there) => there.filter(|there| there.is_running),
@@ -267,21 +341,22 @@ impl Vips {
                     continue;
                 }
             };
-            let its = vips.iter_mut().filter(|(_, vip)| vip.interface == *name);
             let Some(there) = there else {
                 watched.close();
-                its.for_each(|(_, vip)| vip.lose());
+                self.lose(name, groups, vips);
                 let message =
                     format!("{name} is not there or is down: its virtual addresses are not held");
                 self.alerts.raise(&about_segment(name), message);
                 continue;
             };
-            if watched.open.as_ref().is_none_or(|open| !open.is_of(&there)) {
+            let routes = groups.iter().any(|group| group.config.interface == *name);
+            let open = watched.open.as_ref();
+            if open.is_none_or(|open| !open.is_of(&there, routes)) {
                 watched.close();
-                match Segment::open(there.clone()) {
+                match Segment::open(there.clone(), name, routes) {
                     Ok(open) => watched.open = Some(open),
                     Err(error) => {
-                        its.for_each(|(_, vip)| vip.lose());
+                        self.lose(name, groups, vips);
                         let message = format!(
                             "cannot listen on {name} for who has its virtual addresses ({error}): they are not taken"
                         );
@@ -291,26 +366,99 @@ impl Vips {
                 }
             }
             self.alerts.clear(&about_segment(name));
-            for (address, vip) in its {
-                let is_there = there.addresses.contains(address);
-                match &mut vip.keeps {
-                    Keeps::Weir(claim @ None) if is_there => *claim = Some(Claim::held(now)),
-                    Keeps::Weir(claim @ None) => *claim = Some(Claim::probing(now)),
-                    Keeps::Weir(Some(claim)) if claim.is_held() && !is_there => {
-                        if self.take(there.index, *address, name) {
-                            claim.announce(now);
-                        }
-                    }
-                    Keeps::Weir(Some(_)) | Keeps::Administrator => (),
+            let its = groups.iter_mut().filter(|g| g.config.interface == *name);
+            let (mut routed, mut active) = (BTreeSet::new(), BTreeSet::new());
+            for group in its {
+                group.follow_pools(|pool| self.balancer.has_live_real(pool));
+                let is_vip = |address: IpAddr| vips.contains_key(&address);
+                group.follow(now, &there.addresses, is_vip, &self.alerts);
+                if group.own.is_none()
+                    && let Some(open) = &watched.open
+                {
+                    let actions = group.router.stop();
+                    self.carry_out(now, group, open, vips, actions);
                 }
+                if group.is_active() {
+                    active.extend(group.vips());
+                }
+                routed.extend(group.vips());
+            }
+            for (address, vip) in vips.iter_mut().filter(|(_, vip)| vip.interface == *name) {
+                if matches!(vip.keeps, Keeps::Administrator) && routed.contains(address) {
+                    let message = format!(
+                        "{address} is on this host, and not by weir: it is answered for here although another host may have it; remove it (ip addr del) and reload"
+                    );
+                    self.alerts.raise(&about(*address), message);
+                }
+                let is_there = there.addresses.contains(address);
+                self.follow_vip(
+                    now,
+                    *address,
+                    vip,
+                    &there,
+                    is_there,
+                    active.contains(address),
+                );
             }
         }
     }
 
-    fn take(&self, index: u32, address: IpAddr, name: &str) -> bool {
-        match addresses::hold(index, address, None) {
+    fn follow_vip(
+        &self,
+        now: Duration,
+        address: IpAddr,
+        vip: &mut Vip,
+        there: &Interface,
+        is_there: bool,
+        is_active: bool,
+    ) {
+        let name = &vip.interface;
+        match &mut vip.keeps {
+            Keeps::Administrator => (),
+            Keeps::Weir(claim @ None) if is_there => *claim = Some(Claim::held(now)),
+            Keeps::Weir(claim @ None) => *claim = Some(Claim::probing(now)),
+            Keeps::Weir(Some(claim)) => {
+                if claim.is_held() && !is_there && self.take(there.index, address, name, None) {
+                    claim.announce(now);
+                }
+            }
+            // Of an earlier daemon, or of before its interface went.
+            Keeps::Router(None, _) if is_there && !is_active => {
+                self.remove(name, address);
+            }
+            Keeps::Router(claim, seconds) if is_active => {
+                let is_known = claim.is_some() && is_there;
+                let renewed = match is_known {
+                    true => addresses::hold(there.index, address, Some(*seconds)).is_ok(),
+                    false => self.take(there.index, address, name, Some(*seconds)),
+                };
+                if !is_known && renewed {
+                    *claim = Some(Claim::held(now));
+                }
+            }
+            Keeps::Router(..) => (),
+        }
+    }
+
+    /// An interface is gone: nothing is held there, and no part is taken.
+    fn lose(&self, name: &str, groups: &mut [Group], vips: &mut BTreeMap<IpAddr, Vip>) {
+        for vip in vips.values_mut().filter(|vip| vip.interface == name) {
+            if let Keeps::Weir(claim) | Keeps::Router(claim, _) = &mut vip.keeps {
+                *claim = None;
+            }
+        }
+        for group in groups.iter_mut().filter(|g| g.config.interface == name) {
+            if !group.router.stop().is_empty() {
+                self.tell_of(group);
+            }
+        }
+    }
+
+    fn take(&self, index: u32, address: IpAddr, name: &str, seconds: Option<u32>) -> bool {
+        match addresses::hold(index, address, seconds) {
             Ok(()) => {
                 tracing::info!("holds {address} on {name}");
+                self.alerts.clear(&about(address));
                 true
             }
             Err(error) => {
@@ -321,58 +469,165 @@ impl Vips {
         }
     }
 
-    /// Hears what others say, and does what is due. Returns how long that may wait, and
-    /// whether something was heard.
-    fn step(&self, state: &mut State) -> (Duration, bool) {
+    /// Hears what others say, and does what is due. Returns how long the next may wait.
+    fn step(&self, state: &mut State) -> Duration {
         let now = self.now();
-        let mut has_heard = false;
-        let State { segments, vips, .. } = state;
+        let State {
+            segments,
+            vips,
+            groups,
+            ..
+        } = state;
         for (name, watched) in segments.iter_mut() {
-            for message in watched.open.iter_mut().flat_map(Segment::read) {
-                has_heard = true;
+            let Some(open) = &mut watched.open else {
+                continue;
+            };
+            // Another host that takes over says so before it announces the addresses. So
+            // announcements are read first, and looked at when it is known who is active.
+            let messages = open.read();
+            for received in open.read_vrrp() {
+                let is_it = |group: &&mut Group| group.is_meant(&received, name);
+                let group = groups.iter_mut().find(is_it);
+                self.hear(now, &received, group, open, vips);
+            }
+            for message in messages {
                 if let Some(vip) = vips.get_mut(&message.address)
                     && vip.interface == *name
-                    && let Keeps::Weir(Some(claim)) = &mut vip.keeps
+                    && let Some(claim) = vip.keeps.claim()
                 {
                     claim.hear(now, message.sender, message.says);
                     self.tell(message.address, name, claim.standing());
                 }
             }
         }
+        let open = |name: &str| segments.get(name).and_then(|watched| watched.open.as_ref());
         let mut next = now + WAIT;
+        for group in groups {
+            if let Some(open) = open(&group.config.interface) {
+                let actions = group.router.tick(now);
+                self.carry_out(now, group, open, vips, actions);
+                group.forget_rival(now, &self.alerts);
+                next = group.router.next().map_or(next, |at| next.min(at));
+            }
+        }
         for (address, vip) in vips {
-            let watched = segments.get(&vip.interface);
-            let Some(open) = watched.and_then(|watched| watched.open.as_ref()) else {
-                continue;
-            };
-            let Keeps::Weir(Some(claim)) = &mut vip.keeps else {
-                continue;
-            };
-            let (mac, name) = (open.interface.mac, &vip.interface);
-            let before = claim.standing();
-            while let Some(action) = claim.due(now) {
-                let sent = match action {
-                    Action::Probe => open.send(&neighbour::probe(mac, *address)),
-                    Action::Announce => open.send(&neighbour::announcement(mac, *address)),
-                    Action::Take => {
-                        if !self.take(open.interface.index, *address, name) {
-                            // It is asked for again.
-                            *claim = Claim::probing(now + FOLLOW);
-                            break;
-                        }
-                        Ok(())
+            if let Some(open) = open(&vip.interface) {
+                next = self
+                    .look_after(now, *address, vip, open)
+                    .map_or(next, |at| next.min(at));
+            }
+        }
+        next.saturating_sub(now)
+    }
+
+    /// Does what is due for an address. Returns when the next thing is.
+    fn look_after(
+        &self,
+        now: Duration,
+        address: IpAddr,
+        vip: &mut Vip,
+        open: &Segment,
+    ) -> Option<Duration> {
+        let (mac, name) = (open.interface.mac, &vip.interface);
+        let claim = vip.keeps.claim()?;
+        let before = claim.standing();
+        while let Some(action) = claim.due(now) {
+            let sent = match action {
+                claim::Action::Probe => open.send(&neighbour::probe(mac, address)),
+                claim::Action::Announce => open.send(&neighbour::announcement(mac, address)),
+                claim::Action::Take => {
+                    if !self.take(open.interface.index, address, name, None) {
+                        // It is asked for again.
+                        *claim = Claim::probing(now + FOLLOW);
+                        break;
                     }
+                    Ok(())
+                }
+            };
+            if let Err(error) = sent {
+                tracing::debug!("cannot send a frame about {address} on {name}: {error}");
+            }
+        }
+        if claim.standing() != before {
+            self.tell(address, name, claim.standing());
+        }
+        claim.next()
+    }
+
+    /// An advertisement has come that is about this virtual router, or about none here.
+    fn hear(
+        &self,
+        now: Duration,
+        received: &Received,
+        group: Option<&mut Group>,
+        open: &mut Segment,
+        vips: &mut BTreeMap<IpAddr, Vip>,
+    ) {
+        let Some(group) = group else {
+            return open.refuse("unknown-id");
+        };
+        if let Some(why) = group.refusal(received.from) {
+            return open.refuse(why);
+        }
+        let actions = group.hear(now, received, &self.alerts);
+        self.carry_out(now, group, open, vips, actions);
+    }
+
+    fn carry_out(
+        &self,
+        now: Duration,
+        group: &mut Group,
+        open: &Segment,
+        vips: &mut BTreeMap<IpAddr, Vip>,
+        actions: Vec<vrrp::Action>,
+    ) {
+        for action in actions {
+            if let vrrp::Action::Advertise(priority) = action {
+                group.advertise(open, priority, &self.alerts);
+                continue;
+            }
+            for address in group.vips() {
+                let Some(vip) = vips.get_mut(&address) else {
+                    continue;
                 };
-                if let Err(error) = sent {
-                    tracing::debug!("cannot send a frame about {address} on {name}: {error}");
+                let Keeps::Router(claim, seconds) = &mut vip.keeps else {
+                    continue;
+                };
+                match action {
+                    vrrp::Action::Take => {
+                        let (index, seconds) = (open.interface.index, Some(*seconds));
+                        if self.take(index, address, &vip.interface, seconds) {
+                            *claim = Some(Claim::held(now));
+                            // Without a wait: who has sent to another host sends here.
+                            self.look_after(now, address, vip, open);
+                        }
+                    }
+                    vrrp::Action::Release => {
+                        *claim = None;
+                        self.remove(&vip.interface, address);
+                        self.alerts.clear(&about(address));
+                    }
+                    vrrp::Action::Announce => {
+                        if let Some(claim) = claim {
+                            claim.announce(now);
+                        }
+                    }
+                    vrrp::Action::Advertise(_) => (),
                 }
             }
-            if claim.standing() != before {
-                self.tell(*address, name, claim.standing());
+            if matches!(action, vrrp::Action::Take | vrrp::Action::Release) {
+                self.tell_of(group);
             }
-            next = claim.next().map_or(next, |at| next.min(at));
         }
-        (next.saturating_sub(now), has_heard)
+    }
+
+    /// Its state has changed.
+    fn tell_of(&self, group: &mut Group) {
+        let message = group.changed();
+        tracing::warn!("{message}");
+        let mut event = Event::new(Kind::Failover, Timestamp::now(), message);
+        event.interface = Some(group.config.interface.clone());
+        self.events.tell(&event);
     }
 
     fn tell(&self, address: IpAddr, name: &str, standing: Standing) {
@@ -396,8 +651,8 @@ impl Vips {
         }
     }
 
-    /// Holds them until the daemon stops. They stay then: what is pinned goes on to send
-    /// their packets to reals.
+    /// Holds them until the daemon stops. Those that it holds always stay then: what is
+    /// pinned goes on to send their packets to reals. Virtual routers are given up.
     pub fn run(&self, stopping: &AtomicBool, pulse: &Pulse) {
         while !stopping.load(Ordering::Relaxed) {
             pulse.beat();
@@ -408,17 +663,38 @@ impl Vips {
             if is_due && !state.segments.is_empty() {
                 self.follow(&mut state);
             }
-            let (time, has_heard) = self.step(&mut state);
+            let time = self.step(&mut state);
             let sockets: Vec<_> = state.sockets().collect();
             drop(state);
-            if has_heard {
-                thread::sleep(PAUSE);
-            }
             match sockets.is_empty() {
                 true => threads::wait(WAIT, stopping),
-                false => wait_for(&sockets, time),
+                false if wait_for(&sockets, time) => thread::sleep(PAUSE),
+                false => (),
             }
         }
+        let mut state = self.state();
+        let mut groups = std::mem::take(&mut state.groups);
+        for group in &mut groups {
+            self.leave(&mut state, group);
+        }
+        // What is not there any more may be an administrator's the next time.
+        let State { record, vips, .. } = &mut *state;
+        let is_released = |(_, address): &(String, IpAddr)| {
+            let vip = vips.get(address);
+            vip.is_some_and(|vip| matches!(vip.keeps, Keeps::Router(None, _)))
+        };
+        let before = record.added.len();
+        record.added.retain(|one| !is_released(one));
+        let (record, has_changed) = (record.clone(), record.added.len() != before);
+        drop(state);
+        if has_changed {
+            self.save(&record);
+        }
+    }
+
+    /// Its virtual routers as they are.
+    pub fn routers(&self) -> Vec<VrrpStatus> {
+        self.state().groups.iter().map(Group::status).collect()
     }
 
     /// The addresses as they are.
@@ -426,11 +702,12 @@ impl Vips {
         let state = self.state();
         let status = state.vips.iter().map(|(address, vip)| {
             let claim = match &vip.keeps {
-                Keeps::Weir(claim) => claim.as_ref(),
+                Keeps::Weir(claim) | Keeps::Router(claim, _) => claim.as_ref(),
                 Keeps::Administrator => None,
             };
             let (shown, other) = match (&vip.keeps, claim.map(Claim::standing)) {
                 (Keeps::Administrator, _) => ("unmanaged", None),
+                (Keeps::Router(..), None) => ("standby", None),
                 (_, None) => ("absent", None),
                 (_, Some(Standing::Probing)) => ("probing", None),
                 (_, Some(Standing::Held)) => ("held", None),
@@ -451,9 +728,17 @@ impl Vips {
     /// Their interfaces, as counted since the daemon's start.
     pub fn segments(&self) -> Vec<SegmentStatus> {
         let state = self.state();
-        let segments = state.segments.iter().map(|(name, watched)| SegmentStatus {
-            interface: name.clone(),
-            malformed: watched.malformed + watched.open.as_ref().map_or(0, |open| open.malformed),
+        let segments = state.segments.iter().map(|(name, watched)| {
+            let mut counts = watched.before.clone();
+            watched
+                .open
+                .iter()
+                .for_each(|open| counts.add(&open.counts));
+            SegmentStatus {
+                interface: name.clone(),
+                malformed: counts.malformed,
+                refused: counts.refused,
+            }
         });
         segments.collect()
     }
@@ -468,16 +753,34 @@ impl State {
 
 impl Watched {
     fn close(&mut self) {
-        self.malformed += self.open.take().map_or(0, |open| open.malformed);
+        if let Some(open) = self.open.take() {
+            self.before.add(&open.counts);
+        }
     }
 }
 
-impl Vip {
-    /// Its interface is not there.
-    fn lose(&mut self) {
-        if let Keeps::Weir(claim) = &mut self.keeps {
-            *claim = None;
+impl Keeps {
+    fn claim(&mut self) -> Option<&mut Claim> {
+        match self {
+            Self::Administrator => None,
+            Self::Weir(claim) | Self::Router(claim, _) => claim.as_mut(),
         }
+    }
+}
+
+/// Each address with its interface; those of virtual routers with a lifetime.
+struct Wanted(BTreeMap<IpAddr, (String, Option<u32>)>);
+
+impl Wanted {
+    fn of(config: &VipsConfig) -> Self {
+        let held = config.held.iter();
+        let held = held.map(|(vip, interface)| (*vip, (interface.clone(), None)));
+        let routed = config.routers.iter().flat_map(|router| {
+            let lifetime = Some(vrrp::lifetime(router.settings));
+            let vips = router.vips.iter();
+            vips.map(move |vip| (*vip, (router.interface.clone(), lifetime)))
+        });
+        Self(held.chain(routed).collect())
     }
 }
 
@@ -489,13 +792,13 @@ fn release(index: u32, address: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Until one of them has something to read, or so long.
-fn wait_for(sockets: &[Arc<OwnedFd>], time: Duration) {
+/// Until one of them has something to read, which is answered, or so long.
+fn wait_for(sockets: &[Arc<OwnedFd>], time: Duration) -> bool {
     let mut all: Vec<_> = sockets
         .iter()
         .map(|socket| PollFd::new(socket, PollFlags::IN))
         .collect();
     let time = Timespec::try_from(time.min(WAIT)).expect("a quarter of a second fits");
     // Interrupted, or an interface that went: the next round finds out.
-    let _: io::Result<_> = poll(&mut all, Some(&time)).map_err(io::Error::from);
+    poll(&mut all, Some(&time)).is_ok_and(|ready| ready > 0)
 }

@@ -39,6 +39,8 @@ pub enum Kind {
     Drop,
     /// The allow list changed, or kept somebody from a ban.
     Allow,
+    /// This host has become, or ceased to be, the active one of a virtual router.
+    Failover,
     /// Something failed that an administrator should know of.
     Error,
     /// The daemon has started.
@@ -53,12 +55,13 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, by the words of the configuration and of JSON.
-    pub const ALL: [(&str, Self); 10] = [
+    pub const ALL: [(&str, Self); 11] = [
         ("found", Self::Found),
         ("ban", Self::Ban),
         ("unban", Self::Unban),
         ("drop", Self::Drop),
         ("allow", Self::Allow),
+        ("failover", Self::Failover),
         ("error", Self::Error),
         ("start", Self::Start),
         ("stop", Self::Stop),
@@ -314,7 +317,7 @@ impl Events {
             Kind::Allow => Some(Budget::Allows),
             Kind::Error => None,
             // The log says so in its own words, or it is no affair of its.
-            Kind::Start | Kind::Stop | Kind::Summary | Kind::Test => return,
+            Kind::Failover | Kind::Start | Kind::Stop | Kind::Summary | Kind::Test => return,
             // Who asks for them wants all of them.
             Kind::Found | Kind::Drop if tracing::enabled!(tracing::Level::DEBUG) => None,
             Kind::Found | Kind::Drop => return,

@@ -186,6 +186,9 @@ pub struct Configured<'a> {
     /// The reals of pools, each with its pool's name: a ban would drop what they answer
     /// to checks.
     pub reals: &'a [(&'a str, IpAddr)],
+    /// The peers of virtual routers, each with the router's name: a ban would drop what
+    /// they tell of themselves.
+    pub peers: &'a [(&'a str, IpAddr)],
     /// What keeps the administrator from being locked out.
     pub lockout: Lockout,
 }
@@ -292,6 +295,12 @@ impl Collector {
             list.add(
                 Prefix::host(*addr),
                 format!("it is a real of the pool {pool}"),
+            );
+        }
+        for (router, addr) in configured.peers {
+            list.add(
+                Prefix::host(*addr),
+                format!("it is a peer of the virtual router {router}"),
             );
         }
         if configured.lockout.logins {
@@ -440,11 +449,13 @@ mod tests {
     #[test]
     fn the_reals_of_pools_are_exempt() {
         let [v4, v6] = ["192.0.2.11", "2001:db8::11"].map(|addr| addr.parse().unwrap());
+        let peer = "fe80::3".parse().unwrap();
         let mut collector = Collector::default();
         let configured = Configured {
             file: Path::new("weir.toml"),
             allow: &PrefixSet::default(),
             reals: &[("web", v4), ("mail", v6)],
+            peers: &[("edge", peer)],
             lockout: Lockout {
                 logins: false,
                 grace: Duration::ZERO,
@@ -456,6 +467,8 @@ mod tests {
             let reason = list.lookup(addr).unwrap().reason;
             assert_eq!(reason, format!("it is a real of the pool {pool}"));
         }
+        let reason = list.lookup(peer).unwrap().reason;
+        assert_eq!(reason, "it is a peer of the virtual router edge");
     }
 
     #[test]

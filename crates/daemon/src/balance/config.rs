@@ -144,7 +144,7 @@ pub(crate) const MANUAL: &[Table] = &[
 const VIP: &str = "a list of addresses such as [\"198.51.100.80\", \"2001:db8::80\"]";
 const PORTS: &str = "a list of ports such as [\"80/tcp\", \"443/udp\", \"8000-8003/tcp\"]";
 const REALS: &str = "a list of tables such as [{ address = \"10.0.0.11\", weight = 2 }]";
-const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
+pub(crate) const ADDRESS: &str = "an address of one host such as \"10.0.0.11\" or \"2001:db8::11\"";
 
 const PATH: &str = "a path such as \"/healthz\": it begins with / and has no blanks";
 const HOST: &str = "a host such as \"www.example.org\" or \"[2001:db8::80]:8080\"";
@@ -695,7 +695,7 @@ fn check(
 }
 
 /// An address that one host can have, and that is reached by a network.
-fn unicast(text: &str) -> Option<IpAddr> {
+pub(crate) fn unicast(text: &str) -> Option<IpAddr> {
     let addr: IpAddr = text.parse().ok()?;
     let addr = addr.to_canonical();
     let fits = match addr {
@@ -733,7 +733,7 @@ mod tests {
         );
         assert!(check(&text).unwrap().vips().is_empty());
         let announced = text.replace("[pool.web]", "announce = true\n[pool.web]");
-        let vips = check(&announced).unwrap().vips();
+        let vips = check(&announced).unwrap().vips().held;
         assert_eq!(vips.into_values().collect::<Vec<_>>(), ["eth0", "eth0"]);
         let pool = &balance.pools[0];
         assert_eq!(pool.ports, [(Protocol::Tcp, 80), (Protocol::Udp, 443)]);

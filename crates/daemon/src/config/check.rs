@@ -15,7 +15,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::HostFacts,
-    jails, store, uplinks, watch,
+    jails, store, uplinks, vips, watch,
 };
 
 pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, ConfigErrors> {
@@ -45,6 +45,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         ("tarpit", tarpit.as_ref().map(|tarpit| &tarpit.ports)),
     ];
     let balance = balance::config::read(&mut root, host, &answering, &mut warnings);
+    let routers = vips::config::read(&mut root, host, balance.as_ref(), &mut warnings);
     for pool in balance.iter().flat_map(|balance| &balance.pools) {
         let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);
         for (vip, prefix) in pool.vips.iter().filter_map(|vip| Some((vip, held(vip)?))) {
@@ -103,6 +104,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         jails,
         decoy,
         balance,
+        routers,
         tarpit,
         geofence,
         lists,

@@ -17,7 +17,7 @@ use crate::{
     access::{exemptions, geofence, lists},
     balance, decoy,
     host::Host,
-    jails, watch,
+    jails, vips, watch,
 };
 
 /// All tables, in the order of the page.
@@ -32,6 +32,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         geofence::MANUAL,
         lists::config::MANUAL,
         balance::config::MANUAL,
+        vips::config::MANUAL,
         watch::config::MANUAL,
         weir_sinks::config::MANUAL,
     ]

@@ -29,6 +29,7 @@ use crate::{
     jails::JailConfig,
     store::KeepHistory,
     uplinks::config::Enforcement,
+    vips::config::{VipsConfig, VrrpConfig},
     watch::config::WatchConfig,
 };
 
@@ -65,6 +66,8 @@ pub struct Config {
     pub decoy: Option<DecoyConfig>,
     /// Who serves which virtual address.
     pub balance: Option<BalanceConfig>,
+    /// Virtual addresses that one of several hosts has.
+    pub routers: Vec<VrrpConfig>,
     /// The tarpit ports, if there are any.
     pub tarpit: Option<TarpitConfig>,
     /// From which places flows may begin.
@@ -116,14 +119,18 @@ impl Config {
         geofence.map_or_else(Vec::new, |geofence| geofence.fences.clone())
     }
 
-    /// The virtual addresses that weir holds itself, each with its interface.
-    pub fn vips(&self) -> BTreeMap<IpAddr, String> {
+    /// The virtual addresses that weir holds itself.
+    pub fn vips(&self) -> VipsConfig {
         let announced = self.balance.iter().filter(|balance| balance.announce);
         let vips = announced.flat_map(|balance| {
             let vips = balance.pools.iter().flat_map(|pool| &pool.vips);
             vips.map(|vip| (*vip, balance.interface.clone()))
         });
-        vips.collect()
+        let routed = |vip: &IpAddr| self.routers.iter().any(|router| router.vips.contains(vip));
+        VipsConfig {
+            held: vips.filter(|(vip, _)| !routed(vip)).collect(),
+            routers: self.routers.clone(),
+        }
     }
 
     /// The keys whose change only a restart can carry out.

@@ -78,10 +78,20 @@ impl AllowList {
                     .map(|real| (pool.name.as_str(), real.address))
             })
             .collect();
+        let routers = config.routers.iter();
+        let peers: Vec<_> = routers
+            .flat_map(|router| {
+                router
+                    .peers
+                    .iter()
+                    .map(|peer| (router.name.as_str(), *peer))
+            })
+            .collect();
         let configured = Configured {
             file: &config.file,
             allow: &config.allow,
             reals: &reals,
+            peers: &peers,
             lockout: config.lockout,
         };
         let (list, failed) = collector.gather(configured, &allow, Instant::now());

@@ -18,7 +18,7 @@ use crate::{
     balance::PoolStatus,
     decoy::{DecoyStatus, tarpit::TarpitStatus},
     store::{Detail, NotSaved, Offence, clock::Now},
-    vips::{SegmentStatus, VipStatus},
+    vips::{SegmentStatus, VipStatus, VrrpStatus},
     watch::stats::WatchStatus,
 };
 
@@ -390,6 +390,8 @@ pub struct Status {
     pub pools: Vec<PoolStatus>,
     /// Virtual addresses that weir holds itself.
     pub vips: Vec<VipStatus>,
+    /// Virtual routers that this host takes part in.
+    pub vrrp: Vec<VrrpStatus>,
     /// The interfaces that they are on.
     pub segments: Vec<SegmentStatus>,
     /// The tarpit ports, if there are any.

@@ -40,7 +40,9 @@ impl Questions {
             for pool in &status.pools {
                 metrics.pools.say(samples, pool);
             }
-            metrics.vips.say(samples, &status.vips, &status.segments);
+            metrics
+                .vips
+                .say(samples, &status.vips, &status.segments, &status.vrrp);
             for sink in &status.sinks {
                 let is_failing = sink.failing.is_some();
                 metrics

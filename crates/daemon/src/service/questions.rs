@@ -360,6 +360,7 @@ impl Questions {
             decoy: self.decoy.status(&by_producer)?,
             pools: self.balancer.status()?,
             vips: self.vips.status(),
+            vrrp: self.vips.routers(),
             segments: self.vips.segments(),
             tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,
             attachments,

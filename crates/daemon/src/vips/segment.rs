@@ -1,11 +1,22 @@
 //! A network segment on which virtual addresses are: what others say there of who has an
-//! address, and frames of our own. What follows from it is [`super::Vips`]'s.
+//! address, advertisements of virtual routers, and frames and packets of our own. What
+//! follows from it is [`super::Vips`]'s.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use weir_core::neighbour::{self, Message};
+use weir_vrrp::{
+    GROUP_V4, GROUP_V6, PROTOCOL, TTL,
+    packet::{Received, read_ipv4, read_ipv6},
+};
 
 use crate::host::Interface;
 
@@ -32,19 +43,50 @@ const NEIGHBOUR_DISCOVERY: [SockFilter; 7] = [
     SockFilter::new(RETURN, 0, 0, 0),
 ];
 
+/// Advertisements of virtual routers over IPv6, by the same means.
+const VRRP: [SockFilter; 4] = [
+    SockFilter::new(LOAD_BYTE, 0, 0, 14 + 6),
+    SockFilter::new(JUMP_IF_EQUAL, 0, 1, PROTOCOL as u32),
+    SockFilter::new(RETURN, 0, 0, LONGEST as u32),
+    SockFilter::new(RETURN, 0, 0, 0),
+];
+const ETHERNET: usize = 14;
+
 /// One that is listened to.
 pub(super) struct Segment {
     /// Its interface when it was opened.
     pub interface: Interface,
     arp: Arc<OwnedFd>,
     nd: Arc<OwnedFd>,
+    /// Advertisements over IPv4 and IPv6, and who keeps the interface in their groups.
+    vrrp: Option<[Arc<OwnedFd>; 2]>,
+    _member: Option<Socket>,
+    /// What was counted of it.
+    pub counts: Counts,
+}
+
+/// What was not taken, of a segment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counts {
     /// Frames that were not as their RFC has them.
     pub malformed: u64,
+    /// Advertisements by the reason for which they were refused: a fixed set.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    /// Those of another time as well.
+    pub fn add(&mut self, other: &Self) {
+        self.malformed += other.malformed;
+        for (why, count) in &other.refused {
+            *self.refused.entry(why).or_default() += count;
+        }
+    }
 }
 
 impl Segment {
-    /// Listens on an interface.
-    pub fn open(interface: Interface) -> io::Result<Self> {
+    /// Listens on an interface; if asked for, to virtual routers as well.
+    pub fn open(interface: Interface, name: &str, vrrp: bool) -> io::Result<Self> {
         let listen = |ethertype: u16, filter: &[SockFilter]| {
             let protocol = Protocol::from(i32::from(ethertype.to_be()));
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
@@ -58,22 +100,39 @@ impl Segment {
             while recv(&socket, &mut [0; 1], RecvFlags::empty()).is_ok() {}
             Ok::<_, io::Error>(Arc::new(socket))
         };
+        let (mut heard, mut member) = (None, None);
+        if vrrp {
+            let v4 = raw(Domain::IPV4, name)?;
+            let index = socket2::InterfaceIndexOrAddress::Index(interface.index);
+            v4.join_multicast_v4_n(&GROUP_V4, &index)?;
+            let v6 = raw(Domain::IPV6, name)?;
+            v6.join_multicast_v6(&GROUP_V6, interface.index)?;
+            // It has no header of what it receives: the packet socket has.
+            v6.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+            member = Some(v6);
+            let v6 = listen(ETHERTYPE_IPV6, &VRRP)?;
+            heard = Some([Arc::new(OwnedFd::from(v4)), v6]);
+        }
         Ok(Self {
+            vrrp: heard,
+            _member: member,
             arp: listen(ETHERTYPE_ARP, &[])?,
             nd: listen(ETHERTYPE_IPV6, &NEIGHBOUR_DISCOVERY)?,
             interface,
-            malformed: 0,
+            counts: Counts::default(),
         })
     }
 
     /// Is it the same interface still, with the same link-layer address?
-    pub fn is_of(&self, now: &Interface) -> bool {
-        (self.interface.index, self.interface.mac) == (now.index, now.mac)
+    pub fn is_of(&self, now: &Interface, vrrp: bool) -> bool {
+        let is_same = (self.interface.index, self.interface.mac) == (now.index, now.mac);
+        is_same && self.vrrp.is_some() == vrrp
     }
 
     /// Those that become readable when somebody says something.
     pub fn sockets(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
-        [self.arp.clone(), self.nd.clone()].into_iter()
+        let vrrp = self.vrrp.iter().flatten().cloned();
+        [self.arp.clone(), self.nd.clone()].into_iter().chain(vrrp)
     }
 
     /// Sends a frame as it is.
@@ -94,11 +153,81 @@ impl Segment {
                 };
                 match neighbour::read(&frame[..len]) {
                     Ok(message) => heard.extend(message),
-                    Err(_) => self.malformed += 1,
+                    Err(_) => self.counts.malformed += 1,
                 }
             }
         }
         heard.retain(|message| message.sender != self.interface.mac);
         heard
     }
+
+    /// The advertisements that have come since, at most so many at a time.
+    pub fn read_vrrp(&mut self) -> Vec<Received> {
+        let mut heard = Vec::new();
+        let mut packet = [0; LONGEST];
+        for (number, socket) in self.vrrp.iter().flatten().enumerate() {
+            for _ in 0..AT_ONCE {
+                let Ok((len, _)) = recv(socket, &mut packet, RecvFlags::empty()) else {
+                    break;
+                };
+                let read = match number {
+                    0 => read_ipv4(&packet[..len]),
+                    _ => read_ipv6(packet[..len].get(ETHERNET..).unwrap_or_default()),
+                };
+                match read {
+                    Ok(received) => heard.push(received),
+                    Err(why) => *self.counts.refused.entry(why.name()).or_default() += 1,
+                }
+            }
+        }
+        heard
+    }
+
+    /// Counts an advertisement that is well-formed and not taken.
+    pub fn refuse(&mut self, why: &'static str) {
+        *self.counts.refused.entry(why).or_default() += 1;
+    }
+
+    /// Sends an advertisement from one of this host's addresses.
+    pub fn send_vrrp(
+        &self,
+        name: &str,
+        from: IpAddr,
+        to: IpAddr,
+        message: &[u8],
+    ) -> io::Result<()> {
+        let index = self.interface.index;
+        let at = |address: IpAddr| match address {
+            IpAddr::V4(v4) => SocketAddr::from((v4, 0)),
+            IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, index).into(),
+        };
+        let socket = match from {
+            IpAddr::V4(_) => {
+                let socket = raw(Domain::IPV4, name)?;
+                socket.set_ttl_v4(TTL.into())?;
+                socket.set_multicast_ttl_v4(TTL.into())?;
+                socket.set_multicast_loop_v4(false)?;
+                socket
+            }
+            IpAddr::V6(_) => {
+                let socket = raw(Domain::IPV6, name)?;
+                socket.set_unicast_hops_v6(TTL.into())?;
+                socket.set_multicast_hops_v6(TTL.into())?;
+                socket.set_multicast_loop_v6(false)?;
+                socket.set_multicast_if_v6(index)?;
+                socket
+            }
+        };
+        socket.bind(&at(from).into())?;
+        socket.send_to(message, &at(to).into())?;
+        Ok(())
+    }
+}
+
+/// A socket of the protocol, of this interface alone.
+fn raw(domain: Domain, name: &str) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(i32::from(PROTOCOL))))?;
+    socket.set_nonblocking(true)?;
+    socket.bind_device(Some(name.as_bytes()))?;
+    Ok(socket)
 }
