@@ -127,6 +127,8 @@ impl JournalConfig {
 }
 
 const IDENTIFIER: &str = "SYSLOG_IDENTIFIER";
+/// As much of an identifier as is told of; syslog allows 48 characters.
+const MAX_NAME: usize = 128;
 const UNIT: &str = "_SYSTEMD_UNIT";
 const USER: &str = "_UID";
 const TRANSPORT: &str = "_TRANSPORT";
@@ -152,6 +154,8 @@ pub struct JournalSource {
     /// The services whose entries are read: asked for by name, or seen.
     services: BTreeSet<String>,
     cursor: Option<String>,
+    /// Of the entry at hand: what its program calls itself.
+    identifier: Vec<u8>,
     /// Told already that the journal cannot be read.
     failing: bool,
     more: bool,
@@ -206,6 +210,7 @@ impl JournalSource {
             named_users: config.named_users,
             services: services.cloned().collect(),
             cursor: None,
+            identifier: Vec::new(),
             failing: false,
             more: true,
         };
@@ -299,6 +304,11 @@ impl JournalSource {
             self.services.insert(unit);
         }
         let time = Timestamp::from_microsecond(self.journal.timestamp_usec()? as i64).ok();
+        self.identifier.clear();
+        if let Some(field) = self.journal.get_data(IDENTIFIER)? {
+            let name = field.value().unwrap_or_default();
+            self.identifier.extend(&name[..name.len().min(MAX_NAME)]);
+        }
         let Some(field) = self.journal.get_data("MESSAGE")? else {
             return Ok(());
         };
@@ -316,6 +326,7 @@ impl JournalSource {
             message_only: true,
             age: Age::Unknown,
             writer: Writer { pid, uid, stdout },
+            identifier: Some(&*self.identifier).filter(|name| !name.is_empty()),
         };
         each(message, origin);
         info.lines += 1;

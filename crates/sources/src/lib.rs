@@ -51,6 +51,8 @@ pub struct Origin<'a> {
     pub age: Age,
     /// Who wrote it: the journal knows.
     pub writer: Writer,
+    /// What that program calls itself, by the journal.
+    pub identifier: Option<&'a [u8]>,
 }
 
 /// Who reads a line.
@@ -72,9 +74,12 @@ impl Readers<'_> {
     }
 }
 
-impl Origin<'_> {
+impl<'o> Origin<'o> {
     /// The line of this origin as filters read it.
-    pub fn record<'a>(&self, line: &'a [u8]) -> Record<'a> {
+    pub fn record<'a>(&self, line: &'a [u8]) -> Record<'a>
+    where
+        'o: 'a,
+    {
         Record {
             line,
             time: self.time,
@@ -82,6 +87,7 @@ impl Origin<'_> {
             age: self.age,
             stream: self.stream,
             writer: self.writer,
+            identifier: self.identifier,
         }
     }
 }

@@ -309,6 +309,7 @@ fn origin(directory: &Path, segment: usize, time: u64) -> Origin<'_> {
         message_only: false,
         age: Age::Unknown,
         writer: Writer::default(),
+        identifier: None,
     }
 }
 

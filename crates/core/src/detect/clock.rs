@@ -41,7 +41,7 @@ pub enum Clock {
 
 /// The time that a record counts at, given what its stamp says; `None` when it
 /// must not count.
-pub(super) fn when(
+pub fn when(
     stamp: Option<Timestamp>,
     record: &Record<'_>,
     now: Timestamp,

@@ -119,6 +119,12 @@ impl JournalMatch {
         })
     }
 
+    /// Sets of any fields, as an administrator has written them for another program: who
+    /// wrote an entry is for the source to ask.
+    pub fn of_any_fields(sets: Vec<Vec<JournalField>>) -> Self {
+        Self(sets)
+    }
+
     /// Nothing is said.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -28,8 +28,13 @@ impl<'a> From<Record<'a>> for Line<'a> {
 }
 
 impl<'a> Line<'a> {
+    /// The record.
+    pub fn record(&self) -> &Record<'a> {
+        &self.record
+    }
+
     /// As much of it as is read.
-    pub(super) fn text(&self) -> &'a [u8] {
+    pub fn text(&self) -> &'a [u8] {
         &self.record.line[..self.record.line.len().min(MAX_LINE)]
     }
 

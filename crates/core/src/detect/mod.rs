@@ -36,7 +36,7 @@ mod timestamp;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-pub use clock::{Age, Clock, STAMP_TOLERANCE};
+pub use clock::{Age, Clock, STAMP_TOLERANCE, when};
 pub use declared_head::HeadError;
 pub use definition::{Cure, Definition, DefinitionError, Impersonation, PatternDefinition};
 pub use head::{LineHead, line_heads};
@@ -73,6 +73,9 @@ pub struct Record<'a> {
     pub stream: u64,
     /// Who wrote it, where the source knows.
     pub writer: Writer,
+    /// What the program that wrote an entry of the journal calls itself, which anybody
+    /// may choose.
+    pub identifier: Option<&'a [u8]>,
 }
 
 /// What the journal notes of the process that wrote an entry.

@@ -531,12 +531,14 @@ fn before(now: Timestamp, time: Duration) -> Timestamp {
 }
 
 fn until(limits: &JailLimits, offences: u32, now: Timestamp) -> Until {
-    let BanTime::For(time) = limits.ban_time else {
+    let row = limits.ban_times.get(offences as usize);
+    let row = row.or(limits.ban_times.last());
+    let BanTime::For(time) = *row.unwrap_or(&limits.ban_time) else {
         return Until::Never;
     };
     let time = match limits.increment {
         // `max` holds back increments, not the ban time itself.
-        Some(increment) if offences > 0 => {
+        Some(increment) if offences > 0 && row.is_none() => {
             let seconds = time.as_secs_f64() * increment.factor.powi(offences.min(1000) as i32);
             Duration::try_from_secs_f64(seconds)
                 .unwrap_or(increment.max)

@@ -85,6 +85,10 @@ pub struct JailLimits {
     pub ban_time: BanTime,
     /// Longer bans for those who return.
     pub increment: Option<Increment>,
+    /// The same as a table: how long a ban lasts by the number of bans before it, the
+    /// last one for all further ones. Where it is not empty, it goes before `ban_time`
+    /// and `increment`.
+    pub ban_times: Vec<BanTime>,
     /// IPv6 counts and bans by prefixes of this length: 64, since one customer
     /// holds at least that much, wider down to 32, or 128.
     pub ipv6_prefix: u8,
@@ -100,6 +104,7 @@ impl Default for JailLimits {
             find_time: Duration::from_secs(600),
             ban_time: BanTime::For(Duration::from_secs(3600)),
             increment: None,
+            ban_times: Vec::new(),
             ipv6_prefix: 64,
             max_tracked: 131_072,
         }

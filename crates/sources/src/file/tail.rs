@@ -122,6 +122,7 @@ impl Tail {
                 false => Age::Live,
             },
             writer: Writer::default(),
+            identifier: None,
         }
     }
 

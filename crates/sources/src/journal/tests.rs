@@ -131,6 +131,27 @@ fn only_entries_of_the_program_as_root() {
     assert_eq!(found[2].0.len(), MAX_LINE);
 }
 
+#[test]
+fn an_entry_says_what_its_program_calls_itself() {
+    if !probe("an_entry_says_what_its_program_calls_itself") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("test.journal");
+    let tagged = |second, tag| of_unit(second, ("sshd", 0), ("ssh.service", tag), b"one");
+    let entries = [tagged(0, "sshd"), tagged(1, "sshd-session")];
+    write(&file, &entries);
+    let mut source = JournalSource::open(config(dir.path(), JournalStart::Beginning)).unwrap();
+    let mut names = vec![];
+    let _ = source
+        .read_batch(Duration::from_millis(50), &mut |_, origin| {
+            let name = origin.identifier.expect("both have one");
+            names.push(String::from_utf8_lossy(name).into_owned());
+        })
+        .expect("reading works");
+    assert_eq!(names, ["sshd", "sshd-session"]);
+}
+
 /// Issue 13, 9: most services do not log as root, nor under their file's name.
 #[test]
 fn entries_of_a_service_are_known_by_its_unit() {

@@ -288,6 +288,31 @@ fn bans_grow_and_history_survives() {
 }
 
 #[test]
+fn a_table_says_how_long_bans_last() {
+    let mut by_table = jail("sshd", 1, 100);
+    by_table.limits.increment = Some(Increment {
+        factor: 100.0,
+        max: Duration::from_secs(1_000_000),
+    });
+    let time = |seconds| BanTime::For(Duration::from_secs(seconds));
+    by_table.limits.ban_times = vec![time(60), time(300), time(7)];
+    let ban = |ledger: &Ledger, second| match record(ledger, "192.0.2.7", second, second) {
+        Outcome::Ban(ban) => match ban.until {
+            Until::At(end) => Some(end.as_second() - ban.since.as_second()),
+            Until::Never => None,
+        },
+        other => panic!("{other:?}"),
+    };
+    let ledger = Ledger::new(vec![by_table.clone()]);
+    let times: Vec<_> = (0..5).map(|second| ban(&ledger, second)).collect();
+    assert_eq!(times, [60, 300, 7, 7, 7].map(Some));
+    by_table.limits.ban_times.push(BanTime::Never);
+    let ledger = Ledger::new(vec![by_table]);
+    let times: Vec<_> = (0..5).map(|second| ban(&ledger, second)).collect();
+    assert_eq!(times, [Some(60), Some(300), Some(7), None, None]);
+}
+
+#[test]
 fn counts_survive_a_restart() {
     let ledger = Ledger::new(vec![jail("sshd", 4, 100)]);
     for second in [0, 1, 2] {
