@@ -17,7 +17,7 @@ bench="iproute2 iptables nftables ipset pen"
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
 test="$fuzz clang-14 clang-19 libbpf-dev libzmq5 clang-format shellcheck mandoc $demo $bench dropbear-bin
-systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived"
+systemd-journal-remote faketime bind9 python3 nmap masscan curl keepalived fail2ban"
 
 fail() {
 	printf 'make deps: %s\n' "$@" >&2
@@ -99,6 +99,7 @@ if [ -n "$missing" ]; then
 			nginx-light) systemctl disable nginx.service ;;
 			bind9) systemctl disable named.service ;;
 			keepalived) systemctl disable keepalived.service ;;
+			fail2ban) systemctl disable fail2ban.service ;;
 			esac
 		done >/dev/null 2>&1 || true
 	fi

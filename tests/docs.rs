@@ -269,7 +269,12 @@ fn mistakes(config: &str) -> Option<String> {
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
     }
-    let config = config.replace("/etc/weir/", &format!("{}/", dir.path().display()));
+    let fail2ban = dir.path().join("fail2ban");
+    fs::create_dir(&fail2ban).unwrap();
+    fs::write(fail2ban.join("jail.conf"), "").unwrap();
+    let config = config
+        .replace("/etc/weir/", &format!("{}/", dir.path().display()))
+        .replace("/etc/fail2ban", &fail2ban.display().to_string());
     fs::write(&path, &config).unwrap();
     let mut check = Command::new(WEIR);
     check.args(["check", "--config"]).arg(&path);

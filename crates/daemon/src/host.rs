@@ -2,6 +2,7 @@
 //! its interfaces and routes, who serves which port, whether it has a journal.
 
 pub(crate) mod addresses;
+mod fail2ban_files;
 mod files;
 mod interfaces;
 mod journal;
@@ -33,6 +34,14 @@ pub trait HostFacts {
     fn has_journal(&self) -> bool;
     /// Is there such a file?
     fn has_file(&self, path: &str) -> bool;
+    /// Is there a file that fits this pattern?
+    fn has_match(&self, pattern: &str) -> bool {
+        self.has_file(pattern)
+    }
+    /// The files of a Fail2ban configuration.
+    fn fail2ban_files(&self) -> &dyn weir_fail2ban::Files {
+        &fail2ban_files::Fail2banFiles
+    }
     /// The last lines of a log, if it is there and can be read.
     fn log_end(&self, _path: &str) -> Option<Vec<u8>> {
         None
@@ -79,6 +88,12 @@ impl HostFacts for Host {
     fn has_file(&self, path: &str) -> bool {
         files::exists(Path::new(path))
     }
+    fn has_match(&self, pattern: &str) -> bool {
+        match pattern.contains(['*', '?', '[']) {
+            true => files::has_match(pattern),
+            false => self.has_file(pattern),
+        }
+    }
     fn log_end(&self, path: &str) -> Option<Vec<u8>> {
         files::log_end(Path::new(path)).ok()
     }
@@ -106,6 +121,8 @@ impl HostFacts for Host {
 /// A host that a test makes up.
 #[cfg(test)]
 pub(crate) mod lab {
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A host of which a test says what matters to it.
@@ -136,7 +153,28 @@ pub(crate) mod lab {
         }
     }
 
+    /// An empty configuration of Fail2ban's at the usual place.
+    struct NoJails;
+
+    impl weir_fail2ban::Files for NoJails {
+        fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
+            match path == Path::new("/etc/fail2ban/jail.conf") {
+                true => Ok(Vec::new()),
+                false => fail2ban_files::Fail2banFiles.read(path),
+            }
+        }
+        fn list(&self, dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+            match dir.starts_with("/etc/fail2ban") {
+                true => Ok(Vec::new()),
+                false => fail2ban_files::Fail2banFiles.list(dir),
+            }
+        }
+    }
+
     impl HostFacts for Lab {
+        fn fail2ban_files(&self) -> &dyn weir_fail2ban::Files {
+            &NoJails
+        }
         fn interfaces(&self) -> Vec<String> {
             vec!["eth0".into(), "eth1".into(), "lo".into()]
         }

@@ -7,7 +7,7 @@ mod heads;
 mod journal;
 mod ring;
 
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
 
 use jiff::tz::TimeZone;
 use weir_config::manual::{
@@ -26,7 +26,7 @@ use weir_core::{
     policy::JailLimits,
 };
 
-use crate::host::HostFacts;
+use crate::{fail2ban_filter::Fail2banFilter, host::HostFacts};
 
 pub use filter::filter_of;
 pub(crate) use filter::read as read_filters;
@@ -159,6 +159,8 @@ pub struct JailConfig {
     pub time_zone: Option<TimeZone>,
     /// What is done with host names that its filter finds.
     pub use_dns: UseDns,
+    /// Reads its lines in place of a filter of weir's.
+    pub fail2ban: Option<Arc<Fail2banFilter>>,
 }
 
 /// What is done with a host name that a line has, as Fail2ban's `usedns`.
@@ -308,6 +310,7 @@ pub(crate) fn read(
                 ignore,
                 time_zone,
                 use_dns: use_dns.unwrap_or_default(),
+                fail2ban: None,
             });
         }
     }

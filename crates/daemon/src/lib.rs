@@ -1,6 +1,7 @@
 //! The daemon as a library, so that tests link it. Features with their sections of
 //! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` (and tarpit) ·
-//! `access` (exemptions, lists, geofence) · `uplinks` (interfaces) · `store`. What
+//! `access` (exemptions, lists, geofence) · `uplinks` (interfaces) · `store` ·
+//! `fail2ban` (another program's jails). What
 //! joins them: `config` (what was typed → checked) · `service` (what happens on
 //! request) · `log_worker` (from the log line to the ban) · `api` · `run` (the stages
 //! in data-path order). `host` is what all of them ask of this host.
@@ -15,6 +16,8 @@ pub mod config;
 mod current;
 pub mod decoy;
 mod expiry;
+pub mod fail2ban;
+mod fail2ban_filter;
 pub mod host;
 pub mod instance;
 pub mod jails;

@@ -10,6 +10,7 @@ mod group;
 mod hands;
 mod host_names;
 mod in_hand;
+mod line_filter;
 mod name_lookups;
 mod running;
 mod worker;
@@ -51,6 +52,7 @@ use alerts::{Own, SourceAlerts};
 use group::{Group, Groups, running};
 use hands::Hand;
 use in_hand::InHand;
+use line_filter::LineFilter;
 use name_lookups::NameLookups;
 use running::Running;
 use worker::Worker;
@@ -168,6 +170,7 @@ impl Workers {
         workers.look_up_names(&groups)?;
         let named = groups.values().flatten();
         workers.names.jails().replace(&workers.ledger, named);
+        workers.tell_not_run(None, config);
         workers.employ(&config.enforcement.instance, groups, hands, Age::Backlog);
         Ok(workers)
     }
@@ -211,9 +214,30 @@ impl Workers {
         }
         named.replace(&self.ledger, groups.values().flatten());
         drop(named);
+        self.tell_not_run(Some(old), new);
         // What has been written meanwhile is a moment old.
         self.employ(&new.enforcement.instance, groups, hands, Age::Unknown);
         Ok(())
+    }
+
+    /// Raises an alert for each jail of Fail2ban's that cannot be run, for it protects
+    /// nobody; those of a configuration before end.
+    fn tell_not_run(&self, old: Option<&Config>, new: &Config) {
+        let of = |config: &'_ Config| match &config.fail2ban {
+            Some(fail2ban) => fail2ban.broken.clone(),
+            None => Vec::new(),
+        };
+        let about = |jail: &str| format!("fail2ban:{}", crate::escape(jail));
+        let broken = of(new);
+        for (jail, _) in old.map(of).unwrap_or_default() {
+            if !broken.iter().any(|(name, _)| *name == jail) {
+                self.daemon.alerts.clear(&about(&jail));
+            }
+        }
+        for (jail, why) in broken {
+            let message = format!("jail {jail} is not run: {why}");
+            self.daemon.alerts.raise(&about(&jail), message);
+        }
     }
 
     /// Makes the threads that look host names up, if a jail needs them.
@@ -356,7 +380,7 @@ fn jails(config: &Config) -> Vec<Jail> {
             scope: jail.scope.clone(),
             action: jail.action,
             ignore: jail.ignore.clone(),
-            names_prefixes: filter(config, &jail.filter)
+            names_prefixes: LineFilter::of(config, jail)
                 .is_ok_and(|filter| filter.names_prefixes()),
         })
         .chain(config.watches.iter().map(WatchConfig::jail))

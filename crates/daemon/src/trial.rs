@@ -23,6 +23,9 @@ pub fn trial(config: &Config) -> Vec<String> {
     if let Some(geofence) = &config.geofence {
         found.extend(geo::complaints(geofence));
     }
+    for (jail, why) in config.fail2ban.iter().flat_map(|fail2ban| &fail2ban.broken) {
+        found.push(format!("[fail2ban]: jail {jail} is not run: {why}"));
+    }
     let state = &config.state_dir;
     writable("state_dir", state, &mut found);
     if state.join("weir.db").exists() {

@@ -9,8 +9,9 @@ use std::{
 use crate::{
     error::{Error, ErrorKind, Origin},
     files::Files,
+    includes,
     interpolate::{self, Var, Vars},
-    layers::{self, Layers},
+    layers::Layers,
     tags,
     text::Text,
 };
@@ -45,8 +46,8 @@ impl Vars for Values {
 /// # Errors
 /// None of them is there, or one has a mistake.
 pub(crate) fn read(files: &dyn Files, root: &Path, dir: &str, name: &str) -> Result<Layers, Error> {
-    let base = layers::normal(&root.join(dir).join(name));
-    layers::read(files, &base)?.ok_or_else(|| {
+    let base = includes::normal(&root.join(dir).join(name));
+    includes::read(files, &base)?.ok_or_else(|| {
         let mut file = base.into_os_string();
         file.push(".conf");
         let origin = Origin {

@@ -44,9 +44,9 @@ pub struct Pattern {
 /// `usedns`: what becomes of a host name in place of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseDns {
-    /// Looked up.
+    /// Its addresses are looked up.
     Yes,
-    /// Looked up, and the log says so.
+    /// The same, and the log says so.
     Warn,
     /// Not counted; `<HOST>` matches addresses only.
     No,

@@ -1,7 +1,7 @@
 //! One file of sections and keys, read by the rules of the reader that Fail2ban uses:
 //! keys are lower case, `=` and `:` both separate, deeper lines continue a value, `#` and
 //! `;` at the beginning of a line and `;` after a blank begin a comment. What includes
-//! and which files there are is in `layers`.
+//! and which files there are is in `includes`.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

@@ -19,8 +19,9 @@ use crate::{
     files::Files,
     filter_files::{self, wrong},
     filter_source::{FilterSource, UseDns},
+    includes,
     interpolate::{self, Var, Vars},
-    layers::{self, Layers},
+    layers::Layers,
     parameters,
     ports::Services,
     text::Text,
@@ -119,7 +120,7 @@ pub enum Log {
 /// There is no jail.conf, or a mistake in it or in what goes with it. A mistake in one
 /// jail, its filter or its actions is that jail's ([`Jails::broken`]).
 pub fn load_jails(files: &dyn Files, root: &Path, host: &dyn LogFacts) -> Result<Jails, Error> {
-    let mut layers = layers::read(files, &root.join("jail"))?.ok_or_else(|| {
+    let mut layers = includes::read(files, &root.join("jail"))?.ok_or_else(|| {
         let origin = Origin {
             file: root.join("jail.conf"),
             line: 0,

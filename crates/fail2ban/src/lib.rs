@@ -16,6 +16,7 @@ mod expression;
 mod files;
 mod filter_files;
 mod filter_source;
+mod includes;
 mod ini;
 mod interpolate;
 mod jail;

@@ -1,6 +1,7 @@
 //! `weir import`: turns other programs' configuration into weir's, as text on
 //! standard output. Nothing is installed, and nobody is banned.
 
+mod fail2ban;
 mod ipt_geofence;
 mod jsonc;
 mod ports;
@@ -14,6 +15,19 @@ use super::{ExitAnswer, show};
 /// Another program's configuration
 #[derive(clap::Subcommand)]
 pub enum Verb {
+    /// Say what the jails of a Fail2ban configuration become
+    ///
+    /// Prints a weir.toml that runs the enabled jails as they are, with a comment for
+    /// each of them, and for each setting that is not honoured, with file and line.
+    /// Exit code 1 if a jail cannot be run.
+    Fail2ban {
+        /// The directory with Fail2ban's jail.conf
+        #[arg(default_value = weir_daemon::fail2ban::DEFAULT_PATH)]
+        path: PathBuf,
+        /// Print what becomes of the jails, and no weir.toml
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Turn ipt_geofence's config.json into weir.toml
     ///
     /// Prints the sections that do the same, with a comment for each thing that
@@ -43,7 +57,10 @@ pub struct Args {
 const MAX_FILE: u64 = 64 << 20;
 
 pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
-    let Verb::IptGeofence(args) = verb;
+    let args = match verb {
+        Verb::Fail2ban { path, dry_run } => return fail2ban::run(path, *dry_run),
+        Verb::IptGeofence(args) => args,
+    };
     let name = args.file.display();
     let mut text = String::new();
     fs::File::open(&args.file)

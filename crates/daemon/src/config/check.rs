@@ -13,7 +13,7 @@ use weir_enforce::Feature;
 use super::{Config, DEFAULT_STATE_DIR, backend_limits};
 use crate::{
     access::{exemptions, geofence, lists},
-    balance, decoy,
+    balance, decoy, fail2ban,
     host::HostFacts,
     jails, store, uplinks, vips, watch,
 };
@@ -35,7 +35,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let keep_history = store::KeepHistory::read(&mut root);
     let lockout = exemptions::config::lockout(&mut root);
     let filters = jails::read_filters(&mut root);
-    let jails = jails::read(&mut root, &filters, host, &mut warnings);
+    let mut jails = jails::read(&mut root, &filters, host, &mut warnings);
+    let fail2ban = fail2ban::read(&mut root, host, &mut jails, &mut warnings);
     let decoy = decoy::config::read(&mut root, host, &jails, &mut warnings);
     let tarpit = decoy::tarpit::read(&mut root, host, &jails, decoy.as_ref());
     let geofence = geofence::read(&mut root, host, &mut warnings);
@@ -102,6 +103,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         lockout,
         keep_history,
         jails,
+        fail2ban,
         decoy,
         balance,
         routers,

@@ -15,7 +15,7 @@ use weir_config::manual::{
 use super::Config;
 use crate::{
     access::{exemptions, geofence, lists},
-    balance, decoy,
+    balance, decoy, fail2ban,
     host::Host,
     jails, vips, watch,
 };
@@ -27,6 +27,7 @@ pub fn tables() -> impl Iterator<Item = &'static Table> {
         exemptions::config::MANUAL,
         jails::MANUAL,
         FILTERS,
+        fail2ban::MANUAL,
         decoy::config::MANUAL,
         decoy::tarpit::MANUAL,
         geofence::MANUAL,

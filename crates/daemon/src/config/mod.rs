@@ -25,6 +25,7 @@ use crate::{
     },
     balance::config::BalanceConfig,
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
+    fail2ban::Fail2ban,
     host::{Host, HostFacts},
     jails::JailConfig,
     store::KeepHistory,
@@ -62,6 +63,8 @@ pub struct Config {
     pub keep_history: KeepHistory,
     /// The enabled jails, in the order of the file.
     pub jails: Vec<JailConfig>,
+    /// Whose jails are run as they are, if anybody's.
+    pub fail2ban: Option<Fail2ban>,
     /// The decoy ports, if there are any.
     pub decoy: Option<DecoyConfig>,
     /// Who serves which virtual address.

@@ -45,6 +45,13 @@ pub(super) fn exists(path: &Path) -> bool {
     ask(move || path.exists()).unwrap_or(true)
 }
 
+/// Is there a file that fits the pattern? There may be one where nobody answers.
+pub(super) fn has_match(pattern: &str) -> bool {
+    let pattern = pattern.to_owned();
+    let found = move || glob::glob(&pattern).is_ok_and(|mut found| found.next().is_some());
+    ask(found).unwrap_or(true)
+}
+
 /// The last lines of a log.
 pub(super) fn log_end(path: &Path) -> io::Result<Vec<u8>> {
     let path = path.to_owned();

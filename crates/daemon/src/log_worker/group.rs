@@ -14,7 +14,9 @@ use weir_sources::{
     SourceError, journal,
 };
 
-use super::{WorkerError, files_in_common::files_in_common, filter, running::Running};
+use super::{
+    WorkerError, files_in_common::files_in_common, line_filter::LineFilter, running::Running,
+};
 use crate::{
     config::Config,
     jails::{RingChoice, SourceChoice},
@@ -146,10 +148,7 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
     let mut groups = Groups::new();
     let files = files_in_common(&config.jails);
     for (number, jail) in config.jails.iter().enumerate() {
-        let mut filter = filter(config, &jail.filter)?;
-        if jail.journal_match.users().next().is_some() {
-            filter = filter.of_named_users();
-        }
+        let filter = LineFilter::of(config, jail)?;
         let mut subscription = 0;
         let group = match &jail.source {
             SourceChoice::Files(patterns) => {
@@ -162,9 +161,9 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
                 Group::Files(subscriptions.clone())
             }
             SourceChoice::Journal => Group::Journal {
-                programs: filter.identifiers().map(str::to_owned).collect(),
+                programs: filter.identifiers(),
                 journal_match: match jail.journal_match.is_empty() {
-                    true => filter.journal_match().clone(),
+                    true => filter.journal_match(),
                     false => jail.journal_match.clone(),
                 },
             },
@@ -175,8 +174,8 @@ pub(super) fn running(counters: &JailMetrics, config: &Config) -> Result<Groups,
             number,
             subscription,
             config: jail.clone(),
+            states: (0..states).map(|_| Mutex::new(filter.state())).collect(),
             filter,
-            states: (0..states).map(|_| Mutex::default()).collect(),
             counters: Arc::new(counters.of(&jail.name)),
             stamps_off: Arc::default(),
             log_alerts: Arc::new(LogAlerts::new(&jail.name)),

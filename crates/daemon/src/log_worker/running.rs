@@ -12,11 +12,12 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use weir_core::{
     Ban,
-    detect::{Clock, Finding, Offender, Program, ProgramState},
+    detect::{Clock, Finding, Offender},
     policy::{Ignored, Outcome, format_duration},
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
+use super::line_filter::{LineFilter, LineState};
 use crate::{jails::JailConfig, judge::Judgement, log_alerts::LogAlerts, metrics::JailCounters};
 
 /// A jail as a worker runs it; the workers of one ring share its states.
@@ -27,8 +28,8 @@ pub(super) struct Running {
     /// Its number among the subscriptions of its group.
     pub subscription: usize,
     pub config: JailConfig,
-    pub filter: Program,
-    pub states: Arc<[Mutex<ProgramState>]>,
+    pub filter: LineFilter,
+    pub states: Arc<[Mutex<LineState>]>,
     pub counters: Arc<JailCounters>,
     /// When a finding's stamp was last far off, in seconds; 0: never.
     pub stamps_off: Arc<AtomicI64>,
@@ -49,13 +50,14 @@ impl Running {
         let (one, other) = (&self.config, &other.config);
         one.name == other.name
             && one.filter == other.filter
+            && one.fail2ban == other.fail2ban
             && one.source == other.source
             && one.journal_match == other.journal_match
     }
 
     /// What its lines have left behind, for whoever reads the log on.
-    pub fn reopened_states(&self) -> Arc<[Mutex<ProgramState>]> {
-        let reopened = |state: &Mutex<ProgramState>| {
+    pub fn reopened_states(&self) -> Arc<[Mutex<LineState>]> {
+        let reopened = |state: &Mutex<LineState>| {
             let state = state.lock().unwrap_or_else(PoisonError::into_inner);
             Mutex::new(state.reopened())
         };

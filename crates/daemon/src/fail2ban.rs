@@ -1,0 +1,331 @@
+//! `[fail2ban]`: the enabled jails of a Fail2ban configuration, run as they are. Reading
+//! them is `weir_fail2ban`'s; here each becomes a jail of weir's, and what reads its
+//! lines a filter beside weir's own (`fail2ban_filter`).
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::tz::{Offset, TimeZone};
+use weir_config::{
+    Section,
+    manual::{
+        Table,
+        Usual::{Is, Required},
+        key,
+    },
+    values::name_byte,
+};
+use weir_core::{
+    Action, PortSet,
+    ban::MAX_NAME,
+    detect::JournalMatch,
+    policy::{BanTime, JailLimits, format_duration},
+};
+use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes};
+
+use crate::{
+    fail2ban_filter::Fail2banFilter,
+    host::HostFacts,
+    jails::{JailConfig, SourceChoice, UseDns},
+};
+
+/// Where Fail2ban's configuration is.
+pub const DEFAULT_PATH: &str = "/etc/fail2ban";
+
+/// `[fail2ban]` in weir.toml(5).
+pub(crate) const MANUAL: &[Table] = &[Table {
+    name: "fail2ban",
+    about: "Runs the enabled jails of a Fail2ban configuration as they are. weir-import(1) says what each of them becomes.",
+    needs: &[("path", "\"/etc/fail2ban\"")],
+    keys: &[
+        key(
+            "path",
+            Required,
+            "The directory with jail.conf, filter.d and action.d.",
+        ),
+        key(
+            "ipv6_prefix",
+            Is("128"),
+            "IPv6 addresses are counted and banned by prefixes of this length: 32 to 64, or 128, as Fail2ban does.",
+        ),
+    ],
+}];
+
+/// What a Fail2ban configuration makes weir do.
+#[derive(Debug, Clone, Default)]
+pub struct Fail2ban {
+    /// The directory with jail.conf.
+    pub path: PathBuf,
+    /// The jails that can run.
+    pub jails: Vec<JailConfig>,
+    /// Those that cannot, by name, and why.
+    pub broken: Vec<(String, String)>,
+    /// Settings that are not honoured, by jail, each with file and line.
+    pub notes: Vec<(String, String)>,
+    /// How many jails are there and not enabled.
+    pub disabled: usize,
+}
+
+/// Reads the section and what it names. Its jails stand behind weir's own, whose names
+/// go before.
+pub(crate) fn read(
+    root: &mut Section<'_, '_>,
+    host: &dyn HostFacts,
+    jails: &mut Vec<JailConfig>,
+    warnings: &mut Vec<String>,
+) -> Option<Fail2ban> {
+    const PATH: &str = "an absolute path such as \"/etc/fail2ban\"";
+    let mut section = root.section("fail2ban")?;
+    let line = section.line();
+    let path = section.string("path", PATH);
+    if path.is_none() && !section.has("path") {
+        section.error(
+            line,
+            format!("path is missing in [fail2ban]; allowed: {PATH}"),
+        );
+    }
+    let mut ipv6_prefix = 128;
+    if let Some(prefix) = section.integer("ipv6_prefix", 0..=128) {
+        match prefix.value {
+            32..=64 | 128 => ipv6_prefix = prefix.value as u8,
+            other => section.error(
+                prefix.line,
+                format!("ipv6_prefix in [fail2ban] is {other}; allowed: 32-64, 128"),
+            ),
+        }
+    }
+    let mut read = None;
+    if let Some(path) = path {
+        match Path::new(&path.value) {
+            dir if !dir.is_absolute() => section.error(
+                path.line,
+                format!("path in [fail2ban] is {:?}; allowed: {PATH}", path.value),
+            ),
+            dir => match found(dir, host) {
+                Ok(found) => read = Some(found),
+                Err(error) => section.error(path.line, format!("path in [fail2ban]: {error}")),
+            },
+        }
+    }
+    section.finish();
+    let mut read = read?;
+    for (jail, note) in &read.notes {
+        warnings.push(format!("[fail2ban]: jail {jail}: {note}"));
+    }
+    for mut jail in std::mem::take(&mut read.jails) {
+        if jails.iter().any(|own| own.name == jail.name) {
+            let name = jail.name;
+            warnings.push(format!(
+                "[fail2ban]: jail {name} is not run: [jail.{name}] is there as well, and goes before"
+            ));
+            continue;
+        }
+        jail.limits.ipv6_prefix = ipv6_prefix;
+        read.jails.push(jail.clone());
+        jails.push(jail);
+    }
+    Some(read)
+}
+
+/// What the configuration in `dir` makes weir do on this host.
+///
+/// # Errors
+/// There is no jail.conf, or a mistake in it or in a file that goes with it.
+pub fn found(dir: &Path, host: &dyn HostFacts) -> Result<Fail2ban, weir_fail2ban::Error> {
+    let all = load_jails(host.fail2ban_files(), dir, &Facts(host))?;
+    let mut found = Fail2ban {
+        path: dir.to_owned(),
+        disabled: all.disabled,
+        ..Fail2ban::default()
+    };
+    for (name, error) in all.broken {
+        found.broken.push((name, error.to_string()));
+    }
+    for jail in all.jails {
+        match jail_config(&jail) {
+            Ok(config) => found.jails.push(config),
+            Err(why) => {
+                found.broken.push((jail.name, why));
+                continue;
+            }
+        }
+        let notes = notes(&jail)
+            .into_iter()
+            .map(|note| (jail.name.clone(), note));
+        found.notes.extend(notes);
+    }
+    Ok(found)
+}
+
+struct Facts<'a>(&'a dyn HostFacts);
+
+impl LogFacts for Facts<'_> {
+    fn has_log(&self, pattern: &str) -> bool {
+        self.0.has_match(pattern)
+    }
+
+    fn has_journal(&self) -> bool {
+        self.0.has_journal()
+    }
+}
+
+/// A jail of Fail2ban's as weir runs it.
+fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
+    let name = &jail.name;
+    if name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+        return Err(format!(
+            "its name; allowed: 1-{MAX_NAME} letters, digits, - and _"
+        ));
+    }
+    let (scope, action) = ban_of(jail)?;
+    let bans_for = |time: Option<Duration>| time.map_or(BanTime::Never, BanTime::For);
+    let limits = JailLimits {
+        max_retry: jail.max_retry,
+        find_time: jail.find_time,
+        ban_time: bans_for(jail.ban_time),
+        ban_times: jail
+            .ban_times
+            .iter()
+            .flatten()
+            .copied()
+            .map(bans_for)
+            .collect(),
+        ..JailLimits::default()
+    };
+    limits
+        .check()
+        .map_err(|(key, allowed)| format!("{} {allowed}", key.replace('_', "")))?;
+    let fields = |set: &Vec<String>| {
+        let fields = set.iter().map(|field| field.split_once('='));
+        let owned = |(field, value): (&str, &str)| (field.to_owned(), value.to_owned());
+        fields
+            .map(|field| field.map(owned))
+            .collect::<Option<Vec<_>>>()
+    };
+    let sets = jail
+        .filter
+        .journalmatch
+        .iter()
+        .map(fields)
+        .collect::<Option<_>>();
+    let sets = sets.ok_or("journalmatch: allowed: FIELD=value")?;
+    let source = match &jail.log {
+        Log::Journal => SourceChoice::Journal,
+        Log::Files(patterns) => {
+            for pattern in patterns {
+                glob::Pattern::new(pattern).map_err(|e| format!("logpath {pattern}: {e}"))?;
+            }
+            SourceChoice::Files(patterns.clone())
+        }
+    };
+    let time_zone = match &jail.time_zone {
+        None => None,
+        Some(text) => Some(zone(text).ok_or_else(|| {
+            format!("logtimezone = {text}; allowed: UTC, or with an offset as UTC+0200")
+        })?),
+    };
+    Ok(JailConfig {
+        name: name.clone(),
+        filter: jail.filter.name.clone(),
+        source,
+        journal_match: JournalMatch::of_any_fields(sets),
+        limits,
+        scope,
+        action,
+        ignore: jail.ignore.iter().copied().collect(),
+        time_zone,
+        use_dns: match jail.use_dns {
+            weir_fail2ban::UseDns::Yes => UseDns::Yes,
+            weir_fail2ban::UseDns::Warn => UseDns::Warn,
+            // A firewall bans addresses.
+            weir_fail2ban::UseDns::No | weir_fail2ban::UseDns::Raw => UseDns::No,
+        },
+        fail2ban: Some(Arc::new(
+            Fail2banFilter::new(&jail.filter).map_err(|e| e.to_string())?,
+        )),
+    })
+}
+
+/// What the jail's actions ban together. Of several the mildest counts only if all are:
+/// one that rejects and one that drops drop.
+fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
+    let mut ban: Option<(PortSet, Action)> = None;
+    for action in &jail.actions {
+        let ActionKind::Ban { ports, action } = &action.kind else {
+            continue;
+        };
+        ban = Some(match ban {
+            None => (ports.clone(), *action),
+            Some((before, does)) => {
+                let all = match before.is_all() || ports.is_all() {
+                    true => PortSet::all(),
+                    false => PortSet::ports(before.ranges().iter().chain(ports.ranges()).copied())
+                        .map_err(|e| format!("its actions together: {e}"))?,
+                };
+                (all, if does == *action { does } else { Action::Drop })
+            }
+        });
+    }
+    ban.ok_or_else(|| {
+        let names = jail.actions.iter().map(|action| action.name.as_str());
+        format!(
+            "none of its actions bans in a firewall ({})",
+            names.collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
+/// `UTC`, `GMT`, `Z`, each with or without an offset.
+fn zone(text: &str) -> Option<TimeZone> {
+    let rest = ["UTC", "GMT", "Z"]
+        .iter()
+        .find_map(|word| text.strip_prefix(word));
+    let rest = rest.unwrap_or(text);
+    if rest.is_empty() {
+        return (!text.is_empty()).then_some(TimeZone::UTC);
+    }
+    let (sign, digits) = match rest.split_at_checked(1)? {
+        ("+", digits) => (1, digits),
+        ("-", digits) => (-1, digits),
+        _ => return None,
+    };
+    let digits = digits.replacen(':', "", 1);
+    if !matches!(digits.len(), 1 | 2 | 4) {
+        return None;
+    }
+    let (hours, minutes) = digits.split_at(digits.len().min(2));
+    let hours: i32 = hours.parse().ok()?;
+    let minutes: i32 = if minutes.is_empty() {
+        0
+    } else {
+        minutes.parse().ok()?
+    };
+    let offset = Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()?;
+    (minutes < 60).then(|| TimeZone::fixed(offset))
+}
+
+/// A jail in a line, as `weir import` has it.
+pub fn describe(jail: &JailConfig) -> String {
+    let limits = &jail.limits;
+    let ban_time = match &limits.ban_times[..] {
+        [] => limits.ban_time.to_string(),
+        [first, .., last] => format!("{first}, growing to {last}"),
+        [only] => only.to_string(),
+    };
+    let source = match &jail.source {
+        SourceChoice::Journal => format!("journal, {}", jail.journal_match),
+        source => source.to_string(),
+    };
+    format!(
+        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({})",
+        jail.name,
+        jail.filter,
+        limits.max_retry,
+        format_duration(limits.find_time),
+        jail.scope,
+        jail.action
+    )
+}

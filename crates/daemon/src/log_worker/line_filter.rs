@@ -1,0 +1,119 @@
+//! What reads a jail's lines: a filter of weir's own or one of Fail2ban's.
+
+use std::sync::Arc;
+
+use weir_core::detect::{Context, Finding, JournalMatch, Line, Notices, Program, ProgramState};
+
+use super::{WorkerError, filter};
+use crate::{
+    config::Config,
+    fail2ban_filter::{Fail2banFilter, FilterState},
+    jails::JailConfig,
+};
+
+/// A compiled filter of either kind.
+#[derive(Clone)]
+pub(super) enum LineFilter {
+    Weir(Program),
+    Fail2ban(Arc<Fail2banFilter>),
+}
+
+/// What a filter remembers from line to line.
+pub(super) enum LineState {
+    Weir(ProgramState),
+    Fail2ban(Box<FilterState>),
+}
+
+impl LineFilter {
+    /// The jail's, with what the jail says of whose entries it reads.
+    pub fn of(config: &Config, jail: &JailConfig) -> Result<Self, WorkerError> {
+        if let Some(filter) = &jail.fail2ban {
+            return Ok(Self::Fail2ban(filter.clone()));
+        }
+        let program = filter(config, &jail.filter)?;
+        Ok(Self::Weir(match jail.journal_match.users().next() {
+            Some(_) => program.of_named_users(),
+            None => program,
+        }))
+    }
+
+    /// Nothing was read yet.
+    pub fn state(&self) -> LineState {
+        match self {
+            Self::Weir(_) => LineState::Weir(ProgramState::default()),
+            Self::Fail2ban(filter) => LineState::Fail2ban(Box::new(filter.state())),
+        }
+    }
+
+    /// What one record tells, with a state that this filter made.
+    pub fn read_line(
+        &self,
+        state: &mut LineState,
+        line: &Line<'_>,
+        context: &Context<'_>,
+    ) -> Option<Finding> {
+        match (self, state) {
+            (Self::Weir(program), LineState::Weir(state)) => {
+                program.read_line(state, line, context)
+            }
+            (Self::Fail2ban(filter), LineState::Fail2ban(state)) => {
+                filter.read_line(state, line, context)
+            }
+            // Another kind's, of before a reload.
+            (filter, state) => {
+                *state = filter.state();
+                filter.read_line(state, line, context)
+            }
+        }
+    }
+
+    /// Can a finding name a host?
+    pub fn names_hosts(&self) -> bool {
+        match self {
+            Self::Weir(program) => program.names_hosts(),
+            Self::Fail2ban(filter) => filter.names_hosts(),
+        }
+    }
+
+    /// Can a finding name a prefix?
+    pub fn names_prefixes(&self) -> bool {
+        match self {
+            Self::Weir(program) => program.names_prefixes(),
+            Self::Fail2ban(filter) => filter.names_prefixes(),
+        }
+    }
+
+    /// The syslog tags of its programs; none: others say whose entries it reads.
+    pub fn identifiers(&self) -> Vec<String> {
+        match self {
+            Self::Weir(program) => program.identifiers().map(str::to_owned).collect(),
+            Self::Fail2ban(_) => Vec::new(),
+        }
+    }
+
+    /// The fields of its entries of the journal, where the jail says nothing.
+    pub fn journal_match(&self) -> JournalMatch {
+        match self {
+            Self::Weir(program) => program.journal_match().clone(),
+            Self::Fail2ban(_) => JournalMatch::default(),
+        }
+    }
+}
+
+impl LineState {
+    /// For whoever reads the log on.
+    pub fn reopened(&self) -> Self {
+        match self {
+            Self::Weir(state) => Self::Weir(state.reopened()),
+            Self::Fail2ban(state) => Self::Fail2ban(state.clone()),
+        }
+    }
+
+    /// What was noticed since the last call.
+    pub fn take_notices(&mut self) -> Notices {
+        match self {
+            Self::Weir(state) => state.take_notices(),
+            Self::Fail2ban(_) => Notices::default(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `weir import fail2ban`: what each enabled jail becomes, and what of it is not honoured.
+
+use std::path::Path;
+
+use anyhow::Context;
+use weir_daemon::{
+    fail2ban::{self, Fail2ban},
+    host::Host,
+};
+
+use crate::cli::{ExitAnswer, show};
+
+/// Prints a weir.toml that runs the configuration in `dir`; of a dry run only what it says.
+/// The answer is no if a jail cannot be run.
+pub fn run(dir: &Path, is_dry: bool) -> anyhow::Result<ExitAnswer> {
+    let dir = std::path::absolute(dir).with_context(|| format!("reading {}", dir.display()))?;
+    let found = fail2ban::found(&dir, &Host)?;
+    let comment = if is_dry { "" } else { "# " };
+    for line in report(&found) {
+        show::line(format!("{comment}{}", weir_daemon::escape(&line)))?;
+    }
+    if !is_dry {
+        let path = toml::Value::from(dir.to_string_lossy().into_owned());
+        show::line(format!("\n[fail2ban]\npath = {path}"))?;
+    }
+    Ok(match found.broken.is_empty() {
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
+    })
+}
+
+fn report(found: &Fail2ban) -> Vec<String> {
+    let mut lines = Vec::new();
+    for jail in &found.jails {
+        lines.push(fail2ban::describe(jail));
+        let notes = found.notes.iter().filter(|(name, _)| *name == jail.name);
+        lines.extend(notes.map(|(_, note)| format!("  not honoured: {note}")));
+    }
+    for (name, why) in &found.broken {
+        lines.push(format!("{name}: NOT RUN: {why}"));
+    }
+    lines.push(format!(
+        "{} jails run, {} do not; {} more are not enabled",
+        found.jails.len(),
+        found.broken.len(),
+        found.disabled
+    ));
+    lines
+}
