@@ -3,6 +3,8 @@
 //! forwards. (Which packet leaves how: crates/bpf/tests/root_balance.rs.)
 
 mod common;
+#[path = "root_balance/emergency.rs"]
+mod emergency;
 
 use std::{
     collections::BTreeSet,

@@ -2,7 +2,12 @@
 
 use serde_json::json;
 use weir_core::PortRange;
-use weir_daemon::{access::lists, balance, config::Config, jails, watch};
+use weir_daemon::{
+    access::lists,
+    balance::{self, config::Emergency},
+    config::Config,
+    jails, watch,
+};
 use weir_enforce::Choice;
 
 use super::{Common, ExitAnswer, show};
@@ -177,8 +182,16 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
     let ports = ports.map(|&(protocol, port)| PortRange::one(protocol, port).to_string());
     let ports: Vec<_> = ports.collect();
     let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
+    let emergency = match &pool.emergency {
+        None => String::new(),
+        Some(Emergency::Pool(name)) => format!(", in an emergency pool {name}"),
+        Some(Emergency::Reals(reals)) => {
+            let reals: Vec<_> = reals.iter().map(|r| r.address.to_string()).collect();
+            format!(", in an emergency {}", join(&reals))
+        }
+    };
     format!(
-        "{} ({} of {}, reals {})",
+        "{} ({} of {}, reals {}{emergency})",
         pool.name,
         join(&ports),
         join(&vips),

@@ -136,10 +136,12 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
         .iter()
         .map(|pool| {
             let (services, reals) = (array(&pool["services"]), array(&pool["reals"]));
+            let own = reals.iter().filter(|real| real["role"] == "real").count();
             vec![
                 show::text(&pool["name"]),
                 show::text(&pool["method"]),
-                format!("{}/{}", pool["live"], reals.len()),
+                format!("{}/{own}", pool["live"]),
+                show::text(&pool["served_by"]),
                 sum(reals, "flows"),
                 sum(services, "packets"),
                 sum(services, "bytes"),
@@ -148,7 +150,14 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
         })
         .collect();
     let head = [
-        "POOL", "METHOD", "LIVE", "FLOWS", "PACKETS", "BYTES", "UNSERVED",
+        "POOL",
+        "METHOD",
+        "LIVE",
+        "SERVED BY",
+        "FLOWS",
+        "PACKETS",
+        "BYTES",
+        "UNSERVED",
     ];
     Ok(show::table(&head, &rows)?)
 }
@@ -187,13 +196,14 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         .iter()
         .map(|real| {
             let keys = [
-                "address", "weight", "mode", "state", "mac", "flows", "packets", "bytes", "why",
+                "address", "role", "weight", "mode", "state", "mac", "flows", "packets", "bytes",
+                "why",
             ];
             cells(real, &keys)
         })
         .collect();
     let head = [
-        "REAL", "WEIGHT", "MODE", "STATE", "MAC", "FLOWS", "PACKETS", "BYTES", "WHY",
+        "REAL", "ROLE", "WEIGHT", "MODE", "STATE", "MAC", "FLOWS", "PACKETS", "BYTES", "WHY",
     ];
     Ok(show::table(&head, &rows)?)
 }

@@ -332,6 +332,11 @@ impl<'d, 'i> Section<'d, 'i> {
         self.table.contains_key(key)
     }
 
+    /// Is the key there, and a text? It stays unread.
+    pub fn is_text(&self, key: &str) -> bool {
+        self.table.get(key).is_some_and(|v| v.get_ref().is_str())
+    }
+
     /// A text; a value of another type is a mistake that says what is `allowed`.
     pub fn string(&mut self, key: &'static str, allowed: &str) -> Option<At<String>> {
         let At { value, line } = self.take(key)?;
@@ -515,9 +520,9 @@ impl<'d, 'i> Section<'d, 'i> {
 
     /// Either a text or a list of texts.
     pub fn word_or_list(&mut self, key: &'static str, allowed: &str) -> Option<WordOrList> {
-        match self.table.get(key).map(|v| v.get_ref().is_str()) {
-            Some(true) => self.string(key, allowed).map(Ok),
-            _ => self.list(key, allowed).map(Err),
+        match self.is_text(key) {
+            true => self.string(key, allowed).map(Ok),
+            false => self.list(key, allowed).map(Err),
         }
     }
 

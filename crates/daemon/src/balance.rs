@@ -4,6 +4,7 @@
 
 mod check;
 pub mod config;
+mod emergency;
 mod health;
 mod settings;
 
@@ -23,11 +24,11 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
-    PortRange,
+    PortRange, Prefix,
     balance::maglev::{Member, ring},
 };
 use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
-use weir_events::alerts::Alerts;
+use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     host::{
@@ -38,6 +39,7 @@ use crate::{
 };
 use check::Check;
 use config::{BalanceConfig, CheckKind, PoolConfig, RealConfig};
+use emergency::{Servers, servers};
 use health::{Health, Life};
 use settings::{Setting, Settings};
 
@@ -63,6 +65,7 @@ const ABOUT_SETTINGS: &str = "balance:reals";
 pub struct Balancer {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
+    events: Arc<Events>,
     state: Mutex<State>,
     /// Which pools have a live real. Not under the lock of `state`, which is held while
     /// first checks are waited for.
@@ -102,24 +105,29 @@ struct State {
     is_new: bool,
     looked: Option<Instant>,
     settings: Settings,
+    /// What has changed and nobody was told yet.
+    news: Vec<Event>,
 }
 
 struct Pool {
     config: PoolConfig,
     number: u32,
     reals: Vec<RealState>,
+    served_by: Servers,
 }
 
 impl Pool {
-    /// How many of its reals take new flows.
+    /// How many of its reals take new flows; those for an emergency are none of them.
     fn live(&self) -> usize {
-        let up = self.reals.iter().filter(|real| real.is_up());
-        up.filter(|real| real.weight() > 0).count()
+        let regular = self.reals.iter().filter(|real| !real.is_emergency);
+        regular.filter(|real| real.takes_new_flows()).count()
     }
 }
 
 struct RealState {
     config: RealConfig,
+    /// It takes new flows only while no real of the pool does.
+    is_emergency: bool,
     setting: Setting,
     number: u32,
     id: u64,
@@ -175,6 +183,8 @@ pub struct PoolStatus {
     pub method: &'static str,
     /// How many of its reals take flows.
     pub live: usize,
+    /// Who takes new flows: `reals`, `emergency` (its own), `pool NAME`, or `nobody`.
+    pub served_by: String,
     /// What it serves.
     pub services: Vec<ServiceStatus>,
     /// Who serves it.
@@ -205,6 +215,8 @@ pub struct ServiceStatus {
 pub struct RealStatus {
     /// Its own address.
     pub address: IpAddr,
+    /// `real`, or `emergency`: it takes new flows while no real does.
+    pub role: &'static str,
     /// Its share of the flows that are new, as it is now.
     pub weight: u32,
     /// `enabled`, or what `weir real` has said: `draining`, `disabled`.
@@ -240,21 +252,31 @@ impl RealState {
         })
     }
 
-    /// A check of it is over.
-    fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) {
+    /// A check of it is over; what is to be told.
+    fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) -> Option<Event> {
         self.check = None;
         let lives = outcome.is_ok();
         self.why = outcome.err().unwrap_or_default();
-        if self.health.note(lives, pool.check.rise, pool.check.fall) {
-            self.since = Timestamp::now();
-            let (pool, address) = (&pool.name, self.config.address);
-            match lives {
-                true => tracing::info!("pool {pool}: real {address} is up"),
-                false => {
-                    tracing::warn!("pool {pool}: real {address} is down: {}", self.why);
-                }
-            }
+        if !self.health.note(lives, pool.check.rise, pool.check.fall) {
+            return None;
         }
+        self.since = Timestamp::now();
+        let (pool, address) = (&pool.name, self.config.address);
+        let is = match lives {
+            true => "up".to_owned(),
+            false => format!("down: {}", self.why),
+        };
+        let text = format!("pool {pool}: real {address} is {is}");
+        match lives {
+            true => tracing::info!("{text}"),
+            false => tracing::warn!("{text}"),
+        }
+        Some(event(pool, text).about(Prefix::host(address)))
+    }
+
+    /// Does it take flows that nobody has yet?
+    fn takes_new_flows(&self) -> bool {
+        self.is_up() && self.weight() > 0
     }
 
     fn is_up(&self) -> bool {
@@ -326,9 +348,14 @@ impl State {
         let reals: Vec<_> = config
             .pools
             .iter()
-            .flat_map(|pool| pool.reals.iter().map(|r| (pool.name.clone(), r.address)))
+            .flat_map(|pool| pool.own_reals().map(|r| (pool.name.clone(), r.address)))
             .collect();
         let fresh = self.real_numbers.keep(&reals);
+        let served: BTreeMap<String, Servers> = self
+            .pools
+            .iter()
+            .map(|pool| (pool.config.name.clone(), pool.served_by.clone()))
+            .collect();
         let mut before: BTreeMap<(String, IpAddr), RealState> = std::mem::take(&mut self.pools)
             .into_iter()
             .flat_map(|pool| {
@@ -343,17 +370,20 @@ impl State {
             .collect();
         let settings = &self.settings;
         let pools = config.pools.iter().map(|pool| {
-            let reals = pool.reals.iter().map(|real| {
+            let reals = (0..).zip(pool.own_reals()).map(|(n, real)| {
+                let is_emergency = n >= pool.reals.len();
                 let key = (pool.name.clone(), real.address);
                 let setting = settings.of(&pool.name, real.address);
                 match before.remove(&key) {
                     Some(known) => RealState {
                         config: real.clone(),
+                        is_emergency,
                         setting,
                         ..known
                     },
                     None => RealState {
                         config: real.clone(),
+                        is_emergency,
                         setting,
                         number: self.real_numbers.0[&key],
                         id: real_id(&pool.name, real.address),
@@ -370,6 +400,7 @@ impl State {
                 config: pool.clone(),
                 number: self.pool_numbers.0[&pool.name],
                 reals: reals.collect(),
+                served_by: served.get(&pool.name).cloned().unwrap_or_default(),
             }
         });
         self.pools = pools.collect();
@@ -399,7 +430,7 @@ impl State {
             for real in &mut pool.reals {
                 let kind = &pool.config.check.kind;
                 match real.check.as_mut().map(|check| check.look(kind)) {
-                    Some(Some(outcome)) => real.note(&pool.config, outcome),
+                    Some(Some(outcome)) => self.news.extend(real.note(&pool.config, outcome)),
                     Some(None) => under_way += 1,
                     None => (),
                 }
@@ -422,7 +453,7 @@ impl State {
             let to = SocketAddr::new(real.config.address, config.port);
             match Check::begin(&config.kind, to, config.timeout) {
                 Ok(check) => real.check = Some(check),
-                Err(why) => real.note(pool, Err(why)),
+                Err(why) => self.news.extend(real.note(pool, Err(why))),
             }
         }
     }
@@ -466,14 +497,14 @@ impl State {
         services
     }
 
-    /// Which real each slot of each pool belongs to, of those that have a destination.
-    fn rings(&self, reals: &[Option<Real>]) -> Vec<Vec<Option<u16>>> {
+    /// Which real each slot of each pool belongs to.
+    fn rings(&self) -> Vec<Vec<Option<u16>>> {
         let pools = places(self.pools.iter().map(|pool| pool.number));
         let mut rings = vec![vec![None; SLOTS]; pools];
         for pool in &self.pools {
-            let takers = pool.reals.iter();
-            let takers = takers.filter(|real| reals[real.number as usize].is_some());
-            let members: Vec<_> = takers
+            let members: Vec<_> = servers(pool, &self.pools)
+                .1
+                .into_iter()
                 .map(|real| (real.config.address.to_string(), real))
                 .collect();
             let named: Vec<_> = members
@@ -500,7 +531,12 @@ fn places(numbers: impl Iterator<Item = u32>) -> usize {
 impl Balancer {
     /// No pools yet; of this backend. What was said of single reals is kept in the state
     /// directory.
-    pub fn new(backend: Arc<dyn Backend>, alerts: Arc<Alerts>, state_dir: &Path) -> Self {
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        alerts: Arc<Alerts>,
+        events: Arc<Events>,
+        state_dir: &Path,
+    ) -> Self {
         let (settings, read) = Settings::read(state_dir.join("reals.json"));
         if let Err(error) = read {
             let message = format!(
@@ -516,6 +552,7 @@ impl Balancer {
         Self {
             backend,
             alerts,
+            events,
             state: Mutex::new(state),
             alive: Mutex::default(),
         }
@@ -567,10 +604,13 @@ impl Balancer {
         if setting != before {
             let weight = setting.weight.map(|w| format!(", weight {w}"));
             let weight = weight.unwrap_or_default();
-            tracing::info!(
+            let text = format!(
                 "pool {pool}: real {address} is {}{weight} now",
                 setting.mode.name()
             );
+            tracing::info!("{text}");
+            self.events
+                .tell(&event(pool, text).about(Prefix::host(address)));
         }
         state.settings.set(pool, address, setting);
         let saved = state.settings.save();
@@ -595,6 +635,11 @@ impl Balancer {
             .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
         Ok(RealStatus {
             address: real.config.address,
+            role: if real.is_emergency {
+                "emergency"
+            } else {
+                "real"
+            },
             weight: real.weight(),
             mode: real.setting.mode.name(),
             state: real.state(),
@@ -646,7 +691,7 @@ impl Balancer {
         };
         self.forget(&mut state.settings, |pool, real| {
             let pools = config.pools.iter().filter(|known| known.name == pool);
-            let mut reals = pools.flat_map(|pool| &pool.reals);
+            let mut reals = pools.flat_map(PoolConfig::own_reals);
             reals.any(|known| known.address == real)
         });
         let fresh = state.configure(config);
@@ -663,6 +708,7 @@ impl Balancer {
             }
             thread::sleep(POLL_INTERVAL);
         }
+        self.tell_news(&mut state);
         if let Some(forwarder) = self.backend.balancer() {
             let next = state.services();
             let changed = state.told.as_ref().map(|told| &told.services) != Some(&next);
@@ -706,7 +752,7 @@ impl Balancer {
         // Rings are made where something has changed, and not each second.
         let reals = state.destinations(link.as_ref());
         if state.is_new || state.told.as_ref().is_none_or(|told| told.reals != reals) {
-            let (services, rings) = (state.services(), state.rings(&reals));
+            let (services, rings) = (state.services(), state.rings());
             let wanted = Balance {
                 services,
                 rings,
@@ -718,10 +764,36 @@ impl Balancer {
         let alive = state.pools.iter().filter(|pool| pool.live() > 0);
         *self.alive() = alive.map(|pool| pool.config.name.clone()).collect();
         self.alerts.clear(ABOUT);
-        for pool in &state.pools {
+        let served_by = state.pools.iter();
+        let served_by: Vec<_> = served_by
+            .map(|pool| servers(pool, &state.pools).0)
+            .collect();
+        for (pool, now) in state.pools.iter_mut().zip(served_by) {
+            self.note_servers(pool, now);
             self.alert(pool, &state.interface);
         }
         Ok(())
+    }
+
+    /// Tells who takes a pool's new flows, where that has changed.
+    fn note_servers(&self, pool: &mut Pool, now: Servers) {
+        if pool.served_by == now {
+            return;
+        }
+        let name = &pool.config.name;
+        let text = format!("pool {name}: {}", now.consequence());
+        match now {
+            Servers::Reals => tracing::info!("{text}"),
+            _ => tracing::warn!("{text}"),
+        }
+        self.events.tell(&event(name, text));
+        pool.served_by = now;
+    }
+
+    fn tell_news(&self, state: &mut State) {
+        for event in state.news.drain(..) {
+            self.events.tell(&event);
+        }
     }
 
     fn tell(&self, state: &mut State, wanted: Balance) -> Result<(), weir_enforce::Error> {
@@ -734,35 +806,37 @@ impl Balancer {
 
     fn alert(&self, pool: &Pool, interface: &str) {
         let name = &pool.config.name;
-        let missing: Vec<_> = pool
-            .reals
-            .iter()
-            .filter(|real| !real.is_up() && real.setting.mode != Mode::Disabled)
-            .map(|real| {
-                let why = match real.state() {
-                    "unresolved" => format!("it is no neighbour on {interface}"),
-                    "down" => real.why.clone(),
-                    _ => "not checked yet".to_owned(),
-                };
-                match why.is_empty() {
-                    true => real.config.address.to_string(),
-                    false => format!("{} ({why})", real.config.address),
-                }
-            })
-            .collect();
-        let live = pool.live();
-        if missing.is_empty() && live > 0 {
+        let is_served = pool.served_by == Servers::Reals;
+        // Who serves nobody because an administrator said so is missed only when
+        // nobody else does.
+        let is_missed = |real: &&RealState| match is_served {
+            true => !real.is_up() && real.setting.mode != Mode::Disabled,
+            false => !real.takes_new_flows(),
+        };
+        let missing = pool.reals.iter().filter(is_missed).map(|real| {
+            let mut why = match real.state() {
+                _ if real.setting.mode == Mode::Disabled => "disabled".to_owned(),
+                "unresolved" => format!("it is no neighbour on {interface}"),
+                "down" => real.why.clone(),
+                "unknown" => "not checked yet".to_owned(),
+                _ if real.setting.mode == Mode::Draining => "draining".to_owned(),
+                _ => "weight 0".to_owned(),
+            };
+            if real.is_emergency {
+                why.insert_str(0, "emergency; ");
+            }
+            format!("{} ({why})", real.config.address)
+        });
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        if is_served && missing.is_empty() {
             return self.alerts.clear(&about(name));
         }
-        let missing = missing.join(", ");
-        let message = match live {
-            0 if missing.is_empty() => {
-                format!(
-                    "pool {name} has no live real, new flows are dropped: all are drained, disabled or of weight 0"
-                )
-            }
-            0 => format!("pool {name} has no live real, new flows are dropped: {missing}"),
-            _ => format!("pool {name} does without {missing}"),
+        let message = match is_served {
+            true => format!("pool {name} does without {missing}"),
+            false => format!(
+                "pool {name} has no live real, {}: {missing}",
+                pool.served_by.consequence()
+            ),
         };
         self.alerts.raise(&about(name), message);
     }
@@ -774,6 +848,7 @@ impl Balancer {
             let mut state = self.state();
             let before: Vec<_> = state.reals().map(|real| real.health.life).collect();
             state.check();
+            self.tell_news(&mut state);
             let changed = before.into_iter().ne(state.reals().map(|r| r.health.life));
             let is_due = state.looked.is_none_or(|at| at.elapsed() >= NEIGHBOURS);
             if !state.pools.is_empty()
@@ -828,12 +903,20 @@ impl Balancer {
                 name: pool.config.name.clone(),
                 method: "maglev",
                 live: pool.live(),
+                served_by: pool.served_by.name(),
                 services,
                 reals,
             });
         }
         Ok(pools)
     }
+}
+
+/// An event about a pool.
+fn event(pool: &str, text: String) -> Event {
+    let mut event = Event::new(Kind::Pool, Timestamp::now(), text);
+    event.pool = Some(pool.to_owned());
+    event
 }
 
 /// What alerts about a pool are about.
@@ -880,6 +963,7 @@ mod tests {
             vips: vec![],
             ports: vec![],
             reals: (0..MAX_CHECKS + 40).map(real).collect(),
+            emergency: None,
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),
                 port: listener.local_addr().unwrap().port(),

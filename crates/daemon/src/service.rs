@@ -166,6 +166,7 @@ impl Service {
         let balancer = Arc::new(Balancer::new(
             backend.clone(),
             alerts.clone(),
+            events.clone(),
             &config.get().state_dir,
         ));
         let vips = Arc::new(Vips::new(

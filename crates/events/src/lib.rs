@@ -51,6 +51,8 @@ pub enum Kind {
     Summary,
     /// Somebody tries a sink.
     Test,
+    /// A pool's real came, went, or was changed, or others take its new flows.
+    Pool,
 }
 
 impl Kind {
@@ -67,6 +69,7 @@ impl Kind {
         ("stop", Self::Stop),
         ("summary", Self::Summary),
         ("test", Self::Test),
+        ("pool", Self::Pool),
     ];
 
     /// The kind's word in JSON and in the log.
@@ -121,6 +124,9 @@ pub struct Event {
     /// The name of the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
+    /// Which pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Where the subject is said to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub country: Option<String>,
@@ -151,6 +157,7 @@ impl Event {
             producer: None,
             jail: None,
             list: None,
+            pool: None,
             country: None,
             until: None,
             packet: None,
@@ -317,7 +324,12 @@ impl Events {
             Kind::Allow => Some(Budget::Allows),
             Kind::Error => None,
             // The log says so in its own words, or it is no affair of its.
-            Kind::Failover | Kind::Start | Kind::Stop | Kind::Summary | Kind::Test => return,
+            Kind::Failover
+            | Kind::Start
+            | Kind::Stop
+            | Kind::Summary
+            | Kind::Test
+            | Kind::Pool => return,
             // Who asks for them wants all of them.
             Kind::Found | Kind::Drop if tracing::enabled!(tracing::Level::DEBUG) => None,
             Kind::Found | Kind::Drop => return,

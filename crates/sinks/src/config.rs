@@ -242,6 +242,7 @@ fn events(section: &mut Section<'_, '_>, name: &str, format: Format) -> u32 {
                 Kind::Error,
                 Kind::Start,
                 Kind::Stop,
+                Kind::Pool,
             ],
             &[Kind::Ban, Kind::Unban, Kind::Error, Kind::Start, Kind::Stop],
         ),

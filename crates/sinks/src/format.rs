@@ -87,9 +87,12 @@ impl Records {
                 record.insert("reason".into(), event.reason.as_str().into());
                 record.insert("action".into(), event.kind.name().into());
             }
-            Kind::Found | Kind::Allow | Kind::Failover | Kind::Error | Kind::Summary => {
-                return None;
-            }
+            Kind::Found
+            | Kind::Allow
+            | Kind::Failover
+            | Kind::Error
+            | Kind::Summary
+            | Kind::Pool => return None,
         }
         Some(record.into())
     }

@@ -1,5 +1,7 @@
 //! `[balance]` and `[pool.NAME]`: virtual addresses, and the servers behind them.
 
+mod emergency;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -20,6 +22,7 @@ use weir_core::{PortRange, PortSet, Protocol, ban::MAX_NAME, decoy::DecoyPorts};
 use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES};
 
 use crate::host::HostFacts;
+pub use emergency::Emergency;
 
 /// `[balance]` and `[pool.NAME]` in weir.toml(5).
 pub(crate) const MANUAL: &[Table] = &[
@@ -59,6 +62,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 "reals",
                 Required,
                 "The reals, a table each; see below. One address is enough for both families, for packets are sent to its link-layer address.",
+            ),
+            key(
+                "emergency",
+                NONE,
+                "Who takes new flows while no real of the pool takes any: a list of reals as in reals, or the name of another pool, whose reals then have these virtual addresses as well.",
             ),
             key(
                 "method",
@@ -187,8 +195,19 @@ pub struct PoolConfig {
     pub ports: Vec<(Protocol, u16)>,
     /// Who serves it.
     pub reals: Vec<RealConfig>,
+    /// Who serves it while none of these does.
+    pub emergency: Option<Emergency>,
     /// How they are checked.
     pub check: CheckConfig,
+}
+
+impl PoolConfig {
+    /// All that are checked for it: its reals, then those for an emergency that are its
+    /// own.
+    pub fn own_reals(&self) -> impl Iterator<Item = &RealConfig> {
+        let emergency = self.emergency.iter().flat_map(Emergency::reals);
+        self.reals.iter().chain(emergency)
+    }
 }
 
 /// A server of a pool.
@@ -299,9 +318,12 @@ pub(crate) fn read(
     });
     let mut taken = BTreeMap::new();
     let mut pools = Vec::new();
+    let mut stand_ins = Vec::new();
     for (name, section) in root.named_sections("pool") {
+        stand_ins.extend(emergency::named_line(&name, &section));
         pools.extend(pool(name, section, &mut taken, answering));
     }
+    emergency::check(root, &pools, &stand_ins);
     let Some((balance_line, interface, announce)) = balance else {
         if !pools.is_empty() {
             root.error(
@@ -315,7 +337,7 @@ pub(crate) fn read(
     let most = [
         (pools.len(), MAX_POOLS, "pools"),
         (
-            pools.iter().map(|p| p.reals.len()).sum(),
+            pools.iter().map(|p| p.own_reals().count()).sum(),
             MAX_REALS,
             "reals",
         ),
@@ -331,11 +353,7 @@ pub(crate) fn read(
     }
     let vips: BTreeSet<_> = pools.iter().flat_map(|pool| &pool.vips).collect();
     for pool in &pools {
-        for real in pool
-            .reals
-            .iter()
-            .filter(|real| vips.contains(&real.address))
-        {
+        for real in pool.own_reals().filter(|r| vips.contains(&r.address)) {
             root.error(
                 balance_line,
                 format!(
@@ -384,7 +402,8 @@ fn pool(
             );
         }
     }
-    let reals = reals(&mut section, &of);
+    let reals = reals(&mut section, &of, "reals");
+    let emergency = emergency::read(&mut section, &of, &reals);
     section.choice("method", &[("maglev", ())]);
     let check = check(&mut section, &format!("[pool.{name}.check]"), &ports);
     for vip in &vips {
@@ -407,28 +426,45 @@ fn pool(
         vips,
         ports,
         reals,
+        emergency,
         check: check?,
     })
 }
 
-fn missing<T>(
-    section: &Section<'_, '_>,
-    of: &str,
-    key: &str,
-    is_empty: bool,
-    allowed: &str,
-    typed: Option<&At<T>>,
-) {
-    if is_empty {
-        let line = typed.map_or(section.line(), |at| at.line);
-        section.error(
-            line,
-            format!("{key} in {of} names none; allowed: {allowed}"),
-        );
+/// Says that a list is not there, or has nothing in it; not of one that is something else,
+/// which was said.
+fn missing(section: &Section<'_, '_>, of: &str, key: &str, read: Read, allowed: &str) {
+    let line = match read {
+        Read::Absent => section.line(),
+        Read::Empty(line) => line,
+        Read::Some => return,
+    };
+    section.error(
+        line,
+        format!("{key} in {of} names none; allowed: {allowed}"),
+    );
+}
+
+/// What of a list there was to be read.
+enum Read {
+    Absent,
+    Empty(usize),
+    Some,
+}
+
+impl Read {
+    /// `line`: of the key, before it was read.
+    fn of<T>(line: Option<usize>, read: Option<&[T]>) -> Self {
+        match (line, read) {
+            (None, _) => Self::Absent,
+            (Some(line), Some([])) => Self::Empty(line),
+            (Some(_), _) => Self::Some,
+        }
     }
 }
 
 fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
+    let line = section.line_of("vip");
     let typed = section.list("vip", VIP);
     let mut vips = Vec::new();
     for entry in typed.iter().flat_map(|at| &at.value) {
@@ -443,12 +479,13 @@ fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
             ),
         }
     }
-    let none = typed.as_ref().is_none_or(|at| at.value.is_empty());
-    missing(section, of, "vip", none, VIP, typed.as_ref());
+    let read = Read::of(line, typed.as_ref().map(|at| at.value.as_slice()));
+    missing(section, of, "vip", read, VIP);
     vips
 }
 
 fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
+    let line = section.line_of("ports");
     let typed = section.list("ports", PORTS);
     let mut ports = Vec::new();
     for entry in typed.iter().flat_map(|at| &at.value) {
@@ -470,21 +507,23 @@ fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
             }
         }
     }
-    let none = typed.as_ref().is_none_or(|at| at.value.is_empty());
-    missing(section, of, "ports", none, PORTS, typed.as_ref());
+    let read = Read::of(line, typed.as_ref().map(|at| at.value.as_slice()));
+    missing(section, of, "ports", read, PORTS);
     ports
 }
 
-fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
-    let typed = section.texts_or_sections("reals", REALS);
+/// The tables of this key.
+fn reals(section: &mut Section<'_, '_>, of: &str, key: &'static str) -> Vec<RealConfig> {
+    let line = section.line_of(key);
+    let typed = section.texts_or_sections(key, REALS);
     let mut reals: Vec<RealConfig> = Vec::new();
-    let none = typed.as_ref().is_none_or(Vec::is_empty);
+    let read = Read::of(line, typed.as_deref());
     for entry in typed.into_iter().flatten() {
         let mut table = match entry {
             Ok(text) => {
                 section.error(
                     text.line,
-                    format!("reals in {of} is {:?}; allowed: {REALS}", text.value),
+                    format!("{key} in {of} is {:?}; allowed: {REALS}", text.value),
                 );
                 continue;
             }
@@ -498,25 +537,25 @@ fn reals(section: &mut Section<'_, '_>, of: &str) -> Vec<RealConfig> {
         match address.as_ref().map(|at| (at, unicast(&at.value))) {
             None => table.error(
                 line,
-                format!("address is missing in reals of {of}; allowed: {ADDRESS}"),
+                format!("address is missing in {key} of {of}; allowed: {ADDRESS}"),
             ),
             Some((at, None)) => table.error(
                 at.line,
                 format!(
-                    "address in reals of {of} is {:?}; allowed: {ADDRESS}",
+                    "address in {key} of {of} is {:?}; allowed: {ADDRESS}",
                     at.value
                 ),
             ),
             Some((at, Some(address))) => {
                 if reals.iter().any(|real| real.address == address) {
-                    table.error(at.line, format!("reals in {of} has {address} twice"));
+                    table.error(at.line, format!("{key} in {of} has {address} twice"));
                 }
                 reals.push(RealConfig { address, weight });
             }
         }
         table.finish();
     }
-    missing::<()>(section, of, "reals", none, REALS, None);
+    missing(section, of, key, read, REALS);
     reals
 }
 
@@ -757,6 +796,46 @@ mod tests {
     }
 
     #[test]
+    fn an_emergency_is_read() {
+        let pool = |name: &str, words: &str| {
+            format!(
+                "[pool.{name}]\nvip = [\"198.51.100.80\"]\nports = [\"{}/tcp\"]\nreals = [{{ address = \"10.0.0.11\" }}]\n{words}\n",
+                80 + name.len()
+            )
+        };
+        let text = [
+            BALANCE,
+            &pool("a", "emergency = \"bb\""),
+            &pool("bb", "emergency = [{ address = \"10.0.0.12\" }]"),
+        ];
+        let pools = check(&text.concat()).unwrap().balance.unwrap().pools;
+        assert_eq!(pools[0].emergency, Some(Emergency::Pool("bb".to_owned())));
+        let own = pools[1].own_reals().map(|real| real.address.to_string());
+        assert_eq!(own.collect::<Vec<_>>(), ["10.0.0.11", "10.0.0.12"]);
+        assert_eq!(pools[0].own_reals().count(), 1);
+    }
+
+    /// What was mistyped is there: nothing is said to be missing beside it.
+    #[test]
+    fn one_mistake_is_named_once() {
+        for (key, wrong) in [("vip", "5"), ("ports", "80"), ("reals", "\"10.0.0.11\"")] {
+            let keys = [
+                ("vip", "[\"198.51.100.80\"]"),
+                ("ports", "[\"80/tcp\"]"),
+                ("reals", "[{ address = \"10.0.0.11\" }]"),
+            ];
+            let keys =
+                keys.map(|(k, right)| format!("{k} = {}\n", if k == key { wrong } else { right }));
+            let error = check(&format!("{BALANCE}[pool.web]\n{}", keys.concat())).unwrap_err();
+            assert!(
+                error.contains(&format!("{key} in [pool.web] is ")),
+                "{error}"
+            );
+            assert!(!error.contains("names none"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_check_is_read() {
         let kind = |words: &str| {
             let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\", \"53/udp\"]\nreals = [{ address = \"10.0.0.11\" }]";
@@ -835,6 +914,26 @@ mod tests {
             (
                 usual("reals", ""),
                 ":3: reals in [pool.web] names none; allowed: ",
+            ),
+            (
+                usual("", "emergency = \"other\""),
+                ":4: emergency in [pool.web] is \"other\"; allowed: the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }] (there is no other)",
+            ),
+            (
+                usual("", "emergency = \"web\""),
+                ":4: emergency in [pool.web] is \"web\"; allowed: the name of another pool",
+            ),
+            (
+                usual("", "emergency = []"),
+                ":4: emergency in [pool.web] names none; allowed: a list of tables",
+            ),
+            (
+                usual("", "emergency = [{ address = \"10.0.0.11\" }]"),
+                ":4: emergency in [pool.web] has 10.0.0.11, which is in reals; allowed: other servers",
+            ),
+            (
+                usual("", "emergency = [{ address = \"198.51.100.80\" }]"),
+                "is 198.51.100.80, a virtual address; allowed: the real's own address",
             ),
             (
                 usual("reals", "reals = [\"10.0.0.11\"]"),

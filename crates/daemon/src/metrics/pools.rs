@@ -8,6 +8,7 @@ use crate::balance::PoolStatus;
 #[derive(Debug)]
 pub struct PoolMetrics {
     live: Gauges<1>,
+    is_emergency: Gauges<1>,
     service_packets: Totals<3>,
     service_bytes: Totals<3>,
     unserved: Totals<3>,
@@ -26,7 +27,12 @@ impl PoolMetrics {
         Self {
             live: registry.gauges(
                 "weir_pool_live_reals",
-                "Reals of the pool that take new flows: with 0 they are dropped.",
+                "Reals of the pool that take new flows; those for an emergency are not counted.",
+                &["pool"],
+            ),
+            is_emergency: registry.gauges(
+                "weir_pool_emergency",
+                "1 while no real of the pool takes new flows: others do, or they are dropped.",
                 &["pool"],
             ),
             service_packets: registry.totals(
@@ -81,6 +87,7 @@ impl PoolMetrics {
     pub(crate) fn say(&self, samples: &mut Samples, pool: &PoolStatus) {
         let name = pool.name.as_str();
         samples.gauge(self.live, [name], pool.live);
+        samples.gauge(self.is_emergency, [name], pool.served_by != "reals");
         for service in &pool.services {
             let vip = service.vip.to_string();
             let of = [name, &vip, &service.port];

@@ -73,8 +73,7 @@ impl AllowList {
         let pools = config.balance.iter().flat_map(|balance| &balance.pools);
         let reals: Vec<_> = pools
             .flat_map(|pool| {
-                pool.reals
-                    .iter()
+                pool.own_reals()
                     .map(|real| (pool.name.as_str(), real.address))
             })
             .collect();

@@ -1,0 +1,85 @@
+//! `emergency` of a pool: who takes new flows while none of its reals does.
+
+use weir_config::Section;
+
+use super::{PoolConfig, RealConfig, reals};
+
+const ALLOWED: &str =
+    "the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }]";
+
+/// Who stands in for the reals of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Emergency {
+    /// These, checked as the pool's reals are.
+    Reals(Vec<RealConfig>),
+    /// The reals of the pool of this name, as its own checks find them.
+    Pool(String),
+}
+
+impl Emergency {
+    /// Those that are of the pool itself.
+    pub(super) fn reals(&self) -> &[RealConfig] {
+        match self {
+            Self::Reals(reals) => reals,
+            Self::Pool(_) => &[],
+        }
+    }
+}
+
+/// The pool of this name, with the line on which it names another one.
+pub(super) fn named_line(name: &str, section: &Section<'_, '_>) -> Option<(String, usize)> {
+    let line = section.line_of("emergency");
+    let line = line.filter(|_| section.is_text("emergency"))?;
+    Some((name.to_owned(), line))
+}
+
+pub(super) fn read(
+    section: &mut Section<'_, '_>,
+    of: &str,
+    regular: &[RealConfig],
+) -> Option<Emergency> {
+    let line = section.line_of("emergency")?;
+    if section.is_text("emergency") {
+        let name = section.string("emergency", ALLOWED)?;
+        return Some(Emergency::Pool(name.value));
+    }
+    let stand_ins = reals(section, of, "emergency");
+    for real in &stand_ins {
+        if regular.iter().any(|known| known.address == real.address) {
+            section.error(
+                line,
+                format!(
+                    "emergency in {of} has {}, which is in reals; allowed: other servers",
+                    real.address
+                ),
+            );
+        }
+    }
+    Some(Emergency::Reals(stand_ins))
+}
+
+/// Pools that are named are there. `lines`: which pool names one, on which line.
+pub(super) fn check(root: &Section<'_, '_>, pools: &[PoolConfig], lines: &[(String, usize)]) {
+    for pool in pools {
+        let Some(Emergency::Pool(named)) = &pool.emergency else {
+            continue;
+        };
+        let others = pools.iter().filter(|other| other.name != pool.name);
+        let others: Vec<_> = others.map(|other| other.name.as_str()).collect();
+        if others.contains(&named.as_str()) {
+            continue;
+        }
+        let there = match others.is_empty() {
+            true => "there is no other".to_owned(),
+            false => others.join(", "),
+        };
+        let line = lines.iter().find(|(name, _)| *name == pool.name);
+        root.error(
+            line.map_or(root.line(), |(_, line)| *line),
+            format!(
+                "emergency in [pool.{}] is {named:?}; allowed: {ALLOWED} ({there})",
+                pool.name
+            ),
+        );
+    }
+}

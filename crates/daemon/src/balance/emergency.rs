@@ -1,0 +1,66 @@
+//! Who takes the new flows of a pool: its reals, and while none of them does, those that
+//! the configuration has for an emergency. Flows that these have stay with them when the
+//! reals are back.
+
+use super::{Pool, RealState, config::Emergency};
+
+/// Who takes a pool's new flows.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) enum Servers {
+    /// Its reals.
+    #[default]
+    Reals,
+    /// Its own, for an emergency.
+    Emergency,
+    /// The reals of the pool of this name.
+    Pool(String),
+    /// They are dropped.
+    Nobody,
+}
+
+impl Servers {
+    /// As shown.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Reals => "reals".to_owned(),
+            Self::Emergency => "emergency".to_owned(),
+            Self::Pool(name) => format!("pool {name}"),
+            Self::Nobody => "nobody".to_owned(),
+        }
+    }
+
+    /// What becomes of new flows, in the words of an alert.
+    pub(super) fn consequence(&self) -> String {
+        match self {
+            Self::Reals => "its reals take new flows".to_owned(),
+            Self::Emergency => "its emergency reals take new flows".to_owned(),
+            Self::Pool(name) => format!("pool {name} takes new flows"),
+            Self::Nobody => "new flows are dropped".to_owned(),
+        }
+    }
+}
+
+/// Who takes new flows of this one of the pools, and which reals these are.
+pub(super) fn servers<'a>(pool: &'a Pool, pools: &'a [Pool]) -> (Servers, Vec<&'a RealState>) {
+    let of = |pool: &'a Pool, is_emergency| -> Vec<&'a RealState> {
+        let reals = pool.reals.iter();
+        let reals = reals.filter(|real| real.is_emergency == is_emergency);
+        reals.filter(|real| real.takes_new_flows()).collect()
+    };
+    let (mut servers, mut takers) = (Servers::Reals, of(pool, false));
+    if takers.is_empty() {
+        (servers, takers) = match &pool.config.emergency {
+            None => (Servers::Nobody, takers),
+            Some(Emergency::Reals(_)) => (Servers::Emergency, of(pool, true)),
+            Some(Emergency::Pool(name)) => {
+                let named = pools.iter().find(|other| other.config.name == *name);
+                let takers = named.map(|named| of(named, false));
+                (Servers::Pool(name.clone()), takers.unwrap_or_default())
+            }
+        };
+    }
+    if takers.is_empty() {
+        servers = Servers::Nobody;
+    }
+    (servers, takers)
+}
