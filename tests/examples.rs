@@ -68,17 +68,6 @@ fn check_says_what_a_pool_serves() {
     assert!(words.join(" ").contains(pool), "{told}");
 }
 
-/// Linux takes an address that is not deprecated as the source of this host's
-/// checks, and each real has the virtual one as well.
-#[test]
-fn the_guide_keeps_the_virtual_address_from_being_a_source() {
-    let guide = examples().join("../docs/guide/balance.md");
-    let guide = fs::read_to_string(guide).unwrap();
-    let added: Vec<_> = guide.split("ip addr add 2001:").skip(1).collect();
-    assert_eq!(added.len(), 2, "this host's and a real's");
-    assert!(added[0].starts_with("db8::80/128 dev eth0 preferred_lft 0"));
-}
-
 /// By the lines of nginx's configuration that the example names.
 #[test]
 fn what_nginx_writes_for_the_web_example_is_read() {

@@ -2,14 +2,22 @@
 //! each family, on one segment with their clients and the balancer, on every hook that
 //! forwards. (Which packet leaves how: crates/bpf/tests/root_balance.rs.)
 
+#[path = "root_balance/acl.rs"]
+mod acl;
+#[path = "root_balance/command.rs"]
+mod command;
 mod common;
 #[path = "root_balance/emergency.rs"]
 mod emergency;
+#[path = "root_balance/methods.rs"]
+mod methods;
+#[path = "root_balance/reload.rs"]
+mod reload;
 
 use std::{
     collections::BTreeSet,
     fs,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
@@ -92,9 +100,8 @@ impl Segment {
             let args = ["real-side", VIP[0], VIP[1], "--record", record];
             real.run(WEIR, &args).unwrap();
         }
-        // Deprecated: the host is not to take it for the source of its checks.
         host.ip(&VIP.map(|vip| match vip.contains(':') {
-            true => format!("addr add {vip}/128 dev eth0 preferred_lft 0"),
+            true => format!("addr add {vip}/128 dev eth0"),
             false => format!("addr add {vip}/32 dev eth0"),
         }))
         .unwrap();
@@ -240,7 +247,10 @@ impl Flow {
         let mut answer = Vec::new();
         let text = loop {
             let mut buffer = [0; 1024];
-            let len = self.0.read(&mut buffer).unwrap();
+            let len = match self.0.read(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap(),
+            };
             assert_ne!(len, 0, "closed: {}", String::from_utf8_lossy(&answer));
             answer.extend(&buffer[..len]);
             let text = String::from_utf8_lossy(&answer);

@@ -20,6 +20,13 @@
 #define BALANCE_NEW_FLOWS 4096
 /* Packets in fragments of which the first one was seen. */
 #define BALANCE_FRAGMENTS 8192
+/* Networks for which the default of an access list does not hold, of all pools; twice as
+ * many as a configuration may have, for the next ones are written beside the last. */
+#define BALANCE_ACL_NETWORKS 1048576
+/* Of balance_rules.acl: who is in none of the networks is denied. */
+#define BALANCE_ACL_DENY 0x80000000
+/* Of a key of the networks: IPv6 is apart from IPv4, which ::/0 does not hold. */
+#define BALANCE_ACL_V6 0x40000000
 /* A slot of a pool without a live real. */
 #define BALANCE_NOBODY 0xffff
 
@@ -34,6 +41,21 @@ struct balance_service {
 	__u64 addr[2]; /* as in memory; IPv4 as ::ffff:a.b.c.d */
 	__u64 port;    /* as in a packet | protocol << 16 */
 	__u64 place;   /* number of its counter + 1 | number of its pool << 32; 0: none */
+};
+
+/* By what a new flow finds its slot in the ring of its pool. */
+#define BALANCE_BY_FLOW	       0 /* a hash of both addresses and ports */
+#define BALANCE_BY_TURN	       1 /* the next one, on each CPU */
+#define BALANCE_BY_SOURCE      2 /* a hash of the client's address */
+#define BALANCE_BY_SOURCE_PORT 3 /* and of its port */
+
+/* Beside the number of a pool, where balance_rules has something of it. */
+#define BALANCE_HAS_RULES 0x10000
+
+/* What holds for all services of a pool. */
+struct balance_rules {
+	__u32 acl;    /* the number of its access list, and its default; 0: everybody */
+	__u32 method; /* BALANCE_BY_* */
 };
 
 struct balance_services {
@@ -67,12 +89,14 @@ struct balance_service_counter {
 	__u64 bytes;
 	__u64 unserved;	    /* dropped: there was no real for them */
 	__u64 unremembered; /* of flows that were above BALANCE_NEW_FLOWS */
+	__u64 denied;	    /* dropped: its access list says so of the client */
 };
 
 _Static_assert(sizeof(struct balance_service) == 32, "abi");
+_Static_assert(sizeof(struct balance_rules) == 8, "abi");
 _Static_assert(sizeof(struct balance_ring) == 32768, "abi");
 _Static_assert(sizeof(struct balance_real) == 32, "abi");
 _Static_assert(sizeof(struct balance_real_counter) == 24, "abi");
-_Static_assert(sizeof(struct balance_service_counter) == 32, "abi");
+_Static_assert(sizeof(struct balance_service_counter) == 40, "abi");
 
 #endif

@@ -34,6 +34,7 @@ enum reason {
 	R_INVALID_SOURCE,
 	R_TOO_MANY_TAGS,
 	R_NO_REAL,
+	R_POOL_DENIED,
 	R_MAX,
 };
 

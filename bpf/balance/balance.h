@@ -5,8 +5,9 @@
  * has the virtual address on its loopback interface, answers the client itself.
  *
  * A flow that is known stays with its real while that takes packets; any other goes
- * where the ring of its pool says. The ring is a function of the configuration, so a
- * second weir, or this one without its table of flows, chooses the same real.
+ * where the ring of its pool says, by a hash or by turns. The ring is a function of the
+ * configuration, so a second weir, or this one without its table of flows, chooses the
+ * same real.
  *
  * Of packets without ports, fragments go where their first one went, and ICMP errors
  * (RFC 792, RFC 4443) to the real whose packet they are about: without "packet too big"
@@ -23,8 +24,10 @@
 #define WEIR_BALANCE_H
 
 #include <linux/pkt_cls.h>
+#include "balance/acl.h"
 #include "balance/flows.h"
 #include "balance/pools.h"
+#include "balance/turns.h"
 #include "lib/request.h"
 
 #define VLAN_ID	 0xfff /* of a tag: the rest is its priority */
@@ -37,24 +40,29 @@
 static __always_inline __u32 balance_select(const struct balance_flow_key *key,
 					    __u32 pool)
 {
-	struct balance_ring *ring = bpf_map_lookup_elem(&balance_rings, &pool);
-	__u32 slot = balance_slot(key);
+	__u32 number = pool & 0xffff, slot = balance_slot(key);
+	struct balance_ring *ring = bpf_map_lookup_elem(&balance_rings, &number);
 
+	if (unlikely(pool & BALANCE_HAS_RULES))
+		slot = balance_slot_by_rules(key->source[0], key->source[1],
+					     key->ports & 0xffff, pool, slot);
 	return ring && slot < BALANCE_SLOTS ? ring->reals[slot] : BALANCE_NOBODY;
 }
 
 /* The number of the real that takes this flow; `chosen`: it is there. `served`: the
- * flow is remembered, and counted there if it cannot be. */
+ * flow is remembered, and counted there if it cannot be. `begins`: it has a turn, where
+ * there are turns. */
 static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 					    __u32 pool,
 					    struct balance_service_counter *served,
-					    struct balance_real **chosen)
+					    int begins, struct balance_real **chosen)
 {
 	__u64 hash = balance_hash(key), window = bpf_jiffies64() >> EVENT_WINDOW_SHIFT;
 	__u64 state = balance_find(hash);
 	struct balance_real_counter *sent;
 	struct balance_real *real;
 	__u32 number;
+	int turn;
 
 	if (likely(state)) {
 		number = state >> FLOW_REAL_SHIFT & 0xffff;
@@ -65,6 +73,9 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 			return number;
 		}
 	}
+	turn = begins && served && balance_may_remember(window);
+	if (turn)
+		pool |= BALANCE_HAS_TURN;
 	number = balance_select(key, pool);
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	if (!real || !real->id)
@@ -72,7 +83,7 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	*chosen = real;
 	if (!served)
 		return number;
-	if (!balance_may_remember(window)) {
+	if (!turn && !balance_may_remember(window)) {
 		served->unremembered++;
 		return number;
 	}
@@ -229,14 +240,14 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		.end = (void *)(long)(tc ? skb->data_end : xdp->data_end),
 	};
 	__u32 here = tc ? skb->ifindex : xdp->ingress_ifindex;
-	const struct answer_request *request = answer_request_here();
+	struct answer_request *request = answer_request_here();
 	struct balance_service_counter *served;
 	struct balance_flow_key key = {};
 	struct balance_real *real = NULL;
 	struct balance_fragment *first;
 	struct balance_fragment whole;
 	enum balance_part part;
-	__u32 number, of, id = 0, l3, v4;
+	__u32 number, of, pool, id = 0, l3, v4;
 	__u64 service;
 
 	if (!request)
@@ -267,8 +278,11 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 		served = bpf_map_lookup_elem(&balance_served, &of);
 		if (!service || !served)
 			return balance_pass(request, tc);
-		number = balance_choose(&key, service >> 32,
-					part == PART_ERROR ? NULL : served, &real);
+		pool = service >> 32;
+		if (balance_denies(request, &key, pool, served))
+			return tc ? TC_ACT_SHOT : XDP_DROP;
+		number = balance_choose(&key, pool, part == PART_ERROR ? NULL : served, 0,
+					&real);
 		if (!real)
 			return balance_drop(request, tc, served);
 		if (part == PART_FIRST_FRAGMENT) {
@@ -294,7 +308,7 @@ __noinline int balance_rest_tc(struct __sk_buff *ctx)
 
 /* A packet of its own, whose IP header is at `l3`, a constant. */
 static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3,
-					 const struct answer_request *request)
+					 struct answer_request *request)
 {
 	struct xdp_md *xdp = ctx;
 	struct __sk_buff *skb = ctx;
@@ -306,8 +320,9 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	struct balance_service_counter *served;
 	struct balance_flow_key key;
 	struct balance_real *real = NULL;
-	__u32 number, of;
+	__u32 number, of, pool;
 	__u64 service;
+	int begins = 0;
 
 	f.l3 = (void *)f.eth + l3;
 	if (unlikely(!balance_vlan_of(ctx, tc, &f, l3) ||
@@ -318,7 +333,15 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	served = bpf_map_lookup_elem(&balance_served, &of);
 	if (!service || !served)
 		return balance_pass(request, tc);
-	number = balance_choose(&key, service >> 32, served, &real);
+	pool = service >> 32;
+	if (unlikely(pool & BALANCE_HAS_RULES)) {
+		if (balance_denies(request, &key, pool, served))
+			return tc ? TC_ACT_SHOT : XDP_DROP;
+		begins = balance_has_turn(
+			pool, key.protocol,
+			balance_tcp_flags(f.l3, f.end, request->result.v4));
+	}
+	number = balance_choose(&key, pool, served, begins, &real);
 	if (!real)
 		return balance_drop(request, tc, served);
 	return balance_forward(ctx, tc, request, &f, here, served, real, number);
@@ -327,7 +350,7 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 /* With a tag in the frame. */
 __noinline int balance_tagged_xdp(struct xdp_md *ctx)
 {
-	const struct answer_request *request = answer_request_here();
+	struct answer_request *request = answer_request_here();
 
 	return request ? balance_whole(ctx, 0, sizeof(struct ethhdr) + VLAN_TAG, request)
 		       : (int)cfg.final_pass;
@@ -336,7 +359,7 @@ __noinline int balance_tagged_xdp(struct xdp_md *ctx)
 /* What the hook shall return. `tc`: the context is an skb. */
 static __always_inline int handle_balance(void *ctx, const int tc)
 {
-	const struct answer_request *request = answer_request_here();
+	struct answer_request *request = answer_request_here();
 	int verdict;
 
 	if (!request)

@@ -43,24 +43,50 @@ struct {
 	__type(value, struct balance_service_counter);
 } balance_served SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BALANCE_POOLS);
+	__type(key, __u32);
+	__type(value, struct balance_rules);
+} balance_rules SEC(".maps");
+
+/* What holds for a pool, by its number in a place; NULL: nothing but what its ring says.
+ */
+static __always_inline const struct balance_rules *balance_rules_of(__u32 pool)
+{
+	__u32 number = pool & 0xffff;
+
+	return pool & BALANCE_HAS_RULES ? bpf_map_lookup_elem(&balance_rules, &number)
+					: NULL;
+}
+
 static __always_inline __u64 balance_mix(__u64 hash, __u64 value)
 {
 	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
 	return hash ^ hash >> 32;
 }
 
+/* The slot of a hash that is not done. */
+static __always_inline __u32 balance_slot_of(__u64 hash)
+{
+	hash = balance_mix(hash, hash >> 29);
+	return ((hash & 0xffffffff) * BALANCE_SLOTS) >> 32;
+}
+
+static __always_inline __u64 balance_source_hash(__u64 source0, __u64 source1)
+{
+	return balance_mix(balance_mix(0x243f6a8885a308d3ULL, source0), source1);
+}
+
 /* The slot of a flow: not keyed, for two weirs are to choose the same. */
 static __always_inline __u32 balance_slot(const struct balance_flow_key *key)
 {
-	__u64 hash = 0x243f6a8885a308d3ULL;
+	__u64 hash = balance_source_hash(key->source[0], key->source[1]);
 
-	hash = balance_mix(hash, key->source[0]);
-	hash = balance_mix(hash, key->source[1]);
 	hash = balance_mix(hash, key->dest[0]);
 	hash = balance_mix(hash, key->dest[1]);
 	hash = balance_mix(hash, (__u64)key->protocol << 32 | key->ports);
-	hash = balance_mix(hash, hash >> 29);
-	return ((hash & 0xffffffff) * BALANCE_SLOTS) >> 32;
+	return balance_slot_of(hash);
 }
 
 /* The first slot of a service; crates/bpf/src/balance.rs computes it, too. */

@@ -178,6 +178,7 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         "bytes",
         "unserved",
         "unremembered",
+        "denied",
     ];
     let rows: Vec<_> = array(&pool["services"])
         .iter()
@@ -190,8 +191,18 @@ fn one(pool: &Value) -> anyhow::Result<()> {
         "BYTES",
         "UNSERVED",
         "UNREMEMBERED",
+        "DENIED",
     ];
     show::table(&head, &rows)?;
+    if let Some(acl) = pool.get("acl") {
+        let rules: Vec<_> = array(&acl["rules"]).iter().map(show::text).collect();
+        show::line(format!(
+            "acl: {}; others: {} ({} networks)",
+            rules.join(", "),
+            show::text(&acl["default"]),
+            acl["networks"]
+        ))?;
+    }
     let rows: Vec<_> = array(&pool["reals"])
         .iter()
         .map(|real| {

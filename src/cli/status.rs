@@ -91,13 +91,33 @@ fn without_daemon(
         Err(_) => (DEFAULT_ROOT.into(), "default".to_owned()),
     };
     let left = backend_swap::left_in_kernel(&pin_root, &name);
+    // Their packets go on, and nobody notices a real that dies.
+    let pools: Vec<_> = match (left.as_slice(), silent) {
+        ([], _) | (_, Some(_)) => Vec::new(),
+        _ => {
+            let config = config::Config::load(&common.config).ok();
+            let pools = config.and_then(|config| config.balance);
+            let pools = pools.into_iter().flat_map(|balance| balance.pools);
+            pools.map(|pool| pool.name).collect()
+        }
+    };
+    let unchecked = match pools.as_slice() {
+        [] => String::new(),
+        [one] => {
+            format!("; pool {one} goes on with the reals that lived last, which nobody checks")
+        }
+        all => format!(
+            "; pools {} go on with the reals that lived last, which nobody checks",
+            all.join(", ")
+        ),
+    };
     let why = match left.as_slice() {
         [] if instance::is_root() => {
             format!("{daemon}, and nothing of weir is in the kernel")
         }
         [] => format!("{daemon}; what it left in the kernel only root can see"),
         left => format!(
-            "{daemon}; instance {name:?} goes on dropping what it had banned ({}){others}",
+            "{daemon}; instance {name:?} goes on dropping what it had banned ({}){others}{unchecked}",
             left.join(", ")
         ),
     };
@@ -106,12 +126,19 @@ fn without_daemon(
             "protection": { "state": state, "why": why },
             "instance": name,
             "left_in_kernel": left,
+            "unchecked_pools": pools,
         }))?;
     } else {
         let rest = format!(": {}", weir_daemon::escape(&why));
         headline(Tone::Bad, word, &rest)?;
     }
     Ok(())
+}
+
+/// `1 SYN`, `2 SYNs`.
+fn syns(count: &Value) -> String {
+    let plural = if *count == 1 { "" } else { "s" };
+    format!("{count} SYN{plural}")
 }
 
 fn alerts(status: &Value) -> &[Value] {
@@ -172,10 +199,10 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
     if let Some(ports) = decoy["ports"].as_array() {
         let ports: Vec<_> = ports.iter().map(text).collect();
         wrapped(format!(
-            "decoy ports {} (proof {}): {} SYNs answered, {} above the limit, {} proofs, {} bans, {} in force, {} strikes told",
+            "decoy ports {} (proof {}): {} answered, {} above the limit, {} proofs, {} bans, {} in force, {} strikes told",
             ports.join(" "),
             text(&decoy["proof"]),
-            decoy["answered"],
+            syns(&decoy["answered"]),
             decoy["unanswered"],
             decoy["proofs"],
             decoy["bans"],
@@ -184,7 +211,12 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         ))?;
     }
     for pool in status["pools"].as_array().into_iter().flatten() {
-        let reals = pool["reals"].as_array().map_or(0, Vec::len);
+        let reals = pool["reals"].as_array().into_iter().flatten();
+        let reals = reals.filter(|real| real["role"] == "real").count();
+        let served_by = match pool["served_by"].as_str() {
+            Some("reals" | "nobody") | None => String::new(),
+            Some(others) => format!(" ({} takes them)", weir_daemon::escape(others)),
+        };
         let unserved: u64 = pool["services"]
             .as_array()
             .into_iter()
@@ -192,7 +224,7 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
             .filter_map(|service| service["unserved"].as_u64())
             .sum();
         wrapped(format!(
-            "pool {}: {} of {reals} reals take flows, {unserved} packets dropped for want of one",
+            "pool {}: {} of {reals} reals take flows{served_by}, {unserved} packets dropped for want of one",
             text(&pool["name"]),
             pool["live"],
         ))?;
@@ -205,14 +237,14 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         let mut places: Vec<_> = ports.iter().map(text).collect();
         places.extend(addresses.into_iter().flatten().map(text));
         wrapped(format!(
-            "tarpit {} {}: {} SYNs answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
+            "tarpit {} {}: {} answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
             if ports.is_empty() {
                 "addresses"
             } else {
                 "ports"
             },
             places.join(" "),
-            tarpit["answered"],
+            syns(&tarpit["answered"]),
             tarpit["handshakes"],
             tarpit["held"],
             tarpit["unanswered"]

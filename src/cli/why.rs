@@ -55,7 +55,9 @@ fn explain(answer: &Value) -> std::io::Result<()> {
         "banned-all" => format!("{address} {is} dropped: banned on all ports"),
         "banned-scope" => format!("{address} {is} dropped on the ports below"),
         "rejected" => format!("{address} {is} rejected: answered at once, and dropped"),
-        "listed" | "fenced" | "observed" => format!("{address} {is} dropped: see below"),
+        "listed" | "fenced" | "observed" | "pool-denied" => {
+            format!("{address} {is} dropped: see below")
+        }
         "pass" | "other-port" if answer["bans_only"] == true => format!(
             "{address}: no ban holds for all of it{}; lists and geofence are not asked about prefixes",
             if verdict == "other-port" {
@@ -87,6 +89,20 @@ fn explain(answer: &Value) -> std::io::Result<()> {
     }
     if let Some(denied) = answer["denied"].as_str() {
         show::line(format!("  {}", weir_daemon::escape(denied)))?;
+    }
+    for pool in answer["pools"].as_array().into_iter().flatten() {
+        let vips = pool["vips"].as_array().into_iter().flatten();
+        let vips: Vec<_> = vips.map(show::text).collect();
+        show::line(format!(
+            "  pool {} at {}: {} ({})",
+            show::text(&pool["pool"]),
+            vips.join(", "),
+            match pool["denied"] == true {
+                true => "denied",
+                false => "served",
+            },
+            show::text(&pool["rule"])
+        ))?;
     }
     for list in answer["lists"].as_array().into_iter().flatten() {
         show::line(format!(

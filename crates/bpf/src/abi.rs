@@ -38,6 +38,7 @@ const _: () = {
     assert!(Reason::InvalidSource as u32 == R_INVALID_SOURCE);
     assert!(Reason::TooManyTags as u32 == R_TOO_MANY_TAGS);
     assert!(Reason::NoReal as u32 == R_NO_REAL);
+    assert!(Reason::PoolDenied as u32 == R_POOL_DENIED);
     assert!(Reason::ALL.len() == R_MAX as usize);
 };
 

@@ -2,20 +2,23 @@
 //! goes to, and what was sent (`bpf/balance/balance.h`). The maps are the instance's; the
 //! program that forwards is the business of `answers`.
 
+mod acl;
 mod service_table;
 
-use std::net::IpAddr;
+pub use acl::MAX_NETWORKS;
+
+use std::{net::IpAddr, sync::Arc};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_core::Protocol;
+use weir_core::{Protocol, balance::acl::Exceptions};
 
 use crate::{
     abi,
     error::{Context, Error, Result},
     memory::Words,
     skeleton::answer::types::{
-        balance_real, balance_real_counter, balance_ring, balance_service, balance_service_counter,
-        balance_services,
+        balance_real, balance_real_counter, balance_ring, balance_rules, balance_service,
+        balance_service_counter, balance_services,
     },
 };
 
@@ -33,6 +36,30 @@ use service_table::ServiceTable;
 
 const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
 const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
+
+/// How a new flow finds its slot in the ring of its pool.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotBy {
+    /// By a hash of both addresses and ports.
+    #[default]
+    Flow = abi::BALANCE_BY_FLOW,
+    /// It is the next one.
+    Turn = abi::BALANCE_BY_TURN,
+    /// By a hash of the client's address.
+    Source = abi::BALANCE_BY_SOURCE,
+    /// By a hash of the client's address and port.
+    SourcePort = abi::BALANCE_BY_SOURCE_PORT,
+}
+
+/// What holds for all services of a pool.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct PoolRules {
+    /// How flows find their slot.
+    pub slot_by: SlotBy,
+    /// Who may use it; `None`: everybody.
+    pub acl: Option<Arc<Exceptions>>,
+}
 
 /// A real that takes packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +98,8 @@ pub struct ServiceCount {
     pub unserved: u64,
     /// Packets of flows that were not remembered: more were new than are in one second.
     pub unremembered: u64,
+    /// Packets that were dropped because the access list denies their client.
+    pub denied: u64,
 }
 
 /// The number by which flows know a real again: FNV-1a of its pool and address, never 0.
@@ -84,10 +113,12 @@ pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
 
 /// The kernel's side of it.
 pub struct Balancer {
-    /// Ports, services, rings, reals, counters of reals and of services.
-    maps: [MapHandle; 6],
+    /// Ports, services, rings, reals, counters of reals and of services, access lists,
+    /// rules of pools.
+    maps: [MapHandle; 8],
     ports: Words,
     services: ServiceTable,
+    acls: acl::Written,
 }
 
 const BITS: u64 = {
@@ -101,13 +132,14 @@ const BITS: u64 = {
 
 impl Balancer {
     /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 6]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 8]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
         let services = ServiceTable::map(&maps[1])?;
         Ok(Self {
             maps,
             ports,
             services,
+            acls: acl::Written::default(),
         })
     }
 
@@ -116,10 +148,16 @@ impl Balancer {
         (0..PORT_WORDS).any(|n| self.ports.load(n) & BITS != 0)
     }
 
+    /// Makes these the services, for everybody; see [`Self::write_services_for`].
+    pub fn write_services(&self, services: &[Service]) -> Result<()> {
+        self.write_services_for(services, &[])
+    }
+
     /// Makes these the services, numbered as they come, and says which ports are
     /// looked up at all; see also [`crate::BanTable::set_port_features`]. Their rings are
-    /// to be there.
-    pub fn write_services(&self, services: &[Service]) -> Result<()> {
+    /// to be there. `pools`: what holds for them, by their numbers. A packet is judged by
+    /// an old access list or by the new one.
+    pub fn write_services_for(&self, services: &[Service], pools: &[PoolRules]) -> Result<()> {
         if services.len() > MAX_SERVICES {
             return Err(Error::refused(
                 "tell the kernel the virtual addresses",
@@ -129,7 +167,55 @@ impl Balancer {
                 ),
             ));
         }
-        self.services.write(services)?;
+        let map = &self.maps[7];
+        let numbers = 0..MAX_POOLS as u32;
+        let before = numbers
+            .clone()
+            .map(|pool| {
+                let value = map.lookup(&pool.to_ne_bytes(), MapFlags::ANY);
+                let value = value.context(|| "read who may use a pool".into())?;
+                let word = value.as_deref().and_then(|value| value.get(..4));
+                let word = word.and_then(|word| word.try_into().ok());
+                Ok(word.map_or(0, u32::from_ne_bytes))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let acls = self.acls.write(&self.maps[6], pools, &before)?;
+        let rules_of = |pool: u32| balance_rules {
+            acl: acls.get(pool as usize).copied().unwrap_or(0),
+            method: pools
+                .get(pool as usize)
+                .map_or(SlotBy::Flow, |pool| pool.slot_by) as u32,
+        };
+        let has_rules = |pool: u32| {
+            let rules = rules_of(pool);
+            rules.acl != 0 || rules.method != 0
+        };
+        let write_rules = |of_those_with: bool| {
+            for pool in numbers
+                .clone()
+                .filter(|pool| has_rules(*pool) == of_those_with)
+            {
+                let value = bytes_of(&rules_of(pool));
+                map.update(&pool.to_ne_bytes(), &value, MapFlags::ANY)
+                    .context(|| "tell the kernel the rules of a pool".into())?;
+            }
+            Ok::<_, Error>(())
+        };
+        // What services refer to comes first, and what none refers to any more goes last.
+        write_rules(true)?;
+        let placed: Vec<_> = services
+            .iter()
+            .map(|service| {
+                let flag = u32::from(has_rules(service.pool)) * abi::BALANCE_HAS_RULES;
+                Service {
+                    pool: service.pool | flag,
+                    ..service.clone()
+                }
+            })
+            .collect();
+        self.services.write(&placed)?;
+        write_rules(false)?;
+        self.acls.forget_others(&self.maps[6], &acls)?;
         let mut words = vec![0u64; PORT_WORDS];
         for service in services {
             let half = usize::from(service.protocol == Protocol::Udp) * PORT_WORDS / 2;
@@ -209,12 +295,13 @@ impl Balancer {
 
     /// What came for the service of a number.
     pub fn service_count(&self, number: u32) -> Result<ServiceCount> {
-        let [packets, bytes, unserved, unremembered] = sum(&self.maps[5], number)?;
+        let [packets, bytes, unserved, unremembered, denied] = sum(&self.maps[5], number)?;
         Ok(ServiceCount {
             packets,
             bytes,
             unserved,
             unremembered,
+            denied,
         })
     }
 
@@ -268,6 +355,7 @@ fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
 const _: () = assert!(
     size_of::<balance_service>() == 8 * ServiceTable::SLOT_WORDS
         && size_of::<balance_services>() == size_of::<balance_service>() * ServiceTable::SLOTS
+        && size_of::<balance_rules>() == 8
         && size_of::<balance_ring>() == 32768
         && size_of::<balance_real>() == 32
 );

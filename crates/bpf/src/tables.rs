@@ -274,6 +274,8 @@ impl Generation {
                 maps.keep(Map::BalanceReals)?,
                 maps.keep(Map::BalanceSent)?,
                 maps.keep(Map::BalanceServed)?,
+                maps.keep(Map::BalanceAcls)?,
+                maps.keep(Map::BalanceRules)?,
             ])?,
             seed: about.seed,
             lasting_seed: about.lasting_seed,

@@ -2,6 +2,9 @@
 //! link-layer addresses, what stays as it was, and what is left to the host. Root: loads
 //! BPF.
 
+#[path = "root_balance/methods.rs"]
+mod methods;
+
 use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_bpf::{
@@ -21,6 +24,18 @@ const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 /// What [`Packet`] addresses frames to, as the interface's own.
 const HERE: usize = 0;
 const SYN: u8 = 2;
+
+/// Both virtual addresses with a port of each protocol, of pool 3.
+fn services() -> impl Iterator<Item = Service> {
+    VIP.iter().flat_map(|vip| {
+        [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
+            addr: addr(vip),
+            protocol,
+            port,
+            pool: 3,
+        })
+    })
+}
 
 struct Path {
     generation: Generation,
@@ -61,18 +76,10 @@ impl Path {
             mac: frame[HERE..6].try_into().unwrap(),
             vlan: 0,
         };
-        let services = VIP.iter().flat_map(|vip| {
-            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
-                addr: addr(vip),
-                protocol,
-                port,
-                pool: 3,
-            })
-        });
         path.write_reals(&[true, true]);
         let balancer = &path.generation.balancer;
         balancer
-            .write_services(&services.collect::<Vec<_>>())
+            .write_services(&services().collect::<Vec<_>>())
             .unwrap();
         path.generation
             .table

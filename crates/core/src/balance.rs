@@ -1,3 +1,5 @@
-//! Load balancing: which real of a pool takes which flow. Pure.
+//! Load balancing: which real of a pool takes which flow, and of whom. Pure.
 
+pub mod acl;
 pub mod maglev;
+pub mod turns;

@@ -57,11 +57,13 @@ pub enum Reason {
     TooManyTags = 21,
     /// Dropped: it is for a pool that has no live real.
     NoReal = 22,
+    /// Dropped: the access list of a pool denies its source.
+    PoolDenied = 23,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 23] = [
+    pub const ALL: [Reason; 24] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -85,6 +87,7 @@ impl Reason {
         Self::InvalidSource,
         Self::TooManyTags,
         Self::NoReal,
+        Self::PoolDenied,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -123,6 +126,7 @@ impl Reason {
             Self::InvalidSource => "invalid-source",
             Self::TooManyTags => "too-many-tags",
             Self::NoReal => "no-real",
+            Self::PoolDenied => "pool-denied",
         }
     }
 }

@@ -2,11 +2,14 @@
 //! the backend which real each new flow goes to. Forwarding is the packet path's
 //! (bpf/balance/balance.h), the choice of a real is `weir_core::balance`'s.
 
+mod acl;
 mod check;
 pub mod config;
 mod emergency;
 mod health;
 mod settings;
+mod slow_start;
+mod sources;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,24 +28,29 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_core::{
     PortRange, Prefix,
-    balance::maglev::{Member, ring},
+    balance::{
+        maglev::{Member, ring},
+        turns::turns,
+    },
 };
-use weir_enforce::{Backend, Balance, Real, SLOTS, Service, real_id};
+use weir_enforce::{Backend, Balance, PoolRules, Real, SLOTS, Service, real_id};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
+    access::{geo::GeoService, lists::Lists},
     host::{
-        Mac, neighbours,
+        InterfaceAddress, Mac, neighbours,
         vlan::{Vlan, vlan},
     },
     threads::{self, Pulse},
 };
-use check::Check;
-use config::{BalanceConfig, CheckKind, PoolConfig, RealConfig};
+use check::{Check, Target};
+use config::{BalanceConfig, CheckKind, Method, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
 use health::{Health, Life};
 use settings::{Setting, Settings};
 
+pub use acl::PoolAccess;
 pub use config::MAX_WEIGHT;
 pub use settings::Mode;
 
@@ -54,6 +62,8 @@ const FIRST_LONGEST: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// So many checks are under way at once, each with a descriptor of its own.
 const MAX_CHECKS: usize = 256;
+/// And so many that are commands.
+const MAX_COMMANDS: usize = 16;
 /// How often the neighbours are looked at, whatever the checks do.
 const NEIGHBOURS: Duration = Duration::from_secs(1);
 /// What alerts about the whole of it are about.
@@ -66,6 +76,8 @@ pub struct Balancer {
     backend: Arc<dyn Backend>,
     alerts: Arc<Alerts>,
     events: Arc<Events>,
+    geography: Arc<GeoService>,
+    lists: Lists,
     state: Mutex<State>,
     /// Which pools have a live real. Not under the lock of `state`, which is held while
     /// first checks are waited for.
@@ -101,10 +113,16 @@ struct State {
     real_numbers: Numbers<(String, IpAddr)>,
     /// As the backend has it.
     told: Option<Balance>,
+    /// The shares that its rings are made of, where reals come back slowly.
+    ramps: Vec<(u32, u32)>,
     /// The configuration is another one than that which `told` was made from.
     is_new: bool,
     looked: Option<Instant>,
     settings: Settings,
+    /// This host's addresses that may ask reals.
+    sources: Vec<InterfaceAddress>,
+    /// The access lists of those pools that have one.
+    acls: BTreeMap<String, acl::Joined>,
     /// What has changed and nobody was told yet.
     news: Vec<Event>,
 }
@@ -133,6 +151,8 @@ struct RealState {
     id: u64,
     health: Health,
     since: Timestamp,
+    /// When it came back, if it was gone.
+    back: Option<Instant>,
     why: String,
     next: Instant,
     check: Option<Check>,
@@ -185,10 +205,24 @@ pub struct PoolStatus {
     pub live: usize,
     /// Who takes new flows: `reals`, `emergency` (its own), `pool NAME`, or `nobody`.
     pub served_by: String,
+    /// Whom it serves, where that is not everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acl: Option<AclStatus>,
     /// What it serves.
     pub services: Vec<ServiceStatus>,
     /// Who serves it.
     pub reals: Vec<RealStatus>,
+}
+
+/// An access list as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct AclStatus {
+    /// In the order in which they are asked.
+    pub rules: Vec<String>,
+    /// What holds where none fits: `allow` or `deny`.
+    pub default: &'static str,
+    /// Networks for which that does not hold, in the kernel.
+    pub networks: usize,
 }
 
 /// A virtual address with a port, as shown; counted since the daemon's start, or since
@@ -208,6 +242,8 @@ pub struct ServiceStatus {
     /// Packets of flows that are not remembered, for more began at once than are: they
     /// go where the ring says, and may move when it changes.
     pub unremembered: u64,
+    /// Packets that were dropped: the pool's access list denies their client.
+    pub denied: u64,
 }
 
 /// A real as shown; counted since the daemon's start.
@@ -257,9 +293,11 @@ impl RealState {
         self.check = None;
         let lives = outcome.is_ok();
         self.why = outcome.err().unwrap_or_default();
+        let was_down = self.health.life == Life::Down;
         if !self.health.note(lives, pool.check.rise, pool.check.fall) {
             return None;
         }
+        self.back = (was_down && lives).then(Instant::now);
         self.since = Timestamp::now();
         let (pool, address) = (&pool.name, self.config.address);
         let is = match lives {
@@ -389,6 +427,7 @@ impl State {
                         id: real_id(&pool.name, real.address),
                         health: Health::UNKNOWN,
                         since: Timestamp::now(),
+                        back: None,
                         why: String::new(),
                         next: Instant::now(),
                         check: None,
@@ -404,6 +443,7 @@ impl State {
             }
         });
         self.pools = pools.collect();
+        self.sources = self.find_sources();
         self.is_new = true;
         fresh
     }
@@ -425,13 +465,17 @@ impl State {
 
     /// Notes what has come of what was begun, and begins what is due.
     fn check(&mut self) {
-        let mut under_way = 0;
+        let (mut under_way, mut commands) = (0, 0);
         for pool in &mut self.pools {
             for real in &mut pool.reals {
                 let kind = &pool.config.check.kind;
+                let is_command = real.check.as_ref().is_some_and(Check::is_command);
                 match real.check.as_mut().map(|check| check.look(kind)) {
                     Some(Some(outcome)) => self.news.extend(real.note(&pool.config, outcome)),
-                    Some(None) => under_way += 1,
+                    Some(None) => {
+                        under_way += 1;
+                        commands += usize::from(is_command);
+                    }
                     None => (),
                 }
             }
@@ -447,11 +491,23 @@ impl State {
             .filter(|(_, real)| real.check.is_none() && now >= real.next)
             .collect();
         due.sort_by_key(|(_, real)| real.next);
-        for (pool, real) in due.into_iter().take(MAX_CHECKS.saturating_sub(under_way)) {
+        for (pool, real) in due {
             let config = &pool.check;
+            let is_command = matches!(config.kind, CheckKind::Command(_));
+            if under_way == MAX_CHECKS || (is_command && commands == MAX_COMMANDS) {
+                continue;
+            }
+            under_way += 1;
+            commands += usize::from(is_command);
             real.next = now + config.interval;
-            let to = SocketAddr::new(real.config.address, config.port);
-            match Check::begin(&config.kind, to, config.timeout) {
+            let address = real.config.address;
+            let target = Target {
+                to: SocketAddr::new(address, config.port),
+                from: sources::of(&self.sources, address),
+                vip: vip_for(pool, address),
+                pool: pool.name.clone(),
+            };
+            match Check::begin(&config.kind, &target, config.timeout) {
                 Ok(check) => real.check = Some(check),
                 Err(why) => self.news.extend(real.note(pool, Err(why))),
             }
@@ -461,6 +517,7 @@ impl State {
     /// Looks where the reals are on the segment.
     fn locate(&mut self, is_protected: impl Fn(u32) -> bool) -> io::Result<Option<Link>> {
         let link = link(&self.interface, is_protected);
+        self.sources = self.find_sources();
         let known = match &link {
             Some(link) => neighbours(link.index)?,
             None => BTreeMap::new(),
@@ -497,8 +554,22 @@ impl State {
         services
     }
 
+    /// What holds for each pool, by number.
+    fn rules(&self) -> Vec<PoolRules> {
+        let numbers = self.pools.iter().map(|pool| pool.number);
+        let mut rules = vec![PoolRules::default(); places(numbers)];
+        for pool in &self.pools {
+            rules[pool.number as usize] = PoolRules {
+                slot_by: pool.config.method.slot_by(),
+                acl: self.acl(&pool.config.name),
+            };
+        }
+        rules
+    }
+
     /// Which real each slot of each pool belongs to.
     fn rings(&self) -> Vec<Vec<Option<u16>>> {
+        let now = Instant::now();
         let pools = places(self.pools.iter().map(|pool| pool.number));
         let mut rings = vec![vec![None; SLOTS]; pools];
         for pool in &self.pools {
@@ -511,11 +582,15 @@ impl State {
                 .iter()
                 .map(|(name, real)| Member {
                     name,
-                    weight: real.weight(),
+                    weight: real.share(pool.config.slow_start, now),
                 })
                 .collect();
             let of_pool = &mut rings[pool.number as usize];
-            for (slot, member) in of_pool.iter_mut().zip(ring(&named, SLOTS)) {
+            let ring = match pool.config.method {
+                Method::RoundRobin => turns(&named, SLOTS),
+                _ => ring(&named, SLOTS),
+            };
+            for (slot, member) in of_pool.iter_mut().zip(ring) {
                 *slot = Some(members[member].1.number as u16);
             }
         }
@@ -535,6 +610,7 @@ impl Balancer {
         backend: Arc<dyn Backend>,
         alerts: Arc<Alerts>,
         events: Arc<Events>,
+        access: (Arc<GeoService>, Lists),
         state_dir: &Path,
     ) -> Self {
         let (settings, read) = Settings::read(state_dir.join("reals.json"));
@@ -553,6 +629,8 @@ impl Balancer {
             backend,
             alerts,
             events,
+            geography: access.0,
+            lists: access.1,
             state: Mutex::new(state),
             alive: Mutex::default(),
         }
@@ -594,6 +672,9 @@ impl Balancer {
             weight: change.weight.unwrap_or(before.weight),
         };
         let (setting, number) = (real.setting, real.number);
+        if setting.mode == Mode::Enabled && before.mode != Mode::Enabled {
+            real.back = Some(Instant::now());
+        }
         state.is_new |= setting != before;
         if let Err(error) = self.follow(state) {
             let real = state.pools.iter_mut().flat_map(|pool| &mut pool.reals);
@@ -623,12 +704,22 @@ impl Balancer {
                 self.alerts.raise(ABOUT_SETTINGS, message);
             }
         }
-        let real = state.reals().find(|real| real.number == number);
-        let shown = self.shown(real.expect("it was found above"))?;
+        let all = state
+            .pools
+            .iter()
+            .flat_map(|pool| pool.reals.iter().map(move |real| (&pool.config, real)));
+        let (pool, real) = { all }
+            .find(|(_, real)| real.number == number)
+            .expect("it was found above");
+        let shown = self.shown(pool, real)?;
         Ok((shown, saved))
     }
 
-    fn shown(&self, real: &RealState) -> Result<RealStatus, weir_enforce::Error> {
+    fn shown(
+        &self,
+        pool: &PoolConfig,
+        real: &RealState,
+    ) -> Result<RealStatus, weir_enforce::Error> {
         let count = self
             .backend
             .balancer()
@@ -643,7 +734,13 @@ impl Balancer {
             weight: real.weight(),
             mode: real.setting.mode.name(),
             state: real.state(),
-            why: real.why.clone(),
+            why: match real.ramp(pool.slow_start, Instant::now()) {
+                Some(step) => format!(
+                    "slow start, {} % of its weight",
+                    step * 100 / slow_start::STEPS
+                ),
+                None => real.why.clone(),
+            },
             since: real.since,
             mac: real
                 .mac
@@ -749,14 +846,17 @@ impl Balancer {
                 return Ok(());
             }
         };
+        self.join_acls(state);
         // Rings are made where something has changed, and not each second.
         let reals = state.destinations(link.as_ref());
+        state.is_new |= state.has_ramped();
         if state.is_new || state.told.as_ref().is_none_or(|told| told.reals != reals) {
             let (services, rings) = (state.services(), state.rings());
             let wanted = Balance {
                 services,
                 rings,
                 reals,
+                pools: state.rules(),
             };
             self.tell(state, wanted)?;
             state.is_new = false;
@@ -895,15 +995,21 @@ impl Balancer {
                     bytes: count.bytes,
                     unserved: count.unserved,
                     unremembered: count.unremembered,
+                    denied: count.denied,
                 });
             }
-            let reals = pool.reals.iter().map(|real| self.shown(real));
+            let reals = pool.reals.iter().map(|real| self.shown(&pool.config, real));
             let reals = reals.collect::<Result<_, _>>()?;
             pools.push(PoolStatus {
                 name: pool.config.name.clone(),
-                method: "maglev",
+                method: pool.config.method.name(),
                 live: pool.live(),
                 served_by: pool.served_by.name(),
+                acl: pool.config.acl.as_ref().map(|acl| AclStatus {
+                    rules: acl.rules.iter().map(ToString::to_string).collect(),
+                    default: acl.default.name(),
+                    networks: state.acl(&pool.config.name).map_or(0, |acl| acl.len()),
+                }),
                 services,
                 reals,
             });
@@ -917,6 +1023,13 @@ fn event(pool: &str, text: String) -> Event {
     let mut event = Event::new(Kind::Pool, Timestamp::now(), text);
     event.pool = Some(pool.to_owned());
     event
+}
+
+/// The virtual address that goes with this real: of its family, if the pool has one.
+fn vip_for(pool: &PoolConfig, real: IpAddr) -> IpAddr {
+    let mut vips = pool.vips.iter();
+    let same = vips.clone().find(|vip| vip.is_ipv4() == real.is_ipv4());
+    *same.or(vips.next()).unwrap_or(&real)
 }
 
 /// What alerts about a pool are about.
@@ -964,6 +1077,9 @@ mod tests {
             ports: vec![],
             reals: (0..MAX_CHECKS + 40).map(real).collect(),
             emergency: None,
+            acl: None,
+            method: Method::Maglev,
+            slow_start: Duration::ZERO,
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),
                 port: listener.local_addr().unwrap().port(),

@@ -17,7 +17,10 @@ use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};
 use weir_core::Protocol;
 use weir_enforce::hook_selection::Calibration;
 
-pub(crate) use interfaces::{all as interfaces, default_gateways, with_default_route};
+pub use interfaces::InterfaceAddress;
+pub(crate) use interfaces::{
+    addresses as interface_addresses, all as interfaces, default_gateways, with_default_route,
+};
 pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, neighbours};
@@ -28,6 +31,10 @@ pub trait HostFacts {
     fn interfaces(&self) -> Vec<String>;
     /// Is one of them called so, or has this as an alternative name?
     fn has_interface(&self, name: &str) -> bool;
+    /// Its addresses; none: it does not say.
+    fn addresses(&self) -> Vec<InterfaceAddress> {
+        Vec::new()
+    }
     /// Those with a default route, IPv4 or IPv6.
     fn default_route_interfaces(&self) -> Vec<String>;
     /// Is there a systemd journal, with something in it?
@@ -78,6 +85,9 @@ impl HostFacts for Host {
     }
     fn has_interface(&self, name: &str) -> bool {
         interfaces::is_there(name)
+    }
+    fn addresses(&self) -> Vec<InterfaceAddress> {
+        interfaces::addresses()
     }
     fn default_route_interfaces(&self) -> Vec<String> {
         interfaces::with_default_route()
@@ -133,6 +143,7 @@ pub(crate) mod lab {
         pub(crate) has_file: fn(&str) -> bool,
         /// The last lines of every log.
         pub(crate) log: Option<&'static str>,
+        pub(crate) addresses: Vec<InterfaceAddress>,
         pub(crate) listeners: BTreeSet<(Protocol, u16)>,
         pub(crate) ephemeral: RangeInclusive<u16>,
         /// In the default state directory.
@@ -146,6 +157,7 @@ pub(crate) mod lab {
                 journal: true,
                 has_file: |path| path == "/var/log/auth.log",
                 log: None,
+                addresses: Vec::new(),
                 listeners: BTreeSet::new(),
                 ephemeral: 32_768..=60_999,
                 calibration: Ok(None),
@@ -174,6 +186,9 @@ pub(crate) mod lab {
     impl HostFacts for Lab {
         fn fail2ban_files(&self) -> &dyn weir_fail2ban::Files {
             &NoJails
+        }
+        fn addresses(&self) -> Vec<InterfaceAddress> {
+            self.addresses.clone()
         }
         fn interfaces(&self) -> Vec<String> {
             vec!["eth0".into(), "eth1".into(), "lo".into()]

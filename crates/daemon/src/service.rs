@@ -150,7 +150,7 @@ impl Service {
     ) -> Self {
         let store = Arc::new(store);
         let geography = Arc::new(GeoService::new(alerts.clone()));
-        geography.configure(config.geofence.as_ref());
+        geography.configure(config.geography().as_deref());
         let lists = Lists::open(&config.lists, &config.state_dir, alerts.clone());
         let (events, metrics) = (Arc::new(Events::default()), Arc::new(Metrics::default()));
         alerts.tell(events.bus());
@@ -167,6 +167,7 @@ impl Service {
             backend.clone(),
             alerts.clone(),
             events.clone(),
+            (geography.clone(), lists.clone()),
             &config.get().state_dir,
         ));
         let vips = Arc::new(Vips::new(
@@ -270,7 +271,7 @@ impl Service {
     /// Puts another configuration into force.
     pub fn set_config(&self, config: Arc<Config>) {
         self.store.set_keep_history(config.keep_history);
-        self.geography.configure(config.geofence.as_ref());
+        self.geography.configure(config.geography().as_deref());
         self.config.set(config);
     }
 

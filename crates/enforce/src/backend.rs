@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use weir_bpf::{
-    balance::{Real, RealCount, Service, ServiceCount},
+    balance::{PoolRules, Real, RealCount, Service, ServiceCount},
     decoy::{DecoyCounts, TarpitCounts},
 };
 use weir_core::{
@@ -192,6 +192,8 @@ pub struct Balance {
     pub rings: Vec<Vec<Option<u16>>>,
     /// Reals by number; `None`: it takes nothing now.
     pub reals: Vec<Option<Real>>,
+    /// What holds for each pool, by number.
+    pub pools: Vec<PoolRules>,
 }
 
 /// Carries out decisions. All methods may be called from several threads at

@@ -39,7 +39,8 @@ pub use weir_bpf::decoy::MAX_TARPIT_PREFIXES;
 pub use weir_bpf::{
     BanCounts,
     balance::{
-        MAX_POOLS, MAX_REALS, MAX_SERVICES, Real, RealCount, SLOTS, Service, ServiceCount, real_id,
+        MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, Real, RealCount, SLOTS, Service,
+        ServiceCount, SlotBy, real_id,
     },
     decoy::{DecoyCounts, TarpitCounts},
     lock::is_stopped,

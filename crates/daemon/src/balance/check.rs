@@ -3,19 +3,26 @@
 //! time, none of it is repeated to anybody, and what is not understood is a failure. A
 //! check shows that the real's server answers, not that it has the virtual address.
 
+mod command;
 mod dns;
 mod http;
 mod tcp;
 mod udp;
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
 use rustix::{
     io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+    net::{AddressFamily, SocketFlags, SocketType, bind, socket_with},
 };
 
 use super::config::CheckKind;
+use command::Command;
 use dns::Dns;
 use http::Http;
 use tcp::Tcp;
@@ -30,7 +37,20 @@ const TOO_LATE: &str = "no answer in time";
 /// A check that is under way.
 pub(super) struct Check(UnderWay);
 
+/// Whom it asks.
+pub(super) struct Target {
+    /// The real, and a port of it.
+    pub(super) to: SocketAddr,
+    /// This host's address that asks; `None`: whichever the kernel takes.
+    pub(super) from: Option<IpAddr>,
+    /// A virtual address of the pool.
+    pub(super) vip: IpAddr,
+    /// The name of the pool.
+    pub(super) pool: String,
+}
+
 enum UnderWay {
+    Command(Command),
     Tcp(Tcp),
     Http(Http),
     Dns(Dns),
@@ -39,12 +59,11 @@ enum UnderWay {
 
 impl Check {
     /// Begins one; where it cannot be, that is why the real is down.
-    pub(super) fn begin(
-        kind: &CheckKind,
-        to: SocketAddr,
-        timeout: Duration,
-    ) -> Result<Self, String> {
+    pub(super) fn begin(kind: &CheckKind, to: &Target, timeout: Duration) -> Result<Self, String> {
         let begun = match kind {
+            CheckKind::Command(command) => {
+                Command::begin(command, to, timeout).map(UnderWay::Command)
+            }
             CheckKind::Tcp => Tcp::begin(to, timeout).map(UnderWay::Tcp),
             CheckKind::Http(config) => Http::begin(config, to, timeout).map(UnderWay::Http),
             CheckKind::Dns(name) => Dns::begin(name, to, timeout).map(UnderWay::Dns),
@@ -55,9 +74,15 @@ impl Check {
             .map_err(|error| named(kind, error.to_string()))
     }
 
+    /// Does it run a process?
+    pub(super) fn is_command(&self) -> bool {
+        matches!(self.0, UnderWay::Command(_))
+    }
+
     /// Looks without waiting for it.
     pub(super) fn look(&mut self, kind: &CheckKind) -> Outcome {
         let outcome = match &mut self.0 {
+            UnderWay::Command(command) => command.look(),
             UnderWay::Tcp(tcp) => tcp.look(),
             UnderWay::Http(http) => http.look(),
             UnderWay::Dns(dns) => dns.look(),
@@ -70,6 +95,7 @@ impl Check {
 /// Puts the name of the check before why it failed.
 fn named(kind: &CheckKind, why: String) -> String {
     match kind {
+        CheckKind::Command(_) => format!("command: {why}"),
         CheckKind::Tcp => why,
         CheckKind::Http(_) => format!("http: {why}"),
         CheckKind::Dns(_) => format!("dns: {why}"),
@@ -77,14 +103,19 @@ fn named(kind: &CheckKind, why: String) -> String {
     }
 }
 
-/// A socket to this address that never waits.
-fn socket(to: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
-    let family = match to {
+/// A socket for this target that never waits.
+fn socket(target: &Target, kind: SocketType) -> Result<OwnedFd, Errno> {
+    let family = match target.to {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(family, kind, flags, None)
+    let socket = socket_with(family, kind, flags, None)?;
+    if let Some(from) = target.from {
+        // Where it is gone, or not there yet, the kernel takes another.
+        let _ = bind(&socket, &SocketAddr::new(from, 0));
+    }
+    Ok(socket)
 }
 
 /// An error in the system's words.
@@ -124,7 +155,13 @@ mod tests {
         to: SocketAddr,
         timeout: Duration,
     ) -> Result<(), String> {
-        let mut check = Check::begin(kind, to, timeout)?;
+        let target = Target {
+            to,
+            from: None,
+            vip: to.ip(),
+            pool: "web".to_owned(),
+        };
+        let mut check = Check::begin(kind, &target, timeout)?;
         loop {
             if let Some(known) = check.look(kind) {
                 return known;

@@ -1,5 +1,7 @@
 //! `[balance]` and `[pool.NAME]`: virtual addresses, and the servers behind them.
 
+mod acl;
+mod command;
 mod emergency;
 
 use std::{
@@ -18,10 +20,12 @@ use weir_config::{
     },
     values::{SECOND, name_byte},
 };
-use weir_core::{PortRange, PortSet, Protocol, ban::MAX_NAME, decoy::DecoyPorts};
-use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES};
+use weir_core::{
+    PortRange, PortSet, Protocol, balance::acl::Acl, ban::MAX_NAME, decoy::DecoyPorts,
+};
+use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES, SlotBy};
 
-use crate::host::HostFacts;
+use crate::host::{HostFacts, InterfaceAddress};
 pub use emergency::Emergency;
 
 /// `[balance]` and `[pool.NAME]` in weir.toml(5).
@@ -64,6 +68,16 @@ pub(crate) const MANUAL: &[Table] = &[
                 "The reals, a table each; see below. One address is enough for both families, for packets are sent to its link-layer address.",
             ),
             key(
+                "acl",
+                Means("everybody is served"),
+                "Which clients are served: rules of which the first that fits decides, such as \"deny 203.0.113.0/24\", \"allow country:DE\", \"deny continent:AF\", \"allow list:NAME\" (a [list.NAME]).",
+            ),
+            key(
+                "acl_default",
+                Means("required with acl"),
+                "What becomes of clients that no rule of acl is about: \"allow\" or \"deny\".",
+            ),
+            key(
                 "emergency",
                 NONE,
                 "Who takes new flows while no real of the pool takes any: a list of reals as in reals, or the name of another pool, whose reals then have these virtual addresses as well.",
@@ -71,7 +85,12 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "method",
                 Is("\"maglev\""),
-                "How a new flow finds its real: \"maglev\" is a consistent hash of both addresses and ports with weights, the same on every weir.",
+                "How a new flow finds its real: \"maglev\" is a consistent hash of both addresses and ports with weights, the same on every weir; \"source-hash\" one of the client's address, so that all of a client's flows go to one real; \"source-port-hash\" one of its address and port; \"round-robin\" gives each real its turn, by weight.",
+            ),
+            key(
+                "slow_start",
+                Is("\"0s\""),
+                "So long the share of a real that comes back grows to its weight.",
             ),
             key(
                 "check",
@@ -131,6 +150,11 @@ pub(crate) const MANUAL: &[Table] = &[
                 "require_answer",
                 Means("silence is life"),
                 "With udp: silence says that the real is down, too.",
+            ),
+            key(
+                "command",
+                NONE,
+                "Runs this command, without a shell and as the user of watches, with WEIR_REAL, WEIR_VIP, WEIR_PORT and WEIR_POOL in its environment; exit code 0 is life. Nobody but root may be able to change it.",
             ),
             key(
                 "port",
@@ -197,6 +221,12 @@ pub struct PoolConfig {
     pub reals: Vec<RealConfig>,
     /// Who serves it while none of these does.
     pub emergency: Option<Emergency>,
+    /// Which clients it serves; everybody, if there is none.
+    pub acl: Option<Acl>,
+    /// How a new flow finds its real.
+    pub method: Method,
+    /// So long the share of a real that comes back grows.
+    pub slow_start: Duration,
     /// How they are checked.
     pub check: CheckConfig,
 }
@@ -207,6 +237,42 @@ impl PoolConfig {
     pub fn own_reals(&self) -> impl Iterator<Item = &RealConfig> {
         let emergency = self.emergency.iter().flat_map(Emergency::reals);
         self.reals.iter().chain(emergency)
+    }
+}
+
+/// How a new flow finds its real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// A consistent hash of both addresses and ports.
+    Maglev,
+    /// One of the client's address.
+    SourceHash,
+    /// One of the client's address and port.
+    SourcePortHash,
+    /// Each has its turn.
+    RoundRobin,
+}
+
+impl Method {
+    const ALL: [(&str, Self); 4] = [
+        ("maglev", Self::Maglev),
+        ("source-hash", Self::SourceHash),
+        ("source-port-hash", Self::SourcePortHash),
+        ("round-robin", Self::RoundRobin),
+    ];
+
+    /// By the word of the configuration.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+
+    pub(super) fn slot_by(self) -> SlotBy {
+        match self {
+            Self::Maglev => SlotBy::Flow,
+            Self::SourceHash => SlotBy::Source,
+            Self::SourcePortHash => SlotBy::SourcePort,
+            Self::RoundRobin => SlotBy::Turn,
+        }
     }
 }
 
@@ -254,14 +320,17 @@ pub enum CheckKind {
     Dns(String),
     /// A datagram, and what silence means.
     Udp(UdpConfig),
+    /// The exit code of a command, by its words.
+    Command(Vec<String>),
 }
 
 impl CheckKind {
-    /// Of the port that is asked.
-    fn protocol(&self) -> Protocol {
+    /// Of the port that is asked; a command knows itself.
+    fn protocol(&self) -> Option<Protocol> {
         match self {
-            Self::Tcp | Self::Http(_) => Protocol::Tcp,
-            Self::Dns(_) | Self::Udp(_) => Protocol::Udp,
+            Self::Tcp | Self::Http(_) => Some(Protocol::Tcp),
+            Self::Dns(_) | Self::Udp(_) => Some(Protocol::Udp),
+            Self::Command(_) => None,
         }
     }
 }
@@ -293,6 +362,7 @@ pub(crate) fn read(
     root: &mut Section<'_, '_>,
     host: &dyn HostFacts,
     answering: &Answering<'_>,
+    lists: &[&str],
     warnings: &mut Vec<String>,
 ) -> Option<BalanceConfig> {
     let line = root.line_of("pool").unwrap_or(0);
@@ -321,7 +391,7 @@ pub(crate) fn read(
     let mut stand_ins = Vec::new();
     for (name, section) in root.named_sections("pool") {
         stand_ins.extend(emergency::named_line(&name, &section));
-        pools.extend(pool(name, section, &mut taken, answering));
+        pools.extend(pool(name, section, &mut taken, answering, lists, warnings));
     }
     emergency::check(root, &pools, &stand_ins);
     let Some((balance_line, interface, announce)) = balance else {
@@ -363,11 +433,44 @@ pub(crate) fn read(
             );
         }
     }
-    Some(BalanceConfig {
+    let config = BalanceConfig {
         interface,
         announce,
         pools,
-    })
+    };
+    warn_of_host(&config, &host.addresses(), warnings);
+    Some(config)
+}
+
+/// What is no mistake, and serves nobody on this host as it is now.
+fn warn_of_host(
+    config: &BalanceConfig,
+    addresses: &[InterfaceAddress],
+    warnings: &mut Vec<String>,
+) {
+    let interface = &config.interface;
+    let here = || addresses.iter().filter(|one| one.interface == *interface);
+    if here().next().is_none() {
+        return;
+    }
+    for pool in &config.pools {
+        // One that weir holds itself comes with it.
+        let is_missing =
+            |vip: &&IpAddr| !config.announce && !addresses.iter().any(|one| one.address == **vip);
+        for vip in pool.vips.iter().filter(is_missing) {
+            warnings.push(format!(
+                "vip in [pool.{}] is {vip}, which this host has on no interface: unless a router sends its packets here, none come",
+                pool.name
+            ));
+        }
+        let is_beside = |real: &RealConfig| here().any(|one| one.network.contains(real.address));
+        for real in pool.own_reals().filter(|real| !is_beside(real)) {
+            warnings.push(format!(
+                "reals of [pool.{}] have {}, which is in no network of {interface}: only a neighbour there is found",
+                pool.name, real.address
+            ));
+        }
+    }
 }
 
 type Taken = BTreeMap<(IpAddr, u8, u16), String>;
@@ -377,6 +480,8 @@ fn pool(
     mut section: Section<'_, '_>,
     taken: &mut Taken,
     answering: &Answering<'_>,
+    lists: &[&str],
+    warnings: &mut Vec<String>,
 ) -> Option<PoolConfig> {
     let line = section.line();
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
@@ -402,10 +507,17 @@ fn pool(
             );
         }
     }
-    let reals = reals(&mut section, &of, "reals");
+    let reals = reals(&mut section, &of, "reals", REALS);
+    let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals);
-    section.choice("method", &[("maglev", ())]);
-    let check = check(&mut section, &format!("[pool.{name}.check]"), &ports);
+    let method = section.choice("method", &Method::ALL);
+    let slow_start = section.duration("slow_start", Duration::ZERO..=3600 * SECOND);
+    let check = check(
+        &mut section,
+        &format!("[pool.{name}.check]"),
+        &ports,
+        warnings,
+    );
     for vip in &vips {
         for (protocol, port) in &ports {
             let key = (*vip, protocol.number(), *port);
@@ -427,6 +539,9 @@ fn pool(
         ports,
         reals,
         emergency,
+        acl,
+        method: method.map_or(Method::Maglev, |at| at.value),
+        slow_start: slow_start.map_or(Duration::ZERO, |at| at.value),
         check: check?,
     })
 }
@@ -513,9 +628,14 @@ fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
 }
 
 /// The tables of this key.
-fn reals(section: &mut Section<'_, '_>, of: &str, key: &'static str) -> Vec<RealConfig> {
+fn reals(
+    section: &mut Section<'_, '_>,
+    of: &str,
+    key: &'static str,
+    allowed: &str,
+) -> Vec<RealConfig> {
     let line = section.line_of(key);
-    let typed = section.texts_or_sections(key, REALS);
+    let typed = section.texts_or_sections(key, allowed);
     let mut reals: Vec<RealConfig> = Vec::new();
     let read = Read::of(line, typed.as_deref());
     for entry in typed.into_iter().flatten() {
@@ -523,7 +643,7 @@ fn reals(section: &mut Section<'_, '_>, of: &str, key: &'static str) -> Vec<Real
             Ok(text) => {
                 section.error(
                     text.line,
-                    format!("{key} in {of} is {:?}; allowed: {REALS}", text.value),
+                    format!("{key} in {of} is {:?}; allowed: {allowed}", text.value),
                 );
                 continue;
             }
@@ -555,13 +675,13 @@ fn reals(section: &mut Section<'_, '_>, of: &str, key: &'static str) -> Vec<Real
         }
         table.finish();
     }
-    missing(section, of, key, read, REALS);
+    missing(section, of, key, read, allowed);
     reals
 }
 
 /// What is asked, with the keys that belong to it.
-fn kind(check: &mut Section<'_, '_>, of: &str) -> CheckKind {
-    const KINDS: [&str; 3] = ["http", "dns", "udp"];
+fn kind(check: &mut Section<'_, '_>, of: &str, warnings: &mut Vec<String>) -> CheckKind {
+    const KINDS: [&str; 4] = ["http", "dns", "udp", "command"];
     const OF_KINDS: [(&str, &str); 3] = [
         ("host", "http"),
         ("status", "http"),
@@ -587,7 +707,8 @@ fn kind(check: &mut Section<'_, '_>, of: &str) -> CheckKind {
         }
     }
     let (http, dns, udp) = (http(check, of), dns(check, of), udp(check, of));
-    let kinds = [http, dns, udp].into_iter().flatten();
+    let command = command::read(check, of, warnings);
+    let kinds = [http, dns, udp, command].into_iter().flatten();
     kinds.last().unwrap_or(CheckKind::Tcp)
 }
 
@@ -682,6 +803,7 @@ fn check(
     section: &mut Section<'_, '_>,
     of: &str,
     ports: &[(Protocol, u16)],
+    warnings: &mut Vec<String>,
 ) -> Option<CheckConfig> {
     let line = section.line();
     let mut config = CheckConfig {
@@ -694,7 +816,7 @@ fn check(
     };
     let mut table = section.section("check");
     if let Some(check) = &mut table {
-        config.kind = kind(check, of);
+        config.kind = kind(check, of, warnings);
         if let Some(at) = check.integer("port", 1..=65535) {
             config.port = at.value as u16;
         }
@@ -716,11 +838,13 @@ fn check(
     }
     let protocol = config.kind.protocol();
     if config.port == 0 {
-        let first = ports.iter().find(|(known, _)| *known == protocol);
+        let first = ports
+            .iter()
+            .find(|(known, _)| protocol.is_none_or(|protocol| *known == protocol));
         config.port = first.map_or(0, |(_, port)| *port);
     }
     if config.port == 0 && !ports.is_empty() {
-        let name = if protocol == Protocol::Udp {
+        let name = if protocol == Some(Protocol::Udp) {
             "UDP"
         } else {
             "TCP"
@@ -815,6 +939,53 @@ mod tests {
         assert_eq!(pools[0].own_reals().count(), 1);
     }
 
+    #[test]
+    fn what_this_host_cannot_serve_as_it_is_is_warned_of() {
+        let address = |interface: &str, address: &str, bits| {
+            let address = address.parse().unwrap();
+            InterfaceAddress {
+                interface: interface.to_owned(),
+                address,
+                network: weir_core::Prefix::new(address, bits).unwrap(),
+            }
+        };
+        let host = |addresses| Lab {
+            addresses,
+            ..Lab::default()
+        };
+        let text = format!(
+            "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [\"80/tcp\"]\n\
+             reals = [{{ address = \"10.0.0.11\" }}, {{ address = \"2001:db8::12\" }}]"
+        );
+        let warned = |host: &Lab| {
+            let checked = Config::check(Path::new("weir.toml"), &text, host).unwrap();
+            let told = checked
+                .warnings
+                .into_iter()
+                .filter(|text| text.contains("pool.web"));
+            told.collect::<Vec<_>>()
+        };
+        let eth0 = |addr, bits| address("eth0", addr, bits);
+        let here = host(vec![
+            eth0("10.0.0.1", 8),
+            eth0("2001:db8::80", 64),
+            address("lo", "198.51.100.80", 32),
+        ]);
+        assert_eq!(warned(&here), [""; 0]);
+        let elsewhere = host(vec![eth0("192.0.2.1", 24), address("eth1", "10.0.0.1", 8)]);
+        let told = warned(&elsewhere).join("\n");
+        for words in [
+            "vip in [pool.web] is 198.51.100.80, which this host has on no interface",
+            "vip in [pool.web] is 2001:db8::80, which this host has on no interface",
+            "reals of [pool.web] have 10.0.0.11, which is in no network of eth0",
+            "reals of [pool.web] have 2001:db8::12, which is in no network of eth0",
+        ] {
+            assert!(told.contains(words), "{told}");
+        }
+        // Its interface is yet to come.
+        assert_eq!(warned(&host(vec![address("eth1", "10.0.0.1", 8)])), [""; 0]);
+    }
+
     /// What was mistyped is there: nothing is said to be missing beside it.
     #[test]
     fn one_mistake_is_named_once() {
@@ -852,6 +1023,11 @@ mod tests {
                 status,
             })
         };
+        for words in ["\"/bin/true -a 'b c'\"", "[\"/bin/true\", \"-a\", \"b c\"]"] {
+            let command = ["/bin/true", "-a", "b c"].map(str::to_owned);
+            let command = CheckKind::Command(command.to_vec());
+            assert_eq!(kind(&format!("command = {words}")), (command, 80));
+        }
         let usual = http(None, vec![200..=399]);
         assert_eq!(kind("http = \"/healthz\""), (usual, 80));
         let words = "http = \"/healthz\", host = \"a.example:8080\", port = 8080, status = [\"200\", \"401-403\"]";
@@ -916,6 +1092,50 @@ mod tests {
                 ":3: reals in [pool.web] names none; allowed: ",
             ),
             (
+                usual("", "acl = [\"deny 203.0.113.0/24\"]"),
+                ":4: acl in [pool.web] without acl_default, which holds for clients that no rule is about; allowed: acl_default = \"allow\" or \"deny\"",
+            ),
+            (
+                usual("", "acl_default = \"deny\""),
+                ":4: acl_default in [pool.web] without acl; allowed: with acl = a list of rules such as [\"deny 203.0.113.0/24\"",
+            ),
+            (
+                usual(
+                    "",
+                    "acl_default = \"drop\"\nacl = [\"deny 203.0.113.0/24\"]",
+                ),
+                ":4: acl_default in [pool.web] is \"drop\"; allowed: \"allow\" or \"deny\"",
+            ),
+            (
+                usual(
+                    "",
+                    "acl_default = \"allow\"\nacl = [\"deny 203.0.113.1/24\"]",
+                ),
+                ":5: acl in [pool.web] has \"deny 203.0.113.1/24\"; allowed: a list of rules such as",
+            ),
+            (
+                usual("", "acl_default = \"allow\"\nacl = [\"deny asn:64496\"]"),
+                ":5: acl in [pool.web] has \"deny asn:64496\"; allowed: a list of rules such as",
+            ),
+            (
+                usual("", "acl_default = \"allow\"\nacl = []"),
+                ":5: acl in [pool.web] names none; allowed: a list of rules such as",
+            ),
+            (
+                usual("", "acl_default = \"allow\"\nacl = [\"deny list:bad\"]"),
+                ":5: acl in [pool.web] has list:bad, which is not configured; there is no [list.NAME]",
+            ),
+            (
+                usual(
+                    "",
+                    &format!(
+                        "acl_default = \"allow\"\nacl = [{}]",
+                        "\"deny 192.0.2.7\",".repeat(65)
+                    ),
+                ),
+                ":5: acl in [pool.web] has 65 rules; allowed: at most 64",
+            ),
+            (
                 usual("", "emergency = \"other\""),
                 ":4: emergency in [pool.web] is \"other\"; allowed: the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }] (there is no other)",
             ),
@@ -925,7 +1145,7 @@ mod tests {
             ),
             (
                 usual("", "emergency = []"),
-                ":4: emergency in [pool.web] names none; allowed: a list of tables",
+                ":4: emergency in [pool.web] names none; allowed: the name of another pool, or a list of tables",
             ),
             (
                 usual("", "emergency = [{ address = \"10.0.0.11\" }]"),
@@ -959,8 +1179,12 @@ mod tests {
                 ":6: ports in [pool.web]: 80/tcp is in [tarpit] as well",
             ),
             (
-                usual("", "method = \"round-robin\""),
-                ":4: method in [pool.web] is \"round-robin\"; allowed: \"maglev\"",
+                usual("", "method = \"least-connections\""),
+                ":4: method in [pool.web] is \"least-connections\"; allowed: \"maglev\", \"source-hash\", \"source-port-hash\" or \"round-robin\"",
+            ),
+            (
+                usual("", "slow_start = \"2h\""),
+                ":4: slow_start in [pool.web] is ",
             ),
             (
                 usual("", "forward = \"ipip\""),
@@ -1011,7 +1235,23 @@ mod tests {
             ),
             (
                 usual("", "check = { http = \"/\", dns = \".\" }"),
-                ":4: [pool.web.check] has http and dns; allowed: at most one of http, dns, udp",
+                ":4: [pool.web.check] has http and dns; allowed: at most one of http, dns, udp, command",
+            ),
+            (
+                usual("", "check = { command = \"check-web\" }"),
+                ":4: command in [pool.web.check] begins with \"check-web\"; allowed: an absolute path",
+            ),
+            (
+                usual("", "check = { command = \"/bin/true 'a\" }"),
+                ":4: command in [pool.web.check] is \"/bin/true 'a\", a quote without its end; allowed: ",
+            ),
+            (
+                usual("", "check = { command = \"\" }"),
+                ":4: command in [pool.web.check] is empty; allowed: an absolute path",
+            ),
+            (
+                usual("", "check = { command = 5 }"),
+                ":4: command in [pool.web.check] is 5; allowed: an absolute path",
             ),
             (
                 usual("", "check = { port = 53, dns = \"a..b\" }"),

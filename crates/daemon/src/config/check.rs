@@ -45,7 +45,8 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         ("decoy", decoy.as_ref().map(|decoy| &decoy.ports)),
         ("tarpit", tarpit.as_ref().map(|tarpit| &tarpit.ports)),
     ];
-    let balance = balance::config::read(&mut root, host, &answering, &mut warnings);
+    let list_names: Vec<_> = lists.iter().map(|list| list.name.as_str()).collect();
+    let balance = balance::config::read(&mut root, host, &answering, &list_names, &mut warnings);
     let routers = vips::config::read(&mut root, host, balance.as_ref(), &mut warnings);
     for pool in balance.iter().flat_map(|balance| &balance.pools) {
         let held = |vip: &IpAddr| tarpit.as_ref()?.addresses.lookup(*vip);

@@ -8,13 +8,14 @@ mod check;
 pub mod manual;
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use weir_config::{ConfigErrors, Part, files};
-use weir_core::{PrefixSet, detect::Definition, geofence::Fence};
+use weir_core::{PrefixSet, balance::acl::Acl, detect::Definition, geofence::Fence};
 use weir_sinks::config::SinkConfig;
 
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
         geofence::GeofenceConfig,
         lists::config::{ListAction, ListConfig},
     },
-    balance::config::BalanceConfig,
+    balance::config::{BalanceConfig, CheckKind},
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     fail2ban::Fail2ban,
     host::{Host, HostFacts},
@@ -134,6 +135,30 @@ impl Config {
             held: vips.filter(|(vip, _)| !routed(vip)).collect(),
             routers: self.routers.clone(),
         }
+    }
+
+    /// Which databases say where addresses are, if anything asks that: the geofence's, or
+    /// for access lists of pools the built-in one.
+    pub fn geography(&self) -> Option<Cow<'_, GeofenceConfig>> {
+        let pools = self.balance.iter().flat_map(|balance| &balance.pools);
+        let mut acls = pools.filter_map(|pool| pool.acl.as_ref());
+        match &self.geofence {
+            Some(geofence) => Some(Cow::Borrowed(geofence)),
+            None => acls.any(Acl::names_places).then(|| {
+                Cow::Owned(GeofenceConfig {
+                    database: None,
+                    asn_database: None,
+                    fences: Vec::new(),
+                })
+            }),
+        }
+    }
+
+    /// Does it name commands that are run as another user?
+    pub fn runs_commands(&self) -> bool {
+        let pools = self.balance.iter().flat_map(|balance| &balance.pools);
+        let mut kinds = pools.map(|pool| &pool.check.kind);
+        !self.watches.is_empty() || kinds.any(|kind| matches!(kind, CheckKind::Command(_)))
     }
 
     /// The keys whose change only a restart can carry out.

@@ -1,7 +1,9 @@
 //! Which network interfaces there are, and which of them lead outside.
 //! Attaching to them is the backend's business.
 
-use std::{collections::BTreeSet, fs, io};
+use std::{collections::BTreeSet, fs, io, net::IpAddr};
+
+use weir_core::Prefix;
 
 /// All names in this network namespace (/sys may show another one's).
 pub(crate) fn all() -> Vec<String> {
@@ -14,6 +16,46 @@ pub(crate) fn all() -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// An address of an interface, with the network that it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The interface's name.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Its network.
+    pub network: Prefix,
+}
+
+/// All addresses in this network namespace.
+pub(crate) fn addresses() -> Vec<InterfaceAddress> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    let ip = |storage: Option<nix::sys::socket::SockaddrStorage>| {
+        let storage = storage?;
+        let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| Some(IpAddr::from(storage.as_sockaddr_in6()?.ip())))
+    };
+    let with_network = all.filter_map(|one| {
+        let address = ip(one.address)?;
+        let bits = match ip(one.netmask)? {
+            IpAddr::V4(mask) => mask.to_bits().leading_ones(),
+            IpAddr::V6(mask) => mask.to_bits().leading_ones(),
+        };
+        Some(InterfaceAddress {
+            // Without the label of an IPv4 address, as in `eth0:1`.
+            interface: match one.interface_name.split_once(':') {
+                Some((name, _)) => name.to_owned(),
+                None => one.interface_name,
+            },
+            address,
+            network: Prefix::new(address, bits as u8)?,
+        })
+    });
+    with_network.collect()
 }
 
 /// Is there an interface of this name? An alternative one (`ip link property`)

@@ -13,6 +13,7 @@ pub struct PoolMetrics {
     service_bytes: Totals<3>,
     unserved: Totals<3>,
     unremembered: Totals<3>,
+    denied: Totals<3>,
     up: Gauges<2>,
     weight: Gauges<2>,
     real_packets: Totals<2>,
@@ -55,6 +56,11 @@ impl PoolMetrics {
                 "Packets of flows that are not remembered, for more began at once than are.",
                 SERVICE,
             ),
+            denied: registry.totals(
+                "weir_pool_service_denied_packets_total",
+                "Packets for a virtual address and port that were dropped: the pool's access list denies their client.",
+                SERVICE,
+            ),
             up: registry.gauges(
                 "weir_pool_real_up",
                 "1 for a real that passes its checks and was found on the segment.",
@@ -95,6 +101,7 @@ impl PoolMetrics {
             samples.total(self.service_bytes, of, service.bytes);
             samples.total(self.unserved, of, service.unserved);
             samples.total(self.unremembered, of, service.unremembered);
+            samples.total(self.denied, of, service.denied);
         }
         for real in &pool.reals {
             let address = real.address.to_string();

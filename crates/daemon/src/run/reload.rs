@@ -33,9 +33,9 @@ fn put_rules_alone(
         config.tarpit.as_ref(),
         &own,
     )?;
+    service.geography.configure(config.geography().as_deref());
     service.balancer.apply(config.balance.as_ref())?;
     service.vips.apply(&config.vips());
-    service.geography.configure(config.geofence.as_ref());
     service.classes.apply(&alone.classes, config.fences())?;
     Ok(())
 }
@@ -127,9 +127,9 @@ impl Reloader {
                 "virtual addresses that weir holds from none (it needs CAP_NET_RAW, given up at the start)",
             );
         }
-        if old.watches.is_empty() && !new.watches.is_empty() && !instance::may_run_watches() {
+        if !old.runs_commands() && new.runs_commands() && !instance::may_run_watches() {
             restart.push(
-                "watches from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
+                "watches and commands of checks from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
             );
         }
         if !restart.is_empty() {

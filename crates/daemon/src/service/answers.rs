@@ -15,7 +15,7 @@ use weir_sinks::SinkStatus;
 use crate::{
     access::classes::{ClassStatus, Listing},
     access::exemptions::Exemption,
-    balance::PoolStatus,
+    balance::{PoolAccess, PoolStatus},
     decoy::{DecoyStatus, tarpit::TarpitStatus},
     store::{Detail, NotSaved, Offence, clock::Now},
     vips::{SegmentStatus, VipStatus, VrrpStatus},
@@ -145,6 +145,10 @@ pub struct Why {
     /// What lists and geofence say about the first packet of its flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
+    /// What access lists of pools say of it: of those that serve the port in question,
+    /// or of all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolAccess>,
     /// Its last bans, newest first.
     pub history: Vec<Offence>,
     /// Findings that have not led to a ban yet.

@@ -150,7 +150,16 @@ impl Questions {
             true => (&e.policy.scope, e.policy.action),
             false => (&e.policy.scope, Action::Drop),
         });
-        let verdict = decide(bans, &asked);
+        let pools = host.map_or_else(Vec::new, |addr| self.balancer.access(addr, port));
+        let verdict = match decide(bans, &asked) {
+            drop if drop.is_drop() || drop == Reason::Observed => drop,
+            // Exempt or not: it is no ban, but whom the pool is for.
+            _ if port.is_some() && pools.iter().any(|pool| pool.denied) => match asked.observe {
+                true => Reason::Observed,
+                false => Reason::PoolDenied,
+            },
+            pass => pass,
+        };
         let protection = self.protection();
         // Those of its first address are not the prefix's.
         let mut history = self
@@ -172,6 +181,7 @@ impl Questions {
             place: host.map_or_else(Place::default, |addr| self.geography.place(addr)),
             lists: host.map_or_else(Vec::new, |addr| self.classes.listings(addr)),
             denied: said.map(|(_, text)| text),
+            pools,
             history,
             tracked: self.tracked(prefix),
             counters: self.backend.counters()?,

@@ -1,6 +1,6 @@
-//! The process of a watch. The daemon starts a supervisor (this program again,
+//! The process of a watch, or of a check of a pool. The daemon starts a supervisor (this program again,
 //! [`supervise`]) that leads a process group of its own, and the supervisor
-//! starts the command: with no environment but `PATH`, `LANG` and `WEIR_WATCH`,
+//! starts the command: with no environment but `PATH`, `LANG` and what it is for,
 //! nothing to read, as a user of its own, and of root's powers only that of
 //! reading any file. The supervisor's standard input is a pipe that nobody writes to: when it ends,
 //! because the daemon closed it or died in any way, the group is ended. A death
@@ -37,17 +37,17 @@ pub const VERB: &str = "watch-child";
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A supervisor and its group. Dropped, the group is dead.
-pub(super) struct Group {
+pub(crate) struct Group {
     supervisor: Child,
     /// Once it is reaped its group's number may be somebody else's.
     reaped: Option<ExitStatus>,
 }
 
 impl Group {
-    /// Starts `command` for the watch `name`, as a group of its own. It is judged
-    /// now: what the configuration's check found safe or missing may be another
-    /// file since.
-    pub(super) fn start(name: &str, command: &[String]) -> io::Result<Self> {
+    /// Starts `command` as a group of its own, with these variables beside `PATH` and
+    /// `LANG`. It is judged now: what the configuration's check found safe or missing
+    /// may be another file since.
+    pub(crate) fn start(environment: &[(&str, String)], command: &[String]) -> io::Result<Self> {
         let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
         command::judge(command).map_err(|fault| refused(fault.to_string()))?;
         if !instance::may_run_watches() {
@@ -67,7 +67,7 @@ impl Group {
                 "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             )
             .env("LANG", "C.UTF-8")
-            .env("WEIR_WATCH", name)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -96,12 +96,12 @@ impl Group {
     }
 
     /// What it prints.
-    pub(super) fn output(&mut self) -> Option<&mut ChildStdout> {
+    pub(crate) fn output(&mut self) -> Option<&mut ChildStdout> {
         self.supervisor.stdout.as_mut()
     }
 
     /// What it complains of.
-    pub(super) fn complaints(&mut self) -> Option<&mut ChildStderr> {
+    pub(crate) fn complaints(&mut self) -> Option<&mut ChildStderr> {
         self.supervisor.stderr.as_mut()
     }
 
@@ -122,12 +122,22 @@ impl Group {
 
     /// Has the supervisor ended? It stays unreaped, and so its group's number
     /// its own, until [`Group::end`].
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         has_ended(pid_of(&self.supervisor))
     }
 
+    /// Ends the group at once, without asking.
+    pub(crate) fn kill(&mut self) {
+        if self.reaped.is_some() {
+            return;
+        }
+        let _ = rustix::process::kill_process_group(pid_of(&self.supervisor), Signal::KILL);
+        // It is dead, or waits for a device.
+        self.reaped = self.supervisor.wait().ok();
+    }
+
     /// Ends the group, asking first, and says how the command ended.
-    pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
+    pub(crate) fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.reaped {
             return Ok(status);
         }

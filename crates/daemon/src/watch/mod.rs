@@ -160,7 +160,8 @@ impl Watcher {
         let mut wait = RESTART;
         while !self.stopping() {
             let begun = Instant::now();
-            let ended = match Group::start(&self.config.name, &self.config.command) {
+            let environment = [("WEIR_WATCH", self.config.name.clone())];
+            let ended = match Group::start(&environment, &self.config.command) {
                 Ok(group) => self.follow(group),
                 Err(error) => format!("cannot be started: {error}"),
             };

@@ -39,7 +39,7 @@ impl Forwarder for Kernel {
         for (pool, ring) in (0..).zip(&balance.rings) {
             balancer.write_ring(pool, ring)?;
         }
-        balancer.write_services(&balance.services)?;
+        balancer.write_services_for(&balance.services, &balance.pools)?;
         let reals = balance.reals.iter().copied();
         let reals = reals.chain(std::iter::repeat(None));
         for (number, real) in (0..weir_bpf::balance::MAX_REALS as u32).zip(reals) {

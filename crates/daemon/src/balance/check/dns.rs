@@ -5,11 +5,10 @@
 use std::{
     hash::{BuildHasher, RandomState},
     io,
-    net::SocketAddr,
     time::Duration,
 };
 
-use super::{Outcome, udp::Udp};
+use super::{Outcome, Target, udp::Udp};
 
 /// Of a header.
 const HEADER: usize = 12;
@@ -28,12 +27,12 @@ pub(super) struct Dns {
 }
 
 impl Dns {
-    pub(super) fn begin(name: &str, to: SocketAddr, timeout: Duration) -> io::Result<Self> {
+    pub(super) fn begin(name: &str, target: &Target, timeout: Duration) -> io::Result<Self> {
         // With the port, which the kernel chooses, what another one would have to guess.
-        let id = RandomState::new().hash_one(to) as u16;
+        let id = RandomState::new().hash_one(target.to) as u16;
         let query = query(id, name);
         Ok(Self {
-            udp: Udp::begin(&query, to, timeout)?,
+            udp: Udp::begin(&query, target, timeout)?,
             query,
         })
     }

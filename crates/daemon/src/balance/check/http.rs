@@ -4,7 +4,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     ops::RangeInclusive,
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 
-use super::{Outcome, TOO_LATE, tcp::Tcp, text};
+use super::{Outcome, TOO_LATE, Target, tcp::Tcp, text};
 use crate::balance::config::HttpConfig;
 
 /// So long may the heads of an answer be.
@@ -34,19 +33,19 @@ pub(super) struct Http {
 impl Http {
     pub(super) fn begin(
         config: &HttpConfig,
-        to: SocketAddr,
+        target: &Target,
         timeout: Duration,
     ) -> io::Result<Self> {
         let host = match &config.host {
             Some(host) => host.clone(),
-            None => to.to_string(),
+            None => target.to.to_string(),
         };
         let request = format!(
             "GET {} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir\r\nAccept: */*\r\nConnection: close\r\n\r\n",
             config.path
         );
         Ok(Self {
-            tcp: Tcp::begin(to, timeout)?,
+            tcp: Tcp::begin(target, timeout)?,
             is_connected: false,
             request: request.into_bytes(),
             heads: Vec::new(),

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use rustix::{
     net::{SocketType, connect, sockopt},
 };
 
-use super::{Outcome, TOO_LATE, socket, text};
+use super::{Outcome, TOO_LATE, Target, socket, text};
 
 /// A connection that is being made.
 pub(super) struct Tcp {
@@ -23,9 +22,9 @@ pub(super) struct Tcp {
 
 impl Tcp {
     /// Begins one; what comes of it is told by the first look even where it is known.
-    pub(super) fn begin(to: SocketAddr, timeout: Duration) -> io::Result<Self> {
-        let socket = socket(to, SocketType::STREAM)?;
-        match connect(&socket, &to) {
+    pub(super) fn begin(target: &Target, timeout: Duration) -> io::Result<Self> {
+        let socket = socket(target, SocketType::STREAM)?;
+        match connect(&socket, &target.to) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(Self {
                 socket,
                 ends: Instant::now() + timeout,

@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, SocketType, connect, recv, send},
 };
 
-use super::{Outcome, TOO_LATE, socket, text};
+use super::{Outcome, TOO_LATE, Target, socket, text};
 use crate::balance::config::UdpConfig;
 
 /// So many datagrams are looked at in one look; there may be more in the next.
@@ -28,10 +27,10 @@ pub(super) struct Udp {
 }
 
 impl Udp {
-    pub(super) fn begin(payload: &[u8], to: SocketAddr, timeout: Duration) -> io::Result<Self> {
-        let socket = socket(to, SocketType::DGRAM)?;
+    pub(super) fn begin(payload: &[u8], target: &Target, timeout: Duration) -> io::Result<Self> {
+        let socket = socket(target, SocketType::DGRAM)?;
         // From nobody else is anything received then, ICMP errors are.
-        connect(&socket, &to)?;
+        connect(&socket, &target.to)?;
         send(&socket, payload, SendFlags::NOSIGNAL)?;
         Ok(Self {
             socket,
@@ -65,9 +64,13 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    pub(super) fn begin(config: &UdpConfig, to: SocketAddr, timeout: Duration) -> io::Result<Self> {
+    pub(super) fn begin(
+        config: &UdpConfig,
+        target: &Target,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         Ok(Self {
-            udp: Udp::begin(config.payload.as_bytes(), to, timeout)?,
+            udp: Udp::begin(config.payload.as_bytes(), target, timeout)?,
             require_answer: config.require_answer,
         })
     }

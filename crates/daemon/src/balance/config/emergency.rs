@@ -38,12 +38,16 @@ pub(super) fn read(
     of: &str,
     regular: &[RealConfig],
 ) -> Option<Emergency> {
-    let line = section.line_of("emergency")?;
+    let Some(line) = section.line_of("emergency") else {
+        // Asked for, and so known.
+        section.string("emergency", ALLOWED);
+        return None;
+    };
     if section.is_text("emergency") {
         let name = section.string("emergency", ALLOWED)?;
         return Some(Emergency::Pool(name.value));
     }
-    let stand_ins = reals(section, of, "emergency");
+    let stand_ins = reals(section, of, "emergency", ALLOWED);
     for real in &stand_ins {
         if regular.iter().any(|known| known.address == real.address) {
             section.error(

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Other methods than the hash of a whole flow. Round robin: each new flow takes the next
+ * slot of the ring, which user space has filled in the order of turns. Only what begins a
+ * flow and will be remembered has a turn; of anything else each packet would go
+ * elsewhere, so it goes by the hash. */
+#ifndef WEIR_BALANCE_TURNS_H
+#define WEIR_BALANCE_TURNS_H
+
+#include "balance/pools.h"
+
+/* Beside the number of a pool: the flow has a turn. */
+#define BALANCE_HAS_TURN 0x20000
+
+/* Whose turn it is, by pool; on each CPU, for a common one would be written by all. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BALANCE_POOLS);
+	__type(key, __u32);
+	__type(value, __u32);
+} balance_turns SEC(".maps");
+
+/* The slot of a new flow of a pool that has rules; `slot`: that of its whole hash.
+ * Global, so that the verifier checks it once. */
+__noinline __u32 balance_slot_by_rules(__u64 source0, __u64 source1, __u32 port,
+				       __u32 pool, __u32 slot)
+{
+	const struct balance_rules *rules = balance_rules_of(pool);
+	__u32 number = pool & 0xffff, *turn;
+	__u64 hash;
+
+	if (!rules || rules->method == BALANCE_BY_FLOW)
+		return slot;
+	if (rules->method == BALANCE_BY_TURN) {
+		turn = bpf_map_lookup_elem(&balance_turns, &number);
+		if (!turn || !(pool & BALANCE_HAS_TURN))
+			return slot;
+		slot = *turn < BALANCE_SLOTS ? *turn : 0;
+		*turn = slot + 1;
+		return slot;
+	}
+	hash = balance_source_hash(source0, source1);
+	if (rules->method == BALANCE_BY_SOURCE_PORT)
+		hash = balance_mix(hash, port);
+	return balance_slot_of(hash);
+}
+
+/* The TCP flags of a packet that has ports where they are in most; 0: it is cut. */
+static __always_inline __u32 balance_tcp_flags(const void *l3, const void *end, int v4)
+{
+	const __u32 at = __builtin_offsetof(struct tcphdr, ack_seq) + 5;
+	const __u8 *flags =
+		l3 + at + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+
+	return (const void *)(flags + 1) <= end ? *flags : 0;
+}
+
+/* Does a packet begin a flow that has a turn? Global, so that the verifier does not know
+ * the answer. */
+__noinline int balance_has_turn(__u32 pool, __u32 protocol, __u32 tcp_flags)
+{
+	const struct balance_rules *rules = balance_rules_of(pool);
+	const __u32 syn = 2, ack = 16;
+
+	return rules && rules->method == BALANCE_BY_TURN &&
+	       (protocol != IPPROTO_TCP || (tcp_flags & (syn | ack)) == syn);
+}
+
+#endif

@@ -1,0 +1,118 @@
+//! The access lists of pools as the kernel has them: joined from their rules, the
+//! database of countries and the lists, and again when one of these is another.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use serde::Serialize;
+use weir_core::{
+    Prefix, Protocol,
+    balance::acl::{Acl, Exceptions},
+    geo::GeoTable,
+};
+
+use super::{Balancer, State, config::PoolConfig};
+use crate::access::lists::CurrentList;
+
+/// One that is joined, and what it was made of.
+pub(super) struct Joined {
+    of: Acl,
+    geography: u64,
+    lists: Arc<Vec<CurrentList>>,
+    exceptions: Arc<Exceptions>,
+}
+
+/// What an access list says of a client, as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct PoolAccess {
+    /// The pool.
+    pub pool: String,
+    /// Its virtual addresses.
+    pub vips: Vec<IpAddr>,
+    /// Does it drop the client's packets?
+    pub denied: bool,
+    /// The rule that decides, or `acl_default`.
+    pub rule: String,
+}
+
+fn prefixes<'a>(lists: &'a [CurrentList], name: &str) -> &'a [Prefix] {
+    let list = lists.iter().find(|list| list.name == name);
+    list.map_or(&[], |list| &list.prefixes)
+}
+
+impl State {
+    /// Who may use this pool; `None`: everybody.
+    pub(super) fn acl(&self, pool: &str) -> Option<Arc<Exceptions>> {
+        let joined = self.acls.get(pool)?;
+        Some(joined.exceptions.clone())
+    }
+}
+
+impl Balancer {
+    /// Joins those that are new, or made of what has changed.
+    pub(super) fn join_acls(&self, state: &mut State) {
+        // The number before what it counts: news in between is seen next time.
+        let geography = self.geography.changes();
+        let lists = self.lists.current();
+        let mut before = std::mem::take(&mut state.acls);
+        let mut joined = BTreeMap::new();
+        for PoolConfig { name, acl, .. } in state.pools.iter().map(|pool| &pool.config) {
+            let Some(acl) = acl else {
+                continue;
+            };
+            let is_current = |known: &Joined| {
+                known.of == *acl
+                    && (known.geography == geography || !acl.names_places())
+                    && (Arc::ptr_eq(&known.lists, &lists) || acl.lists().next().is_none())
+            };
+            let known = before.remove(name).filter(is_current);
+            let known = known.unwrap_or_else(|| {
+                state.is_new = true;
+                let table = self.geography.geo_table();
+                let none = GeoTable::default();
+                let table = table.as_deref().unwrap_or(&none);
+                Joined {
+                    of: acl.clone(),
+                    geography,
+                    exceptions: Arc::new(acl.exceptions(table, |name| prefixes(&lists, name))),
+                    lists: lists.clone(),
+                }
+            });
+            joined.insert(name.clone(), known);
+        }
+        state.acls = joined;
+    }
+
+    /// What the pools with an access list say of this client; of those that serve this
+    /// port, if one is named.
+    pub fn access(&self, client: IpAddr, port: Option<(Protocol, u16)>) -> Vec<PoolAccess> {
+        let state = self.state();
+        let pools = state.pools.iter().map(|pool| &pool.config);
+        let pools = pools.filter(|pool| match port {
+            None => true,
+            Some((protocol, port)) => pool.ports.iter().any(|(known, of)| {
+                *of == port && (protocol == Protocol::Any || protocol == *known)
+            }),
+        });
+        let with = pools.filter_map(|pool| Some((pool, pool.acl.as_ref()?)));
+        let lists = self.lists.current();
+        with.map(|(pool, acl)| {
+            let place = match acl.names_places() {
+                true => self.geography.place(client),
+                false => Default::default(),
+            };
+            let is_on = |name: &str| prefixes(&lists, name).iter().any(|p| p.contains(client));
+            let rule = acl.deciding(client, &place, is_on);
+            let access = rule.map_or(acl.default, |rule| rule.access);
+            PoolAccess {
+                pool: pool.name.clone(),
+                vips: pool.vips.clone(),
+                denied: access == weir_core::balance::acl::Access::Deny,
+                rule: match rule {
+                    Some(rule) => rule.to_string(),
+                    None => format!("acl_default = {:?}", acl.default.name()),
+                },
+            }
+        })
+        .collect()
+    }
+}
