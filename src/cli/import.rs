@@ -2,13 +2,15 @@
 //! standard output. Nothing is installed, and nobody is banned.
 
 mod fail2ban;
-mod ipt_geofence;
-mod jsonc;
-mod ports;
 
-use std::{fs, io::Read, path::PathBuf};
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, bail};
+use weir_import::{ipt_geofence, pen};
 
 use super::{ExitAnswer, show};
 
@@ -39,6 +41,21 @@ pub enum Verb {
     /// printed for each: weir import ipt_geofence --bans FILE | sh
     #[command(name = "ipt_geofence")]
     IptGeofence(Args),
+    /// Turn Pen's command line or its file of commands into weir.toml
+    ///
+    /// Prints [balance], [pool.pen] and [tarpit], with a comment for each thing
+    /// that changes, is asked back, or is not carried over, and the word or
+    /// line where it was typed. Files that -F and include name are read.
+    ///
+    /// weir import pen 'pen -df -O "dsr_if eth1" 192.0.2.10:80 192.0.2.2 192.0.2.3'
+    Pen(PenArgs),
+}
+
+#[derive(clap::Args)]
+pub struct PenArgs {
+    /// The command line as one word, or a file as -F names it
+    #[arg(value_name = "COMMAND LINE|FILE")]
+    typed: String,
 }
 
 #[derive(clap::Args)]
@@ -57,25 +74,46 @@ pub struct Args {
 const MAX_FILE: u64 = 64 << 20;
 
 pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
-    let args = match verb {
+    let printed = match verb {
         Verb::Fail2ban { path, dry_run } => return fail2ban::run(path, *dry_run),
-        Verb::IptGeofence(args) => args,
-    };
-    let name = args.file.display();
-    let mut text = String::new();
-    fs::File::open(&args.file)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
-        .with_context(|| format!("reading {name}"))?;
-    if text.len() as u64 > MAX_FILE {
-        bail!("{name} has more than {MAX_FILE} bytes");
-    }
-    let printed = match args.bans {
-        true => ipt_geofence::bans(&text),
-        false => ipt_geofence::configuration(&text, &args.secrets)
-            .with_context(|| format!("reading {name}"))?,
+        Verb::IptGeofence(args) => from_ipt_geofence(args)?,
+        Verb::Pen(args) => from_pen(&args.typed)?,
     };
     for line in printed.lines() {
         show::line(line)?;
     }
     Ok(ExitAnswer::Done)
+}
+
+fn from_ipt_geofence(args: &Args) -> anyhow::Result<String> {
+    let text = read(&args.file)?;
+    Ok(match args.bans {
+        true => ipt_geofence::bans(&text),
+        false => ipt_geofence::configuration(&text, &args.secrets)
+            .with_context(|| format!("reading {}", args.file.display()))?,
+    })
+}
+
+fn from_pen(typed: &str) -> anyhow::Result<String> {
+    let named = |name: &str| read(Path::new(name)).map_err(|error| format!("{error:#}"));
+    let file = Path::new(typed);
+    if file.is_file() {
+        return pen::file(typed, &read(file)?, &named).with_context(|| format!("reading {typed}"));
+    }
+    if !typed.contains(char::is_whitespace) {
+        bail!("{typed} is no file, and no command line of Pen's: it takes more than a word");
+    }
+    pen::command_line(typed, &named).context("reading the command line")
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let name = file.display();
+    let mut text = String::new();
+    fs::File::open(file)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
+        .with_context(|| format!("reading {name}"))?;
+    if text.len() as u64 > MAX_FILE {
+        bail!("{name} has more than {MAX_FILE} bytes");
+    }
+    Ok(text)
 }

@@ -2,8 +2,10 @@
 //! is answered: with a setting, or with a comment that begins with "changed",
 //! "asked" (the file does not say what was meant) or "not carried over".
 
+mod jsonc;
 mod lists;
 mod outputs;
+mod ports;
 
 use std::{fmt::Write, path::Path};
 
@@ -14,50 +16,8 @@ use weir_core::{
     port_set::MAX_RANGES,
 };
 
-use super::{
-    jsonc,
-    ports::{self, Ports},
-};
-
-/// The text of a weir.toml.
-#[derive(Default)]
-pub(super) struct Toml(String);
-
-impl Toml {
-    fn line(&mut self, text: &str) {
-        self.0.push_str(text);
-        self.0.push('\n');
-    }
-
-    /// A comment, broken into lines; other people's text in it is escaped, so
-    /// that no line break of theirs ends the comment.
-    fn note(&mut self, text: &str) {
-        const COLUMNS: usize = 100;
-        let mut line = String::from("#");
-        for word in weir_daemon::escape(text).split(' ') {
-            if line.len() > 1 && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-                self.line(&line);
-                line = String::from("#  ");
-            }
-            line.push(' ');
-            line.push_str(word);
-        }
-        self.line(&line);
-    }
-
-    fn section(&mut self, name: &str) {
-        self.line(&format!("\n[{name}]"));
-    }
-
-    fn set(&mut self, key: &str, value: impl Into<toml::Value>) {
-        self.line(&format!("{key} = {}", value.into()));
-    }
-
-    /// The same as a comment: for somebody to complete.
-    fn suggest(&mut self, key: &str, value: impl Into<toml::Value>) {
-        self.line(&format!("#{key} = {}", value.into()));
-    }
-}
+use self::ports::Ports;
+use crate::{Error, Toml};
 
 /// An object whose keys are asked for one by one; the rest is told at the end.
 struct Keys {
@@ -143,10 +103,10 @@ fn brief(value: &Value) -> String {
 }
 
 /// The text of a weir.toml that does the same as this config.json.
-pub fn configuration(text: &str, secrets: &Path) -> anyhow::Result<String> {
+pub fn configuration(text: &str, secrets: &Path) -> Result<String, Error> {
     let value = jsonc::parse(text)?;
     if !value.is_object() {
-        anyhow::bail!("it is {}, not an object", brief(&value));
+        return Err(Error(format!("it is {}, not an object", brief(&value))));
     }
     let mut toml = Toml::default();
     toml.line(
@@ -170,7 +130,7 @@ pub fn configuration(text: &str, secrets: &Path) -> anyhow::Result<String> {
     outputs::commands(&mut root, &mut toml);
     toml.line("");
     root.finish(&mut toml);
-    Ok(toml.0.trim_end().to_owned() + "\n")
+    Ok(toml.finish())
 }
 
 /// What has no counterpart because no packet goes to user space.
@@ -464,7 +424,7 @@ pub fn bans(text: &str) -> String {
                 out,
                 "# line {}: not an address, a tab and a number: {}",
                 n + 1,
-                weir_daemon::escape(&line.chars().take(64).collect::<String>())
+                weir_core::text::escape(&line.chars().take(64).collect::<String>())
             ),
         };
     }

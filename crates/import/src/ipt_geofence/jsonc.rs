@@ -4,13 +4,14 @@
 //! at their place: jsonc-parser has other messages and the place where something
 //! began that never ends, json-strip-comments loses the line ends in comments.
 
-use anyhow::Context;
 use serde_json::Value;
 
+use crate::Error;
+
 /// Reads it; an error names line and column.
-pub fn parse(text: &str) -> anyhow::Result<Value> {
+pub fn parse(text: &str) -> Result<Value, Error> {
     let plain = plain(text.strip_prefix('\u{feff}').unwrap_or(text));
-    serde_json::from_str(&plain).context("it is not JSON")
+    serde_json::from_str(&plain).map_err(|e| Error(format!("it is not JSON: {e}")))
 }
 
 /// The same text, with spaces for what is not JSON: errors keep their place.
@@ -95,7 +96,7 @@ mod tests {
             ("/* never closed", "EOF"),
             ("\"never closed \\", "EOF"),
         ] {
-            let error = format!("{:#}", parse(text).unwrap_err());
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(place), "{text}: {error}");
         }
     }

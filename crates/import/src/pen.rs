@@ -1,0 +1,114 @@
+//! Pen's command line and its files of commands as `[balance]`, `[pool.pen]` and
+//! `[tarpit]`. Pen is a proxy unless it is told of an interface (`dsr_if`); weir is given
+//! what both have in common, and everything else that was typed is named with the place
+//! where it stands and what does it here.
+
+mod acl;
+mod commands;
+mod options;
+mod server;
+mod write;
+
+use std::collections::BTreeMap;
+
+use self::{acl::Acl, server::Server};
+use crate::Error;
+
+/// So many servers are taken over: as many as weir has room for.
+const MAX_SERVERS: usize = 1024;
+/// A file may include another, and that one a third, up to here.
+const MAX_INCLUDES: usize = 8;
+/// More words than this nobody types; nor more lines.
+const MAX_WORDS: usize = 65_536;
+
+/// Reads a file that a command line or a file names; the error is shown.
+pub type Read<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
+
+/// Where something was typed: `word 3`, or `/etc/pen/pen.cfg:12`.
+type Place = String;
+
+/// What was typed, as far as it is understood.
+#[derive(Default)]
+struct Pen {
+    listen: Option<Listen>,
+    servers: BTreeMap<usize, Server>,
+    is_udp: bool,
+    interface: Option<String>,
+    acls: [Acl; 10],
+    client_acl: Option<usize>,
+    tarpit_acl: Option<usize>,
+    is_hash: bool,
+    is_round_robin: bool,
+    is_weighted: bool,
+    blacklist: Option<u64>,
+    timeout: Option<u64>,
+    emergency: Option<Server>,
+    /// What has no setting here, in the order in which it was typed, each once.
+    remarks: Vec<String>,
+    words: usize,
+}
+
+/// Where Pen accepts clients.
+struct Listen {
+    place: Place,
+    /// As typed; empty for all addresses.
+    host: String,
+    /// 0: all of them.
+    port: u16,
+}
+
+impl Pen {
+    fn remark(&mut self, place: &str, text: &str) {
+        let remark = format!("{place}: {text}");
+        if !self.remarks.contains(&remark) {
+            self.remarks.push(remark);
+        }
+    }
+
+    /// Counts what is read; an input without an end is none of Pen's.
+    fn count(&mut self) -> Result<(), Error> {
+        self.words += 1;
+        match self.words > MAX_WORDS {
+            true => Err(Error(format!("more than {MAX_WORDS} words and lines"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Commands of a file, one a line.
+    fn read_file(
+        &mut self,
+        name: &str,
+        text: &str,
+        read: &Read<'_>,
+        depth: usize,
+    ) -> Result<(), Error> {
+        for (number, line) in text.lines().enumerate() {
+            self.count()?;
+            let place = format!("{name}:{}", number + 1);
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let is_comment = words.first().is_none_or(|word| word.starts_with('#'));
+            if !is_comment {
+                self.command(&place, &words, read, depth)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of a command line such as `pen -df -O "dsr_if eth1" 192.0.2.10:80 192.0.2.2`. The
+/// files that it names are read by `read`.
+pub fn command_line(text: &str, read: &Read<'_>) -> Result<String, Error> {
+    let Some(words) = shlex::split(text) else {
+        return Err(Error("a quotation mark in it has no second one".to_owned()));
+    };
+    let mut pen = Pen::default();
+    pen.read_options(&words, read)?;
+    Ok(write::configuration(pen))
+}
+
+/// Of a file of commands, as `-F` names it and `penctl write` writes it.
+pub fn file(name: &str, text: &str, read: &Read<'_>) -> Result<String, Error> {
+    let mut pen = Pen::default();
+    pen.read_file(name, text, read, 0)?;
+    Ok(write::configuration(pen))
+}

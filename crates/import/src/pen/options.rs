@@ -1,0 +1,212 @@
+//! Pen's options, then where it listens, then its servers.
+
+use super::{Listen, MAX_SERVERS, Pen, Place, Read, Server, server::split_host};
+use crate::Error;
+
+/// Options with a value.
+const WITH_VALUE: &str = "BCFOSTbceijlmopqtuwxEKGAL";
+/// And without.
+const PLAIN: &str = "DHPQUWXZRadfhnrsN";
+
+const PROXY_ONLY: &str =
+    "weir hands packets on and holds no connection, so there is nothing to limit";
+const TLS: &str = "TLS ends at the servers: give certificates and keys to them";
+
+impl Pen {
+    pub(super) fn read_options(&mut self, words: &[String], read: &Read<'_>) -> Result<(), Error> {
+        let mut rest = words.iter().enumerate().peekable();
+        // The program's own name, however it was called.
+        rest.next_if(|(_, word)| word.rsplit('/').next() == Some("pen"));
+        let (mut others, mut are_over) = (Vec::new(), false);
+        while let Some((at, word)) = rest.next() {
+            self.count()?;
+            let place = format!("word {}", at + 1);
+            let letters = match word.strip_prefix('-') {
+                Some(letters) if !are_over && !letters.is_empty() => letters,
+                _ => {
+                    others.push((place, word.as_str()));
+                    continue;
+                }
+            };
+            if letters == "-" {
+                are_over = true;
+                continue;
+            }
+            for (index, letter) in letters.char_indices() {
+                if !WITH_VALUE.contains(letter) {
+                    self.plain_option(&place, letter, read)?;
+                    continue;
+                }
+                let tail = &letters[index + letter.len_utf8()..];
+                let value = match tail {
+                    "" => rest.next().map(|(_, word)| word.as_str()),
+                    tail => Some(tail),
+                };
+                let place = format!("{place} (-{letter})");
+                match value {
+                    Some(value) => self.option(&place, letter, value, read)?,
+                    None => self.remark(&place, "not carried over: its value is missing"),
+                }
+                break;
+            }
+        }
+        let mut others = others.into_iter();
+        if let Some((place, word)) = others.next() {
+            self.listen_at(&place, word);
+        }
+        for (place, word) in others {
+            self.add_server(place, word);
+        }
+        Ok(())
+    }
+
+    fn plain_option(&mut self, place: &str, letter: char, read: &Read<'_>) -> Result<(), Error> {
+        let place = format!("{place} (-{letter})");
+        let command = match letter {
+            'H' => "http",
+            'P' => "poll",
+            'W' => "weight",
+            'X' => "exit",
+            'a' => "ascii",
+            'h' => "hash",
+            'r' => "roundrobin",
+            's' => "stubborn",
+            'd' => "debug",
+            'U' => {
+                self.is_udp = true;
+                return Ok(());
+            }
+            'f' => {
+                self.remark(
+                    &place,
+                    "nothing to do: `weir daemon` stays in the foreground, and systemd starts it",
+                );
+                return Ok(());
+            }
+            'Z' | 'R' => {
+                self.remark(&place, &format!("not carried over: {TLS}"));
+                return Ok(());
+            }
+            'D' | 'Q' | 'n' => {
+                self.remark(
+                    &place,
+                    "nothing to do: Pen itself has no use for it any more",
+                );
+                return Ok(());
+            }
+            _ => {
+                let what = match PLAIN.contains(letter) {
+                    true => "Pen itself takes it for a mistake",
+                    false => "it is no option of Pen's",
+                };
+                self.remark(&place, &format!("not carried over: {what}"));
+                return Ok(());
+            }
+        };
+        self.command(&place, &[command], read, 0)
+    }
+
+    fn option(
+        &mut self,
+        place: &str,
+        letter: char,
+        value: &str,
+        read: &Read<'_>,
+    ) -> Result<(), Error> {
+        let command = match letter {
+            'O' | 'o' => {
+                let words: Vec<&str> = value.split_whitespace().collect();
+                if words.is_empty() {
+                    return Ok(());
+                }
+                return self.command(place, &words, read, 0);
+            }
+            'F' => return self.command(place, &["include", value], read, 0),
+            'T' => "tracking",
+            'b' => "blacklist",
+            'c' => "clients_max",
+            'l' => "log",
+            'm' => "pending_max",
+            't' => "timeout",
+            'w' => "web_stats",
+            'x' => "conn_max",
+            'e' => {
+                let (server, _) = Server::parse(place, value);
+                self.emergency = Some(server);
+                return Ok(());
+            }
+            _ => {
+                let text = match letter {
+                    'B' => {
+                        "not carried over: an abuse server for denied clients: weir drops what they send, before it looks for a pool"
+                    }
+                    'C' => {
+                        "nothing to do: `weir pool`, `weir real` and the control socket (socket = \"…\") take its place, and ask who calls"
+                    }
+                    'j' => "not carried over: a chroot: the unit file confines the daemon",
+                    'p' => {
+                        "not carried over: a file for the process id: systemd has it (`systemctl show -p MainPID weir`)"
+                    }
+                    'q' => PROXY_ONLY,
+                    'u' => "nothing to do: the daemon gives up every right but those that it needs",
+                    'S' => "nothing to do: Pen itself has no use for it any more",
+                    'i' => "not carried over: it is for Windows",
+                    _ => {
+                        self.remark(place, &format!("not carried over: {TLS}"));
+                        return Ok(());
+                    }
+                };
+                self.remark(place, text);
+                return Ok(());
+            }
+        };
+        self.command(place, &[command, value], read, 0)
+    }
+
+    /// `[host:]port`, or a path.
+    pub(super) fn listen_at(&mut self, place: &str, word: &str) {
+        if word.starts_with('/') {
+            self.remark(
+                place,
+                &format!("not carried over: {word} is a Unix socket; weir serves addresses"),
+            );
+            return;
+        }
+        let (host, port) = match split_host(word) {
+            (port, "") if !word.starts_with('[') => ("", port),
+            parts => parts,
+        };
+        match port.parse() {
+            Ok(port) => {
+                self.listen = Some(Listen {
+                    place: place.to_owned(),
+                    host: host.to_owned(),
+                    port,
+                });
+            }
+            Err(_) => self.remark(
+                place,
+                &format!("asked: {word}: which port is that? weir wants its number"),
+            ),
+        }
+    }
+
+    fn add_server(&mut self, place: Place, word: &str) {
+        let number = self.servers.len();
+        if number >= MAX_SERVERS {
+            self.remark(
+                "the command line",
+                &format!("not carried over: servers beyond the first {MAX_SERVERS}"),
+            );
+            return;
+        }
+        let (server, wrong) = Server::parse(&place, word);
+        for text in wrong {
+            self.remark(
+                &place,
+                &format!("not carried over: {text}: it is no number there"),
+            );
+        }
+        self.servers.insert(number, server);
+    }
+}

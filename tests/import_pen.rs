@@ -1,0 +1,291 @@
+//! `weir import pen`: what it prints goes through `weir check`, and says what becomes of
+//! everything that was typed.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+fn import(typed: &str) -> Output {
+    let mut weir = Command::new(WEIR);
+    weir.args(["import", "pen", "--", typed]).output().unwrap()
+}
+
+#[track_caller]
+fn imported(typed: &str) -> String {
+    let output = import(typed);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    // Whatever was typed, `weir check` takes what comes of it.
+    let dir = TempDir::with_prefix("weir-import-").unwrap();
+    let file = dir.path().join("weir.toml");
+    fs::write(&file, &text).unwrap();
+    let mut check = Command::new(WEIR);
+    let check = check
+        .arg("--config")
+        .arg(&file)
+        .arg("check")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&check.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&check.stderr).into_owned();
+    assert_eq!(check.status.code(), Some(0), "{said}{complained}\n{text}");
+    text
+}
+
+fn settings(text: &str) -> toml::Table {
+    text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// Its comments, each on one line.
+fn comments(text: &str) -> String {
+    let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let joined: String = lines
+        .map(|line| match line.strip_prefix("   ") {
+            Some(more) => format!(" {more}"),
+            None => format!("\n{}", line.trim_start()),
+        })
+        .collect();
+    joined
+}
+
+#[track_caller]
+fn tells(text: &str, told: &[&str]) {
+    let comments = comments(text);
+    for words in told {
+        assert!(comments.contains(words), "{words:?} is not in {comments}");
+    }
+}
+
+/// The command lines of Pen's own announcements.
+#[test]
+fn pens_examples_become_pools_that_check_accepts() {
+    let tarpit = "pen -df -O \"acl 1 permit 192.168.2.11\" -O \"tarpit_acl 1\" -O \"dsr_if lo\" \
+                  192.168.2.10:80 192.168.2.2 192.168.2.3";
+    let text = imported(tarpit);
+    let toml = settings(&text);
+    assert_eq!(
+        toml["interfaces"].as_array().unwrap()[0].as_str(),
+        Some("lo")
+    );
+    assert_eq!(toml["balance"]["interface"].as_str(), Some("lo"));
+    let pool = &toml["pool"]["pen"];
+    assert_eq!(
+        pool["vip"].as_array().unwrap()[0].as_str(),
+        Some("192.168.2.10")
+    );
+    assert_eq!(
+        pool["ports"].as_array().unwrap()[0].as_str(),
+        Some("80/tcp")
+    );
+    let reals = pool["reals"].as_array().unwrap();
+    let addresses: Vec<_> = reals
+        .iter()
+        .map(|real| real["address"].as_str().unwrap())
+        .collect();
+    assert_eq!(addresses, ["192.168.2.2", "192.168.2.3"]);
+    assert_eq!(
+        toml["tarpit"]["addresses"].to_string(),
+        "[\"192.168.2.11\"]"
+    );
+    tells(
+        &text,
+        &[
+            "word 2 (-d): debug: not carried over",
+            "word 2 (-f): nothing to do",
+        ],
+    );
+    assert!(!text.contains("its last entry denies"), "{text}");
+
+    let tcp = "./pen -df -O \"dsr_if lo\" -r 192.168.100.10:0 192.168.100.3 192.168.100.4";
+    let text = imported(tcp);
+    let ports = &settings(&text)["pool"]["pen"]["ports"];
+    assert_eq!(ports.to_string(), "[\"80/tcp\", \"443/tcp\"]");
+    tells(
+        &text,
+        &[
+            "asked: word 6: port 0 is every port",
+            "-r is no round robin in Pen's dsr mode",
+        ],
+    );
+
+    let udp = "sudo ./pen -df -U -O poll -O \"dsr_if lo\" -S 2 -r 192.168.100.1:53 192.168.100.3 192.168.100.4";
+    let text = imported(udp.trim_start_matches("sudo "));
+    let pool = settings(&text)["pool"]["pen"].clone();
+    assert_eq!(pool["ports"].to_string(), "[\"53/udp\"]");
+    assert_eq!(pool["check"]["dns"].as_str(), Some("."));
+}
+
+/// "Anything that is not destined for one of these addresses": the segment is a guess, and
+/// is told as one.
+#[test]
+fn a_tarpit_for_everybody_else_becomes_prefixes_and_a_question() {
+    let denied = ["192.168.2.1", "192.168.2.2", "192.168.2.3", "192.168.2.10"];
+    let acl: String = denied
+        .map(|addr| format!("-O \"acl 1 deny {addr}\" "))
+        .concat();
+    let text = imported(&format!(
+        "pen -O \"dsr_if lo\" -O 'tarpit_acl 1' {acl}192.168.2.10:80 192.168.2.2 192.168.2.3"
+    ));
+    tells(
+        &text,
+        &[
+            "asked: tarpit_acl 1: its last entry denies",
+            "192.168.2.0/24, a guess",
+        ],
+    );
+    let toml = settings(&text);
+    let prefixes = toml["tarpit"]["addresses"].as_array().unwrap();
+    let prefixes: Vec<weir_core::Prefix> = prefixes
+        .iter()
+        .map(|p| p.as_str().unwrap().parse().unwrap())
+        .collect();
+    for last in 0..=255 {
+        let addr = std::net::IpAddr::from([192, 168, 2, last]);
+        let held = prefixes
+            .iter()
+            .filter(|prefix| prefix.contains(addr))
+            .count();
+        let is_denied = denied.contains(&addr.to_string().as_str());
+        assert_eq!(held, usize::from(!is_denied), "{addr}");
+    }
+}
+
+#[test]
+fn a_file_of_commands_is_read_line_by_line() {
+    let dir = TempDir::with_prefix("weir-import-").unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(
+        at("pen.cfg"),
+        "# as `penctl write` has it\ndsr_if lo\nlisten 198.51.100.10:443\nweight\nblacklist 10\n\
+         timeout 5\nserver 0 acl 0 address 198.51.100.2 port 443 max 10 hard 20 weight 3\n\
+         server 1 address 198.51.100.3 port 8443\nserver 2 address www3\nno http\n\
+         ssl_ciphers HIGH\ntcp_nodelay\ntransparent\nclient_acl 2\nacl 2 deny 203.0.113.0 255.255.255.0\n\
+         prio\nrun-away\n",
+    )
+    .unwrap();
+    fs::write(
+        at("more.cfg"),
+        format!("include {}\nserver 1 weight 0\n", at("pen.cfg")),
+    )
+    .unwrap();
+    let text = imported(&at("more.cfg"));
+    let pool = settings(&text)["pool"]["pen"].clone();
+    let reals = pool["reals"].as_array().unwrap();
+    assert_eq!(reals.len(), 2);
+    assert_eq!(reals[0]["weight"].as_integer(), Some(3));
+    assert!(reals[1].get("weight").is_none(), "0 is 1 in Pen's dsr mode");
+    assert_eq!(pool["check"]["rise"].as_integer(), Some(5));
+    assert_eq!(pool["check"]["timeout"].as_str(), Some("5s"));
+    let cfg = at("pen.cfg");
+    let line = |number: usize, told: &str| format!("{cfg}:{number}: {told}");
+    tells(
+        &text,
+        &[
+            &line(10, "no http: nothing to do"),
+            &line(
+                11,
+                "ssl_ciphers HIGH: not carried over: TLS ends at the servers",
+            ),
+            &line(12, "tcp_nodelay: not carried over"),
+            &line(13, "transparent: nothing to do"),
+            &line(16, "prio: not carried over: servers are not ranked"),
+            &line(17, "run-away: not carried over: it is no command of Pen's"),
+            "max 10, hard 20",
+            "198.51.100.3 is served at port 8443",
+            "\"www3\": which address is that?",
+            "client_acl 2: put prefixes into a file",
+            "the list permits, the opposite of its last entry",
+        ],
+    );
+}
+
+/// Each option is answered, and nothing that is not whole becomes a setting.
+#[test]
+fn every_option_is_answered() {
+    let options = "-B 192.0.2.9:80 -C /run/pen -H -P -T 60 -W -X -a -b 5 -c 9 -d -e 192.0.2.8:80 -f -h \
+                   -j /tmp -l /log -m 5 -p /pid -q 50 -s -t 2 -u nobody -x 20 -w /stat -E c -K k -G g -A a \
+                   -Z -R -L tls1 -D -Q -n -S 3 -N -y";
+    let text = imported(&format!("pen {options} 80 192.0.2.2:8080:10 www"));
+    let comments = comments(&text);
+    for letter in "BCHPTXacdfjlmpqsuxwEKGAZRLDQnSNy".chars() {
+        let named = format!(" (-{letter}): ");
+        assert!(comments.contains(&named), "-{letter}: {comments}");
+    }
+    tells(
+        &text,
+        &[
+            "without dsr_if Pen is a proxy",
+            "\"\" is not the address of one host",
+            "abuse server",
+            "it is no option of Pen's",
+        ],
+    );
+    assert!(settings(&text).get("pool").is_none(), "{text}");
+    assert!(text.contains("#[pool.pen]"), "{text}");
+
+    let whole =
+        imported("pen -W -h -b 5 -e 192.0.2.8:80 192.0.2.10:80 192.0.2.2:8080 192.0.2.3:80:0:0:5");
+    let reals = settings(&whole)["pool"]["pen"]["reals"].to_string();
+    assert_eq!(
+        reals,
+        "[{ address = \"192.0.2.2\", weight = 0 }, { address = \"192.0.2.3\", weight = 5 }]"
+    );
+    tells(
+        &whole,
+        &[
+            "-h is a hash",
+            "the emergency server \"192.0.2.8\"",
+            "served at port 8080",
+        ],
+    );
+}
+
+/// Text that would be TOML, or steer a terminal, is a comment, and stays on its line.
+#[test]
+fn hostile_text_becomes_no_setting() {
+    let evil = "pen -O 'dsr_if lo\"\n[jail.x]' -e '\u{1b}[31m\n[tarpit]' -O 'acl 1 permit \u{202e}x' \
+                '[pool.x]:80' '192.0.2.2\n[sink.x]' $'x'";
+    let text = imported(evil);
+    let keys: Vec<_> = settings(&text).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["interfaces"], "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error() {
+    let dir = TempDir::with_prefix("weir-import-").unwrap();
+    let cycle = dir.path().join("cycle.cfg");
+    fs::write(&cycle, format!("include {}\n", cycle.display())).unwrap();
+    let missing = dir.path().join("missing.cfg");
+    let endless = dir.path().join("endless.cfg");
+    fs::write(&endless, "hash\n".repeat(70_000)).unwrap();
+    for (typed, told) in [
+        (format!("pen -F {} 80 a", missing.display()), "missing.cfg"),
+        (
+            cycle.display().to_string(),
+            "th file that another one includes",
+        ),
+        (
+            "pen 'x".to_owned(),
+            "a quotation mark in it has no second one",
+        ),
+        (
+            "nothing".to_owned(),
+            "nothing is no file, and no command line",
+        ),
+        (endless.display().to_string(), "more than 65536 words"),
+    ] {
+        let output = import(&typed);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(told), "{said}");
+    }
+    assert!(!Path::new("nothing").exists());
+}
