@@ -75,6 +75,7 @@ fn pens_examples_become_pools_that_check_accepts() {
         Some("lo")
     );
     assert_eq!(toml["balance"]["interface"].as_str(), Some("lo"));
+    assert_eq!(toml["balance"]["announce"].as_bool(), Some(true));
     let pool = &toml["pool"]["pen"];
     assert_eq!(
         pool["vip"].as_array().unwrap()[0].as_str(),
@@ -141,7 +142,8 @@ fn a_tarpit_for_everybody_else_becomes_prefixes_and_a_question() {
         ],
     );
     let toml = settings(&text);
-    let prefixes = toml["tarpit"]["addresses"].as_array().unwrap();
+    assert!(toml["tarpit"].get("addresses").is_none());
+    let prefixes = toml["tarpit"]["dark"].as_array().unwrap();
     let prefixes: Vec<weir_core::Prefix> = prefixes
         .iter()
         .map(|p| p.as_str().unwrap().parse().unwrap())
@@ -288,4 +290,50 @@ fn what_cannot_be_read_is_an_error() {
         assert!(said.contains(told), "{said}");
     }
     assert!(!Path::new("nothing").exists());
+}
+
+/// Words of Pen's in any order: `imported` holds each result against the check.
+#[test]
+fn command_lines_in_any_order_become_what_check_accepts() {
+    const WORDS: [&str; 24] = [
+        "-df",
+        "-r",
+        "-h",
+        "-W",
+        "-U",
+        "-b 0",
+        "-b 99999",
+        "-t 0",
+        "-e '[::1]:80'",
+        "-O 'dsr_if lo'",
+        "-O 'acl 1 permit 10.0.0.0 255.0.0.0'",
+        "-O 'acl 1 deny 10.1.2.3'",
+        "-O 'acl 2 permit 2001:db8::/31'",
+        "-O 'tarpit_acl 1'",
+        "-O 'tarpit_acl 2'",
+        "-O 'tarpit_acl'",
+        "10.1.0.80:0",
+        "10.1.0.80:80",
+        "'[2001:db8::80]:53'",
+        "10.1.0.1:80:1:2:3000:4",
+        "10.1.0.2",
+        "'[2001:db8::2]'",
+        "224.0.0.1",
+        "10.1.0.2:8080",
+    ];
+    // Any numbers, and the same ones in each run.
+    let mut state: u64 = 42;
+    let mut any = |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    let mut pools = 0;
+    for _ in 0..60 {
+        let words: Vec<_> = (0..2 + any(9)).map(|_| WORDS[any(WORDS.len())]).collect();
+        let text = imported(&format!("pen {}", words.join(" ")));
+        pools += usize::from(settings(&text).contains_key("pool"));
+    }
+    assert!(pools > 5, "{pools}");
 }

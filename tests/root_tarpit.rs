@@ -7,6 +7,7 @@ mod common;
 use std::{
     io::{ErrorKind, Write},
     net::{SocketAddr, TcpStream},
+    time::Duration,
 };
 
 use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
@@ -16,6 +17,11 @@ use weir_testkit::{
     packet::Packet,
     traffic::{self, TcpServer},
 };
+
+#[path = "root_tarpit/dark.rs"]
+mod dark;
+#[path = "root_tarpit/scans.rs"]
+mod scans;
 
 const BACKENDS: [&str; 3] = ["tcx", "xdp", "xdp-generic"];
 /// A port that is served among tarpits.
@@ -86,6 +92,7 @@ struct Client {
     backoff: u32,
     segments_in: u64,
     segments_out: u64,
+    next_probe: Duration,
 }
 
 impl Client {
@@ -102,8 +109,26 @@ impl Client {
             backoff: number("backoff:") as u32,
             segments_in: number("segs_in:"),
             segments_out: number("segs_out:"),
+            next_probe: next_probe(text).unwrap_or_default(),
         }
     }
+}
+
+/// Of `timer:(persist,25sec,8)`, or `1min2sec`; below ten seconds `3.216ms`, which are
+/// 3.216 s, and `120ms`.
+fn next_probe(text: &str) -> Option<Duration> {
+    let (_, timer) = text.split_once("timer:(persist,")?;
+    let (timer, _) = timer.split_once(',')?;
+    let (minutes, rest) = timer.split_once("min").unwrap_or(("0", timer));
+    let number = rest.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: f64 = match number {
+        "" => 0.0,
+        number => number.parse().ok()?,
+    };
+    let is_millis = rest.ends_with("ms") && !rest.contains('.');
+    let seconds = if is_millis { number / 1000.0 } else { number };
+    let minutes: f64 = minutes.parse().ok()?;
+    Some(Duration::from_secs_f64(60.0 * minutes + seconds))
 }
 
 /// The client has the queue full and probes the window at intervals that double, and for

@@ -79,9 +79,13 @@ struct tarpit_counter {
 	__u64 held;	/* ACKs with a window of zero */
 	__u64 silent;	/* packets above a limit, not answered */
 	__u64 resolved; /* ARP requests and neighbour solicitations */
+	__u64 asked;	/* of these those that became questions of this host's */
+	__u64 crowded;	/* and those for an address that found no place to be learned */
 };
 
-/* Prefixes whose every address is a tarpit, but for those that somebody has. */
+/* Prefixes whose every address is a tarpit, but for those that somebody has. Value: for
+ * how many seconds nobody must have answered for an address before it is one; 0: it is
+ * one at once. */
 #define TARPIT_PREFIXES 256
 struct tarpit_prefix_key {
 	__u32 bits;    /* of IPv4 96 more */
@@ -93,11 +97,21 @@ struct tarpit_prefix_key {
 #define TARPIT_ALIVE	     16384
 #define TARPIT_ALIVE_SECONDS 3600
 
+/* Addresses that nobody has answered for: a place each, by a keyed hash. A word: its
+ * tag in the upper half, the tag's lowest bit once the address is dark, and since when in
+ * seconds of CLOCK_BOOTTIME. What is dark is asked for again after so many seconds, and
+ * keeps its place until then. */
+#define TARPIT_DARK	  65536
+#define TARPIT_DARK_AGAIN 600
+
 /* Interfaces by their index, on which such addresses are answered for. */
 #define TARPIT_LINKS 1024
 struct tarpit_link {
 	__u8 mac[6];
 	__u16 pad;
+	/* Addresses of this host to ask from; 0: it asks nobody there. */
+	__be32 addr4;
+	__be32 addr6[4];
 };
 
 /* Of one source. */
@@ -113,6 +127,7 @@ struct tarpit_source {
 
 _Static_assert(sizeof(struct decoy_counter) == 32, "abi");
 _Static_assert(sizeof(struct decoy_guesses) == 16, "abi");
-_Static_assert(sizeof(struct tarpit_counter) == 48, "abi");
+_Static_assert(sizeof(struct tarpit_counter) == 64, "abi");
+_Static_assert(sizeof(struct tarpit_link) == 28, "abi");
 
 #endif

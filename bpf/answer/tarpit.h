@@ -125,6 +125,8 @@ static __always_inline int handle_tarpit(void *ctx, int tc)
 		return length == LOCATED ? send_back(ctx, tc, b->mac) : drop;
 	}
 	len = read_request(ctx, tc, b, l3, v4, 1, &total);
+	if (len && !request->observe)
+		note_alive(&b->source);
 	if (!len ||
 	    (bpf_map_lookup_elem(&decoy_own, &b->own) ? !(request->features & PORT_TARPIT)
 						      : !is_held_here(b)))

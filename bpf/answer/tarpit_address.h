@@ -3,10 +3,16 @@
  * neighbour solicitations (RFC 4861) for them are answered with the link-layer address of
  * the interface, and packets to them that reach that one are a tarpit's.
  *
+ * Those of some prefixes are tarpits at once. Of others each is one only when somebody
+ * has asked for it, this host has asked as well, from an address of its own, and nobody
+ * has answered for some seconds: an answer goes to whoever asked, so one to somebody
+ * else's question is not seen on a switch. The question of the first is sent on as this
+ * host's, in its place.
+ *
  * Never for an address that somebody has: this host's own; one of which the kernel
  * knows a neighbour, which user space writes down; one that says itself that it is
- * there. Nor for one that somebody is about to take: who probes for it (RFC 5227, RFC
- * 4862) is as good as there. */
+ * there, or that sends anything. Nor for one that somebody is about to take: who probes
+ * for it (RFC 5227, RFC 4862) is as good as there. */
 #ifndef WEIR_TARPIT_ADDRESS_H
 #define WEIR_TARPIT_ADDRESS_H
 
@@ -18,8 +24,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, TARPIT_PREFIXES);
 	__type(key, struct tarpit_prefix_key);
-	__type(value, __u8);
+	__type(value, __u32);
 } tarpit_prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TARPIT_DARK);
+	__type(key, __u32);
+	__type(value, __u64);
+} tarpit_dark SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -81,6 +94,14 @@ _Static_assert(sizeof(struct nd_packet) == ND_WHOLE, "RFC 4861");
 #define LOCATED 1 /* the frame is the answer */
 #define SILENT	2 /* above a limit */
 
+/* Whose an address is that is asked for. */
+#define SOMEBODYS 0
+#define HELD	  1 /* a tarpit's */
+#define UNKNOWN	  2 /* perhaps nobody's: who has it is to be asked */
+
+/* The tag's lowest bit. */
+#define DARK 1U
+
 /* Takes one of the answers that this CPU and this source have now; not 0: there is
  * none left. CPUs that answer one source at once may give it a few more. */
 static __always_inline int take_answer(struct tarpit_counter *c, const struct bait *b,
@@ -116,35 +137,107 @@ static __always_inline __u32 boot_seconds(void)
 	return bpf_ktime_get_boot_ns() / 1000000000;
 }
 
-/* Is it in a prefix, and not this host's? `bits` of the key are set here. */
-static __always_inline int is_tarpit_address(struct tarpit_prefix_key *key)
+/* In a prefix, and not this host's: after how many seconds without an answer it is a
+ * tarpit's. NULL: never. `bits` of the key are set here. */
+static __always_inline const __u32 *tarpit_prefix(struct tarpit_prefix_key *key)
 {
+	const __u32 *after;
+
 	key->bits = 128;
-	return bpf_map_lookup_elem(&tarpit_prefixes, key) &&
-	       !bpf_map_lookup_elem(&decoy_own, key->addr);
+	after = bpf_map_lookup_elem(&tarpit_prefixes, key);
+	return after && !bpf_map_lookup_elem(&decoy_own, key->addr) ? after : NULL;
 }
 
-/* Is the address one that a tarpit holds? */
-static __always_inline int is_held(const struct in6_addr *addr)
+/* The place of an address, and its tag there. */
+static __always_inline __u64 *dark_place(const struct in6_addr *addr, __u32 *tag)
+{
+	const __u64 *half = (const __u64 *)addr;
+	__u64 hash = lasting_hash128(half[0], half[1]);
+	__u32 index = hash & (TARPIT_DARK - 1);
+
+	*tag = hash >> 32 | DARK;
+	return bpf_map_lookup_elem(&tarpit_dark, &index);
+}
+
+/* A question for an address: may this host ask as well, and what is to be noted then. */
+struct question {
+	__u64 *place;
+	__u64 word;
+	int may_ask;
+};
+
+/* Whose an address is for which nobody is to answer for `after` seconds. */
+static __always_inline int learn(struct question *q, __u32 tag, __u32 after, __u32 now,
+				 struct tarpit_counter *c)
+{
+	__u64 word = *q->place, learning = (__u64)(tag ^ DARK) << 32;
+	__u32 holder = word >> 32, age = now - (__u32)word;
+
+	q->word = learning | now;
+	if (holder == tag) {
+		if (age < TARPIT_DARK_AGAIN)
+			return HELD;
+		/* Two seconds for whoever has come since. */
+		q->word = learning | (__u32)(now + 2 - after);
+	} else if ((holder | DARK) == tag) {
+		if (age < after) {
+			q->word = word;
+		} else if (age < after + TARPIT_DARK_AGAIN) {
+			*q->place = (__u64)tag << 32 | now;
+			return HELD;
+		}
+	} else if (word && age < TARPIT_DARK_AGAIN) {
+		c->crowded++;
+		/* What is dark stays; what is being learned begins anew. */
+		if (holder & DARK)
+			return SOMEBODYS;
+	}
+	return UNKNOWN;
+}
+
+/* Whose is the address? `q`: it is asked for; NULL: a packet is to it. */
+static __always_inline int whose(const struct in6_addr *addr, struct question *q,
+				 struct tarpit_counter *c)
 {
 	struct tarpit_prefix_key key = {};
-	__u32 *seen;
+	__u32 now = boot_seconds(), *seen, tag;
+	const __u32 *after;
+	__u64 *place;
 
 	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
-	if (!is_tarpit_address(&key))
-		return 0;
+	after = tarpit_prefix(&key);
+	if (!after)
+		return SOMEBODYS;
 	seen = bpf_map_lookup_elem(&tarpit_alive, addr);
-	return !seen || boot_seconds() - *seen >= TARPIT_ALIVE_SECONDS;
+	if (seen && now - *seen < TARPIT_ALIVE_SECONDS)
+		return SOMEBODYS;
+	if (!*after)
+		return HELD;
+	place = dark_place(addr, &tag);
+	if (!place)
+		return SOMEBODYS;
+	if (!q || !q->may_ask)
+		return *place >> 32 == tag ? HELD : SOMEBODYS;
+	q->place = place;
+	return learn(q, tag, *after, now, c);
 }
 
+/* What was found out of an address that is alive is found out anew. */
 static __always_inline void note_alive(const struct in6_addr *addr)
 {
 	struct tarpit_prefix_key key = {};
-	__u32 now = boot_seconds();
+	__u32 now = boot_seconds(), tag;
+	const __u32 *after;
+	__u64 *place;
 
 	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
-	if (is_tarpit_address(&key))
-		bpf_map_update_elem(&tarpit_alive, addr, &now, BPF_ANY);
+	after = tarpit_prefix(&key);
+	if (!after)
+		return;
+	bpf_map_update_elem(&tarpit_alive, addr, &now, BPF_ANY);
+	place = *after ? dark_place(addr, &tag) : NULL;
+	if (place && (*place >> 32 | DARK) == tag)
+		*place = 0;
 }
 
 static __always_inline const struct tarpit_link *link_of(const struct bait *b)
@@ -160,19 +253,43 @@ static __always_inline int is_held_here(const struct bait *b)
 {
 	const struct tarpit_link *link = link_of(b);
 
-	return link && is_same_mac(b->mac, link->mac) && is_held(&b->own);
+	return link && is_same_mac(b->mac, link->mac) &&
+	       whose(&b->own, NULL, NULL) == HELD;
 }
 
-/* Of the frame in `b`, which is a question to everybody or to this interface. */
-static __always_inline const struct tarpit_link *may_locate(const struct bait *b)
+/* Of the frame in `b`, which asks everybody or this interface; takes one of the answers
+ * that there are. `is_whose`: HELD; UNKNOWN, and then there is an address on the
+ * interface to ask from; SOMEBODYS: there is no answer left. NULL: it is not ours. */
+static __always_inline const struct tarpit_link *
+may_locate(const struct bait *b, int v4, struct tarpit_counter *c, int *is_whose)
 {
 	const struct tarpit_link *link = link_of(b);
+	int is_to_all = b->mac[0] & 1;
+	struct question q = {};
 
 	if (!link || b->mac[6] & 1)
 		return NULL;
-	if (!(b->mac[0] & 1) && !is_same_mac(b->mac, link->mac))
+	if (!is_to_all && !is_same_mac(b->mac, link->mac))
 		return NULL;
-	return is_held(&b->own) ? link : NULL;
+	q.may_ask = is_to_all && (v4 ? link->addr4 : link->addr6[0]);
+	*is_whose = whose(&b->own, &q, c);
+	if (*is_whose == SOMEBODYS)
+		return NULL;
+	if (take_answer(c, b, v4, bpf_jiffies64()))
+		*is_whose = SOMEBODYS;
+	else if (*is_whose == UNKNOWN && q.place)
+		*q.place = q.word;
+	return link;
+}
+
+/* Who the frame in `b` will be from and to, as `send_back` turns it round: an answer
+ * goes to whoever asked, a question to all whom that one's went to. */
+static __always_inline void address_frame(struct bait *b, const struct tarpit_link *link,
+					  int is_whose)
+{
+	if (is_whose == UNKNOWN)
+		__builtin_memcpy(b->mac + 6, b->mac, 6);
+	__builtin_memcpy(b->mac, link->mac, 6);
 }
 
 static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32 l3,
@@ -180,6 +297,7 @@ static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32
 {
 	const struct tarpit_link *link;
 	struct arp_packet arp;
+	int is_whose;
 	__be16 proto;
 
 	/* Of a tagged frame as well, it is the two bytes before. */
@@ -196,20 +314,25 @@ static __always_inline __u32 answer_arp(void *ctx, int tc, struct bait *b, __u32
 	if (arp.operation != bpf_htons(1) || arp.sender == arp.target ||
 	    is_invalid_src4(arp.sender))
 		return 0;
-	link = may_locate(b);
+	link = may_locate(b, 1, c, &is_whose);
 	if (!link)
 		return 0;
-	if (take_answer(c, b, 1, bpf_jiffies64()))
+	if (is_whose == SOMEBODYS)
 		return SILENT;
-	__builtin_memcpy(arp.target_mac, arp.sender_mac, 6);
+	if (is_whose == HELD) {
+		__builtin_memcpy(arp.target_mac, arp.sender_mac, 6);
+		arp.operation = bpf_htons(2);
+		arp.sender = b->own.s6_addr32[3];
+		arp.target = b->source.s6_addr32[3];
+		c->resolved++;
+	} else {
+		arp.sender = link->addr4;
+		c->asked++;
+	}
 	__builtin_memcpy(arp.sender_mac, link->mac, 6);
-	__builtin_memcpy(b->mac, link->mac, 6);
-	arp.operation = bpf_htons(2);
-	arp.sender = b->own.s6_addr32[3];
-	arp.target = b->source.s6_addr32[3];
+	address_frame(b, link, is_whose);
 	if (reply_store(ctx, tc, l3, &arp, sizeof(arp)))
 		return SILENT;
-	c->resolved++;
 	return LOCATED;
 }
 
@@ -238,7 +361,7 @@ static __always_inline __u32 answer_nd(void *ctx, int tc, struct bait *b, __u32 
 	struct ipv6hdr *ip = &b->ip.v6;
 	const struct tarpit_link *link;
 	struct nd_packet nd = {};
-	int is_whole;
+	int is_whole, is_whose;
 	__u32 len;
 
 	if (reply_load(ctx, tc, 0, b->mac, sizeof(b->mac)) ||
@@ -265,29 +388,37 @@ static __always_inline __u32 answer_nd(void *ctx, int tc, struct bait *b, __u32 
 	if (is_whole && (reply_load(ctx, tc, l3 + sizeof(*ip) + ND_BARE, &nd.option, 8) ||
 			 nd.option != ND_SOURCE || nd.option_len != 1))
 		return 0;
-	link = may_locate(b);
-	if (!link || fold(nd_sum(b, &nd, len)) != 0xffff)
+	if (fold(nd_sum(b, &nd, len)) != 0xffff)
 		return 0;
-	if (take_answer(c, b, 0, bpf_jiffies64()))
+	link = may_locate(b, 0, c, &is_whose);
+	if (!link)
+		return 0;
+	if (is_whose == SOMEBODYS)
 		return SILENT;
 	*(__be32 *)ip = bpf_htonl(6 << 28);
-	ip->saddr = b->own;
-	ip->daddr = b->source;
-	nd.type = ND_ADVERTISEMENT;
-	/* Solicited; it overrides nobody's. */
-	nd.flags = bpf_htonl(1U << 30);
-	if (is_whole) {
+	if (is_whose == HELD) {
+		ip->saddr = b->own;
+		ip->daddr = b->source;
+		nd.type = ND_ADVERTISEMENT;
+		/* Solicited; it overrides nobody's. */
+		nd.flags = bpf_htonl(1U << 30);
 		nd.option = ND_TARGET;
-		__builtin_memcpy(nd.mac, link->mac, 6);
+		c->resolved++;
+	} else {
+		__builtin_memcpy(&ip->saddr, link->addr6, sizeof(ip->saddr));
+		c->asked++;
 	}
+	if (is_whole)
+		__builtin_memcpy(nd.mac, link->mac, 6);
+	else
+		nd.option = 0;
 	nd.check = 0;
 	nd.check = ~fold(nd_sum(b, &nd, len));
-	__builtin_memcpy(b->mac, link->mac, 6);
+	address_frame(b, link, is_whose);
 	if (reply_store(ctx, tc, l3, ip, sizeof(*ip)) ||
 	    reply_store(ctx, tc, l3 + sizeof(*ip), &nd, ND_BARE) ||
 	    (is_whole && reply_store(ctx, tc, l3 + sizeof(*ip) + ND_BARE, &nd.option, 8)))
 		return SILENT;
-	c->resolved++;
 	return LOCATED;
 }
 

@@ -150,6 +150,8 @@ fn summary(config: &Config) -> std::io::Result<()> {
         let addresses = tarpit.addresses.iter();
         let addresses = addresses.map(|prefix| prefix.to_string());
         lines.push(("tarpit addresses", addresses.collect()));
+        let dark = tarpit.dark.iter().map(|prefix| prefix.to_string());
+        lines.push(("dark addresses", dark.collect()));
     }
     for pool in config.balance.iter().flat_map(|balance| &balance.pools) {
         lines.push(("pool", vec![serves(pool)]));

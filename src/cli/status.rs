@@ -236,6 +236,9 @@ fn all(status: &Value, jails: &[Value]) -> anyhow::Result<()> {
         let addresses = tarpit["addresses"].as_array();
         let mut places: Vec<_> = ports.iter().map(text).collect();
         places.extend(addresses.into_iter().flatten().map(text));
+        let dark = tarpit["dark"].as_array();
+        let dark = dark.into_iter().flatten().map(text);
+        places.extend(dark.map(|prefix| format!("dark {prefix}")));
         wrapped(format!(
             "tarpit {} {}: {} answered, {} handshakes completed, {} packets answered with a window of zero, {} above the limit",
             if ports.is_empty() {

@@ -2,7 +2,10 @@
 //! and what was answered (`bpf/answer/decoy.h`, `bpf/answer/tarpit.h`). The maps are the
 //! instance's; the program that answers is the business of `answers`.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 use weir_core::{PrefixSet, decoy::DecoyPorts};
@@ -48,6 +51,22 @@ pub struct TarpitCounts {
     pub silent: u64,
     /// ARP requests and neighbour solicitations answered for addresses of tarpits.
     pub resolved: u64,
+    /// Those that this host asked in the place of somebody else, to find out whether
+    /// anybody answers.
+    pub asked: u64,
+    /// Those for addresses that found no place to be learned, or took another's.
+    pub crowded: u64,
+}
+
+/// An interface on which addresses of tarpits are answered for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TarpitLink {
+    /// Its link-layer address.
+    pub mac: [u8; 6],
+    /// This host's address there to ask from over IPv4; none: it does not ask.
+    pub addr4: Option<Ipv4Addr>,
+    /// The same over IPv6.
+    pub addr6: Option<Ipv6Addr>,
 }
 
 /// The maps of decoy and tarpit ports.
@@ -115,18 +134,23 @@ impl Decoys {
     }
 
     /// Makes these the prefixes whose every address is a tarpit, but for those that
-    /// somebody has; see also [`crate::BanTable::set_port_features`].
+    /// somebody has; of the second ones an address is one only once nobody has answered
+    /// for it for so many seconds. See also [`crate::BanTable::set_port_features`].
     ///
     /// # Errors
     /// More than [`MAX_TARPIT_PREFIXES`] of them.
-    pub fn write_prefixes(&self, prefixes: &PrefixSet) -> Result<()> {
-        let keys = prefixes.iter().map(|prefix| {
-            let v4 = if prefix.addr().is_ipv4() { 96 } else { 0 };
-            let mut key = (u32::from(prefix.bits()) + v4).to_ne_bytes().to_vec();
-            key.extend(mapped(prefix.addr()));
-            (key, vec![1])
-        });
-        write_whole(&self.maps[6], keys.collect())
+    pub fn write_prefixes(&self, at_once: &PrefixSet, dark: &PrefixSet, after: u32) -> Result<()> {
+        let of = |prefixes: &PrefixSet, after: u32| -> Vec<_> {
+            let keys = prefixes.iter().map(|prefix| {
+                let v4 = if prefix.addr().is_ipv4() { 96 } else { 0 };
+                let mut key = (u32::from(prefix.bits()) + v4).to_ne_bytes().to_vec();
+                key.extend(mapped(prefix.addr()));
+                (key, after.to_ne_bytes().to_vec())
+            });
+            keys.collect()
+        };
+        let keys = [of(dark, after), of(at_once, 0)].concat();
+        write_whole(&self.maps[6], keys.into_iter().collect())
             .context(|| "tell the packet path the addresses of tarpits".into())
     }
 
@@ -135,11 +159,13 @@ impl Decoys {
     ///
     /// # Errors
     /// More than the table has room for.
-    pub fn write_links(&self, links: &BTreeMap<u32, [u8; 6]>) -> Result<()> {
-        let links = links.iter().map(|(index, mac)| {
-            let mut link = mac.to_vec();
-            link.extend([0; 2]);
-            (index.to_ne_bytes().to_vec(), link)
+    pub fn write_links(&self, links: &BTreeMap<u32, TarpitLink>) -> Result<()> {
+        let links = links.iter().map(|(index, link)| {
+            let mut value = link.mac.to_vec();
+            value.extend([0; 2]);
+            value.extend(link.addr4.map_or([0; 4], |addr| addr.octets()));
+            value.extend(link.addr6.map_or([0; 16], |addr| addr.octets()));
+            (index.to_ne_bytes().to_vec(), value)
         });
         write_whole(&self.maps[8], links.collect())
             .context(|| "tell the packet path the interfaces of tarpits".into())
@@ -175,6 +201,8 @@ impl Decoys {
                 held: sum.held + c.held,
                 silent: sum.silent + c.silent,
                 resolved: sum.resolved + c.resolved,
+                asked: sum.asked + c.asked,
+                crowded: sum.crowded + c.crowded,
             }
         }))
     }

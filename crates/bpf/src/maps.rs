@@ -107,6 +107,7 @@ registry! {
     TarpitSources = "tarpit_sources" as "tarpit_sources": Instance,
     TarpitPrefixes = "tarpit_prefixes" as "tarpit_prefixes": Instance,
     TarpitAlive = "tarpit_alive" as "tarpit_alive": Instance,
+    TarpitDark = "tarpit_dark" as "tarpit_dark": Instance,
     TarpitLinks = "tarpit_links" as "tarpit_links": Instance,
     RejectBucket = "reject_bucket" as "reject_bucket": Instance,
     // The object is called answer_bpf; libbpf takes eight letters of that.

@@ -214,7 +214,11 @@ impl Decoy {
             decoys.tarpit = tarpit.map_or_else(Default::default, |c| c.ports.clone());
             served = remove_served(&mut decoys.ports, &told.served);
             served_tarpits = remove_served(&mut decoys.tarpit, &told.served);
-            decoys.addresses = tarpit.map_or_else(Default::default, |c| c.addresses.clone());
+            if let Some(tarpit) = tarpit {
+                decoys.addresses = tarpit.addresses.clone();
+                decoys.dark = tarpit.dark.clone();
+                decoys.dark_after = tarpit.dark_after.as_secs() as u32;
+            }
             let own: BTreeSet<IpAddr> = own.iter().map(IpAddr::to_canonical).collect();
             decoys.own = own.into_iter().collect();
             // Who shares a network with this host is banned alone.
@@ -227,15 +231,15 @@ impl Decoy {
         }
         self.alert_served(SERVED, "decoy", &served);
         self.alert_served(SERVED_TARPITS, "tarpit", &served_tarpits);
-        let addresses = decoys.addresses.clone();
+        let (addresses, dark) = (decoys.addresses.clone(), decoys.dark.clone());
         if told.decoys.as_ref() != Some(&decoys) {
             weir_enforce::set_decoys(&*self.backend, &decoys)?;
             told.decoys = Some(decoys);
         }
         if let Some(responder) = self.backend.decoys()
-            && !addresses.is_empty()
+            && !(addresses.is_empty() && dark.is_empty())
         {
-            let segment = segment::look(&addresses).map_err(|source| Error::System {
+            let segment = segment::look(&addresses, &dark).map_err(|source| Error::System {
                 what: "read the neighbours of this host".into(),
                 source,
             })?;
@@ -381,9 +385,12 @@ impl Decoy {
         Ok(Some(TarpitStatus {
             ports: config.typed.clone(),
             addresses: config.addresses.iter().map(|p| p.to_string()).collect(),
+            dark: config.dark.iter().map(|p| p.to_string()).collect(),
             open,
             served,
             resolved: counts.resolved,
+            asked: counts.asked,
+            crowded: counts.crowded,
             answered: counts.answered,
             held: counts.held,
             unanswered: counts.silent,

@@ -10,6 +10,7 @@ mod link;
 mod listeners;
 mod neighbours;
 pub(crate) mod rtnetlink;
+pub(crate) mod shared_links;
 pub(crate) mod vlan;
 
 use std::{collections::BTreeSet, ops::RangeInclusive, path::Path};

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use serde::Serialize;
 use weir_bpf::{
     balance::{PoolRules, Real, RealCount, Service, ServiceCount},
-    decoy::{DecoyCounts, TarpitCounts},
+    decoy::{DecoyCounts, TarpitCounts, TarpitLink},
 };
 use weir_core::{
     BanSource, BanTarget, PortSet, PrefixSet, Reason,
@@ -155,6 +155,11 @@ pub struct Decoys {
     /// Prefixes whose every address does so on all TCP ports, but for those that
     /// somebody has.
     pub addresses: PrefixSet,
+    /// Prefixes whose addresses do so once nobody has answered for them for
+    /// `dark_after` seconds.
+    pub dark: PrefixSet,
+    /// Not 0 where `dark` names any.
+    pub dark_after: u32,
     /// The addresses of this host: what goes elsewhere is not judged.
     pub own: Vec<IpAddr>,
 }
@@ -167,16 +172,20 @@ impl Decoys {
 
     /// Is there a port or an address that holds whoever connects?
     pub fn has_tarpits(&self) -> bool {
-        !self.tarpit.is_empty() || !self.addresses.is_empty()
+        !self.tarpit.is_empty() || self.has_tarpit_addresses()
+    }
+
+    /// Is there an address that does?
+    pub fn has_tarpit_addresses(&self) -> bool {
+        !self.addresses.is_empty() || !self.dark.is_empty()
     }
 }
 
 /// What is on the segments of this host at a moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its interfaces, by index, with their link-layer addresses: those on which
-    /// addresses of tarpits are answered for.
-    pub links: BTreeMap<u32, [u8; 6]>,
+    /// Its interfaces, by index: those on which addresses of tarpits are answered for.
+    pub links: BTreeMap<u32, TarpitLink>,
     /// Addresses that somebody has, as the kernel's neighbour table says.
     pub alive: Vec<IpAddr>,
     /// When that was, in seconds of CLOCK_BOOTTIME.

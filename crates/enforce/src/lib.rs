@@ -42,6 +42,6 @@ pub use weir_bpf::{
         MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, Real, RealCount, SLOTS, Service,
         ServiceCount, SlotBy, real_id,
     },
-    decoy::{DecoyCounts, TarpitCounts},
+    decoy::{DecoyCounts, TarpitCounts, TarpitLink},
     lock::is_stopped,
 };

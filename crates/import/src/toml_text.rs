@@ -32,7 +32,7 @@ impl Toml {
         self.line(&format!("\n[{name}]"));
     }
 
-    /// A setting.
+    /// A setting, its value quoted as TOML wants it.
     pub fn set(&mut self, key: &str, value: impl Into<toml::Value>) {
         self.line(&format!("{key} = {}", value.into()));
     }

@@ -2,25 +2,52 @@
 //! pool or to those that have theirs.
 
 use super::*;
-use weir_bpf::balance::{Real, SLOTS, Service, real_id};
-use weir_core::Protocol;
+use weir_bpf::{
+    balance::{Real, SLOTS, Service, real_id},
+    decoy::TarpitLink,
+};
+use weir_core::{PrefixSet, Protocol};
 
 const LINK: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const ASKER: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 const ALL: [u8; 6] = [0xff; 6];
 /// BPF_PROG_RUN's interface, and the one that its skb came in by: none.
-const HERE: [(u32, [u8; 6]); 2] = [(1, LINK), (0, LINK)];
+const HERE: [u32; 2] = [1, 0];
+
+/// These interfaces, with addresses of their own to ask from.
+fn links(indices: &[u32]) -> std::collections::BTreeMap<u32, TarpitLink> {
+    let link = TarpitLink {
+        mac: LINK,
+        addr4: Some(OWN4),
+        addr6: Some(LOCAL6),
+    };
+    indices.iter().map(|index| (*index, link)).collect()
+}
+
+/// The link-local address of the interface.
+const LOCAL6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x11);
 
 impl Pit {
     /// That holds the addresses of two prefixes, its own among them.
     fn of_addresses() -> Self {
+        Self::of(0)
+    }
+
+    /// The same, each address once nobody has answered for so many seconds; 0: at once.
+    fn of(after: u32) -> Self {
         let pit = Self::new();
         let prefixes = ["192.0.2.0/24", "2001:db8::/64"];
-        let prefixes = prefixes.iter().map(|p| p.parse().unwrap()).collect();
+        let prefixes: PrefixSet = prefixes.iter().map(|p| p.parse().unwrap()).collect();
         let decoys = &pit.generation.decoys;
         decoys.write_tarpits(&DecoyPorts::default());
-        decoys.write_prefixes(&prefixes).unwrap();
-        decoys.write_links(&HERE.into()).unwrap();
+        let none = PrefixSet::default();
+        let (at_once, dark) = if after == 0 {
+            (prefixes, none)
+        } else {
+            (none, prefixes)
+        };
+        decoys.write_prefixes(&at_once, &dark, after).unwrap();
+        decoys.write_links(&links(&HERE)).unwrap();
         let features = pit.generation.port_features();
         pit.generation.table.set_port_features(features);
         pit
@@ -152,7 +179,7 @@ fn root_tarpit_addresses_are_located() {
         assert_eq!(answer.is_some(), answered, "{seconds} of {now}");
     }
     // Nor on another interface.
-    decoys.write_links(&[(2, LINK)].into()).unwrap();
+    decoys.write_links(&links(&[2])).unwrap();
     assert_eq!(
         pit.asked(Hook::Xdp, "another link", &ask, Reason::NotIp),
         None
@@ -284,4 +311,188 @@ fn root_tarpit_addresses_leave_pools_alone() {
         frame[12..14].copy_from_slice(&[0x80, 0x35]);
         assert_eq!(pit.asked(hook, "RARP", &frame, Reason::NotIp), None);
     }
+}
+
+/// What an address is that is asked for now and then: who asks is passed on, until nobody
+/// has answered for long enough.
+#[test]
+fn root_tarpit_dark_addresses_are_learned() {
+    let pit = Pit::of(2);
+    let decoys = &pit.generation.decoys;
+    let asker = [192, 0, 2, 254];
+    let arp_for = |last: u8| arp(ALL, 1, asker, [192, 0, 2, last]);
+    let group = "ff02::1:ff00:77";
+    let to_group = [0x33, 0x33, 0xff, 0, 0, 0x77];
+    let solicit = |target: &str| solicitation(to_group, "2001:db8::fe", group, target).build();
+    let counts = || decoys.tarpit_counts().unwrap();
+    // A packet says that its sender is there; its own address is not asked for below.
+    let packet = |from: &str, to: &str| {
+        let eth = Packet::eth_between(ASKER, LINK);
+        eth.ip(from.parse().unwrap(), to.parse().unwrap())
+    };
+    for (n, hook) in HOOKS.into_iter().enumerate() {
+        let n = n as u8 * 16 + 16;
+        let run = |name, frame: &[u8]| pit.asked(hook, name, frame, Reason::NotIp);
+        let run6 = |name, frame: &[u8]| pit.asked(hook, name, frame, Reason::Pass);
+        let before = counts();
+
+        // The first question goes on as this host's own, to all, with nobody's address.
+        let passed_on = run("first", &arp_for(n + 1)).expect("first");
+        let mut told = [&ALL[..], &LINK, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        told.extend([&LINK[..], &OWN4.octets(), &[0; 6], &[192, 0, 2, n + 1]].concat());
+        assert_eq!((&passed_on[..42], passed_on.len()), (&told[..], 60));
+        let six = format!("2001:db8::{n:x}1");
+        let passed_on = run6("first", &solicit(&six)).expect("first");
+        assert_eq!(passed_on[..12], [to_group, LINK].concat()[..]);
+        let ip = &passed_on[14..];
+        assert_eq!(ip[8..24], LOCAL6.octets());
+        assert_eq!(ip[24..40], group.parse::<Ipv6Addr>().unwrap().octets());
+        assert_eq!((ip[40], ip[7], &ip[64..66]), (135, 255, &[1, 1][..]));
+        assert_eq!(ip[66..72], LINK);
+        let mut pseudo = ip[8..40].to_vec();
+        pseudo.extend([0, 0, 0, 32, 0, 0, 0, 58]);
+        pseudo.extend(&ip[40..72]);
+        assert_eq!(checksum(&pseudo), 0);
+        // Until then nothing is held there.
+        let dark = format!("192.0.2.{}", n + 1);
+        for to in [dark.as_str(), &six] {
+            let from = PEERS[usize::from(to.contains(':'))];
+            pit.passes(hook, "too soon", &packet(from, to).tcp(4, 22), Reason::Pass);
+        }
+        // Others are asked for as well, and answer in one way or another.
+        for last in [2, 3, 4, 5, 6] {
+            assert!(run("first", &arp_for(n + last)).is_some());
+        }
+        let alive = [192, 0, 2, n + 2];
+        let silent = |name, frame: &[u8]| assert_eq!(run(name, frame), None, "{name}");
+        silent(
+            "an answer to this host",
+            &arp(LINK, 2, alive, OWN4.octets()),
+        );
+        silent("a probe", &arp(ALL, 1, [0; 4], [192, 0, 2, n + 3]));
+        let sender = format!("192.0.2.{}", n + 4);
+        pit.passes(
+            hook,
+            "a packet",
+            &packet(&sender, &OWN4.to_string()).udp(4, 5),
+            Reason::Pass,
+        );
+        let seen = format!("192.0.2.{}", n + 5).parse().unwrap();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec as u32;
+        decoys.note_alive(&[seen], now).unwrap();
+        // Nor is one learned that this host cannot ask for: to it alone, or from nowhere.
+        assert_eq!(
+            run("unicast", &arp(LINK, 1, asker, [192, 0, 2, n + 7])),
+            None
+        );
+        let no_address = TarpitLink {
+            mac: LINK,
+            ..TarpitLink::default()
+        };
+        decoys
+            .write_links(&HERE.map(|index| (index, no_address)).into())
+            .unwrap();
+        assert_eq!(run("from nowhere", &arp_for(n + 8)), None);
+        assert_eq!(run6("from nowhere", &solicit("2001:db8::8")), None);
+        decoys.write_links(&links(&HERE)).unwrap();
+        let asked = counts();
+        assert_eq!(asked.asked - before.asked, 7);
+        assert_eq!(asked.resolved, before.resolved);
+
+        // Two seconds later those are dark that nobody answered for.
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let is_answer = |frame: &[u8]| frame[21] == 2;
+        while !run("again", &arp_for(n + 6)).is_some_and(|answer| is_answer(&answer)) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(counts().asked > asked.asked, "asked again meanwhile");
+        assert!(is_answer(&run("again", &arp_for(n + 1)).unwrap()));
+        let answer = run6("again", &solicit(&six)).unwrap();
+        assert_eq!(answer[14 + 40], 136);
+        for last in [2, 3, 4, 5] {
+            assert_eq!(run("alive", &arp_for(n + last)), None, "{last}");
+        }
+        for last in [7, 8] {
+            let first = run("first after all", &arp_for(n + last)).unwrap();
+            assert!(!is_answer(&first), "{last} is learned from here on");
+        }
+        for to in [dark.as_str(), &six] {
+            let from = PEERS[usize::from(to.contains(':'))];
+            let syn = packet(from, to).tcp(4_000, 22).tcp_seq(9, 0);
+            let reply = pit.answered(hook, "dark", &syn, Reason::Tarpit);
+            assert_eq!((reply.flags, reply.ack), (SYN | ACK, 10));
+        }
+        // Somebody takes it: it is his.
+        silent(
+            "an announcement",
+            &arp(ALL, 1, [192, 0, 2, n + 1], [192, 0, 2, n + 1]),
+        );
+        silent("taken", &arp_for(n + 1));
+        pit.passes(
+            hook,
+            "taken",
+            &packet(PEERS[0], &dark).tcp(4, 22),
+            Reason::Pass,
+        );
+    }
+}
+
+/// Addresses without number: the places are as many as there are, what is dark keeps its
+/// own, and what finds none is counted.
+#[test]
+fn root_tarpit_dark_addresses_are_bounded() {
+    let pit = Pit::of(2);
+    let decoys = &pit.generation.decoys;
+    let group = "ff02::1:ff00:77";
+    let to_group = [0x33, 0x33, 0xff, 0, 0, 0x77];
+    let program = pit.generation.program(Hook::Tcx).unwrap();
+    let ask = |target: u128| {
+        // From many sources, for one has a limit.
+        let source = format!("2001:db8:{:x}::fe", target >> 9 & 0xffff);
+        let target = Ipv6Addr::from_bits(0x2001_0db8 << 96 | target);
+        let frame = solicitation(to_group, &source, group, &target.to_string()).build();
+        prog_test_run::packet(program, &frame, 1).unwrap()
+    };
+    let counts = || decoys.tarpit_counts().unwrap();
+    // Every one is asked for until it was, whatever limit there is for a moment.
+    let ask_all = |targets: std::ops::Range<u128>| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(120);
+        for target in targets {
+            loop {
+                let before = counts().silent;
+                ask(target);
+                if counts().silent == before {
+                    break;
+                }
+                assert!(std::time::Instant::now() < deadline);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    };
+    let known = 0x1000..0x1100;
+    ask_all(known.clone());
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while ask(0x10ff).packet[14 + 40] != 136 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    ask_all(known.clone());
+    let before = counts();
+    let crowd = u128::from(weir_bpf::abi::TARPIT_DARK) / 4;
+    ask_all(0x10_0000..0x10_0000 + crowd);
+    let after = counts();
+    let crowded = after.crowded - before.crowded;
+    // A quarter of the places: one in nine has met another by then.
+    assert!(
+        (crowd / 20..crowd / 5).contains(&u128::from(crowded)),
+        "{crowded}"
+    );
+    let resolved = counts().resolved;
+    ask_all(known);
+    assert_eq!(
+        counts().resolved - resolved,
+        0x100,
+        "what was dark stays so"
+    );
 }

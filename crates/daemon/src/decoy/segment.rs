@@ -1,30 +1,90 @@
 //! Who is on the segments of this host: its interfaces, on which addresses of tarpits are
 //! answered for, and the neighbours that the kernel knows, which have theirs.
 
-use std::{collections::BTreeMap, io, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use weir_core::PrefixSet;
-use weir_enforce::{BootNanos, Segment};
+use nix::{ifaddrs::InterfaceAddress, net::if_::if_nametoindex};
+use weir_core::{Prefix, PrefixSet};
+use weir_enforce::{BootNanos, Segment, TarpitLink};
 
-use crate::host::{Mac, neighbours};
+use crate::host::{neighbours, shared_links::shared};
 
-/// As it is now; of the neighbours those inside these prefixes.
-pub(super) fn look(within: &PrefixSet) -> io::Result<Segment> {
+/// As it is now; of the neighbours those inside these prefixes. `dark`: those whose
+/// addresses are asked for.
+pub(super) fn look(within: &PrefixSet, dark: &PrefixSet) -> io::Result<Segment> {
     let mut alive: Vec<IpAddr> = neighbours(0)?.into_keys().collect();
-    alive.retain(|addr| within.lookup(*addr).is_some());
+    let is_within = |addr: IpAddr| within.lookup(addr).is_some() || dark.lookup(addr).is_some();
+    alive.retain(|addr| is_within(*addr));
+    let mut links = links()?;
+    if !dark.is_empty() {
+        asking(&mut links, dark)?;
+    }
     Ok(Segment {
-        links: links()?,
+        links,
         alive,
         seconds: (BootNanos::now().0 / 1_000_000_000) as u32,
     })
 }
 
 /// Interfaces with an Ethernet address, by index.
-fn links() -> io::Result<BTreeMap<u32, Mac>> {
+fn links() -> io::Result<BTreeMap<u32, TarpitLink>> {
     let addresses = nix::ifaddrs::getifaddrs()?;
     Ok(addresses
         .filter_map(|one| one.address?.as_link_addr().copied())
         .filter_map(|link| Some((u32::try_from(link.ifindex()).ok()?, link.addr()?)))
         .filter(|(_, mac)| *mac != [0; 6])
+        .map(|(index, mac)| {
+            let link = TarpitLink {
+                mac,
+                ..TarpitLink::default()
+            };
+            (index, link)
+        })
         .collect())
+}
+
+/// Tells those on whose segment such addresses are which of this host's to ask from. None
+/// that carries frames for others: who is behind it would be asked by nobody.
+fn asking(links: &mut BTreeMap<u32, TarpitLink>, dark: &PrefixSet) -> io::Result<()> {
+    let shared = shared()?;
+    for one in nix::ifaddrs::getifaddrs()? {
+        let Ok(index) = if_nametoindex(one.interface_name.as_str()) else {
+            continue;
+        };
+        let Some(link) = links.get_mut(&index).filter(|_| !shared.contains(&index)) else {
+            continue;
+        };
+        if let Some((addr, subnet)) = v4(&one)
+            && dark
+                .iter()
+                .any(|dark| dark.covers(subnet) || subnet.covers(dark))
+        {
+            link.addr4.get_or_insert(addr);
+        }
+        if let Some(addr) = link_local(&one)
+            && dark.iter().any(|dark| dark.addr().is_ipv6())
+        {
+            link.addr6.get_or_insert(addr);
+        }
+    }
+    Ok(())
+}
+
+/// An address that has neighbours, and where they are.
+fn v4(one: &InterfaceAddress) -> Option<(Ipv4Addr, Prefix)> {
+    let addr = one.address?.as_sockaddr_in()?.ip();
+    let mask = one.netmask?.as_sockaddr_in()?.ip();
+    let bits = mask.to_bits().leading_ones() as u8;
+    let subnet = Prefix::new(addr.into(), bits).filter(|_| bits < 32)?;
+    Some((addr, subnet))
+}
+
+/// Whoever is on the link answers this one.
+fn link_local(one: &InterfaceAddress) -> Option<Ipv6Addr> {
+    let addr = one.address?.as_sockaddr_in6()?.ip();
+    addr.is_unicast_link_local().then_some(addr)
 }

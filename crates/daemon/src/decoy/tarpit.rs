@@ -2,7 +2,7 @@
 //! connects. The packet path answers (bpf/answer/tarpit.h); [`super::Decoy`] tells the
 //! backend which ports and addresses those are, beside its own.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use serde::Serialize;
 use weir_config::manual::{
@@ -10,7 +10,10 @@ use weir_config::manual::{
     Usual::{Is, Means},
     key,
 };
-use weir_config::{Section, values::limits};
+use weir_config::{
+    Section,
+    values::{SECOND, limits},
+};
 use weir_core::{
     PortRange, Prefix, PrefixSet, Protocol,
     decoy::{DecoyPorts, Entry},
@@ -26,17 +29,31 @@ pub(crate) const MANUAL: &[Table] = &[
     Table {
         name: "tarpit",
         about: "TCP ports that nobody serves, and addresses that nobody has: whoever connects to one is held, and banned for it only with max_retry.",
-        needs: &[("ports", "[\"25/tcp\"]"), ("max_retry", "3")],
+        needs: &[
+            ("ports", "[\"25/tcp\"]"),
+            ("dark", "[\"192.0.2.0/24\"]"),
+            ("max_retry", "3"),
+        ],
         keys: &[
             key(
                 "ports",
-                Means("none, where there are addresses"),
+                Means("none, where there are addresses or dark"),
                 "The tarpit ports, on this host's own addresses; \"!22/tcp\" takes one out of a range.",
             ),
             key(
                 "addresses",
                 NONE,
                 "Prefixes of addresses that nobody has: all their TCP ports are tarpits, and ARP and neighbour solicitations for them are answered.",
+            ),
+            key(
+                "dark",
+                NONE,
+                "Prefixes of which each address is such a one once somebody has asked for it and nobody has answered, this host neither, for dark_after.",
+            ),
+            key(
+                "dark_after",
+                Is("\"10s\""),
+                "For how long nobody must have answered; 2s to 1h.",
             ),
             key(
                 "max_retry",
@@ -78,6 +95,10 @@ pub struct TarpitConfig {
     pub typed: Vec<String>,
     /// Prefixes whose every address holds whoever connects, but for those that somebody has.
     pub addresses: PrefixSet,
+    /// Prefixes whose addresses do so once nobody has answered for them for `dark_after`.
+    pub dark: PrefixSet,
+    /// Of this number of whole seconds, without an answer to anybody's question.
+    pub dark_after: Duration,
     /// How many handshakes ban, and for how long; none: they ban nobody.
     pub limits: Option<JailLimits>,
 }
@@ -89,6 +110,8 @@ pub struct TarpitStatus {
     pub ports: Vec<String>,
     /// Prefixes of addresses that nobody has.
     pub addresses: Vec<String>,
+    /// Prefixes of addresses that are found out to be nobody's.
+    pub dark: Vec<String>,
     /// How many ports those are, less those that are served.
     pub open: usize,
     /// Tarpit ports that somebody serves by now: they hold nobody.
@@ -96,6 +119,10 @@ pub struct TarpitStatus {
     /// ARP requests and neighbour solicitations answered for addresses that nobody has,
     /// since the tables were made.
     pub resolved: u64,
+    /// Those that this host asked itself since then, to find out whether anybody answers.
+    pub asked: u64,
+    /// Those for an address that found no place to be learned, or took another's.
+    pub crowded: u64,
     /// SYNs answered since then.
     pub answered: u64,
     /// Packets of held clients answered with a window of zero since then.
@@ -131,8 +158,9 @@ pub(crate) fn read(
     }
     let well_formed = typed.as_ref().is_some_and(|t| t.len() == entries.len());
     let ports = DecoyPorts::new(&entries);
-    let addresses = read_addresses(&mut section);
-    let is_left_out = typed.is_none() && addresses.is_some();
+    let addresses = read_addresses(&mut section, "addresses");
+    let (dark, dark_after) = read_dark(&mut section, addresses.as_ref());
+    let is_left_out = typed.is_none() && (addresses.is_some() || dark.is_some());
     if ports.is_empty() && !is_left_out && (well_formed || typed.is_none()) {
         section.error(
             line,
@@ -165,15 +193,49 @@ pub(crate) fn read(
         ports,
         typed: typed.into_iter().flatten().map(|at| at.value).collect(),
         addresses: addresses.unwrap_or_default(),
+        dark: dark.unwrap_or_default(),
+        dark_after,
         limits: bans.then_some(limits),
     })
 }
 
 const ADDRESSES: &str = "a list of prefixes of unicast addresses such as [\"192.0.2.128/25\", \"2001:db8::/64\"], of IPv4 /8 to /32, of IPv6 /32 to /128";
 
+/// `dark`, and how long nobody answers for what is.
+fn read_dark(
+    section: &mut Section<'_, '_>,
+    addresses: Option<&PrefixSet>,
+) -> (Option<PrefixSet>, Duration) {
+    let line = section.line_of("dark").unwrap_or(section.line());
+    let dark = read_addresses(section, "dark");
+    let after_line = section.line_of("dark_after");
+    let after = section.duration("dark_after", 2 * SECOND..=3600 * SECOND);
+    if let Some(line) = after_line.filter(|_| dark.is_none()) {
+        section.error(
+            line,
+            "dark_after in [tarpit] is about nothing without dark; allowed: with dark = [\"192.0.2.0/24\"]",
+        );
+    }
+    let of = |set: Option<&PrefixSet>| set.map_or(0, PrefixSet::len);
+    let is_listed = |prefix: &Prefix| addresses.is_some_and(|set| set.iter().any(|p| p == *prefix));
+    let both = dark.iter().flat_map(PrefixSet::iter).find(is_listed);
+    if let Some(prefix) = both {
+        section.error(
+            line,
+            format!("dark in [tarpit]: {prefix} is in addresses as well, and an address is a tarpit at once or later; leave it out of one of them"),
+        );
+    } else if of(addresses) + of(dark.as_ref()) > MAX_ADDRESSES {
+        section.error(
+            line,
+            format!("addresses and dark in [tarpit] name more than {MAX_ADDRESSES} prefixes; allowed: 1 to {MAX_ADDRESSES}"),
+        );
+    }
+    (dark, after.map_or(10 * SECOND, |at| at.value))
+}
+
 /// What the section says, if it does: prefixes whose addresses a host could have.
-fn read_addresses(section: &mut Section<'_, '_>) -> Option<PrefixSet> {
-    let listed = section.list("addresses", ADDRESSES)?;
+fn read_addresses(section: &mut Section<'_, '_>, key: &'static str) -> Option<PrefixSet> {
+    let listed = section.list(key, ADDRESSES)?;
     let mut addresses = PrefixSet::default();
     for entry in &listed.value {
         match entry.value.parse::<Prefix>() {
@@ -184,7 +246,7 @@ fn read_addresses(section: &mut Section<'_, '_>) -> Option<PrefixSet> {
                 let text: String = entry.value.chars().take(64).collect();
                 section.error(
                     entry.line,
-                    format!("addresses in [tarpit]: {text:?} is none; allowed: {ADDRESSES}"),
+                    format!("{key} in [tarpit]: {text:?} is none; allowed: {ADDRESSES}"),
                 );
             }
         }
@@ -193,7 +255,7 @@ fn read_addresses(section: &mut Section<'_, '_>) -> Option<PrefixSet> {
         section.error(
             listed.line,
             format!(
-                "addresses in [tarpit] names {} prefixes; allowed: 1 to {MAX_ADDRESSES}",
+                "{key} in [tarpit] names {} prefixes; allowed: 1 to {MAX_ADDRESSES}",
                 addresses.len()
             ),
         );
@@ -253,6 +315,13 @@ mod tests {
         let dark = "[tarpit]\naddresses = [\"192.0.2.128/25\", \"2001:db8::/64\"]";
         let dark = check(dark).unwrap().tarpit.unwrap();
         assert_eq!((dark.addresses.len(), dark.ports.is_empty()), (2, true));
+        let learned = |after: &str| {
+            let text = format!("[tarpit]\ndark = [\"192.0.2.0/24\", \"2001:db8::/64\"]{after}");
+            check(&text).unwrap().tarpit.unwrap()
+        };
+        let (usual, soon) = (learned(""), learned("\ndark_after = \"3s\""));
+        assert_eq!((usual.dark.len(), usual.dark_after), (2, 10 * SECOND));
+        assert_eq!((soon.ports.is_empty(), soon.dark_after), (true, 3 * SECOND));
         let bans = "[tarpit]\nports = [\"25/tcp\"]\nmax_retry = 3\nincrement = { max = \"2w\" }";
         let limits = check(bans).unwrap().tarpit.unwrap().limits.unwrap();
         assert_eq!((limits.max_retry, limits.increment.is_some()), (3, true));
@@ -298,6 +367,26 @@ mod tests {
             (
                 "addresses = [\"192.0.2.0/24\",\n\"224.0.0.0/8\"]",
                 ":3: addresses in [tarpit]: \"224.0.0.0/8\" is none; allowed: a list of prefixes",
+            ),
+            (
+                "dark = [\"0.0.0.0/0\"]",
+                "dark in [tarpit]: \"0.0.0.0/0\" is none",
+            ),
+            (
+                "dark = []",
+                "dark in [tarpit] names 0 prefixes; allowed: 1 to 256",
+            ),
+            (
+                "dark = [\"192.0.2.0/24\"]\ndark_after = \"1s\"",
+                ":3: dark_after in [tarpit] is ",
+            ),
+            (
+                "ports = [\"25/tcp\"]\ndark_after = \"5s\"",
+                ":3: dark_after in [tarpit] is about nothing without dark",
+            ),
+            (
+                "dark = [\"192.0.2.0/24\"]\naddresses = [\"192.0.2.0/24\"]",
+                ":2: dark in [tarpit]: 192.0.2.0/24 is in addresses as well",
             ),
             ("addresses = [\"0.0.0.0/0\"]", ": \"0.0.0.0/0\" is none"),
             ("addresses = [\"fe80::/64\"]", ": \"fe80::/64\" is none"),

@@ -349,6 +349,8 @@ pub struct DecoyMetrics {
     pub tarpit_held: Totals<0>,
     pub tarpit_unanswered: Totals<0>,
     pub tarpit_resolved: Totals<0>,
+    pub tarpit_asked: Totals<0>,
+    pub tarpit_crowded: Totals<0>,
 }
 
 impl DecoyMetrics {
@@ -430,6 +432,16 @@ impl DecoyMetrics {
             tarpit_resolved: registry.totals(
                 "weir_tarpit_resolved_total",
                 "ARP requests and neighbour solicitations that were answered for addresses of tarpits, since the tables were made.",
+                &[],
+            ),
+            tarpit_asked: registry.totals(
+                "weir_tarpit_asked_total",
+                "ARP requests and neighbour solicitations that this host asked itself, to find out whether anybody answers.",
+                &[],
+            ),
+            tarpit_crowded: registry.totals(
+                "weir_tarpit_crowded_total",
+                "ARP requests and neighbour solicitations for addresses that found no place to be learned, or took another's.",
                 &[],
             ),
         }

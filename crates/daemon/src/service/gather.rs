@@ -164,6 +164,8 @@ fn detection(metrics: &Metrics, samples: &mut Samples, status: &Status) {
         samples.total(ports.tarpit_held, [], now.held);
         samples.total(ports.tarpit_unanswered, [], now.unanswered);
         samples.total(ports.tarpit_resolved, [], now.resolved);
+        samples.total(ports.tarpit_asked, [], now.asked);
+        samples.total(ports.tarpit_crowded, [], now.crowded);
     }
     for watch in &status.watches {
         samples.gauge(metrics.watches.running, [&watch.name], watch.pid.is_some());

@@ -43,7 +43,10 @@ impl DecoyResponder for Kernel {
         }
         current.decoys.write_ports(&decoys.ports);
         current.decoys.write_tarpits(&decoys.tarpit);
-        current.decoys.write_prefixes(&decoys.addresses)?;
+        let (dark, after) = (&decoys.dark, decoys.dark_after);
+        current
+            .decoys
+            .write_prefixes(&decoys.addresses, dark, after)?;
         for generation in tables.generations() {
             generation.table.set_port_features(current.port_features());
         }

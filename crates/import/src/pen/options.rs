@@ -5,7 +5,7 @@ use crate::Error;
 
 /// Options with a value.
 const WITH_VALUE: &str = "BCFOSTbceijlmopqtuwxEKGAL";
-/// And without.
+/// Options that stand alone, or together behind one dash.
 const PLAIN: &str = "DHPQUWXZRadfhnrsN";
 
 const PROXY_ONLY: &str =

@@ -8,7 +8,7 @@ use super::Place;
 #[derive(Default, Clone)]
 pub(super) struct Server {
     pub(super) place: Place,
-    /// As typed.
+    /// As typed, an address or a name.
     pub(super) host: String,
     /// 0: that at which Pen listens.
     pub(super) port: u16,

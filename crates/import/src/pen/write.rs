@@ -101,9 +101,8 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
         };
         toml.note(&format!("asked: {why}"));
     }
-    if let (true, Some(vip)) = (whole, vip) {
-        let bits = if vip.is_ipv4() { 32 } else { 128 };
-        toml.note(&format!("changed: Pen answers ARP for {vip} itself; here the kernel does: ip addr add {vip}/{bits} dev {}", pen.interface.as_deref().unwrap_or("eth0")));
+    if whole {
+        toml.note("changed: Pen answers ARP for its address whoever else has it; `announce` adds it to the interface once nobody has, and announces it.");
     }
     // A table that is not whole is there as a comment.
     let mut table = |name: &str, settings: Vec<(&str, Value)>| {
@@ -119,7 +118,10 @@ fn pool(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mut 
         }
     };
     let interface = pen.interface.as_deref().unwrap_or("eth0");
-    table("balance", vec![("interface", interface.into())]);
+    table(
+        "balance",
+        vec![("interface", interface.into()), ("announce", true.into())],
+    );
     let ports = ports(pen, listen);
     let vip = vip.map_or("192.0.2.80".to_owned(), |vip| vip.to_string());
     let list: Vec<Value> = match reals {
@@ -276,21 +278,35 @@ fn tarpit(pen: &Pen, vip: Option<IpAddr>, reals: &[(IpAddr, &Server)], toml: &mu
     }
     let mut without: Vec<IpAddr> = reals.iter().map(|(address, _)| *address).collect();
     without.extend(vip);
-    let mut prefixes: Vec<String> = Vec::new();
-    for prefix in acl.permitted(&others, &without).iter() {
-        match is_unicast(prefix) {
-            true => prefixes.push(prefix.to_string()),
-            false => toml.note(&format!("asked: tarpit_acl {number} permits {prefix}, which is too much, or no addresses of hosts.")),
+    let named = acl.permitted(&[], &without);
+    let of_others = acl.permitted(&others, &without);
+    let of_others = of_others.iter().filter(|p| named.covering(*p).is_none());
+    let (named, dark): (Vec<Prefix>, Vec<Prefix>) = (named.iter().collect(), of_others.collect());
+    let takes = |prefixes: &[Prefix], toml: &mut Toml| -> Vec<String> {
+        let (hosts, others): (Vec<Prefix>, Vec<Prefix>) =
+            prefixes.iter().partition(|prefix| is_unicast(**prefix));
+        for prefix in others {
+            toml.note(&format!("asked: tarpit_acl {number} permits {prefix}, which is too much, or no addresses of hosts."));
         }
-    }
-    if prefixes.len() > MAX_PREFIXES {
-        toml.note(&format!("asked: tarpit_acl {number}: that takes {} prefixes, and at most {MAX_PREFIXES} are taken here; leave single addresses out.", prefixes.len()));
-        prefixes.clear();
+        hosts.iter().map(Prefix::to_string).collect()
+    };
+    let (named, dark) = (takes(&named, toml), takes(&dark, toml));
+    if named.len() + dark.len() > MAX_PREFIXES {
+        toml.note(&format!("asked: tarpit_acl {number}: that takes {} prefixes, and at most {MAX_PREFIXES} are taken here; leave single addresses out.", named.len() + dark.len()));
+        return;
     }
     toml.note("changed: each address is held on all its TCP ports but those of [decoy], over IPv4 and IPv6; one that somebody has by now is left alone, and so are the pool's. Duplicate-address detection is not answered.");
-    if !prefixes.is_empty() {
-        toml.section("tarpit");
-        toml.set("addresses", prefixes);
+    if !dark.is_empty() {
+        toml.note("changed: an address that no entry names (`dark`) is held once nobody has answered for it; Pen takes each at once, also those that somebody has.");
+    }
+    if named.is_empty() && dark.is_empty() {
+        return;
+    }
+    toml.section("tarpit");
+    for (key, prefixes) in [("addresses", named), ("dark", dark)] {
+        if !prefixes.is_empty() {
+            toml.set(key, prefixes);
+        }
     }
 }
 

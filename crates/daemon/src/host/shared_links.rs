@@ -1,0 +1,95 @@
+//! Which interfaces carry frames for others than this host, by rtnetlink: the ports of a
+//! bridge or a bond, and those on which virtual machines or containers have interfaces of
+//! their own (macvlan, ipvlan). Who is behind these is not seen by what comes in.
+
+use std::{collections::BTreeSet, io};
+
+use super::rtnetlink::{NLM_F_DUMP, Request, attributes, word};
+
+/// linux/rtnetlink.h, linux/if_link.h
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+/// What a link's message has before its attributes.
+const IFINFOMSG: usize = 16;
+/// A flag in the kind of an attribute that has attributes.
+const NESTED: u16 = 0x8000;
+/// Interfaces of others on one of this host.
+const ON_ANOTHER: [&[u8]; 4] = [b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
+
+/// Their indices.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn shared() -> io::Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFOMSG]);
+    request.ask(|kind, body| {
+        if kind == RTM_NEWLINK {
+            found.extend(read(body));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Of this link, or of the one below it.
+fn read(body: &[u8]) -> Option<u32> {
+    let head = body.get(..IFINFOMSG)?;
+    let (mut below, mut is_on_another, mut has_master) = (None, false, false);
+    for (kind, value) in attributes(&body[IFINFOMSG..]) {
+        match kind & !NESTED {
+            IFLA_MASTER => has_master = true,
+            IFLA_LINK if value.len() == 4 => below = Some(word(value, 0)),
+            IFLA_LINKINFO => {
+                let mut kinds = attributes(value).filter(|(kind, _)| *kind == IFLA_INFO_KIND);
+                let name = kinds
+                    .next()
+                    .map(|(_, name)| name.strip_suffix(b"\0").unwrap_or(name));
+                is_on_another = name.is_some_and(|name| ON_ANOTHER.contains(&name));
+            }
+            _ => (),
+        }
+    }
+    match is_on_another {
+        true => below,
+        false => has_master.then(|| word(head, 4)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::rtnetlink::tests::message;
+
+    /// A link as a dump has it.
+    fn link(index: u32, attributes: &[(u16, &[u8])]) -> Option<u32> {
+        let mut body = vec![0; 4];
+        body.extend(index.to_ne_bytes());
+        body.extend([0; 8]);
+        let bytes = message(RTM_NEWLINK, &body, attributes);
+        read(&bytes[16..])
+    }
+
+    #[test]
+    fn links_that_carry_others_are_told_from_those_that_do_not() {
+        let five = 5u32.to_ne_bytes();
+        let kind = |name: &[u8]| {
+            let mut info = ((4 + name.len()) as u16).to_ne_bytes().to_vec();
+            info.extend(IFLA_INFO_KIND.to_ne_bytes());
+            info.extend(name);
+            info
+        };
+        let of = |name: &[u8]| link(7, &[(IFLA_LINK, &five), (IFLA_LINKINFO, &kind(name))]);
+        assert_eq!(link(7, &[]), None);
+        assert_eq!(link(7, &[(IFLA_MASTER, &five)]), Some(7), "a bridge's port");
+        assert_eq!(of(b"macvlan\0"), Some(5));
+        assert_eq!(of(b"ipvlan\0"), Some(5));
+        // Frames of a VLAN have its tag, and a veth's other end is elsewhere.
+        assert_eq!(of(b"vlan\0"), None);
+        assert_eq!(of(b"veth\0"), None);
+        assert_eq!(read(&[0; 15]), None);
+    }
+}

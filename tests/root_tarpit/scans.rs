@@ -1,0 +1,145 @@
+//! Scanners at a prefix that nobody has: what they report, and how long it takes them,
+//! beside the same scan of a prefix of the same segment that is left empty. And a client
+//! that is held for more than a minute.
+
+use std::{
+    fs::File,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::*;
+
+/// Sixteen addresses of a tarpit; below, as many of nobody.
+const HELD: &str = "192.0.2.80/28";
+const EMPTY: &str = "192.0.2.160/28";
+const PORTS: u16 = 500;
+
+impl Pit {
+    /// What nmap finds there, and how long it takes.
+    fn nmap(&self, kind: &str, prefix: &str) -> (String, Duration) {
+        let ports = format!("1-{PORTS}");
+        let args = [
+            kind,
+            "-n",
+            "-p",
+            &ports,
+            "-S",
+            ATTACKER[0],
+            "-e",
+            "eth0",
+            prefix,
+        ];
+        let begun = Instant::now();
+        let scan = self.site.internet.output("nmap", &args).unwrap();
+        let found = String::from_utf8_lossy(&scan.stdout).into_owned();
+        (found, begun.elapsed())
+    }
+}
+
+/// Of an empty prefix nmap knows after its ARP requests that nobody is there. Here it has
+/// to look at each port of each address, and finds all of them open.
+#[test]
+fn root_tarpit_nmap_finds_every_port_open_and_takes_longer() {
+    if skipped(&["nmap"]) {
+        return;
+    }
+    let pit = Pit::with("tcx", ADDRESSES);
+    for kind in ["-sS", "-sT"] {
+        let (none, shortly) = pit.nmap(kind, EMPTY);
+        assert!(none.contains("(0 hosts up)"), "{kind}: {none}");
+        let (found, long) = pit.nmap(kind, HELD);
+        println!("{kind}: {shortly:?} where nobody is, {long:?} in the tarpit");
+        assert!(found.contains("(16 hosts up)"), "{kind}: {found}");
+        let open = found.matches("/tcp").count();
+        let all_of_a_host = found.matches(&format!("{PORTS}/tcp")).count();
+        assert_eq!(open, 16 * usize::from(PORTS), "{kind}: {found}");
+        assert_eq!((all_of_a_host, found.matches(" open ").count()), (16, open));
+        assert!(long > shortly * 2, "{kind}: {long:?} beside {shortly:?}");
+    }
+    assert_eq!(pit.weir.banned(), [""; 0]);
+}
+
+/// masscan keeps to the rate that it was given, whatever answers: it is not slower, but
+/// it reports ports of every address.
+#[test]
+fn root_tarpit_masscan_finds_ports_open() {
+    if skipped(&["masscan"]) {
+        return;
+    }
+    let pit = Pit::with("tcx", ADDRESSES);
+    let mac = pit.site.veth.mac(Side::A).map(|byte| format!("{byte:02x}"));
+    let mac = mac.join("-");
+    let scan = |prefix: &str, name: &str| {
+        let output = pit.weir.path(name);
+        let mut masscan = Command::new("masscan");
+        masscan
+            .args([
+                prefix, "-p1-50", "--rate", "500", "-e", "eth0", "--wait", "3",
+            ])
+            .args(["--adapter-ip", ATTACKER[0], "--router-mac", &mac])
+            .stdin(Stdio::null())
+            .stdout(File::create(&output).unwrap())
+            .stderr(Stdio::null());
+        (pit.site.internet.spawn(masscan).unwrap(), output)
+    };
+    let read = |output: &std::path::Path| {
+        let text = std::fs::read_to_string(output).unwrap();
+        text.matches("Discovered open port").count()
+    };
+    // It does not end before another packet comes: ended with its guard.
+    let (tarpit, found) = scan(HELD, "masscan.held");
+    // It asks for each once, so what is lost on the way it does not find.
+    soon("most ports to be found", || {
+        (read(&found) >= 16 * 50 / 2).then_some(())
+    });
+    drop(tarpit);
+}
+
+/// A client of this kernel, held for more than a minute. It probes at intervals that double
+/// up to two minutes, and each packet of ours answers one of its own: so from the second
+/// minute on there is at most one a minute. What is measured is the first: nine probes or
+/// ten, of which the last interval, that has begun by then, is longer than half a minute.
+#[test]
+fn root_tarpit_holds_a_client_for_more_than_a_minute() {
+    if skipped(&["ss"]) {
+        return;
+    }
+    let pit = Pit::new("tcx", "");
+    let mut held: Vec<TcpStream> = (0..2)
+        .map(|family| pit.connect(ATTACKER[family], Pit::at(family, 25)))
+        .collect();
+    let begun = Instant::now();
+    for stream in &mut held {
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[b'x'; 4096]).is_ok() {}
+    }
+    let minute = Duration::from_secs(60);
+    let mut packets = vec![Vec::new(); 2];
+    while begun.elapsed() < minute {
+        for (stream, packets) in held.iter().zip(&mut packets) {
+            let client = pit.socket(stream);
+            assert_eq!(client.state, "ESTAB", "{client:?}");
+            if packets
+                .last()
+                .is_none_or(|(_, count)| *count != client.segments_in)
+            {
+                packets.push((begun.elapsed(), client.segments_in));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for (stream, packets) in held.iter().zip(packets) {
+        let client = pit.socket(stream);
+        println!("{client:?}, packets of ours {packets:?}");
+        assert!(client.is_persisting && client.send_queue > 0, "{client:?}");
+        // 0.2 s, 0.4 s and so on: the eighth interval is of 25 s, the ninth of 51 s.
+        assert!(client.backoff >= 7, "{client:?}");
+        assert!(client.next_probe >= Duration::from_secs(5), "{client:?}");
+        let (_, all) = packets.last().unwrap();
+        assert!(*all <= 12, "{packets:?}");
+        // Of the second half of the minute.
+        let late = packets.iter().filter(|(at, _)| *at > minute / 2).count();
+        assert!(late <= 1, "{packets:?}");
+    }
+}
