@@ -29,7 +29,7 @@ use weir_bpf::{
     link::{Hook, Link},
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
-use weir_testkit::traffic::{self, UdpServer};
+use weir_testkit::traffic::{self, TcpServer, UdpServer};
 
 const VIP: [&str; 2] = ["192.0.2.80", "2001:db8::80"];
 const CLIENT: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
@@ -513,4 +513,96 @@ fn served(backend: &str) {
     assert!((0..2).all(|family| segment.open(CLIENT[family], family).is_none()));
     assert_eq!(weir.packets("no-real"), before);
     assert_eq!(weir.json(&["pool", "list"]), Value::Array(Vec::new()));
+}
+
+/// P6: two pools with virtual addresses of their own, over TCP and UDP and both families,
+/// on the interface by which the host is managed.
+#[test]
+fn root_pools_share_the_interface_with_what_manages_the_host() {
+    /// Of the second pool.
+    const NAMES: [&str; 2] = ["192.0.2.81", "2001:db8::81"];
+    const OWN: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+    if skipped(&["nginx", "python3"]) {
+        return;
+    }
+    for backend in ["tcx", "xdp", "xdp-generic"] {
+        let segment = Segment::new(backend);
+        for (namespace, dev) in [
+            (&segment.reals[0], "lo"),
+            (&segment.reals[1], "lo"),
+            (&segment.host, "eth0"),
+        ] {
+            let [v4, v6] = NAMES;
+            namespace
+                .ip(&[
+                    format!("addr add {v4}/32 dev {dev}"),
+                    format!("addr add {v6}/128 dev {dev} nodad preferred_lft 0"),
+                ])
+                .unwrap();
+        }
+        let web = config(backend).replace(", \"5353/udp\"", "");
+        let names = format!(
+            "[pool.names]\nvip = {NAMES:?}\nports = [\"5353/udp\"]\n\
+             reals = [{{ address = \"{}\" }}, {{ address = \"{}\" }}]\n\
+             check = {{ port = 80, interval = \"1s\" }}\n",
+            REAL[0], REAL[1]
+        );
+        // The host's own: a session that is there before, and the same port as the pool's.
+        let manages = OWN.map(|own| {
+            [22, 80].map(|port| {
+                let at = SocketAddr::new(addr(own), port);
+                TcpServer::start(&segment.host, at, b"").unwrap()
+            })
+        });
+        let open = |family: usize, port| {
+            let at = SocketAddr::new(addr(OWN[family]), port);
+            let from = Some(addr(CLIENT[family]));
+            traffic::tcp_open(&segment.client, from, at, SOON)
+                .unwrap()
+                .0
+        };
+        let sessions = [0, 1].map(|family| open(family, 22));
+        let weir = Weir::start(&segment.host, &format!("{web}{names}"));
+        soon("both pools to live", || {
+            let pools = weir.json(&["pool", "list"]);
+            (pools[0]["live"] == 2 && pools[1]["live"] == 2).then_some(())
+        });
+        assert_eq!(
+            segment.all_served_by(40),
+            BTreeSet::from([0, 1]),
+            "{backend}"
+        );
+        for family in [0, 1] {
+            let at = SocketAddr::new(addr(NAMES[family]), 5353);
+            let from = Some(addr(CLIENT[family]));
+            let servers = segment.reals.each_ref();
+            let servers = servers.map(|real| UdpServer::start(real, at).unwrap());
+            for n in 0..20 {
+                let answer = traffic::udp_request(&segment.client, from, at, &[n], SOON);
+                assert_eq!(answer.unwrap().0, [n], "{backend}");
+            }
+            let [one, two] = servers.map(|server| server.received());
+            assert!(one > 0 && two > 0 && one + two == 20, "{one} {two}");
+            // What is no service's is the host's, which has nobody there.
+            let other = SocketAddr::new(addr(NAMES[family]), 80);
+            let refused = traffic::tcp_connect(&segment.client, from, other, SILENCE);
+            assert!(refused.is_err(), "{backend}");
+            for port in [22, 80] {
+                open(family, port);
+            }
+            traffic::ping(&segment.client, from, addr(OWN[family]), SOON).unwrap();
+        }
+        for mut session in sessions {
+            session.write_all(b"still here").unwrap();
+            session.set_read_timeout(Some(SOON)).unwrap();
+            let mut echo = [0; 10];
+            session.read_exact(&mut echo).unwrap();
+            assert_eq!(&echo, b"still here", "{backend}");
+        }
+        soon("the host's own servers to have had each connection", || {
+            let servers = manages.each_ref();
+            let accepted = servers.map(|[ssh, web]| [ssh.accepted(), web.accepted()]);
+            (accepted == [[2, 1]; 2]).then_some(())
+        });
+    }
 }
