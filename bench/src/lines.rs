@@ -1,5 +1,6 @@
 //! From a log line to a finding, on one core: lines as OpenSSH and syslog
-//! write them, from a file and from a ring, with the ledger and without.
+//! write them, from a file and from a ring, with the ledger and without; then the same
+//! by filters of Fail2ban's, where its package is installed.
 
 use std::{
     fmt::Write as _,
@@ -19,7 +20,7 @@ use weir_core::{
 use weir_ring::{Options, Writer};
 use weir_sources::{FileConfig, FileSource, Ring, RingConfig, Source, Start};
 
-use crate::report::Report;
+use crate::{fail2ban_lines, report::Report};
 
 const LINES: u32 = 1 << 20;
 const ADDRESSES: [(u32, &str); 2] = [(1 << 17, "131k"), (1 << 20, "1M")];
@@ -69,6 +70,7 @@ pub fn run(args: &LinesArgs) -> anyhow::Result<()> {
             report.add_ratio(&name, "M/s", values, (&limit, &rates[0]));
         }
     }
+    fail2ban_lines::add_rows(&mut report, dir.path(), args.rounds.max(1))?;
     report.finish(args.json.as_deref())
 }
 

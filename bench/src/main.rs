@@ -6,6 +6,7 @@ mod ban_latency;
 mod class_rows;
 mod delay;
 mod energy;
+mod fail2ban_lines;
 mod fill;
 mod flood;
 mod hooks;
