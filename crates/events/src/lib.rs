@@ -57,7 +57,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, by the words of the configuration and of JSON.
-    pub const ALL: [(&str, Self); 11] = [
+    pub const ALL: [(&str, Self); 12] = [
         ("found", Self::Found),
         ("ban", Self::Ban),
         ("unban", Self::Unban),
