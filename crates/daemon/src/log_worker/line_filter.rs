@@ -20,7 +20,7 @@ pub(super) enum LineFilter {
 
 /// What a filter remembers from line to line.
 pub(super) enum LineState {
-    Weir(ProgramState),
+    Weir(Box<ProgramState>),
     Fail2ban(Box<FilterState>),
 }
 
@@ -40,7 +40,7 @@ impl LineFilter {
     /// Nothing was read yet.
     pub fn state(&self) -> LineState {
         match self {
-            Self::Weir(_) => LineState::Weir(ProgramState::default()),
+            Self::Weir(_) => LineState::Weir(Box::default()),
             Self::Fail2ban(filter) => LineState::Fail2ban(Box::new(filter.state())),
         }
     }
@@ -104,7 +104,7 @@ impl LineState {
     /// For whoever reads the log on.
     pub fn reopened(&self) -> Self {
         match self {
-            Self::Weir(state) => Self::Weir(state.reopened()),
+            Self::Weir(state) => Self::Weir(Box::new(state.reopened())),
             Self::Fail2ban(state) => Self::Fail2ban(state.clone()),
         }
     }
