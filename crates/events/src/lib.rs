@@ -324,12 +324,9 @@ impl Events {
             Kind::Allow => Some(Budget::Allows),
             Kind::Error => None,
             // The log says so in its own words, or it is no affair of its.
-            Kind::Failover
-            | Kind::Start
-            | Kind::Stop
-            | Kind::Summary
-            | Kind::Test
-            | Kind::Pool => return,
+            Kind::Failover | Kind::Start | Kind::Stop | Kind::Summary | Kind::Test | Kind::Pool => {
+                return;
+            }
             // Who asks for them wants all of them.
             Kind::Found | Kind::Drop if tracing::enabled!(tracing::Level::DEBUG) => None,
             Kind::Found | Kind::Drop => return,
