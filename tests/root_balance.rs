@@ -140,7 +140,7 @@ impl Segment {
                  access_log {dir}/access.log;
                  client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp;
                  fastcgi_temp_path {dir}/tmp; uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
-                 keepalive_timeout 600s;
+                 keepalive_timeout 600s; keepalive_requests 100000000;
                  server {{
                      listen 80; listen [::]:80;
                      location = /healthz {{

@@ -1,5 +1,5 @@
 //! `weir watch-child`: what the daemon starts for each watch, see
-//! `weir_daemon::watch::child`. Nobody else has a use for it.
+//! `weir_daemon::command::child`. Nobody else has a use for it.
 
 use std::ffi::OsString;
 
@@ -15,5 +15,5 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     // The command's own exit code, for the daemon to tell.
-    std::process::exit(weir_daemon::watch::child::supervise(&args.command)?.into())
+    std::process::exit(weir_daemon::command::child::supervise(&args.command)?.into())
 }

@@ -4,6 +4,7 @@
 //! again before each run: what is safe stays so until root changes it, because
 //! everything on the way to it is root's.
 
+pub mod child;
 pub(crate) mod user;
 
 use std::{

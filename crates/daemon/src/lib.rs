@@ -11,7 +11,7 @@ pub mod access;
 pub mod api;
 pub mod balance;
 mod bans;
-mod command;
+pub mod command;
 pub mod config;
 mod current;
 pub mod decoy;

@@ -25,7 +25,7 @@ impl Access {
     /// By the words of the configuration.
     pub const ALL: [(&str, Self); 2] = [("allow", Self::Allow), ("deny", Self::Deny)];
 
-    /// Its word.
+    /// The word that stands for it in rules and in `acl_default`.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
@@ -47,7 +47,7 @@ pub enum Who {
 pub struct Rule {
     /// What becomes of them.
     pub access: Access,
-    /// Of whom.
+    /// The clients that the rule is about.
     pub who: Who,
 }
 
@@ -98,9 +98,9 @@ pub struct Acl {
 pub struct Exceptions {
     /// What holds for all others.
     pub default: Access,
-    /// IPv4.
+    /// Networks of IPv4, as numbers in host order.
     pub v4: Vec<(u32, u8)>,
-    /// IPv6.
+    /// Networks of IPv6, likewise.
     pub v6: Vec<(u128, u8)>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Joined {
 /// What an access list says of a client, as shown.
 #[derive(Debug, Clone, Serialize)]
 pub struct PoolAccess {
-    /// The pool.
+    /// The pool that has the list.
     pub pool: String,
     /// Its virtual addresses.
     pub vips: Vec<IpAddr>,

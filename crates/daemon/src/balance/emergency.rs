@@ -7,7 +7,7 @@ use super::{Pool, RealState, config::Emergency};
 /// Who takes a pool's new flows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) enum Servers {
-    /// Its reals.
+    /// The reals that it has for every day.
     #[default]
     Reals,
     /// Its own, for an emergency.
@@ -19,7 +19,7 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    /// As shown.
+    /// As status and API show it.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Reals => "reals".to_owned(),

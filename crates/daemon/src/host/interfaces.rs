@@ -23,9 +23,9 @@ pub(crate) fn all() -> Vec<String> {
 pub struct InterfaceAddress {
     /// The interface's name.
     pub interface: String,
-    /// The address.
+    /// One of those that the interface has.
     pub address: IpAddr,
-    /// Its network.
+    /// The prefix that is on the link with it.
     pub network: Prefix,
 }
 

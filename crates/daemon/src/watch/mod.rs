@@ -4,7 +4,6 @@
 //! ends is started again, later each time. What a line may say is in `line`,
 //! the process in `child`.
 
-pub mod child;
 pub mod config;
 pub mod line;
 pub mod stats;
@@ -27,6 +26,7 @@ use weir_core::{
 use weir_enforce::Backend;
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
+use crate::command::child::Group;
 use crate::{
     access::{classes::ClassSync, exemptions::Exempt},
     bans::Bans,
@@ -34,7 +34,6 @@ use crate::{
     judge::{Judge, Judgement, Offence, Suspect},
     threads,
 };
-use child::Group;
 use config::{OnlyIf, WatchConfig};
 use line::{Lines, Rejected, Sighting};
 use stats::{Counters, WatchStats};

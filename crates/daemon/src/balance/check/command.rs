@@ -11,7 +11,7 @@ use std::{
 use rustix::net::{SendFlags, SocketType, connect, send};
 
 use super::{Outcome, TOO_LATE, Target, socket};
-use crate::watch::child::Group;
+use crate::command::child::Group;
 
 /// So much of what it prints is read in one look.
 const MOST_OUTPUT: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! The process of a watch, or of a check of a pool. The daemon starts a supervisor (this program again,
+//! The process of a watch, or of a check. The daemon starts a supervisor (this program again,
 //! [`supervise`]) that leads a process group of its own, and the supervisor
 //! starts the command: with no environment but `PATH`, `LANG` and what it is for,
 //! nothing to read, as a user of its own, and of root's powers only that of
@@ -91,7 +91,7 @@ impl Group {
         [output, complaints].into_iter().flatten()
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.supervisor.id()
     }
 
@@ -106,7 +106,7 @@ impl Group {
     }
 
     /// Waits until it prints, complains or ends, or the time is over.
-    pub(super) fn wait(&self, time: Duration) {
+    pub(crate) fn wait(&self, time: Duration) {
         let mut fds: Vec<_> = self
             .pipes()
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -116,7 +116,7 @@ impl Group {
     }
 
     /// Nothing more comes from this end.
-    pub(super) fn close_complaints(&mut self) {
+    pub(crate) fn close_complaints(&mut self) {
         self.supervisor.stderr = None;
     }
 
