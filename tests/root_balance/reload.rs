@@ -44,7 +44,7 @@ fn variant(n: usize) -> String {
     if n % 4 == 1 {
         text += "emergency = \"other\"\n";
     }
-    if n % 4 == 1 || n % 5 == 0 {
+    if n % 4 == 1 || n.is_multiple_of(5) {
         text += &format!(
             "[pool.other]\nvip = [\"{}\"]\nports = [\"{}/tcp\"]\nreals = [{{ address = \"{two}\" }}]\ncheck = {{ port = 80 }}\n",
             VIP[0],

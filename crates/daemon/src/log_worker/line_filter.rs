@@ -19,6 +19,8 @@ pub(super) enum LineFilter {
 }
 
 /// What a filter remembers from line to line.
+// One for each filter and thread; weir's own is read with every line and stays in place.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum LineState {
     Weir(Box<ProgramState>),
     Fail2ban(Box<FilterState>),

@@ -84,7 +84,7 @@ fn error(code: u8) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
+    use std::net::{SocketAddr, UdpSocket};
 
     use super::super::{
         CheckKind, TOO_LATE,

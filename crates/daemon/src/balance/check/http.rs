@@ -157,7 +157,7 @@ fn end(heads: &[u8]) -> Option<usize> {
 mod tests {
     use std::{
         io::{Read, Write},
-        net::{TcpListener, TcpStream},
+        net::{SocketAddr, TcpListener, TcpStream},
         thread,
     };
 
