@@ -18,5 +18,6 @@
 #include "abi/policy.h"
 #include "abi/prefix_bans.h"
 #include "abi/reason.h"
+#include "abi/tunnel.h"
 
 #endif

@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -83,6 +84,14 @@ impl Host {
         let path = Path::new("/proc/sys/net/ipv4/conf/all").join(name);
         let read = self.real.enter(|| fs::read_to_string(path));
         read.unwrap().unwrap().trim().to_owned()
+    }
+
+    /// Is a program pinned that takes packets out of tunnels?
+    fn takes_out(&self) -> bool {
+        let namespace = fs::metadata(self.real.path()).unwrap().ino();
+        Path::new("/sys/fs/bpf/weir-real-side")
+            .join(format!("{namespace}-eth0/link"))
+            .exists()
     }
 
     /// Does its peer find the address on the wire?
@@ -211,18 +220,28 @@ fn root_what_a_crash_leaves_is_taken_back() {
     }
     let host = Host::new();
     let before = host.state();
-    for point in ["real-side-recorded", "real-side-half-done"] {
-        let killed = host.run(&VIP, Some(point));
+    let decap = ["--decap", "ipip,gue", "--interface", "eth0"];
+    let args = [&VIP[..], &decap].concat();
+    for point in [
+        "real-side-recorded",
+        "real-side-half-done",
+        "real-side-attached",
+    ] {
+        let killed = host.run(&args, Some(point));
         assert_eq!(killed.code, None, "{killed:?}");
         assert!(host.record().exists(), "{point}");
+        assert_eq!(host.takes_out(), point == "real-side-attached");
         host.ask(&["--undo"]).done();
         assert_eq!(host.state(), before, "{point}");
+        assert!(!host.takes_out(), "{point}");
         // Or it is gone on with.
-        assert_eq!(host.run(&VIP, Some(point)).code, None);
-        host.ask(&VIP).done();
+        assert_eq!(host.run(&args, Some(point)).code, None);
+        host.ask(&args).done();
         host.ask(&[]).done();
+        assert!(host.takes_out(), "{point}");
         host.ask(&["--undo"]).done();
         assert_eq!(host.state(), before, "{point}");
+        assert!(!host.takes_out(), "{point}");
     }
 }
 

@@ -180,6 +180,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
             source: flood.macs[0],
             ifindex,
             vlan: 0,
+            tunnel: None,
         };
         balancer.write_real(number, Some(real))?;
     }

@@ -67,6 +67,9 @@ struct balance_ring {
 	__u16 reals[BALANCE_SLOTS + 3];
 };
 
+/* In place of a VLAN: what goes there has an outer header (abi/tunnel.h). */
+#define BALANCE_TUNNELED 0x8000
+
 /* A server behind virtual addresses. The first twelve bytes are those of a frame's. */
 struct balance_real {
 	__u8 dest[6];	/* its link-layer address */
@@ -75,7 +78,8 @@ struct balance_real {
 	__u64 id;	/* of its name: another real in the same place has another; 0: it
 			   takes nothing */
 	__u8 here[6];	/* `source` again */
-	__u16 vlan;	/* of the frames that it takes: 0: without a tag */
+	__u16 vlan;	/* of the frames that it takes: 0: without a tag; or
+			   BALANCE_TUNNELED */
 };
 
 struct balance_real_counter {

@@ -35,6 +35,8 @@ enum reason {
 	R_TOO_MANY_TAGS,
 	R_NO_REAL,
 	R_POOL_DENIED,
+	R_TOO_BIG,
+	R_NO_ROOM,
 	R_MAX,
 };
 

@@ -5,6 +5,7 @@
 #include "answer/decoy.h"
 #include "answer/reject.h"
 #include "balance/balance.h"
+#include "balance/encap.h"
 #include "answer/tarpit.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -192,21 +192,30 @@ static __always_inline int balance_vlan_of(void *ctx, const int tc,
 	return l3 == sizeof(*f->eth) + VLAN_TAG &&
 	       f->eth->h_proto == bpf_htons(ETH_P_8021Q);
 }
+/* For what goes to a real beyond a router, in place of what the hook shall return: the
+ * numbers of service and real are in it, for encap.h. */
+#define BALANCE_ENCAP(number, of) (0x600 << 20 | (of) << 10 | (number))
+#define BALANCE_IS_ENCAP(verdict) ((__u32)(verdict) >> 20 == 0x600)
+_Static_assert(BALANCE_REALS <= 1 << 10 && BALANCE_SERVICES <= 1 << 10, "bits");
 
 /* Counts a packet and sends it to its real, if it can go on at all: what the hook shall
- * return. `number`: that of the real. */
+ * return. `number`: that of the real, `of`: that of the service. */
 static __always_inline int balance_forward(void *ctx, const int tc,
 					   const struct answer_request *request,
 					   const struct balance_frame *f, __u32 here,
 					   struct balance_service_counter *served,
-					   const struct balance_real *real, __u32 number)
+					   const struct balance_real *real, __u32 number,
+					   __u32 of)
 {
 	struct balance_real_counter *sent;
 
 	/* What was not sent to this interface is not sent on, nor into another VLAN. */
-	if ((here == real->ifindex && !balance_is_here(f->eth, real)) ||
-	    f->vlan != real->vlan)
+	if (here == real->ifindex && !balance_is_here(f->eth, real))
 		return balance_pass(request, tc);
+	if (unlikely(f->vlan != real->vlan))
+		return real->vlan == BALANCE_TUNNELED && !f->vlan
+			       ? BALANCE_ENCAP(number, of)
+			       : balance_pass(request, tc);
 	if (!balance_take_hop(ctx, tc, f->l3, f->end, request->result.v4))
 		return balance_pass(request, tc);
 	served->packets++;
@@ -292,7 +301,7 @@ static __always_inline int balance_rest(void *ctx, const int tc)
 			bpf_map_update_elem(&balance_fragments, &key, &whole, BPF_ANY);
 		}
 	}
-	return balance_forward(ctx, tc, request, &f, here, served, real, number);
+	return balance_forward(ctx, tc, request, &f, here, served, real, number, of);
 }
 
 /* Global, so that the verifier checks each once. */
@@ -344,7 +353,7 @@ static __always_inline int balance_whole(void *ctx, const int tc, const __u32 l3
 	number = balance_choose(&key, pool, served, begins, &real);
 	if (!real)
 		return balance_drop(request, tc, served);
-	return balance_forward(ctx, tc, request, &f, here, served, real, number);
+	return balance_forward(ctx, tc, request, &f, here, served, real, number, of);
 }
 
 /* With a tag in the frame. */
@@ -356,10 +365,16 @@ __noinline int balance_tagged_xdp(struct xdp_md *ctx)
 		       : (int)cfg.final_pass;
 }
 
-/* What the hook shall return. `tc`: the context is an skb. */
+/* To a real beyond a router: encap.h. */
+int encap_xdp(struct xdp_md *ctx, __u32 number, __u32 of);
+int encap_skb(struct __sk_buff *ctx, __u32 number, __u32 of);
+
+/* What the hook shall return. `tc`: the context is an skb. Calls of encap.h are here,
+ * where little of the stack is taken. */
 static __always_inline int handle_balance(void *ctx, const int tc)
 {
 	struct answer_request *request = answer_request_here();
+	__u32 number, of;
 	int verdict;
 
 	if (!request)
@@ -370,9 +385,13 @@ static __always_inline int handle_balance(void *ctx, const int tc)
 		verdict = balance_tagged_xdp(ctx);
 	else
 		return balance_pass(request, tc);
-	if (likely(verdict != BALANCE_REST))
+	if (unlikely(verdict == BALANCE_REST))
+		verdict = tc ? balance_rest_tc(ctx) : balance_rest_xdp(ctx);
+	if (likely(!BALANCE_IS_ENCAP(verdict)))
 		return verdict;
-	return tc ? balance_rest_tc(ctx) : balance_rest_xdp(ctx);
+	number = verdict & 0x3ff;
+	of = verdict >> 10 & 0x3ff;
+	return tc ? encap_skb(ctx, number, of) : encap_xdp(ctx, number, of);
 }
 
 SEC("xdp")

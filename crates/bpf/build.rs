@@ -11,9 +11,10 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 5] = [
+const OBJECTS: [&str; 6] = [
     "firewall/firewall",
     "answer/answer",
+    "balance/decap",
     "tools/clock",
     "tools/generator",
     "tools/hooks",

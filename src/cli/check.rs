@@ -184,6 +184,10 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
     let ports = ports.map(|&(protocol, port)| PortRange::one(protocol, port).to_string());
     let ports: Vec<_> = ports.collect();
     let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
+    let by = match pool.forward.name() {
+        "l2" => String::new(),
+        tunnel => format!(" by {tunnel}"),
+    };
     let emergency = match &pool.emergency {
         None => String::new(),
         Some(Emergency::Pool(name)) => format!(", in an emergency pool {name}"),
@@ -193,7 +197,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
         }
     };
     format!(
-        "{} ({} of {}, reals {}{emergency})",
+        "{} ({} of {}, reals {}{by}{emergency})",
         pool.name,
         join(&ports),
         join(&vips),

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf};
 
+use clap::ValueEnum;
 use serde_json::json;
-use weir_daemon::real_side::{self, Outcome, RealSide, Step};
+use weir_daemon::real_side::{self, DecapSettings, GUE_PORT, Outcome, Packets, RealSide, Step};
 
 use super::{ExitAnswer, show};
 
@@ -11,13 +12,32 @@ use super::{ExitAnswer, show};
 ///
 /// For the servers of a pool (its reals), and without the daemon: adds the virtual
 /// addresses to the loopback interface and, for IPv4, sets arp_ignore and arp_announce,
-/// so that only the balancer is found by them. Without addresses it shows what was done.
-/// All of it goes with a reboot.
+/// so that only the balancer is found by them. With --decap a program takes their packets
+/// out of what a balancer sends through routers (forward = "ipip" or "gue" in its pool).
+/// Without addresses it shows what was done. All of it goes with a reboot.
 #[derive(clap::Args)]
 pub struct Args {
     /// The virtual addresses; with --undo: all that were added, if none is named
     #[arg(value_name = "VIP")]
     vips: Vec<IpAddr>,
+    /// Take packets for the virtual addresses out of these tunnels
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        conflicts_with = "undo"
+    )]
+    decap: Vec<Kind>,
+    /// The UDP port of GUE
+    #[arg(long, value_name = "PORT", default_value_t = GUE_PORT, requires = "decap",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    gue_port: u16,
+    /// Only of these balancers, by the source of outer packets; without: of anybody
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', requires = "decap")]
+    from: Vec<IpAddr>,
+    /// Where they come in [default: the interfaces with a default route]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "decap")]
+    interface: Vec<String>,
     /// Take back what this verb did, and nothing else
     #[arg(long)]
     undo: bool,
@@ -32,14 +52,37 @@ pub struct Args {
     json: bool,
 }
 
+/// What a balancer sends.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// IPv4 or IPv6 in IPv4 or IPv6
+    Ipip,
+    /// The same in UDP (Generic UDP Encapsulation)
+    Gue,
+}
+
+impl Args {
+    fn decap(&self) -> Option<DecapSettings> {
+        (!self.decap.is_empty()).then(|| {
+            DecapSettings::new(
+                self.decap.contains(&Kind::Ipip),
+                self.decap.contains(&Kind::Gue).then_some(self.gue_port),
+                self.from.iter().map(IpAddr::to_canonical).collect(),
+                self.interface.iter().cloned().collect(),
+            )
+        })
+    }
+}
+
 pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     let real = RealSide::new(&args.record, args.dry_run);
     let vips: BTreeSet<_> = args.vips.iter().copied().collect();
-    let is_shown = vips.is_empty() && !args.undo;
+    let decap = args.decap();
+    let is_shown = vips.is_empty() && !args.undo && decap.is_none();
     let steps = match args.undo {
         true => real.undo(&vips)?,
         false if is_shown => real.status()?,
-        false => real.set(&vips)?,
+        false => real.set(&vips, decap)?,
     };
     if args.json {
         show::json(&json!({ "steps": steps, "dry_run": args.dry_run }))?;
@@ -76,5 +119,21 @@ fn words(step: &Step, is_dry: bool) -> String {
         (Outcome::Gone, _) => "gone already",
         (Outcome::Changed, _) => "changed by somebody else since: it stays so",
     };
-    format!("{} {}{value}: {outcome}", step.kind, step.name)
+    let packets = step.packets.map(|packets| {
+        let Packets {
+            taken,
+            stranger,
+            other,
+            fragment,
+            malformed,
+            refused,
+        } = packets;
+        format!(
+            "; packets taken out {taken}, left {} (not from a balancer {stranger}, for no virtual address {other}, in fragments {fragment}), dropped {} (malformed {malformed}, refused by the kernel {refused})",
+            stranger + other + fragment,
+            malformed + refused
+        )
+    });
+    let packets = packets.unwrap_or_default();
+    format!("{} {}{value}: {outcome}{packets}", step.kind, step.name)
 }

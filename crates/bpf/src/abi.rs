@@ -39,6 +39,8 @@ const _: () = {
     assert!(Reason::TooManyTags as u32 == R_TOO_MANY_TAGS);
     assert!(Reason::NoReal as u32 == R_NO_REAL);
     assert!(Reason::PoolDenied as u32 == R_POOL_DENIED);
+    assert!(Reason::TooBig as u32 == R_TOO_BIG);
+    assert!(Reason::NoRoom as u32 == R_NO_ROOM);
     assert!(Reason::ALL.len() == R_MAX as usize);
 };
 

@@ -18,7 +18,7 @@ use crate::{
     memory::Words,
     skeleton::answer::types::{
         balance_real, balance_real_counter, balance_ring, balance_rules, balance_service,
-        balance_service_counter, balance_services,
+        balance_service_counter, balance_services, balance_tunnel,
     },
 };
 
@@ -74,6 +74,30 @@ pub struct Real {
     pub ifindex: u32,
     /// The VLAN of the frames that it takes, which keep their tag; 0: those without one.
     pub vlan: u16,
+    /// How packets reach it beyond a router, which `dest` is then; `None`: as they are.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// The outer header of what goes to a real beyond a router; both addresses are of one
+/// family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel {
+    /// From this host.
+    pub source: IpAddr,
+    /// To the real's own address.
+    pub dest: IpAddr,
+    /// No packet on its way is larger, outer header included.
+    pub mtu: u32,
+    /// The port of GUE; `None`: IP in IP.
+    pub gue_port: Option<u16>,
+}
+
+impl Tunnel {
+    /// Bytes of the outer header.
+    pub fn overhead(&self) -> u32 {
+        let ip = if self.dest.is_ipv4() { 20 } else { 40 };
+        ip + self.gue_port.map_or(0, |_| 8)
+    }
 }
 
 /// What was sent to one real.
@@ -114,8 +138,8 @@ pub fn real_id(pool: &str, addr: IpAddr) -> u64 {
 /// The kernel's side of it.
 pub struct Balancer {
     /// Ports, services, rings, reals, counters of reals and of services, access lists,
-    /// rules of pools.
-    maps: [MapHandle; 8],
+    /// rules of pools, tunnels.
+    maps: [MapHandle; 9],
     ports: Words,
     services: ServiceTable,
     acls: acl::Written,
@@ -132,7 +156,7 @@ const BITS: u64 = {
 
 impl Balancer {
     /// Over the maps of a generation, in the order that `maps` has.
-    pub(crate) fn map(maps: [MapHandle; 8]) -> Result<Self> {
+    pub(crate) fn map(maps: [MapHandle; 9]) -> Result<Self> {
         let ports = Words::map(&maps[0], PORT_WORDS, "the ports of pools")?;
         let services = ServiceTable::map(&maps[1])?;
         Ok(Self {
@@ -257,7 +281,10 @@ impl Balancer {
             source: real.source,
             ifindex: real.ifindex,
             here: real.source,
-            vlan: real.vlan,
+            vlan: match real.tunnel {
+                Some(_) => abi::BALANCE_TUNNELED as u16,
+                None => real.vlan,
+            },
         };
         let nobody = Real {
             id: 0,
@@ -265,6 +292,7 @@ impl Balancer {
             source: [0; 6],
             ifindex: 0,
             vlan: 0,
+            tunnel: None,
         };
         let map = &self.maps[3];
         let next = bytes_of(&value(real.unwrap_or(nobody)));
@@ -272,15 +300,33 @@ impl Balancer {
         let before = map
             .lookup(&number.to_ne_bytes(), MapFlags::ANY)
             .context(what)?;
-        if before.as_ref() == Some(&next) {
+        let tunnel = real
+            .and_then(|real| real.tunnel)
+            .map(|t| bytes_of(&outer(&t)));
+        let tunnels = &self.maps[8];
+        let is_same = match &tunnel {
+            Some(tunnel) => {
+                let before = tunnels.lookup(&number.to_ne_bytes(), MapFlags::ANY);
+                before.context(what)?.as_ref() == Some(tunnel)
+            }
+            None => true,
+        };
+        if is_same && before.as_ref() == Some(&next) {
             return Ok(());
         }
         // The kernel copies byte by byte: nobody is to read one half of each.
-        for value in [bytes_of(&value(nobody)), next] {
-            map.update(&number.to_ne_bytes(), &value, MapFlags::ANY)
-                .context(what)?;
+        map.update(
+            &number.to_ne_bytes(),
+            &bytes_of(&value(nobody)),
+            MapFlags::ANY,
+        )
+        .context(what)?;
+        if let Some(tunnel) = tunnel {
+            let written = tunnels.update(&number.to_ne_bytes(), &tunnel, MapFlags::ANY);
+            written.context(what)?;
         }
-        Ok(())
+        map.update(&number.to_ne_bytes(), &next, MapFlags::ANY)
+            .context(what)
     }
 
     /// What was sent to the real of a number.
@@ -344,6 +390,25 @@ fn sum<const N: usize>(map: &MapHandle, number: u32) -> Result<[u64; N]> {
     Ok(sum)
 }
 
+/// Sixteen bytes for either family.
+pub(crate) fn mapped(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn outer(tunnel: &Tunnel) -> balance_tunnel {
+    balance_tunnel {
+        source: mapped(tunnel.source),
+        dest: mapped(tunnel.dest),
+        mtu: tunnel.mtu,
+        port: tunnel.gue_port.unwrap_or(0).to_be(),
+        v4: tunnel.dest.is_ipv4().into(),
+        pad: 0,
+    }
+}
+
 /// The bytes of a type of the ABI.
 fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
     // SAFETY: types of `bpf/abi/balance.h`, numbers without padding between them; what
@@ -358,4 +423,5 @@ const _: () = assert!(
         && size_of::<balance_rules>() == 8
         && size_of::<balance_ring>() == 32768
         && size_of::<balance_real>() == 32
+        && size_of::<balance_tunnel>() == 40
 );

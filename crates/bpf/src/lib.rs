@@ -17,6 +17,7 @@ pub mod class;
 pub mod clients;
 pub mod clock;
 pub mod cls_bpf;
+pub mod decap;
 pub mod decoy;
 pub mod device;
 mod error;
@@ -67,6 +68,10 @@ pub mod skeleton {
     /// `bpf/answer/answer.bpf.c`
     pub mod answer {
         include!(concat!(env!("OUT_DIR"), "/answer.skel.rs"));
+    }
+    /// `bpf/balance/decap.bpf.c`
+    pub mod decap {
+        include!(concat!(env!("OUT_DIR"), "/decap.skel.rs"));
     }
     /// `bpf/tools/generator.bpf.c`
     pub mod generator {

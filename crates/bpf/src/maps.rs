@@ -99,6 +99,7 @@ registry! {
     BalanceServices = "balance_services" as "balance_services": Instance,
     BalanceRings = "balance_rings" as "balance_rings": Instance,
     BalanceReals = "balance_reals" as "balance_reals": Instance,
+    BalanceTunnels = "balance_tunnels" as "balance_tunnels": Instance,
     BalanceSent = "balance_sent" as "balance_sent": Instance,
     BalanceServed = "balance_served" as "balance_served": Instance,
     BalanceAcls = "balance_acls" as "balance_acls": Instance,
@@ -117,6 +118,7 @@ registry! {
     BalanceFragments = "balance_fragments" as "balance_fragments": Feature,
     BalanceQuota = "balance_quota" as "balance_quota": Feature,
     BalanceTurns = "balance_turns" as "balance_turns": Feature,
+    EncapScratch = "encap_scratch" as "encap_scratch": Feature,
     RejectScratch = "reject_scratch" as "reject_scratch": Feature,
     NetfilterHead = "nf_head" as "nf_head": Feature,
 }

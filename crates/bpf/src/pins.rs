@@ -169,7 +169,7 @@ fn is_bpffs(at: &Path) -> Result<bool> {
         .context(|| format!("look at {}", at.display()))
 }
 
-fn require_bpffs(at: &Path) -> Result<()> {
+pub(crate) fn require_bpffs(at: &Path) -> Result<()> {
     if is_bpffs(at)? {
         return Ok(());
     }
@@ -203,7 +203,7 @@ fn require_bpffs(at: &Path) -> Result<()> {
 /// Makes a directory that only we can write to. A BPF file system may be
 /// mounted for everybody to write (mode 1777 is the kernel's default): who owns
 /// a directory there could take weir's links away.
-fn make_ours(dir: &Path) -> Result<()> {
+pub(crate) fn make_ours(dir: &Path) -> Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
             return Err(Error::new(format!("make {}", dir.display()), e));
@@ -226,7 +226,7 @@ fn make_ours(dir: &Path) -> Result<()> {
 }
 
 /// bpffs has no more than two levels below an instance, and no foreign files.
-fn remove_tree(path: &Path) -> Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(Error::new(format!("remove {}", path.display()), e))

@@ -276,6 +276,7 @@ impl Generation {
                 maps.keep(Map::BalanceServed)?,
                 maps.keep(Map::BalanceAcls)?,
                 maps.keep(Map::BalanceRules)?,
+                maps.keep(Map::BalanceTunnels)?,
             ])?,
             seed: about.seed,
             lasting_seed: about.lasting_seed,

@@ -97,6 +97,7 @@ impl Path {
                 source: self.mac,
                 ifindex: self.ifindex,
                 vlan: self.vlan,
+                tunnel: None,
             };
             let real = live[usize::from(number)].then_some(real);
             balancer.write_real(number.into(), real).unwrap();

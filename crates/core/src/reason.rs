@@ -59,11 +59,16 @@ pub enum Reason {
     NoReal = 22,
     /// Dropped: the access list of a pool denies its source.
     PoolDenied = 23,
+    /// Dropped, and its sender told: with the outer header that a real beyond a router
+    /// needs it is larger than the way to it takes.
+    TooBig = 24,
+    /// Dropped: the kernel made no room for the outer header.
+    NoRoom = 25,
 }
 
 impl Reason {
     /// All reasons, by number.
-    pub const ALL: [Reason; 24] = [
+    pub const ALL: [Reason; 26] = [
         Self::Pass,
         Self::NotIp,
         Self::Malformed,
@@ -88,6 +93,8 @@ impl Reason {
         Self::TooManyTags,
         Self::NoReal,
         Self::PoolDenied,
+        Self::TooBig,
+        Self::NoRoom,
     ];
 
     /// The reason with this number in the kernel's tables.
@@ -127,6 +134,8 @@ impl Reason {
             Self::TooManyTags => "too-many-tags",
             Self::NoReal => "no-real",
             Self::PoolDenied => "pool-denied",
+            Self::TooBig => "too-big",
+            Self::NoRoom => "no-room",
         }
     }
 }

@@ -10,6 +10,7 @@ mod health;
 mod settings;
 mod slow_start;
 mod sources;
+mod tunnel;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,10 +46,11 @@ use crate::{
     threads::{self, Pulse},
 };
 use check::{Check, Target};
-use config::{BalanceConfig, CheckKind, Method, PoolConfig, RealConfig};
+use config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
 use health::{Health, Life};
 use settings::{Setting, Settings};
+use tunnel::Neighbourhoods;
 
 pub use acl::PoolAccess;
 pub use config::MAX_WEIGHT;
@@ -156,7 +158,12 @@ struct RealState {
     why: String,
     next: Instant,
     check: Option<Check>,
+    /// Of itself, or of the router before it.
     mac: Option<Mac>,
+    /// The way to it, where that is a tunnel; its number is not in it.
+    way: Option<Real>,
+    /// Why its packets have no way.
+    no_way: String,
 }
 
 /// Numbers that stay with what has them: flows are known by them.
@@ -201,6 +208,8 @@ pub struct PoolStatus {
     pub name: String,
     /// How a new flow finds its real.
     pub method: &'static str,
+    /// How its packets reach it: `l2`, `ipip` or `gue`.
+    pub forward: &'static str,
     /// How many of its reals take flows.
     pub live: usize,
     /// Who takes new flows: `reals`, `emergency` (its own), `pool NAME`, or `nobody`.
@@ -257,14 +266,14 @@ pub struct RealStatus {
     pub weight: u32,
     /// `enabled`, or what `weir real` has said: `draining`, `disabled`.
     pub mode: &'static str,
-    /// `up`, `down`, `unresolved` (it answers, and is no neighbour on the interface) or
+    /// `up`, `down`, `unresolved` (it answers, and packets of clients have no way to it) or
     /// `unknown`.
     pub state: &'static str,
-    /// Of `down`: what the last check said.
+    /// Of `down`: what the last check said; of `unresolved`: what is in the way.
     pub why: String,
     /// When it was found up or down.
     pub since: Timestamp,
-    /// Its link-layer address.
+    /// Its link-layer address, or that of the router before it.
     pub mac: Option<String>,
     /// Packets that were sent to it.
     pub packets: u64,
@@ -277,15 +286,22 @@ pub struct RealStatus {
 impl RealState {
     /// Where its packets go, if it takes any.
     fn takes(&self, link: Option<&Link>) -> Option<Real> {
-        let (link, mac) = (link?, self.mac?);
         let takes = self.health.life == Life::Up && self.setting.mode != Mode::Disabled;
-        takes.then_some(Real {
-            id: self.id,
-            dest: mac,
-            source: link.mac,
-            ifindex: link.out,
-            vlan: link.vlan,
-        })
+        let on_segment = |link: &Link| {
+            Some(Real {
+                id: self.id,
+                dest: self.mac?,
+                source: link.mac,
+                ifindex: link.out,
+                vlan: link.vlan,
+                tunnel: None,
+            })
+        };
+        let way = match self.way {
+            Some(way) => Some(Real { id: self.id, ..way }),
+            None => link.and_then(on_segment),
+        };
+        way.filter(|_| takes)
     }
 
     /// A check of it is over; what is to be told.
@@ -432,6 +448,8 @@ impl State {
                         next: Instant::now(),
                         check: None,
                         mac: None,
+                        way: None,
+                        no_way: String::new(),
                     },
                 }
             });
@@ -522,8 +540,27 @@ impl State {
             Some(link) => neighbours(link.index)?,
             None => BTreeMap::new(),
         };
-        for real in self.pools.iter_mut().flat_map(|pool| &mut pool.reals) {
-            real.mac = known.get(&real.config.address).copied();
+        let mut neighbourhoods = Neighbourhoods::default();
+        for pool in &mut self.pools {
+            for real in &mut pool.reals {
+                let address = real.config.address;
+                (real.mac, real.way) = (None, None);
+                real.no_way.clear();
+                match &pool.config.forward {
+                    Forward::L2 => {
+                        real.mac = known.get(&address).copied();
+                        if real.mac.is_none() {
+                            real.no_way = format!("it is no neighbour on {}", self.interface);
+                        }
+                    }
+                    Forward::Tunnel(config) => {
+                        match tunnel::way(&pool.config, config, address, &mut neighbourhoods)? {
+                            Ok(way) => (real.mac, real.way) = (Some(way.dest), Some(way)),
+                            Err(why) => real.no_way = why,
+                        }
+                    }
+                }
+            }
         }
         Ok(link)
     }
@@ -739,6 +776,7 @@ impl Balancer {
                     "slow start, {} % of its weight",
                     step * 100 / slow_start::STEPS
                 ),
+                None if real.state() == "unresolved" => real.no_way.clone(),
                 None => real.why.clone(),
             },
             since: real.since,
@@ -870,7 +908,7 @@ impl Balancer {
             .collect();
         for (pool, now) in state.pools.iter_mut().zip(served_by) {
             self.note_servers(pool, now);
-            self.alert(pool, &state.interface);
+            self.alert(pool);
         }
         Ok(())
     }
@@ -904,7 +942,7 @@ impl Balancer {
         Ok(())
     }
 
-    fn alert(&self, pool: &Pool, interface: &str) {
+    fn alert(&self, pool: &Pool) {
         let name = &pool.config.name;
         let is_served = pool.served_by == Servers::Reals;
         // Who serves nobody because an administrator said so is missed only when
@@ -916,7 +954,7 @@ impl Balancer {
         let missing = pool.reals.iter().filter(is_missed).map(|real| {
             let mut why = match real.state() {
                 _ if real.setting.mode == Mode::Disabled => "disabled".to_owned(),
-                "unresolved" => format!("it is no neighbour on {interface}"),
+                "unresolved" => real.no_way.clone(),
                 "down" => real.why.clone(),
                 "unknown" => "not checked yet".to_owned(),
                 _ if real.setting.mode == Mode::Draining => "draining".to_owned(),
@@ -929,7 +967,18 @@ impl Balancer {
         });
         let missing = missing.collect::<Vec<_>>().join(", ");
         if is_served && missing.is_empty() {
-            return self.alerts.clear(&about(name));
+            return match self.generic_hooks(pool) {
+                hooks if hooks.is_empty() => self.alerts.clear(&about(name)),
+                hooks => self.alerts.raise(
+                    &about(name),
+                    format!(
+                        "pool {name} has forward = \"{}\", and {} has generic XDP only: packets that GRO puts together there are dropped (too-big); turn GRO off (ethtool -K {} gro off) or have backend = \"tcx\"",
+                        pool.config.forward.name(),
+                        hooks.join(", "),
+                        hooks[0]
+                    ),
+                ),
+            };
         }
         let message = match is_served {
             true => format!("pool {name} does without {missing}"),
@@ -939,6 +988,16 @@ impl Balancer {
             ),
         };
         self.alerts.raise(&about(name), message);
+    }
+
+    /// Interfaces where a tunnel cannot be had for every packet.
+    fn generic_hooks(&self, pool: &Pool) -> Vec<String> {
+        if pool.config.forward == Forward::L2 {
+            return Vec::new();
+        }
+        let attachments = self.backend.attachments().into_iter();
+        let generic = attachments.filter(|one| one.hook == "xdp-generic");
+        generic.map(|one| one.interface).collect()
     }
 
     /// Checks until the daemon stops.
@@ -1003,6 +1062,7 @@ impl Balancer {
             pools.push(PoolStatus {
                 name: pool.config.name.clone(),
                 method: pool.config.method.name(),
+                forward: pool.config.forward.name(),
                 live: pool.live(),
                 served_by: pool.served_by.name(),
                 acl: pool.config.acl.as_ref().map(|acl| AclStatus {
@@ -1080,6 +1140,7 @@ mod tests {
             acl: None,
             method: Method::Maglev,
             slow_start: Duration::ZERO,
+            forward: Forward::L2,
             check: config::CheckConfig {
                 kind: config::CheckKind::Http(http),
                 port: listener.local_addr().unwrap().port(),

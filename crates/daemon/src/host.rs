@@ -9,6 +9,7 @@ mod journal;
 mod link;
 mod listeners;
 mod neighbours;
+mod routes;
 pub(crate) mod rtnetlink;
 pub(crate) mod shared_links;
 pub(crate) mod vlan;
@@ -25,6 +26,7 @@ pub(crate) use interfaces::{
 pub(crate) use link::{Interface, interface};
 pub(crate) use listeners::all as listeners;
 pub(crate) use neighbours::{Mac, neighbours};
+pub(crate) use routes::{interface as interface_link, route};
 
 /// What the check has to ask this host; a test answers itself.
 pub trait HostFacts {

@@ -1,7 +1,9 @@
 //! What a server behind the balancer (a real) needs to serve virtual addresses: it has
-//! them on its loopback interface, and answers no ARP for them. Works without a daemon;
+//! them on its loopback interface, answers no ARP for them, and beyond a router takes their
+//! packets out of what the balancer sends. Works without a daemon;
 //! what was done stands in a file before it is done, and only that is taken back.
 
+mod decap;
 mod record;
 
 use std::{
@@ -15,10 +17,13 @@ use serde::Serialize;
 use weir_bpf::fault;
 
 use crate::host::addresses;
+pub use decap::{DecapSettings, Packets};
 use record::{Locked, Record, Setting};
+pub use weir_bpf::decap::GUE_PORT;
 
-/// Where it stands what was done; gone after a reboot, as is what was done.
-pub const DEFAULT_RECORD: &str = "/run/weir/real-side.json";
+/// Where it stands what was done; gone after a reboot, as is what was done. Not in the
+/// daemon's directory, which systemd removes when that stops.
+pub const DEFAULT_RECORD: &str = "/run/weir-real-side/record.json";
 /// So many virtual addresses may a real have.
 pub const MAX_VIPS: usize = 1024;
 
@@ -60,7 +65,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T> {
 /// What was, or would be, done about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// `address` or `sysctl`.
+    /// `address`, `sysctl` or `decap`.
     pub kind: &'static str,
     /// Which one: `198.51.100.80/32 on lo`, `net.ipv4.conf.all.arp_ignore`.
     pub name: String,
@@ -69,6 +74,9 @@ pub struct Step {
     /// Of a sysctl: its value before and afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<(String, String)>,
+    /// Of what takes packets out of tunnels: what it counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets: Option<Packets>,
 }
 
 /// What becomes of a thing.
@@ -154,15 +162,26 @@ impl RealSide {
             };
             steps.push(setting_step(&setting.name, outcome, &setting.before, &now));
         }
+        for (decap, interface) in interfaces_of(&record) {
+            let outcome = match decap::is_on(record.namespace, interface) {
+                true => Outcome::Kept,
+                false => Outcome::Gone,
+            };
+            steps.push(Step {
+                packets: decap::packets(record.namespace, interface),
+                ..decap.step(interface, outcome)
+            });
+        }
         Ok(steps)
     }
 
-    /// Has this host serve these virtual addresses, beside those that it serves already.
+    /// Has this host serve these virtual addresses, beside those that it serves already;
+    /// `decap`: and take packets for all of them out of tunnels.
     ///
     /// # Errors
     /// One of them cannot be, or the system refuses a part; what is done by then stands in
     /// the record.
-    pub fn set(&self, vips: &BTreeSet<IpAddr>) -> Result<Vec<Step>> {
+    pub fn set(&self, vips: &BTreeSet<IpAddr>, decap: Option<DecapSettings>) -> Result<Vec<Step>> {
         let mut locked = self.lock()?;
         let there = there()?;
         if let Some(unfit) = vips.iter().find(|vip| !is_fit(**vip)) {
@@ -217,7 +236,44 @@ impl RealSide {
             steps.push(address_step(*vip, outcome));
         }
         record.addresses = wanted;
-        if self.is_dry || !steps.iter().any(|step| step.outcome.is_change()) {
+        let before = record.decap.take();
+        if let Some(mut decap) = decap.or_else(|| before.clone()) {
+            let known = before.iter().flat_map(|before| &before.vips);
+            decap.vips = known
+                .chain(vips)
+                .chain(&record.addresses)
+                .copied()
+                .collect();
+            record.decap = Some(decap.checked()?);
+        }
+        let is_same = record.decap == before;
+        for (decap, interface) in interfaces_of(record) {
+            let outcome = match is_same && decap::is_on(record.namespace, interface) {
+                true => Outcome::Kept,
+                false => Outcome::Set,
+            };
+            steps.push(decap.step(interface, outcome));
+        }
+        let let_go: Vec<String> = before
+            .iter()
+            .flat_map(|before| &before.interfaces)
+            .filter(|name| {
+                record
+                    .decap
+                    .iter()
+                    .all(|now| !now.interfaces.contains(*name))
+            })
+            .cloned()
+            .collect();
+        for (before, name) in before
+            .iter()
+            .flat_map(|b| let_go.iter().map(move |n| (b, n)))
+        {
+            steps.push(before.step(name, Outcome::Undone));
+        }
+        // What takes packets out of tunnels is told the addresses of the host anew.
+        let is_done = record.decap.is_none() && !steps.iter().any(|s| s.outcome.is_change());
+        if self.is_dry || is_done {
             return Ok(steps);
         }
         // First the record, then what it says; and no address before ARP is silent.
@@ -234,6 +290,14 @@ impl RealSide {
         for vip in vips.iter().filter(|vip| there.of(**vip).is_none()) {
             addresses::add(there.loopback, *vip)
                 .map_err(system(format!("add {vip} to {LOOPBACK}")))?;
+        }
+        let record = &locked.record;
+        for name in &let_go {
+            decap::detach(record.namespace, name)?;
+        }
+        if let Some(decap) = &record.decap {
+            decap.attach(record.namespace, &there)?;
+            fault::point("real-side-attached");
         }
         Ok(steps)
     }
@@ -260,6 +324,26 @@ impl RealSide {
         record.addresses = kept;
         let gone: BTreeSet<IpAddr> = gone;
         let mut steps = Vec::new();
+        if let Some(mut decap) = record.decap.take() {
+            decap.vips.retain(|vip| !is_all && !gone.contains(vip));
+            if decap.vips.is_empty() {
+                for name in &decap.interfaces {
+                    let outcome = match decap::is_on(record.namespace, name) {
+                        true => Outcome::Undone,
+                        false => Outcome::Gone,
+                    };
+                    steps.push(decap.step(name, outcome));
+                    if !self.is_dry {
+                        decap::detach(record.namespace, name)?;
+                    }
+                }
+            } else {
+                if !self.is_dry {
+                    decap.attach(record.namespace, &there)?;
+                }
+                record.decap = Some(decap);
+            }
+        }
         for addr in &gone {
             let outcome = match there.of(*addr).as_deref() {
                 Some(LOOPBACK) => Outcome::Undone,
@@ -308,7 +392,14 @@ fn address_step(addr: IpAddr, outcome: Outcome) -> Step {
         name: format!("{addr}/{length} on {LOOPBACK}"),
         outcome,
         value: None,
+        packets: None,
     }
+}
+
+/// Those with the program that takes packets out of tunnels.
+fn interfaces_of(record: &Record) -> impl Iterator<Item = (&DecapSettings, &String)> {
+    let all = record.decap.iter();
+    all.flat_map(|decap| decap.interfaces.iter().map(move |name| (decap, name)))
 }
 
 fn setting_step(name: &str, outcome: Outcome, before: &str, after: &str) -> Step {
@@ -317,6 +408,7 @@ fn setting_step(name: &str, outcome: Outcome, before: &str, after: &str) -> Step
         name: sysctl_name(name),
         outcome,
         value: Some((before.to_owned(), after.to_owned())),
+        packets: None,
     }
 }
 

@@ -205,6 +205,16 @@ pub struct Balance {
     pub pools: Vec<PoolRules>,
 }
 
+impl Balance {
+    /// Does any packet leave in an outer one?
+    pub fn has_tunnels(&self) -> bool {
+        self.reals
+            .iter()
+            .flatten()
+            .any(|real| real.tunnel.is_some())
+    }
+}
+
 /// Carries out decisions. All methods may be called from several threads at
 /// once; `insert` never blocks on the others, but for prefixes counted as
 /// [`Usage::wide`].

@@ -60,6 +60,7 @@ impl Choice {
     pub fn limits(self) -> &'static [Limit] {
         match self {
             Self::Kernel(Hook::Netfilter) => &NETFILTER,
+            Self::Kernel(Hook::XdpGeneric) => &GENERIC,
             Self::Auto | Self::Kernel(_) => &[],
             Self::Nft => &NFT,
             Self::Ipset => &IPSET,
@@ -81,6 +82,8 @@ pub enum Feature {
     Decoys,
     /// Load balancing by direct server return.
     Balance,
+    /// Reals of pools beyond a router, in outer packets.
+    Tunnels,
     /// Dropping by country and continent.
     Geofence,
     /// Lists and rules about packets on their way out.
@@ -127,6 +130,10 @@ const BALANCE: Limit = Limit {
     feature: Feature::Balance,
     says: "no load balancing: only XDP and tc can send a packet on with another link-layer address",
 };
+const TUNNELS: Limit = Limit {
+    feature: Feature::Tunnels,
+    says: "no tunnels to reals: generic XDP gets packets put together by GRO, and an outer header for each of their parts cannot be written there",
+};
 const EVENTS: Limit = Limit {
     feature: Feature::PacketEvents,
     says: "no drop events: packets are counted, not told of one by one",
@@ -151,6 +158,8 @@ const DECOYS_NOT_LOADED: Limit = Limit {
     feature: Feature::Decoys,
     says: "no decoy ports for now: this kernel does not load the program with them; it is asked again every ten minutes",
 };
+
+static GENERIC: [Limit; 1] = [TUNNELS];
 
 static NETFILTER: [Limit; 5] = [
     DECOYS,

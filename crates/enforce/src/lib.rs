@@ -40,7 +40,7 @@ pub use weir_bpf::{
     BanCounts,
     balance::{
         MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, Real, RealCount, SLOTS, Service,
-        ServiceCount, SlotBy, real_id,
+        ServiceCount, SlotBy, Tunnel, real_id,
     },
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
     lock::is_stopped,

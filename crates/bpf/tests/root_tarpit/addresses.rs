@@ -259,6 +259,7 @@ fn root_tarpit_addresses_leave_pools_alone() {
         source: LINK,
         ifindex: 1,
         vlan: 0,
+        tunnel: None,
     };
     balancer.write_real(0, Some(real)).unwrap();
     balancer.write_ring(3, &vec![Some(0); SLOTS]).unwrap();

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use weir_bpf::decap::GUE_PORT;
 use weir_config::{
     At, Section,
     manual::{
@@ -91,6 +92,21 @@ pub(crate) const MANUAL: &[Table] = &[
                 "slow_start",
                 Is("\"0s\""),
                 "So long the share of a real that comes back grows to its weight.",
+            ),
+            key(
+                "forward",
+                Is("\"l2\""),
+                "How packets reach the reals: \"l2\" on the segment of the interface, by their link-layer addresses; \"ipip\" and \"gue\" beyond routers, in an outer packet to the real's own address: IP in IP, either family in either, or GUE (UDP). The real takes them out: weir real-side --decap.",
+            ),
+            key(
+                "gue_port",
+                Is("6080"),
+                "With forward = \"gue\": the UDP port of the reals.",
+            ),
+            key(
+                "tunnel_source",
+                Means("that of the route to the real"),
+                "With \"ipip\" and \"gue\": the source of outer packets, one address of this host of each family.",
             ),
             key(
                 "check",
@@ -227,6 +243,8 @@ pub struct PoolConfig {
     pub method: Method,
     /// So long the share of a real that comes back grows.
     pub slow_start: Duration,
+    /// How packets reach them.
+    pub forward: Forward,
     /// How they are checked.
     pub check: CheckConfig,
 }
@@ -274,6 +292,43 @@ impl Method {
             Self::RoundRobin => SlotBy::Turn,
         }
     }
+}
+
+impl BalanceConfig {
+    /// Are there reals beyond a router?
+    pub fn has_tunnels(&self) -> bool {
+        let mut pools = self.pools.iter();
+        pools.any(|pool| pool.forward != Forward::L2)
+    }
+}
+
+/// How packets reach the reals of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forward {
+    /// By their link-layer addresses, on the segment of the interface.
+    L2,
+    /// In outer packets.
+    Tunnel(TunnelConfig),
+}
+
+impl Forward {
+    /// The configuration's word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::L2 => "l2",
+            Self::Tunnel(tunnel) if tunnel.gue_port.is_some() => "gue",
+            Self::Tunnel(_) => "ipip",
+        }
+    }
+}
+
+/// What stands in outer headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelConfig {
+    /// The port of GUE; `None`: IP in IP.
+    pub gue_port: Option<u16>,
+    /// Their sources, at most one of each family.
+    pub sources: Vec<IpAddr>,
 }
 
 /// A server of a pool.
@@ -507,6 +562,7 @@ fn pool(
             );
         }
     }
+    let forward = forward(&mut section, &of);
     let reals = reals(&mut section, &of, "reals", REALS);
     let acl = acl::read(&mut section, &of, lists);
     let emergency = emergency::read(&mut section, &of, &reals);
@@ -542,6 +598,7 @@ fn pool(
         acl,
         method: method.map_or(Method::Maglev, |at| at.value),
         slow_start: slow_start.map_or(Duration::ZERO, |at| at.value),
+        forward,
         check: check?,
     })
 }
@@ -597,6 +654,49 @@ fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
     let read = Read::of(line, typed.as_ref().map(|at| at.value.as_slice()));
     missing(section, of, "vip", read, VIP);
     vips
+}
+
+fn forward(section: &mut Section<'_, '_>, of: &str) -> Forward {
+    const SOURCE: &str = "at most one address of this host of each family, such as [\"10.1.0.1\", \"2001:db8:1::1\"]";
+    const KINDS: [(&str, Option<bool>); 3] =
+        [("l2", None), ("ipip", Some(false)), ("gue", Some(true))];
+    let kind = section.choice("forward", &KINDS).and_then(|at| at.value);
+    let port = section.integer("gue_port", 1..=65535);
+    if let Some(port) = port.as_ref().filter(|_| kind != Some(true)) {
+        let what = format!("gue_port in {of} is of forward = \"gue\" only");
+        section.error(port.line, what);
+    }
+    let typed = section.list("tunnel_source", SOURCE);
+    let mut sources: Vec<IpAddr> = Vec::new();
+    for entry in typed.iter().flat_map(|at| &at.value) {
+        let source = unicast(&entry.value);
+        let is_new = |s: &IpAddr| sources.iter().all(|known| known.is_ipv4() != s.is_ipv4());
+        match source.filter(is_new) {
+            Some(source) => sources.push(source),
+            None => section.error(
+                entry.line,
+                format!(
+                    "tunnel_source in {of} has {:?}; allowed: {SOURCE}",
+                    entry.value
+                ),
+            ),
+        }
+    }
+    match (kind, typed) {
+        (Some(is_gue), _) => {
+            let port = port.map_or(GUE_PORT, |at| at.value as u16);
+            Forward::Tunnel(TunnelConfig {
+                gue_port: is_gue.then_some(port),
+                sources,
+            })
+        }
+        (None, Some(typed)) => {
+            let what = format!("tunnel_source in {of} is of forward = \"ipip\" and \"gue\" only");
+            section.error(typed.line, what);
+            Forward::L2
+        }
+        (None, None) => Forward::L2,
+    }
 }
 
 fn ports(section: &mut Section<'_, '_>, of: &str) -> Vec<(Protocol, u16)> {
@@ -1186,9 +1286,29 @@ mod tests {
                 usual("", "slow_start = \"2h\""),
                 ":4: slow_start in [pool.web] is ",
             ),
+            (usual("", "forward = \"vxlan\""), "forward in [pool.web]"),
             (
-                usual("", "forward = \"ipip\""),
-                "unknown key \"forward\" in [pool.web]",
+                usual("", "forward = \"ipip\"\ngue_port = 6080"),
+                "gue_port in [pool.web] is of forward = \"gue\" only",
+            ),
+            (usual("", "forward = \"gue\"\ngue_port = 0"), "gue_port"),
+            (
+                usual("", "tunnel_source = [\"10.1.0.1\"]"),
+                "tunnel_source in [pool.web] is of forward = \"ipip\" and \"gue\" only",
+            ),
+            (
+                usual(
+                    "",
+                    "forward = \"gue\"\ntunnel_source = [\"10.1.0.1\", \"10.1.0.2\"]",
+                ),
+                "tunnel_source in [pool.web] has \"10.1.0.2\"; allowed: at most one",
+            ),
+            (
+                format!(
+                    "backend = \"xdp-generic\"\n{}",
+                    usual("", "forward = \"gue\"")
+                ),
+                "[pool] with backend = \"xdp-generic\": no tunnels to reals",
             ),
             (
                 usual("", "check = { https = \"/\" }"),

@@ -22,11 +22,9 @@ pub(super) fn check(
         if let Some(limit) = backend.limit(*feature) {
             root.error(
                 line.unwrap_or(0),
-                format!("[{section}] with backend = \"{name}\": {limit}; allowed: \"auto\", \"xdp\", \"xdp-generic\", \"tcx\"{}",
-                    match Choice::Nft.limit(*feature) {
-                        None => ", \"nft\"",
-                        Some(_) => "",
-                    }
+                format!(
+                    "[{section}] with backend = \"{name}\": {limit}; allowed: {}",
+                    able(*feature)
                 ),
             );
         }
@@ -47,4 +45,13 @@ pub(super) fn check(
             list.name
         ));
     }
+}
+
+/// Those that can, of what is usually chosen.
+fn able(feature: Feature) -> String {
+    let usual = ["auto", "xdp", "xdp-generic", "tcx", "nft"];
+    let all = Choice::ALL.iter();
+    let able = all.filter(|(name, choice)| usual.contains(name) && choice.limit(feature).is_none());
+    let names: Vec<_> = able.map(|(name, _)| format!("\"{name}\"")).collect();
+    names.join(", ")
 }

@@ -23,8 +23,13 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let mut root = document.root();
     let mut warnings = Vec::new();
 
-    let [decoy_line, geofence_line, balance_line, tarpit_line] =
-        ["decoy", "geofence", "balance", "tarpit"].map(|section| root.line_of(section));
+    let [
+        decoy_line,
+        geofence_line,
+        balance_line,
+        tarpit_line,
+        pool_line,
+    ] = ["decoy", "geofence", "balance", "tarpit", "pool"].map(|section| root.line_of(section));
     let mut enforcement = uplinks::config::read(&mut root, host, &mut warnings);
     let state_dir = path(&mut root, "state_dir", DEFAULT_STATE_DIR);
     enforcement.advice =
@@ -75,6 +80,10 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
         tarpit
             .as_ref()
             .map(|_| (tarpit_line, "tarpit", Feature::Decoys)),
+        balance
+            .as_ref()
+            .filter(|balance| balance.has_tunnels())
+            .map(|_| (pool_line, "pool", Feature::Tunnels)),
     ];
     let asked: Vec<_> = asked.into_iter().flatten().collect();
     let rejects = |action: &Action| *action == Action::Reject;

@@ -16,7 +16,7 @@ use std::{
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Result, refused, system};
+use super::{DecapSettings, Result, refused, system};
 
 /// A file of this many bytes says more than there can be.
 const MOST_BYTES: u64 = 1 << 20;
@@ -37,12 +37,15 @@ pub(super) struct Record {
     /// `kernel.random.boot_id`.
     boot: String,
     /// The number of the network namespace.
-    namespace: u64,
+    pub namespace: u64,
     /// Those that were added.
     pub addresses: BTreeSet<IpAddr>,
     /// Those that were changed.
     #[serde(rename = "sysctls")]
     pub settings: Vec<Setting>,
+    /// What is taken out of tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decap: Option<DecapSettings>,
 }
 
 impl Record {
@@ -59,7 +62,7 @@ impl Record {
     }
 
     fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.settings.is_empty()
+        self.addresses.is_empty() && self.settings.is_empty() && self.decap.is_none()
     }
 
     /// What was done since this boot; nothing if there is no file.

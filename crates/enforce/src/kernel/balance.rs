@@ -18,7 +18,10 @@ impl Forwarder for Kernel {
         let backend = self.effective_where(points.any_on_netfilter());
         let wanted = !balance.services.is_empty();
         if wanted {
-            if let Some(limit) = backend.limit(Feature::Balance) {
+            let features = [Feature::Balance, Feature::Tunnels];
+            let asked = if balance.has_tunnels() { 2 } else { 1 };
+            let mut limits = features[..asked].iter().map(|f| backend.limit(*f));
+            if let Some(limit) = limits.find_map(|limit| limit) {
                 return Err(limit.refusal(backend.name()));
             }
             // Of what the kernel refuses maintenance asks again.

@@ -1,0 +1,178 @@
+//! The way that packets of this host take to an address: by which interface, to whom, and
+//! how large they may be. The kernel's own answers, by rtnetlink.
+
+use std::{io, net::IpAddr};
+
+use super::{
+    neighbours::Mac,
+    rtnetlink::{Request, address, attributes, family, half, word},
+};
+
+/// linux/rtnetlink.h, linux/if_link.h
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTN_UNICAST: u8 = 1;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTA_VIA: u16 = 18;
+const RTAX_MTU: u16 = 2;
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_MTU: u16 = 4;
+/// What messages have before their attributes.
+const RTMSG: usize = 12;
+const IFINFOMSG: usize = 16;
+
+/// Where packets go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The index of the interface.
+    pub ifindex: u32,
+    /// The router, or the address itself where it is on the segment.
+    pub next_hop: IpAddr,
+    /// The address that packets are from, if nobody chooses another.
+    pub source: Option<IpAddr>,
+    /// A limit of the route's own, one that was learned included.
+    pub mtu: Option<u32>,
+}
+
+/// The route to an address; `None`: there is none that leads to another host.
+pub(crate) fn route(dest: IpAddr) -> io::Result<Option<Route>> {
+    let length = if dest.is_ipv4() { 32 } else { 128 };
+    let mut body = [0; RTMSG];
+    (body[0], body[1]) = (family(dest), length);
+    let mut found = None;
+    let request = Request::new(RTM_GETROUTE, 0, &body).address(RTA_DST, dest);
+    let asked = request.ask(|kind, body| {
+        if kind == RTM_NEWROUTE {
+            found = read_route(body, dest);
+        }
+    });
+    match asked {
+        Err(error) if is_unreachable(&error) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::InvalidInput
+    )
+}
+
+fn read_route(body: &[u8], dest: IpAddr) -> Option<Route> {
+    let head = body.get(..RTMSG)?;
+    if head[7] != RTN_UNICAST {
+        return None;
+    }
+    let mut route = Route {
+        ifindex: 0,
+        next_hop: dest,
+        source: None,
+        mtu: None,
+    };
+    for (kind, value) in attributes(&body[RTMSG..]) {
+        match kind {
+            RTA_OIF if value.len() == 4 => route.ifindex = word(value, 0),
+            RTA_GATEWAY => route.next_hop = address(value)?,
+            // A router of the other family: its family, then its address.
+            RTA_VIA => route.next_hop = address(value.get(2..)?)?,
+            RTA_PREFSRC => route.source = address(value),
+            RTA_METRICS => {
+                let mut metrics = attributes(value);
+                let is_mtu = |(kind, value): &(u16, &[u8])| *kind == RTAX_MTU && value.len() == 4;
+                let mtu = metrics.find(is_mtu).map(|(_, value)| word(value, 0));
+                route.mtu = mtu.filter(|mtu| *mtu != 0);
+            }
+            _ => (),
+        }
+    }
+    (route.ifindex != 0).then_some(route)
+}
+
+/// An interface's link-layer address, if it has an Ethernet one, and its MTU.
+pub(crate) fn interface(ifindex: u32) -> io::Result<(Option<Mac>, u32)> {
+    let mut body = [0; IFINFOMSG];
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut found = None;
+    Request::new(RTM_GETLINK, 0, &body).ask(|kind, body| {
+        if kind == RTM_NEWLINK {
+            found = read_interface(body);
+        }
+    })?;
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// linux/if_arp.h
+const ARPHRD_ETHER: u16 = 1;
+
+fn read_interface(body: &[u8]) -> Option<(Option<Mac>, u32)> {
+    let is_ethernet = half(body.get(..IFINFOMSG)?, 2) == ARPHRD_ETHER;
+    let (mut mac, mut mtu) = (None, None);
+    for (kind, value) in attributes(&body[IFINFOMSG..]) {
+        match kind {
+            IFLA_ADDRESS if is_ethernet => mac = Mac::try_from(value).ok(),
+            IFLA_MTU if value.len() == 4 => mtu = Some(word(value, 0)),
+            _ => (),
+        }
+    }
+    Some((mac, mtu?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_is_asked() {
+        let (mac, mtu) = interface(1).unwrap();
+        assert!(mac.is_none() && mtu >= 1280, "{mac:?} {mtu}");
+        // Loopback leads to no other host.
+        assert_eq!(route([127, 0, 0, 1].into()).unwrap(), None);
+    }
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_route_is_read_with_its_router_and_limit() {
+        let dest = IpAddr::from([10, 2, 0, 11]);
+        let mut body = vec![2, 32, 0, 0, 0, 0, 0, RTN_UNICAST, 0, 0, 0, 0];
+        body.extend(attribute(RTA_OIF, &7u32.to_ne_bytes()));
+        let on_link = read_route(&body, dest).unwrap();
+        assert_eq!((on_link.ifindex, on_link.next_hop), (7, dest));
+        body.extend(attribute(RTA_GATEWAY, &[10, 1, 0, 254]));
+        body.extend(attribute(RTA_PREFSRC, &[10, 1, 0, 1]));
+        let mtu = attribute(RTAX_MTU, &1400u32.to_ne_bytes());
+        body.extend(attribute(RTA_METRICS, &mtu));
+        let expected = Route {
+            ifindex: 7,
+            next_hop: [10, 1, 0, 254].into(),
+            source: Some([10, 1, 0, 1].into()),
+            mtu: Some(1400),
+        };
+        assert_eq!(read_route(&body, dest), Some(expected));
+        let via = [&10u16.to_ne_bytes()[..], &[0xfd; 16]].concat();
+        body.extend(attribute(RTA_VIA, &via));
+        let router = read_route(&body, dest).unwrap().next_hop;
+        assert_eq!(router, IpAddr::from([0xfd; 16]));
+        body[7] = 6; // blackhole
+        assert_eq!(read_route(&body, dest), None);
+        for cut in 0..body.len() {
+            let _ = read_route(&body[..cut], dest);
+        }
+    }
+}

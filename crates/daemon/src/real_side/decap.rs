@@ -1,0 +1,169 @@
+//! Taking packets of clients out of what a balancer sends to a real beyond a router: which
+//! interfaces have the program for it, and what it is told. The program is the business of
+//! `weir_bpf::decap`.
+
+use std::{collections::BTreeSet, io, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+use weir_bpf::decap::{Attachment, DecapConfig, DecapCounts};
+
+use super::{Addresses, Error, Outcome, Result, Step, refused};
+use crate::host;
+
+/// What is asked for, and then in the record.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecapSettings {
+    /// IP in IP is taken out.
+    pub ipip: bool,
+    /// And GUE at this port.
+    pub gue_port: Option<u16>,
+    /// Of these senders only; none: of anybody.
+    pub from: BTreeSet<IpAddr>,
+    /// What comes in there; asked for as none: where default routes are.
+    pub interfaces: BTreeSet<String>,
+    /// For these virtual addresses, known from those that the real has.
+    #[serde(default)]
+    pub(super) vips: BTreeSet<IpAddr>,
+}
+
+/// What became of packets in tunnels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Packets {
+    /// Taken out, for the host's stack.
+    pub taken: u64,
+    /// Left as they were: from nobody of `from`.
+    pub stranger: u64,
+    /// Left as they were: for no virtual address.
+    pub other: u64,
+    /// Left as they were: outer packets in fragments.
+    pub fragment: u64,
+    /// Dropped: a header is cut or contradicts itself.
+    pub malformed: u64,
+    /// Dropped: the kernel did not take the outer header off.
+    pub refused: u64,
+}
+
+impl From<DecapCounts> for Packets {
+    fn from(counts: DecapCounts) -> Self {
+        let DecapCounts {
+            taken,
+            stranger,
+            other,
+            fragment,
+            malformed,
+            refused,
+        } = counts;
+        Self {
+            taken,
+            stranger,
+            other,
+            fragment,
+            malformed,
+            refused,
+        }
+    }
+}
+
+impl DecapSettings {
+    /// See the fields.
+    pub fn new(
+        ipip: bool,
+        gue_port: Option<u16>,
+        from: BTreeSet<IpAddr>,
+        interfaces: BTreeSet<String>,
+    ) -> Self {
+        Self {
+            ipip,
+            gue_port,
+            from,
+            interfaces,
+            vips: BTreeSet::new(),
+        }
+    }
+
+    /// With interfaces that are there.
+    pub(super) fn checked(mut self) -> Result<Self> {
+        if self.interfaces.is_empty() {
+            self.interfaces = host::with_default_route().into_iter().collect();
+        }
+        if self.interfaces.is_empty() {
+            return refused(
+                "no interface has a default route: name those on which the balancer's packets come in (--interface eth0)",
+            );
+        }
+        for name in &self.interfaces {
+            index(name)?;
+        }
+        if self.vips.is_empty() {
+            return refused("--decap names no virtual address, and none was added before");
+        }
+        Ok(self)
+    }
+
+    fn words(&self) -> String {
+        let ipip = self.ipip.then(|| "IP in IP".to_owned());
+        let gue = self.gue_port.map(|port| format!("GUE at port {port}"));
+        let kinds: Vec<_> = ipip.into_iter().chain(gue).collect();
+        kinds.join(", ")
+    }
+
+    pub(super) fn step(&self, interface: &str, outcome: Outcome) -> Step {
+        Step {
+            kind: "decap",
+            name: format!("{} on {interface}", self.words()),
+            outcome,
+            value: None,
+            packets: None,
+        }
+    }
+
+    /// Has the program on these interfaces do as is said here.
+    pub(super) fn attach(&self, namespace: u64, there: &Addresses) -> Result<()> {
+        let is_own = |(index, addr): &&(u32, IpAddr)| {
+            *index != there.loopback && !addr.is_loopback() && !self.vips.contains(addr)
+        };
+        let own: BTreeSet<_> = there.all.iter().filter(is_own).map(|(_, a)| *a).collect();
+        let config = DecapConfig {
+            ipip: self.ipip,
+            gue_port: self.gue_port,
+            own: own.into_iter().collect(),
+            vips: self.vips.iter().copied().collect(),
+            balancers: self.from.iter().copied().collect(),
+        };
+        for name in &self.interfaces {
+            let attached = Attachment::of(namespace, name).attach(&config, index(name)?);
+            attached.map_err(bpf(format!("take packets out of tunnels on {name}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Is the program on this interface?
+pub(super) fn is_on(namespace: u64, interface: &str) -> bool {
+    index(interface).is_ok_and(|index| Attachment::of(namespace, interface).is_on(index))
+}
+
+/// What it counted there.
+pub(super) fn packets(namespace: u64, interface: &str) -> Option<Packets> {
+    let counts = Attachment::of(namespace, interface).counts();
+    counts.ok().map(Packets::from)
+}
+
+/// Takes it away there; false: it was gone.
+pub(super) fn detach(namespace: u64, interface: &str) -> Result<bool> {
+    let detached = Attachment::of(namespace, interface).detach();
+    detached.map_err(bpf(format!("take the program away from {interface}")))
+}
+
+fn index(name: &str) -> Result<u32> {
+    nix::net::if_::if_nametoindex(name)
+        .map_err(|_| Error::Refused(format!("this host has no interface {name:?}")))
+}
+
+fn bpf(what: String) -> impl FnOnce(weir_bpf::Error) -> Error {
+    move |error| Error::System {
+        what,
+        error: io::Error::other(error),
+    }
+}
