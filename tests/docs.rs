@@ -313,6 +313,10 @@ fn every_configuration_in_the_documents_is_good() {
             let filter = "[filter.own]\npatterns = [\"<addr>\"]\n";
             let watch = "[watch.mail]\ncommand = [\"/bin/true\"]\n";
             let list = "[list.bad]\nfile = \"/etc/weir/bad.txt\"\n";
+            let pool = "[balance]\ninterface = \"lo\"\n[pool.backup]\nvip = [\"192.0.2.81\"]\n\
+                        ports = [\"80/tcp\"]\nreals = [{ address = \"192.0.2.12\" }]\n\
+                        [pool.web]\nvip = [\"192.0.2.80\"]\nports = [\"80/tcp\"]\n\
+                        reals = [{ address = \"192.0.2.11\" }]\n";
             let places = [
                 "",
                 "[lockout]\n",
@@ -321,6 +325,7 @@ fn every_configuration_in_the_documents_is_good() {
                 "[geofence]\n",
                 watch,
                 list,
+                pool,
                 "[decoy]\nports = [\"1/tcp\"]\n",
                 sink,
                 zmq,

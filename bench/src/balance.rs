@@ -1,8 +1,8 @@
 //! Load balancing by direct server return: the shipped firewall and the program behind
 //! it, against a program that writes new link-layer addresses and sends the frame back
 //! out, at the same hook in the same round. What comes back is counted at the generator's
-//! end. Tarpit ports beside it (`balance/tarpit.rs`). Then the same through user space: a forwarder over AF_PACKET, and Pen where it is
-//! installed.
+//! end. Tarpit ports beside it (`balance/tarpit.rs`). Then the same through user space: a
+//! forwarder over AF_PACKET, and Pen where it is installed.
 
 mod tarpit;
 

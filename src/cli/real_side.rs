@@ -55,9 +55,9 @@ pub struct Args {
 /// What a balancer sends.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// IPv4 or IPv6 in IPv4 or IPv6
+    // IPv4 or IPv6 in IPv4 or IPv6
     Ipip,
-    /// The same in UDP (Generic UDP Encapsulation)
+    // The same in UDP (Generic UDP Encapsulation)
     Gue,
 }
 

@@ -124,7 +124,7 @@ pub struct Event {
     /// The name of the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<String>,
-    /// Which pool.
+    /// The name of the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Where the subject is said to be.

@@ -57,7 +57,7 @@ enum Unanswered {
     /// Fail2ban's clients know this error by its class.
     #[error("there is no jail {0:?}")]
     UnknownJail(String),
-    /// Anything else.
+    /// Any other refusal, in words.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

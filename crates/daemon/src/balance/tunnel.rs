@@ -105,7 +105,7 @@ fn fits(pool: &PoolConfig, tunnel: &Tunnel) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::config::{CheckConfig, CheckKind, Forward};
+    use crate::balance::config::{CheckConfig, CheckKind, Forward, Method};
     use std::time::Duration;
 
     #[test]
@@ -115,6 +115,10 @@ mod tests {
             vips: vec![vip.parse().unwrap()],
             ports: vec![],
             reals: vec![],
+            emergency: None,
+            acl: None,
+            method: Method::Maglev,
+            slow_start: Duration::ZERO,
             forward: Forward::L2,
             check: CheckConfig {
                 kind: CheckKind::Tcp,

@@ -9,10 +9,19 @@ use jiff::{
 
 use super::zones;
 
+/// Where a date was found, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// All of the match.
+    pub span: (usize, usize),
+    /// What is cut out of the line.
+    pub cut: (usize, usize),
+}
+
 /// What time it is, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock<'a> {
-    /// Now.
+    /// The time at which the line is read.
     pub now: Timestamp,
     /// Of dates that name none.
     pub zone: &'a TimeZone,

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 pub use fields::Clock;
 
 use crate::regex::{RegexError, Scratch};
+use fields::Found;
 use stamp::Stamp;
-use template::{Found, Template};
+use template::Template;
 
 /// A form that has not fitted for so many seconds gives its place to one that has.
 const UNUSED_SECONDS: i64 = 300;

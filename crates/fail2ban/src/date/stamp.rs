@@ -2,7 +2,7 @@
 //! without an expression: `Nov 21 04:33:07` and `2026-11-21T04:33:07.5+01:00`. What is
 //! read here is what the form's expression finds; what is doubtful is left to that.
 
-use super::template::Found;
+use super::fields::Found;
 
 /// Which of them a form is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::{
-    fields::{self, Clock},
+    fields::{self, Clock, Found},
     stamp::Stamp,
 };
 use crate::regex::{NONE, Regex, RegexError, Scratch, Search};
@@ -43,15 +43,6 @@ enum Kind {
         group: usize,
     },
     Tai64n,
-}
-
-/// Where a date was found, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// All of the match.
-    pub span: (usize, usize),
-    /// What is cut out of the line.
-    pub cut: (usize, usize),
 }
 
 /// Which ends of a word a pattern has to stand at.

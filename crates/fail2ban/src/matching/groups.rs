@@ -20,7 +20,7 @@ const KNOWN: [&str; 12] = [
     "fport",
 ];
 
-/// Which value.
+/// The number of a value that groups fill.
 pub type Key = usize;
 pub const FID: Key = 0;
 pub const IP4: Key = 1;
@@ -58,7 +58,7 @@ impl Names {
         self.0.len()
     }
 
-    /// By keys.
+    /// The names of the values, by their keys.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter()
     }
@@ -169,7 +169,7 @@ impl Value<'_> {
     }
 }
 
-/// By key.
+/// What the groups of a match hold, by their keys.
 pub type Values<'t> = Vec<Option<Value<'t>>>;
 
 /// The expression's groups are none that a failure is counted by.

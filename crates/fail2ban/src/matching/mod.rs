@@ -106,7 +106,7 @@ pub enum IdKind {
     Ip6,
     /// A host name, whose addresses somebody has to look up.
     Dns,
-    /// Anything.
+    /// Anything that a filter counts by.
     Id,
 }
 

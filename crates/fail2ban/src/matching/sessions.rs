@@ -19,7 +19,7 @@ const MAX_USERS: usize = 100;
 /// What the lines of one session hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// By key.
+    /// What the session's lines have said, by keys of values.
     pub values: Vec<Option<Box<str>>>,
     /// All that were tried.
     pub users: BTreeSet<Box<str>>,
@@ -153,7 +153,7 @@ impl Sessions {
         Some(std::mem::take(&mut kept.session))
     }
 
-    /// Forgets one.
+    /// Forgets the session of this name.
     pub fn forget(&mut self, name: &str) {
         self.by_name.remove(name);
         if self.order.len() > 2 * MAX_SESSIONS {

@@ -7,7 +7,7 @@ use super::char_set::CharSet;
 pub enum Node {
     /// Nothing, which always fits.
     Empty,
-    /// This character.
+    /// This one character.
     Char(char),
     /// One of these.
     Set(Box<CharSet>),
@@ -17,9 +17,9 @@ pub enum Node {
     Alternatives(Vec<Node>),
     /// So many times.
     Repeat {
-        /// What.
+        /// The expression that is repeated.
         node: Box<Node>,
-        /// At least.
+        /// How often at least.
         min: u32,
         /// At most; `None`: any number.
         max: Option<u32>,
@@ -37,22 +37,22 @@ pub enum Node {
         /// It must not fit.
         negate: bool,
     },
-    /// A place.
+    /// A place between two characters.
     At(Place),
     /// What that group has matched, once more.
     Backref {
-        /// Which.
+        /// The number of the group that is repeated.
         group: usize,
         /// In either case.
         ignore_case: bool,
     },
     /// By whether a group has matched.
     Conditional {
-        /// Which.
+        /// The number of the group that is asked about.
         group: usize,
         /// If it has.
         yes: Box<Node>,
-        /// If not.
+        /// What must follow if it has not matched.
         no: Box<Node>,
     },
     /// Once it fits, it is not tried otherwise.

@@ -491,7 +491,7 @@ fn is_anchored(node: &Node) -> bool {
 struct First {
     ascii: u128,
     wide: bool,
-    /// With anything.
+    /// Any byte can follow.
     any: bool,
 }
 

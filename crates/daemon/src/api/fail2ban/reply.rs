@@ -10,7 +10,7 @@ pub(super) enum Reply {
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A text.
+    /// A text of any length.
     Text(String),
     /// A list of any length.
     List(Vec<Reply>),
