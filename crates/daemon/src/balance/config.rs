@@ -1204,7 +1204,7 @@ mod tests {
                     "",
                     "acl_default = \"drop\"\nacl = [\"deny 203.0.113.0/24\"]",
                 ),
-                ":4: acl_default in [pool.web] is \"drop\"; allowed: \"allow\" or \"deny\"",
+                ":4: acl_default in [pool.web] is \"drop\"; allowed: \"allow\", \"deny\"",
             ),
             (
                 usual(
@@ -1280,7 +1280,7 @@ mod tests {
             ),
             (
                 usual("", "method = \"least-connections\""),
-                ":4: method in [pool.web] is \"least-connections\"; allowed: \"maglev\", \"source-hash\", \"source-port-hash\" or \"round-robin\"",
+                ":4: method in [pool.web] is \"least-connections\"; allowed: \"maglev\", \"source-hash\", \"source-port-hash\", \"round-robin\"",
             ),
             (
                 usual("", "slow_start = \"2h\""),
