@@ -42,7 +42,7 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 use crate::{
     access::{geo::GeoService, lists::Lists},
     host::{
-        InterfaceAddress, Mac, neighbours,
+        Interface, InterfaceAddress, Mac, interface, neighbours,
         vlan::{Vlan, vlan},
     },
     threads::{self, Pulse},
@@ -369,21 +369,17 @@ struct Link {
 
 /// `is_protected`: is it among weir's interfaces, by its number? A VLAN's device that is
 /// not is served where its frames have their tag.
-fn link(name: &str, is_protected: impl Fn(u32) -> bool) -> Option<Link> {
-    let index = nix::net::if_::if_nametoindex(name).ok()?;
-    let addresses = nix::ifaddrs::getifaddrs().ok()?;
-    let mac = addresses
-        .filter_map(|one| one.address?.as_link_addr().copied())
-        .find(|addr| addr.ifindex() == index as usize)?
-        .addr()?;
-    let of_vlan = vlan(index).unwrap_or_default();
-    let (out, vlan) = leaves_by(index, of_vlan, is_protected);
-    Some(Link {
+fn link(name: &str, is_protected: impl Fn(u32) -> bool) -> io::Result<Option<Link>> {
+    let Some(Interface { index, mac, .. }) = interface(name)? else {
+        return Ok(None);
+    };
+    let (out, vlan) = leaves_by(index, vlan(index)?, is_protected);
+    Ok(Some(Link {
         index,
         mac,
         out,
         vlan,
-    })
+    }))
 }
 
 /// The interface, and the VLAN whose tag frames have there; 0: none.
@@ -535,7 +531,7 @@ impl State {
 
     /// Looks where the reals are on the segment.
     fn locate(&mut self, is_protected: impl Fn(u32) -> bool) -> io::Result<Option<Link>> {
-        let link = link(&self.interface, is_protected);
+        let link = link(&self.interface, is_protected)?;
         self.sources = self.find_sources();
         let known = match &link {
             Some(link) => neighbours(link.index)?,
@@ -880,7 +876,8 @@ impl Balancer {
             Ok(link) => link,
             // What the backend has may be right still.
             Err(error) => {
-                let message = format!("cannot read the kernel's neighbours: {error}");
+                let message =
+                    format!("cannot read the kernel's interfaces and neighbours: {error}");
                 self.alerts.raise(ABOUT, message);
                 return Ok(());
             }
@@ -1108,6 +1105,32 @@ mod tests {
         assert_eq!(leaves_by(7, vlan, |index| index == 2), (2, 10));
         assert_eq!(leaves_by(7, vlan, |index| index == 7), (7, 0));
         assert_eq!(leaves_by(2, None, |_| false), (2, 0));
+    }
+
+    /// Without a descriptor nothing is known of it: the reals stay where they are.
+    #[test]
+    fn an_interface_that_cannot_be_asked_for_is_not_gone() {
+        use rustix::process::{Resource::Nofile, Rlimit, setrlimit};
+        const ALONE: &str = "WEIR_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(ALONE).is_none() {
+            // The limit is the process's, so this test is run in one of its own.
+            let name = thread::current().name().unwrap().to_owned();
+            let test = std::env::current_exe().unwrap();
+            let mut alone = std::process::Command::new(test);
+            let done = alone.args(["--exact", &name]).env(ALONE, "1").output();
+            let done = done.unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(said.contains(" 1 passed"), "{said}");
+            return;
+        }
+        assert!(link("no-such-0", |_| false).unwrap().is_none());
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        setrlimit(Nofile, none).unwrap();
+        // Which error, the C library does not say.
+        assert!(link("lo", |_| false).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     ifaddrs::InterfaceAddress,
     net::if_::{InterfaceFlags, if_nametoindex},
     sys::socket::LinkAddr,
@@ -38,8 +39,11 @@ impl Interface {
 
 /// The one of this name, or alternative name, if there is one.
 pub(crate) fn interface(name: &str) -> io::Result<Option<Interface>> {
-    let Ok(index) = if_nametoindex(name) else {
-        return Ok(None);
+    let index = match if_nametoindex(name) {
+        Ok(index) => index,
+        // Of the ioctl, and of netlink.
+        Err(Errno::ENODEV | Errno::ENXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
     let all: Vec<_> = nix::ifaddrs::getifaddrs()?.collect();
     let found = all.iter().find_map(|one| {
