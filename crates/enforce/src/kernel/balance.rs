@@ -39,10 +39,17 @@ impl Forwarder for Kernel {
                 balancer.write_real(number, *real)?;
             }
         }
-        for (pool, ring) in (0..).zip(&balance.rings) {
+        let rings = |of_nobody: bool| {
+            let all = (0..).zip(&balance.rings);
+            all.filter(move |(_, ring)| ring.iter().all(Option::is_none) == of_nobody)
+        };
+        for (pool, ring) in rings(false) {
             balancer.write_ring(pool, ring)?;
         }
         balancer.write_services_for(&balance.services, &balance.pools)?;
+        for (pool, ring) in rings(true) {
+            balancer.write_ring(pool, ring)?;
+        }
         let reals = balance.reals.iter().copied();
         let reals = reals.chain(std::iter::repeat(None));
         for (number, real) in (0..weir_bpf::balance::MAX_REALS as u32).zip(reals) {

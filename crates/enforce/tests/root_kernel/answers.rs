@@ -1,5 +1,8 @@
 //! What bans that reject and decoy ports do where nothing can answer.
 
+use weir_core::Protocol;
+use weir_enforce::{Balance, MAX_SERVICES, PoolRules, Real, SLOTS, Service};
+
 use super::*;
 
 /// A bridge in a network namespace of its own, on which `instance` attaches.
@@ -342,4 +345,57 @@ fn root_the_last_decoy_port_goes_beside_any_number_of_own_addresses() {
     };
     backend.set_decoys(&none).unwrap();
     assert!(!instance.pinned().decoys.are_there());
+}
+
+/// What is refused on the way to a pool's new number leaves it served by the old one:
+/// the ring that nobody is to have is emptied when services have gone elsewhere.
+#[test]
+fn root_a_pool_that_gets_another_number_is_served_all_the_time() {
+    if lacks_a_probe() {
+        return;
+    }
+    let mut instance = Instance::new("answers-pool", 1000);
+    with_bridge(&mut instance, |instance| {
+        let backend = instance.open();
+        backend.attach().unwrap();
+        let vip = IpAddr::from([0, 0, 0, 0]);
+        let of_pool = |pool: u32| Balance {
+            services: vec![Service {
+                addr: vip,
+                protocol: Protocol::Tcp,
+                port: 80,
+                pool,
+            }],
+            rings: (0..2)
+                .map(|number| vec![(number == pool).then_some(0); SLOTS])
+                .collect(),
+            reals: vec![Some(Real {
+                id: 1,
+                dest: [2; 6],
+                source: [0; 6],
+                ifindex: 1,
+                vlan: 0,
+                tunnel: None,
+            })],
+            pools: vec![PoolRules::default(); 2],
+        };
+        let forwarder = backend.balancer().unwrap();
+        forwarder.set_balance(&of_pool(0)).unwrap();
+        let pinned = instance.pinned();
+        // Of another client each time: who is known stays served.
+        let is_served = |client: u8| {
+            let frame = segment(IpAddr::from([198, 51, 100, client]), 80);
+            let program = pinned.program(Hook::Tcx).unwrap();
+            let run = prog_test_run::packet(program, &frame, 1).unwrap();
+            run.verdict == 7 // TC_ACT_REDIRECT
+        };
+        assert!(is_served(1));
+        let mut refused = of_pool(1);
+        let first = refused.services[0].clone();
+        refused.services = vec![first; MAX_SERVICES + 1];
+        forwarder.set_balance(&refused).unwrap_err();
+        assert!(is_served(2), "with the services of before");
+        forwarder.set_balance(&of_pool(1)).unwrap();
+        assert!(is_served(3));
+    });
 }
