@@ -83,7 +83,8 @@ static __always_inline __u32 balance_choose(const struct balance_flow_key *key,
 	*chosen = real;
 	if (!served)
 		return number;
-	if (!turn && !balance_may_remember(window)) {
+	/* One that is remembered displaces nobody: it gets its own place again. */
+	if (!turn && !state && !balance_may_remember(window)) {
 		served->unremembered++;
 		return number;
 	}

@@ -5,7 +5,11 @@
 #[path = "root_balance/methods.rs"]
 mod methods;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
@@ -347,6 +351,47 @@ fn root_of_new_flows_so_many_are_remembered() {
     }
     let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
+}
+
+/// In a flood a flow whose real is gone is remembered where it goes next, as it has its
+/// place: it does not go back when that real returns.
+#[test]
+fn root_a_flow_that_moves_in_a_flood_stays_where_it_went() {
+    let path = Path::new();
+    let balancer = &path.generation.balancer;
+    let flows = 0..64;
+    let moving = flows.filter(|n| sent_to(&path, *n) == 0);
+    let moving: Vec<_> = moving.collect();
+    assert!(!moving.is_empty());
+    let unremembered = || balancer.service_count(0).unwrap().unremembered;
+    let mut forged = 0x0010_0000;
+    // Until the limit is reached, and again should a window end meanwhile.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        path.write_reals(&[true, true]);
+        let (before, mut sent) = (unremembered(), 0);
+        while unremembered() == before {
+            (0..200).for_each(|_| {
+                sent_to(&path, forged);
+                forged += 1;
+            });
+            sent += 200;
+            assert!(sent < 131_072, "all are remembered");
+        }
+        path.write_reals(&[false, true]);
+        let begun = unremembered();
+        assert!(moving.iter().all(|n| sent_to(&path, *n) == 1));
+        assert_eq!(unremembered(), begun, "those that have a place");
+        sent_to(&path, forged);
+        forged += 1;
+        if unremembered() == begun + 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no window was long enough");
+    }
+    path.write_reals(&[true, true]);
+    let back = moving.iter().filter(|n| sent_to(&path, **n) == 0);
+    assert_eq!(back.count(), 0);
 }
 
 /// A frame of a client's of its own, and the real that it leaves for.
