@@ -228,11 +228,19 @@ static __always_inline enum act finish(struct pkt_result *result, enum reason re
  * indirect jumps are guarded that takes longer than a pool's packet does in all. */
 #define CALL_ANSWER(ctx, answers, next)                                                  \
 	do {                                                                             \
-		if (likely((next) == NEXT_BALANCE))                                      \
-			bpf_tail_call_static(ctx, answers, NEXT_BALANCE);                \
-		else                                                                     \
+		if (unlikely((next) != NEXT_BALANCE))                                    \
 			bpf_tail_call(ctx, answers, next);                               \
+		if (likely((next) == NEXT_BALANCE) || is_pools_without_tarpit(next))     \
+			bpf_tail_call_static(ctx, answers, NEXT_BALANCE);                \
 	} while (0)
+
+/* Is it a pool's packet, where the tarpit that would have gone on to it is not loaded? */
+static __always_inline int is_pools_without_tarpit(enum next next)
+{
+	struct answer_request *r = answer_request_here();
+
+	return next == NEXT_TARPIT && r && r->features & PORT_BALANCE;
+}
 
 /* What is to be told of a packet that another program gets. */
 static __always_inline void hand_over(const struct pkt_result *result)

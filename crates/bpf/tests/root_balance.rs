@@ -17,7 +17,7 @@ use weir_bpf::{
     link::Hook,
     prog_test_run, small_maps,
 };
-use weir_core::{Protocol, Reason};
+use weir_core::{Protocol, Reason, decoy::DecoyPorts};
 use weir_testkit::packet::{Packet, checksum};
 
 #[path = "root_balance/vlan.rs"]
@@ -351,6 +351,24 @@ fn root_of_new_flows_so_many_are_remembered() {
     }
     let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
+}
+
+/// As where its program could not be loaded: a pool does not depend on it.
+#[test]
+fn root_a_pools_port_is_served_where_the_tarpit_is_missing() {
+    let path = Path::new();
+    let all = DecoyPorts::new(&["1-65535/tcp".parse().unwrap()]);
+    path.generation.decoys.write_tarpits(&all);
+    let features = path.generation.port_features();
+    path.generation.table.set_port_features(features);
+    for hook in HOOKS {
+        for family in 0..2 {
+            let frame = packet(family, 9).tcp(4000, 80).tcp_flags(SYN).build();
+            path.forwarded(hook, &frame);
+            let other = packet(family, 9).tcp(4000, 81).tcp_flags(SYN).build();
+            path.passes(hook, "another port", &other);
+        }
+    }
 }
 
 /// In a flood a flow whose real is gone is remembered where it goes next, as it has its
