@@ -6,6 +6,7 @@
 #ifndef WEIR_BALANCE_TURNS_H
 #define WEIR_BALANCE_TURNS_H
 
+#include <linux/tcp.h>
 #include "balance/pools.h"
 
 /* Beside the number of a pool: the flow has a turn. */
