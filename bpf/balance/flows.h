@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
 /* Flows that are remembered, so that they stay with their real when the pool changes,
- * and the fragments of packets whose first one was seen. Of the program: user space
- * reads none of it, and a program that is loaded anew finds the same real by the ring.
+ * and the fragments of packets whose first one was seen. Of the instance: on whichever
+ * hook a packet comes, and whoever is loaded anew, they are known. User space reads none
+ * of it.
  *
  * A flow is known by a keyed hash of 64 bits and stands in one of two buckets of a cache
  * line each, in the second only where the first was full. Which ones says the key, so

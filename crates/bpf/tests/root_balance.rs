@@ -176,8 +176,8 @@ fn packet(family: usize, host: u8) -> Packet {
 
 #[test]
 fn root_a_flow_leaves_for_one_real_and_stays_with_it() {
-    let path = Path::new();
     for hook in HOOKS {
+        let path = Path::new();
         for family in 0..2 {
             path.write_reals(&[true, true]);
             let frames: Vec<_> = (1..60u8)
@@ -293,8 +293,8 @@ fn root_an_icmp_error_reaches_the_real_that_it_is_about() {
 
 #[test]
 fn root_later_fragments_follow_the_first() {
-    let path = Path::new();
     for hook in HOOKS {
+        let path = Path::new();
         for family in 0..2 {
             for (id, host) in (1..40u16).zip(1..40u8) {
                 let part = |id: u16, offset, more| {
@@ -351,6 +351,21 @@ fn root_of_new_flows_so_many_are_remembered() {
     }
     let flows = (0..2).map(|n| balancer.real_count(n).unwrap().flows);
     assert_eq!(flows.sum::<u64>() + unremembered(), sent);
+}
+
+/// On whichever hook its packets come in.
+#[test]
+fn root_a_flow_is_known_to_all_programs_of_an_instance() {
+    let path = Path::new();
+    for family in 0..2 {
+        for host in 1..40 {
+            let frame = packet(family, host).tcp(4000, 80).tcp_flags(SYN).build();
+            path.write_reals(&[true, true]);
+            let real = path.forwarded(Hook::Xdp, &frame);
+            all_to_the_second(&path);
+            assert_eq!(path.forwarded(Hook::Tcx, &frame), real);
+        }
+    }
 }
 
 /// As where its program could not be loaded: a pool does not depend on it.
