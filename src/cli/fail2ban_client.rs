@@ -15,7 +15,8 @@ const FAILED: u8 = 255;
 /// Commands of fail2ban-client, answered by weir for its jails
 ///
 /// ping, version, status [JAIL], banned [IP...], unban --all|IP..., reload, -t,
-/// get JAIL banip|banned|bantime|findtime|maxretry|usedns|logpath|journalmatch|ignoreip|failregex|actions,
+/// get JAIL banip|banned|bantime|findtime|maxretry|usedns,
+/// get JAIL logpath|journalmatch|ignoreip|failregex|actions,
 /// set JAIL banip|unbanip IP...
 #[derive(Parser)]
 #[command(name = "fail2ban-client", disable_version_flag = true)]

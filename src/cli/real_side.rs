@@ -20,11 +20,12 @@ pub struct Args {
     /// The virtual addresses; with --undo: all that were added, if none is named
     #[arg(value_name = "VIP")]
     vips: Vec<IpAddr>,
-    /// Take packets for the virtual addresses out of these tunnels
+    /// Take packets for the virtual addresses out of these tunnels: ipip, gue
     #[arg(
         long,
         value_name = "KIND",
         value_delimiter = ',',
+        hide_possible_values = true,
         conflicts_with = "undo"
     )]
     decap: Vec<Kind>,

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _, net::IpAddr};
 
 use weir_core::{
     Prefix,
-    detect::{Context, Finding, HostName, Line, MAX_USER, Offender, when},
+    detect::{Context, Finding, HostName, Line, MAX_LINE, MAX_USER, Offender, when},
 };
 use weir_fail2ban::{
     FilterSource,
@@ -26,6 +26,8 @@ pub struct FilterState {
     state: matching::FilterState,
     /// The line as Fail2ban formats an entry of the journal.
     text: String,
+    /// A line that was cut has been told of.
+    told_cut: bool,
 }
 
 /// By what it was compiled from: equal filters read alike.
@@ -47,11 +49,17 @@ impl Fail2banFilter {
         })
     }
 
+    /// Its expressions, with the tags of Fail2ban's language in them.
+    pub fn expressions(&self) -> impl Iterator<Item = &str> {
+        self.source.failregex.iter().map(|one| one.text.as_str())
+    }
+
     /// Nothing was read yet.
     pub fn state(&self) -> FilterState {
         FilterState {
             state: self.filter.state(),
             text: String::new(),
+            told_cut: false,
         }
     }
 
@@ -72,6 +80,17 @@ impl Fail2banFilter {
         line: &Line<'_>,
         context: &Context<'_>,
     ) -> Option<Finding> {
+        // Its end is where its writer, a client perhaps, wanted it: an expression that ends
+        // with an address would read one of the client's choice.
+        if line.is_cut() {
+            if !std::mem::replace(&mut state.told_cut, true) {
+                tracing::warn!(
+                    "filter {} of Fail2ban's: a line of {MAX_LINE} bytes or more is not read, because it is cut there; told once",
+                    self.source.name
+                );
+            }
+            return None;
+        }
         let record = line.record();
         let message = String::from_utf8_lossy(line.text());
         let text = match record.message_only {

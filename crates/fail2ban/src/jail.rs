@@ -19,7 +19,7 @@ use crate::{
     files::Files,
     filter_files::{self, wrong},
     filter_source::{FilterSource, UseDns},
-    includes,
+    includes, ini,
     interpolate::{self, Var, Vars},
     layers::Layers,
     parameters,
@@ -178,15 +178,26 @@ impl Vars for Known<'_> {
     }
 }
 
-fn is_true(text: &Text) -> bool {
-    let word = text.joined().to_lowercase();
-    matches!(word.as_str(), "1" | "on" | "true" | "yes")
+/// A switch, in the words of Fail2ban's reader; anything else is a mistake, since a jail
+/// that is switched off by one guards nothing, silently.
+fn switch(key: &str, text: &Text) -> Result<bool, Error> {
+    let word = text.joined();
+    match word.to_lowercase().as_str() {
+        "1" | "on" | "true" | "yes" => Ok(true),
+        "0" | "off" | "false" | "no" => Ok(false),
+        _ => Err(Error::new(
+            text.origin(),
+            ErrorKind::Value,
+            format!("{key} = {}; allowed: true, false", ini::clip(&word)),
+        )),
+    }
 }
 
 impl Reader<'_> {
     fn jail(&self, name: &str) -> Result<Option<Jail>, Error> {
         let first = |key: &str| interpolate::get(self.layers, name, key, &Known(None));
-        if !first("enabled")?.as_ref().is_some_and(is_true) {
+        let enabled = first("enabled")?.map(|text| switch("enabled", &text));
+        if !enabled.unwrap_or(Ok(false))? {
             return Ok(None);
         }
         let backend = self.backend(name, first("backend")?.as_ref())?;
@@ -305,15 +316,16 @@ impl Reader<'_> {
             Some(text) => expression::duration(&text.joined())
                 .map_err(|e| wrong(key, text, &format!("a time such as 10m: {e}"))),
         };
-        let find_time = time("findtime", 600)?.unwrap_or(Duration::from_secs(86_400 * 365));
+        let find_time = time("findtime", 600)?.unwrap_or(Duration::ZERO);
         let ban_time = time("bantime", 600)?;
         for (key, time) in [("findtime", Some(find_time)), ("bantime", ban_time)] {
             if let (Some(text), Some(Duration::ZERO)) = (get(key), time) {
                 return Err(wrong(key, text, "more than 0"));
             }
         }
+        let on = |key: &str| get(key).map_or(Ok(false), |text| switch(key, text));
         let mut ban_times = None;
-        if get("bantime.increment").is_some_and(is_true)
+        if on("bantime.increment")?
             && let Some(ban_time) = ban_time
         {
             let growth = Growth {
@@ -329,7 +341,9 @@ impl Reader<'_> {
                     "bantime.rndtime: bans end without a random time".to_owned(),
                 );
             }
-            if let Some(text) = get("bantime.overalljails").filter(|text| is_true(text)) {
+            if let Some(text) = get("bantime.overalljails")
+                && on("bantime.overalljails")?
+            {
                 limit(
                     text,
                     "bantime.overalljails: bans grow by this jail's own bans".to_owned(),
@@ -342,7 +356,9 @@ impl Reader<'_> {
                 "ignorecommand: it is not run; write addresses into ignoreip".to_owned(),
             );
         }
-        if let Some(text) = get("ignoreself").filter(|text| !is_true(text)) {
+        if let Some(text) = get("ignoreself")
+            && !on("ignoreself")?
+        {
             limit(
                 text,
                 "ignoreself: this host's own addresses are never banned".to_owned(),
@@ -491,7 +507,7 @@ impl Reader<'_> {
                 at,
                 format!(
                     "ignoreip: {} is no address; names are not looked up",
-                    crate::ini::clip(word)
+                    ini::clip(word)
                 ),
             ),
         }

@@ -195,6 +195,13 @@ fn the_backend_says_where_lines_are_and_how_they_look() {
     }
 }
 
+/// A jail that a typing error switches off would guard nothing, silently.
+#[test]
+fn a_jail_that_is_neither_on_nor_off_is_a_mistake() {
+    let why = broken("[shop]\nenabled = ture\n");
+    assert_eq!(why, "/f/jail.local:2: enabled = ture; allowed: true, false");
+}
+
 #[test]
 fn a_mistake_in_one_jail_leaves_the_others() {
     let jails = load("[shop]\nenabled = true\n[other]\nenabled = true\nfilter = nobody\n");
@@ -206,6 +213,14 @@ fn a_mistake_in_one_jail_leaves_the_others() {
         "/f/jail.local:5: filter nobody: /f/filter.d/nobody.conf: there is no such file"
     );
     for (keys, expected) in [
+        (
+            "findtime = -5",
+            "/f/jail.local:3: findtime = -5: expected more than 0",
+        ),
+        (
+            "bantime.increment = ture",
+            "/f/jail.local:3: bantime.increment = ture; allowed: true, false",
+        ),
         (
             "maxretry = none",
             "/f/jail.local:3: maxretry = none: expected a number from 1",

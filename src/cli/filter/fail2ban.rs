@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
+use weir_core::detect::MAX_LINE;
 use weir_daemon::escape;
 use weir_fail2ban::{
     Files,
@@ -82,7 +83,12 @@ pub(super) fn test(
             text: &text,
             time: test.journal.then_some(clock.now),
         };
-        let read = filter.read(&mut state, line, clock);
+        // As the daemon does: the end of a cut line is where its writer wanted it.
+        let is_cut = bytes.len() >= MAX_LINE;
+        let read = match is_cut {
+            true => Err(None),
+            false => filter.read(&mut state, line, clock).map_err(Some),
+        };
         match &read {
             Ok(failure) => {
                 matched += 1;
@@ -94,7 +100,10 @@ pub(super) fn test(
                 }
             }
             Err(why) => {
-                let why = reason(why, &text);
+                let why = match why {
+                    Some(why) => reason(why, &text),
+                    None => format!("a line of {MAX_LINE} bytes or more is cut, and not read"),
+                };
                 if test.json {
                     print_json(&mut out, &json!({ "match": false, "why": why }))?;
                 } else if test.missed {

@@ -39,7 +39,7 @@ impl<'a> Line<'a> {
     }
 
     /// The end of a line that was cut is wherever its writer wanted it to be.
-    pub(super) fn is_cut(&self) -> bool {
+    pub fn is_cut(&self) -> bool {
         self.record.line.len() >= MAX_LINE
     }
 

@@ -167,7 +167,7 @@ fn answer(handles: &Handles, command: &[String]) -> Result<Reply, Unanswered> {
 
 fn jail<'a>(config: &'a Config, name: &str) -> Result<&'a JailConfig, Unanswered> {
     let found = config.jails.iter().find(|jail| jail.name == name);
-    found.ok_or_else(|| Unanswered::UnknownJail(name.chars().take(64).collect()))
+    found.ok_or_else(|| Unanswered::UnknownJail(escaped(name)))
 }
 
 /// The bans of a jail, those that end first before the others.
@@ -287,6 +287,9 @@ fn get(
 
 /// What the jail's filter looks for.
 fn patterns(config: &Config, jail: &JailConfig) -> Vec<String> {
+    if let Some(filter) = &jail.fail2ban {
+        return filter.expressions().map(str::to_owned).collect();
+    }
     let own = config.filters.get(&jail.filter);
     let definition = own.or_else(|| Definition::builtin(&jail.filter));
     let patterns = definition.map(|definition| definition.patterns.as_slice());
@@ -294,7 +297,8 @@ fn patterns(config: &Config, jail: &JailConfig) -> Vec<String> {
     patterns.map(|pattern| pattern.text.clone()).collect()
 }
 
-/// `ADDRESS TAB SINCE + SECONDS = UNTIL`, such as `… 2026-11-25 08:00:00 + 600 = …`, in the host's time.
+/// `ADDRESS TAB SINCE + SECONDS = UNTIL`, such as `… 2026-11-25 08:00:00 + 600 = …`, in the
+/// host's time.
 fn with_time(ban: &ListedBan) -> String {
     let zone = TimeZone::system();
     let at = |time: Timestamp| {
@@ -343,9 +347,14 @@ fn set(handles: &Handles, jail: &JailConfig, what: &[&str]) -> Result<Reply, Una
     }
 }
 
-/// An attacker's or a script's text, short enough for a message.
+/// Others' text, short and without what a terminal obeys.
+fn escaped(text: &str) -> String {
+    crate::escape(&text.chars().take(64).collect::<String>())
+}
+
+/// A script's words, short enough for a message.
 fn short(words: &[&str]) -> String {
-    words.join(" ").chars().take(64).collect()
+    escaped(&words.join(" "))
 }
 
 /// Whom the jail bans when it bans this address: of IPv6 its network. A prefix is itself.
