@@ -12,7 +12,7 @@ demo="iproute2 openssh-server openssh-client rsyslog procps nginx-light"
 # What records it for the README.
 recording="asciinema python3"
 # What the benchmarks compare with, beside real servers.
-bench="iproute2 iptables nftables ipset pen"
+bench="iproute2 iptables nftables ipset pen haproxy nginx-light libnginx-mod-stream"
 # libFuzzer is C++.
 fuzz="g++"
 # Real clients and servers, and what checks sources, scripts and man pages.
@@ -97,6 +97,7 @@ if [ -n "$missing" ]; then
 			rsyslog) systemctl disable rsyslog.service ;;
 			systemd-journal-remote) systemctl disable systemd-journal-remote.socket ;;
 			nginx-light) systemctl disable nginx.service ;;
+			haproxy) systemctl disable haproxy.service ;;
 			bind9) systemctl disable named.service ;;
 			keepalived) systemctl disable keepalived.service ;;
 			fail2ban) systemctl disable fail2ban.service ;;

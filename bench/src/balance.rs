@@ -40,6 +40,7 @@ use weir_core::{
 use weir_netlab::{Child, Namespace, Side};
 
 use crate::{
+    proxy,
     report::{Report, median},
     wire::Wire,
 };
@@ -149,6 +150,7 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
     }
     tarpit::rows(&mut report, &wire, rounds, &args.only)?;
     ring_row(&mut report, rounds, &args.only);
+    proxy::rows(&mut report, rounds, &args.only)?;
     if let Some(best) = best {
         user_space_rows(&mut report, &wire, &args.only, &best)?;
     }

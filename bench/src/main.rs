@@ -12,6 +12,7 @@ mod flood;
 mod hooks;
 mod lines;
 mod packet;
+mod proxy;
 mod report;
 mod ring;
 mod wire;

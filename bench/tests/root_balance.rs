@@ -32,5 +32,12 @@ fn root_every_row_forwards_what_it_is_sent() {
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["ratio_to"], format!("unconditional XDP_TX {family}"));
     }
+    for load in ["", " small"] {
+        let name = format!("target proxy tcp{load}");
+        let row = rows.iter().find(|row| row["name"] == name.as_str());
+        let row = row.unwrap_or_else(|| panic!("{name} is missing: {rows:?}"));
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["ratio_to"], format!("haproxy tcp{load}"));
+    }
     assert!(told.contains("not to be had here: netmap"), "{told}");
 }

@@ -186,7 +186,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
     let reals: Vec<_> = pool.reals.iter().map(|r| r.address.to_string()).collect();
     let by = match pool.forward.name() {
         "l2" => String::new(),
-        tunnel => format!(" by {tunnel}"),
+        other => format!(" by {other}"),
     };
     let emergency = match &pool.emergency {
         None => String::new(),
@@ -201,7 +201,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
         pool.name,
         join(&ports),
         join(&vips),
-        join(&reals)
+        join(&reals),
     )
 }
 

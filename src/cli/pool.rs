@@ -162,59 +162,85 @@ fn list(pools: &[Value]) -> anyhow::Result<()> {
     Ok(show::table(&head, &rows)?)
 }
 
+/// A column: its head, and the key of the value, in another one or not.
+type Column = (&'static str, &'static str);
+
+const SERVICE: &[Column] = &[
+    ("VIP", "/vip"),
+    ("PORT", "/port"),
+    ("PACKETS", "/packets"),
+    ("BYTES", "/bytes"),
+    ("UNSERVED", "/unserved"),
+    ("UNREMEMBERED", "/unremembered"),
+    ("DENIED", "/denied"),
+];
+const REAL: &[Column] = &[
+    ("REAL", "/address"),
+    ("ROLE", "/role"),
+    ("WEIGHT", "/weight"),
+    ("MODE", "/mode"),
+    ("STATE", "/state"),
+    ("MAC", "/mac"),
+    ("FLOWS", "/flows"),
+    ("PACKETS", "/packets"),
+    ("BYTES", "/bytes"),
+    ("WHY", "/why"),
+];
+const PROXIED_SERVICE: &[Column] = &[
+    ("VIP", "/vip"),
+    ("PORT", "/port"),
+    ("FLOWS", "/proxy/flows"),
+    ("BYTES-IN", "/proxy/bytes_in"),
+    ("BYTES-OUT", "/proxy/bytes_out"),
+    ("NO-REAL", "/proxy/no_real"),
+    ("DENIED", "/denied"),
+    ("REFUSED", "/proxy/refused"),
+    ("OF-CLIENT", "/proxy/refused_client"),
+    ("UNREACHABLE", "/proxy/unreachable"),
+    ("IDLE", "/proxy/idle"),
+    ("EVICTED", "/proxy/evicted"),
+];
+const PROXIED_REAL: &[Column] = &[
+    ("REAL", "/address"),
+    ("ROLE", "/role"),
+    ("WEIGHT", "/weight"),
+    ("MODE", "/mode"),
+    ("STATE", "/state"),
+    ("ACTIVE", "/proxy/active"),
+    ("FLOWS", "/proxy/flows"),
+    ("BYTES-IN", "/proxy/bytes_in"),
+    ("BYTES-OUT", "/proxy/bytes_out"),
+    ("FAILED", "/proxy/failed"),
+    ("WHY", "/why"),
+];
+
 fn one(pool: &Value) -> anyhow::Result<()> {
-    let cells = |value: &Value, keys: &[&str]| -> Vec<String> {
-        let cell = |key: &&str| match &value[key] {
-            Value::String(_) => show::text(&value[key]),
-            Value::Null => "-".to_owned(),
-            other => other.to_string(),
-        };
-        keys.iter().map(cell).collect()
+    let (service, real) = match pool["forward"] == "proxy" {
+        true => (PROXIED_SERVICE, PROXIED_REAL),
+        false => (SERVICE, REAL),
     };
-    let keys = [
-        "vip",
-        "port",
-        "packets",
-        "bytes",
-        "unserved",
-        "unremembered",
-        "denied",
-    ];
-    let rows: Vec<_> = array(&pool["services"])
-        .iter()
-        .map(|service| cells(service, &keys))
-        .collect();
-    let head = [
-        "VIP",
-        "PORT",
-        "PACKETS",
-        "BYTES",
-        "UNSERVED",
-        "UNREMEMBERED",
-        "DENIED",
-    ];
-    show::table(&head, &rows)?;
-    if let Some(acl) = pool.get("acl") {
-        let rules: Vec<_> = array(&acl["rules"]).iter().map(show::text).collect();
-        show::line(format!(
-            "acl: {}; others: {} ({} networks)",
-            rules.join(", "),
-            show::text(&acl["default"]),
-            acl["networks"]
-        ))?;
+    for (columns, key) in [(service, "services"), (real, "reals")] {
+        let cell = |value: Option<&Value>| match value {
+            Some(text @ Value::String(_)) => show::text(text),
+            None | Some(Value::Null) => "-".to_owned(),
+            Some(other) => other.to_string(),
+        };
+        let row = |value: &Value| {
+            let cells = columns.iter().map(|(_, key)| cell(value.pointer(key)));
+            cells.collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = array(&pool[key]).iter().map(row).collect();
+        let head: Vec<_> = columns.iter().map(|(head, _)| *head).collect();
+        show::table(&head, &rows)?;
+        if let Some(acl) = pool.get("acl").filter(|_| key == "services") {
+            let rules: Vec<_> = array(&acl["rules"]).iter().map(show::text).collect();
+            show::line(format!(
+                "acl: {}; others: {} ({} networks)",
+                rules.join(", "),
+                show::text(&acl["default"]),
+                acl["networks"]
+            ))?;
+        }
     }
-    let rows: Vec<_> = array(&pool["reals"])
-        .iter()
-        .map(|real| {
-            let keys = [
-                "address", "role", "weight", "mode", "state", "mac", "flows", "packets", "bytes",
-                "why",
-            ];
-            cells(real, &keys)
-        })
-        .collect();
-    let head = [
-        "REAL", "ROLE", "WEIGHT", "MODE", "STATE", "MAC", "FLOWS", "PACKETS", "BYTES", "WHY",
-    ];
-    Ok(show::table(&head, &rows)?)
+    Ok(())
 }

@@ -7,6 +7,8 @@ mod check;
 pub mod config;
 mod emergency;
 mod health;
+mod proxied;
+mod proxy_config;
 mod settings;
 mod slow_start;
 mod sources;
@@ -45,12 +47,13 @@ use crate::{
         Interface, InterfaceAddress, Mac, interface, neighbours,
         vlan::{Vlan, vlan},
     },
-    threads::{self, Pulse},
+    threads::{self, Pulse, Pulses},
 };
 use check::{Check, Target};
 use config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
 use health::{Health, Life};
+use proxied::{Proxied, ProxiedReal, ProxiedService};
 use settings::{Setting, Settings};
 use tunnel::Neighbourhoods;
 
@@ -74,6 +77,8 @@ const NEIGHBOURS: Duration = Duration::from_secs(1);
 const ABOUT: &str = "balance";
 /// And about what `weir real` has said.
 const ABOUT_SETTINGS: &str = "balance:reals";
+/// And about the proxy.
+const ABOUT_PROXY: &str = "proxy";
 
 /// The pools of a daemon.
 pub struct Balancer {
@@ -86,6 +91,8 @@ pub struct Balancer {
     /// Which pools have a live real. Not under the lock of `state`, which is held while
     /// first checks are waited for.
     alive: Mutex<BTreeSet<String>>,
+    /// Taken after `state`, where both are.
+    proxied: Mutex<Proxied>,
 }
 
 /// What `weir real` changes of one real; what is absent stays.
@@ -129,6 +136,8 @@ struct State {
     acls: BTreeMap<String, acl::Joined>,
     /// What has changed and nobody was told yet.
     news: Vec<Event>,
+    /// Of the proxy, if the configuration says how many.
+    threads: Option<usize>,
 }
 
 struct Pool {
@@ -166,6 +175,8 @@ struct RealState {
     way: Option<Real>,
     /// Why its packets have no way.
     no_way: String,
+    /// This host relays for it, wherever it is.
+    is_proxied: bool,
 }
 
 /// Numbers below `PLACES` that stay with what has them: flows are known by them.
@@ -209,7 +220,7 @@ pub struct PoolStatus {
     pub name: String,
     /// How a new flow finds its real.
     pub method: &'static str,
-    /// How its packets reach it: `l2`, `ipip` or `gue`.
+    /// How its packets reach it: `l2`, `ipip`, `gue` or `proxy`.
     pub forward: &'static str,
     /// How many of its reals take flows.
     pub live: usize,
@@ -252,8 +263,13 @@ pub struct ServiceStatus {
     /// Packets of flows that are not remembered, for more began at once than are: they
     /// go where the ring says, and may move when it changes.
     pub unremembered: u64,
-    /// Packets that were dropped: the pool's access list denies their client.
+    /// Packets that were dropped, or with a proxy connections and datagrams: the pool's
+    /// access list denies their client.
     pub denied: u64,
+    /// With `forward` = `proxy`: what it has counted; the packets above are 0, and
+    /// `unserved` is of connections and flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxiedService>,
 }
 
 /// A real as shown; counted since the daemon's start.
@@ -282,12 +298,16 @@ pub struct RealStatus {
     pub bytes: u64,
     /// Flows that began there.
     pub flows: u64,
+    /// With `forward` = `proxy`: what it has counted; the packets above are 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxiedReal>,
 }
 
 impl RealState {
     /// Where its packets go, if it takes any.
     fn takes(&self, link: Option<&Link>) -> Option<Real> {
-        let takes = self.health.life == Life::Up && self.setting.mode != Mode::Disabled;
+        let lives = self.health.life == Life::Up && !self.is_proxied;
+        let takes = lives && self.setting.mode != Mode::Disabled;
         let on_segment = |link: &Link| {
             Some(Real {
                 id: self.id,
@@ -335,7 +355,7 @@ impl RealState {
     }
 
     fn is_up(&self) -> bool {
-        self.health.life == Life::Up && self.mac.is_some()
+        self.health.life == Life::Up && (self.mac.is_some() || self.is_proxied)
     }
 
     /// Its share of new flows.
@@ -350,8 +370,8 @@ impl RealState {
         match (self.health.life, self.mac) {
             (Life::Unknown, _) => "unknown",
             (Life::Down, _) => "down",
-            (Life::Up, None) => "unresolved",
-            (Life::Up, Some(_)) => "up",
+            (Life::Up, None) if !self.is_proxied => "unresolved",
+            (Life::Up, _) => "up",
         }
     }
 }
@@ -393,7 +413,8 @@ fn leaves_by(index: u32, vlan: Option<Vlan>, is_protected: impl Fn(u32) -> bool)
 impl State {
     /// Takes a configuration on; what is known of reals that stay is kept.
     fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
-        self.interface.clone_from(&config.interface);
+        self.interface = config.interface.clone().unwrap_or_default();
+        self.threads = config.threads;
         let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
         self.pool_numbers.keep(&names);
         let reals: Vec<_> = config
@@ -430,6 +451,7 @@ impl State {
                         config: real.clone(),
                         is_emergency,
                         setting,
+                        is_proxied: pool.is_proxied(),
                         ..known
                     },
                     None => RealState {
@@ -447,6 +469,7 @@ impl State {
                         mac: None,
                         way: None,
                         no_way: String::new(),
+                        is_proxied: pool.is_proxied(),
                     },
                 }
             });
@@ -518,7 +541,11 @@ impl State {
             let address = real.config.address;
             let target = Target {
                 to: SocketAddr::new(address, config.port),
-                from: sources::of(&self.sources, address),
+                // The proxy asks as every program of this host.
+                from: match pool.is_proxied() {
+                    true => None,
+                    false => sources::of(&self.sources, address),
+                },
                 vip: vip_for(pool, address),
                 pool: pool.name.clone(),
             };
@@ -556,6 +583,7 @@ impl State {
                             Err(why) => real.no_way = why,
                         }
                     }
+                    Forward::Proxy(_) => (),
                 }
             }
         }
@@ -571,10 +599,10 @@ impl State {
         reals
     }
 
-    /// What is served, by which pool.
+    /// What is served in the kernel, by which pool.
     fn services(&self) -> Vec<Service> {
         let mut services = Vec::new();
-        for pool in &self.pools {
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             for vip in &pool.config.vips {
                 let ports = pool.config.ports.iter();
                 services.extend(ports.map(|(protocol, port)| Service {
@@ -592,7 +620,7 @@ impl State {
     fn rules(&self) -> Vec<PoolRules> {
         let numbers = self.pools.iter().map(|pool| pool.number);
         let mut rules = vec![PoolRules::default(); places(numbers)];
-        for pool in &self.pools {
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             rules[pool.number as usize] = PoolRules {
                 slot_by: pool.config.method.slot_by(),
                 acl: self.acl(&pool.config.name),
@@ -606,7 +634,7 @@ impl State {
         let now = Instant::now();
         let pools = places(self.pools.iter().map(|pool| pool.number));
         let mut rings = vec![vec![None; SLOTS]; pools];
-        for pool in &self.pools {
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             let members: Vec<_> = servers(pool, &self.pools)
                 .1
                 .into_iter()
@@ -646,6 +674,7 @@ impl Balancer {
         events: Arc<Events>,
         access: (Arc<GeoService>, Lists),
         state_dir: &Path,
+        pulses: Arc<Pulses>,
     ) -> Self {
         let (settings, read) = Settings::read(state_dir.join("reals.json"));
         if let Err(error) = read {
@@ -667,6 +696,7 @@ impl Balancer {
             lists: access.1,
             state: Mutex::new(state),
             alive: Mutex::default(),
+            proxied: Mutex::new(Proxied::new(pulses)),
         }
     }
 
@@ -754,10 +784,15 @@ impl Balancer {
         pool: &PoolConfig,
         real: &RealState,
     ) -> Result<RealStatus, weir_enforce::Error> {
-        let count = self
+        let mut count = self
             .backend
             .balancer()
             .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
+        let proxy = self.proxied().real(&pool.name, real.config.address);
+        if let Some(proxy) = &proxy {
+            count.flows = proxy.flows;
+            count.bytes = proxy.bytes_in + proxy.bytes_out;
+        }
         Ok(RealStatus {
             address: real.config.address,
             role: if real.is_emergency {
@@ -783,7 +818,12 @@ impl Balancer {
             packets: count.packets,
             bytes: count.bytes,
             flows: count.flows,
+            proxy,
         })
+    }
+
+    fn proxied(&self) -> MutexGuard<'_, Proxied> {
+        self.proxied.lock().expect("no holder of this lock panics")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -819,6 +859,7 @@ impl Balancer {
                 .iter()
                 .for_each(|name| self.alerts.clear(&about(name)));
             self.alerts.clear(ABOUT);
+            self.follow_proxied(&state);
             return self.tell(&mut state, Balance::default());
         };
         self.forget(&mut state.settings, |pool, real| {
@@ -867,6 +908,8 @@ impl Balancer {
     /// Has the backend do what is known now.
     fn follow(&self, state: &mut State) -> Result<(), weir_enforce::Error> {
         state.looked = Some(Instant::now());
+        self.join_acls(state);
+        self.follow_proxied(state);
         let is_protected = |index| {
             let all = self.backend.attachments().into_iter();
             let mut names = all.map(|one| one.renamed.unwrap_or(one.interface));
@@ -882,7 +925,6 @@ impl Balancer {
                 return Ok(());
             }
         };
-        self.join_acls(state);
         // Rings are made where something has changed, and not each second.
         let reals = state.destinations(link.as_ref());
         state.is_new |= state.has_ramped();
@@ -911,13 +953,25 @@ impl Balancer {
         Ok(())
     }
 
+    /// Has the proxy do what is known now.
+    fn follow_proxied(&self, state: &State) {
+        let mut proxied = self.proxied();
+        match proxied.follow(state, &self.alerts) {
+            Ok(()) => self.alerts.clear(ABOUT_PROXY),
+            Err(error) => {
+                let message = format!("cannot start the proxy: {error}");
+                self.alerts.raise(ABOUT_PROXY, message);
+            }
+        }
+    }
+
     /// Tells who takes a pool's new flows, where that has changed.
     fn note_servers(&self, pool: &mut Pool, now: Servers) {
         if pool.served_by == now {
             return;
         }
         let name = &pool.config.name;
-        let text = format!("pool {name}: {}", now.consequence());
+        let text = format!("pool {name}: {}", now.consequence(&pool.config));
         match now {
             Servers::Reals => tracing::info!("{text}"),
             _ => tracing::warn!("{text}"),
@@ -982,7 +1036,7 @@ impl Balancer {
             true => format!("pool {name} does without {missing}"),
             false => format!(
                 "pool {name} has no live real, {}: {missing}",
-                pool.served_by.consequence()
+                pool.served_by.consequence(&pool.config)
             ),
         };
         self.alerts.raise(&about(name), message);
@@ -990,7 +1044,7 @@ impl Balancer {
 
     /// Interfaces where a tunnel cannot be had for every packet.
     fn generic_hooks(&self, pool: &Pool) -> Vec<String> {
-        if pool.config.forward == Forward::L2 {
+        if !matches!(pool.config.forward, Forward::Tunnel(_)) {
             return Vec::new();
         }
         let attachments = self.backend.attachments().into_iter();
@@ -1026,6 +1080,7 @@ impl Balancer {
             };
             threads::wait(time, stopping);
         }
+        self.proxied().stop();
     }
 
     /// The pools with what was counted of them.
@@ -1053,8 +1108,20 @@ impl Balancer {
                     unserved: count.unserved,
                     unremembered: count.unremembered,
                     denied: count.denied,
+                    proxy: None,
                 });
             }
+            let of_proxy = self.proxied().services(&pool.config.name).into_iter();
+            services.extend(of_proxy.map(|(vip, port, proxy)| ServiceStatus {
+                vip,
+                port,
+                packets: 0,
+                bytes: proxy.bytes_in + proxy.bytes_out,
+                unserved: proxy.unserved(),
+                unremembered: 0,
+                denied: proxy.denied,
+                proxy: Some(proxy),
+            }));
             let reals = pool.reals.iter().map(|real| self.shown(&pool.config, real));
             let reals = reals.collect::<Result<_, _>>()?;
             pools.push(PoolStatus {
@@ -1189,8 +1256,9 @@ mod tests {
         };
         let mut state = State::default();
         state.configure(&BalanceConfig {
-            interface: "eth0".to_owned(),
+            interface: Some("eth0".to_owned()),
             announce: false,
+            threads: None,
             pools: vec![pool],
         });
         let are_under_way = |state: &State| -> Vec<bool> {

@@ -196,6 +196,14 @@ pub fn may_run_watches() -> bool {
     !rustix::process::geteuid().is_root() || FOR_WATCHES.into_iter().all(has)
 }
 
+/// Kept as well when the proxy of a pool receives at a port below 1024.
+const FOR_PROXY: Capability = Capability::CAP_NET_BIND_SERVICE;
+
+/// Can the proxy receive at such ports?
+pub fn may_bind_low_ports() -> bool {
+    caps::has_cap(None, CapSet::Permitted, FOR_PROXY).unwrap_or(false)
+}
+
 /// Descriptors that the daemon may hold, where the host allows so many: systemd
 /// gives 1,024 at first, and one source of logs may hold 4,096 files. (No more:
 /// some programs close every descriptor that they might have.)
@@ -219,7 +227,11 @@ pub fn raise_file_limit() {
 
 /// Gives up all other capabilities for good, and gaining any by exec. Must run
 /// before the first thread is started: the kernel keeps them per thread.
-pub fn drop_privileges(raw_sockets: bool, watches: bool) -> Result<(), caps::errors::CapsError> {
+pub fn drop_privileges(
+    raw_sockets: bool,
+    watches: bool,
+    low_ports: bool,
+) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
     let all = rustix::process::Rlimit {
@@ -230,6 +242,7 @@ pub fn drop_privileges(raw_sockets: bool, watches: bool) -> Result<(), caps::err
     let mut keep: CapsHashSet = KEPT.into_iter().collect();
     keep.extend(raw_sockets.then_some(FOR_RAW_SOCKETS));
     keep.extend(FOR_WATCHES.into_iter().filter(|_| watches));
+    keep.extend(low_ports.then_some(FOR_PROXY));
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {

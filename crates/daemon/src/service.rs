@@ -163,12 +163,14 @@ impl Service {
         let classes = Arc::new(classes);
         let decoy = Decoy::new(backend.clone(), alerts.clone(), &metrics.decoy);
         let decoy = Arc::new(decoy);
+        let pulses = Arc::<Pulses>::default();
         let balancer = Arc::new(Balancer::new(
             backend.clone(),
             alerts.clone(),
             events.clone(),
             (geography.clone(), lists.clone()),
             &config.get().state_dir,
+            pulses.clone(),
         ));
         let vips = Arc::new(Vips::new(
             alerts.clone(),
@@ -258,7 +260,7 @@ impl Service {
             log_status,
             uplinks,
             watches,
-            pulses: Arc::default(),
+            pulses,
             stopping: Arc::default(),
             bans,
             manual_bans,

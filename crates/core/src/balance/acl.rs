@@ -110,6 +110,32 @@ impl Exceptions {
         self.v4.len() + self.v6.len()
     }
 
+    /// What becomes of this client.
+    pub fn access(&self, client: IpAddr) -> Access {
+        // The networks are in the order of their first addresses.
+        let is_other = match client {
+            IpAddr::V4(addr) => {
+                let addr = addr.to_bits();
+                let place = self.v4.partition_point(|(first, _)| *first <= addr);
+                let before = place.checked_sub(1).map(|before| self.v4[before]);
+                before.is_some_and(|(first, len)| {
+                    u128::from(addr ^ first) <= ones(32 - u32::from(len))
+                })
+            }
+            IpAddr::V6(addr) => {
+                let addr = addr.to_bits();
+                let place = self.v6.partition_point(|(first, _)| *first <= addr);
+                let before = place.checked_sub(1).map(|before| self.v6[before]);
+                before.is_some_and(|(first, len)| addr ^ first <= ones(128 - u32::from(len)))
+            }
+        };
+        match (is_other, self.default) {
+            (false, default) => default,
+            (true, Access::Allow) => Access::Deny,
+            (true, Access::Deny) => Access::Allow,
+        }
+    }
+
     /// Does the default hold for everybody?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -380,6 +406,7 @@ mod tests {
                 let said = rule.map_or(acl.default, |rule| rule.access);
                 let is_exception = said != acl.default;
                 assert_eq!(has(&exceptions, *client), is_exception, "{client} {acl:?}");
+                assert_eq!(exceptions.access(*client), said, "{client} {acl:?}");
             }
         }
     }

@@ -15,8 +15,8 @@ use weir_bpf::decap::GUE_PORT;
 use weir_config::{
     At, Section,
     manual::{
-        NONE, Table,
-        Usual::{Is, Means, Required},
+        Case, NONE, Table,
+        Usual::{By, Is, Means, Required},
         key,
     },
     values::{SECOND, name_byte},
@@ -25,12 +25,15 @@ use weir_core::{
     PortRange, PortSet, Protocol, balance::acl::Acl, ban::MAX_NAME, decoy::DecoyPorts,
 };
 use weir_enforce::{MAX_POOLS, MAX_REALS, MAX_SERVICES, SlotBy};
+use weir_proxy::Limits;
 
+use super::proxy_config;
 use crate::host::{HostFacts, InterfaceAddress};
 pub use emergency::Emergency;
 
 /// `[balance]` and `[pool.NAME]` in weir.toml(5).
 pub(crate) const MANUAL: &[Table] = &[
+    proxy_config::MANUAL,
     Table {
         name: "balance",
         about: "Load balancing by direct server return: packets for the virtual addresses of the pools go on to a real server, which answers the client itself.",
@@ -50,7 +53,7 @@ pub(crate) const MANUAL: &[Table] = &[
     },
     Table {
         name: "pool.NAME",
-        about: "Virtual addresses, and the reals (servers) that serve them. Each real has the virtual addresses on its loopback interface.",
+        about: "Virtual addresses, and the reals (servers) that serve them. Each real has the virtual addresses on its loopback interface, but where a proxy serves it.",
         needs: &[
             ("vip", "[\"192.0.2.80\"]"),
             ("ports", "[\"80/tcp\"]"),
@@ -96,11 +99,16 @@ pub(crate) const MANUAL: &[Table] = &[
             key(
                 "forward",
                 Is("\"l2\""),
-                "How packets reach the reals: \"l2\" on the segment of the interface, by their link-layer addresses; \"ipip\" and \"gue\" beyond routers, in an outer packet to the real's own address: IP in IP, either family in either, or GUE (UDP). The real takes them out: weir real-side --decap.",
+                "How packets reach the reals: \"l2\" on the segment of the interface, by their link-layer addresses; \"ipip\" and \"gue\" beyond routers, in an outer packet to the real's own address: IP in IP, either family in either, or GUE (UDP). The real takes them out: weir real-side --decap. With \"proxy\" this host accepts connections and datagrams at the virtual addresses and relays them to the reals, wherever they are: it needs no [balance], and the reals need no virtual address.",
             ),
             key(
                 "gue_port",
-                Is("6080"),
+                By(&[Case {
+                    value: "6080",
+                    when: "",
+                    with: &[("forward", "\"gue\"")],
+                    without: &[],
+                }]),
                 "With forward = \"gue\": the UDP port of the reals.",
             ),
             key(
@@ -113,6 +121,13 @@ pub(crate) const MANUAL: &[Table] = &[
                 Means("a TCP connection to the pool's first TCP port each 2s"),
                 "How it is found out whether a real lives; a table, see below.",
             ),
+            proxy_config::PROXY_PROTOCOL,
+            proxy_config::TRANSPARENT,
+            proxy_config::MAX_CONNECTIONS,
+            proxy_config::MAX_CONNECTIONS_PER_CLIENT,
+            proxy_config::CONNECT_TIMEOUT,
+            proxy_config::IDLE_TIMEOUT,
+            proxy_config::UDP_TIMEOUT,
         ],
     },
     Table {
@@ -216,10 +231,12 @@ pub const MAX_WEIGHT: u32 = 1000;
 /// A checked `[balance]` with its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BalanceConfig {
-    /// On whose segment the reals are.
-    pub interface: String,
+    /// On whose segment the reals of direct server return are, if any are.
+    pub interface: Option<String>,
     /// Whether weir holds the virtual addresses there.
     pub announce: bool,
+    /// Threads of the proxy; `None`: as many as there are processors.
+    pub threads: Option<usize>,
     /// Its pools by name.
     pub pools: Vec<PoolConfig>,
 }
@@ -249,7 +266,44 @@ pub struct PoolConfig {
     pub check: CheckConfig,
 }
 
+impl BalanceConfig {
+    /// Does the packet path forward, and not the proxy alone?
+    pub(crate) fn forwards(&self) -> bool {
+        self.interface.is_some()
+            && (self.pools.is_empty() || !self.pools.iter().all(PoolConfig::is_proxied))
+    }
+}
+
 impl PoolConfig {
+    /// Does this host relay for it?
+    pub fn is_proxied(&self) -> bool {
+        matches!(self.forward, Forward::Proxy(_))
+    }
+
+    /// Does it take a capability to receive at its ports?
+    pub(crate) fn has_privileged_proxy_port(&self) -> bool {
+        self.is_proxied() && self.ports.iter().any(|(_, port)| *port < 1024)
+    }
+
+    /// What the proxy cannot do for it.
+    pub(super) fn check_proxy(&self, section: &Section<'_, '_>, line: usize) {
+        let Forward::Proxy(limits) = &self.forward else {
+            return;
+        };
+        let reals = self.own_reals().map(|real| real.address);
+        let mut all = self.vips.iter().copied().chain(reals);
+        let first = all.next().map(|addr| addr.is_ipv4());
+        if limits.is_transparent && all.any(|addr| Some(addr.is_ipv4()) != first) {
+            section.error(
+                line,
+                format!(
+                    "transparent in [pool.{}]: its virtual addresses and reals are of both families, and no real can see a client's address of the other one; allowed: a pool for each family",
+                    self.name
+                ),
+            );
+        }
+    }
+
     /// All that are checked for it: its reals, then those for an emergency that are its
     /// own.
     pub fn own_reals(&self) -> impl Iterator<Item = &RealConfig> {
@@ -272,7 +326,7 @@ pub enum Method {
 }
 
 impl Method {
-    const ALL: [(&str, Self); 4] = [
+    pub(super) const ALL: [(&str, Self); 4] = [
         ("maglev", Self::Maglev),
         ("source-hash", Self::SourceHash),
         ("source-port-hash", Self::SourcePortHash),
@@ -298,7 +352,7 @@ impl BalanceConfig {
     /// Are there reals beyond a router?
     pub fn has_tunnels(&self) -> bool {
         let mut pools = self.pools.iter();
-        pools.any(|pool| pool.forward != Forward::L2)
+        pools.any(|pool| matches!(pool.forward, Forward::Tunnel(_)))
     }
 }
 
@@ -309,6 +363,8 @@ pub enum Forward {
     L2,
     /// In outer packets.
     Tunnel(TunnelConfig),
+    /// By connections of this host.
+    Proxy(Limits),
 }
 
 impl Forward {
@@ -318,6 +374,7 @@ impl Forward {
             Self::L2 => "l2",
             Self::Tunnel(tunnel) if tunnel.gue_port.is_some() => "gue",
             Self::Tunnel(_) => "ipip",
+            Self::Proxy(_) => "proxy",
         }
     }
 }
@@ -441,6 +498,7 @@ pub(crate) fn read(
         let interface = interface.map(|at| at.value).unwrap_or_default();
         (line, interface, announce)
     });
+    let threads = proxy_config::threads(root);
     let mut taken = BTreeMap::new();
     let mut pools = Vec::new();
     let mut stand_ins = Vec::new();
@@ -448,15 +506,19 @@ pub(crate) fn read(
         stand_ins.extend(emergency::named_line(&name, &section));
         pools.extend(pool(name, section, &mut taken, answering, lists, warnings));
     }
+    if balance.is_none() && pools.iter().any(|pool| !pool.is_proxied()) {
+        root.error(
+            line,
+            "[pool] without [balance], which names the interface of its reals; allowed without it: pools with forward = \"proxy\"",
+        );
+    }
     emergency::check(root, &pools, &stand_ins);
-    let Some((balance_line, interface, announce)) = balance else {
-        if !pools.is_empty() {
-            root.error(
-                line,
-                "[pool] without [balance], which names the interface of its reals",
-            );
-        }
+    if balance.is_none() && pools.is_empty() {
         return None;
+    }
+    let (balance_line, interface, announce) = match balance {
+        Some((line, interface, announce)) => (line, Some(interface), announce),
+        None => (line, None, false),
     };
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     let most = [
@@ -491,6 +553,7 @@ pub(crate) fn read(
     let config = BalanceConfig {
         interface,
         announce,
+        threads,
         pools,
     };
     warn_of_host(&config, &host.addresses(), warnings);
@@ -503,9 +566,9 @@ fn warn_of_host(
     addresses: &[InterfaceAddress],
     warnings: &mut Vec<String>,
 ) {
-    let interface = &config.interface;
-    let here = || addresses.iter().filter(|one| one.interface == *interface);
-    if here().next().is_none() {
+    let interface = config.interface.as_deref().unwrap_or_default();
+    let here = || addresses.iter().filter(|one| one.interface == interface);
+    if config.interface.is_some() && here().next().is_none() {
         return;
     }
     for pool in &config.pools {
@@ -519,7 +582,8 @@ fn warn_of_host(
             ));
         }
         let is_beside = |real: &RealConfig| here().any(|one| one.network.contains(real.address));
-        for real in pool.own_reals().filter(|real| !is_beside(real)) {
+        let reals = pool.own_reals().filter(|_| pool.forward == Forward::L2);
+        for real in reals.filter(|real| !is_beside(real)) {
             warnings.push(format!(
                 "reals of [pool.{}] have {}, which is in no network of {interface}: only a neighbour there is found",
                 pool.name, real.address
@@ -568,7 +632,7 @@ fn pool(
     let emergency = emergency::read(&mut section, &of, &reals);
     let method = section.choice("method", &Method::ALL);
     let slow_start = section.duration("slow_start", Duration::ZERO..=3600 * SECOND);
-    let check = check(
+    let checked = check(
         &mut section,
         &format!("[pool.{name}.check]"),
         &ports,
@@ -588,8 +652,7 @@ fn pool(
             }
         }
     }
-    section.finish();
-    Some(PoolConfig {
+    let pool = checked.map(|check| PoolConfig {
         name,
         vips,
         ports,
@@ -599,8 +662,13 @@ fn pool(
         method: method.map_or(Method::Maglev, |at| at.value),
         slow_start: slow_start.map_or(Duration::ZERO, |at| at.value),
         forward,
-        check: check?,
-    })
+        check,
+    });
+    if let Some(pool) = &pool {
+        pool.check_proxy(&section, line);
+    }
+    section.finish();
+    pool
 }
 
 /// Says that a list is not there, or has nothing in it; not of one that is something else,
@@ -658,11 +726,24 @@ fn vips(section: &mut Section<'_, '_>, of: &str) -> Vec<IpAddr> {
 
 fn forward(section: &mut Section<'_, '_>, of: &str) -> Forward {
     const SOURCE: &str = "at most one address of this host of each family, such as [\"10.1.0.1\", \"2001:db8:1::1\"]";
-    const KINDS: [(&str, Option<bool>); 3] =
-        [("l2", None), ("ipip", Some(false)), ("gue", Some(true))];
-    let kind = section.choice("forward", &KINDS).and_then(|at| at.value);
+    #[derive(Clone, Copy, PartialEq)]
+    enum Kind {
+        L2,
+        Ipip,
+        Gue,
+        Proxy,
+    }
+    const KINDS: [(&str, Kind); 4] = [
+        ("l2", Kind::L2),
+        ("ipip", Kind::Ipip),
+        ("gue", Kind::Gue),
+        ("proxy", Kind::Proxy),
+    ];
+    let kind = section.choice("forward", &KINDS);
+    let kind = kind.map_or(Kind::L2, |at| at.value);
+    let limits = proxy_config::limits(section, of, kind == Kind::Proxy);
     let port = section.integer("gue_port", 1..=65535);
-    if let Some(port) = port.as_ref().filter(|_| kind != Some(true)) {
+    if let Some(port) = port.as_ref().filter(|_| kind != Kind::Gue) {
         let what = format!("gue_port in {of} is of forward = \"gue\" only");
         section.error(port.line, what);
     }
@@ -682,20 +763,21 @@ fn forward(section: &mut Section<'_, '_>, of: &str) -> Forward {
             ),
         }
     }
-    match (kind, typed) {
-        (Some(is_gue), _) => {
+    let has_tunnel = matches!(kind, Kind::Ipip | Kind::Gue);
+    if let Some(typed) = typed.filter(|_| !has_tunnel) {
+        let what = format!("tunnel_source in {of} is of forward = \"ipip\" and \"gue\" only");
+        section.error(typed.line, what);
+    }
+    match kind {
+        Kind::L2 => Forward::L2,
+        Kind::Ipip | Kind::Gue => {
             let port = port.map_or(GUE_PORT, |at| at.value as u16);
             Forward::Tunnel(TunnelConfig {
-                gue_port: is_gue.then_some(port),
+                gue_port: (kind == Kind::Gue).then_some(port),
                 sources,
             })
         }
-        (None, Some(typed)) => {
-            let what = format!("tunnel_source in {of} is of forward = \"ipip\" and \"gue\" only");
-            section.error(typed.line, what);
-            Forward::L2
-        }
-        (None, None) => Forward::L2,
+        Kind::Proxy => Forward::Proxy(limits),
     }
 }
 
@@ -991,8 +1073,8 @@ mod tests {
         );
         let balance = check(&text).unwrap().balance.unwrap();
         assert_eq!(
-            (balance.interface.as_str(), balance.announce),
-            ("eth0", false)
+            (balance.interface.as_deref(), balance.announce),
+            (Some("eth0"), false)
         );
         assert!(check(&text).unwrap().vips().is_empty());
         let announced = text.replace("[pool.web]", "announce = true\n[pool.web]");
@@ -1104,6 +1186,28 @@ mod tests {
             );
             assert!(!error.contains("names none"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_proxy_is_read_and_needs_no_interface() {
+        let pool = "[pool.web]\nvip = [\"198.51.100.80\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"2001:db8::11\" }]\nforward = \"proxy\"\n";
+        let keys = "max_connections = 7\nmax_connections_per_client = 2\nidle_timeout = \"2m\"\nproxy_protocol = \"v2\"\n[proxy]\nthreads = 3";
+        for backend in ["auto", "nft", "dry-run"] {
+            let text = format!("backend = \"{backend}\"\n{pool}{keys}");
+            let balance = check(&text).unwrap().balance.unwrap();
+            assert_eq!((&balance.interface, balance.threads), (&None, Some(3)));
+            let Forward::Proxy(limits) = balance.pools[0].forward else {
+                panic!("it is relayed for");
+            };
+            assert_eq!((limits.flows, limits.flows_of_client), (7, Some(2)));
+            assert_eq!(limits.idle_timeout, 120 * SECOND);
+            assert_eq!(limits.udp_timeout, 60 * SECOND);
+        }
+        // One beside it that is not relayed for needs what it needed.
+        let other = pool.replace("web", "mail").replace(".80\"", ".81\"");
+        let other = other.replace("forward = \"proxy\"", "");
+        let told = check(&format!("{pool}{other}")).unwrap_err();
+        assert!(told.contains("[pool] without [balance]"), "{told}");
     }
 
     #[test]
@@ -1286,7 +1390,46 @@ mod tests {
                 usual("", "slow_start = \"2h\""),
                 ":4: slow_start in [pool.web] is ",
             ),
-            (usual("", "forward = \"vxlan\""), "forward in [pool.web]"),
+            (
+                usual("", "forward = \"vxlan\""),
+                ":4: forward in [pool.web] is \"vxlan\"; allowed: \"l2\", \"ipip\", \"gue\", \"proxy\"",
+            ),
+            (
+                usual("", "forward = \"gue\"\nudp_timeout = \"1m\""),
+                ":5: udp_timeout in [pool.web] is of forward = \"proxy\" only",
+            ),
+            (
+                usual("", "forward = \"proxy\"\ngue_port = 6080"),
+                ":5: gue_port in [pool.web] is of forward = \"gue\" only",
+            ),
+            (
+                usual("", "forward = \"proxy\"\ntunnel_source = [\"10.1.0.1\"]"),
+                ":5: tunnel_source in [pool.web] is of forward = \"ipip\" and \"gue\" only",
+            ),
+            (
+                usual("", "forward = \"proxy\"\nemergency = \"mail\"")
+                    + "[pool.mail]\nvip = [\"198.51.100.81\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"10.0.0.12\" }]\n",
+                ":5: emergency in [pool.web] is \"mail\", a pool with forward = \"l2\"; allowed beside forward = \"proxy\": a pool with \"proxy\" as well, or reals",
+            ),
+            (
+                usual("", "emergency = \"mail\"")
+                    + "[pool.mail]\nvip = [\"198.51.100.81\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"10.0.0.12\" }]\nforward = \"proxy\"\n",
+                ":4: emergency in [pool.web] is \"mail\", a pool with forward = \"proxy\"; allowed beside forward = \"l2\": a pool without \"proxy\", or reals",
+            ),
+            (
+                usual(
+                    "",
+                    "forward = \"proxy\"\ntransparent = true\nemergency = [{ address = \"2001:db8::12\" }]",
+                ),
+                "transparent in [pool.web]: its virtual addresses and reals are of both families",
+            ),
+            (
+                usual(
+                    "",
+                    "forward = \"proxy\"\ntransparent = true\nemergency = \"mail\"",
+                ) + "[pool.mail]\nvip = [\"198.51.100.81\"]\nports = [\"80/tcp\"]\nreals = [{ address = \"2001:db8::12\" }]\nforward = \"proxy\"\n",
+                ":6: emergency in [pool.web] is \"mail\", which has 2001:db8::12, and with transparent no real can see a client's address of the other family",
+            ),
             (
                 usual("", "forward = \"ipip\"\ngue_port = 6080"),
                 "gue_port in [pool.web] is of forward = \"gue\" only",
@@ -1309,6 +1452,29 @@ mod tests {
                     usual("", "forward = \"gue\"")
                 ),
                 "[pool] with backend = \"xdp-generic\": no tunnels to reals",
+            ),
+            (
+                usual("", "idle_timeout = \"1m\""),
+                ":4: idle_timeout in [pool.web] is of forward = \"proxy\" only",
+            ),
+            (
+                usual("", "forward = \"proxy\"\nproxy_protocol = \"v1\""),
+                ":5: proxy_protocol in [pool.web] is \"v1\"; allowed: \"v2\"",
+            ),
+            (
+                usual("", "forward = \"proxy\"\nmax_connections = 0"),
+                ":5: max_connections in [pool.web] is 0; allowed: ",
+            ),
+            (
+                usual(
+                    "vip",
+                    "vip = [\"2001:db8::80\"]\nforward = \"proxy\"\ntransparent = true",
+                ),
+                "transparent in [pool.web]: its virtual addresses and reals are of both families",
+            ),
+            (
+                "[proxy]\nthreads = 0".to_owned(),
+                "weir.toml:2: threads in [proxy] is 0; allowed: ",
             ),
             (
                 usual("", "check = { https = \"/\" }"),

@@ -2,7 +2,10 @@
 //! the configuration has for an emergency. Flows that these have stay with them when the
 //! reals are back.
 
-use super::{Pool, RealState, config::Emergency};
+use super::{
+    Pool, RealState,
+    config::{Emergency, PoolConfig},
+};
 
 /// Who takes a pool's new flows.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -30,11 +33,12 @@ impl Servers {
     }
 
     /// What becomes of new flows, in the words of an alert.
-    pub(super) fn consequence(&self) -> String {
+    pub(super) fn consequence(&self, pool: &PoolConfig) -> String {
         match self {
             Self::Reals => "its reals take new flows".to_owned(),
             Self::Emergency => "its emergency reals take new flows".to_owned(),
             Self::Pool(name) => format!("pool {name} takes new flows"),
+            Self::Nobody if pool.is_proxied() => "new connections are reset".to_owned(),
             Self::Nobody => "new flows are dropped".to_owned(),
         }
     }

@@ -76,6 +76,7 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
             .map(|_| (geofence_line, "geofence", Feature::Geofence)),
         balance
             .as_ref()
+            .filter(|balance| balance.forwards())
             .map(|_| (balance_line, "balance", Feature::Balance)),
         tarpit
             .as_ref()

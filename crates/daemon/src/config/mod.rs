@@ -24,7 +24,7 @@ use crate::{
         geofence::GeofenceConfig,
         lists::config::{ListAction, ListConfig},
     },
-    balance::config::{BalanceConfig, CheckKind},
+    balance::config::{BalanceConfig, CheckKind, PoolConfig},
     decoy::{config::DecoyConfig, tarpit::TarpitConfig},
     fail2ban::Fail2ban,
     host::{Host, HostFacts},
@@ -117,6 +117,22 @@ impl Config {
             && !self.lists.iter().any(|l| l.action == ListAction::Deny)
     }
 
+    /// Does the proxy of a pool receive at a port that takes a capability?
+    pub fn has_privileged_proxy_port(&self) -> bool {
+        let mut pools = self.balance.iter().flat_map(|balance| &balance.pools);
+        pools.any(PoolConfig::has_privileged_proxy_port)
+    }
+
+    fn proxies(&self) -> bool {
+        let mut pools = self.balance.iter().flat_map(|balance| &balance.pools);
+        pools.any(PoolConfig::is_proxied)
+    }
+
+    /// How many threads the proxy has, if that is said.
+    fn proxy_threads(&self) -> Option<usize> {
+        self.balance.as_ref()?.threads
+    }
+
     /// The rules of the geofence.
     pub fn fences(&self) -> Vec<Fence> {
         let geofence = self.geofence.as_ref();
@@ -128,7 +144,7 @@ impl Config {
         let announced = self.balance.iter().filter(|balance| balance.announce);
         let vips = announced.flat_map(|balance| {
             let vips = balance.pools.iter().flat_map(|pool| &pool.vips);
-            vips.map(|vip| (*vip, balance.interface.clone()))
+            vips.filter_map(|vip| Some((*vip, balance.interface.clone()?)))
         });
         let routed = |vip: &IpAddr| self.routers.iter().any(|router| router.vips.contains(vip));
         VipsConfig {
@@ -173,6 +189,10 @@ impl Config {
             (
                 "fail2ban_socket",
                 self.fail2ban_socket != new.fail2ban_socket,
+            ),
+            (
+                "threads in [proxy]",
+                self.proxy_threads() != new.proxy_threads() && self.proxies() && new.proxies(),
             ),
         ]
         .into_iter()

@@ -19,6 +19,9 @@ pub struct PoolMetrics {
     real_packets: Totals<2>,
     real_bytes: Totals<2>,
     flows: Totals<2>,
+    active: Gauges<2>,
+    failed: Totals<2>,
+    refused: Totals<4>,
 }
 
 impl PoolMetrics {
@@ -86,6 +89,21 @@ impl PoolMetrics {
                 "Flows that began at the real and are remembered.",
                 REAL,
             ),
+            active: registry.gauges(
+                "weir_pool_real_active_flows",
+                "Connections and flows of datagrams that the proxy relays to the real now.",
+                REAL,
+            ),
+            failed: registry.totals(
+                "weir_pool_real_failed_connections_total",
+                "Connections of the proxy that the real refused, or did not answer in time.",
+                REAL,
+            ),
+            refused: registry.totals(
+                "weir_pool_service_refused_flows_total",
+                "Connections and flows of datagrams that the proxy refused, by reason.",
+                &["pool", "vip", "port", "reason"],
+            ),
         }
     }
 
@@ -97,6 +115,20 @@ impl PoolMetrics {
         for service in &pool.services {
             let vip = service.vip.to_string();
             let of = [name, &vip, &service.port];
+            if let Some(proxy) = &service.proxy {
+                samples.total(self.service_bytes, of, service.bytes);
+                for (reason, count) in [
+                    ("denied", proxy.denied),
+                    ("no-real", proxy.no_real),
+                    ("max-connections", proxy.refused),
+                    ("max-connections-per-client", proxy.refused_client),
+                    ("unreachable", proxy.unreachable),
+                ] {
+                    let of = [name, &vip, &service.port, reason];
+                    samples.total(self.refused, of, count);
+                }
+                continue;
+            }
             samples.total(self.service_packets, of, service.packets);
             samples.total(self.service_bytes, of, service.bytes);
             samples.total(self.unserved, of, service.unserved);
@@ -108,7 +140,13 @@ impl PoolMetrics {
             let of = [name, address.as_str()];
             samples.gauge(self.up, of, real.state == "up");
             samples.gauge(self.weight, of, u64::from(real.weight));
-            samples.total(self.real_packets, of, real.packets);
+            match &real.proxy {
+                Some(proxy) => {
+                    samples.gauge(self.active, of, proxy.active);
+                    samples.total(self.failed, of, proxy.failed);
+                }
+                None => samples.total(self.real_packets, of, real.packets),
+            }
             samples.total(self.real_bytes, of, real.bytes);
             samples.total(self.flows, of, real.flows);
         }

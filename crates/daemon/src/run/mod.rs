@@ -74,7 +74,8 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         || !config.vips().is_empty()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
-    instance::drop_privileges(raw_sockets, config.runs_commands())?;
+    let low_ports = config.has_privileged_proxy_port();
+    instance::drop_privileges(raw_sockets, config.runs_commands(), low_ports)?;
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {

@@ -132,6 +132,11 @@ impl Reloader {
                 "watches and commands of checks from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
             );
         }
+        if new.has_privileged_proxy_port() && !instance::may_bind_low_ports() {
+            restart.push(
+                "pools to a proxy at ports below 1024 (the first needs CAP_NET_BIND_SERVICE, given up at the start)",
+            );
+        }
         if !restart.is_empty() {
             return Err(refuse(format!(
                 "{}: a change of {} needs a restart (systemctl restart weir; what is banned stays banned meanwhile)",

@@ -191,9 +191,10 @@ fn one(name: String, section: &mut Section<'_, '_>, balance: Option<&BalanceConf
         );
     }
     let interface = section.string("interface", "the name of an interface such as \"eth0\"");
-    let interface = match (interface, balance) {
+    let of_balance = balance.and_then(|balance| balance.interface.clone());
+    let interface = match (interface, of_balance) {
         (Some(at), _) => at.value,
-        (None, Some(balance)) => balance.interface.clone(),
+        (None, Some(interface)) => interface,
         (None, None) => {
             let message = format!(
                 "interface is missing in {of}; allowed: the name of an interface such as \"eth0\""

@@ -2,7 +2,7 @@
 
 use weir_config::Section;
 
-use super::{PoolConfig, RealConfig, reals};
+use super::{Forward, PoolConfig, RealConfig, reals};
 
 const ALLOWED: &str =
     "the name of another pool, or a list of tables such as [{ address = \"10.0.0.19\" }]";
@@ -68,22 +68,52 @@ pub(super) fn check(root: &Section<'_, '_>, pools: &[PoolConfig], lines: &[(Stri
         let Some(Emergency::Pool(named)) = &pool.emergency else {
             continue;
         };
+        let line = lines.iter().find(|(name, _)| *name == pool.name);
+        let line = line.map_or(root.line(), |(_, line)| *line);
         let others = pools.iter().filter(|other| other.name != pool.name);
-        let others: Vec<_> = others.map(|other| other.name.as_str()).collect();
-        if others.contains(&named.as_str()) {
+        if let Some(other) = others.clone().find(|other| other.name == *named) {
+            if let Some(why) = why_not(pool, other) {
+                let of = format!("emergency in [pool.{}] is {named:?}", pool.name);
+                root.error(line, format!("{of}, {why}"));
+            }
             continue;
         }
+        let others: Vec<_> = others.map(|other| other.name.as_str()).collect();
         let there = match others.is_empty() {
             true => "there is no other".to_owned(),
             false => others.join(", "),
         };
-        let line = lines.iter().find(|(name, _)| *name == pool.name);
         root.error(
-            line.map_or(root.line(), |(_, line)| *line),
+            line,
             format!(
                 "emergency in [pool.{}] is {named:?}; allowed: {ALLOWED} ({there})",
                 pool.name
             ),
         );
     }
+}
+
+/// Why the reals of `other` cannot stand in for those of `pool`.
+fn why_not(pool: &PoolConfig, other: &PoolConfig) -> Option<String> {
+    if pool.is_proxied() != other.is_proxied() {
+        let which = if pool.is_proxied() {
+            "a pool with \"proxy\" as well"
+        } else {
+            "a pool without \"proxy\""
+        };
+        return Some(format!(
+            "a pool with forward = \"{}\"; allowed beside forward = \"{}\": {which}, or reals",
+            other.forward.name(),
+            pool.forward.name()
+        ));
+    }
+    let Forward::Proxy(limits) = &pool.forward else {
+        return None;
+    };
+    let is_v4 = pool.vips.first()?.is_ipv4();
+    let mut reals = other.reals.iter().map(|real| real.address);
+    let stranger = reals.find(|real| limits.is_transparent && real.is_ipv4() != is_v4)?;
+    Some(format!(
+        "which has {stranger}, and with transparent no real can see a client's address of the other family"
+    ))
 }

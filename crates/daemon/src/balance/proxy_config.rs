@@ -1,0 +1,145 @@
+//! What goes with `forward = "proxy"` of a pool; `[proxy]`.
+
+use std::time::Duration;
+
+use weir_config::{
+    Section,
+    manual::{
+        Case, Key, NONE, Table,
+        Usual::{By, Means},
+        key,
+    },
+    values::SECOND,
+};
+use weir_proxy::{Limits, ProxyHeader};
+
+/// `[proxy]` in weir.toml(5).
+pub(super) const MANUAL: Table = Table {
+    name: "proxy",
+    about: "The proxy of pools with forward = \"proxy\".",
+    needs: &[],
+    keys: &[key(
+        "threads",
+        Means("one for each processor"),
+        "So many threads relay, each with a listening socket of its own; 1-64. A change needs a restart.",
+    )],
+};
+
+// The keys of a pool that only a proxy has.
+pub(super) const PROXY_PROTOCOL: Key = key(
+    "proxy_protocol",
+    NONE,
+    "With forward = \"proxy\": \"v2\" sends the PROXY protocol's header of this version ahead (with UDP, of each datagram), which tells the real the client's address.",
+);
+pub(super) const TRANSPARENT: Key = key(
+    "transparent",
+    By(&[Case {
+        value: "false",
+        when: "",
+        with: &[("forward", "\"proxy\"")],
+        without: &[],
+    }]),
+    "With forward = \"proxy\": the reals see the client's address as the source; their answers must be routed to this host.",
+);
+pub(super) const MAX_CONNECTIONS: Key = key(
+    "max_connections",
+    By(&[Case {
+        value: "10000",
+        when: "",
+        with: &[("forward", "\"proxy\"")],
+        without: &[],
+    }]),
+    "With forward = \"proxy\": so many connections at once, and so many flows of datagrams. A connection beyond is reset; of datagrams the flow that was silent longest goes.",
+);
+pub(super) const MAX_CONNECTIONS_PER_CLIENT: Key = key(
+    "max_connections_per_client",
+    Means("no limit"),
+    "With forward = \"proxy\": so many of them for one client, an IPv4 address or an IPv6 /64.",
+);
+pub(super) const CONNECT_TIMEOUT: Key = key(
+    "connect_timeout",
+    By(&[Case {
+        value: "\"3s\"",
+        when: "",
+        with: &[("forward", "\"proxy\"")],
+        without: &[],
+    }]),
+    "With forward = \"proxy\": how long a real may take to accept a connection until the next one is tried; three are.",
+);
+pub(super) const IDLE_TIMEOUT: Key = key(
+    "idle_timeout",
+    By(&[Case {
+        value: "\"10m\"",
+        when: "",
+        with: &[("forward", "\"proxy\"")],
+        without: &[],
+    }]),
+    "With forward = \"proxy\": how long a connection may be silent in both directions.",
+);
+pub(super) const UDP_TIMEOUT: Key = key(
+    "udp_timeout",
+    By(&[Case {
+        value: "\"1m\"",
+        when: "",
+        with: &[("forward", "\"proxy\"")],
+        without: &[],
+    }]),
+    "With forward = \"proxy\": how long a flow of datagrams may be.",
+);
+
+/// Those that only a proxy has.
+const PROXY_KEYS: [&str; 7] = [
+    PROXY_PROTOCOL.name,
+    TRANSPARENT.name,
+    MAX_CONNECTIONS.name,
+    MAX_CONNECTIONS_PER_CLIENT.name,
+    CONNECT_TIMEOUT.name,
+    IDLE_TIMEOUT.name,
+    UDP_TIMEOUT.name,
+];
+
+/// How many threads there may be.
+const MAX_THREADS: u64 = 64;
+/// Reals that are tried for one connection.
+const TRIES: usize = 3;
+/// More connections than a process may have descriptors for.
+const MOST_CONNECTIONS: u64 = 1_000_000;
+
+/// Threads of the proxy; `None`: as many as there are processors.
+pub(super) fn threads(root: &mut Section<'_, '_>) -> Option<usize> {
+    let mut section = root.section("proxy")?;
+    let threads = section.integer("threads", 1..=MAX_THREADS);
+    section.finish();
+    threads.map(|at| at.value as usize)
+}
+
+/// What goes with `forward = "proxy"`, and with nothing else.
+pub(super) fn limits(section: &mut Section<'_, '_>, of: &str, is_proxied: bool) -> Limits {
+    for key in PROXY_KEYS.iter().filter(|_| !is_proxied) {
+        if let Some(line) = section.line_of(key).filter(|_| section.has(key)) {
+            section.error(
+                line,
+                format!("{key} in {of} is of forward = \"proxy\" only"),
+            );
+        }
+    }
+    let header = section.choice("proxy_protocol", &[("v2", ProxyHeader::V2)]);
+    let transparent = section.boolean("transparent").unwrap_or(false);
+    let most = section.integer("max_connections", 1..=MOST_CONNECTIONS);
+    let of_client = section.integer("max_connections_per_client", 1..=MOST_CONNECTIONS);
+    let mut time = |key, usual, most| {
+        let typed = section.duration(key, SECOND..=most);
+        typed.map_or(usual, |at| at.value)
+    };
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    Limits {
+        flows: most.map_or(10_000, |at| at.value),
+        flows_of_client: of_client.map(|at| at.value as u32),
+        tries: TRIES,
+        connect_timeout: time("connect_timeout", 3 * SECOND, 60 * SECOND),
+        idle_timeout: time("idle_timeout", 600 * SECOND, DAY),
+        udp_timeout: time("udp_timeout", 60 * SECOND, DAY),
+        header: header.map_or(ProxyHeader::None, |at| at.value),
+        is_transparent: transparent,
+    }
+}

@@ -1,0 +1,278 @@
+//! What is served: addresses, who chooses reals for them, and the limits they share.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::{
+    clients::Clients,
+    counters::{Counter, RealCounters, ServiceCounters},
+};
+
+/// TCP or UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// It has connections.
+    Tcp,
+    /// It has datagrams, which this proxy joins to flows.
+    Udp,
+}
+
+/// Who wants to be served, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Address and port of the client.
+    pub client: SocketAddr,
+    /// The virtual address and port.
+    pub vip: SocketAddr,
+    /// That of both ports.
+    pub protocol: Protocol,
+}
+
+/// Finds reals. It is called by workers for each new flow, and must not wait.
+pub trait Chooser: Send + Sync {
+    /// May this client be served? Asked before anything else of each new flow.
+    fn admits(&self, client: IpAddr) -> bool;
+
+    /// The real of a new flow, which is none of `tried`: those could not be reached.
+    fn choose(&self, flow: &Flow, tried: &[Arc<Real>]) -> Option<Arc<Real>>;
+}
+
+/// What a real does with flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RealState {
+    /// It keeps those that it has. Whether it takes new ones is the [`Chooser`]'s matter.
+    Keeps,
+    /// It is believed dead: connections are left to end by themselves, datagrams go to
+    /// another real.
+    Down,
+    /// Its connections are reset at once.
+    Cut,
+}
+
+/// A server behind virtual addresses.
+#[derive(Debug)]
+pub struct Real {
+    /// Where it is reached; at the port of the service.
+    pub address: IpAddr,
+    /// What it did.
+    pub counters: RealCounters,
+    state: AtomicU8,
+}
+
+impl Real {
+    /// One that keeps its flows.
+    pub fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            counters: RealCounters::default(),
+            state: AtomicU8::new(RealState::Keeps as u8),
+        }
+    }
+
+    /// Has workers treat its flows so; of [`RealState::Cut`] they hear by
+    /// [`crate::Engine::wake`].
+    pub fn set_state(&self, state: RealState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// As it was set.
+    pub fn state(&self) -> RealState {
+        match self.state.load(Relaxed) {
+            0 => RealState::Keeps,
+            1 => RealState::Down,
+            _ => RealState::Cut,
+        }
+    }
+}
+
+/// Whether a real is told of the client ahead of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// It is not.
+    None,
+    /// By the PROXY protocol, version 2; before each datagram with UDP.
+    V2,
+}
+
+/// How much the flows of a [`Group`] may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once, and as many datagram flows.
+    pub flows: u64,
+    /// Of these, flows of one client: an IPv4 address, or an IPv6 /64; `None`: no limit.
+    pub flows_of_client: Option<u32>,
+    /// Reals that are tried for one connection.
+    pub tries: usize,
+    /// How long each may take to accept.
+    pub connect_timeout: Duration,
+    /// How long a connection may be silent in both directions.
+    pub idle_timeout: Duration,
+    /// How long a datagram flow may be.
+    pub udp_timeout: Duration,
+    /// What is sent ahead.
+    pub header: ProxyHeader,
+    /// Whether reals see the client's address as the source (IP_TRANSPARENT).
+    pub is_transparent: bool,
+}
+
+/// Services that share limits and reals: a pool.
+pub struct Group {
+    chooser: Box<dyn Chooser>,
+    limits: RwLock<Limits>,
+    pub(crate) clients: Clients,
+    pub(crate) connections: Counter,
+    pub(crate) datagram_flows: Counter,
+}
+
+impl Group {
+    /// With nothing under way yet.
+    pub fn new(chooser: Box<dyn Chooser>, limits: Limits) -> Self {
+        Self {
+            chooser,
+            limits: RwLock::new(limits),
+            clients: Clients::default(),
+            connections: Counter::default(),
+            datagram_flows: Counter::default(),
+        }
+    }
+
+    pub(crate) fn admits(&self, client: SocketAddr) -> bool {
+        self.chooser.admits(client.ip())
+    }
+
+    pub(crate) fn choose(&self, flow: &Flow, tried: &[Arc<Real>]) -> Option<Arc<Real>> {
+        self.chooser.choose(flow, tried)
+    }
+
+    /// As they are now.
+    pub fn limits(&self) -> Limits {
+        *self.limits.read().expect("no holder of this lock panics")
+    }
+
+    /// From now on; flows beyond a lower limit stay.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.write().expect("no holder of this lock panics") = limits;
+    }
+
+    /// Connections, and datagram flows, that are open now.
+    pub fn active(&self) -> [u64; 2] {
+        [self.connections.get(), self.datagram_flows.get()]
+    }
+
+    fn open(&self, protocol: Protocol) -> &Counter {
+        match protocol {
+            Protocol::Tcp => &self.connections,
+            Protocol::Udp => &self.datagram_flows,
+        }
+    }
+}
+
+/// A virtual address with a port.
+pub struct Service {
+    /// Where it is.
+    pub vip: SocketAddr,
+    /// Of the port.
+    pub protocol: Protocol,
+    /// With which it shares limits and reals.
+    pub group: Arc<Group>,
+    /// What was done there.
+    pub counters: ServiceCounters,
+}
+
+impl Service {
+    /// With nothing counted yet.
+    pub fn new(vip: SocketAddr, protocol: Protocol, group: Arc<Group>) -> Self {
+        Self {
+            vip,
+            protocol,
+            group,
+            counters: ServiceCounters::default(),
+        }
+    }
+
+    pub(crate) fn flow(&self, client: SocketAddr) -> Flow {
+        Flow {
+            client,
+            vip: self.vip,
+            protocol: self.protocol,
+        }
+    }
+}
+
+/// A place among the flows of a group, given back when dropped.
+pub(crate) struct Place {
+    service: Arc<Service>,
+    client: IpAddr,
+    is_of_client: bool,
+}
+
+/// Which limit leaves no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    Group,
+    Client,
+}
+
+impl Place {
+    pub fn take(service: &Arc<Service>, client: IpAddr, limits: &Limits) -> Result<Self, Full> {
+        let (group, protocol) = (&service.group, service.protocol);
+        if !group.open(protocol).one_below(limits.flows) {
+            return Err(Full::Group);
+        }
+        let is_of_client = match limits.flows_of_client {
+            None => false,
+            Some(most) if group.clients.enter(client, most) => true,
+            Some(_) => {
+                group.open(protocol).take_one();
+                return Err(Full::Client);
+            }
+        };
+        Ok(Self {
+            service: service.clone(),
+            client,
+            is_of_client,
+        })
+    }
+
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let group = &self.service.group;
+        group.open(self.service.protocol).take_one();
+        if self.is_of_client {
+            group.clients.leave(self.client);
+        }
+    }
+}
+
+/// A flow that a real has, counted as long as this lives.
+pub(crate) struct Assigned(Arc<Real>);
+
+impl Assigned {
+    pub fn new(real: Arc<Real>) -> Self {
+        real.counters.active.one();
+        real.counters.flows.one();
+        Self(real)
+    }
+
+    pub fn real(&self) -> &Arc<Real> {
+        &self.0
+    }
+}
+
+impl Drop for Assigned {
+    fn drop(&mut self) {
+        self.0.counters.active.take_one();
+    }
+}
