@@ -36,9 +36,9 @@ pub enum Verb {
     /// NAME is a filter of the configuration ([filter.NAME], or
     /// filter.d/NAME.toml beside it), or a built-in one; where --config is a
     /// directory with filter.d/NAME.conf (/etc/fail2ban), that filter of Fail2ban's.
-    /// Of the other lines it says why they are none, with an example of each reason, and how far the
-    /// last time stamp is from the clock. Exit code 1 if no line was a failure
-    /// (with --json the objects say so).
+    /// Of the other lines it says why they are none, with an example of each reason,
+    /// and how far the last time stamp is from the clock. Exit code 1 if no line was
+    /// a failure (with --json the objects say so).
     Test(Test),
     /// List the built-in filters and those of the configuration
     List {

@@ -5,9 +5,10 @@ use std::path::Path;
 use strsim::osa_distance;
 
 /// The keys above the first table: TOML gives those below it to the table.
-pub const TOP_LEVEL: [&str; 13] = [
+pub const TOP_LEVEL: [&str; 14] = [
     "allow",
     "backend",
+    "fail2ban_socket",
     "history_mb",
     "instance",
     "interfaces",
