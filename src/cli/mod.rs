@@ -36,7 +36,7 @@ use std::{
 use clap::{Parser, Subcommand};
 use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
 
-/// Decides who may talk to this host and drops the rest where it costs least
+/// Bans the sources of attacks and drops their packets in the kernel
 ///
 /// weir reads logs, bans addresses that misbehave, and drops their packets in
 /// the kernel before the network stack sees them. `weir daemon` does the work;
@@ -65,7 +65,7 @@ enum Verb {
     Daemon(daemon::Args),
     /// Check the configuration as start and reload do
     Check(check::Args),
-    /// Have the daemon read its configuration again, all of it or nothing
+    /// Reload the configuration, all of it or nothing
     Reload(reload::Args),
     /// Show whether this host is protected, and what the daemon does
     Status(status::Args),
@@ -93,7 +93,7 @@ enum Verb {
     Real(pool::RealVerb),
     /// Prepare a server of a pool: virtual addresses, and no ARP for them
     RealSide(real_side::Args),
-    /// Print what happens as JSON lines
+    /// Stream events as JSON lines
     Events(events::Args),
     /// Look up the country and ASN of addresses; exit code 1 if one is unknown
     Geo(geo::Args),

@@ -11,7 +11,7 @@ use super::{Common, ExitAnswer, client::quote, show};
 pub enum RealVerb {
     /// Give it no new flows; those that it has stay
     Drain(Real),
-    /// Take it out: flows that it has go to others, and break
+    /// Remove it at once; its connections break
     Disable(Real),
     /// Let it take flows again, as its checks say
     Enable(Real),

@@ -124,6 +124,10 @@ fn every_declared_metric_is_in_the_status_and_in_the_text() {
             "weir_table_growths_total",
             "weir_table_policy_scans_total",
             "weir_producer_bans_in_force",
+            // Of pools that are proxied: tests/root_proxy.rs.
+            "weir_pool_real_active_flows",
+            "weir_pool_real_failed_connections_total",
+            "weir_pool_service_refused_flows_total",
         ];
         // Virtual addresses are held by root: tests/root_vips.rs, tests/root_vrrp.rs.
         let of_root = ["weir_ring_", "weir_vip_", "weir_vrrp_"];
