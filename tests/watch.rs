@@ -437,7 +437,8 @@ fn root_the_first_watch_wants_a_restart() {
     let (code, text) = host.ask(&["reload"]);
     assert_eq!(code, Some(2));
     assert!(
-        text.contains("watches from none") && text.contains("needs a restart"),
+        text.contains("watches and commands of checks from none")
+            && text.contains("needs a restart"),
         "{text}"
     );
     host.end("TERM");
