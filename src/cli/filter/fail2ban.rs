@@ -2,18 +2,19 @@
 
 use std::{
     fmt::Write as _,
-    fs,
-    io::{self, Read, Write},
-    path::{Path, PathBuf},
+    io::{self, Write},
+    path::Path,
 };
 
 use anyhow::Context as _;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 use weir_core::detect::MAX_LINE;
-use weir_daemon::escape;
+use weir_daemon::{
+    escape,
+    host::{Host, HostFacts},
+};
 use weir_fail2ban::{
-    Files,
     date::Clock,
     load_filter,
     matching::{Failure, Filter, LogLine, NoFailure},
@@ -21,33 +22,8 @@ use weir_fail2ban::{
 
 use super::{ExitAnswer, Missed, Test, read_line, stamp_hint};
 
-/// The largest file of a configuration.
-const MAX_FILE: u64 = 4 << 20;
 /// How much of a text is shown.
 const SHOWN: usize = 200;
-
-/// The files of this host.
-struct Disk;
-
-impl Files for Disk {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut file = fs::File::open(path)?.take(MAX_FILE + 1);
-        file.read_to_end(&mut bytes)?;
-        match bytes.len() as u64 > MAX_FILE {
-            true => Err(io::Error::other(format!("longer than {MAX_FILE} bytes"))),
-            false => Ok(bytes),
-        }
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        match fs::read_dir(dir) {
-            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(e),
-        }
-    }
-}
 
 /// Runs the filter below `root`, the directory that holds `filter.d`.
 pub(super) fn test(
@@ -63,7 +39,7 @@ pub(super) fn test(
             .with_context(|| format!("--option {option:?}: write KEY=VALUE"))?;
         options.push((key.to_owned(), value.to_owned()));
     }
-    let source = load_filter(&Disk, root, &test.name, &options)?;
+    let source = load_filter(Host.fail2ban_files(), root, &test.name, &options)?;
     let filter = Filter::new(&source)?;
     let mut state = filter.state();
     let mut input = io::stdin().lock();
