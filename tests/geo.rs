@@ -16,12 +16,12 @@ use weir_testkit::mmdb::{self, Mmdb};
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 const DEADLINE: Duration = Duration::from_secs(20);
 
-struct Site {
+struct ConfigDir {
     dir: TempDir,
     daemon: Option<Child>,
 }
 
-impl Drop for Site {
+impl Drop for ConfigDir {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
@@ -30,14 +30,14 @@ impl Drop for Site {
     }
 }
 
-impl Site {
+impl ConfigDir {
     fn new(geofence: &str) -> Self {
-        let site = Self {
+        let dir = Self {
             dir: TempDir::with_prefix("weir-geo-").unwrap(),
             daemon: None,
         };
-        site.configure(geofence);
-        site
+        dir.configure(geofence);
+        dir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -76,8 +76,8 @@ impl Site {
             .arg("daemon");
         let log = fs::File::create(self.path("log")).unwrap();
         self.daemon = Some(weir.stderr(log).spawn().unwrap());
-        self.until("the daemon answers", |site| {
-            site.weir(&["status", "--json"]).status.success()
+        self.until("the daemon answers", |dir| {
+            dir.weir(&["status", "--json"]).status.success()
         });
     }
 
@@ -101,8 +101,8 @@ fn err(output: &Output) -> String {
 
 #[test]
 fn geo_answers_from_the_built_in_database() {
-    let site = Site::new("");
-    let said = site.weir(&["geo", "8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8"]);
+    let dir = ConfigDir::new("");
+    let said = dir.weir(&["geo", "8.8.8.8", "2001:4860:4860::8888", "::ffff:8.8.8.8"]);
     assert_eq!(said.status.code(), Some(0), "{}", err(&said));
     let text = out(&said);
     assert!(
@@ -119,7 +119,7 @@ fn geo_answers_from_the_built_in_database() {
         "mapped IPv4 is IPv4: {text}"
     );
 
-    let json = site.weir(&["geo", "--json", "8.8.8.8"]);
+    let json = dir.weir(&["geo", "--json", "8.8.8.8"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     let place = &json["places"][0];
     assert_eq!(place["country"], "US");
@@ -135,27 +135,27 @@ fn geo_answers_from_the_built_in_database() {
     );
 
     // The answer is no; and what is no address is an error.
-    let none = site.weir(&["geo", "8.8.8.8", "10.0.0.1"]);
+    let none = dir.weir(&["geo", "8.8.8.8", "10.0.0.1"]);
     assert_eq!(none.status.code(), Some(1));
     assert!(out(&none).contains("10.0.0.1: unknown"));
-    assert_eq!(site.weir(&["geo", "localhost"]).status.code(), Some(2));
+    assert_eq!(dir.weir(&["geo", "localhost"]).status.code(), Some(2));
     // Without a configuration, too.
-    fs::remove_file(site.path("weir.toml")).unwrap();
-    assert_eq!(site.weir(&["geo", "8.8.8.8"]).status.code(), Some(0));
+    fs::remove_file(dir.path("weir.toml")).unwrap();
+    assert_eq!(dir.weir(&["geo", "8.8.8.8"]).status.code(), Some(0));
 }
 
 #[test]
 fn geo_reads_the_databases_of_the_configuration() {
     let geofence = "[geofence]\ndefault = \"drop\"\nallow = [\"country:NL\", \"asn:64496\"]\n\
                     database = \"DIR/c.mmdb\"\nasn_database = \"DIR/a.mmdb\"";
-    let site = Site::new(geofence);
-    site.country("NL");
+    let dir = ConfigDir::new(geofence);
+    dir.country("NL");
     let record = mmdb::map([("autonomous_system_number", mmdb::Value::Number(64500))]);
     let bytes = Mmdb::v4("GeoLite2-ASN")
         .with("192.0.2.0/25", record)
         .build();
-    fs::write(site.path("a.mmdb"), bytes).unwrap();
-    let said = site.weir(&["geo", "192.0.2.7"]);
+    fs::write(dir.path("a.mmdb"), bytes).unwrap();
+    let said = dir.weir(&["geo", "192.0.2.7"]);
     let text = out(&said);
     assert!(
         text.starts_with(
@@ -173,14 +173,14 @@ fn geo_reads_the_databases_of_the_configuration() {
         "{text}"
     );
     // Namibia is no part of North America.
-    let text = out(&site.weir(&["geo", "2001:db8::1"]));
+    let text = out(&dir.weir(&["geo", "2001:db8::1"]));
     assert!(
         text.contains("country:NA (Namibia), continent:AF (Africa)"),
         "{text}"
     );
     // A broken file is told; the built-in one answers, as in the daemon.
-    fs::write(site.path("c.mmdb"), "x").unwrap();
-    let said = site.weir(&["geo", "8.8.8.8"]);
+    fs::write(dir.path("c.mmdb"), "x").unwrap();
+    let said = dir.weir(&["geo", "8.8.8.8"]);
     assert!(
         err(&said).contains("not a whole database"),
         "{}",
@@ -192,15 +192,15 @@ fn geo_reads_the_databases_of_the_configuration() {
 /// Whoever names a database asks it, and no other.
 #[test]
 fn a_database_that_is_named_answers_or_nothing_does() {
-    let site = Site::new("");
-    site.country("NL");
+    let dir = ConfigDir::new("");
+    dir.country("NL");
     let asks = |flag: &str, file: &str| {
-        let file = site.path(file);
-        site.weir(&["geo", flag, file.to_str().unwrap(), "192.0.2.7"])
+        let file = dir.path(file);
+        dir.weir(&["geo", flag, file.to_str().unwrap(), "192.0.2.7"])
     };
     let said = asks("--database", "c.mmdb");
     assert!(out(&said).contains("192.0.2.7: country:NL"), "{said:?}");
-    fs::write(site.path("damaged.mmdb"), "x").unwrap();
+    fs::write(dir.path("damaged.mmdb"), "x").unwrap();
     for flag in ["--database", "--asn-database"] {
         for (file, why) in [
             ("missing.mmdb", "cannot read it"),
@@ -218,20 +218,20 @@ fn a_database_that_is_named_answers_or_nothing_does() {
 /// One broken record hides no other address's answer.
 #[test]
 fn a_broken_record_is_an_error_for_its_addresses_only() {
-    let site = Site::new("");
+    let dir = ConfigDir::new("");
     let bytes = Mmdb::v4("GeoLite2-Country")
         .with("192.0.2.0/24", mmdb::country("NL", "EU"))
         .with("198.51.100.0/24", mmdb::broken())
         .build();
-    fs::write(site.path("c.mmdb"), bytes).unwrap();
-    let file = site.path("c.mmdb").display().to_string();
+    fs::write(dir.path("c.mmdb"), bytes).unwrap();
+    let file = dir.path("c.mmdb").display().to_string();
     let ask = ["geo", "--database", &file, "198.51.100.7", "192.0.2.7"];
-    let said = site.weir(&ask);
+    let said = dir.weir(&ask);
     assert_eq!(said.status.code(), Some(2), "{said:?}");
     assert!(out(&said).starts_with("192.0.2.7: country:NL"), "{said:?}");
     assert!(err(&said).contains("198.51.100.7: "), "{said:?}");
     assert!(err(&said).contains("1 of 2 addresses"), "{said:?}");
-    let said = site.weir(&[&ask[..], &["--json"]].concat());
+    let said = dir.weir(&[&ask[..], &["--json"]].concat());
     let json: Value = serde_json::from_slice(&said.stdout).unwrap();
     assert_eq!(json["places"][0]["address"], "198.51.100.7", "{json}");
     assert!(json["places"][0]["error"].is_string(), "{json}");
@@ -241,12 +241,12 @@ fn a_broken_record_is_an_error_for_its_addresses_only() {
 /// A geofence whose database is broken, or of another kind, is told of.
 #[test]
 fn check_reads_the_databases_of_the_geofence() {
-    let site = Site::new(
+    let dir = ConfigDir::new(
         "[geofence]\ndeny = [\"country:RU\", \"asn:64496\"]\n\
          database = \"DIR/c.mmdb\"\nasn_database = \"DIR/a.mmdb\"",
     );
     let check = || {
-        let said = site.weir(&["check", "--json"]);
+        let said = dir.weir(&["check", "--json"]);
         let json: Value = serde_json::from_slice(&said.stdout).unwrap();
         let problems = json["problems"].as_array().unwrap().iter();
         let problems: Vec<_> = problems
@@ -260,22 +260,22 @@ fn check_reads_the_databases_of_the_geofence() {
     };
     let record = mmdb::map([("autonomous_system_number", mmdb::Value::Number(64496))]);
     let systems = Mmdb::v4("GeoLite2-ASN").with("192.0.2.0/25", record);
-    fs::write(site.path("a.mmdb"), systems.build()).unwrap();
-    site.country("NL");
+    fs::write(dir.path("a.mmdb"), systems.build()).unwrap();
+    dir.country("NL");
     assert_eq!(check(), [""; 0]);
     // Each in the other's place, then cut.
-    fs::copy(site.path("a.mmdb"), site.path("c.mmdb")).unwrap();
+    fs::copy(dir.path("a.mmdb"), dir.path("c.mmdb")).unwrap();
     let said = check();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("names no countries"), "{said:?}");
     assert!(said[0].contains("the built-in one is used"), "{said:?}");
-    site.country("NL");
-    fs::copy(site.path("c.mmdb"), site.path("a.mmdb")).unwrap();
+    dir.country("NL");
+    fs::copy(dir.path("c.mmdb"), dir.path("a.mmdb")).unwrap();
     let said = check();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].contains("names no autonomous systems"), "{said:?}");
     for file in ["c.mmdb", "a.mmdb"] {
-        fs::write(site.path(file), "x").unwrap();
+        fs::write(dir.path(file), "x").unwrap();
     }
     let said = check();
     assert_eq!(said.len(), 2, "{said:?}");
@@ -286,21 +286,21 @@ fn check_reads_the_databases_of_the_geofence() {
 
 #[test]
 fn the_daemon_follows_its_database_and_names_countries_in_events() {
-    let mut site = Site::new("[geofence]\ndeny = [\"country:RU\"]\ndatabase = \"DIR/c.mmdb\"");
-    site.country("NL");
-    site.start();
+    let mut dir = ConfigDir::new("[geofence]\ndeny = [\"country:RU\"]\ndatabase = \"DIR/c.mmdb\"");
+    dir.country("NL");
+    dir.start();
     let mut events = Command::new(WEIR)
         .arg("--config")
-        .arg(site.path("weir.toml"))
+        .arg(dir.path("weir.toml"))
         .args(["events", "--follow"])
-        .stdout(fs::File::create(site.path("events")).unwrap())
+        .stdout(fs::File::create(dir.path("events")).unwrap())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let country_of = |site: &Site, addr: &str| {
-        let ban = site.weir(&["ban", addr, "--for", "1h"]);
+    let country_of = |dir: &ConfigDir, addr: &str| {
+        let ban = dir.weir(&["ban", addr, "--for", "1h"]);
         assert!(ban.status.success(), "{}", err(&ban));
-        let text = fs::read_to_string(site.path("events")).unwrap();
+        let text = fs::read_to_string(dir.path("events")).unwrap();
         text.lines().find_map(|line| {
             let event: Value = serde_json::from_str(line).ok()?;
             let subject = event["subject"].as_str()?;
@@ -308,29 +308,29 @@ fn the_daemon_follows_its_database_and_names_countries_in_events() {
                 .then(|| event["country"].as_str().unwrap_or_default().to_owned())
         })
     };
-    site.until("the ban event names the country", |site| {
-        country_of(site, "192.0.2.71").as_deref() == Some("NL")
+    dir.until("the ban event names the country", |dir| {
+        country_of(dir, "192.0.2.71").as_deref() == Some("NL")
     });
-    site.country("DE");
-    site.until("the new database is in force", |site| {
-        let log = fs::read_to_string(site.path("log")).unwrap();
+    dir.country("DE");
+    dir.until("the new database is in force", |dir| {
+        let log = fs::read_to_string(dir.path("log")).unwrap();
         log.matches("geofence-database: ").count() == 2
     });
-    site.until("the ban event names the new country", |site| {
-        country_of(site, "192.0.2.72").as_deref() == Some("DE")
+    dir.until("the ban event names the new country", |dir| {
+        country_of(dir, "192.0.2.72").as_deref() == Some("DE")
     });
     // What breaks is an alert; nothing changes.
-    fs::write(site.path("c.mmdb"), "x").unwrap();
-    site.until("the alert is shown", |site| {
-        let status = out(&site.weir(&["status", "--json"]));
+    fs::write(dir.path("c.mmdb"), "x").unwrap();
+    dir.until("the alert is shown", |dir| {
+        let status = out(&dir.weir(&["status", "--json"]));
         let status: Value = serde_json::from_str(&status).unwrap();
         let alerts = status["alerts"].as_array().unwrap().iter();
         alerts
             .into_iter()
             .any(|a| a["about"] == "geofence-database")
     });
-    site.until("the country is still known", |site| {
-        country_of(site, "192.0.2.73").as_deref() == Some("DE")
+    dir.until("the country is still known", |dir| {
+        country_of(dir, "192.0.2.73").as_deref() == Some("DE")
     });
     let _ = events.kill();
     let _ = events.wait();

@@ -14,11 +14,11 @@ const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// The sample with every key.
 const EVERYTHING: &str = include_str!("../testdata/ipt_geofence/everything.json");
 
-struct Site(TempDir);
+struct ConfigDir(TempDir);
 
-impl Site {
+impl ConfigDir {
     fn new() -> Self {
-        let site = Self(TempDir::with_prefix("weir-import-").unwrap());
+        let dir = Self(TempDir::with_prefix("weir-import-").unwrap());
         // What the configuration will refer to.
         for (name, text) in [
             (
@@ -27,11 +27,11 @@ impl Site {
             ),
             ("zmq.key", "rq7m7=Q$oE]-l^Z:CknMk8k-B7*nJ5CNhkX-4@<6"),
         ] {
-            let path = site.0.path().join(name);
+            let path = dir.0.path().join(name);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         }
-        site
+        dir
     }
 
     fn import(&self, json: &str, more: &[&str]) -> Output {
@@ -88,9 +88,9 @@ fn strings(value: &toml::Value) -> Vec<&str> {
 
 #[test]
 fn every_key_becomes_a_setting_or_a_comment() {
-    let site = Site::new();
-    let text = site.imported(EVERYTHING);
-    assert_eq!(site.check(&text), "");
+    let dir = ConfigDir::new();
+    let text = dir.imported(EVERYTHING);
+    assert_eq!(dir.check(&text), "");
     let toml = settings(&text);
 
     let geofence = &toml["geofence"];
@@ -175,10 +175,10 @@ fn every_key_becomes_a_setting_or_a_comment() {
 
 #[test]
 fn each_policy_becomes_rules_that_check_accepts() {
-    let site = Site::new();
+    let dir = ConfigDir::new();
     let imported = |json: &str| {
-        let text = site.imported(json);
-        assert_eq!(site.check(&text), "", "{json}");
+        let text = dir.imported(json);
+        assert_eq!(dir.check(&text), "", "{json}");
         settings(&text)
     };
     // Passing by default: the other half counts, and all ports.
@@ -228,7 +228,7 @@ fn each_policy_becomes_rules_that_check_accepts() {
 
 #[test]
 fn the_honeypot_grammar_survives() {
-    let site = Site::new();
+    let dir = ConfigDir::new();
     for (ports, words) in [
         (
             r#"["!22", "!443"]"#,
@@ -237,7 +237,7 @@ fn the_honeypot_grammar_survives() {
         (r#"["9-7", 11, "8-10"]"#, &["7-11/tcp"]),
     ] {
         let json = format!(r#"{{"monitored_ports": {{"honeypot_ports": {ports}}}}}"#);
-        let toml = settings(&site.imported(&json));
+        let toml = settings(&dir.imported(&json));
         let tcp: Vec<_> = strings(&toml["decoy"]["ports"])
             .into_iter()
             .filter(|word| word.ends_with("/tcp"))
@@ -246,17 +246,17 @@ fn the_honeypot_grammar_survives() {
     }
     // From UDP's ephemeral ports this host asks others itself.
     let toml =
-        settings(&site.imported(r#"{"monitored_ports": {"honeypot_ports": ["30000-61000"]}}"#));
+        settings(&dir.imported(r#"{"monitored_ports": {"honeypot_ports": ["30000-61000"]}}"#));
     let words = ["30000-61000/tcp", "30000-32767/udp", "61000/udp"];
     assert_eq!(strings(&toml["decoy"]["ports"]), words);
 }
 
 #[test]
 fn a_key_for_zmq_is_never_lost() {
-    let site = Site::new();
+    let dir = ConfigDir::new();
     let zmq = |key: &str| {
         let json = format!(r#"{{"zmq": {{"url": "tcp://192.0.2.7:5556"{key}}}}}"#);
-        settings(&site.imported(&json))["sink"]["zmq"].clone()
+        settings(&dir.imported(&json))["sink"]["zmq"].clone()
     };
     // G13: what is malformed asks for a key; clear text must have been meant.
     let malformed = zmq(r#", "encryption_key": "abc""#);
@@ -268,13 +268,13 @@ fn a_key_for_zmq_is_never_lost() {
 
 #[test]
 fn what_is_no_configuration_is_an_error() {
-    let site = Site::new();
+    let dir = ConfigDir::new();
     for (json, told) in [
         ("", "it is not JSON"),
         ("{\n\"queue_id\": x}", "line 2 column 13"),
         ("[1]", "not an object"),
     ] {
-        let output = site.import(json, &[]);
+        let output = dir.import(json, &[]);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{json}");
         assert!(
@@ -283,7 +283,7 @@ fn what_is_no_configuration_is_an_error() {
         );
     }
     // Wrong types are told, key by key.
-    let text = site.imported(
+    let text = dir.imported(
         r#"{"policy": 5, "default_policy": true, "monitored_ports": [], "blacklists": "x",
             "watches": {}, "telegram": null, "cmd": [], "zmq": 1}"#,
     );
@@ -301,15 +301,15 @@ fn what_is_no_configuration_is_an_error() {
             "{key}\n{text}"
         );
     }
-    assert_eq!(site.check(&text), "");
+    assert_eq!(dir.check(&text), "");
 }
 
 #[test]
 fn a_dump_of_bans_becomes_commands() {
-    let site = Site::new();
+    let dir = ConfigDir::new();
     let dump = "192.0.2.7\t1\n2001:db8::7\t3\n198.51.100.1\t2000000\n\n\
                 203.0.113.9; rm -rf /\t1\nhost\t1\n203.0.113.10\tx\n";
-    let output = site.import(dump, &["--bans"]);
+    let output = dir.import(dump, &["--bans"]);
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<_> = text.lines().collect();

@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::{
-    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Stop, Stream, Traffic, Weir,
+    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Stop, Stream, TestNet, Traffic, Weir,
     addr, all_arrived, send_gently, skipped, soon,
 };
 use weir_core::{
@@ -96,8 +96,8 @@ fn config(case: Case, more: &str) -> String {
     )
 }
 
-fn pings(site: &Site, from: &str, family: usize, time: Duration) -> bool {
-    ping(&site.internet, Some(addr(from)), addr(HOST[family]), time).is_ok()
+fn pings(net: &TestNet, from: &str, family: usize, time: Duration) -> bool {
+    ping(&net.internet, Some(addr(from)), addr(HOST[family]), time).is_ok()
 }
 
 #[test]
@@ -107,40 +107,40 @@ fn root_bans_are_the_same_everywhere() {
     }
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
-        let mut weir = Weir::start(&site.host, &config(case, ""));
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        let _other = TcpServer::start(&site.host, any(OTHER_PORT), b"").unwrap();
+        let net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &config(case, ""));
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        let _other = TcpServer::start(&net.host, any(OTHER_PORT), b"").unwrap();
         assert_eq!(weir.json(&["status"])["backend"], case.backend);
         for family in [0, 1] {
             let bad = ATTACKER[family];
-            site.serves(bad, at(family, PORT));
+            net.serves(bad, at(family, PORT));
             weir.ask(&["ban", bad]).done();
-            assert!(!site.connects(bad, at(family, PORT)), "{bad}");
-            assert!(!pings(&site, bad, family, SILENCE));
+            assert!(!net.connects(bad, at(family, PORT)), "{bad}");
+            assert!(!pings(&net, bad, family, SILENCE));
             assert!(weir.packets("banned-all") >= 2);
             for good in [CUSTOMER[family], OTHER[family], GATEWAY[family]] {
-                site.serves(good, at(family, PORT));
+                net.serves(good, at(family, PORT));
             }
             // The allow list wins.
             weir.ask(&["allow", "add", bad]).done();
-            site.serves(bad, at(family, PORT));
+            net.serves(bad, at(family, PORT));
             weir.ask(&["allow", "del", bad]).done();
-            assert!(!site.connects(bad, at(family, PORT)));
+            assert!(!net.connects(bad, at(family, PORT)));
             // Some ports only, beside a ban of all of them.
             weir.ask(&["ban", bad, "--port", "8080/tcp", "--for", "1h"])
                 .done();
             weir.ask(&["unban", bad]).done();
-            site.serves(bad, at(family, PORT));
+            net.serves(bad, at(family, PORT));
             weir.ask(&["ban", bad, "--port", "8080/tcp", "--for", "1h"])
                 .done();
-            assert!(!site.connects(bad, at(family, PORT)));
-            site.serves(bad, at(family, OTHER_PORT));
-            assert!(pings(&site, bad, family, SOON));
+            assert!(!net.connects(bad, at(family, PORT)));
+            net.serves(bad, at(family, OTHER_PORT));
+            assert!(pings(&net, bad, family, SOON));
             // Ends by itself.
             weir.ask(&["ban", OTHER[family], "--for", "2s"]).done();
-            assert!(!site.connects(OTHER[family], at(family, PORT)));
-            site.serves_soon(OTHER[family], at(family, PORT));
+            assert!(!net.connects(OTHER[family], at(family, PORT)));
+            net.serves_soon(OTHER[family], at(family, PORT));
         }
         // Prefixes: the one that the table has, and others.
         for (family, prefix) in [
@@ -151,39 +151,39 @@ fn root_bans_are_the_same_everywhere() {
         ] {
             weir.ask(&["ban", prefix, "--for", "1h"]).done();
             assert!(
-                !site.connects(OTHER[family], at(family, OTHER_PORT)),
+                !net.connects(OTHER[family], at(family, OTHER_PORT)),
                 "{prefix}"
             );
-            site.serves(CUSTOMER[family], at(family, PORT));
+            net.serves(CUSTOMER[family], at(family, PORT));
             // Nobody's doing: the next daemon finds it.
             weir.kill();
             assert!(
-                !site.connects(OTHER[family], at(family, OTHER_PORT)),
+                !net.connects(OTHER[family], at(family, OTHER_PORT)),
                 "{prefix}"
             );
             weir.run();
             assert!(
-                !site.connects(OTHER[family], at(family, OTHER_PORT)),
+                !net.connects(OTHER[family], at(family, OTHER_PORT)),
                 "{prefix}"
             );
             weir.ask(&["unban", prefix]).done();
-            site.serves(OTHER[family], at(family, OTHER_PORT));
+            net.serves(OTHER[family], at(family, OTHER_PORT));
         }
         for family in [0, 1] {
-            assert!(!site.connects(ATTACKER[family], at(family, PORT)));
-            site.serves(ATTACKER[family], at(family, OTHER_PORT));
+            assert!(!net.connects(ATTACKER[family], at(family, PORT)));
+            net.serves(ATTACKER[family], at(family, OTHER_PORT));
         }
         weir.stop();
-        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+        assert!(!net.connects(ATTACKER[0], at(0, PORT)));
         let gone = weir.detach().done();
         assert!(
             gone.out.contains("eth0") || gone.out.contains(case.backend),
             "{gone:?}"
         );
-        site.serves(ATTACKER[0], at(0, PORT));
-        nothing_left(&site);
+        net.serves(ATTACKER[0], at(0, PORT));
+        nothing_left(&net);
         weir.run();
-        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+        assert!(!net.connects(ATTACKER[0], at(0, PORT)));
     }
 }
 
@@ -195,11 +195,11 @@ fn root_lists_and_places_are_the_same_everywhere() {
     }
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, "");
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        let _other = TcpServer::start(&site.host, any(OTHER_PORT), b"").unwrap();
-        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, "");
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        let _other = TcpServer::start(&net.host, any(OTHER_PORT), b"").unwrap();
+        let udp = UdpServer::start(&net.host, any(PORT)).unwrap();
         fs::write(weir.path("bad.txt"), "198.51.100.8\n2001:db8:bad:1::/64\n").unwrap();
         fs::write(weir.path("some.txt"), "203.0.113.5\n2001:db8:c::5\n").unwrap();
         let places = Mmdb::new("Test-Country")
@@ -226,32 +226,32 @@ fn root_lists_and_places_are_the_same_everywhere() {
         weir.run();
         for family in [0, 1] {
             let (bad, customer) = (OTHER[family], CUSTOMER[family]);
-            assert!(!site.connects(bad, at(family, PORT)), "{bad}");
-            assert!(!pings(&site, bad, family, SILENCE));
+            assert!(!net.connects(bad, at(family, PORT)), "{bad}");
+            assert!(!pings(&net, bad, family, SILENCE));
             assert_eq!(weir.why(bad)["verdict"], "listed");
-            site.serves(customer, at(family, PORT));
-            assert!(!site.connects(customer, at(family, OTHER_PORT)));
-            site.serves(GATEWAY[family], at(family, OTHER_PORT));
+            net.serves(customer, at(family, PORT));
+            assert!(!net.connects(customer, at(family, OTHER_PORT)));
+            net.serves(GATEWAY[family], at(family, OTHER_PORT));
             weir.ask(&["allow", "add", bad]).done();
-            site.serves(bad, at(family, PORT));
+            net.serves(bad, at(family, PORT));
             weir.ask(&["allow", "del", bad]).done();
-            assert!(!site.connects(bad, at(family, PORT)));
+            assert!(!net.connects(bad, at(family, PORT)));
         }
         assert!(weir.packets("listed") >= 6);
         if case.geofence {
             for family in [0, 1] {
                 let denied = addr(ATTACKER[family]);
-                assert!(!site.connects(ATTACKER[family], at(family, PORT)));
-                assert!(!pings(&site, ATTACKER[family], family, SILENCE));
+                assert!(!net.connects(ATTACKER[family], at(family, PORT)));
+                assert!(!pings(&net, ATTACKER[family], family, SILENCE));
                 let before = udp.received();
-                udp_send(&site.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
+                udp_send(&net.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
                 // What this host asks for is answered, whatever the protocol.
                 let there = |port| SocketAddr::new(denied, port);
-                let _web = TcpServer::start(&site.internet, there(443), b"").unwrap();
-                let _dns = UdpServer::start(&site.internet, there(53)).unwrap();
-                tcp_connect(&site.host, None, there(443), SOON).unwrap();
-                udp_request(&site.host, None, there(53), b"?", SOON).unwrap();
-                ping(&site.host, None, denied, SOON).unwrap();
+                let _web = TcpServer::start(&net.internet, there(443), b"").unwrap();
+                let _dns = UdpServer::start(&net.internet, there(53)).unwrap();
+                tcp_connect(&net.host, None, there(443), SOON).unwrap();
+                udp_request(&net.host, None, there(53), b"?", SOON).unwrap();
+                ping(&net.host, None, denied, SOON).unwrap();
                 assert_eq!(udp.received(), before);
             }
             assert!(weir.packets("fenced") >= 4);
@@ -267,34 +267,34 @@ fn root_lists_and_places_are_the_same_everywhere() {
         weir.ask(&["reload"]).done();
         weir.ask(&["list", "refresh"]).done();
         for family in [0, 1] {
-            site.serves_soon(OTHER[family], at(family, PORT));
+            net.serves_soon(OTHER[family], at(family, PORT));
             soon("the new list", || {
-                (!site.connects(CUSTOMER[family], at(family, PORT))).then_some(())
+                (!net.connects(CUSTOMER[family], at(family, PORT))).then_some(())
             });
         }
         // It outlives the daemon, and goes when the configuration has none.
         weir.kill();
-        assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+        assert!(!net.connects(CUSTOMER[0], at(0, PORT)));
         weir.configure(&config(case, ""));
         weir.run();
         for family in [0, 1] {
-            site.serves_soon(CUSTOMER[family], at(family, PORT));
+            net.serves_soon(CUSTOMER[family], at(family, PORT));
         }
         weir.stop();
         weir.detach().done();
-        nothing_left(&site);
+        nothing_left(&net);
     }
 }
 
 /// What somebody else has is as before, and nothing of ours is there.
-fn nothing_left(site: &Site) {
+fn nothing_left(net: &TestNet) {
     for (program, args) in [
         ("nft", &["list", "ruleset"][..]),
         ("ipset", &["list", "-name"]),
         ("iptables-save", &[]),
         ("ip6tables-save", &[]),
     ] {
-        let said = site.host.output(program, args).unwrap();
+        let said = net.host.output(program, args).unwrap();
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(!said.contains("weir"), "{program}: {said}");
     }
@@ -308,14 +308,14 @@ fn root_no_packet_passes_while_the_backend_changes() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let case = |backend| Case {
         backend,
         geofence: false,
     };
     // The daemon keeps what iptables needs only when it begins with it.
-    let mut weir = Weir::start(&site.host, &config(case("ipset"), ""));
-    let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+    let mut weir = Weir::start(&net.host, &config(case("ipset"), ""));
+    let server = UdpServer::start(&net.host, any(PORT)).unwrap();
     let from = [ATTACKER[0], ATTACKER[1], "198.18.7.7"];
     for subject in [ATTACKER[0], "2001:db8:bad::/64", "198.18.0.0/17"] {
         weir.ask(&["ban", subject, "--for", "1h"]).done();
@@ -329,7 +329,7 @@ fn root_no_packet_passes_while_the_backend_changes() {
                 for source in from {
                     let source = addr(source);
                     let to = at(usize::from(source.is_ipv6()), PORT);
-                    let some = udp_send(&site.internet, Some(source), to, b"x", 20).unwrap();
+                    let some = udp_send(&net.internet, Some(source), to, b"x", 20).unwrap();
                     sent.fetch_add(some, Ordering::Relaxed);
                 }
             }
@@ -371,7 +371,7 @@ fn root_no_packet_passes_while_the_backend_changes() {
             assert_eq!(server.received(), 0, "to {backend}");
             if made > 0 {
                 let last = format!("203.0.113.{}", 99 + made);
-                assert!(!pings(&site, &last, 0, SILENCE), "{last} on {backend}");
+                assert!(!pings(&net, &last, 0, SILENCE), "{last} on {backend}");
             }
         }
         let total = 2 + made;
@@ -392,7 +392,7 @@ fn root_no_packet_passes_while_the_backend_changes() {
     weir.ask(&["unban", "--all"]).done();
     let asks = |source| {
         udp_request(
-            &site.internet,
+            &net.internet,
             Some(addr(source)),
             at(0, PORT),
             b"?",
@@ -403,7 +403,7 @@ fn root_no_packet_passes_while_the_backend_changes() {
     soon("to be served again", || asks(ATTACKER[0]).then_some(()));
     weir.stop();
     weir.detach().done();
-    nothing_left(&site);
+    nothing_left(&net);
 }
 
 /// A device by an alternative name, by both of its names or by one given twice: it
@@ -416,11 +416,11 @@ fn root_two_names_of_a_device_protect_it_once() {
     const SENT: u64 = 100;
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
+        let net = TestNet::new();
         let named = ["link property add dev eth0 altname lan0".to_owned()];
-        site.host.ip(&named).unwrap();
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        let mut weir = Weir::new(&site.host, "");
+        net.host.ip(&named).unwrap();
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        let mut weir = Weir::new(&net.host, "");
         for (turn, names) in [&["lan0"][..], &["lan0", "eth0"], &["eth0", "lan0", "eth0"]]
             .into_iter()
             .enumerate()
@@ -438,11 +438,11 @@ fn root_two_names_of_a_device_protect_it_once() {
             for family in [0, 1] {
                 let bad = ATTACKER[family];
                 weir.ask(&["ban", bad, "--for", "1h"]).done();
-                assert!(!site.connects(bad, at(family, PORT)), "{names:?}");
-                site.serves(CUSTOMER[family], at(family, PORT));
+                assert!(!net.connects(bad, at(family, PORT)), "{names:?}");
+                net.serves(CUSTOMER[family], at(family, PORT));
                 let before = weir.packets("banned-all");
                 let to = at(family, 5353);
-                let sent = udp_send(&site.internet, Some(addr(bad)), to, b"x", SENT);
+                let sent = udp_send(&net.internet, Some(addr(bad)), to, b"x", SENT);
                 assert_eq!(sent.unwrap(), SENT);
                 soon("them all", || {
                     (weir.packets("banned-all") - before >= SENT).then_some(())
@@ -459,7 +459,7 @@ fn root_two_names_of_a_device_protect_it_once() {
         }
         weir.stop();
         weir.detach().done();
-        nothing_left(&site);
+        nothing_left(&net);
     }
 }
 
@@ -472,10 +472,10 @@ fn root_a_hundred_thousand_bans_hold_everywhere() {
     const MANY: u32 = 100_000;
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
+        let net = TestNet::new();
         let jail = "[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
-        let mut weir = Weir::start(&site.host, &config(case, jail));
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let mut weir = Weir::start(&net.host, &config(case, jail));
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
         let begun = Instant::now();
         let all = (0..MANY).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
         weir.log_failures(all, 1);
@@ -486,10 +486,10 @@ fn root_a_hundred_thousand_bans_hold_everywhere() {
         println!("{MANY} lines to bans: {:?}", begun.elapsed());
         let in_force = || {
             for who in ["198.18.0.1", "198.18.200.7", "198.19.134.159"] {
-                assert!(!site.connects(who, at(0, PORT)), "{who}");
+                assert!(!net.connects(who, at(0, PORT)), "{who}");
             }
-            site.serves("198.19.134.160", at(0, PORT));
-            site.serves(CUSTOMER[1], at(1, PORT));
+            net.serves("198.19.134.160", at(0, PORT));
+            net.serves(CUSTOMER[1], at(1, PORT));
         };
         in_force();
         weir.kill();
@@ -500,7 +500,7 @@ fn root_a_hundred_thousand_bans_hold_everywhere() {
         in_force();
         assert_eq!(bans(&weir), u64::from(MANY));
         weir.ask(&["unban", "198.18.200.7"]).done();
-        site.serves("198.18.200.7", at(0, PORT));
+        net.serves("198.18.200.7", at(0, PORT));
     }
 }
 
@@ -516,12 +516,12 @@ fn root_restarts_neither_double_nor_lose_what_was_counted() {
         ("nft", &["nft", "flush", "ruleset"][..]),
         ("ipset", &["iptables", "-t", "raw", "-F"]),
     ] {
-        let site = Site::new();
+        let net = TestNet::new();
         let case = Case {
             backend,
             geofence: false,
         };
-        let mut weir = Weir::new(&site.host, "");
+        let mut weir = Weir::new(&net.host, "");
         let file = weir.path("bad.txt");
         fs::write(&file, OTHER.join("\n")).unwrap();
         weir.configure(&config(case, &format!("[list.bad]\nfile = {file:?}\n")));
@@ -532,7 +532,7 @@ fn root_restarts_neither_double_nor_lose_what_was_counted() {
         let sent = |n: u64| {
             for who in [ATTACKER, OTHER].concat() {
                 let to = at(usize::from(who.contains(':')), PORT);
-                send_gently(&site, who, to, n);
+                send_gently(&net, who, to, n);
             }
         };
         let counted = |weir: &Weir| {
@@ -559,14 +559,14 @@ fn root_restarts_neither_double_nor_lose_what_was_counted() {
         weir.ask(&["ban", "198.18.7.7", "--port", "22/tcp", "--for", "1h"])
             .done();
         assert_eq!(counted(&weir), all, "{backend}, other rules");
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        site.serves(CUSTOMER[0], at(0, PORT));
-        site.host.run(flush[0], &flush[1..]).unwrap();
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        net.serves(CUSTOMER[0], at(0, PORT));
+        net.host.run(flush[0], &flush[1..]).unwrap();
         // Nobody listens there: a connection that came about before the bans are
         // back would send again what they drop, for minutes, and be counted.
         soon("the bans to be back", || {
             (weir.said().contains("somebody has changed")
-                && is_dropped(&site, ATTACKER[0], at(0, OTHER_PORT)))
+                && is_dropped(&net, ATTACKER[0], at(0, OTHER_PORT)))
             .then_some(())
         });
         let [banned, listed, list] = counted(&weir);
@@ -585,7 +585,7 @@ fn root_limits_are_told() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let case = |backend| Case {
         backend,
         geofence: false,
@@ -599,12 +599,12 @@ fn root_limits_are_told() {
             "no geofence",
         ),
     ] {
-        let weir = Weir::new(&site.host, &config(case(backend), more));
+        let weir = Weir::new(&net.host, &config(case(backend), more));
         weir.ask(&["check"])
             .is_mistaken(&["backend", backend, words]);
     }
     for backend in ["nft", "ipset"] {
-        let weir = Weir::start(&site.host, &config(case(backend), ""));
+        let weir = Weir::start(&net.host, &config(case(backend), ""));
         let status = weir.json(&["status"]);
         let limits = status["limits"].as_array().unwrap();
         assert!(limits.iter().any(|l| l["feature"] == "decoys"), "{status}");
@@ -628,7 +628,7 @@ fn root_limits_are_told() {
             assert_eq!(why["bans"][0]["action"], "reject", "{why}");
         }
     }
-    let weir = Weir::start(&site.host, &config(case("tcx"), ""));
+    let weir = Weir::start(&net.host, &config(case("tcx"), ""));
     assert_eq!(
         weir.json(&["status"])["limits"].as_array().unwrap().len(),
         0
@@ -639,8 +639,8 @@ fn root_limits_are_told() {
 }
 
 /// Does nothing answer, not even that nobody listens there?
-fn is_dropped(site: &Site, from: &str, to: SocketAddr) -> bool {
-    let answer = tcp_connect(&site.internet, Some(addr(from)), to, SILENCE);
+fn is_dropped(net: &TestNet, from: &str, to: SocketAddr) -> bool {
+    let answer = tcp_connect(&net.internet, Some(addr(from)), to, SILENCE);
     answer.expect_err("nobody listens").kind() != ErrorKind::Refused
 }
 

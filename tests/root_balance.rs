@@ -25,8 +25,8 @@ use std::{
 use common::{SILENCE, SOON, WEIR, Weir, addr, skipped, soon};
 use serde_json::Value;
 use weir_bpf::{
+    attachment::{Hook, Link},
     generator::Generator,
-    link::{Hook, Link},
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 use weir_testkit::traffic::{self, TcpServer, UdpServer};
@@ -45,7 +45,7 @@ request = struct.pack('16sP', b'eth0', ctypes.addressof(value))
 fcntl.ioctl(socket.socket(), 0x8946, request)
 ";
 
-struct Segment {
+struct PoolNetwork {
     dir: tempfile::TempDir,
     servers: [Option<Child>; 2],
     reals: [Namespace; 2],
@@ -56,7 +56,7 @@ struct Segment {
     _net: Net,
 }
 
-impl Segment {
+impl PoolNetwork {
     fn new(backend: &str) -> Self {
         let net = Net::new().unwrap();
         let switch = net.namespace("switch").unwrap();
@@ -291,7 +291,7 @@ fn live_soon(weir: &Weir, count: u64) {
 const OF_EACH_FAMILY: [&str; 2] = ["192.0.2.11", "2001:db8::12"];
 
 /// With those two, live by such a check.
-fn checked_by(segment: &Segment, check: &str) -> Weir {
+fn checked_by(segment: &PoolNetwork, check: &str) -> Weir {
     let config = config("tcx").replace(REAL[1], OF_EACH_FAMILY[1]).replace(
         "check = { interval = \"1s\"",
         &format!("check = {{ {check}"),
@@ -306,7 +306,7 @@ fn root_a_real_that_answers_503_leaves_and_comes_back() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let check = "http = \"/healthz\", status = \"204\", interval = \"1s\", rise = 1, fall = 2";
     let weir = checked_by(&segment, check);
     let mut flows = segment.flows();
@@ -339,7 +339,7 @@ fn root_a_real_without_its_udp_server_leaves_and_comes_back() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let at = |number: usize| SocketAddr::new(addr(OF_EACH_FAMILY[number]), 5353);
     let servers = [0, 1].map(|n| UdpServer::start(&segment.reals[n], at(n)).unwrap());
     let check = "udp = \"ping\", interval = \"2s\", rise = 1, fall = 1";
@@ -369,7 +369,7 @@ fn root_a_pool_is_served_on_every_hook() {
 
 fn served(backend: &str) {
     let both = BTreeSet::from([0, 1]);
-    let mut segment = Segment::new(backend);
+    let mut segment = PoolNetwork::new(backend);
     let mut weir = Weir::start(&segment.host, &config(backend));
     assert_eq!(weir.attachment("eth0").0, backend);
     live_soon(&weir, 2);
@@ -526,7 +526,7 @@ fn root_pools_share_the_interface_with_what_manages_the_host() {
         return;
     }
     for backend in ["tcx", "xdp", "xdp-generic"] {
-        let segment = Segment::new(backend);
+        let segment = PoolNetwork::new(backend);
         for (namespace, dev) in [
             (&segment.reals[0], "lo"),
             (&segment.reals[1], "lo"),

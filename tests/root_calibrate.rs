@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-use common::{Site, WEIR, Weir, skipped};
+use common::{TestNet, WEIR, Weir, skipped};
 use serde_json::{Value, json};
 use weir_bpf::{
+    attachment::{Hook, Link, xdp_program_on},
     generator::Generator,
-    link::{Hook, Link, xdp_program_on},
 };
 use weir_netlab::{Child, wait_for};
 
@@ -31,8 +31,8 @@ fn file(weir: &Weir) -> PathBuf {
 fn measured() -> &'static Value {
     static MEASURED: OnceLock<Value> = OnceLock::new();
     MEASURED.get_or_init(|| {
-        let site = Site::new();
-        let weir = Weir::new(&site.host, AUTO);
+        let net = TestNet::new();
+        let weir = Weir::new(&net.host, AUTO);
         let answer = weir.ask(&["calibrate", "--quick", "--json"]).done();
         let figures = answer.json();
         let stored: Value = serde_json::from_slice(&fs::read(file(&weir)).unwrap()).unwrap();
@@ -158,8 +158,8 @@ fn root_auto_takes_the_hook_that_was_measured_cheapest() {
         _ => (620.0, 0.0),
     });
     let day = &figures["date"].as_str().unwrap()[..10];
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, AUTO);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, AUTO);
     store(&weir, &figures);
     let check = weir.json(&["check"]);
     assert_eq!(check["calibrated"], day, "{check}");
@@ -194,8 +194,8 @@ fn root_auto_takes_the_hook_that_was_measured_cheapest() {
         note.contains("auto: xdp, calibrated") && note.contains("prefer = \"drops\""),
         "{note}"
     );
-    let index = site.host.ifindex("eth0").unwrap();
-    let program = site.host.enter(|| xdp_program_on(index)).unwrap();
+    let index = net.host.ifindex("eth0").unwrap();
+    let program = net.host.enter(|| xdp_program_on(index)).unwrap();
     assert_eq!(program.map(|(_, mode)| mode), Some("xdp"));
 
     // And a daemon that finds the other hook in place moves to the better one.
@@ -204,7 +204,7 @@ fn root_auto_takes_the_hook_that_was_measured_cheapest() {
     weir.run();
     let (hook, note) = weir.attachment("eth0");
     assert_ne!(hook, "xdp", "{note}");
-    let left = site.host.enter(|| xdp_program_on(index)).unwrap();
+    let left = net.host.enter(|| xdp_program_on(index)).unwrap();
     assert!(left.is_none_or(|(_, mode)| mode != "xdp"), "{left:?}");
 }
 
@@ -214,8 +214,8 @@ fn root_auto_follows_other_figures() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, AUTO);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, AUTO);
     let figures = with_figures(|hook| match hook {
         "xdp" => (90.0, 1.0),
         _ => (400.0, 0.0),
@@ -232,10 +232,10 @@ fn root_auto_follows_other_figures() {
     // Where somebody else has the hook, the next one, and both reasons.
     drop(weir);
     let generator = Generator::load().unwrap();
-    let index = site.host.ifindex("eth0").unwrap();
+    let index = net.host.ifindex("eth0").unwrap();
     let attach = || Link::attach(generator.bare_drop(Hook::Xdp), index, Hook::Xdp);
-    let _theirs = site.host.enter(attach).unwrap().unwrap();
-    let mut weir = Weir::new(&site.host, AUTO);
+    let _theirs = net.host.enter(attach).unwrap().unwrap();
+    let mut weir = Weir::new(&net.host, AUTO);
     store(&weir, &figures);
     weir.run();
     let (hook, note) = weir.attachment("eth0");
@@ -276,8 +276,8 @@ fn root_a_calibration_that_does_not_hold_is_ignored_with_a_message() {
         ("huge", " ".repeat(1 << 20), "more than"),
     ];
     for (name, text, word) in cases {
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, AUTO);
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, AUTO);
         fs::create_dir_all(weir.path("state")).unwrap();
         fs::write(file(&weir), text).unwrap();
         let check = weir.ask(&["check"]).done();
@@ -298,8 +298,8 @@ fn root_a_calibration_that_does_not_hold_is_ignored_with_a_message() {
     }
 
     // The driver of an interface: known only at the interface.
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, &format!("{AUTO}prefer = \"drops\"\n"));
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, &format!("{AUTO}prefer = \"drops\"\n"));
     let mut figures = good.clone();
     figures["interfaces"][0]["driver"] = json!("igb");
     store(&weir, &figures);
@@ -318,12 +318,12 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
         return;
     }
     let _alone = alone();
-    let site = Site::new();
-    let weir = Weir::new(&site.host, "interfaces = [\"lo\"]\n");
+    let net = TestNet::new();
+    let weir = Weir::new(&net.host, "interfaces = [\"lo\"]\n");
     let generator = Generator::load().unwrap();
-    let index = site.host.ifindex("eth0").unwrap();
+    let index = net.host.ifindex("eth0").unwrap();
     let attach = || Link::attach(generator.bare_drop(Hook::Tcx), index, Hook::Tcx);
-    let theirs = site.host.enter(attach).unwrap().unwrap();
+    let theirs = net.host.enter(attach).unwrap().unwrap();
 
     weir.ask(&["calibrate", "--seconds", "1", "--attach"])
         .refused(&["--interface"]);
@@ -362,7 +362,7 @@ fn root_calibrate_looks_at_an_interface_and_attaches_on_request() {
     }
     assert_eq!(seen["native_xdp"], true);
     // Nothing of ours stays, and theirs does.
-    assert_eq!(site.host.enter(|| xdp_program_on(index)).unwrap(), None);
+    assert_eq!(net.host.enter(|| xdp_program_on(index)).unwrap(), None);
     assert_ne!(theirs.target().unwrap().0, 0);
     let text = weir
         .ask(&["calibrate", "--seconds", "1", "--interface", "eth0"])
@@ -383,8 +383,8 @@ fn root_calibrate_interrupted_leaves_nothing() {
         return;
     }
     let _alone = alone();
-    let site = Site::new();
-    let weir = Weir::new(&site.host, AUTO);
+    let net = TestNet::new();
+    let weir = Weir::new(&net.host, AUTO);
     let mut command = Command::new(WEIR);
     command
         .arg("--config")
@@ -393,7 +393,7 @@ fn root_calibrate_interrupted_leaves_nothing() {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(fs::File::create(weir.path("calibrate.err")).unwrap());
-    let mut run: Child = site.host.spawn(command).unwrap();
+    let mut run: Child = net.host.spawn(command).unwrap();
     let ours = format!("wl{}-", run.pid());
     let namespaces = || -> Vec<String> {
         let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();

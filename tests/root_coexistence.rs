@@ -14,11 +14,11 @@ use std::{
     process::Command,
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, TestNet, Weir, addr, skipped, soon};
 use libbpf_rs::ObjectBuilder;
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Slot,
-    link::{Hook, Link},
+    attachment::{Hook, Link},
     small_maps,
     table::NEVER,
 };
@@ -40,18 +40,18 @@ struct Other {
 }
 
 impl Other {
-    fn attach(site: &Site, seed: u64) -> Self {
-        Self::attach_to(site, "eth0", Hook::Tcx, seed)
+    fn attach(net: &TestNet, seed: u64) -> Self {
+        Self::attach_to(net, "eth0", Hook::Tcx, seed)
     }
 
-    fn attach_to(site: &Site, interface: &str, hook: Hook, seed: u64) -> Self {
+    fn attach_to(net: &TestNet, interface: &str, hook: Hook, seed: u64) -> Self {
         let options = Options {
             seed: [seed, seed + 1, seed + 2],
             ..Options::bans(Geometry::for_bans(BanCounts::each(100)))
         };
         let generation = Generation::create(1, &options, None).unwrap();
-        let index = site.host.ifindex(interface).unwrap();
-        let link = site
+        let index = net.host.ifindex(interface).unwrap();
+        let link = net
             .host
             .enter(|| Link::attach(generation.program(hook).unwrap(), index, hook))
             .unwrap()
@@ -99,7 +99,7 @@ fn is_attached(link: &Link) -> bool {
 
 /// What became of ten datagrams from each of both families: how many were
 /// received, and what each of the others saw of them.
-fn fate(site: &Site, servers: &[UdpServer; 2], others: &[&Other], who: [&str; 2]) -> Fate {
+fn fate(net: &TestNet, servers: &[UdpServer; 2], others: &[&Other], who: [&str; 2]) -> Fate {
     let received = || servers.iter().map(UdpServer::received).sum::<u64>();
     let before = (
         received(),
@@ -108,14 +108,13 @@ fn fate(site: &Site, servers: &[UdpServer; 2], others: &[&Other], who: [&str; 2]
     for family in [0, 1] {
         let to = SocketAddr::new(addr(HOST[family]), PORT);
         let from: Option<IpAddr> = Some(addr(who[family]));
-        assert_eq!(udp_send(&site.internet, from, to, b"x", 10).unwrap(), 10);
+        assert_eq!(udp_send(&net.internet, from, to, b"x", 10).unwrap(), 10);
     }
     // Behind them on the same wire, and answered: they have been judged.
     for family in [0, 1] {
         let to = SocketAddr::new(addr(HOST[family]), PORT);
         let from = Some(addr(CUSTOMER[family]));
-        weir_testkit::traffic::udp_request(&site.internet, from, to, b"last", common::SOON)
-            .unwrap();
+        weir_testkit::traffic::udp_request(&net.internet, from, to, b"last", common::SOON).unwrap();
     }
     let sentinels = 2;
     Fate {
@@ -151,18 +150,18 @@ fn root_other_tcx_programs_keep_running_and_their_order() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let servers =
-        HOST.map(|host| UdpServer::start(&site.host, SocketAddr::new(addr(host), PORT)).unwrap());
+        HOST.map(|host| UdpServer::start(&net.host, SocketAddr::new(addr(host), PORT)).unwrap());
     // The chain as it is before weir comes: early, late. Late has a ban.
-    let late = Other::attach(&site, 1);
+    let late = Other::attach(&net, 1);
     late.bans(OTHER);
-    let early = Other::attach(&site, 5);
+    let early = Other::attach(&net, 5);
     let others = [&early, &late];
-    let fate = |who| fate(&site, &servers, &others, who);
+    let fate = |who| fate(&net, &servers, &others, who);
     assert_eq!(fate(CUSTOMER), all(2));
 
-    let mut weir = Weir::start(&site.host, &config("tcx"));
+    let mut weir = Weir::start(&net.host, &config("tcx"));
     for who in ATTACKER {
         weir.ask(&["ban", who]).done();
     }
@@ -215,16 +214,16 @@ fn root_a_tcx_program_that_came_later_is_not_displaced() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let servers =
-        HOST.map(|host| UdpServer::start(&site.host, SocketAddr::new(addr(host), PORT)).unwrap());
-    let mut weir = Weir::start(&site.host, &config("tcx"));
+        HOST.map(|host| UdpServer::start(&net.host, SocketAddr::new(addr(host), PORT)).unwrap());
+    let mut weir = Weir::start(&net.host, &config("tcx"));
     for who in ATTACKER {
         weir.ask(&["ban", who]).done();
     }
-    let first = Other::attach(&site, 1);
+    let first = Other::attach(&net, 1);
     first.bans(OTHER);
-    let fate = |who| fate(&site, &servers, &[&first], who);
+    let fate = |who| fate(&net, &servers, &[&first], who);
     let before_weir = |weir: &Weir| {
         // It sees all; what it passes, weir judges.
         let dropped = weir.packets("banned-all");
@@ -254,7 +253,7 @@ fn root_a_tcx_program_that_came_later_is_not_displaced() {
 }
 
 /// Attaches programs that do nothing, until the kernel takes no more.
-fn fill_tcx(site: &Site, dir: &Path, interface: &str) -> Vec<Link> {
+fn fill_tcx(net: &TestNet, dir: &Path, interface: &str) -> Vec<Link> {
     // BPF_MPROG_MAX is 64.
     let functions = (0..70).map(|n| {
         format!(
@@ -271,8 +270,8 @@ fn fill_tcx(site: &Site, dir: &Path, interface: &str) -> Vec<Link> {
         .open_file(&object)
         .and_then(|object| object.load())
         .unwrap();
-    let index = site.host.ifindex(interface).unwrap();
-    let links = site.host.enter(|| {
+    let index = net.host.ifindex(interface).unwrap();
+    let links = net.host.enter(|| {
         loaded
             .progs()
             .map_while(|program| Link::attach(program.as_fd(), index, Hook::Tcx).ok())
@@ -290,20 +289,20 @@ fn root_hooks_are_tried_in_order_and_then_refused() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     // A bridge has no native XDP.
-    site.host
+    net.host
         .ip(&["link add br0 type bridge", "link set br0 up"].map(str::to_owned))
         .unwrap();
     let config = config("xdp").replace("eth0", "br0");
-    let mut weir = Weir::start(&site.host, &config);
+    let mut weir = Weir::start(&net.host, &config);
     let (hook, note) = weir.attachment("br0");
     assert_eq!(hook, "xdp-generic", "{note}");
     assert_eq!(note, "xdp: the driver \"bridge\" has no native XDP");
     weir.stop();
     weir.detach().done();
 
-    let generic = Other::attach_to(&site, "br0", Hook::XdpGeneric, 1);
+    let generic = Other::attach_to(&net, "br0", Hook::XdpGeneric, 1);
     weir.run();
     let (hook, note) = weir.attachment("br0");
     assert_eq!(hook, "tcx", "{note}");
@@ -312,7 +311,7 @@ fn root_hooks_are_tried_in_order_and_then_refused() {
     weir.stop();
     weir.detach().done();
 
-    let many = fill_tcx(&site, weir.dir.path(), "br0");
+    let many = fill_tcx(&net, weir.dir.path(), "br0");
     weir.fails().refused(&[
         "cannot protect br0: xdp: ",
         &named,

@@ -7,7 +7,7 @@ mod common;
 use std::{fs, net::IpAddr, os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
 use common::{
-    ATTACKER, Answer, CUSTOMER, GATEWAY, HOST, OTHER, Site, WEIR, Weir, addr, at, skipped, soon,
+    ATTACKER, Answer, CUSTOMER, GATEWAY, HOST, OTHER, TestNet, WEIR, Weir, addr, at, skipped, soon,
 };
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
@@ -17,8 +17,8 @@ fn root_nobody_bans_the_host_or_its_gateway() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
     for (who, why) in [
         (HOST[0], "address of this host"),
         (HOST[1], "address of this host"),
@@ -55,10 +55,10 @@ fn root_nobody_bans_the_host_or_its_gateway() {
     soon("the attackers' bans", || {
         (weir.banned().len() == 2).then_some(())
     });
-    let _server = site.server();
+    let _server = net.server();
     for family in [0, 1] {
-        site.serves(GATEWAY[family], at(family));
-        assert!(!site.connects(ATTACKER[family], at(family)));
+        net.serves(GATEWAY[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
     }
     assert!(weir.json(&["status", "sshd"])["ignored"].as_u64() >= Some(10));
 }
@@ -69,10 +69,10 @@ fn root_without_a_log_to_read_the_host_is_not_protected() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let none = "paths = [\"/nonexistent/auth.log\"]";
     let blind = CONFIG.replace("paths = [\"{log}\"]", none);
-    let mut weir = Weir::start(&site.host, &blind);
+    let mut weir = Weir::start(&net.host, &blind);
     let protection = |weir: &Weir| {
         let status = weir.json(&["status"]);
         let text = |key: &str| status["protection"][key].as_str().unwrap().to_owned();
@@ -117,8 +117,8 @@ fn root_a_daemon_that_was_stopped_goes_on_without_an_alert() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
     let pid = weir.pid().to_string();
     for _ in 0..10 {
         for signal in ["STOP", "CONT"] {
@@ -140,8 +140,8 @@ fn root_addresses_change() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
     // Banned first, then it becomes the host's own: packets of it pass (a
     // neighbour's echo of it must not cut the host off), new bans are refused.
     let later = ["203.0.113.77", "2001:db8:c:77::1"];
@@ -149,11 +149,11 @@ fn root_addresses_change() {
         weir.ask(&["ban", who]).done();
         assert_eq!(weir.why(who)["verdict"], "banned-all");
     }
-    let _server = site.server();
+    let _server = net.server();
     for family in [0, 1] {
-        assert!(!site.connects(later[family], at(family)));
+        assert!(!net.connects(later[family], at(family)));
     }
-    site.host
+    net.host
         .ip(&[
             format!("addr add {}/32 dev lo", later[0]),
             format!("addr add {}/128 dev lo nodad", later[1]),
@@ -165,7 +165,7 @@ fn root_addresses_change() {
         });
         weir.ask(&["ban", who]).refused(&["address of this host"]);
     }
-    site.host
+    net.host
         .ip(&[
             format!("addr del {}/32 dev lo", later[0]),
             format!("addr del {}/128 dev lo", later[1]),
@@ -175,12 +175,12 @@ fn root_addresses_change() {
         soon("the old address to be bannable", || {
             (weir.why(who)["verdict"] == "banned-all").then_some(())
         });
-        assert!(!site.connects(who, at(family)));
+        assert!(!net.connects(who, at(family)));
     }
     // Another gateway.
     let new = "192.0.2.77";
     weir.ask(&["ban", new]).done();
-    site.host
+    net.host
         .ip(&[format!("route replace default via {new} dev eth0")])
         .unwrap();
     soon("the new gateway to be exempt", || {
@@ -195,15 +195,15 @@ fn root_a_reload_is_all_or_nothing() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
     weir.log_failures([addr(ATTACKER[0])], 3);
     soon("a ban", || (weir.banned().len() == 1).then_some(()));
     weir.log_failures([addr(OTHER[0])], 2);
     soon("five findings", || {
         (weir.json(&["status", "sshd"])["findings"] == 5).then_some(())
     });
-    let _server = site.server();
+    let _server = net.server();
     for (wrong, words) in [
         (
             "max_retyr = 1\n",
@@ -221,7 +221,7 @@ fn root_a_reload_is_all_or_nothing() {
         assert_eq!(jail["max_retry"], 3, "{jail}");
         assert_eq!(jail["findings"], 5, "{jail}");
         assert!(
-            !site.connects(ATTACKER[0], at(0)),
+            !net.connects(ATTACKER[0], at(0)),
             "half a reload was done: {wrong:?}"
         );
     }
@@ -244,8 +244,8 @@ fn root_a_reload_is_all_or_nothing() {
     soon("the third failure to count", || {
         (weir.banned().len() == 2).then_some(())
     });
-    assert!(!site.connects(OTHER[0], at(0)));
-    site.serves(CUSTOMER[0], at(0));
+    assert!(!net.connects(OTHER[0], at(0)));
+    net.serves(CUSTOMER[0], at(0));
 }
 
 /// What the next backend has not is taken away before it comes, in one reload.
@@ -254,19 +254,19 @@ fn root_one_reload_leaves_a_feature_and_moves_to_a_backend_without_it() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let with = format!(
         "backend = \"tcx\"\n{CONFIG}[decoy]\nports = [\"23/tcp\"]\n[geofence]\ndeny = [\"country:AQ\"]\n"
     );
-    let weir = Weir::start(&site.host, &with);
+    let weir = Weir::start(&net.host, &with);
     weir.ask(&["ban", ATTACKER[0]]).done();
-    let _server = site.server();
+    let _server = net.server();
     for backend in ["netfilter", "nft"] {
         weir.configure(&format!("backend = \"{backend}\"\n{CONFIG}"));
         weir.ask(&["reload"]).done();
         assert_eq!(weir.attachment("eth0").0, backend);
-        assert!(!site.connects(ATTACKER[0], at(0)), "{backend}");
-        site.serves(CUSTOMER[0], at(0));
+        assert!(!net.connects(ATTACKER[0], at(0)), "{backend}");
+        net.serves(CUSTOMER[0], at(0));
         // It cannot have both, and stays as it is.
         weir.configure(&with.replace("tcx", backend));
         weir.ask(&["reload"]).refused(&["decoy"]);
@@ -285,30 +285,30 @@ fn root_a_second_daemon_is_refused() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     weir.ask(&["ban", ATTACKER[0]]).done();
     let pid = weir.pid().to_string();
     // The same files; then the same pins with other files.
     weir.ask(&["daemon"])
         .refused(&["another weir daemon", &pid]);
-    let mut second = Weir::new(&site.host, CONFIG);
+    let mut second = Weir::new(&net.host, CONFIG);
     second.instance.clone_from(&weir.instance);
     second.configure(CONFIG);
     second
         .fails()
         .refused(&["another weir daemon holds this instance", &pid]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
-    let _server = site.server();
-    assert!(!site.connects(ATTACKER[0], at(0)));
+    let _server = net.server();
+    assert!(!net.connects(ATTACKER[0], at(0)));
     // An instance of its own is welcome, and both are obeyed.
-    let third = Weir::start(&site.host, CONFIG);
+    let third = Weir::start(&net.host, CONFIG);
     third.ask(&["ban", OTHER[0]]).done();
-    assert!(!site.connects(OTHER[0], at(0)));
-    assert!(!site.connects(ATTACKER[0], at(0)));
-    site.serves(CUSTOMER[0], at(0));
+    assert!(!net.connects(OTHER[0], at(0)));
+    assert!(!net.connects(ATTACKER[0], at(0)));
+    net.serves(CUSTOMER[0], at(0));
     drop(third);
-    site.serves(OTHER[0], at(0));
+    net.serves(OTHER[0], at(0));
     weir.stop();
     drop(second);
 }
@@ -319,9 +319,9 @@ fn root_a_second_daemon_takes_no_socket_away() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let mut second = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let mut second = Weir::new(&net.host, CONFIG);
     let config = fs::read_to_string(second.path("weir.toml")).unwrap();
     let (own, others) = (second.path("weir.sock"), weir.path("weir.sock"));
     let config = config.replace(own.to_str().unwrap(), others.to_str().unwrap());
@@ -343,12 +343,12 @@ fn root_detach_says_what_it_did_not_do() {
     if skipped(&["setpriv"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     weir.ask(&["ban", ATTACKER[0]]).done();
     weir.stop();
-    let _server = site.server();
-    let enforced = || assert!(!site.connects(ATTACKER[0], at(0)));
+    let _server = net.server();
+    let enforced = || assert!(!net.connects(ATTACKER[0], at(0)));
 
     // Root by its number alone.
     let mut powerless = Command::new("setpriv");
@@ -356,7 +356,7 @@ fn root_detach_says_what_it_did_not_do() {
         .args(["--bounding-set=-all", "--inh-caps=-all", WEIR, "--config"])
         .arg(weir.path("weir.toml"))
         .arg("detach");
-    let answer = site.host.enter(move || powerless.output()).unwrap();
+    let answer = net.host.enter(move || powerless.output()).unwrap();
     Answer::of(answer.unwrap()).refused(&["cannot detach: it needs root"]);
     enforced();
     // What is no configuration names no instance.
@@ -377,7 +377,7 @@ fn root_detach_says_what_it_did_not_do() {
     weir.configure(&format!("max_bnas = 7\n{CONFIG}"));
     let said = weir.ask(&["detach"]).done().out;
     assert!(said.contains("detached from eth0"), "{said}");
-    assert!(site.connects(ATTACKER[0], at(0)));
+    assert!(net.connects(ATTACKER[0], at(0)));
 }
 
 /// It would put everything back within a second.
@@ -387,9 +387,9 @@ fn root_detach_is_refused_beside_a_daemon() {
         return;
     }
     for backend in ["tcx", "nft", "ipset"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let config = format!("backend = \"{backend}\"\n{CONFIG}");
-        let mut weir = Weir::start(&site.host, &config);
+        let mut weir = Weir::start(&net.host, &config);
         weir.ask(&["ban", ATTACKER[0]]).done();
         let pid = format!("pid {}", weir.pid());
         for args in [&["detach"][..], &["detach", "--instance", &weir.instance]] {
@@ -397,19 +397,19 @@ fn root_detach_is_refused_beside_a_daemon() {
                 .refused(&["another weir daemon holds this instance", &pid]);
         }
         // Nor does another daemon begin beside it.
-        let mut second = Weir::new(&site.host, &config);
+        let mut second = Weir::new(&net.host, &config);
         let own = std::mem::replace(&mut second.instance, weir.instance.clone());
         second.configure(&config);
         second
             .fails()
             .refused(&["another weir daemon holds this instance", &pid]);
         second.instance = own;
-        let _server = site.server();
-        assert!(!site.connects(ATTACKER[0], at(0)), "{backend}");
+        let _server = net.server();
+        assert!(!net.connects(ATTACKER[0], at(0)), "{backend}");
         weir.stop();
         let said = weir.detach().done().out;
         assert!(!said.contains("nothing"), "{backend}: {said}");
-        assert!(site.connects(ATTACKER[0], at(0)), "{backend}");
+        assert!(net.connects(ATTACKER[0], at(0)), "{backend}");
     }
 }
 
@@ -418,9 +418,9 @@ fn root_the_cap_evicts_within_the_producer() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = CONFIG.replace("max_retry = 3", "max_retry = 1\nban_time = \"1h\"");
-    let weir = Weir::start(&site.host, &format!("max_bans = 64\n{config}"));
+    let weir = Weir::start(&net.host, &format!("max_bans = 64\n{config}"));
     let manual: Vec<IpAddr> = (1..=20)
         .map(|n| addr(&format!("203.0.113.{}", n + 100)))
         .collect();
@@ -455,10 +455,10 @@ fn root_the_cap_evicts_within_the_producer() {
     weir.ask(&["ban", "203.0.113.200"])
         .refused(&["the ban table is full", "max_bans"]);
     assert_eq!(weir.banned().len(), 64);
-    let _server = site.server();
-    assert!(!site.connects("203.0.113.101", at(0)));
-    assert!(!site.connects("198.51.100.60", at(0)));
-    site.serves(CUSTOMER[0], at(0));
+    let _server = net.server();
+    assert!(!net.connects("203.0.113.101", at(0)));
+    assert!(!net.connects("198.51.100.60", at(0)));
+    net.serves(CUSTOMER[0], at(0));
     // With room again the alert is over.
     for n in 45..=48 {
         weir.ask(&["unban", &format!("198.51.100.{n}")]).done();
@@ -478,8 +478,8 @@ fn root_bad_requests_are_answered_and_do_no_harm() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
     let post = |body: &str| {
         format!(
             "POST /v1/bans HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n{body}",
@@ -559,8 +559,8 @@ fn root_everything_works_with_four_capabilities() {
     if skipped(&[]) {
         return;
     }
-    let mut site = Site::new();
-    let mut weir = Weir::start(&site.host, &format!("max_bans = 100000\n{CONFIG}"));
+    let mut net = TestNet::new();
+    let mut weir = Weir::start(&net.host, &format!("max_bans = 100000\n{CONFIG}"));
     let exactly_four = |pid: u32| {
         for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
             let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -576,12 +576,12 @@ fn root_everything_works_with_four_capabilities() {
         }
     };
     exactly_four(weir.pid());
-    let _server = site.server();
+    let _server = net.server();
     weir.log_failures(ATTACKER.map(addr), 3);
     soon("two bans", || (weir.banned().len() == 2).then_some(()));
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
     // Growth: new maps and programs are loaded, links updated.
     let many = (0..20_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
@@ -590,42 +590,42 @@ fn root_everything_works_with_four_capabilities() {
         let usage = weir.json(&["status"])["usage"].clone();
         (usage["generation"].as_u64() > Some(1) && usage["bans"] == 20_002).then_some(())
     });
-    assert!(!site.connects("198.18.78.31", at(0)));
+    assert!(!net.connects("198.18.78.31", at(0)));
     // The interface goes and comes back: attached anew.
-    site.veth.delete().unwrap();
+    net.veth.delete().unwrap();
     soon("the interface to be missed", || {
         (weir.attachment("eth0").0 == "none").then_some(())
     });
-    site.veth.create().unwrap();
+    net.veth.create().unwrap();
     soon("the interface to be protected", || {
         (weir.attachment("eth0").0 == "tcx").then_some(())
     });
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
     // Another hook by reload, the allow list, an unban.
     weir.configure(&format!("backend = \"xdp\"\nmax_bans = 100000\n{CONFIG}"));
     weir.ask(&["reload"]).done();
     assert_eq!(weir.attachment("eth0").0, "xdp");
-    assert!(!site.connects(ATTACKER[0], at(0)));
+    assert!(!net.connects(ATTACKER[0], at(0)));
     weir.ask(&["allow", "add", ATTACKER[0]]).done();
-    site.serves(ATTACKER[0], at(0));
+    net.serves(ATTACKER[0], at(0));
     weir.ask(&["unban", "2001:db8:bad::/64"]).done();
-    site.serves(ATTACKER[1], at(1));
+    net.serves(ATTACKER[1], at(1));
     // A rotated log that only root may read.
     fs::rename(weir.log(), weir.path("auth.log.1")).unwrap();
     fs::write(weir.log(), "").unwrap();
     fs::set_permissions(weir.log(), fs::Permissions::from_mode(0o600)).unwrap();
     weir.log_failures([addr(OTHER[0])], 3);
     soon("a ban from the new log", || {
-        (!site.connects(OTHER[0], at(0))).then_some(())
+        (!net.connects(OTHER[0], at(0))).then_some(())
     });
     exactly_four(weir.pid());
     // The next start takes over under the same four.
     weir.kill();
     weir.run();
     exactly_four(weir.pid());
-    assert!(!site.connects(OTHER[0], at(0)));
+    assert!(!net.connects(OTHER[0], at(0)));
     assert!(weir.json(&["status"])["usage"]["bans"].as_u64() > Some(20_000));
 }

@@ -18,7 +18,7 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use common::{CUSTOMER, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
+use common::{CUSTOMER, HOST, SILENCE, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_netlab::{Side, VethOpts};
 use weir_testkit::{
     fuse::FuseLog,
@@ -45,8 +45,8 @@ fn sources() -> impl Iterator<Item = IpAddr> {
 }
 
 impl Attack {
-    fn start(site: &Site) -> Self {
-        let sockets: Vec<(UdpSocket, SocketAddr)> = site
+    fn start(net: &TestNet) -> Self {
+        let sockets: Vec<(UdpSocket, SocketAddr)> = net
             .internet
             .enter(|| {
                 sources()
@@ -111,18 +111,18 @@ impl Drop for Attack {
 }
 
 /// Somebody who is not banned gets an answer, in both families.
-fn customer_is_served(site: &Site) {
+fn customer_is_served(net: &TestNet) {
     for family in [0, 1] {
         let to = SocketAddr::new(addr(HOST[family]), PORT);
         let from = Some(addr(CUSTOMER[family]));
-        let seen = udp_request(&site.internet, from, to, b"order", SOON);
+        let seen = udp_request(&net.internet, from, to, b"order", SOON);
         assert!(seen.is_ok(), "{}", seen.unwrap_err());
     }
 }
 
 /// The two UDP servers that no attacker may reach.
-fn servers(site: &Site) -> [UdpServer; 2] {
-    HOST.map(|host| UdpServer::start(&site.host, SocketAddr::new(addr(host), PORT)).unwrap())
+fn servers(net: &TestNet) -> [UdpServer; 2] {
+    HOST.map(|host| UdpServer::start(&net.host, SocketAddr::new(addr(host), PORT)).unwrap())
 }
 
 fn received(servers: &[UdpServer; 2]) -> u64 {
@@ -146,13 +146,13 @@ fn root_sigkill_at_twenty_moments_lets_nothing_through() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     weir.ban_all(sources());
-    let servers = servers(&site);
+    let servers = servers(&net);
     let mut served = 0;
     let dropped = weir.packets("banned-all");
-    let mut attack = Attack::start(&site);
+    let mut attack = Attack::start(&net);
     let mut bans = usize::from(SOURCES) * 2;
     for moment in 0..20_u64 {
         attack.more(500);
@@ -172,7 +172,7 @@ fn root_sigkill_at_twenty_moments_lets_nothing_through() {
             weir.kill();
         }
         attack.more(500);
-        customer_is_served(&site);
+        customer_is_served(&net);
         served += 2;
         assert_eq!(
             received(&servers),
@@ -204,11 +204,11 @@ fn root_sigkill_lets_nothing_through_by_any_backend() {
     }
     const BACKENDS: [&str; 6] = ["xdp", "xdp-generic", "cls_bpf", "netfilter", "nft", "ipset"];
     for backend in BACKENDS {
-        let site = Site::new();
-        let mut weir = Weir::start(&site.host, &format!("backend = {backend:?}\n{CONFIG}"));
+        let net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &format!("backend = {backend:?}\n{CONFIG}"));
         weir.ban_all(sources());
-        let servers = servers(&site);
-        let (mut attack, mut served) = (Attack::start(&site), 0);
+        let servers = servers(&net);
+        let (mut attack, mut served) = (Attack::start(&net), 0);
         for moment in 0..6_u64 {
             attack.more(300);
             if moment % 2 == 0 {
@@ -220,7 +220,7 @@ fn root_sigkill_lets_nothing_through_by_any_backend() {
                 weir.kill();
             }
             attack.more(300);
-            customer_is_served(&site);
+            customer_is_served(&net);
             served += 2;
             assert_eq!(received(&servers), served, "{backend}, moment {moment}");
             weir.run();
@@ -241,11 +241,11 @@ fn root_tables_of_another_layout_are_replaced_under_attack() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     weir.ban_all(sources());
-    let servers = servers(&site);
-    let mut attack = Attack::start(&site);
+    let servers = servers(&net);
+    let mut attack = Attack::start(&net);
     attack.more(200);
     weir.stop();
     let meta = MapHandle::from_pinned_path(weir.pins().join("current/meta")).unwrap();
@@ -258,7 +258,7 @@ fn root_tables_of_another_layout_are_replaced_under_attack() {
     all_in_force(&weir, usize::from(SOURCES) * 2);
     let dropped = weir.packets("banned-all");
     attack.more(500);
-    customer_is_served(&site);
+    customer_is_served(&net);
     assert!(weir.packets("banned-all") > dropped, "the new tables drop");
     attack.end();
     assert_eq!(received(&servers), 2, "a banned packet got in");
@@ -284,13 +284,13 @@ mod fault {
     }
 
     /// A host with two interfaces, so that links are switched one by one.
-    fn two_wires(site: &Site) {
-        let more = site.net.namespace("more").unwrap();
+    fn two_wires(net: &TestNet) {
+        let more = net.net.namespace("more").unwrap();
         let opts = VethOpts::new(&["198.51.99.1/24"], &["198.51.99.2/24"]).unwrap();
-        site.net
-            .veth(&site.host, "eth1", &more, "eth0", opts)
+        net.net
+            .veth(&net.host, "eth1", &more, "eth0", opts)
             .unwrap();
-        assert_eq!(site.veth.dev(Side::A), "eth0");
+        assert_eq!(net.veth.dev(Side::A), "eth0");
     }
 
     const TWO: &str =
@@ -308,14 +308,14 @@ mod fault {
         if skipped(&[]) {
             return;
         }
-        let site = Site::new();
-        two_wires(&site);
+        let net = TestNet::new();
+        two_wires(&net);
         let mut length = 24;
-        let mut weir = Weir::start(&site.host, &rebuilt(&mut length));
+        let mut weir = Weir::start(&net.host, &rebuilt(&mut length));
         weir.ban_all(sources());
-        let servers = servers(&site);
+        let servers = servers(&net);
         let dropped = weir.packets("banned-all");
-        let mut attack = Attack::start(&site);
+        let mut attack = Attack::start(&net);
         let mut served = 0;
         for point in [
             "pin-before-meta",
@@ -333,7 +333,7 @@ mod fault {
             weir.launch(Some(point));
             dies(&mut weir, point);
             attack.more(500);
-            customer_is_served(&site);
+            customer_is_served(&net);
             served += 2;
             assert_eq!(
                 received(&servers),
@@ -378,22 +378,22 @@ mod fault {
             "switch-after-current",
             "growth-before-unpin",
         ] {
-            let site = Site::new();
-            two_wires(&site);
-            let mut weir = Weir::new(&site.host, TWO);
+            let net = TestNet::new();
+            two_wires(&net);
+            let mut weir = Weir::new(&net.host, TWO);
             weir.launch(Some(point));
             soon("the daemon", || {
                 (weir.ask(&["status"]).code != Some(2)).then_some(())
             });
             weir.ban_all(sources());
-            let servers = servers(&site);
+            let servers = servers(&net);
             let dropped = weir.packets("banned-all");
-            let mut attack = Attack::start(&site);
+            let mut attack = Attack::start(&net);
             let many = (0..14_000_u32).map(|n| IpAddr::from((0xc612_0000 + n).to_be_bytes()));
             weir.log_failures(many, 1);
             dies(&mut weir, point);
             attack.more(500);
-            customer_is_served(&site);
+            customer_is_served(&net);
             assert_eq!(received(&servers), 2, "{point}: a banned packet got in");
             weir.run();
             let all = 14_000 + usize::from(SOURCES) * 2;
@@ -413,8 +413,8 @@ mod fault {
         if skipped(&[]) {
             return;
         }
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, "");
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, "");
         let list = weir.path("list.txt");
         let attackers = "198.51.100.0/24\n2001:db8:bad::/48\n";
         let everybody = attackers.to_owned() + &CUSTOMER.map(|who| format!("{who}\n")).concat();
@@ -423,16 +423,16 @@ mod fault {
             "interfaces = [\"eth0\"]\n[list.bad]\nfile = {list:?}\n"
         ));
         weir.run();
-        let servers = servers(&site);
+        let servers = servers(&net);
         let shop = SocketAddr::new(addr("::"), PORT + 1);
-        let _shop = UdpServer::start(&site.host, shop).unwrap();
+        let _shop = UdpServer::start(&net.host, shop).unwrap();
         let is_served = |family: usize, time| {
             let to = SocketAddr::new(addr(HOST[family]), PORT + 1);
             let from = Some(addr(CUSTOMER[family]));
-            udp_request(&site.internet, from, to, b"order", time).is_ok()
+            udp_request(&net.internet, from, to, b"order", time).is_ok()
         };
         let dropped = weir.packets("listed");
-        let mut attack = Attack::start(&site);
+        let mut attack = Attack::start(&net);
         for point in ["classes-half-written", "classes-before-swap"] {
             // Twice: either of the two copies is the one in force.
             for turn in 0..2 {
@@ -476,8 +476,8 @@ mod fault {
         if skipped(&[]) {
             return;
         }
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, CONFIG);
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, CONFIG);
         weir.env = vec![("WEIR_FAULT", "panic:worker".to_owned())];
         weir.run();
         weir.ban_all(sources());
@@ -487,10 +487,10 @@ mod fault {
         let said = weir.said();
         assert!(said.contains("the fault point worker"), "{said}");
         assert!(said.contains("what is banned stays banned"), "{said}");
-        let servers = servers(&site);
-        let mut attack = Attack::start(&site);
+        let servers = servers(&net);
+        let mut attack = Attack::start(&net);
         attack.more(500);
-        customer_is_served(&site);
+        customer_is_served(&net);
         assert_eq!(received(&servers), 2, "a banned packet got in");
         // As systemd does; what the worker had read is read again.
         weir.env.clear();
@@ -511,8 +511,8 @@ mod fault {
         if skipped(&[]) {
             return;
         }
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, CONFIG);
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, CONFIG);
         let place = weir.path("notify.sock");
         let systemd = std::os::unix::net::UnixDatagram::bind(&place).unwrap();
         systemd.set_read_timeout(Some(SOON)).unwrap();
@@ -562,8 +562,8 @@ mod fault {
             "take-over-before-current",
             "insert-mid-run",
         ] {
-            let site = Site::new();
-            let mut weir = Weir::start(&site.host, CONFIG);
+            let net = TestNet::new();
+            let mut weir = Weir::start(&net.host, CONFIG);
             weir.ban_all(sources());
             // Nothing in the kernel: the database has to bring all back.
             weir.stop();
@@ -572,10 +572,10 @@ mod fault {
             dies(&mut weir, point);
             weir.run();
             all_in_force(&weir, usize::from(SOURCES) * 2);
-            let servers = servers(&site);
-            let mut attack = Attack::start(&site);
+            let servers = servers(&net);
+            let mut attack = Attack::start(&net);
             attack.more(500);
-            customer_is_served(&site);
+            customer_is_served(&net);
             let sent = attack.end();
             assert_eq!((received(&servers), weir.packets("banned-all")), (2, sent));
         }
@@ -619,8 +619,8 @@ fn root_a_log_on_a_hung_file_system_stops_nothing_else() {
     if skipped(&[]) || lacks_fuse() {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
     let place = weir.path("notify.sock");
     let systemd = std::os::unix::net::UnixDatagram::bind(&place).unwrap();
     let told = Arc::new(std::sync::Mutex::new(String::new()));
@@ -708,14 +708,14 @@ fn root_a_log_that_answers_slowly_holds_no_stop_up() {
     if skipped(&[]) || lacks_fuse() {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let log = FuseLog::mount().unwrap();
     let directory = log.path().parent().unwrap().to_owned();
     // Each look for one of them asks the file system.
     let more = (0..20).map(|n| directory.join(format!("{n}.log")));
     let paths: Vec<_> = more.chain([log.path()]).collect();
     let mut weir = Weir::new(
-        &site.host,
+        &net.host,
         &format!(
             "interfaces = [\"eth0\"]\n[jail.remote]\nfilter = \"sshd\"\nmax_retry = 100\npaths = {paths:?}\n"
         ),

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, Site, Weir, addr, skipped, soon};
-use weir_bpf::link::Link;
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, TestNet, Weir, addr, skipped, soon};
+use weir_bpf::attachment::Link;
 use weir_netlab::Side;
 use weir_testkit::{
     packet::Packet,
@@ -27,27 +27,27 @@ const DECOYS: &str = "[decoy]\nports = [\"23/tcp\", \"1000-1999/tcp\", \"!1500/t
 
 struct Trap {
     weir: Weir,
-    site: Site,
+    net: TestNet,
     _servers: Vec<TcpServer>,
     _peer: Option<Link>,
 }
 
 impl Trap {
     fn new(backend: &str, more: &str) -> Self {
-        let site = Site::new();
-        let peer = site.takes_answers_of(backend);
+        let net = TestNet::new();
+        let peer = net.takes_answers_of(backend);
         let servers = HOST
             .map(|host| {
                 let at = SocketAddr::new(addr(host), SERVED);
-                TcpServer::start(&site.host, at, b"").unwrap()
+                TcpServer::start(&net.host, at, b"").unwrap()
             })
             .into();
         let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{more}\n{DECOYS}");
-        let weir = Weir::start(&site.host, &config);
+        let weir = Weir::start(&net.host, &config);
         assert_eq!(weir.attachment("eth0").0, backend);
         Self {
             weir,
-            site,
+            net,
             _servers: servers,
             _peer: peer,
         }
@@ -58,7 +58,7 @@ impl Trap {
     }
 
     fn outside(&self, program: &str, args: &[&str]) -> Output {
-        self.site.internet.output(program, args).unwrap()
+        self.net.internet.output(program, args).unwrap()
     }
 
     /// Waits for the ban of a decoy port, and looks at both ends.
@@ -75,8 +75,8 @@ impl Trap {
             "{reason}"
         );
         assert_eq!(ban["scope"], "all ports", "{ban}");
-        assert!(!self.site.connects(who, self.served(family)), "{who}");
-        self.site.serves(CUSTOMER[family], self.served(family));
+        assert!(!self.net.connects(who, self.served(family)), "{who}");
+        self.net.serves(CUSTOMER[family], self.served(family));
     }
 
     fn seconds_left(&self, who: &str) -> u64 {
@@ -88,7 +88,7 @@ impl Trap {
     #[track_caller]
     fn visits(&self, who: &str, family: usize) {
         let at = SocketAddr::new(addr(HOST[family]), 23);
-        self.site.serves(who, at);
+        self.net.serves(who, at);
     }
 }
 
@@ -108,7 +108,7 @@ fn root_decoy_a_connect_scan_is_banned() {
         let trap = Trap::new(backend, "");
         for family in [0, 1] {
             let who = ATTACKER[family];
-            trap.site.serves(who, trap.served(family));
+            trap.net.serves(who, trap.served(family));
             let mut args = vec!["-sT", "-Pn", "-n", "-p", "1000-1009", "-S", who];
             args.extend(["-e", "eth0", "--host-timeout", "3s", HOST[family]]);
             args.extend(["-6"].iter().take(family));
@@ -136,7 +136,7 @@ fn root_decoy_masscan_is_banned_when_it_talks() {
     }
     for backend in BACKENDS {
         let trap = Trap::new(backend, "");
-        let mac = trap.site.veth.mac(Side::A).map(|b| format!("{b:02x}"));
+        let mac = trap.net.veth.mac(Side::A).map(|b| format!("{b:02x}"));
         let mac = mac.join("-");
         let output = trap.weir.path("masscan.out");
         // It does not end before another packet comes: ended with its guard.
@@ -149,7 +149,7 @@ fn root_decoy_masscan_is_banned_when_it_talks() {
                 .stdin(Stdio::null())
                 .stdout(File::create(&output).unwrap())
                 .stderr(Stdio::null());
-            trap.site.internet.spawn(masscan).unwrap()
+            trap.net.internet.spawn(masscan).unwrap()
         };
         // Half-open: it finds ports open, and proves nothing.
         let half_open = scan(&[], OTHER[0]);
@@ -163,7 +163,7 @@ fn root_decoy_masscan_is_banned_when_it_talks() {
         });
         assert_eq!(trap.weir.json(&["status"])["decoy"]["proofs"], 0);
         assert_eq!(trap.weir.why(OTHER[0])["dropped"], false);
-        trap.site.serves(OTHER[0], trap.served(0));
+        trap.net.serves(OTHER[0], trap.served(0));
 
         let talking = scan(&["--banners"], ATTACKER[0]);
         trap.is_banned(ATTACKER[0], 0);
@@ -186,7 +186,7 @@ fn root_decoy_a_half_open_scan_is_told() {
         let found = String::from_utf8_lossy(&scan.stdout).into_owned();
         assert!(found.contains("1000/tcp open"), "{found}");
         assert_eq!(trap.weir.why(who)["dropped"], false, "no proof");
-        trap.site.serves(who, trap.served(family));
+        trap.net.serves(who, trap.served(family));
     }
     let decoy = &trap.weir.json(&["status"])["decoy"];
     assert!(decoy["strikes"].as_u64() > Some(0), "{decoy}");
@@ -203,7 +203,7 @@ fn root_decoy_forged_floods_ban_nobody() {
     const FRAMES: usize = 1_000_000;
     for backend in BACKENDS {
         let trap = Trap::new(backend, "");
-        let (ours, theirs) = (trap.site.veth.mac(Side::A), trap.site.veth.mac(Side::B));
+        let (ours, theirs) = (trap.net.veth.mac(Side::A), trap.net.veth.mac(Side::B));
         let mut frames = Vec::new();
         for family in [0, 1] {
             for who in [CUSTOMER[family], GATEWAY[family], HOST[family]] {
@@ -220,13 +220,13 @@ fn root_decoy_forged_floods_ban_nobody() {
             }
         }
         let many = frames.iter().cycle().take(FRAMES).map(Vec::as_slice);
-        let sent = traffic::send_frames(&trap.site.internet, "eth0", many).unwrap();
+        let sent = traffic::send_frames(&trap.net.internet, "eth0", many).unwrap();
         assert!(sent > FRAMES as u64 * 9 / 10, "{sent} left");
         soon("the flood to be told", || {
             (trap.weir.json(&["status"])["decoy"]["strikes"].as_u64() > Some(0)).then_some(())
         });
         for family in [0, 1] {
-            trap.site.serves(CUSTOMER[family], trap.served(family));
+            trap.net.serves(CUSTOMER[family], trap.served(family));
         }
         assert_eq!(trap.weir.banned(), [""; 0], "{backend}");
         let status = trap.weir.json(&["status"]);
@@ -240,7 +240,7 @@ fn root_decoy_forged_floods_ban_nobody() {
             let who = ATTACKER[family];
             let at = SocketAddr::new(addr(HOST[family]), 23);
             soon("a visit to be proof again", || {
-                trap.site.connects(who, at);
+                trap.net.connects(who, at);
                 (trap.weir.why(who)["dropped"] == true).then_some(())
             });
             trap.is_banned(who, family);
@@ -258,7 +258,7 @@ fn root_decoy_a_neighbour_is_banned_alone() {
     let trap = Trap::new(BACKENDS[0], "");
     // An address of this host in the visitor's /64.
     let own = "2001:db8:bad::1";
-    trap.site
+    trap.net
         .host
         .ip(&[format!("addr add {own}/128 dev lo")])
         .unwrap();
@@ -280,12 +280,12 @@ fn root_decoy_own_connections_work() {
         let trap = Trap::new(backend, "");
         for family in [0, 1] {
             let at = SocketAddr::new(addr(CUSTOMER[family]), 8080);
-            let server = TcpServer::start(&trap.site.internet, at, b"hello").unwrap();
-            trap.site
+            let server = TcpServer::start(&trap.net.internet, at, b"hello").unwrap();
+            trap.net
                 .host
                 .sysctl("ipv4.ip_local_port_range", "1024 1400")
                 .unwrap();
-            let macs = [Side::B, Side::A].map(|side| trap.site.veth.mac(side));
+            let macs = [Side::B, Side::A].map(|side| trap.net.veth.mac(side));
             for round in 0..5 {
                 // Somebody forges SYNs in its name, so that its segments look
                 // like answers to a cookie at first.
@@ -300,7 +300,7 @@ fn root_decoy_own_connections_work() {
                     for some in syns.chunks(100) {
                         let seen = trap.weir.packets("decoy");
                         let syns = some.iter().map(Vec::as_slice);
-                        traffic::send_frames(&trap.site.internet, "eth0", syns).unwrap();
+                        traffic::send_frames(&trap.net.internet, "eth0", syns).unwrap();
                         let all = seen + some.len() as u64;
                         soon("the SYNs to be seen", || {
                             (trap.weir.packets("decoy") >= all).then_some(())
@@ -308,7 +308,7 @@ fn root_decoy_own_connections_work() {
                     }
                 }
                 let (mut stream, _) =
-                    traffic::tcp_open(&trap.site.host, None, at, common::SOON).unwrap();
+                    traffic::tcp_open(&trap.net.host, None, at, common::SOON).unwrap();
                 let port = stream.local_addr().unwrap().port();
                 assert!((1024..=1400).contains(&port), "{port} is a decoy port");
                 let mut hello = [0; 5];
@@ -367,14 +367,14 @@ fn root_decoy_served_ports_are_none() {
     let trap = Trap::new("tcx", "");
     // One that begins to be served later.
     let late = SocketAddr::new(addr(HOST[0]), 1234);
-    let server = TcpServer::start(&trap.site.host, late, b"").unwrap();
+    let server = TcpServer::start(&trap.net.host, late, b"").unwrap();
     soon("the listener to be seen", || {
         let status = trap.weir.json(&["status"]);
         (status["decoy"]["served"] == serde_json::json!(["1234/tcp"])).then_some(())
     });
     let alerts = trap.weir.json(&["status"])["alerts"].to_string();
     assert!(alerts.contains("decoy port 1234/tcp"), "{alerts}");
-    trap.site.serves_soon(CUSTOMER[0], late);
+    trap.net.serves_soon(CUSTOMER[0], late);
     assert_eq!(trap.weir.why(CUSTOMER[0])["dropped"], false);
     // One that is, when the file is read.
     let check = trap.weir.ask(&["check"]);
@@ -387,7 +387,7 @@ fn root_decoy_served_ports_are_none() {
     });
     trap.weir.ask(&["check"]).done();
     // On loopback it is nobody's business.
-    let inside = trap.site.host.enter(|| TcpListener::bind("127.0.0.1:1235"));
+    let inside = trap.net.host.enter(|| TcpListener::bind("127.0.0.1:1235"));
     trap.weir.ask(&["check"]).done();
     drop(inside);
 }
@@ -403,7 +403,7 @@ fn root_decoy_exempt_sources_meet_the_port_itself() {
         for family in [0, 1] {
             let at = SocketAddr::new(addr(HOST[family]), 23);
             let refused = traffic::tcp_connect(
-                &trap.site.internet,
+                &trap.net.internet,
                 Some(addr(ATTACKER[family])),
                 at,
                 common::SOON,
@@ -430,7 +430,7 @@ fn root_decoy_without_proof_when_told_so() {
     for family in [0, 1] {
         let who = ATTACKER[family];
         let at = SocketAddr::new(addr(HOST[family]), 161);
-        traffic::udp_send(&trap.site.internet, Some(addr(who)), at, b"?", 1).unwrap();
+        traffic::udp_send(&trap.net.internet, Some(addr(who)), at, b"?", 1).unwrap();
         soon("one datagram to ban", || {
             (trap.weir.why(who)["dropped"] == true).then_some(())
         });
@@ -455,7 +455,7 @@ fn root_decoy_comes_and_goes_by_reload() {
     trap.weir.ask(&["reload"]).done();
     assert!(trap.weir.json(&["status"])["decoy"].is_null());
     let refused = traffic::tcp_connect(
-        &trap.site.internet,
+        &trap.net.internet,
         Some(addr(ATTACKER[0])),
         at,
         common::SOON,

@@ -16,8 +16,8 @@ use std::{
 use common::{Answer, SILENCE, SOON, WEIR, Weir, addr, skipped, soon};
 use serde_json::Value;
 use weir_bpf::{
+    attachment::{Hook, Link},
     generator::Generator,
-    link::{Hook, Link},
 };
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts};
 use weir_testkit::traffic::{self, UdpServer};
@@ -37,7 +37,7 @@ request = struct.pack('16sP', b'eth0', ctypes.addressof(value))
 fcntl.ioctl(socket.socket(), 0x8946, request)
 ";
 
-struct Site {
+struct TestNet {
     dir: tempfile::TempDir,
     servers: [Option<Child>; 2],
     reals: [Namespace; 2],
@@ -49,7 +49,7 @@ struct Site {
     _net: Net,
 }
 
-impl Site {
+impl TestNet {
     fn new(backend: &str) -> Self {
         let net = Net::new().unwrap();
         let switch = net.namespace("switch").unwrap();
@@ -119,7 +119,7 @@ impl Site {
             let attach = || Link::attach(accept.accept(), index, Hook::Xdp);
             switch.enter(attach).unwrap().unwrap()
         });
-        let mut site = Self {
+        let mut net = Self {
             dir: tempfile::tempdir().unwrap(),
             servers: [None, None],
             reals,
@@ -131,9 +131,9 @@ impl Site {
             _net: net,
         };
         for number in 0..2 {
-            site.serve(number);
+            net.serve(number);
         }
-        site
+        net
     }
 
     fn real_side(&self, number: usize, args: &[&str]) -> Answer {
@@ -268,7 +268,7 @@ impl Flow {
 
     /// A large file arrives as it was sent.
     #[track_caller]
-    fn upload(&mut self, site: &Site, number: usize, name: &str) {
+    fn upload(&mut self, net: &TestNet, number: usize, name: &str) {
         let body: Vec<u8> = (0..UPLOAD).map(|n| (n / 7 % 251) as u8).collect();
         let head =
             format!("PUT /up/{name} HTTP/1.1\r\nHost: vip\r\nContent-Length: {UPLOAD}\r\n\r\n");
@@ -276,7 +276,7 @@ impl Flow {
         self.stream.write_all(&body).unwrap();
         let answer = self.answer("\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
-        let file = site
+        let file = net
             .dir
             .path()
             .join(number.to_string())
@@ -331,21 +331,21 @@ fn root_reals_beyond_a_router_are_served_by_gue() {
 
 fn served(backend: &str, forward: &str, decap: &str) {
     let both = BTreeSet::from([0, 1]);
-    let mut site = Site::new(backend);
-    site.prepare(decap);
-    let mut weir = Weir::start(&site.host, &config(backend, forward));
+    let mut net = TestNet::new(backend);
+    net.prepare(decap);
+    let mut weir = Weir::start(&net.host, &config(backend, forward));
     assert_eq!(weir.attachment("eth0").0, backend);
     live_soon(&weir, 2);
-    assert_eq!(site.all_served_by(40), both);
+    assert_eq!(net.all_served_by(40), both);
     for number in 0..2 {
-        assert!(site.counted(number, "taken") > 0, "{number}");
-        assert_eq!(site.counted(number, "malformed"), 0, "{number}");
+        assert!(net.counted(number, "taken") > 0, "{number}");
+        assert_eq!(net.counted(number, "malformed"), 0, "{number}");
     }
 
     // What is too big at first arrives all the same: the client is told.
-    for (number, mut flow) in site.flows() {
+    for (number, mut flow) in net.flows() {
         let name = format!("{}-{number}", flow.family);
-        flow.upload(&site, number, &name);
+        flow.upload(&net, number, &name);
     }
     assert!(weir.packets("too-big") > 0);
     assert_eq!(weir.packets("no-room"), 0);
@@ -353,13 +353,13 @@ fn served(backend: &str, forward: &str, decap: &str) {
     // Datagrams of one packet and of several fragments.
     for (family, client) in CLIENT.into_iter().enumerate() {
         let (from, at) = (Some(addr(client)), SocketAddr::new(addr(VIP[family]), 5353));
-        let servers = site.reals.each_ref();
+        let servers = net.reals.each_ref();
         let servers = servers.map(|real| UdpServer::start(real, at).unwrap());
         for n in 0..10 {
             for len in [1, 4000, 20_000] {
                 let asked = vec![n; len];
                 soon("the datagram to come back", || {
-                    let answer = traffic::udp_request(&site.client, from, at, &asked, SILENCE);
+                    let answer = traffic::udp_request(&net.client, from, at, &asked, SILENCE);
                     answer.ok().filter(|(answer, _)| *answer == asked)
                 });
             }
@@ -369,10 +369,10 @@ fn served(backend: &str, forward: &str, decap: &str) {
     }
 
     // A real that dies leaves, and flows of the other stay; whatever becomes of the daemon.
-    let mut flows = site.flows();
-    site.servers[0] = None;
+    let mut flows = net.flows();
+    net.servers[0] = None;
     live_soon(&weir, 1);
-    assert_eq!(site.all_served_by(20), [1].into());
+    assert_eq!(net.all_served_by(20), [1].into());
     flows.retain(|(number, _)| *number == 1);
     for again in [false, true] {
         if again {
@@ -383,38 +383,38 @@ fn served(backend: &str, forward: &str, decap: &str) {
         }
     }
     weir.run();
-    site.serve(0);
+    net.serve(0);
     live_soon(&weir, 2);
-    assert_eq!(site.all_served_by(40), both);
+    assert_eq!(net.all_served_by(40), both);
     let shown = pool(&weir);
     let word = forward.split('"').nth(1).unwrap();
     assert_eq!(shown["forward"], word, "{shown}");
 
     // A way that is too narrow is said, and its real left out.
     let narrow = "route add 10.2.1.0/24 via 192.0.2.254 mtu 1299";
-    site.host.ip(&[narrow.into()]).unwrap();
+    net.host.ip(&[narrow.into()]).unwrap();
     live_soon(&weir, 1);
-    assert_eq!(site.all_served_by(10), [1].into());
+    assert_eq!(net.all_served_by(10), [1].into());
     let alerts = weir.json(&["status"])["alerts"].to_string();
     let told = "10.2.1.11 (the MTU of the way to it is 1299: with an outer header of";
     assert!(alerts.contains(told), "{alerts}");
-    site.host.ip(&["route del 10.2.1.0/24".into()]).unwrap();
+    net.host.ip(&["route del 10.2.1.0/24".into()]).unwrap();
     live_soon(&weir, 2);
     // So is a router that does not answer.
-    site.host
+    net.host
         .ip(&["route add 10.2.1.0/24 via 192.0.2.253".into()])
         .unwrap();
     live_soon(&weir, 1);
-    site.host.ip(&["route del 10.2.1.0/24".into()]).unwrap();
+    net.host.ip(&["route del 10.2.1.0/24".into()]).unwrap();
     live_soon(&weir, 2);
 
     // What a real does not take out any more its stack does not know.
     for number in 0..2 {
-        site.real_side(number, &["--undo"]).done();
+        net.real_side(number, &["--undo"]).done();
     }
-    assert!((0..2).all(|family| site.open(family).is_none()));
+    assert!((0..2).all(|family| net.open(family).is_none()));
     for number in 0..2 {
-        assert_eq!(site.real_side(number, &[]).code, Some(1));
+        assert_eq!(net.real_side(number, &[]).code, Some(1));
     }
 }
 
@@ -423,47 +423,47 @@ fn root_only_balancers_reach_a_virtual_address_by_a_tunnel() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let site = Site::new("tcx");
+    let net = TestNet::new("tcx");
     // Another one is named: the balancer of this test is a stranger.
     for number in 0..2 {
         let args = [VIP[0], VIP[1], "--decap", "gue", "--gue-port", "7000"];
         let from = ["--from", "192.0.2.9", "--interface", "eth0"];
-        let done = site.real_side(number, &[&args[..], &from].concat()).done();
+        let done = net.real_side(number, &[&args[..], &from].concat()).done();
         assert!(
             done.out.contains("GUE at port 7000 on eth0: set"),
             "{done:?}"
         );
     }
     let weir = Weir::start(
-        &site.host,
+        &net.host,
         &config("tcx", "forward = \"gue\"\ngue_port = 7000"),
     );
     live_soon(&weir, 2);
-    assert!((0..2).all(|family| site.open(family).is_none()));
-    let strangers = || (0..2).map(|n| site.counted(n, "stranger")).sum::<u64>();
+    assert!((0..2).all(|family| net.open(family).is_none()));
+    let strangers = || (0..2).map(|n| net.counted(n, "stranger")).sum::<u64>();
     assert!(strangers() >= 2);
     // It is told so in place, and what was counted is kept.
     for number in 0..2 {
         let from = BALANCER.join(",");
         let args = ["--decap", "gue", "--gue-port", "7000", "--from", &from];
-        site.real_side(number, &args).done();
+        net.real_side(number, &args).done();
     }
-    assert_eq!(site.all_served_by(20), BTreeSet::from([0, 1]));
+    assert_eq!(net.all_served_by(20), BTreeSet::from([0, 1]));
     assert!(strangers() >= 2);
     // One virtual address less, and packets for it are left alone.
     for number in 0..2 {
-        site.real_side(number, &["--undo", VIP[0]]).done();
+        net.real_side(number, &["--undo", VIP[0]]).done();
     }
-    assert!(site.open(0).is_none());
-    site.served_by(1);
-    assert!((0..2).map(|n| site.counted(n, "other")).sum::<u64>() > 0);
-    let refused = site.real_side(0, &["--decap", "ipip", "--interface", "eth9"]);
+    assert!(net.open(0).is_none());
+    net.served_by(1);
+    assert!((0..2).map(|n| net.counted(n, "other")).sum::<u64>() > 0);
+    let refused = net.real_side(0, &["--decap", "ipip", "--interface", "eth9"]);
     refused.refused(&["this host has no interface \"eth9\""]);
     for number in 0..2 {
-        site.real_side(number, &["--undo"]).done();
-        let counted = site.real_side(number, &["--json"]).json();
+        net.real_side(number, &["--undo"]).done();
+        let counted = net.real_side(number, &["--json"]).json();
         assert_eq!(counted["steps"], Value::Array(vec![]));
     }
-    site.router.ip(&["link set eth1 down".into()]).unwrap();
+    net.router.ip(&["link set eth1 down".into()]).unwrap();
     live_soon(&weir, 1);
 }

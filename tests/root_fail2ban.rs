@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, net::SocketAddr, path::Path};
 
-use common::{ATTACKER, CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_testkit::{
     sshd::{self, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic::TcpServer,
@@ -36,14 +36,14 @@ fn root_the_stock_sshd_jail_bans_an_attacker() {
         return;
     }
     for stamp in [Stamp::Traditional, Stamp::Iso] {
-        let site = Site::new();
+        let net = TestNet::new();
         let dir = tempfile::tempdir().unwrap();
         copy(Path::new(STOCK), dir.path());
         let config = format!(
             "interfaces = [\"eth0\"]\n[fail2ban]\npath = \"{}\"\n",
             dir.path().display()
         );
-        let mut weir = Weir::new(&site.host, &config);
+        let mut weir = Weir::new(&net.host, &config);
         let log = weir.log();
         let local = format!(
             "[DEFAULT]\nsshd_log = {}\nsshd_backend = auto\n",
@@ -52,12 +52,12 @@ fn root_the_stock_sshd_jail_bans_an_attacker() {
         fs::write(dir.path().join("jail.local"), local).unwrap();
         let mut opts = SshOpts::new(log);
         opts.stamp = stamp;
-        let sshd = SshHost::start(&site.host, &opts).unwrap();
+        let sshd = SshHost::start(&net.host, &opts).unwrap();
         weir.run();
         let ssh = |family: usize| SocketAddr::new(addr(HOST[family]), sshd.port());
         let guess = |family: usize, from: &str, user: &str, password: &str| {
             let (to, from) = (ssh(family), Some(addr(from)));
-            sshd::attempt(&site.internet, from, to, user, password, SOON).unwrap()
+            sshd::attempt(&net.internet, from, to, user, password, SOON).unwrap()
         };
         for family in [0, 1] {
             let who = ATTACKER[family];
@@ -85,13 +85,13 @@ fn root_the_stock_sshd_jail_bans_an_attacker() {
             let left = ban["remaining_seconds"].as_u64().unwrap();
             assert!((500..=600).contains(&left), "{why}");
             let before = weir.packets("rejected");
-            assert!(!site.connects(who, ssh(family)));
+            assert!(!net.connects(who, ssh(family)));
             assert!(weir.packets("rejected") > before, "no packet was rejected");
 
             // Other ports stay open to the attacker, and sshd to others.
             let web = SocketAddr::new(addr(HOST[family]), 8080);
-            let _server = TcpServer::start(&site.host, web, b"").unwrap();
-            site.serves(who, web);
+            let _server = TcpServer::start(&net.host, web, b"").unwrap();
+            net.serves(who, web);
             let seen = guess(family, CUSTOMER[family], sshd::CUSTOMER, CUSTOMER_PASSWORD);
             assert_eq!(seen, Outcome::LoggedIn);
             assert_eq!(weir.json(&["unban", who])["lifted"], 1);

@@ -6,14 +6,14 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{ATTACKER, CUSTOMER, PORT, SOON, Site, Weir, addr, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, PORT, SOON, TestNet, Weir, addr, at, skipped, soon};
 use weir_testkit::traffic::{self, TcpServer, UdpServer};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\nbackend = \"cls_bpf\"\n";
 
-fn tc(site: &Site, words: &str) -> String {
+fn tc(net: &TestNet, words: &str) -> String {
     let words: Vec<_> = words.split(' ').collect();
-    site.host.run("tc", &words).unwrap().stdout_text()
+    net.host.run("tc", &words).unwrap().stdout_text()
 }
 
 /// What a program printed.
@@ -28,13 +28,13 @@ impl Text for std::process::Output {
 }
 
 /// Qdiscs, and the filters of both directions.
-fn tc_state(site: &Site) -> [String; 3] {
+fn tc_state(net: &TestNet) -> [String; 3] {
     [
         "qdisc show dev eth0",
         "filter show dev eth0 ingress",
         "filter show dev eth0 egress",
     ]
-    .map(|words| tc(site, words))
+    .map(|words| tc(net, words))
 }
 
 fn weirs(text: &str) -> usize {
@@ -42,10 +42,10 @@ fn weirs(text: &str) -> usize {
 }
 
 #[track_caller]
-fn enforces(site: &Site) {
+fn enforces(net: &TestNet) {
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
 }
 
@@ -60,30 +60,30 @@ fn root_filters_of_others_stay_and_ours_go() {
     if skipped(&["tc"]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
-    let bare = tc_state(&site);
+    let net = TestNet::new();
+    let _server = net.server();
+    let bare = tc_state(&net);
     assert!(!bare[0].contains("clsact"), "{bare:?}");
 
     // Alone: the qdisc is made, and goes with the filter.
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let mut weir = Weir::start(&net.host, CONFIG);
     ban(&weir);
-    enforces(&site);
-    let now = tc_state(&site);
+    enforces(&net);
+    let now = tc_state(&net);
     assert!(now[0].contains("clsact"), "{now:?}");
     assert!(now[1].contains("pref 1 bpf"), "{now:?}");
     assert_eq!((weirs(&now[1]), weirs(&now[2])), (1, 0), "{now:?}");
     weir.stop();
     weir.detach().done();
-    assert_eq!(tc_state(&site), bare);
+    assert_eq!(tc_state(&net), bare);
 
     // Others came meanwhile: theirs stays, and so does the qdisc they use.
     weir.run();
     let theirs = "filter add dev eth0 ingress pref 7 protocol all u32 match u32 0x12345678 0xffffffff at 0 classid 1:1";
-    tc(&site, theirs);
+    tc(&net, theirs);
     weir.stop();
     weir.detach().done();
-    let left = tc_state(&site);
+    let left = tc_state(&net);
     assert!(
         left[0].contains("clsact") && left[1].contains("pref 7 u32"),
         "{left:?}"
@@ -94,14 +94,14 @@ fn root_filters_of_others_stay_and_ours_go() {
     for (pref, way) in [(1, "ingress"), (2, "ingress"), (1, "egress")] {
         let kind = "protocol all u32 match u32 0x12345678 0xffffffff at 0 classid 1:1";
         tc(
-            &site,
+            &net,
             &format!("filter add dev eth0 {way} pref {pref} {kind}"),
         );
     }
-    let before = tc_state(&site);
+    let before = tc_state(&net);
     weir.run();
     ban(&weir);
-    enforces(&site);
+    enforces(&net);
     let (hook, note) = weir.attachment("eth0");
     assert_eq!(hook, "cls_bpf");
     assert!(
@@ -110,7 +110,7 @@ fn root_filters_of_others_stay_and_ours_go() {
     );
     weir.stop();
     weir.detach().done();
-    assert_eq!(tc_state(&site), before);
+    assert_eq!(tc_state(&net), before);
 }
 
 #[test]
@@ -118,26 +118,26 @@ fn root_a_filter_that_somebody_removed_comes_back() {
     if skipped(&["tc"]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let _server = net.server();
+    let mut weir = Weir::start(&net.host, CONFIG);
     ban(&weir);
     for removal in ["qdisc del dev eth0 clsact", "filter del dev eth0 ingress"] {
-        enforces(&site);
-        tc(&site, removal);
+        enforces(&net);
+        tc(&net, removal);
         soon("the filter to come back", || {
-            (weirs(&tc(&site, "filter show dev eth0 ingress")) == 1).then_some(())
+            (weirs(&tc(&net, "filter show dev eth0 ingress")) == 1).then_some(())
         });
     }
-    enforces(&site);
+    enforces(&net);
     // While no daemon looks, the next one does.
     weir.kill();
-    enforces(&site);
-    tc(&site, "qdisc del dev eth0 clsact");
-    site.serves(ATTACKER[0], at(0));
+    enforces(&net);
+    tc(&net, "qdisc del dev eth0 clsact");
+    net.serves(ATTACKER[0], at(0));
     weir.run();
-    enforces(&site);
-    assert_eq!(weirs(&tc(&site, "filter show dev eth0 ingress")), 1);
+    enforces(&net);
+    assert_eq!(weirs(&tc(&net, "filter show dev eth0 ingress")), 1);
 }
 
 /// A generation, a killed daemon and its successor: never a packet between.
@@ -146,14 +146,14 @@ fn root_a_filter_is_replaced_without_a_gap() {
     if skipped(&["tc"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     ban(&weir);
-    let server = UdpServer::start(&site.host, at(0)).unwrap();
+    let server = UdpServer::start(&net.host, at(0)).unwrap();
     let from = Some(addr(ATTACKER[0]));
     let flood = |until: &dyn Fn() -> bool| {
         while !until() {
-            traffic::udp_send(&site.internet, from, at(0), b"x", 20).unwrap();
+            traffic::udp_send(&net.internet, from, at(0), b"x", 20).unwrap();
         }
     };
     let before = weir.json(&["status"])["usage"]["generation"].clone();
@@ -179,7 +179,7 @@ fn root_a_filter_is_replaced_without_a_gap() {
         flood(&|| next.is_finished());
     });
     assert_eq!(server.received(), 0);
-    assert_eq!(weirs(&tc(&site, "filter show dev eth0 ingress")), 1);
+    assert_eq!(weirs(&tc(&net, "filter show dev eth0 ingress")), 1);
 }
 
 /// What goes out is judged by a filter as well, and both go together.
@@ -188,8 +188,8 @@ fn root_a_filter_judges_what_goes_out() {
     if skipped(&["tc"]) {
         return;
     }
-    let site = Site::new();
-    let bare = tc_state(&site);
+    let net = TestNet::new();
+    let bare = tc_state(&net);
     let list = |weir: &Weir| {
         std::fs::write(weir.path("deny"), "198.51.100.0/24\n2001:db8:bad::/48\n").unwrap();
         let file = weir.path("deny");
@@ -198,19 +198,19 @@ fn root_a_filter_judges_what_goes_out() {
             file.display()
         ));
     };
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let mut weir = Weir::new(&net.host, CONFIG);
     list(&weir);
     weir.run();
     let outside = [0, 1].map(|family| {
         let at = SocketAddr::new(addr(ATTACKER[family]), PORT);
-        TcpServer::start(&site.internet, at, b"").unwrap()
+        TcpServer::start(&net.internet, at, b"").unwrap()
     });
     soon("the list to be in force", || {
-        (weirs(&tc(&site, "filter show dev eth0 egress")) == 1).then_some(())
+        (weirs(&tc(&net, "filter show dev eth0 egress")) == 1).then_some(())
     });
     for server in &outside {
         let to = server.addr();
-        let said = traffic::tcp_connect(&site.host, None, to, common::SILENCE);
+        let said = traffic::tcp_connect(&net.host, None, to, common::SILENCE);
         assert!(said.is_err(), "{to}");
     }
     soon("drops to be counted", || {
@@ -220,18 +220,18 @@ fn root_a_filter_judges_what_goes_out() {
     weir.configure(CONFIG);
     weir.ask(&["reload"]).done();
     soon("the twin to go", || {
-        (weirs(&tc(&site, "filter show dev eth0 egress")) == 0).then_some(())
+        (weirs(&tc(&net, "filter show dev eth0 egress")) == 0).then_some(())
     });
-    assert_eq!(weirs(&tc(&site, "filter show dev eth0 ingress")), 1);
+    assert_eq!(weirs(&tc(&net, "filter show dev eth0 ingress")), 1);
     for server in &outside {
-        traffic::tcp_connect(&site.host, None, server.addr(), SOON).unwrap();
+        traffic::tcp_connect(&net.host, None, server.addr(), SOON).unwrap();
     }
     list(&weir);
     weir.ask(&["reload"]).done();
     soon("the twin to come back", || {
-        (weirs(&tc(&site, "filter show dev eth0 egress")) == 1).then_some(())
+        (weirs(&tc(&net, "filter show dev eth0 egress")) == 1).then_some(())
     });
     weir.kill();
     weir.detach().done();
-    assert_eq!(tc_state(&site), bare);
+    assert_eq!(tc_state(&net), bare);
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{
-    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon,
+    ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SILENCE, SOON, TestNet, Weir, addr, skipped, soon,
 };
 use weir_netlab::Side;
 use weir_testkit::{
@@ -38,8 +38,8 @@ fn database(weir: &Weir) -> String {
     format!("database = {:?}\n", path.display().to_string())
 }
 
-fn start(site: &Site, before: &str, geofence: &str) -> Weir {
-    let mut weir = Weir::new(&site.host, "");
+fn start(net: &TestNet, before: &str, geofence: &str) -> Weir {
+    let mut weir = Weir::new(&net.host, "");
     let database = database(&weir);
     weir.configure(&format!(
         "interfaces = [\"eth0\"]\n{before}[geofence]\n{database}{geofence}"
@@ -56,12 +56,12 @@ fn any(port: u16) -> SocketAddr {
     SocketAddr::new(addr("::"), port)
 }
 
-fn pings(site: &Site, from: &str, family: usize, time: Duration) -> bool {
-    ping(&site.internet, Some(addr(from)), addr(HOST[family]), time).is_ok()
+fn pings(net: &TestNet, from: &str, family: usize, time: Duration) -> bool {
+    ping(&net.internet, Some(addr(from)), addr(HOST[family]), time).is_ok()
 }
 
-fn asks(site: &Site, from: &str, to: SocketAddr, time: Duration) -> bool {
-    udp_request(&site.internet, Some(addr(from)), to, b"?", time).is_ok()
+fn asks(net: &TestNet, from: &str, to: SocketAddr, time: Duration) -> bool {
+    udp_request(&net.internet, Some(addr(from)), to, b"?", time).is_ok()
 }
 
 /// G1, G2: the first packet never reaches a socket, whatever the protocol.
@@ -71,30 +71,30 @@ fn root_denied_countries_do_not_get_in() {
         return;
     }
     for backend in ["xdp", "tcx"] {
-        let site = Site::new();
-        let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let net = TestNet::new();
+        let tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        let udp = UdpServer::start(&net.host, any(PORT)).unwrap();
         let weir = start(
-            &site,
+            &net,
             &format!("backend = \"{backend}\"\n"),
             "deny = [\"country:RU\"]\n",
         );
         for family in [0, 1] {
             let denied = ATTACKER[family];
             assert!(
-                !site.connects(denied, at(family, PORT)),
+                !net.connects(denied, at(family, PORT)),
                 "{backend} {denied}"
             );
-            assert!(!asks(&site, denied, at(family, PORT), SILENCE));
-            assert!(!pings(&site, denied, family, SILENCE));
+            assert!(!asks(&net, denied, at(family, PORT), SILENCE));
+            assert!(!pings(&net, denied, family, SILENCE));
         }
         assert_eq!((tcp.accepted(), udp.received()), (0, 0), "{backend}");
         assert!(weir.packets("fenced") >= 6);
         for family in [0, 1] {
             for other in [CUSTOMER[family], GATEWAY[family]] {
-                site.serves(other, at(family, PORT));
-                assert!(asks(&site, other, at(family, PORT), SOON));
-                assert!(pings(&site, other, family, SOON));
+                net.serves(other, at(family, PORT));
+                assert!(asks(&net, other, at(family, PORT), SOON));
+                assert!(pings(&net, other, family, SOON));
             }
             let why = weir.why(ATTACKER[family]);
             assert_eq!(why["verdict"], "fenced", "{why}");
@@ -124,38 +124,38 @@ fn root_sources_that_nobody_has_do_not_get_in() {
         "nft",
         "ipset",
     ] {
-        let site = Site::new();
+        let net = TestNet::new();
         let weir = match backend {
             // Without a geofence.
-            "ipset" => Weir::start(&site.host, "interfaces = [\"eth0\"]\nbackend = \"ipset\"\n"),
+            "ipset" => Weir::start(&net.host, "interfaces = [\"eth0\"]\nbackend = \"ipset\"\n"),
             _ => start(
-                &site,
+                &net,
                 &format!("backend = \"{backend}\"\n"),
                 "default = \"drop\"\nunknown = \"drop\"\nallow = [\"country:NL\"]\n",
             ),
         };
-        let server = UdpServer::start(&site.host, any(PORT)).unwrap();
-        let dhcp = UdpServer::start(&site.host, any(67)).unwrap();
+        let server = UdpServer::start(&net.host, any(PORT)).unwrap();
+        let dhcp = UdpServer::start(&net.host, any(67)).unwrap();
         // The host would answer, which takes a route.
         let routes = ["route add 0.1.2.0/24 via 192.0.2.2 dev eth0".to_owned()];
-        site.host.ip(&routes).unwrap();
+        net.host.ip(&routes).unwrap();
         let mut expected = 0;
         let mut send = |packet: Packet, comes: u64| {
-            let last = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A))
+            let last = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A))
                 .ip(addr(CUSTOMER[0]), addr(HOST[0]))
                 .udp(40022, PORT)
                 .build();
             let frame = packet.build();
             let frames = [&frame[..], &last[..]];
-            send_frames(&site.internet, "eth0", frames.into_iter()).unwrap();
+            send_frames(&net.internet, "eth0", frames.into_iter()).unwrap();
             expected += 1 + comes;
             soon("the customer's datagram", || {
                 (server.received() >= expected).then_some(())
             });
             assert_eq!(server.received(), expected, "{backend}: {frame:02x?}");
         };
-        let wire = || Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
-        let many = || Packet::eth_between(site.veth.mac(Side::B), [0xff; 6]);
+        let wire = || Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A));
+        let many = || Packet::eth_between(net.veth.mac(Side::B), [0xff; 6]);
         let sources = [
             "0.1.2.3",
             "::5",
@@ -194,13 +194,13 @@ fn root_fragments_of_own_connections_come_together() {
         return;
     }
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter", "nft"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let _weir = start(
-            &site,
+            &net,
             &format!("backend = \"{backend}\"\n"),
             "deny = [\"country:RU\"]\n",
         );
-        let wire = || Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+        let wire = || Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A));
         let send = |family: usize, from: &str, flags: u8, id: u16| {
             let ends = (addr(from), addr(HOST[family]));
             let whole = wire().ip(ends.0, ends.1).tcp(443, 40022).tcp_flags(flags);
@@ -214,10 +214,10 @@ fn root_fragments_of_own_connections_come_together() {
             let (head, tail) = segment.split_at(48);
             let frames = [part(0, head, true), part(48, tail, false)];
             let frames = frames.iter().map(Vec::as_slice);
-            send_frames(&site.internet, "eth0", frames).unwrap();
+            send_frames(&net.internet, "eth0", frames).unwrap();
         };
         for family in [0, 1] {
-            let together = || reassembled(&site, family);
+            let together = || reassembled(&net, family);
             let mut expected = 0;
             for (round, (flags, passes)) in [(flag::ACK, 1), (flag::SYN, 0)].into_iter().enumerate()
             {
@@ -234,9 +234,9 @@ fn root_fragments_of_own_connections_come_together() {
 }
 
 /// How many packets the host's stack has put together from fragments.
-fn reassembled(site: &Site, family: usize) -> u64 {
+fn reassembled(net: &TestNet, family: usize) -> u64 {
     let file = ["/proc/net/snmp", "/proc/net/snmp6"][family];
-    let text = site.host.run("cat", &[file]).unwrap().stdout;
+    let text = net.host.run("cat", &[file]).unwrap().stdout;
     let text = String::from_utf8(text).unwrap();
     let number = |text: &str| text.trim().parse().unwrap();
     if family == 1 {
@@ -256,26 +256,26 @@ fn root_default_drop_lets_in_whom_it_names() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-    let _ssh = TcpServer::start(&site.host, any(22), b"").unwrap();
+    let net = TestNet::new();
+    let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+    let _ssh = TcpServer::start(&net.host, any(22), b"").unwrap();
     let namibia = "198.18.5.5";
     let unknown = "198.19.5.5";
     let weir = start(
-        &site,
+        &net,
         "",
         "default = \"drop\"\nunknown = \"drop\"\nallow = [\"continent:NA\", \"country:NL\"]\n\
          except = [\"198.51.100.8\", \"2001:db8:bad:1::/64\"]\n",
     );
     for family in [0, 1] {
-        site.serves(CUSTOMER[family], at(family, PORT));
-        assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+        net.serves(CUSTOMER[family], at(family, PORT));
+        assert!(!net.connects(ATTACKER[family], at(family, PORT)));
         // An exception by prefix, and the gateway, which nobody may lock out.
-        site.serves(OTHER[family], at(family, PORT));
-        site.serves(GATEWAY[family], at(family, PORT));
+        net.serves(OTHER[family], at(family, PORT));
+        net.serves(GATEWAY[family], at(family, PORT));
     }
-    assert!(!site.connects(namibia, at(0, PORT)));
-    assert!(!site.connects(unknown, at(0, PORT)));
+    assert!(!net.connects(namibia, at(0, PORT)));
+    assert!(!net.connects(unknown, at(0, PORT)));
 
     let database = database(&weir);
     weir.configure(&format!(
@@ -284,13 +284,13 @@ fn root_default_drop_lets_in_whom_it_names() {
     ));
     weir.ask(&["reload"]).done();
     // For ssh the rule of its port decides, for the rest the general one.
-    site.serves(namibia, at(0, 22));
-    site.serves(namibia, at(0, PORT));
-    site.serves(unknown, at(0, 22));
-    site.serves(ATTACKER[0], at(0, PORT));
-    assert!(!site.connects(ATTACKER[0], at(0, 22)));
-    assert!(!site.connects(CUSTOMER[1], at(1, 22)));
-    assert!(!site.connects(CUSTOMER[1], at(1, PORT)));
+    net.serves(namibia, at(0, 22));
+    net.serves(namibia, at(0, PORT));
+    net.serves(unknown, at(0, 22));
+    net.serves(ATTACKER[0], at(0, PORT));
+    assert!(!net.connects(ATTACKER[0], at(0, 22)));
+    assert!(!net.connects(CUSTOMER[1], at(1, 22)));
+    assert!(!net.connects(CUSTOMER[1], at(1, PORT)));
     for (port, verdict) in [("22/tcp", "fenced"), ("8080/tcp", "pass")] {
         let why = weir
             .ask(&["why", ATTACKER[0], "--port", port, "--json"])
@@ -307,26 +307,26 @@ fn root_answers_come_in_and_nothing_else() {
         return;
     }
     for backend in ["xdp", "tcx"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let _weir = start(
-            &site,
+            &net,
             &format!("backend = \"{backend}\"\n"),
             "deny = [\"country:RU\"]\n",
         );
-        let udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+        let udp = UdpServer::start(&net.host, any(PORT)).unwrap();
         for family in [0, 1] {
             let denied = addr(ATTACKER[family]);
             let _there =
-                TcpServer::start(&site.internet, SocketAddr::new(denied, 443), b"").unwrap();
-            let _dns = UdpServer::start(&site.internet, SocketAddr::new(denied, 53)).unwrap();
+                TcpServer::start(&net.internet, SocketAddr::new(denied, 443), b"").unwrap();
+            let _dns = UdpServer::start(&net.internet, SocketAddr::new(denied, 53)).unwrap();
             let out = |port| SocketAddr::new(denied, port);
-            tcp_connect(&site.host, None, out(443), SOON).unwrap();
-            udp_request(&site.host, None, out(53), b"?", SOON).unwrap();
-            ping(&site.host, None, denied, SOON).unwrap();
+            tcp_connect(&net.host, None, out(443), SOON).unwrap();
+            udp_request(&net.host, None, out(53), b"?", SOON).unwrap();
+            ping(&net.host, None, denied, SOON).unwrap();
             // From port 53 to a service: nobody asked for that.
             let forged = Some(addr(OTHER[family]));
-            udp_send(&site.internet, forged, at(family, PORT), b"!", 3).unwrap();
-            udp_send(&site.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
+            udp_send(&net.internet, forged, at(family, PORT), b"!", 3).unwrap();
+            udp_send(&net.internet, Some(denied), at(family, PORT), b"!", 3).unwrap();
         }
         std::thread::sleep(SILENCE);
         assert_eq!(udp.received(), 0, "{backend}");
@@ -340,22 +340,22 @@ fn root_denied_destinations_are_not_reached() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = start(&site, "", "deny = [\"country:RU\"]\ndirection = \"out\"\n");
-    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-    let _udp = UdpServer::start(&site.host, any(PORT)).unwrap();
+    let net = TestNet::new();
+    let weir = start(&net, "", "deny = [\"country:RU\"]\ndirection = \"out\"\n");
+    let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+    let _udp = UdpServer::start(&net.host, any(PORT)).unwrap();
     for family in [0, 1] {
         let denied = addr(ATTACKER[family]);
-        let there = TcpServer::start(&site.internet, SocketAddr::new(denied, 443), b"").unwrap();
-        let dns = UdpServer::start(&site.internet, SocketAddr::new(denied, 53)).unwrap();
-        assert!(tcp_connect(&site.host, None, SocketAddr::new(denied, 443), SILENCE).is_err());
-        assert!(udp_request(&site.host, None, SocketAddr::new(denied, 53), b"?", SILENCE).is_err());
+        let there = TcpServer::start(&net.internet, SocketAddr::new(denied, 443), b"").unwrap();
+        let dns = UdpServer::start(&net.internet, SocketAddr::new(denied, 53)).unwrap();
+        assert!(tcp_connect(&net.host, None, SocketAddr::new(denied, 443), SILENCE).is_err());
+        assert!(udp_request(&net.host, None, SocketAddr::new(denied, 53), b"?", SILENCE).is_err());
         assert_eq!((there.accepted(), dns.received()), (0, 0));
-        site.serves(ATTACKER[family], at(family, PORT));
-        assert!(asks(&site, ATTACKER[family], at(family, PORT), SOON));
+        net.serves(ATTACKER[family], at(family, PORT));
+        assert!(asks(&net, ATTACKER[family], at(family, PORT), SOON));
         let free = addr(CUSTOMER[family]);
-        let _open = TcpServer::start(&site.internet, SocketAddr::new(free, 443), b"").unwrap();
-        tcp_connect(&site.host, None, SocketAddr::new(free, 443), SOON).unwrap();
+        let _open = TcpServer::start(&net.internet, SocketAddr::new(free, 443), b"").unwrap();
+        tcp_connect(&net.host, None, SocketAddr::new(free, 443), SOON).unwrap();
     }
     assert!(weir.packets("fenced-out") >= 4);
 }
@@ -367,8 +367,8 @@ fn root_a_listed_address_is_dropped_and_says_by_whom() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
     let bad = weir.path("bad.txt");
     fs::write(
         &bad,
@@ -381,10 +381,10 @@ fn root_a_listed_address_is_dropped_and_says_by_whom() {
         "interfaces = [\"eth0\"]\n[list.bad]\nfile = {bad:?}\n[list.good]\nfile = {good:?}\naction = \"allow\"\n"
     ));
     weir.run();
-    let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family, PORT)));
-        assert!(!pings(&site, ATTACKER[family], family, SILENCE));
+        assert!(!net.connects(ATTACKER[family], at(family, PORT)));
+        assert!(!pings(&net, ATTACKER[family], family, SILENCE));
         let why = weir.why(ATTACKER[family]);
         assert_eq!(why["verdict"], "listed", "{why}");
         assert_eq!(why["lists"][0]["list"], "bad");
@@ -393,8 +393,8 @@ fn root_a_listed_address_is_dropped_and_says_by_whom() {
             said.contains("list bad") && said.contains("bad.txt"),
             "{said}"
         );
-        site.serves(CUSTOMER[family], at(family, PORT));
-        site.serves(OTHER[family], at(family, PORT));
+        net.serves(CUSTOMER[family], at(family, PORT));
+        net.serves(OTHER[family], at(family, PORT));
     }
     // The customers and those on the allow list: nobody else got as far.
     soon("the server to see them", || {
@@ -403,19 +403,19 @@ fn root_a_listed_address_is_dropped_and_says_by_whom() {
     assert_eq!(tcp.accepted(), 4);
     assert_eq!(weir.json(&["status"])["dropped"][0]["list"], "bad");
     weir.ask(&["allow", "add", ATTACKER[0]]).done();
-    site.serves_soon(ATTACKER[0], at(0, PORT));
+    net.serves_soon(ATTACKER[0], at(0, PORT));
 
     // The file changes: so does what is enforced, nothing else needed.
     fs::write(&bad, "203.0.113.0/24\n2001:db8:c::/48\n").unwrap();
-    site.serves_soon(ATTACKER[1], at(1, PORT));
+    net.serves_soon(ATTACKER[1], at(1, PORT));
     for family in [0, 1] {
-        assert!(!site.connects(CUSTOMER[family], at(family, PORT)));
+        assert!(!net.connects(CUSTOMER[family], at(family, PORT)));
     }
     // No list any more: no class stage, and no egress program.
     weir.configure("interfaces = [\"eth0\"]\n");
     weir.ask(&["reload"]).done();
-    site.serves_soon(CUSTOMER[0], at(0, PORT));
-    let egress = site
+    net.serves_soon(CUSTOMER[0], at(0, PORT));
+    let egress = net
         .host
         .run("tc", &["filter", "show", "dev", "eth0", "egress"]);
     drop(egress);
@@ -434,17 +434,17 @@ fn root_the_geofence_outlives_the_daemon() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-    let mut weir = start(&site, "", "deny = [\"country:RU\"]\n");
-    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    let net = TestNet::new();
+    let tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+    let mut weir = start(&net, "", "deny = [\"country:RU\"]\n");
+    assert!(!net.connects(ATTACKER[0], at(0, PORT)));
     weir.kill();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 for family in [0, 1] {
-                    assert!(!site.connects(ATTACKER[family], at(family, PORT)));
+                    assert!(!net.connects(ATTACKER[family], at(family, PORT)));
                 }
             }
         });
@@ -459,8 +459,8 @@ fn root_the_geofence_outlives_the_daemon() {
     assert_eq!(tcp.accepted(), 0);
     weir.stop();
     weir.detach().done();
-    site.serves(ATTACKER[0], at(0, PORT));
-    site.serves(ATTACKER[1], at(1, PORT));
+    net.serves(ATTACKER[0], at(0, PORT));
+    net.serves(ATTACKER[1], at(1, PORT));
 }
 
 /// G14: rules of others are as they were, forwarding is not switched on.
@@ -469,8 +469,8 @@ fn root_nothing_of_others_is_touched() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
-    let nft = |args: &[&str]| site.host.output("nft", args).unwrap();
+    let net = TestNet::new();
+    let nft = |args: &[&str]| net.host.output("nft", args).unwrap();
     for rule in [
         "add table inet theirs",
         "add set inet theirs seen { type ipv4_addr; elements = { 192.0.2.77 } }",
@@ -480,7 +480,7 @@ fn root_nothing_of_others_is_touched() {
         nft(&rule.split(' ').collect::<Vec<_>>());
     }
     let sysctl = || {
-        let read = |path: &str| site.host.enter(|| fs::read_to_string(path)).unwrap();
+        let read = |path: &str| net.host.enter(|| fs::read_to_string(path)).unwrap();
         (
             read("/proc/sys/net/ipv4/ip_forward").unwrap(),
             read("/proc/sys/net/ipv6/conf/all/forwarding").unwrap(),
@@ -489,8 +489,8 @@ fn root_nothing_of_others_is_touched() {
     let rules = || String::from_utf8(nft(&["-a", "list", "ruleset"]).stdout).unwrap();
     let before = (rules(), sysctl());
     assert!(before.0.contains("theirs"), "{}", before.0);
-    let mut weir = start(&site, "", "deny = [\"country:RU\"]\ndirection = \"both\"\n");
-    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    let mut weir = start(&net, "", "deny = [\"country:RU\"]\ndirection = \"both\"\n");
+    assert!(!net.connects(ATTACKER[0], at(0, PORT)));
     weir.ask(&["ban", "198.51.100.9"]).done();
     weir.stop();
     weir.detach().done();
@@ -504,17 +504,17 @@ fn root_a_new_database_is_taken_and_a_broken_one_is_not() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-    let weir = start(&site, "", "deny = [\"country:RU\"]\n");
-    assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+    let net = TestNet::new();
+    let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+    let weir = start(&net, "", "deny = [\"country:RU\"]\n");
+    assert!(!net.connects(ATTACKER[0], at(0, PORT)));
     let path = weir.path("places.mmdb");
     let other = Mmdb::new("Test-Country").with("203.0.113.0/24", country("RU", "EU"));
     let aside = weir.path("aside");
     fs::write(&aside, other.build()).unwrap();
     fs::rename(&aside, &path).unwrap();
-    site.serves_soon(ATTACKER[0], at(0, PORT));
-    assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+    net.serves_soon(ATTACKER[0], at(0, PORT));
+    assert!(!net.connects(CUSTOMER[0], at(0, PORT)));
     fs::write(&aside, b"<html>not found</html>").unwrap();
     fs::rename(&aside, &path).unwrap();
     soon("the alert", || {
@@ -522,5 +522,5 @@ fn root_a_new_database_is_taken_and_a_broken_one_is_not() {
         let alerts = status["alerts"].to_string();
         alerts.contains("places.mmdb").then_some(())
     });
-    assert!(!site.connects(CUSTOMER[0], at(0, PORT)));
+    assert!(!net.connects(CUSTOMER[0], at(0, PORT)));
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, OTHER, SOON, Site, Weir, addr, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, GATEWAY, OTHER, SOON, TestNet, Weir, addr, at, skipped, soon};
 use weir_netlab::{Child, FakeHost};
 
 /// Lines of the log as a program with a syslog daemon behind it writes them.
@@ -48,10 +48,10 @@ fn alert_of(weir: &Weir, about: &str) -> String {
 
 #[test]
 fn root_a_prefix_that_a_log_names_is_banned_as_a_whole() {
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let mut weir = Weir::start(
-        &site.host,
+        &net.host,
         r#"
         interfaces = ["eth0"]
         allow = ["203.0.113.5", "2001:db8:c::5"]
@@ -87,7 +87,7 @@ fn root_a_prefix_that_a_log_names_is_banned_as_a_whole() {
     let refused = alert_of(&weir, "jail:quota:refused");
     assert!(refused.contains("network 0.0.0.0/0"), "{refused}");
     for family in [0, 1] {
-        site.serves(OTHER[family], at(family));
+        net.serves(OTHER[family], at(family));
     }
 
     // What is counted is there after a restart; bits behind the length mean the
@@ -103,9 +103,9 @@ fn root_a_prefix_that_a_log_names_is_banned_as_a_whole() {
     );
     bans_are(&weir, &["198.51.100.0/24", "2001:db8:bad::/48"]);
     for family in [0, 1] {
-        site.drops_soon(ATTACKER[family]);
-        site.drops_soon(OTHER[family]);
-        site.serves(CUSTOMER[family], at(family));
+        net.drops_soon(ATTACKER[family]);
+        net.drops_soon(OTHER[family]);
+        net.serves(CUSTOMER[family], at(family));
     }
     let dropped = weir.why(ATTACKER[1]);
     assert_eq!(dropped["dropped"], true, "{dropped}");
@@ -115,7 +115,7 @@ fn root_a_prefix_that_a_log_names_is_banned_as_a_whole() {
 struct Bind(Child);
 
 impl Bind {
-    fn start(site: &Site, dir: &Path) -> Self {
+    fn start(net: &TestNet, dir: &Path) -> Self {
         let [attacker, other, customer] = [ATTACKER, OTHER, CUSTOMER];
         let zone = format!(
             "$TTL 60\n@ SOA ns hostmaster 1 60 60 60 60\n@ NS ns\n\
@@ -151,7 +151,7 @@ impl Bind {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&said).unwrap());
-        let named = Self(site.internet.spawn(command).unwrap());
+        let named = Self(net.internet.spawn(command).unwrap());
         soon("named to run", || {
             let said = fs::read_to_string(&said).unwrap();
             said.contains(" running").then_some(())
@@ -168,8 +168,8 @@ impl Drop for Bind {
 }
 
 /// A daemon whose host asks one name server; it has not been started.
-fn asking(site: &Site, server: &str, config: &str) -> Weir {
-    let mut weir = Weir::new(&site.host, config);
+fn asking(net: &TestNet, server: &str, config: &str) -> Weir {
+    let mut weir = Weir::new(&net.host, config);
     let file = weir.path("resolv.conf");
     let text = format!("nameserver {server}\nsearch test\noptions timeout:30 attempts:1\n");
     fs::write(&file, text).unwrap();
@@ -195,10 +195,10 @@ fn root_each_address_of_a_host_that_a_log_names_is_banned() {
     }
     // The name server by IPv4, and by IPv6.
     for server in GATEWAY {
-        let site = Site::new();
-        let _server = site.server();
-        let mut weir = asking(&site, server, BY_NAME);
-        let _bind = Bind::start(&site, weir.dir.path());
+        let net = TestNet::new();
+        let _server = net.server();
+        let mut weir = asking(&net, server, BY_NAME);
+        let _bind = Bind::start(&net, weir.dir.path());
         weir.run();
         let failed = |weir: &Weir| weir.metric("weir_jail_failed_names_total", &["mail"]);
         let resolved = |weir: &Weir| weir.metric("weir_jail_resolved_names_total", &["mail"]);
@@ -234,9 +234,9 @@ fn root_each_address_of_a_host_that_a_log_names_is_banned() {
             (refused == Some(1)).then_some(())
         });
         for family in [0, 1] {
-            site.drops_soon(ATTACKER[family]);
-            site.serves(OTHER[family], at(family));
-            site.serves(CUSTOMER[family], at(family));
+            net.drops_soon(ATTACKER[family]);
+            net.serves(OTHER[family], at(family));
+            net.serves(CUSTOMER[family], at(family));
             let why = weir.why(ATTACKER[family]).to_string();
             assert!(why.contains("by host name attacker.test"), "{why}");
         }
@@ -265,17 +265,14 @@ fn root_each_address_of_a_host_that_a_log_names_is_banned() {
 /// It does not answer.
 #[test]
 fn root_no_line_waits_for_a_name_server() {
-    let site = Site::new();
+    let net = TestNet::new();
     let silent: Vec<_> = GATEWAY
         .map(|gateway| {
             let at = SocketAddr::new(addr(gateway), 53);
-            site.internet
-                .enter(|| UdpSocket::bind(at))
-                .unwrap()
-                .unwrap()
+            net.internet.enter(|| UdpSocket::bind(at)).unwrap().unwrap()
         })
         .into();
-    let mut weir = asking(&site, GATEWAY[1], BY_NAME);
+    let mut weir = asking(&net, GATEWAY[1], BY_NAME);
     weir.run();
     let names: Vec<_> = (0..20).map(|n| format!("h{n}.test failed")).collect();
     log(&weir, &names.iter().map(String::as_str).collect::<Vec<_>>());

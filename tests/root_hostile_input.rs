@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, WEIR, Weir, addr, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, OTHER, TestNet, WEIR, Weir, addr, at, skipped, soon};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
 
@@ -22,9 +22,9 @@ fn root_a_hostile_log_does_no_harm() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
-    let _server = site.server();
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
+    let _server = net.server();
     weir.log_failures([addr(ATTACKER[0])], 2);
     let before = weir.resident();
     let mut log = File::options().append(true).open(weir.log()).unwrap();
@@ -50,9 +50,9 @@ fn root_a_hostile_log_does_no_harm() {
         writeln!(log, "Nov 21 10:00:00 host cron[{n}]: x").unwrap();
     }
     weir.log_failures([addr(ATTACKER[0])], 1);
-    site.drops_soon(ATTACKER[0]);
+    net.drops_soon(ATTACKER[0]);
     assert_eq!(weir.banned(), [ATTACKER[0]]);
-    site.serves(CUSTOMER[0], at(0));
+    net.serves(CUSTOMER[0], at(0));
     let grown = weir.resident().saturating_sub(before);
     println!("resident memory grew by {grown} KiB");
     assert!(grown < 16 << 10, "{grown} KiB");
@@ -64,9 +64,9 @@ fn root_a_time_zone_that_does_not_fit_is_told() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = |zone: &str| format!("{CONFIG}time_zone = \"{zone}\"\n");
-    let weir = Weir::start(&site.host, &config("EAST-5"));
+    let weir = Weir::start(&net.host, &config("EAST-5"));
     let alert = || {
         let status = weir.json(&["status"]);
         let alerts = status["alerts"].as_array().unwrap().clone();
@@ -118,11 +118,11 @@ fn root_a_backlog_without_stamps_does_not_count() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = "interfaces = [\"eth0\"]\n\
         [filter.web]\npatterns = [\"<word> <word> denied <addr>\", \"denied <addr>\"]\n\
         [jail.web]\npaths = [\"{log}\"]\nmax_retry = 3\nfind_time = \"1h\"\n";
-    let mut weir = Weir::start(&site.host, config);
+    let mut weir = Weir::start(&net.host, config);
     let write = |weir: &Weir, stamp: &dyn Fn(i64) -> String, who: &str| {
         let mut log = File::options().append(true).open(weir.log()).unwrap();
         for day in (0..5).rev() {
@@ -166,9 +166,9 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = site.server();
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let _server = net.server();
     let stamp = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
     let line = |who: &str| {
         format!("{stamp} host sshd[7]: Failed password for root from {who} port 1 ssh2\n")
@@ -185,7 +185,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     drop(old);
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
-    site.drops_soon(who);
+    net.drops_soon(who);
 
     // Copied and truncated.
     let who = "198.51.100.22";
@@ -201,7 +201,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
         .set_len(0)
         .unwrap();
     weir.log_failures([addr(who)], 1);
-    site.drops_soon(who);
+    net.drops_soon(who);
 
     // Deleted, and made again later.
     let who = "198.51.100.23";
@@ -212,7 +212,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     });
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
-    site.drops_soon(who);
+    net.drops_soon(who);
 
     // While no daemon runs, and rotated meanwhile.
     let who = "198.51.100.24";
@@ -226,7 +226,7 @@ fn root_no_failure_is_lost_when_the_log_is_rotated() {
     fs::write(weir.log(), "").unwrap();
     weir.log_failures([addr(who)], 1);
     weir.run();
-    site.drops_soon(who);
+    net.drops_soon(who);
     assert_eq!(weir.banned().len(), 4);
 }
 
@@ -237,8 +237,8 @@ fn root_the_first_line_after_a_start_or_reload_counts() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "interfaces = [\"eth0\"]\n");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "interfaces = [\"eth0\"]\n");
     let config = "interfaces = [\"eth0\"]\n[jail.sshd]\nmax_retry = 1\n\
                   paths = [\"/usr/*/*/*/weir-test.log\", \"{log}\"]\n";
     weir.run();
@@ -264,9 +264,9 @@ fn root_a_broken_database_leaves_the_kernels_bans() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = site.server();
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let _server = net.server();
     weir.log_failures(ATTACKER.map(addr), 3);
     soon("two bans", || (weir.banned().len() == 2).then_some(()));
     weir.stop();
@@ -280,8 +280,8 @@ fn root_a_broken_database_leaves_the_kernels_bans() {
     let alerts = weir.json(&["status"])["alerts"].to_string();
     assert!(alerts.contains("weir.db"), "{alerts}");
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
     let ban = &weir.why(ATTACKER[0])["bans"][0];
     let left = ban["remaining_seconds"].as_u64().unwrap();
@@ -305,7 +305,7 @@ fn root_a_broken_database_leaves_the_kernels_bans() {
     weir.run();
     let answer = weir.ask(&["ban", OTHER[0], "--json"]).done().json();
     assert_eq!(answer["saved"], false, "{answer}");
-    assert!(!site.connects(OTHER[0], at(0)));
+    assert!(!net.connects(OTHER[0], at(0)));
     let alerts = weir.json(&["status"])["alerts"].to_string();
     assert!(alerts.contains("weir.db"), "{alerts}");
     // Killed and read again: the kernel's table decides.
@@ -352,10 +352,10 @@ fn root_a_read_only_state_directory_stops_no_start() {
     if skipped(&["mount", "umount"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let small = Small::mount(weir.path("state"), "8m");
-    let _server = site.server();
+    let _server = net.server();
     // With nothing in it, then with what an earlier daemon left there.
     for (family, who) in ATTACKER.into_iter().enumerate() {
         small.remount("ro");
@@ -364,12 +364,12 @@ fn root_a_read_only_state_directory_stops_no_start() {
         assert!(alerts.contains("weir.db"), "{alerts}");
         let answer = weir.ask(&["ban", who, "--json"]).done().json();
         assert_eq!(answer["saved"], false, "{answer}");
-        assert!(!site.connects(who, at(family)));
+        assert!(!net.connects(who, at(family)));
         weir.log_failures([addr(OTHER[family])], 3);
-        site.drops_soon(OTHER[family]);
+        net.drops_soon(OTHER[family]);
         // Nobody else beside it.
         let config = weir.path("weir.toml").display().to_string();
-        let second = site
+        let second = net
             .host
             .output(WEIR, &["--config", &config, "daemon"])
             .unwrap();
@@ -394,11 +394,11 @@ fn root_bans_go_on_when_the_disk_is_full() {
     if skipped(&["mount", "umount"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let small = Small::mount(weir.path("state"), "2m");
     weir.run();
-    let _server = site.server();
+    let _server = net.server();
     assert_eq!(
         weir.ask(&["ban", ATTACKER[0], "--json"]).done().json()["saved"],
         true
@@ -426,10 +426,10 @@ fn root_bans_go_on_when_the_disk_is_full() {
         status["alerts"]
     );
     assert!(status["unsaved"].as_u64() > Some(0));
-    assert!(!site.connects(&unsaved, at(0)));
+    assert!(!net.connects(&unsaved, at(0)));
     weir.log_failures([addr(OTHER[0])], 3);
-    site.drops_soon(OTHER[0]);
-    site.serves(CUSTOMER[0], at(0));
+    net.drops_soon(OTHER[0]);
+    net.serves(CUSTOMER[0], at(0));
     // Room again: it is caught up on.
     fs::remove_file(&fill).unwrap();
     soon("everything to be saved", || {
@@ -454,8 +454,8 @@ fn root_without_permission_it_says_what_is_missing() {
     if skipped(&["setpriv"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let open = |path: PathBuf| {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     };
@@ -476,7 +476,7 @@ fn root_without_permission_it_says_what_is_missing() {
             ])
             .chain(verb.iter().copied())
             .collect();
-        let output = site.host.output("setpriv", &args).unwrap();
+        let output = net.host.output("setpriv", &args).unwrap();
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -502,8 +502,8 @@ fn root_somebody_elses_pin_directory_is_refused() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     weir.stop();
     weir.detach().done();
     // Where the BPF file system is mode 1777, anybody can be there first.

@@ -17,7 +17,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_testkit::{
     sshd::{self, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic,
@@ -147,8 +147,8 @@ fn farewell(text: &str) -> Vec<u8> {
 }
 
 /// Says it, and listens until sshd hangs up.
-fn greet(site: &Site, from: &str, to: SocketAddr, greeting: &[u8]) {
-    let (mut stream, _) = traffic::tcp_open(&site.internet, Some(addr(from)), to, SOON).unwrap();
+fn greet(net: &TestNet, from: &str, to: SocketAddr, greeting: &[u8]) {
+    let (mut stream, _) = traffic::tcp_open(&net.internet, Some(addr(from)), to, SOON).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     // It may hang up before it has heard all.
     let _ = stream.write_all(greeting);
@@ -161,18 +161,18 @@ fn root_no_text_accuses_anybody_else() {
         return;
     }
     for (stamp, tries) in [(Stamp::Traditional, 1), (Stamp::Iso, 6)] {
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, CONFIG);
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, CONFIG);
         let mut opts = SshOpts::new(weir.log());
         opts.stamp = stamp;
         // With one try, each ends in "Too many authentication failures".
         opts.sshd_config = format!("MaxAuthTries {tries}\n");
-        let ssh = SshHost::start(&site.host, &opts).unwrap();
+        let ssh = SshHost::start(&net.host, &opts).unwrap();
         weir.run();
         let guess = |family: usize, from: &str, user: &OsStr| {
             let to = SocketAddr::new(addr(HOST[family]), ssh.port());
             let from = Some(addr(from));
-            sshd::attempt(&site.internet, from, to, user, "guess", SOON).unwrap()
+            sshd::attempt(&net.internet, from, to, user, "guess", SOON).unwrap()
         };
         // The longest an address can be makes the message the longest.
         let attackers = [ATTACKER[0], "2001:db8:bad:1234:5678:9abc:def0:1234"];
@@ -186,7 +186,7 @@ fn root_no_text_accuses_anybody_else() {
             }
             for greeting in VICTIM.into_iter().flat_map(greetings) {
                 let to = SocketAddr::new(addr(HOST[family]), ssh.port());
-                greet(&site, attackers[family], to, &greeting);
+                greet(&net, attackers[family], to, &greeting);
             }
         }
         // Read in order: once this one has counted, all of them have.
@@ -307,20 +307,20 @@ fn padded(head: &str, cut_at: usize, lie: &str) -> Vec<u8> {
 }
 
 /// The attacker of a family says something to sshd.
-fn say(site: &Site, family: usize, port: u16, speak: &dyn Fn(TcpStream) -> std::io::Result<()>) {
+fn say(net: &TestNet, family: usize, port: u16, speak: &dyn Fn(TcpStream) -> std::io::Result<()>) {
     let to = SocketAddr::new(addr(HOST[family]), port);
     let from = Some(addr(ATTACKER[family]));
-    let (stream, _) = traffic::tcp_open(&site.internet, from, to, SOON).unwrap();
+    let (stream, _) = traffic::tcp_open(&net.internet, from, to, SOON).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     // The server may hang up at any moment.
     let _ = speak(stream);
 }
 
 /// Read in order: once these have counted, all before them have.
-fn the_last_have_counted(site: &Site, weir: &Weir, sshd: &SshHost) {
+fn the_last_have_counted(net: &TestNet, weir: &Weir, sshd: &SshHost) {
     for who in OTHER {
         let to = SocketAddr::new(addr(HOST[usize::from(who.contains(':'))]), sshd.port());
-        sshd::attempt(&site.internet, Some(addr(who)), to, "root", "guess", SOON).unwrap();
+        sshd::attempt(&net.internet, Some(addr(who)), to, "root", "guess", SOON).unwrap();
         soon("the last failure to count", || {
             let tracked = weir.why(who)["tracked"].as_array().unwrap().len();
             (tracked == 2).then_some(())
@@ -329,8 +329,8 @@ fn the_last_have_counted(site: &Site, weir: &Weir, sshd: &SshHost) {
 }
 
 /// Says a lie in each of them.
-fn say_all(site: &Site, family: usize, port: u16, lie: &[u8]) {
-    let say = |speak: &dyn Fn(TcpStream) -> std::io::Result<()>| say(site, family, port, speak);
+fn say_all(net: &TestNet, family: usize, port: u16, lie: &[u8]) {
+    let say = |speak: &dyn Fn(TcpStream) -> std::io::Result<()>| say(net, family, port, speak);
     for (_, messages) in dialogues(lie) {
         say(&|stream| {
             let mut ssh = ssh::Ssh::open(stream)?;
@@ -364,12 +364,12 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = CONFIG.replace("max_retry = 100\n", "max_retry = 1000\n");
-    let mut weir = Weir::new(&site.host, &config);
+    let mut weir = Weir::new(&net.host, &config);
     let mut opts = SshOpts::new(weir.log());
     opts.sshd_config = "HostbasedAuthentication yes\n".into();
-    let sshd = SshHost::start(&site.host, &opts).unwrap();
+    let sshd = SshHost::start(&net.host, &opts).unwrap();
     weir.run();
     for (family, victim) in [
         (0, VICTIM[0]),
@@ -396,10 +396,10 @@ fn root_no_message_of_the_protocol_accuses_anybody_else() {
             [&vec![1; 100 - failed.len()], failed.as_bytes()].concat(),
         ];
         for lie in &lies {
-            say_all(&site, family, sshd.port(), lie);
+            say_all(&net, family, sshd.port(), lie);
         }
     }
-    the_last_have_counted(&site, &weir, &sshd);
+    the_last_have_counted(&net, &weir, &sshd);
     has_logged(
         &weir,
         &[
@@ -451,11 +451,11 @@ fn root_no_name_accuses_anybody_else_through_pam() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let mut opts = SshOpts::new(weir.log());
     opts.sshd_config = "UsePAM yes\nKbdInteractiveAuthentication yes\n".into();
-    let sshd = SshHost::start(&site.host, &opts).unwrap();
+    let sshd = SshHost::start(&net.host, &opts).unwrap();
     weir.run();
     let guess = [&[0][..], &ssh::string(b"guess")].concat();
     let no_devices = [ssh::string(b""), ssh::string(b"")].concat();
@@ -474,7 +474,7 @@ fn root_no_name_accuses_anybody_else_through_pam() {
             let said = |method: &[u8], rest: &[u8]| {
                 ssh::userauth(lie.as_bytes(), b"ssh-connection", method, rest)
             };
-            say(&site, family, sshd.port(), &|stream| {
+            say(&net, family, sshd.port(), &|stream| {
                 let mut ssh = ssh::Ssh::open(stream)?;
                 ssh.send(&said(b"password", &guess))?;
                 ssh.send(&said(b"keyboard-interactive", &no_devices))?;
@@ -484,7 +484,7 @@ fn root_no_name_accuses_anybody_else_through_pam() {
             });
         }
     }
-    the_last_have_counted(&site, &weir, &sshd);
+    the_last_have_counted(&net, &weir, &sshd);
     has_logged(
         &weir,
         &[
@@ -531,7 +531,7 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
     if skipped(&PROGRAMS) || !journal::ready() {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = "interfaces = [\"eth0\"]\n\
         [jail.sshd]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
         [jail.sshd-aggressive]\nsource = \"journal\"\nmax_retry = 1\nipv6_prefix = 128\n\
@@ -539,7 +539,7 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
         [jail.file-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n\
         [jail.stamped]\nfilter = \"sshd\"\npaths = [\"{log}.stamped\"]\nmax_retry = 1\nipv6_prefix = 128\n\
         [jail.stamped-aggressive]\nfilter = \"sshd-aggressive\"\npaths = [\"{log}.stamped\"]\nmax_retry = 1\nipv6_prefix = 128\n";
-    let mut weir = Weir::new(&site.host, config);
+    let mut weir = Weir::new(&net.host, config);
     let journal = journal::Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
     let own_file = weir.log();
@@ -548,7 +548,7 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
         opts.port = port;
         opts.sshd_config = "HostbasedAuthentication yes\n".into();
         opts.sshd_args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        SshHost::start(&site.host, &opts).unwrap()
+        SshHost::start(&net.host, &opts).unwrap()
     };
     let with_file = start(22, &["-E", own_file.to_str().unwrap()]);
     let with_stderr = start(2222, &["-e"]);
@@ -558,7 +558,7 @@ fn root_no_line_break_that_sshd_leaves_accuses_anybody() {
     for family in [0, 1] {
         for lie in with_line_breaks(VICTIM[family]) {
             for port in [with_file.port(), with_stderr.port()] {
-                say_all(&site, family, port, &lie);
+                say_all(&net, family, port, &lie);
             }
         }
     }
@@ -676,9 +676,9 @@ fn root_a_terminal_sees_no_control_character_of_a_log() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let weir = Weir::start(
-        &site.host,
+        &net.host,
         "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\nipv6_prefix = 128\n",
     );
     let evil = "\u{1b}[2J\u{1b}]0;title\u{7}\r\u{8}\u{9b}2J\u{202e}\u{2066}\t";

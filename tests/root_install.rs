@@ -17,7 +17,7 @@ use std::{
     process::{self, Command, Stdio},
 };
 
-use common::{ATTACKER, Answer, Site, WEIR, at, skipped, soon};
+use common::{ATTACKER, Answer, TestNet, WEIR, at, skipped, soon};
 use tempfile::TempDir;
 use weir_netlab::Child;
 
@@ -137,12 +137,12 @@ impl Host {
         Answer::of(self.command(self.installed()).args(args).output().unwrap())
     }
 
-    fn start(&self, site: &Site) -> Child {
+    fn start(&self, net: &TestNet) -> Child {
         let mut command = self.daemons_command(self.installed());
         command.arg("daemon").stdout(Stdio::null());
         let said = fs::File::create(self.path("daemon.err")).unwrap();
         command.stderr(said);
-        let daemon = site.host.spawn(command).unwrap();
+        let daemon = net.host.spawn(command).unwrap();
         soon("the daemon to answer", || {
             (self.weir(&["status"]).code == Some(0)).then_some(())
         });
@@ -190,7 +190,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     if skipped(&["make", "unshare", "nsenter"]) {
         return;
     }
-    let (host, site) = (Host::new(), Site::new());
+    let (host, net) = (Host::new(), TestNet::new());
     let place = |path: &str| host.inside(path);
     host.make(&["install"]).done();
     let unit = fs::read_to_string(place("/lib/systemd/system/weir.service")).unwrap();
@@ -202,7 +202,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     }
     fs::write(place("/etc/weir/weir.toml"), CONFIG).unwrap();
     fs::write(place("/run/auth.log"), "").unwrap();
-    let mut daemon = host.start(&site);
+    let mut daemon = host.start(&net);
     host.weir(&["ban", "198.51.100.66"]).done();
     assert!(place("/sys/fs/bpf/weir/default").is_dir());
 
@@ -229,7 +229,7 @@ fn root_uninstall_leaves_nothing_in_force() {
     }
     assert_eq!(asked.last().unwrap(), "reset-failed weir");
     assert!(!place("/sys/fs/bpf/weir/default").exists());
-    let attached = site
+    let attached = net
         .host
         .output("tc", &["filter", "show", "dev", "eth0", "ingress"]);
     assert!(attached.unwrap().stdout.is_empty());
@@ -250,11 +250,11 @@ fn root_uninstall_refuses_while_something_is_in_force() {
     if skipped(&["make", "unshare", "nsenter"]) {
         return;
     }
-    let (host, site) = (Host::new(), Site::new());
+    let (host, net) = (Host::new(), TestNet::new());
     host.make(&["install"]).done();
     fs::write(host.inside("/etc/weir/weir.toml"), CONFIG).unwrap();
     fs::write(host.inside("/run/auth.log"), "").unwrap();
-    let daemon = host.start(&site);
+    let daemon = host.start(&net);
     // No unit: systemctl knows nothing of this daemon.
     fs::remove_file(host.path("systemctl.log.pid")).unwrap();
     let refused = |words: &[&str]| {
@@ -283,7 +283,7 @@ fn root_the_first_start_mounts_the_bpf_file_system() {
     if skipped(&["make", "unshare", "nsenter", "setpriv"]) {
         return;
     }
-    let (host, site) = (Host::new(), Site::new());
+    let (host, net) = (Host::new(), TestNet::new());
     host.make(&["install"]).done();
     fs::write(host.inside("/etc/weir/weir.toml"), CONFIG).unwrap();
     fs::write(host.inside("/run/auth.log"), "").unwrap();
@@ -302,27 +302,27 @@ fn root_the_first_start_mounts_the_bpf_file_system() {
     weak.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .arg(host.installed())
         .arg("daemon");
-    let answer = site.host.enter(move || weak.output()).unwrap().unwrap();
+    let answer = net.host.enter(move || weak.output()).unwrap().unwrap();
     Answer::of(answer).refused(&[
         "cannot mount the BPF file system at /sys/fs/bpf",
         "as root: mount -t bpf bpf /sys/fs/bpf",
     ]);
     assert!(!mounted());
 
-    let daemon = host.start(&site);
+    let daemon = host.start(&net);
     assert!(mounted());
-    let _server = site.server();
+    let _server = net.server();
     for (family, who) in ATTACKER.into_iter().enumerate() {
-        site.serves(who, at(family));
+        net.serves(who, at(family));
         host.weir(&["ban", who]).done();
-        assert!(!site.connects(who, at(family)));
+        assert!(!net.connects(who, at(family)));
     }
     // What is pinned there outlives the daemon, and goes by `weir detach`.
     drop(daemon);
-    assert!(!site.connects(ATTACKER[0], at(0)));
+    assert!(!net.connects(ATTACKER[0], at(0)));
     let said = host.weir(&["detach"]).done().out;
     assert!(said.contains("detached from eth0"), "{said}");
-    site.serves(ATTACKER[0], at(0));
+    net.serves(ATTACKER[0], at(0));
 }
 
 #[test]

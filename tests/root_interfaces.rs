@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, PORT, SOON, Site, Weir, addr, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, PORT, SOON, TestNet, Weir, addr, at, skipped, soon};
 use weir_bpf::{
+    attachment::{Hook, Link, xdp_program_on},
     generator::Generator,
-    link::{Hook, Link, xdp_program_on},
 };
 use weir_netlab::{Side, Veth, VethOpts};
 use weir_testkit::{
@@ -35,12 +35,12 @@ fn ban(weir: &Weir) {
 
 /// The attacker is dropped and counted, the customer is not, both families.
 #[track_caller]
-fn enforces(site: &Site, weir: &Weir) {
+fn enforces(net: &TestNet, weir: &Weir) {
     for family in [0, 1] {
         let before = weir.packets("banned-all");
-        assert!(!site.connects(ATTACKER[family], at(family)));
+        assert!(!net.connects(ATTACKER[family], at(family)));
         assert!(weir.packets("banned-all") > before);
-        site.serves(CUSTOMER[family], at(family));
+        net.serves(CUSTOMER[family], at(family));
     }
 }
 
@@ -57,14 +57,14 @@ fn root_each_backend_drops_and_passes() {
         ("netfilter", "netfilter"),
         ("auto", "tcx"),
     ] {
-        let site = Site::new();
-        let mut weir = Weir::start(&site.host, &config(backend));
-        let _server = site.server();
+        let net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &config(backend));
+        let _server = net.server();
         for family in [0, 1] {
-            site.serves(ATTACKER[family], at(family));
+            net.serves(ATTACKER[family], at(family));
         }
         ban(&weir);
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         let (found, note) = weir.attachment("eth0");
         assert_eq!(found, hook, "{backend}: {note}");
         assert_eq!(weir.json(&["status"])["backend"], hook);
@@ -75,16 +75,16 @@ fn root_each_backend_drops_and_passes() {
         // Without a daemon it stays, and the next one takes it over.
         weir.kill();
         for family in [0, 1] {
-            assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
-            site.serves(CUSTOMER[family], at(family));
+            assert!(!net.connects(ATTACKER[family], at(family)), "{backend}");
+            net.serves(CUSTOMER[family], at(family));
         }
         weir.run();
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         assert_eq!(weir.attachment("eth0").0, hook);
 
         // A live daemon is not pulled from under its tables.
         weir.ask(&["detach"]).refused(&["another weir daemon"]);
-        enforces(&site, &weir);
+        enforces(&net, &weir);
 
         // Detached: nothing is left, and everybody is let in.
         weir.stop();
@@ -92,10 +92,10 @@ fn root_each_backend_drops_and_passes() {
         assert!(said.contains("eth0"), "{said}");
         assert!(!weir.pins().exists());
         for family in [0, 1] {
-            site.serves(ATTACKER[family], at(family));
+            net.serves(ATTACKER[family], at(family));
         }
-        let index = site.host.ifindex("eth0").unwrap();
-        let left = site.host.enter(|| xdp_program_on(index)).unwrap();
+        let index = net.host.ifindex("eth0").unwrap();
+        let left = net.host.enter(|| xdp_program_on(index)).unwrap();
         assert_eq!(left, None, "{backend}");
         assert!(weir.detach().done().out.contains("nothing was attached"));
     }
@@ -109,9 +109,9 @@ fn root_why_agrees_with_status() {
         return;
     }
     for backend in ["tcx", "nft"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let away = config(backend).replace("eth0", "wwan9");
-        let weir = Weir::start(&site.host, &away);
+        let weir = Weir::start(&net.host, &away);
         ban(&weir);
         weir.ask(&["status"])
             .says_no(&["NOT PROTECTED: attached to no interface: wwan9 is not there"]);
@@ -166,8 +166,8 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
         return;
     }
     for (backend, left) in [("tcx", "BPF programs pinned in /"), ("nft", "rules of nft")] {
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, "");
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, "");
         let events = weir.path("events.json");
         weir.configure(&format!(
             "{}[sink.log]\nkind = \"file\"\npath = \"{}\"\nevents = [\"drop\"]\n",
@@ -175,7 +175,7 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
             events.display()
         ));
         weir.run();
-        let _server = site.server();
+        let _server = net.server();
         weir.ask(&["status"])
             .says_no(&["NOT PROTECTED: nothing is enabled that bans or denies\n"]);
         ban(&weir);
@@ -184,7 +184,7 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
             said.starts_with(&format!("PROTECTED: {backend} on eth0\n")),
             "{said}"
         );
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         let attached = weir.metric("weir_interface_attached", &["eth0", backend]);
         let bans = weir.metric("weir_producer_bans_in_force", &["manual"]);
         assert_eq!((attached, bans), (Some(1), Some(ATTACKER.len() as u64)));
@@ -212,7 +212,7 @@ fn root_status_says_what_protects_and_an_event_by_which_interface() {
         ] {
             assert!(dead.out.contains(words), "no {words:?} in {dead:?}");
         }
-        assert!(!site.connects(ATTACKER[0], at(0)));
+        assert!(!net.connects(ATTACKER[0], at(0)));
     }
 }
 
@@ -222,27 +222,27 @@ fn root_another_xdp_program_is_named_and_left_alone() {
         return;
     }
     for (theirs, backend) in [(Hook::Xdp, "xdp"), (Hook::XdpGeneric, "xdp-generic")] {
-        let site = Site::new();
-        let index = site.host.ifindex("eth0").unwrap();
+        let net = TestNet::new();
+        let index = net.host.ifindex("eth0").unwrap();
         let other = Generator::load().unwrap();
-        let link = site
+        let link = net
             .host
             .enter(|| Link::attach(other.accept(), index, theirs))
             .unwrap()
             .unwrap();
         let (_, id) = link.target().unwrap();
-        let _server = site.server();
-        let weir = Weir::start(&site.host, &config(backend));
+        let _server = net.server();
+        let weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         let (hook, note) = weir.attachment("eth0");
         assert_eq!(hook, "tcx", "{note}");
         assert!(note.contains(&format!("id {id}")), "{note}");
         assert!(note.contains("another XDP program"), "{note}");
-        let there = site.host.enter(|| xdp_program_on(index)).unwrap();
+        let there = net.host.enter(|| xdp_program_on(index)).unwrap();
         assert_eq!(there, Some((id, theirs.name())));
         drop(weir);
-        let there = site.host.enter(|| xdp_program_on(index)).unwrap();
+        let there = net.host.enter(|| xdp_program_on(index)).unwrap();
         assert_eq!(there, Some((id, theirs.name())));
     }
 }
@@ -254,18 +254,18 @@ fn root_an_interface_that_comes_back_is_protected_again() {
     }
     let mut all_took = vec![];
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
-        let mut site = Site::new();
-        let weir = Weir::start(&site.host, &config(backend));
+        let mut net = TestNet::new();
+        let weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         let dropped = weir.packets("banned-all");
         for _ in 0..2 {
-            site.veth.delete().unwrap();
+            net.veth.delete().unwrap();
             soon("the interface to be missed", || {
                 (weir.attachment("eth0").0 == "none").then_some(())
             });
-            site.veth.create().unwrap();
+            net.veth.create().unwrap();
             let begun = Instant::now();
             soon("the interface to be protected", || {
                 (weir.attachment("eth0").0 == backend).then_some(())
@@ -273,16 +273,16 @@ fn root_an_interface_that_comes_back_is_protected_again() {
             let took = begun.elapsed();
             println!("{backend}: protected {took:?} after the veth pair was ready");
             all_took.push(took);
-            enforces(&site, &weir);
+            enforces(&net, &weir);
         }
         assert!(weir.packets("banned-all") > dropped, "counters began anew");
         // Renamed away and back: the name decides.
-        site.veth.rename(Side::A, "wan").unwrap();
-        site.veth.rename(Side::A, "eth0").unwrap();
+        net.veth.rename(Side::A, "wan").unwrap();
+        net.veth.rename(Side::A, "eth0").unwrap();
         soon("the interface to be protected", || {
             (weir.attachment("eth0").0 == backend).then_some(())
         });
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
     // 4 to 11 ms here, `weir status` included; the promise is 100 ms. Who finds it
     // by looking once a second takes 500; and one may meet a machine that stands.
@@ -299,29 +299,29 @@ fn root_rules_protect_an_interface_made_again_without_a_gap() {
         return;
     }
     for backend in ["nft", "ipset"] {
-        let mut site = Site::new();
-        let mut weir = Weir::start(&site.host, &config(backend));
+        let mut net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         for daemon in [true, false] {
             if !daemon {
                 weir.kill();
             }
-            site.veth.delete().unwrap();
+            net.veth.delete().unwrap();
             if daemon {
                 let (hook, note) = weir.attachment("eth0");
                 assert_eq!(hook, "none");
                 assert!(note.contains("no such interface now"), "{note}");
             }
-            site.veth.create().unwrap();
+            net.veth.create().unwrap();
             for family in [0, 1] {
-                assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
-                site.serves(CUSTOMER[family], at(family));
+                assert!(!net.connects(ATTACKER[family], at(family)), "{backend}");
+                net.serves(CUSTOMER[family], at(family));
             }
         }
         weir.run();
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
 }
 
@@ -336,28 +336,28 @@ fn root_rules_protect_a_device_before_it_has_its_alternative_name() {
         ("nft", &["nft", "list", "ruleset"][..]),
         ("ipset", &["iptables-save", "-t", "raw"]),
     ] {
-        let mut site = Site::new();
+        let mut net = TestNet::new();
         let named = ["link property add dev eth0 altname lan0".to_owned()];
-        site.host.ip(&named).unwrap();
-        let weir = Weir::start(&site.host, &config(backend).replace("eth0", "lan0"));
+        net.host.ip(&named).unwrap();
+        let weir = Weir::start(&net.host, &config(backend).replace("eth0", "lan0"));
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         for _ in 0..2 {
-            site.veth.delete().unwrap();
+            net.veth.delete().unwrap();
             soon("rules for when it is back", || {
-                let said = site.host.output(rules[0], &rules[1..]).unwrap();
+                let said = net.host.output(rules[0], &rules[1..]).unwrap();
                 let said = String::from_utf8_lossy(&said.stdout).into_owned();
                 said.contains("lan0").then_some(())
             });
-            site.veth.create().unwrap();
+            net.veth.create().unwrap();
             for family in [0, 1] {
-                assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
-                site.serves(CUSTOMER[family], at(family));
+                assert!(!net.connects(ATTACKER[family], at(family)), "{backend}");
+                net.serves(CUSTOMER[family], at(family));
             }
-            site.host.ip(&named).unwrap();
+            net.host.ip(&named).unwrap();
             protected_soon(&weir, "lan0", backend);
-            enforces(&site, &weir);
+            enforces(&net, &weir);
         }
     }
 }
@@ -370,13 +370,13 @@ fn root_the_pinned_name_of_a_device_has_it_after_a_restart() {
         return;
     }
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let named = ["link property add dev eth0 altname lan0".to_owned()];
-        site.host.ip(&named).unwrap();
-        let mut weir = Weir::start(&site.host, &config(backend));
+        net.host.ip(&named).unwrap();
+        let mut weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         weir.kill();
         weir.configure(&config(backend).replace("[\"eth0\"", "[\"lan0\", \"eth0\""));
         weir.run();
@@ -390,7 +390,7 @@ fn root_the_pinned_name_of_a_device_has_it_after_a_restart() {
             .map(|pin| pin.unwrap().file_name())
             .collect();
         assert_eq!(pins, [format!("eth0@{backend}").as_str()]);
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
 }
 
@@ -402,15 +402,15 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
         return;
     }
     for backend in ["xdp", "tcx", "cls_bpf", "netfilter", "nft"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let named = ["link property add dev eth0 altname lan0".to_owned()];
-        site.host.ip(&named).unwrap();
+        net.host.ip(&named).unwrap();
         let jail = "[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n";
         let config = config(backend).replace("eth0", "lan0") + jail;
-        let weir = Weir::start(&site.host, &config);
+        let weir = Weir::start(&net.host, &config);
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         // Has the daemon open the log: it opens nothing for a while.
         weir.log_failures([addr("203.0.113.77")], 1);
         soon("the log to be read", || {
@@ -418,7 +418,7 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
         });
         let descriptors = |most: &str| {
             let (pid, most) = (weir.pid().to_string(), format!("--nofile={most}:"));
-            site.host.run("prlimit", &["--pid", &pid, &most]).unwrap();
+            net.host.run("prlimit", &["--pid", &pid, &most]).unwrap();
         };
         descriptors("3");
         soon("the error to be told", || {
@@ -427,12 +427,12 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
                 .then_some(())
         });
         for family in [0, 1] {
-            assert!(!site.connects(ATTACKER[family], at(family)), "{backend}");
-            site.serves(CUSTOMER[family], at(family));
+            assert!(!net.connects(ATTACKER[family], at(family)), "{backend}");
+            net.serves(CUSTOMER[family], at(family));
         }
         weir.log_failures(CUSTOMER.map(addr), 1);
         for who in CUSTOMER {
-            site.drops_soon(who);
+            net.drops_soon(who);
         }
         descriptors("1024");
         soon("the end of the alert", || {
@@ -443,7 +443,7 @@ fn root_want_of_descriptors_lets_go_of_no_interface() {
         for banned in [CUSTOMER[0], "2001:db8:c::/64"] {
             weir.ask(&["unban", banned]).done();
         }
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
 }
 
@@ -453,17 +453,17 @@ fn root_an_interface_made_again_while_no_daemon_runs() {
         return;
     }
     for backend in ["xdp", "tcx", "cls_bpf", "netfilter"] {
-        let mut site = Site::new();
-        let mut weir = Weir::start(&site.host, &config(backend));
+        let mut net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        let _server = site.server();
+        let _server = net.server();
         weir.kill();
-        site.veth.delete().unwrap();
-        site.veth.create().unwrap();
+        net.veth.delete().unwrap();
+        net.veth.create().unwrap();
         // Said in the README: nobody protects it until the daemon is back.
-        site.serves(ATTACKER[0], at(0));
+        net.serves(ATTACKER[0], at(0));
         weir.run();
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         assert_eq!(weir.attachment("eth0").0, backend);
         assert_eq!(weir.banned().len(), 2);
     }
@@ -478,11 +478,11 @@ for line in sys.argv[1].split():
     tun.write(bytes.fromhex(line))
 ";
 
-fn make_tun(site: &Site) -> Result<(), String> {
+fn make_tun(net: &TestNet) -> Result<(), String> {
     let add = ["tuntap", "add", "mode", "tun", "name", "tun0"];
-    site.host
+    net.host
         .run("ip", &add)
-        .and_then(|_| site.host.run("ip", &["link", "set", "tun0", "up"]))
+        .and_then(|_| net.host.run("ip", &["link", "set", "tun0", "up"]))
         .map(|_| ())
         .map_err(|error| error.to_string())
 }
@@ -495,14 +495,14 @@ fn root_rules_protect_an_interface_without_ethernet() {
         return;
     }
     for backend in ["nft", "ipset"] {
-        let site = Site::new();
-        if let Err(error) = make_tun(&site) {
+        let net = TestNet::new();
+        if let Err(error) = make_tun(&net) {
             println!("skipped: no tun device: {error}");
             return;
         }
-        let server = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+        let server = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT)).unwrap();
         let mut weir = Weir::start(
-            &site.host,
+            &net.host,
             &format!("interfaces = [\"tun0\"]\nbackend = \"{backend}\"\n"),
         );
         let receive = |sources: &[&str]| {
@@ -513,7 +513,7 @@ fn root_rules_protect_an_interface_without_ethernet() {
                 bytes.collect::<String>()
             };
             let packets: Vec<_> = sources.iter().map(packet).collect();
-            site.host
+            net.host
                 .run("python3", &["-c", RECEIVE_ON_TUN, &packets.join(" ")])
                 .unwrap();
         };
@@ -538,8 +538,8 @@ fn root_rules_protect_an_interface_without_ethernet() {
             if !daemon {
                 weir.kill();
             }
-            site.host.run("ip", &["link", "del", "tun0"]).unwrap();
-            make_tun(&site).unwrap();
+            net.host.run("ip", &["link", "del", "tun0"]).unwrap();
+            make_tun(&net).unwrap();
             let_in(&all, 2);
         }
         weir.run();
@@ -566,11 +566,11 @@ fn root_tagged_frames_of_a_banned_source_are_dropped() {
         return;
     }
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf"] {
-        let site = Site::new();
-        let weir = Weir::start(&site.host, &config(backend));
+        let net = TestNet::new();
+        let weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
         let tagged = |tags: usize, family: usize, from: &str| {
-            let mut frame = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+            let mut frame = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A));
             if tags == 2 {
                 frame = frame.qinq(100);
             }
@@ -595,7 +595,7 @@ fn root_tagged_frames_of_a_banned_source_are_dropped() {
                     .map(|_| tagged(tags, family, ATTACKER[family]))
                     .chain((0..3).map(|_| tagged(tags, family, CUSTOMER[family])))
                     .collect();
-                site.internet
+                net.internet
                     .run("python3", &["-c", SEND_FRAMES, &frames.join(" ")])
                     .unwrap();
                 soon(
@@ -626,8 +626,8 @@ fn root_stacked_priority_tags_hide_nobody() {
         // nftables' ingress looks behind one.
         ("nft", 1),
     ] {
-        let site = Site::new();
-        let weir = Weir::start(&site.host, &config(backend));
+        let net = TestNet::new();
+        let weir = Weir::start(&net.host, &config(backend));
         if backend == "nft" {
             soon("its chain at ingress", || {
                 let note = weir.attachment("eth0").1;
@@ -635,16 +635,16 @@ fn root_stacked_priority_tags_hide_nobody() {
             });
         }
         ban(&weir);
-        let servers = [0, 1].map(|family| UdpServer::start(&site.host, at(family)).unwrap());
+        let servers = [0, 1].map(|family| UdpServer::start(&net.host, at(family)).unwrap());
         let send = |tags: usize, from: &str| {
-            let wire = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+            let wire = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A));
             let to = addr(HOST[usize::from(addr(from).is_ipv6())]);
             let frame = (0..tags)
                 .fold(wire, |frame, _| frame.vlan(0))
                 .ip(addr(from), to)
                 .udp(40022, PORT)
                 .build();
-            send_frames(&site.internet, "eth0", [&frame[..]].into_iter()).unwrap();
+            send_frames(&net.internet, "eth0", [&frame[..]].into_iter()).unwrap();
         };
         let most = [1, 2, 3, 4, 8, 9, 12, 40];
         for (family, server) in servers.iter().enumerate() {
@@ -677,21 +677,21 @@ fn root_jumbo_frames() {
         return;
     }
     for backend in ["xdp", "xdp-generic", "tcx", "cls_bpf", "netfilter"] {
-        let site = Site::with_mtu(9000);
-        let weir = Weir::start(&site.host, &config(backend));
+        let net = TestNet::with_mtu(9000);
+        let weir = Weir::start(&net.host, &config(backend));
         assert_eq!(weir.attachment("eth0").0, backend);
         ban(&weir);
         let bytes = vec![7; 8900];
         for family in [0, 1] {
-            let server = UdpServer::start(&site.host, at(family)).unwrap();
+            let server = UdpServer::start(&net.host, at(family)).unwrap();
             let before = weir.packets("banned-all");
             let from = Some(addr(ATTACKER[family]));
-            udp_send(&site.internet, from, at(family), &bytes, 10).unwrap();
+            udp_send(&net.internet, from, at(family), &bytes, 10).unwrap();
             soon("ten drops", || {
                 (weir.packets("banned-all") == before + 10).then_some(())
             });
             let from = Some(addr(CUSTOMER[family]));
-            let (echo, _) = udp_request(&site.internet, from, at(family), &bytes, SOON).unwrap();
+            let (echo, _) = udp_request(&net.internet, from, at(family), &bytes, SOON).unwrap();
             assert_eq!(echo, bytes, "{backend}");
             assert_eq!(server.received(), 1, "{backend}");
         }
@@ -703,15 +703,15 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
-    let wireguard = site
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
+    let wireguard = net
         .host
         .run("ip", &["link", "add", "wg0", "type", "wireguard"]);
     if let Err(error) = &wireguard {
         println!("skipped: no wireguard device: {error}");
     }
-    if let Err(error) = make_tun(&site) {
+    if let Err(error) = make_tun(&net) {
         println!("skipped: no tun device: {error}");
         return;
     }
@@ -732,24 +732,22 @@ fn root_what_cannot_be_protected_is_refused_by_name() {
     weir.configure(&config("tcx"));
     weir.run();
     ban(&weir);
-    let _server = site.server();
+    let _server = net.server();
     weir.configure("interfaces = [\"eth0\", \"tun0\"]\nbackend = \"tcx\"\n");
     weir.ask(&["reload"])
         .refused(&["interface tun0 carries no Ethernet frames"]);
-    enforces(&site, &weir);
+    enforces(&net, &weir);
 }
 
 /// Another wire into the same host, with a neighbour of its own.
-fn wire(site: &Site, name: &str, number: u8) -> Veth {
-    let more = site.net.namespace(name).unwrap();
+fn wire(net: &TestNet, name: &str, number: u8) -> Veth {
+    let more = net.net.namespace(name).unwrap();
     let opts = VethOpts::new(
         &[&format!("198.51.{number}.1/24")],
         &[&format!("198.51.{number}.2/24")],
     );
     let opts = opts.unwrap();
-    site.net
-        .veth(&site.host, name, &more, "eth0", opts)
-        .unwrap()
+    net.net.veth(&net.host, name, &more, "eth0", opts).unwrap()
 }
 
 fn alerts(weir: &Weir) -> String {
@@ -775,16 +773,16 @@ fn root_an_interface_that_is_not_there_is_waited_for() {
         return;
     }
     for backend in ["xdp", "tcx", "cls_bpf", "netfilter", "nft", "ipset"] {
-        let site = Site::new();
+        let net = TestNet::new();
         let three = format!("interfaces = [\"wan1\", \"eth0\"]\nbackend = \"{backend}\"\n");
-        let mut weir = Weir::new(&site.host, &three);
+        let mut weir = Weir::new(&net.host, &three);
         let said = weir.ask(&["check"]).done();
         let said = said.out + &said.err;
         assert!(said.contains("no interface \"wan1\" now"), "{said}");
         weir.run();
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         soon("an alert", || {
             alerts(&weir).contains("interface:wan1").then_some(())
         });
@@ -796,15 +794,15 @@ fn root_an_interface_that_is_not_there_is_waited_for() {
         // One more by a reload, which takes no other away.
         weir.configure(&three.replace("[\"wan1\"", "[\"wan1\", \"wan2\""));
         weir.ask(&["reload"]).done();
-        enforces(&site, &weir);
-        let _wires = [wire(&site, "wan1", 1), wire(&site, "wan2", 2)];
+        enforces(&net, &weir);
+        let _wires = [wire(&net, "wan1", 1), wire(&net, "wan2", 2)];
         for name in ["wan1", "wan2"] {
             protected_soon(&weir, name, backend);
         }
         soon("no alert", || {
             (!alerts(&weir).contains("interface:")).then_some(())
         });
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
 }
 
@@ -821,21 +819,21 @@ fn root_auto_keeps_what_is_attached_without_a_default_route() {
         ("nft", "nft"),
         ("ipset", "ipset"),
     ] {
-        let site = Site::new();
+        let net = TestNet::new();
         let auto = format!("interfaces = \"auto\"\nbackend = \"{backend}\"\n");
-        let mut weir = Weir::start(&site.host, &auto);
+        let mut weir = Weir::start(&net.host, &auto);
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
+        let _server = net.server();
+        enforces(&net, &weir);
         let gateways = ["route del default", "-6 route del default"];
         for gateway in gateways {
             let words: Vec<_> = gateway.split(' ').collect();
-            site.host.run("ip", &words).unwrap();
+            net.host.run("ip", &words).unwrap();
         }
         let drops = |weir: &Weir| {
             for family in [0, 1] {
                 let before = weir.packets("banned-all");
-                assert!(!site.connects(ATTACKER[family], at(family)));
+                assert!(!net.connects(ATTACKER[family], at(family)));
                 assert!(weir.packets("banned-all") > before, "{backend}");
             }
         };
@@ -857,16 +855,16 @@ fn root_auto_follows_routes_through_reloads_and_losses() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let auto = "interfaces = \"auto\"\n";
-    let weir = Weir::start(&site.host, auto);
+    let weir = Weir::start(&net.host, auto);
     ban(&weir);
-    let _server = site.server();
+    let _server = net.server();
     let route = |verb: &str, name: &str, number: u8| {
         let line = format!("route {verb} default via 198.51.{number}.2 dev {name} metric 9000");
-        site.host.ip(&[line]).unwrap();
+        net.host.ip(&[line]).unwrap();
     };
-    let mut first = wire(&site, "wan1", 1);
+    let mut first = wire(&net, "wan1", 1);
     route("add", "wan1", 1);
     protected_soon(&weir, "wan1", "tcx");
     route("del", "wan1", 1);
@@ -874,14 +872,14 @@ fn root_auto_follows_routes_through_reloads_and_losses() {
         weir.configure(&format!("max_bans = {}\n{auto}", 1000 + turn));
         weir.ask(&["reload"]).done();
         assert_eq!(weir.attachment("wan1").0, "tcx");
-        enforces(&site, &weir);
+        enforces(&net, &weir);
     }
     // One that is gone keeps no other from being protected.
     first.delete().unwrap();
-    let _second = wire(&site, "wan2", 2);
+    let _second = wire(&net, "wan2", 2);
     route("add", "wan2", 2);
     protected_soon(&weir, "wan2", "tcx");
-    enforces(&site, &weir);
+    enforces(&net, &weir);
     first.create().unwrap();
     protected_soon(&weir, "wan1", "tcx");
 }
@@ -892,21 +890,21 @@ fn root_a_geofence_that_cannot_be_enforced_refuses_reload_and_start() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    if let Err(error) = make_tun(&site) {
+    let net = TestNet::new();
+    if let Err(error) = make_tun(&net) {
         println!("skipped: no tun device: {error}");
         return;
     }
     let plain = "interfaces = [\"eth0\", \"tun0\"]\n";
     let fenced = format!("{plain}[geofence]\ndeny = [\"country:AQ\"]\n");
-    let mut weir = Weir::start(&site.host, plain);
+    let mut weir = Weir::start(&net.host, plain);
     ban(&weir);
-    let _server = site.server();
-    enforces(&site, &weir);
+    let _server = net.server();
+    enforces(&net, &weir);
     let words = ["what goes out of tun0 cannot be judged"];
     weir.configure(&fenced);
     weir.ask(&["reload"]).refused(&words);
-    enforces(&site, &weir);
+    enforces(&net, &weir);
     let status = weir.json(&["status"]);
     assert_eq!(status["alerts"], serde_json::json!([]));
     assert_eq!(status["border"], serde_json::Value::Null);
@@ -914,7 +912,7 @@ fn root_a_geofence_that_cannot_be_enforced_refuses_reload_and_start() {
     weir.fails().refused(&words);
     weir.configure(plain);
     weir.run();
-    enforces(&site, &weir);
+    enforces(&net, &weir);
 }
 
 /// The device is the same, and so are its attackers.
@@ -937,16 +935,16 @@ fn root_a_renamed_interface_stays_protected() {
         if has_rules && skipped(&["nft", "ipset", "iptables-restore"]) {
             continue;
         }
-        let mut site = Site::new();
-        let mut weir = Weir::start(&site.host, &config(backend));
+        let mut net = TestNet::new();
+        let mut weir = Weir::start(&net.host, &config(backend));
         ban(&weir);
-        let _server = site.server();
-        enforces(&site, &weir);
-        site.veth.rename(Side::A, "wan").unwrap();
+        let _server = net.server();
+        enforces(&net, &weir);
+        net.veth.rename(Side::A, "wan").unwrap();
         soon("an alert", || {
             alerts(&weir).contains("called wan now").then_some(())
         });
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         let (hook, note) = weir.attachment("eth0");
         assert_eq!(
             (hook.as_str(), note.contains("wan")),
@@ -957,22 +955,22 @@ fn root_a_renamed_interface_stays_protected() {
         if !has_rules {
             weir.kill();
             weir.run();
-            enforces(&site, &weir);
+            enforces(&net, &weir);
             assert_eq!(weir.attachment("eth0").0, backend);
         }
         // Named as it is called now, by a reload; back, by a restart.
         weir.configure(&config(backend).replace("eth0", "wan"));
         weir.ask(&["reload"]).done();
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         assert_eq!(weir.attachment("wan").0, backend);
         soon("no alert", || {
             (!alerts(&weir).contains("wan")).then_some(())
         });
-        site.veth.rename(Side::A, "eth0").unwrap();
+        net.veth.rename(Side::A, "eth0").unwrap();
         weir.kill();
         weir.configure(&config(backend));
         weir.run();
-        enforces(&site, &weir);
+        enforces(&net, &weir);
         assert_eq!(weir.attachment("eth0").0, backend);
         if !has_rules {
             let links = std::fs::read_dir(weir.pins().join("links")).unwrap();
@@ -987,10 +985,10 @@ fn root_a_reload_moves_to_another_hook_without_a_gap() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, &config("tcx"));
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, &config("tcx"));
     ban(&weir);
-    let server = UdpServer::start(&site.host, at(0)).unwrap();
+    let server = UdpServer::start(&net.host, at(0)).unwrap();
     let from = Some(addr(ATTACKER[0]));
     let mut sent = 0;
     let before = weir.packets("banned-all");
@@ -1011,7 +1009,7 @@ fn root_a_reload_moves_to_another_hook_without_a_gap() {
         std::thread::scope(|scope| {
             let reload = scope.spawn(|| weir.ask(&["reload"]));
             while !reload.is_finished() {
-                sent += udp_send(&site.internet, from, at(0), b"x", 20).unwrap();
+                sent += udp_send(&net.internet, from, at(0), b"x", 20).unwrap();
             }
             reload.join().unwrap().done();
         });

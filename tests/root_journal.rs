@@ -7,7 +7,7 @@ mod common;
 #[path = "common/journal.rs"]
 mod journal;
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, soon};
+use common::{ATTACKER, CUSTOMER, OTHER, TestNet, Weir, at, soon};
 use journal::{Journal, ready};
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n[jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n";
@@ -26,8 +26,8 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     if !ready() {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let journal = Journal::of(&mut weir);
     // Older than the daemon: not its business.
     journal.failures("198.51.100.99", 9);
@@ -35,16 +35,16 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     let status = weir.json(&["status"]);
     assert_eq!(status["alerts"].as_array().unwrap().len(), 0, "{status}");
     assert_eq!(weir.json(&["status", "sshd"])["source"], "journal");
-    let _server = site.server();
+    let _server = net.server();
 
     // It grows.
     for (family, who) in ATTACKER.into_iter().enumerate() {
         journal.failures(who, 2);
         findings(&weir, family as u64 * 3 + 2);
-        site.serves(who, at(family));
+        net.serves(who, at(family));
         journal.failures(who, 1);
-        site.drops_soon(who);
-        site.serves(CUSTOMER[family], at(family));
+        net.drops_soon(who);
+        net.serves(CUSTOMER[family], at(family));
         let why = weir.why(who);
         assert_eq!(why["bans"][0]["producer"], "jail:sshd", "{why}");
         let line = format!("Failed password for root from {who} port 40000 ssh2");
@@ -64,7 +64,7 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
         findings(&weir, 6 + family as u64 * 3 + 2);
         journal.rotate(family as u32 + 1);
         journal.failures(who, 1);
-        site.drops_soon(who);
+        net.drops_soon(who);
     }
     findings(&weir, 12);
 
@@ -83,9 +83,9 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     // The first is complete, the second is not.
     journal.failures(who[0], 1);
     weir.run();
-    site.drops_soon(who[0]);
+    net.drops_soon(who[0]);
     findings(&weir, 3);
-    site.serves(who[1], at(1));
+    net.serves(who[1], at(1));
     assert_eq!(weir.why(who[1])["tracked"][0]["findings"], 2);
     // And killed: what was saved within the last second counts.
     soon("the position to be saved", || {
@@ -94,8 +94,8 @@ fn root_the_journal_is_followed_over_rotation_and_restart() {
     weir.kill();
     journal.failures(who[1], 1);
     weir.run();
-    site.drops_soon(who[1]);
-    site.serves(CUSTOMER[0], at(0));
+    net.drops_soon(who[1]);
+    net.serves(CUSTOMER[0], at(0));
     assert_eq!(weir.banned().len(), 6);
     assert_eq!(
         weir.why(CUSTOMER[0])["tracked"].as_array().unwrap().len(),
@@ -109,8 +109,8 @@ fn root_a_journal_without_entries_is_read_from_the_first_start_on() {
     if !ready() {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let journal = Journal::of(&mut weir);
     journal.write("cron", 0, ["nothing of sshd's".to_owned()]);
     weir.run();
@@ -123,9 +123,9 @@ fn root_a_journal_without_entries_is_read_from_the_first_start_on() {
     }
     weir.run();
     soon("both bans", || (weir.banned().len() == 2).then_some(()));
-    let _server = site.server();
+    let _server = net.server();
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
+        assert!(!net.connects(ATTACKER[family], at(family)));
     }
 }
 
@@ -141,8 +141,8 @@ fn root_a_service_is_read_by_its_unit() {
         [jail.mail]\nfilter = \"mail\"\nsource = \"journal\"\nmax_retry = 3\n\
         [jail.exim]\nfilter = \"mail\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"25/tcp\"]\n\
         journal_match = [\"_SYSTEMD_UNIT=exim4.service\", \"_UID=101\"]\n";
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, MAIL);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, MAIL);
     let journal = Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
     weir.run();
@@ -188,8 +188,8 @@ fn root_a_filter_says_which_entries_it_reads() {
         [jail.other]\nfilter = \"shop\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"25/tcp\"]\n\
         journal_match = [\"_SYSTEMD_UNIT=other.service\"]\n\
         [jail.sshd]\nsource = \"journal\"\nmax_retry = 3\n";
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, SHOP);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, SHOP);
     let journal = Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
     weir.run();
@@ -234,8 +234,8 @@ fn root_a_journal_that_comes_later_is_read_from_the_start_on() {
     if !ready() {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let journal = Journal::of(&mut weir);
     weir.run();
     soon("the alert", || {
@@ -272,8 +272,8 @@ fn root_sshd_counts_what_root_wrote_by_syslog() {
         [jail.own]\nsource = \"journal\"\nmax_retry = 3\nports = [\"22/tcp\"]\n\
         [jail.named]\nfilter = \"sshd\"\nsource = \"journal\"\nmax_retry = 3\nports = [\"23/tcp\"]\n\
         journal_match = [\"_SYSTEMD_UNIT=sshd.service\", \"_UID=110\"]\n";
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, OWN);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, OWN);
     let journal = Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
     weir.run();
@@ -334,8 +334,8 @@ fn root_messages_that_journald_drops_are_an_alert() {
     if !ready() {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let journal = Journal::of(&mut weir);
     journal.write("cron", 0, ["the journal is there".to_owned()]);
     weir.run();

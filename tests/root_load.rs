@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{CUSTOMER, HOST, SOON, Site, Weir, addr, skipped, soon};
+use common::{CUSTOMER, HOST, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_bpf::{Generation, JiffyClock, Key};
 use weir_core::Prefix;
 use weir_testkit::traffic::TcpServer;
@@ -84,14 +84,14 @@ struct Shot {
 
 /// Sends from each source by turns until the jiffy `until`. One thread sends
 /// and receives, so that no queue on the way can overflow.
-fn shoot(site: &Site, sources: &[IpAddr], clock: &JiffyClock, until: u64) -> Vec<Shot> {
+fn shoot(net: &TestNet, sources: &[IpAddr], clock: &JiffyClock, until: u64) -> Vec<Shot> {
     let servers = HOST.map(|host| {
-        let server = site.host.enter(|| UdpSocket::bind((addr(host), PORT)));
+        let server = net.host.enter(|| UdpSocket::bind((addr(host), PORT)));
         let server = server.unwrap().unwrap();
         server.set_nonblocking(true).unwrap();
         server
     });
-    let senders: Vec<(UdpSocket, SocketAddr)> = site
+    let senders: Vec<(UdpSocket, SocketAddr)> = net
         .internet
         .enter(|| {
             sources
@@ -142,10 +142,10 @@ fn root_a_hundred_thousand_bans_end_together_at_their_jiffies() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let ban_time = 12;
     let weir = Weir::start(
-        &site.host,
+        &net.host,
         &config(&format!(
             "[jail.sshd]\npaths = [\"{{log}}\"]\nmax_retry = 1\nban_time = \"{ban_time}s\"\n"
         )),
@@ -184,7 +184,7 @@ fn root_a_hundred_thousand_bans_end_together_at_their_jiffies() {
     soon("the end to come near", || {
         (clock.now() + clock.hz() / 4 > first).then_some(())
     });
-    let shots = shoot(&site, &samples, &clock, last + clock.hz() / 10);
+    let shots = shoot(&net, &samples, &clock, last + clock.hz() / 10);
 
     let (mut passed, mut dropped) = (0, 0);
     for shot in &shots {
@@ -260,13 +260,13 @@ fn root_reloads_under_a_flood_of_lines_count_each_once() {
     const RELOADS: u32 = 50;
     // Of each batch of sources half fail a third time.
     const BATCH: u32 = 100;
-    let site = Site::new();
+    let net = TestNet::new();
     let jail = |minutes: u32| {
         config(&format!(
             "[jail.sshd]\npaths = [\"{{log}}\"]\nmax_retry = 3\nfind_time = \"{minutes}m\"\n"
         ))
     };
-    let weir = Weir::start(&site.host, &jail(60));
+    let weir = Weir::start(&net.host, &jail(60));
     let (stop, batches) = (AtomicBool::new(false), AtomicU32::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -323,12 +323,12 @@ fn root_a_million_lines_at_once() {
     }
     const SOURCES: u32 = 5000;
     const EACH: usize = 200;
-    let site = Site::new();
+    let net = TestNet::new();
     let mut weir = Weir::start(
-        &site.host,
+        &net.host,
         &config("[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 5\n"),
     );
-    let server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let server = TcpServer::start(&net.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
     let before = weir.resident();
     // 85 MB, renamed to where the daemon looks for them: there all at once.
     log_failures(&weir.path("million"), SOURCES, EACH);
@@ -366,9 +366,9 @@ fn root_a_million_lines_at_once() {
         counted.then_some(())
     });
     all_banned(&weir, SOURCES.into());
-    assert!(!site.connects("198.18.0.5", SocketAddr::new(addr(HOST[0]), PORT)));
+    assert!(!net.connects("198.18.0.5", SocketAddr::new(addr(HOST[0]), PORT)));
     for family in [0, 1] {
-        site.serves(CUSTOMER[family], SocketAddr::new(addr(HOST[family]), PORT));
+        net.serves(CUSTOMER[family], SocketAddr::new(addr(HOST[family]), PORT));
     }
     soon("two connections", || (server.accepted() == 2).then_some(()));
     // Every ban is told or counted, and few are told.
@@ -401,9 +401,9 @@ fn root_bans_that_find_no_room_are_one_alert_and_no_event() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let mut weir = Weir::start(
-        &site.host,
+        &net.host,
         &config("max_bans = 64\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 1\n"),
     );
     // Manual bans give up no place, and the jail has none of its own to give.

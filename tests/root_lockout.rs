@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_netlab::FakeHost;
 use weir_testkit::{
     sshd::{self, CUSTOMER as ACCOUNT, Outcome, PROGRAMS, SshHost, SshOpts},
@@ -53,9 +53,9 @@ fn root_a_neighbour_is_banned_alone() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let config = "interfaces = [\"eth0\"]\n[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\n";
-    let weir = Weir::start(&site.host, config);
+    let weir = Weir::start(&net.host, config);
     let everybody_elses = "2001:db8:bad::/64";
     for (who, banned) in [
         ("2001:db8::666", "2001:db8::666"),
@@ -68,9 +68,9 @@ fn root_a_neighbour_is_banned_alone() {
         });
     }
     assert_eq!(weir.banned().len(), 3, "{:?}", weir.banned());
-    let _server = site.server();
-    assert!(!site.connects(ATTACKER[1], common::at(1)));
-    site.serves(GATEWAY[1], common::at(1));
+    let _server = net.server();
+    assert!(!net.connects(ATTACKER[1], common::at(1)));
+    net.serves(GATEWAY[1], common::at(1));
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
-    let ssh = SshHost::start(&site.host, &SshOpts::new(weir.path("sshd.log"))).unwrap();
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
+    let ssh = SshHost::start(&net.host, &SshOpts::new(weir.path("sshd.log"))).unwrap();
     weir.fake_host = FakeHost::default().instead_of("/run", ssh.run());
     weir.run();
     let at = |family: usize| SocketAddr::new(addr(HOST[family]), ssh.port());
@@ -89,7 +89,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
         let (root, customer) = (OTHER[family], CUSTOMER[family]);
         let login = |from: &str, user: &str| {
             let from = Some(addr(from));
-            sshd::session(&site.internet, from, at(family), user, &ssh.key()).unwrap()
+            sshd::session(&net.internet, from, at(family), user, &ssh.key()).unwrap()
         };
         let session = login(root, "root");
         let another = login(customer, ACCOUNT);
@@ -111,7 +111,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
         weir.ask(&["unban", customer]).done();
         // Root's next login comes through.
         let from = Some(addr(root));
-        let seen = sshd::login(&site.internet, from, at(family), "root", &ssh.key(), SOON);
+        let seen = sshd::login(&net.internet, from, at(family), "root", &ssh.key(), SOON);
         assert_eq!(seen.unwrap(), Outcome::LoggedIn);
 
         drop((session, another));
@@ -120,7 +120,7 @@ fn root_nobody_bans_where_root_is_logged_in_from() {
         let took = begun.elapsed();
         println!("{root} was bannable {took:?} after the logout");
         assert!(took > GRACE - Duration::from_secs(1), "{took:?}");
-        assert!(!site.connects(root, at(family)));
+        assert!(!net.connects(root, at(family)));
     }
 }
 
@@ -148,8 +148,8 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     fs::create_dir(weir.path("run")).unwrap();
     weir.fake_host = FakeHost::default().instead_of("/run", weir.path("run"));
     let log_in = |weir: &Weir, kind: i16, who: [&str; 2]| {
@@ -160,22 +160,22 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
     };
     weir.run();
     let at = |family: usize| SocketAddr::new(addr(HOST[family]), 8080);
-    let _server = TcpServer::start(&site.host, SocketAddr::new(addr("::"), 8080), b"").unwrap();
+    let _server = TcpServer::start(&net.host, SocketAddr::new(addr("::"), 8080), b"").unwrap();
     // Banned first, and by /64 in IPv6: then root comes from there (by the
     // console of a neighbour, say).
     weir.ask(&["ban", ATTACKER[0]]).done();
     weir.ask(&["ban", "2001:db8:bad::/64"]).done();
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
+        assert!(!net.connects(ATTACKER[family], at(family)));
     }
     log_in(&weir, USER_PROCESS, ATTACKER);
     for family in [0, 1] {
-        site.serves_soon(ATTACKER[family], at(family));
+        net.serves_soon(ATTACKER[family], at(family));
         assert_eq!(weir.why(ATTACKER[family])["verdict"], "allowed");
         weir.ask(&["ban", ATTACKER[family]]).refused(&["logged in"]);
     }
     // The neighbour in the /64 is not root.
-    assert!(!site.connects("2001:db8:bad::8", at(1)));
+    assert!(!net.connects("2001:db8:bad::8", at(1)));
     // Logged out: after the grace time the old bans hold again.
     log_in(&weir, DEAD_PROCESS, ATTACKER);
     let begun = Instant::now();
@@ -186,7 +186,7 @@ fn root_a_login_wins_over_a_ban_that_is_there() {
     }
     assert!(begun.elapsed() > GRACE - Duration::from_secs(1));
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
+        assert!(!net.connects(ATTACKER[family], at(family)));
     }
     // Nonsense in the file harms nothing.
     fs::write(weir.path("run/utmp"), [7; 1000]).unwrap();
@@ -207,8 +207,8 @@ fn root_nobody_bans_a_resolver() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let resolv = weir.path("resolv.conf");
     fs::write(
         &resolv,
@@ -261,8 +261,8 @@ fn root_who_may_become_root_is_not_locked_out() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let write = |name: &str, text: &str| {
         fs::write(weir.path(name), text).unwrap();
         weir.path(name)

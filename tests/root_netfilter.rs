@@ -7,7 +7,7 @@ mod common;
 
 use std::{fs, net::SocketAddr};
 
-use common::{ATTACKER, CUSTOMER, PORT, SILENCE, Site, Weir, addr, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, PORT, SILENCE, TestNet, Weir, addr, at, skipped, soon};
 use weir_netlab::VethOpts;
 use weir_testkit::{
     packet::Packet,
@@ -23,10 +23,10 @@ fn ban(weir: &Weir) {
 }
 
 #[track_caller]
-fn enforces(site: &Site) {
+fn enforces(net: &TestNet) {
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
 }
 
@@ -35,20 +35,20 @@ fn root_netfilter_judges_the_interfaces_that_are_named() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let aside = site.net.namespace("aside").unwrap();
+    let net = TestNet::new();
+    let aside = net.net.namespace("aside").unwrap();
     let addresses = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"]).unwrap();
-    let _veth = site
+    let _veth = net
         .net
-        .veth(&site.host, "eth1", &aside, "eth0", addresses)
+        .veth(&net.host, "eth1", &aside, "eth0", addresses)
         .unwrap();
-    let _server = site.server();
+    let _server = net.server();
     let inside = SocketAddr::new(addr("10.9.0.1"), PORT);
     let connects = || traffic::tcp_connect(&aside, None, inside, SILENCE).is_ok();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let mut weir = Weir::start(&net.host, CONFIG);
     ban(&weir);
     weir.ask(&["ban", "10.9.0.2"]).done();
-    enforces(&site);
+    enforces(&net);
     assert!(connects(), "eth1 is not configured");
     let (hook, _) = weir.attachment("eth0");
     assert_eq!(hook, "netfilter");
@@ -61,18 +61,18 @@ fn root_netfilter_judges_the_interfaces_that_are_named() {
         weir.configure(config);
         weir.ask(&["reload"]).done();
         assert_eq!(connects(), !judged, "{config}");
-        enforces(&site);
+        enforces(&net);
     }
     weir.kill();
-    enforces(&site);
+    enforces(&net);
     assert!(!connects());
     weir.run();
-    enforces(&site);
+    enforces(&net);
     // With eth0 the pair does not go while eth1 has a part in it.
     weir.configure(&CONFIG.replace("eth0", "eth1"));
     weir.ask(&["reload"]).done();
     assert!(!connects());
-    site.serves(ATTACKER[0], at(0));
+    net.serves(ATTACKER[0], at(0));
     weir.stop();
     weir.detach().done();
     assert!(connects());
@@ -84,15 +84,15 @@ fn root_netfilter_is_exchanged_without_a_gap() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
     ban(&weir);
-    let servers = [0, 1].map(|family| UdpServer::start(&site.host, at(family)).unwrap());
+    let servers = [0, 1].map(|family| UdpServer::start(&net.host, at(family)).unwrap());
     let flood = |until: &dyn Fn() -> bool| {
         while !until() {
             for family in [0, 1] {
                 let from = Some(addr(ATTACKER[family]));
-                traffic::udp_send(&site.internet, from, at(family), b"x", 20).unwrap();
+                traffic::udp_send(&net.internet, from, at(family), b"x", 20).unwrap();
             }
         }
     };
@@ -116,7 +116,7 @@ fn root_netfilter_is_exchanged_without_a_gap() {
     for server in &servers {
         assert_eq!(server.received(), 0);
     }
-    assert!(!site.connects("203.0.113.9", at(0)));
+    assert!(!net.connects("203.0.113.9", at(0)));
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn root_netfilter_enforces_lists_scopes_and_the_allow_list() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
-    let weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let _server = net.server();
+    let weir = Weir::new(&net.host, CONFIG);
     let file = weir.path("deny");
     fs::write(&file, "198.51.100.0/24\n2001:db8:bad::/48\n").unwrap();
     let list = format!(
@@ -138,28 +138,28 @@ fn root_netfilter_enforces_lists_scopes_and_the_allow_list() {
     weir.run();
     soon("the list to be in force", || {
         (0..2)
-            .all(|family| !site.connects(ATTACKER[family], at(family)))
+            .all(|family| !net.connects(ATTACKER[family], at(family)))
             .then_some(())
     });
     assert!(weir.packets("listed") >= 2);
     let outside = SocketAddr::new(addr(ATTACKER[0]), PORT);
-    let _outside = TcpServer::start(&site.internet, outside, b"").unwrap();
-    assert!(traffic::tcp_connect(&site.host, None, outside, SILENCE).is_err());
+    let _outside = TcpServer::start(&net.internet, outside, b"").unwrap();
+    assert!(traffic::tcp_connect(&net.host, None, outside, SILENCE).is_err());
     assert!(weir.packets("listed-out") >= 1);
     weir.configure(CONFIG);
     weir.ask(&["reload"]).done();
     for family in [0, 1] {
         let who = ATTACKER[family];
-        site.serves_soon(who, at(family));
+        net.serves_soon(who, at(family));
         weir.ask(&["ban", who, "--port", "9/tcp"]).done();
-        site.serves(who, at(family));
+        net.serves(who, at(family));
         weir.ask(&["ban", who, "--port", "8000-9000/tcp"]).done();
-        assert!(!site.connects(who, at(family)), "{who}");
+        assert!(!net.connects(who, at(family)), "{who}");
         let wide = ["198.51.0.0/16", "2001:db8:b00::/40"][family];
         weir.ask(&["ban", wide]).done();
-        assert!(!site.connects(who, at(family)), "{who}");
+        assert!(!net.connects(who, at(family)), "{who}");
         weir.ask(&["allow", "add", who]).done();
-        site.serves(who, at(family));
+        net.serves(who, at(family));
     }
 }
 
@@ -180,18 +180,18 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
     if skipped(&["python3"]) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let tuntap = ["tuntap", "add", "mode", "tun", "name", "tun0"];
-    if site.host.run("ip", &tuntap).is_err() {
+    if net.host.run("ip", &tuntap).is_err() {
         println!("skipped: no /dev/net/tun");
         return;
     }
-    site.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
+    net.host.run("ip", &["link", "set", "tun0", "up"]).unwrap();
     let auto = "interfaces = [\"eth0\", \"tun0\"]\n";
-    let _server = site.server();
-    let mut weir = Weir::start(&site.host, auto);
+    let _server = net.server();
+    let mut weir = Weir::start(&net.host, auto);
     ban(&weir);
-    enforces(&site);
+    enforces(&net);
     assert_eq!(weir.attachment("eth0").0, "tcx");
     let (hook, note) = weir.attachment("tun0");
     assert_eq!(hook, "netfilter", "{note}");
@@ -217,7 +217,7 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
             .flat_map(|(from, times)| (0..2 * times).map(move |n| (from, n % 2)))
             .map(|(from, family)| packet(from, family))
             .collect();
-        site.host
+        net.host
             .run("python3", &["-c", INTO_TUN, &packets.join(" ")])
             .unwrap();
         soon("six drops and four passes", || {
@@ -247,5 +247,5 @@ fn root_auto_protects_a_tun_device_by_netfilter() {
     weir.ask(&["reload"])
         .refused(&["interface tun0 carries no Ethernet frames"]);
     arrive(&weir);
-    enforces(&site);
+    enforces(&net);
 }

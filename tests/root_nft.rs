@@ -14,7 +14,7 @@ use std::{
 #[cfg(feature = "fault-points")]
 use common::Stream;
 use common::{
-    ATTACKER, CUSTOMER, HOST, OTHER, Site, Traffic, Weir, addr, all_arrived, skipped, soon,
+    ATTACKER, CUSTOMER, HOST, OTHER, TestNet, Traffic, Weir, addr, all_arrived, skipped, soon,
     stack_counted,
 };
 use weir_netlab::Side;
@@ -33,13 +33,13 @@ fn at(family: usize) -> SocketAddr {
     SocketAddr::new(addr(HOST[family]), PORT)
 }
 
-fn start(site: &Site) -> (Weir, TcpServer) {
-    let weir = Weir::start(&site.host, CONFIG);
+fn start(net: &TestNet) -> (Weir, TcpServer) {
+    let weir = Weir::start(&net.host, CONFIG);
     for who in ATTACKER {
         weir.ask(&["ban", who, "--for", "1h"]).done();
     }
     let any = SocketAddr::new(addr("::"), PORT);
-    (weir, TcpServer::start(&site.host, any, b"").unwrap())
+    (weir, TcpServer::start(&net.host, any, b"").unwrap())
 }
 
 #[track_caller]
@@ -50,25 +50,25 @@ fn judges(weir: &Weir, place: &str) {
 }
 
 #[track_caller]
-fn enforces(site: &Site) {
+fn enforces(net: &TestNet) {
     for family in [0, 1] {
-        assert!(!site.connects(ATTACKER[family], at(family)));
-        site.serves(CUSTOMER[family], at(family));
+        assert!(!net.connects(ATTACKER[family], at(family)));
+        net.serves(CUSTOMER[family], at(family));
     }
 }
 
 /// Packets that pass are counted once, whoever judges them, and dropped ones.
 #[track_caller]
-fn counts_once(site: &Site, weir: &Weir) {
+fn counts_once(net: &TestNet, weir: &Weir) {
     const SENT: u64 = 200;
     for family in [0, 1] {
         let to = SocketAddr::new(addr(HOST[family]), 5353);
-        let server = UdpServer::start(&site.host, to).unwrap();
+        let server = UdpServer::start(&net.host, to).unwrap();
         for (who, reason) in [(CUSTOMER, "pass"), (ATTACKER, "banned-all")] {
             let before = weir.packets(reason);
             let received = server.received();
             let who = addr(who[family]);
-            let sent = udp_send(&site.internet, Some(who), to, b"x", SENT).unwrap();
+            let sent = udp_send(&net.internet, Some(who), to, b"x", SENT).unwrap();
             assert_eq!(sent, SENT);
             let counted = || weir.packets(reason) - before;
             soon("them all", || (counted() >= SENT).then_some(()));
@@ -88,44 +88,44 @@ fn root_nft_judges_at_ingress_and_counts_once() {
     if skipped(&["nft", "tc"]) {
         return;
     }
-    let site = Site::new();
-    let (mut weir, _server) = start(&site);
+    let net = TestNet::new();
+    let (mut weir, _server) = start(&net);
     judges(&weir, AT_INGRESS);
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
 
     // Filters there may send packets past ingress.
     let qdisc = |verb| {
         let args = ["qdisc", verb, "dev", "eth0", "clsact"];
-        site.host.run("tc", &args).unwrap();
+        net.host.run("tc", &args).unwrap();
     };
     qdisc("add");
     judges(&weir, IN_PREROUTING);
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
     qdisc("del");
     judges(&weir, AT_INGRESS);
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
 
     // Somebody takes the chain of the interface away.
-    let chain = format!("ingress-{}", site.host.ifindex("eth0").unwrap());
+    let chain = format!("ingress-{}", net.host.ifindex("eth0").unwrap());
     let table = format!("weir_{}", weir.instance);
-    site.host
+    net.host
         .run("nft", &["delete", "chain", "inet", &table, &chain])
         .unwrap();
     soon("the chain to be back", || {
         let list = ["list", "chain", "inet", &table, &chain];
-        site.host.run("nft", &list).is_ok().then_some(())
+        net.host.run("nft", &list).is_ok().then_some(())
     });
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
 
     weir.kill();
-    enforces(&site);
+    enforces(&net);
     weir.run();
     judges(&weir, AT_INGRESS);
-    counts_once(&site, &weir);
+    counts_once(&net, &weir);
 }
 
 #[test]
@@ -133,32 +133,32 @@ fn root_nft_covers_an_interface_that_is_made_again() {
     if skipped(&["nft"]) {
         return;
     }
-    let mut site = Site::new();
-    let (mut weir, _server) = start(&site);
+    let mut net = TestNet::new();
+    let (mut weir, _server) = start(&net);
     for _ in 0..2 {
         judges(&weir, AT_INGRESS);
-        site.veth.delete().unwrap();
+        net.veth.delete().unwrap();
         soon("the interface to be missed", || {
             let note = weir.attachment("eth0").1;
             note.contains("no such interface").then_some(())
         });
-        site.veth.create().unwrap();
+        net.veth.create().unwrap();
         // From its first packet on.
-        enforces(&site);
+        enforces(&net);
         judges(&weir, AT_INGRESS);
-        enforces(&site);
-        counts_once(&site, &weir);
+        enforces(&net);
+        counts_once(&net, &weir);
     }
     assert!(!weir.said().contains("somebody has changed"));
     // Nobody is there to see it: prerouting goes by the name.
     weir.kill();
-    site.veth.delete().unwrap();
-    site.veth.create().unwrap();
-    enforces(&site);
+    net.veth.delete().unwrap();
+    net.veth.create().unwrap();
+    enforces(&net);
     weir.run();
     judges(&weir, AT_INGRESS);
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
 }
 
 /// A device that the kernel gives one of the two chains that it is to have, here for
@@ -170,7 +170,7 @@ fn root_nft_covers_a_device_by_both_chains_or_by_none() {
     }
     /// `MAX_HOOK_COUNT` of the kernel's net/netfilter/core.c.
     const MOST: usize = 1024;
-    let site = Site::new();
+    let net = TestNet::new();
     let theirs: String = (0..MOST - 1)
         .map(|n| {
             format!("chain c{n} {{ type filter hook ingress device eth0 priority {n}; policy accept; }}\n")
@@ -179,13 +179,13 @@ fn root_nft_covers_a_device_by_both_chains_or_by_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), format!("table netdev theirs {{ {theirs} }}")).unwrap();
     let path = file.path().display().to_string();
-    site.host.run("nft", &["-f", &path]).unwrap();
+    net.host.run("nft", &["-f", &path]).unwrap();
 
-    let (mut weir, _server) = start(&site);
+    let (mut weir, _server) = start(&net);
     judges(&weir, IN_PREROUTING);
     let table = format!("weir_{}", weir.instance);
     for _ in 0..2 {
-        let said = site
+        let said = net
             .host
             .output("nft", &["list", "chains", "netdev"])
             .unwrap();
@@ -195,7 +195,7 @@ fn root_nft_covers_a_device_by_both_chains_or_by_none() {
             .filter(|line| line.contains("ingress-"))
             .count();
         assert_eq!(ours, 0, "a chain is left behind in {table}");
-        enforces(&site);
+        enforces(&net);
         weir.kill();
         weir.run();
     }
@@ -206,14 +206,14 @@ fn root_nft_covers_a_device_by_both_chains_or_by_none() {
     );
 
     // With room, it has both.
-    site.host
+    net.host
         .run("nft", &["delete", "table", "netdev", "theirs"])
         .unwrap();
     weir.kill();
     weir.run();
     judges(&weir, AT_INGRESS);
-    enforces(&site);
-    counts_once(&site, &weir);
+    enforces(&net);
+    counts_once(&net, &weir);
 }
 
 /// What the IP stack does not get from this device: frames with a tag, of which
@@ -224,19 +224,19 @@ fn root_nft_sees_what_prerouting_does_not() {
         return;
     }
     const SENT: u64 = 5;
-    let site = Site::new();
-    let (weir, _server) = start(&site);
+    let net = TestNet::new();
+    let (weir, _server) = start(&net);
     judges(&weir, AT_INGRESS);
     for family in [0, 1] {
         let before = weir.packets("banned-all");
-        let frame = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A))
+        let frame = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A))
             .vlan(7)
             .ip(addr(ATTACKER[family]), addr(HOST[family]))
             .udp(40022, PORT)
             .pad()
             .build();
         let frames = (0..SENT).map(|_| frame.as_slice());
-        let sent = send_frames(&site.internet, "eth0", frames).unwrap();
+        let sent = send_frames(&net.internet, "eth0", frames).unwrap();
         assert_eq!(sent, SENT);
         soon("them to be dropped", || {
             (weir.packets("banned-all") == before + SENT).then_some(())
@@ -252,18 +252,18 @@ fn root_nft_leaves_malformed_packets_to_the_kernels_counter() {
         return;
     }
     const SENT: u64 = 5;
-    let site = Site::new();
-    let (weir, _server) = start(&site);
+    let net = TestNet::new();
+    let (weir, _server) = start(&net);
     judges(&weir, AT_INGRESS);
-    let errors = |family| stack_counted(&site, &[["Ip:InHdrErrors", "Ip6InHdrErrors"][family]]);
+    let errors = |family| stack_counted(&net, &[["Ip:InHdrErrors", "Ip6InHdrErrors"][family]]);
     for family in [0, 1] {
         let (before, banned) = (errors(family), weir.packets("banned-all"));
-        let packet = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A))
+        let packet = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A))
             .ip(addr(ATTACKER[family]), addr(HOST[family]))
             .udp(40022, PORT);
         let frame = packet.version(7).pad().build();
         let frames = (0..SENT).map(|_| frame.as_slice());
-        assert_eq!(send_frames(&site.internet, "eth0", frames).unwrap(), SENT);
+        assert_eq!(send_frames(&net.internet, "eth0", frames).unwrap(), SENT);
         soon("them to be counted", || {
             (errors(family) == before + SENT).then_some(())
         });
@@ -279,8 +279,8 @@ fn root_nft_rejects_so_many_and_counts_once() {
         return;
     }
     const SENT: u64 = 3000;
-    let site = Site::new();
-    let (weir, _server) = start(&site);
+    let net = TestNet::new();
+    let (weir, _server) = start(&net);
     judges(&weir, AT_INGRESS);
     for family in [0, 1] {
         let (who, port) = (ATTACKER[family], "5353/udp");
@@ -295,7 +295,7 @@ fn root_nft_rejects_so_many_and_counts_once() {
         let before = counts();
         let begun = Instant::now();
         let to = SocketAddr::new(addr(HOST[family]), 5353);
-        let sent = udp_send(&site.internet, Some(addr(who)), to, &[7; 100], SENT);
+        let sent = udp_send(&net.internet, Some(addr(who)), to, &[7; 100], SENT);
         let after = soon("them all", || {
             let now = counts();
             (now[0] + now[1] - before[0] - before[1] >= SENT).then_some(now)
@@ -313,9 +313,9 @@ fn root_nft_rejects_so_many_and_counts_once() {
         assert_eq!(dropped, 0);
         assert!(passed < 40, "{passed}");
         // The other ports drop.
-        assert!(!site.connects(who, at(family)));
+        assert!(!net.connects(who, at(family)));
         assert!(weir.packets("banned-all") > after[2]);
-        site.serves(CUSTOMER[family], at(family));
+        net.serves(CUSTOMER[family], at(family));
     }
 }
 
@@ -365,8 +365,8 @@ fn root_nft_lists_hold_while_they_change() {
     }
     const CHANGES: u32 = 25;
     const KILLS: u32 = 15;
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
     let mut lists = Lists::new(&weir);
     let places = Mmdb::new("Test-Country")
         .with("198.51.100.0/24", country("RU", "EU"))
@@ -383,10 +383,10 @@ fn root_nft_lists_hold_while_they_change() {
     let fences = ["\"country:RU\"", "\"country:RU\", \"country:NA\""].map(config);
     weir.configure(&fences[0]);
     weir.run();
-    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
-    let _shop = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT + 1)).unwrap();
+    let udp = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let _shop = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT + 1)).unwrap();
     let traffic = Traffic::default();
-    traffic.flows(&site, PORT, || {
+    traffic.flows(&net, PORT, || {
         let more = || {
             let before = traffic.denied.load(Ordering::Relaxed);
             soon("more packets", || {
@@ -423,10 +423,10 @@ fn root_nft_lists_hold_while_they_change() {
     println!("{:?} denied packets, none passed", traffic.denied);
     // The allow list wins all the time: of the customers, who are on the list,
     // every packet came.
-    all_arrived(&site, traffic.customers.into_inner());
+    all_arrived(&net, traffic.customers.into_inner());
     weir.stop();
     weir.detach().done();
-    let left = site.host.output("nft", &["list", "tables"]).unwrap();
+    let left = net.host.output("nft", &["list", "tables"]).unwrap();
     assert!(left.stdout.is_empty(), "{left:?}");
 }
 
@@ -438,24 +438,24 @@ fn root_sigkill_between_the_transactions_of_nft() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
     let mut lists = Lists::new(&weir);
     weir.configure(&format!("{CONFIG}[list.bad]\nfile = {:?}\n", lists.list));
     weir.run();
     for who in OTHER {
         weir.ask(&["ban", who]).done();
     }
-    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let udp = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT)).unwrap();
     let tables = |weir: &Weir| {
-        let said = site.host.output(
+        let said = net.host.output(
             "nft",
             &["list", "table", "inet", &format!("weir_{}", weir.instance)],
         );
         let sets = String::from_utf8(said.unwrap().stdout).unwrap();
         let sets = ["map ranges-", "set allow"].map(|set| sets.matches(set).count());
         // Beside the one of netdev.
-        let said = site.host.output("nft", &["list", "tables", "inet"]);
+        let said = net.host.output("nft", &["list", "tables", "inet"]);
         (
             String::from_utf8(said.unwrap().stdout)
                 .unwrap()
@@ -466,7 +466,7 @@ fn root_sigkill_between_the_transactions_of_nft() {
     };
     let whole = (1, [2, 2]);
     assert_eq!(tables(&weir), whole);
-    Stream::beside(&site, &[ATTACKER, OTHER].concat(), PORT, |sent| {
+    Stream::beside(&net, &[ATTACKER, OTHER].concat(), PORT, |sent| {
         for point in [
             "nft-standby-filled",
             "nft-standing-by",
@@ -562,8 +562,8 @@ impl Faults {
 /// The handle of our table, another one for each that is made anew; and whether
 /// packets come to it, and to the one that stands by.
 #[cfg(feature = "fault-points")]
-fn table_and_chains(site: &Site, weir: &Weir) -> (Option<u64>, [bool; 2]) {
-    let said = site
+fn table_and_chains(net: &TestNet, weir: &Weir) -> (Option<u64>, [bool; 2]) {
+    let said = net
         .host
         .output("nft", &["-j", "-a", "list", "tables"])
         .unwrap();
@@ -578,7 +578,7 @@ fn table_and_chains(site: &Site, weir: &Weir) -> (Option<u64>, [bool; 2]) {
         .and_then(|t| t["table"]["handle"].as_u64());
     let is_led_to = |table: &str| {
         let list = ["list", "chain", "inet", table, "in"];
-        site.host.output("nft", &list).unwrap().status.success()
+        net.host.output("nft", &list).unwrap().status.success()
     };
     let chains = [name.clone(), format!("{name}.standby")].map(|table| is_led_to(&table));
     (handle, chains)
@@ -592,20 +592,20 @@ fn root_nft_stands_by_until_the_table_is_whole() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let mut faults = Faults::of(&mut weir);
     weir.run();
     for who in ATTACKER {
         weir.ask(&["ban", who]).done();
     }
-    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
-    let sent = Stream::beside(&site, &ATTACKER, PORT, |sent| {
+    let udp = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let sent = Stream::beside(&net, &ATTACKER, PORT, |sent| {
         for turn in 0..3 {
             faults.refuse("nft-lead");
             faults.make_anew();
             soon("the table that stands by to be all there is", || {
-                (table_and_chains(&site, &weir).1 == [false, true]).then_some(())
+                (table_and_chains(&net, &weir).1 == [false, true]).then_some(())
             });
             let before = sent.load(Ordering::Relaxed);
             soon("more packets", || {
@@ -613,7 +613,7 @@ fn root_nft_stands_by_until_the_table_is_whole() {
             });
             faults.refuse("");
             soon("the table to be whole", || {
-                (table_and_chains(&site, &weir).1 == [true, false]).then_some(())
+                (table_and_chains(&net, &weir).1 == [true, false]).then_some(())
             });
             assert_eq!(udp.received(), 0, "turn {turn}: a banned packet passed");
         }
@@ -631,17 +631,17 @@ fn root_nft_what_stands_by_follows_changes() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let mut faults = Faults::of(&mut weir);
     weir.run();
     for who in ATTACKER {
         weir.ask(&["ban", who]).done();
     }
-    let _tcp = TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
+    let _tcp = TcpServer::start(&net.host, SocketAddr::new(addr("::"), PORT), b"").unwrap();
     let stands_by = || {
         soon("the table that stands by to be all there is", || {
-            (table_and_chains(&site, &weir).1 == [false, true]).then_some(())
+            (table_and_chains(&net, &weir).1 == [false, true]).then_some(())
         });
     };
     faults.refuse("nft-lead");
@@ -649,7 +649,7 @@ fn root_nft_what_stands_by_follows_changes() {
     stands_by();
     const SENT: u64 = 100;
     let from = Some(addr(ATTACKER[0]));
-    udp_send(&site.internet, from, at(0), b"x", SENT).unwrap();
+    udp_send(&net.internet, from, at(0), b"x", SENT).unwrap();
     // Each change ends in an error, for the table itself cannot be led to.
     for family in [0, 1] {
         weir.ask(&["ban", OTHER[family]]);
@@ -658,16 +658,16 @@ fn root_nft_what_stands_by_follows_changes() {
     }
     let in_force = || {
         for family in [0, 1] {
-            assert!(!site.connects(OTHER[family], at(family)));
-            site.serves(ATTACKER[family], at(family));
-            site.serves(CUSTOMER[family], at(family));
+            assert!(!net.connects(OTHER[family], at(family)));
+            net.serves(ATTACKER[family], at(family));
+            net.serves(CUSTOMER[family], at(family));
         }
     };
     in_force();
     stands_by();
     faults.refuse("");
     soon("the table to be whole", || {
-        (table_and_chains(&site, &weir).1 == [true, false]).then_some(())
+        (table_and_chains(&net, &weir).1 == [true, false]).then_some(())
     });
     let counted = weir.packets("banned-all");
     assert!(counted >= SENT, "{counted} of {SENT} counted");
@@ -683,21 +683,21 @@ fn root_nft_leaves_no_moment_open_where_nothing_can_stand_by() {
         return;
     }
     const TURNS: u32 = 20;
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     let mut faults = Faults::of(&mut weir);
     faults.refuse("nft-standby");
     weir.run();
     for who in ATTACKER {
         weir.ask(&["ban", who]).done();
     }
-    let udp = UdpServer::start(&site.host, SocketAddr::new(addr("::"), PORT)).unwrap();
-    let sent = Stream::beside(&site, &ATTACKER, PORT, |_| {
+    let udp = UdpServer::start(&net.host, SocketAddr::new(addr("::"), PORT)).unwrap();
+    let sent = Stream::beside(&net, &ATTACKER, PORT, |_| {
         for turn in 0..TURNS {
-            let (before, _) = table_and_chains(&site, &weir);
+            let (before, _) = table_and_chains(&net, &weir);
             faults.make_anew();
             soon("the table to be another one", || {
-                let (now, chains) = table_and_chains(&site, &weir);
+                let (now, chains) = table_and_chains(&net, &weir);
                 (now != before && chains == [true, false]).then_some(())
             });
             println!("turn {turn}: {} passed so far", udp.received());
@@ -718,8 +718,8 @@ fn root_nft_lists_our_table_itself() {
     if skipped(&["nft"]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, "");
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, "");
     let lists = Lists::new(&weir);
     let places = Mmdb::new("Test-Country")
         .with("198.51.100.0/24", country("RU", "EU"))
@@ -742,7 +742,7 @@ fn root_nft_lists_our_table_itself() {
         }
         // A flow that is remembered.
         let to = SocketAddr::new(addr(OTHER[family]), 53);
-        udp_send(&site.host, None, to, b"?", 1).unwrap();
+        udp_send(&net.host, None, to, b"?", 1).unwrap();
     }
     judges(&weir, AT_INGRESS);
     for args in [
@@ -753,7 +753,7 @@ fn root_nft_lists_our_table_itself() {
         &["list", "sets"],
         &["list", "maps"],
     ] {
-        let said = site.host.output("nft", args).unwrap();
+        let said = net.host.output("nft", args).unwrap();
         let [out, err] = [said.stdout, said.stderr].map(|b| String::from_utf8(b).unwrap());
         assert!(
             said.status.success() && err.is_empty(),

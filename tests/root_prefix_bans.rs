@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use common::{CUSTOMER, GATEWAY, HOST, SILENCE, SOON, Site, Weir, addr, skipped, soon};
+use common::{CUSTOMER, GATEWAY, HOST, SILENCE, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_testkit::traffic::{TcpServer, ping};
 
 const PORT: u16 = 8080;
@@ -25,21 +25,21 @@ fn at(family: usize) -> SocketAddr {
     SocketAddr::new(addr(HOST[family]), PORT)
 }
 
-fn server(site: &Site) -> TcpServer {
-    TcpServer::start(&site.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
+fn server(net: &TestNet) -> TcpServer {
+    TcpServer::start(&net.host, SocketAddr::new(addr("::"), PORT), b"").unwrap()
 }
 
-fn pings(site: &Site, from: &str, to: usize, time: Duration) -> bool {
-    ping(&site.internet, Some(addr(from)), addr(HOST[to]), time).is_ok()
+fn pings(net: &TestNet, from: &str, to: usize, time: Duration) -> bool {
+    ping(&net.internet, Some(addr(from)), addr(HOST[to]), time).is_ok()
 }
 
 /// Whoever is inside is dropped, whoever is beside is served.
 #[track_caller]
-fn in_force(site: &Site) {
+fn in_force(net: &TestNet) {
     for family in [0, 1] {
-        assert!(!site.connects(INSIDE[family], at(family)), "{family}");
+        assert!(!net.connects(INSIDE[family], at(family)), "{family}");
         for other in [BESIDE[family], CUSTOMER[family], GATEWAY[family]] {
-            site.serves(other, at(family));
+            net.serves(other, at(family));
         }
     }
 }
@@ -60,22 +60,22 @@ fn root_a_prefix_of_any_length_is_banned_and_let_in_again() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
+    let _server = server(&net);
     for (family, prefix) in BANNED.into_iter().enumerate() {
         let (inside, beside) = (INSIDE[family], BESIDE[family]);
-        site.serves(inside, at(family));
+        net.serves(inside, at(family));
         let said = weir
             .ask(&["ban", prefix, "--for", "1h", "--reason", "all of them"])
             .done();
         assert!(said.out.contains(prefix), "{said:?}");
         let before = weir.packets("banned-all");
-        assert!(!site.connects(inside, at(family)));
-        assert!(!pings(&site, inside, family, SILENCE));
+        assert!(!net.connects(inside, at(family)));
+        assert!(!pings(&net, inside, family, SILENCE));
         assert!(weir.packets("banned-all") > before);
-        site.serves(beside, at(family));
-        assert!(pings(&site, beside, family, SOON));
+        net.serves(beside, at(family));
+        assert!(pings(&net, beside, family, SOON));
         let why = weir.why(inside);
         assert_eq!(why["verdict"], "banned-all", "{why}");
         assert_eq!(why["bans"][0]["subject"], prefix, "{why}");
@@ -85,29 +85,29 @@ fn root_a_prefix_of_any_length_is_banned_and_let_in_again() {
 
         // The allow list wins inside it.
         weir.ask(&["allow", "add", inside]).done();
-        site.serves(inside, at(family));
+        net.serves(inside, at(family));
         weir.ask(&["allow", "del", inside]).done();
-        assert!(!site.connects(inside, at(family)));
+        assert!(!net.connects(inside, at(family)));
 
         // Some ports of a part of it do not shadow all ports of all of it.
         let part = ["198.18.192.0/18", "2001:db8:bad::/48"][family];
         weir.ask(&["ban", part, "--port", "22/tcp"]).done();
-        assert!(!site.connects(inside, at(family)));
+        assert!(!net.connects(inside, at(family)));
         let why = weir.why(inside);
         assert_eq!(why["bans"].as_array().unwrap().len(), 2, "{why}");
         // Nobody lifts one by the name of another.
         weir.ask(&["unban", inside])
             .says_no(&["itself is not banned", "but", "is"]);
         weir.ask(&["unban", prefix]).done();
-        site.serves(inside, at(family));
+        net.serves(inside, at(family));
         weir.ask(&["ban", prefix, "--port", "8080/tcp"]).done();
-        assert!(!site.connects(inside, at(family)));
-        assert!(pings(&site, inside, family, SOON));
+        assert!(!net.connects(inside, at(family)));
+        assert!(pings(&net, inside, family, SOON));
         assert_eq!(weir.why(inside)["verdict"], "banned-scope");
         weir.ask(&["unban", part]).done();
-        assert!(!site.connects(inside, at(family)));
+        assert!(!net.connects(inside, at(family)));
         weir.ask(&["unban", prefix]).done();
-        site.serves(inside, at(family));
+        net.serves(inside, at(family));
         weir.ask(&["unban", prefix]).says_no(&["is not banned"]);
     }
     assert!(weir.banned().is_empty());
@@ -116,12 +116,12 @@ fn root_a_prefix_of_any_length_is_banned_and_let_in_again() {
         weir.ask(&["ban", prefix]).done();
     }
     for family in [0, 1] {
-        site.serves(GATEWAY[family], at(family));
+        net.serves(GATEWAY[family], at(family));
     }
-    assert!(!site.connects(CUSTOMER[1], at(1)));
-    site.serves(CUSTOMER[0], at(0));
+    assert!(!net.connects(CUSTOMER[1], at(1)));
+    net.serves(CUSTOMER[0], at(0));
     weir.ask(&["unban", "--all"]).done();
-    site.serves(CUSTOMER[1], at(1));
+    net.serves(CUSTOMER[1], at(1));
 }
 
 #[test]
@@ -129,19 +129,19 @@ fn root_prefix_bans_outlive_the_daemon_and_its_tables() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let _server = server(&net);
     ban_both(&weir, &["--for", "1h"]);
-    in_force(&site);
+    in_force(&net);
     weir.stop();
-    in_force(&site);
+    in_force(&net);
     weir.run();
-    in_force(&site);
+    in_force(&net);
     weir.kill();
-    in_force(&site);
+    in_force(&net);
     weir.run();
-    in_force(&site);
+    in_force(&net);
     assert_eq!(weir.banned(), BANNED);
 
     // Growth makes another generation, which has them too.
@@ -151,18 +151,18 @@ fn root_prefix_bans_outlive_the_daemon_and_its_tables() {
     soon("another generation", || {
         (weir.json(&["status"])["usage"]["generation"] != before).then_some(())
     });
-    in_force(&site);
+    in_force(&net);
     weir.ask(&["unban", BANNED[0]]).done();
-    site.serves(INSIDE[0], at(0));
+    net.serves(INSIDE[0], at(0));
     weir.ask(&["ban", BANNED[0], "--for", "1h"]).done();
-    in_force(&site);
+    in_force(&net);
 
     // Without pins the database brings them back, and what is left of them.
     weir.stop();
     weir.detach().done();
-    site.serves(INSIDE[0], at(0));
+    net.serves(INSIDE[0], at(0));
     weir.run();
-    in_force(&site);
+    in_force(&net);
     for who in INSIDE {
         let why = weir.why(who);
         let left = why["bans"][0]["remaining_seconds"].as_u64().unwrap();
@@ -176,23 +176,23 @@ fn root_a_prefix_ban_expires_by_itself() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let _server = server(&net);
     ban_both(&weir, &["--for", "3s"]);
-    in_force(&site);
+    in_force(&net);
     // Nobody's doing: the daemon is dead.
     weir.kill();
     for family in [0, 1] {
-        site.serves_soon(INSIDE[family], at(family));
+        net.serves_soon(INSIDE[family], at(family));
     }
     weir.run();
     assert!(weir.banned().is_empty());
     ban_both(&weir, &["--for", "2s"]);
-    in_force(&site);
+    in_force(&net);
     soon("both to be taken out", || (wide(&weir) == 0).then_some(()));
     for family in [0, 1] {
-        site.serves(INSIDE[family], at(family));
+        net.serves(INSIDE[family], at(family));
     }
 }
 
@@ -201,9 +201,9 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
-    let _server = server(&site);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
+    let _server = server(&net);
     // Each of them is of the length that the table holds at one of the starts.
     let lengths = [
         (Some(24), 1, "198.18.200.0/24"),
@@ -228,16 +228,16 @@ fn root_another_ipv4_length_keeps_the_bans_of_the_old_one() {
         expected.sort();
         assert_eq!(listed, expected);
         assert_eq!(wide(&weir), other);
-        assert!(!site.connects(INSIDE[0], at(0)));
-        site.serves(CUSTOMER[0], at(0));
+        assert!(!net.connects(INSIDE[0], at(0)));
+        net.serves(CUSTOMER[0], at(0));
         weir.stop();
     }
     weir.run();
     for subject in banned {
-        assert!(!site.connects(INSIDE[0], at(0)), "{subject}");
+        assert!(!net.connects(INSIDE[0], at(0)), "{subject}");
         weir.ask(&["unban", subject]).done();
     }
-    site.serves(INSIDE[0], at(0));
+    net.serves(INSIDE[0], at(0));
 }
 
 const CAP: u32 = weir_bpf::abi::MAX_PREFIX_BANS;
@@ -249,16 +249,16 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let weir = Weir::start(&site.host, CONFIG);
-    let _server = server(&site);
+    let net = TestNet::new();
+    let weir = Weir::start(&net.host, CONFIG);
+    let _server = server(&net);
     // One failure from the /48 bans all of it.
     weir.log_failures([addr("2001:db8:bad:7::7")], 1);
     soon("the ban of a /48", || {
         (weir.banned() == ["2001:db8:bad::/48"]).then_some(())
     });
-    assert!(!site.connects(INSIDE[1], at(1)));
-    site.serves(BESIDE[1], at(1));
+    assert!(!net.connects(INSIDE[1], at(1)));
+    net.serves(BESIDE[1], at(1));
     let why = weir.why(INSIDE[1]);
     assert_eq!(why["bans"][0]["producer"], "jail:sshd", "{why}");
 
@@ -285,8 +285,8 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     );
     let told = "unban 2001:db8:bad::/48, jail sshd: evicted";
     soon(told, || weir.said().contains(told).then_some(()));
-    site.serves(INSIDE[1], at(1));
-    assert!(!site.connects(INSIDE[0], at(0)));
+    net.serves(INSIDE[1], at(1));
+    assert!(!net.connects(INSIDE[0], at(0)));
     // The rest is kept for manual ones, of either family. For one more nothing is
     // evicted: it is said. Bans of addresses have room.
     let kept = (SHARE + 1..CAP).map(|n| match n % 2 {
@@ -300,7 +300,7 @@ fn root_a_jail_bans_by_48_up_to_the_cap() {
     weir.ask(&["ban", "203.0.112.0/20"])
         .refused(&["8192 bans of prefixes", "unban"]);
     weir.ask(&["ban", CUSTOMER[0]]).done();
-    assert!(!site.connects(CUSTOMER[0], at(0)));
+    assert!(!net.connects(CUSTOMER[0], at(0)));
     // So is what would be too many on one address.
     weir.ask(&["unban", "--all"]).done();
     for length in 9..17 {
@@ -325,9 +325,9 @@ mod at_fault_points {
         if skipped(&[]) {
             return;
         }
-        let site = Site::new();
-        let mut weir = Weir::start(&site.host, CONFIG);
-        let _server = server(&site);
+        let net = TestNet::new();
+        let mut weir = Weir::start(&net.host, CONFIG);
+        let _server = server(&net);
         for part in ["198.18.200.0/24", "2001:db8:bad::/48"] {
             weir.ask(&["ban", part, "--port", "22/tcp"]).done();
         }
@@ -341,10 +341,10 @@ mod at_fault_points {
             assert_ne!(answer.code, Some(0), "{answer:?}");
             assert_eq!(weir.ended().signal(), Some(9), "{}", weir.said());
             weir.run();
-            assert!(!site.connects(INSIDE[family], at(family)));
+            assert!(!net.connects(INSIDE[family], at(family)));
             assert_eq!(weir.why(INSIDE[family])["verdict"], "banned-all");
             assert_eq!(weir.banned().len(), 3 + family);
         }
-        in_force(&site);
+        in_force(&net);
     }
 }

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, soon};
-use weir_bpf::link::Link;
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, TestNet, Weir, addr, soon};
+use weir_bpf::attachment::Link;
 use weir_netlab::ErrorKind as Kind;
 use weir_testkit::traffic::{self, TcpServer};
 
@@ -24,29 +24,29 @@ const PORT: u16 = 2022;
 const AT_ONCE: Duration = Duration::from_millis(900);
 const JAIL: &str = "[jail.sshd]\npaths = [\"{log}\"]\nmax_retry = 3\nports = [\"2022/tcp\"]\naction = \"reject\"\n";
 
-struct Place {
+struct RejectHost {
     weir: Weir,
-    site: Site,
+    net: TestNet,
     _servers: Vec<TcpServer>,
     _peer: Option<Link>,
 }
 
-impl Place {
+impl RejectHost {
     fn new(backend: &str) -> Self {
-        let site = Site::new();
-        let peer = site.takes_answers_of(backend);
+        let net = TestNet::new();
+        let peer = net.takes_answers_of(backend);
         let servers = HOST
             .map(|host| {
                 let at = SocketAddr::new(addr(host), PORT);
-                TcpServer::start(&site.host, at, b"hello\n").unwrap()
+                TcpServer::start(&net.host, at, b"hello\n").unwrap()
             })
             .into();
         let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{JAIL}");
-        let weir = Weir::start(&site.host, &config);
+        let weir = Weir::start(&net.host, &config);
         assert_eq!(weir.attachment("eth0").0, backend);
         Self {
             weir,
-            site,
+            net,
             _servers: servers,
             _peer: peer,
         }
@@ -58,7 +58,7 @@ impl Place {
 
     fn connect(&self, who: &str, family: usize, time: Duration) -> Option<Kind> {
         let from = Some(addr(who));
-        traffic::tcp_connect(&self.site.internet, from, self.served(family), time)
+        traffic::tcp_connect(&self.net.internet, from, self.served(family), time)
             .err()
             .map(|error| error.kind())
     }
@@ -83,13 +83,13 @@ impl Place {
 #[test]
 fn root_reject_refuses_at_once() {
     for backend in BACKENDS {
-        let place = Place::new(backend);
+        let place = RejectHost::new(backend);
         for family in [0, 1] {
             let (who, other) = (ATTACKER[family], OTHER[family]);
-            place.site.serves(who, place.served(family));
+            place.net.serves(who, place.served(family));
             // One that is there already ends, too.
             let (mut open, _) = traffic::tcp_open(
-                &place.site.internet,
+                &place.net.internet,
                 Some(addr(who)),
                 place.served(family),
                 SOON,
@@ -105,11 +105,11 @@ fn root_reject_refuses_at_once() {
 
             place.is_refused(who, family);
             place.is_dropped(other, family);
-            place.site.serves(CUSTOMER[family], place.served(family));
+            place.net.serves(CUSTOMER[family], place.served(family));
 
             // What Linux makes of "administratively prohibited".
             let udp = traffic::udp_request(
-                &place.site.internet,
+                &place.net.internet,
                 Some(addr(who)),
                 SocketAddr::new(addr(HOST[family]), 53),
                 &[7; 100],
@@ -119,7 +119,7 @@ fn root_reject_refuses_at_once() {
             let word = ["No route to host", "Permission denied"][family];
             assert!(said.contains(word), "{backend}: {said}");
             let silent = traffic::udp_request(
-                &place.site.internet,
+                &place.net.internet,
                 Some(addr(other)),
                 SocketAddr::new(addr(HOST[family]), 53),
                 &[7; 100],
@@ -147,7 +147,7 @@ fn root_reject_is_the_jails_action() {
 }
 
 fn is_the_jails_action(backend: &str) {
-    let place = Place::new(backend);
+    let place = RejectHost::new(backend);
     for family in [0, 1] {
         let who = ATTACKER[family];
         place.weir.log_failures([addr(who)], 3);
@@ -169,7 +169,7 @@ fn root_reject_and_drop_replace_each_other() {
 }
 
 fn replace_each_other(backend: &str) {
-    let place = Place::new(backend);
+    let place = RejectHost::new(backend);
     for family in [0, 1] {
         let who = ATTACKER[family];
         for _ in 0..2 {
@@ -190,7 +190,7 @@ fn replace_each_other(backend: &str) {
             assert_eq!(place.weir.banned().len(), 1);
         }
         place.weir.ask(&["unban", wide]).done();
-        place.site.serves(who, place.served(family));
+        place.net.serves(who, place.served(family));
     }
 }
 
@@ -200,8 +200,8 @@ fn root_reject_outlives_the_daemon() {
 }
 
 fn outlives_the_daemon(backend: &str) {
-    let mut place = Place::new(backend);
-    let refused = |place: &Place| {
+    let mut place = RejectHost::new(backend);
+    let refused = |place: &RejectHost| {
         for family in [0, 1] {
             place.is_refused(ATTACKER[family], family);
             place.is_dropped(OTHER[family], family);
@@ -222,7 +222,7 @@ fn outlives_the_daemon(backend: &str) {
     refused(&place);
     place.weir.stop();
     place.weir.detach().done();
-    place.site.serves(ATTACKER[0], place.served(0));
+    place.net.serves(ATTACKER[0], place.served(0));
     place.weir.run();
     refused(&place);
     let bans = place.weir.json(&["bans"]);

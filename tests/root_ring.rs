@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, WEIR, Weir, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, OTHER, TestNet, WEIR, Weir, at, skipped, soon};
 use tempfile::TempDir;
 use weir_bpf::{Generation, Key};
 use weir_core::Prefix;
@@ -89,10 +89,10 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
-    let weir = Weir::start(&site.host, &ring.config(""));
+    let weir = Weir::start(&net.host, &ring.config(""));
     let mut pipe = Command::new(WEIR)
         .args(["ring", "pipe"])
         .arg(ring.path())
@@ -101,11 +101,11 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
         .unwrap();
     let mut stdin = pipe.stdin.take().unwrap();
     for who in ATTACKER {
-        site.serves(who, at(usize::from(who.contains(':'))));
+        net.serves(who, at(usize::from(who.contains(':'))));
         for _ in 0..3 {
             writeln!(stdin, "{}", line(who)).unwrap();
         }
-        site.drops_soon(who);
+        net.drops_soon(who);
     }
     // Twice is not enough.
     writeln!(stdin, "{0}\n{0}", line(OTHER[0])).unwrap();
@@ -115,9 +115,9 @@ fn root_lines_piped_into_a_ring_ban_their_senders() {
     drop(stdin);
     assert!(pipe.wait().unwrap().success());
     for (family, who) in CUSTOMER.into_iter().enumerate() {
-        site.serves(who, at(family));
+        net.serves(who, at(family));
     }
-    site.serves(OTHER[0], at(0));
+    net.serves(OTHER[0], at(0));
     let status = soon("the counters", || {
         let status = weir.json(&["status"]);
         (status["rings"][0]["records"] == 8).then_some(status)
@@ -139,10 +139,10 @@ fn root_an_attacker_spread_over_segments_counts_once() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
-    let weir = Weir::start(&site.host, &ring.config("workers = 4\n"));
+    let weir = Weir::start(&net.host, &ring.config("workers = 4\n"));
     let mut writers: Vec<_> = (0..4).map(|i| ring.writer(&i.to_string())).collect();
     for who in ATTACKER {
         // One line each by three threads; the fourth asks too late.
@@ -151,7 +151,7 @@ fn root_an_attacker_spread_over_segments_counts_once() {
                 scope.spawn(move || writer.write(line(who).as_bytes()).unwrap());
             }
         });
-        site.drops_soon(who);
+        net.drops_soon(who);
         writers[3].write(line(who).as_bytes()).unwrap();
     }
     soon("all records to be read", || {
@@ -161,7 +161,7 @@ fn root_an_attacker_spread_over_segments_counts_once() {
     let mut banned = weir.banned();
     banned.sort();
     assert_eq!(banned, [ATTACKER[0], "2001:db8:bad::/64"]);
-    site.serves(CUSTOMER[0], at(0));
+    net.serves(CUSTOMER[0], at(0));
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn root_a_killed_daemon_goes_on_where_it_read() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
-    let mut weir = Weir::start(&site.host, &ring.config("workers = 2\n"));
+    let mut weir = Weir::start(&net.host, &ring.config("workers = 2\n"));
     let (mut a, mut b) = (ring.writer("a"), ring.writer("b"));
     for who in ATTACKER {
         write(&mut a, who, 1);
@@ -186,13 +186,13 @@ fn root_a_killed_daemon_goes_on_where_it_read() {
     }
     weir.run();
     for who in OTHER {
-        site.drops_soon(who);
+        net.drops_soon(who);
     }
     // Read again, their lines would make four.
     for who in ATTACKER {
         assert!(counted(&weir, who) <= 2);
         write(&mut b, who, 3);
-        site.drops_soon(who);
+        net.drops_soon(who);
     }
 }
 
@@ -201,10 +201,10 @@ fn root_a_reload_loses_no_failure() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
-    let weir = Weir::start(&site.host, &ring.config("workers = 1\n"));
+    let weir = Weir::start(&net.host, &ring.config("workers = 1\n"));
     let mut writer = ring.writer("a");
     write(&mut writer, ATTACKER[0], 2);
     soon("two failures", || {
@@ -214,7 +214,7 @@ fn root_a_reload_loses_no_failure() {
     weir.ask(&["reload"]).done();
     assert_eq!(counted(&weir, ATTACKER[0]), 2);
     write(&mut writer, ATTACKER[0], 1);
-    site.drops_soon(ATTACKER[0]);
+    net.drops_soon(ATTACKER[0]);
     soon("three workers", || {
         (weir.json(&["status"])["rings"][0]["workers"] == 3).then_some(())
     });
@@ -225,10 +225,10 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
-    let weir = Weir::start(&site.host, &ring.config(""));
+    let weir = Weir::start(&net.host, &ring.config(""));
     let (mut good, mut bad) = (ring.writer("good"), ring.writer("bad"));
     write(&mut bad, ATTACKER[0], 1);
     soon("a failure", || {
@@ -241,7 +241,7 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
     segment.write_all_at(&[0xff; 8], 4096).unwrap();
     alert(&weir, &file, "until it is removed");
     write(&mut good, ATTACKER[0], 2);
-    site.drops_soon(ATTACKER[0]);
+    net.drops_soon(ATTACKER[0]);
     soon("the counters", || {
         let seen = &weir.json(&["status"])["rings"][0];
         (seen["bad"] == 1 && seen["segments"] == 1).then_some(())
@@ -251,7 +251,7 @@ fn root_a_corrupted_segment_is_told_and_the_others_go_on() {
     std::fs::remove_file(&file).unwrap();
     let mut bad = ring.writer("bad");
     write(&mut bad, ATTACKER[1], 3);
-    site.drops_soon(ATTACKER[1]);
+    net.drops_soon(ATTACKER[1]);
     soon("the alert to be over", || {
         let status = weir.json(&["status"]);
         status["alerts"]
@@ -268,8 +268,8 @@ fn root_a_strangers_segment_is_read_only_if_allowed() {
         return;
     }
     const STRANGER: u32 = 54321;
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
     // The daemon may not open what only its owner may: a group lets it.
     let options = Options::new().mode(0o660);
@@ -282,15 +282,15 @@ fn root_a_strangers_segment_is_read_only_if_allowed() {
     }
     write(&mut writer, ATTACKER[0], 3);
     let mut ours = ring.writer("ours");
-    let weir = Weir::start(&site.host, &ring.config(""));
+    let weir = Weir::start(&net.host, &ring.config(""));
     alert(&weir, &file, &STRANGER.to_string());
     alert(&weir, &private, "Permission denied");
     write(&mut ours, OTHER[0], 3);
-    site.drops_soon(OTHER[0]);
+    net.drops_soon(OTHER[0]);
     assert_eq!(counted(&weir, ATTACKER[0]), 0);
     weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
     weir.ask(&["reload"]).done();
-    site.drops_soon(ATTACKER[0]);
+    net.drops_soon(ATTACKER[0]);
 }
 
 /// Issue 13, R9: who owns the directory decides what is in it.
@@ -300,19 +300,19 @@ fn root_a_strangers_directory_is_read_only_if_allowed() {
         return;
     }
     const STRANGER: u32 = 54321;
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
     let mut writer = ring.writer("ours");
     chown(ring.path(), Some(STRANGER), None).unwrap();
-    let weir = Weir::start(&site.host, &ring.config(""));
+    let weir = Weir::start(&net.host, &ring.config(""));
     write(&mut writer, ATTACKER[0], 3);
     alert(&weir, &ring.path().join("."), "belongs to user 54321");
     assert_eq!(counted(&weir, ATTACKER[0]), 0);
     weir.configure(&ring.config(&format!("ring_owner = \"{STRANGER}\"\n")));
     weir.ask(&["reload"]).done();
     write(&mut writer, OTHER[0], 3);
-    site.drops_soon(OTHER[0]);
+    net.drops_soon(OTHER[0]);
 }
 
 /// Issue 13: on a way that others can change, they say which directory it is.
@@ -321,8 +321,8 @@ fn root_a_ring_that_others_can_exchange_is_told_and_not_read() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let _server = site.server();
+    let net = TestNet::new();
+    let _server = net.server();
     let ring = Ring::new();
     let mut writer = ring.writer("ours");
     let above = ring.0.path();
@@ -330,12 +330,12 @@ fn root_a_ring_that_others_can_exchange_is_told_and_not_read() {
         fs::set_permissions(above, fs::Permissions::from_mode(mode)).unwrap();
     };
     mode(0o777);
-    let weir = Weir::start(&site.host, &ring.config(""));
+    let weir = Weir::start(&net.host, &ring.config(""));
     write(&mut writer, ATTACKER[0], 3);
     alert(&weir, &ring.path().join("."), "can be written to by others");
     assert_eq!(counted(&weir, ATTACKER[0]), 0);
     mode(0o755);
-    site.drops_soon(ATTACKER[0]);
+    net.drops_soon(ATTACKER[0]);
 }
 
 /// Printed, not asserted: a busy machine says nothing about weir.
@@ -345,12 +345,12 @@ fn root_from_record_to_ban_in_the_kernel() {
         return;
     }
     const RECORDS: u32 = 500;
-    let site = Site::new();
+    let net = TestNet::new();
     let ring = Ring::new();
     let config = ring
         .config("max_retry = 1\n")
         .replace("max_retry = 3\n", "");
-    let weir = Weir::start(&site.host, &config);
+    let weir = Weir::start(&net.host, &config);
     let generation = Generation::adopt(&weir.pins().join("current")).unwrap();
     let mut writer = ring.writer("a");
     let mut micros = Vec::new();

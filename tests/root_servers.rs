@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SILENCE, SOON, TestNet, Weir, addr, skipped, soon};
 use tempfile::TempDir;
 use weir_netlab::Child;
 use weir_testkit::traffic;
@@ -46,12 +46,12 @@ struct Recipe {
 
 /// A server's files and rings, which go with this value, in place of those
 /// below /var/log and /run/weir-ring.
-struct Place {
+struct ServerFiles {
     files: TempDir,
     rings: TempDir,
 }
 
-impl Place {
+impl ServerFiles {
     fn new() -> Self {
         let directory = |parent: &Path| {
             let made = tempfile::Builder::new()
@@ -101,13 +101,13 @@ impl Place {
         }
     }
 
-    fn weir(&self, site: &Site, recipe: &Recipe) -> Weir {
+    fn weir(&self, net: &TestNet, recipe: &Recipe) -> Weir {
         let config = format!("interfaces = [\"eth0\"]\n{}", recipe.tables);
-        Weir::start(&site.host, &config)
+        Weir::start(&net.host, &config)
     }
 
     /// Starts a server on the host as systemd would, given the recipe.
-    fn start(&self, site: &Site, recipe: &Recipe, program: &str, args: &[&str]) -> Server {
+    fn start(&self, net: &TestNet, recipe: &Recipe, program: &str, args: &[&str]) -> Server {
         let mut command = Command::new(program);
         for line in recipe.unit.lines() {
             if let Some(before) = line.strip_prefix("ExecStartPre=+") {
@@ -132,7 +132,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said);
-        Server(site.host.spawn(command).unwrap())
+        Server(net.host.spawn(command).unwrap())
     }
 
     /// Waits for a server's first sign of life.
@@ -191,9 +191,9 @@ const WEB: u16 = 80;
 
 /// Asks for a path; the status.
 #[track_caller]
-fn get(site: &Site, from: &str, path: &str) -> u16 {
+fn get(net: &TestNet, from: &str, path: &str) -> u16 {
     let (mut stream, _) =
-        traffic::tcp_open(&site.internet, Some(addr(from)), at(from, WEB), SOON).unwrap();
+        traffic::tcp_open(&net.internet, Some(addr(from)), at(from, WEB), SOON).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -208,8 +208,8 @@ fn root_nginx_has_its_attackers_dropped() {
     if skipped(&["nginx"]) {
         return;
     }
-    let place = Place::new();
-    let site = Site::new();
+    let place = ServerFiles::new();
+    let net = TestNet::new();
     let recipe = place.recipe("web");
     fs::create_dir_all(place.file("nginx/root")).unwrap();
     fs::write(place.file("nginx/root/index.html"), "welcome\n").unwrap();
@@ -231,12 +231,12 @@ fn root_nginx_has_its_attackers_dropped() {
     );
     fs::write(place.file("nginx/conf"), config).unwrap();
     let conf = format!("{dir}/conf");
-    let mut nginx = place.start(&site, &recipe, "/usr/sbin/nginx", &["-c", &conf]);
+    let mut nginx = place.start(&net, &recipe, "/usr/sbin/nginx", &["-c", &conf]);
     place.up("nginx", &mut nginx, || {
-        site.connects(CUSTOMER[0], at(CUSTOMER[0], WEB))
+        net.connects(CUSTOMER[0], at(CUSTOMER[0], WEB))
             .then_some(())
     });
-    let weir = place.weir(&site, &recipe);
+    let weir = place.weir(&net, &recipe);
 
     // What is merely not there anybody may ask for.
     let paths = [
@@ -246,22 +246,22 @@ fn root_nginx_has_its_attackers_dropped() {
     ];
     for (who, path, status) in paths {
         for who in who {
-            assert_eq!(get(&site, who, "/"), 200);
+            assert_eq!(get(&net, who, "/"), 200);
             for _ in 0..3 {
-                assert_eq!(get(&site, who, path), status);
+                assert_eq!(get(&net, who, path), status);
             }
         }
     }
     for who in [ATTACKER, OTHER].concat() {
         banned_soon(&weir, who);
         let before = weir.packets("banned-all");
-        assert!(!site.connects(who, at(who, WEB)), "{who}");
+        assert!(!net.connects(who, at(who, WEB)), "{who}");
         soon("its packets to be counted", || {
             (weir.packets("banned-all") > before).then_some(())
         });
     }
     for who in CUSTOMER {
-        assert_eq!(get(&site, who, "/"), 200);
+        assert_eq!(get(&net, who, "/"), 200);
     }
     assert_eq!(weir.banned().len(), 4);
     soon("every line to be read", || {
@@ -292,9 +292,9 @@ fn question(name: &str) -> Vec<u8> {
 }
 
 /// Is a question answered, with the one address that the name has?
-fn answered(site: &Site, from: &str, name: &str, time: Duration) -> bool {
+fn answered(net: &TestNet, from: &str, name: &str, time: Duration) -> bool {
     let answer = traffic::udp_request(
-        &site.internet,
+        &net.internet,
         Some(addr(from)),
         at(from, DNS),
         &question(name),
@@ -319,8 +319,8 @@ fn root_bind_has_those_who_overrun_its_rate_limit_dropped() {
         println!("skipped: no user bind");
         return;
     };
-    let place = Place::new();
-    let site = Site::new();
+    let place = ServerFiles::new();
+    let net = TestNet::new();
     let recipe = place.recipe("dns");
     let dir = place.file("named");
     fs::create_dir(&dir).unwrap();
@@ -348,29 +348,29 @@ fn root_bind_has_those_who_overrun_its_rate_limit_dropped() {
     fs::write(dir.join("zone"), zone).unwrap();
     let conf = dir.join("conf").display().to_string();
     let args = ["-f", "-n", "2", "-u", "bind", "-c", &conf];
-    let mut named = place.start(&site, &recipe, "/usr/sbin/named", &args);
+    let mut named = place.start(&net, &recipe, "/usr/sbin/named", &args);
     place.up("named", &mut named, || {
-        answered(&site, CUSTOMER[0], "ns.test", SILENCE).then_some(())
+        answered(&net, CUSTOMER[0], "ns.test", SILENCE).then_some(())
     });
-    let weir = place.weir(&site, &recipe);
+    let weir = place.weir(&net, &recipe);
 
     for who in ATTACKER {
-        assert!(answered(&site, who, "mail.test", SOON), "{who}");
+        assert!(answered(&net, who, "mail.test", SOON), "{who}");
         // Five of them are answered, and what is left is more than the jail bears.
         let ask = question("www.test");
-        traffic::udp_send(&site.internet, Some(addr(who)), at(who, DNS), &ask, 60).unwrap();
+        traffic::udp_send(&net.internet, Some(addr(who)), at(who, DNS), &ask, 60).unwrap();
         banned_soon(&weir, who);
         let before = weir.packets("banned-scope");
         // BIND would answer it: its limit is per name.
-        assert!(!answered(&site, who, "ns.test", SILENCE), "{who}");
+        assert!(!answered(&net, who, "ns.test", SILENCE), "{who}");
         soon("the question to be counted", || {
             (weir.packets("banned-scope") > before).then_some(())
         });
         // Whose address it really is can still ask by TCP.
-        site.serves(who, at(who, DNS));
+        net.serves(who, at(who, DNS));
     }
     for who in CUSTOMER {
-        assert!(answered(&site, who, "www.test", SOON), "{who}");
+        assert!(answered(&net, who, "www.test", SOON), "{who}");
     }
     assert_eq!(weir.banned().len(), 2);
     // As many lines as the jail bears, for each of the two.

@@ -10,28 +10,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
+use common::{ATTACKER, CUSTOMER, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_testkit::{
     sshd::{self, CUSTOMER_PASSWORD, Outcome, PROGRAMS, SshHost, SshOpts, Stamp},
     traffic::TcpServer,
 };
 
-/// A site with sshd and weir, and what a test asks of them.
+/// A net with sshd and weir, and what a test asks of them.
 struct Scene {
     weir: Weir,
     sshd: SshHost,
-    site: Site,
+    net: TestNet,
 }
 
 impl Scene {
     fn new(stamp: Stamp, config: &str) -> Self {
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, config);
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, config);
         let mut opts = SshOpts::new(weir.log());
         opts.stamp = stamp;
-        let sshd = SshHost::start(&site.host, &opts).unwrap();
+        let sshd = SshHost::start(&net.host, &opts).unwrap();
         weir.run();
-        Self { weir, sshd, site }
+        Self { weir, sshd, net }
     }
 
     fn ssh(&self, family: usize) -> SocketAddr {
@@ -51,7 +51,7 @@ impl Scene {
         time: Duration,
     ) -> Outcome {
         let to = self.ssh(family);
-        let internet = &self.site.internet;
+        let internet = &self.net.internet;
         sshd::attempt(internet, Some(addr(from)), to, user, password, time).unwrap()
     }
 
@@ -81,7 +81,7 @@ impl Scene {
     fn dropped(&self, family: usize, from: &str, reason: &str) {
         let before = self.weir.packets(reason);
         let to = self.ssh(family);
-        assert!(!self.site.connects(from, to), "{from} reached {to}");
+        assert!(!self.net.connects(from, to), "{from} reached {to}");
         let after = self.weir.packets(reason);
         assert!(after > before, "no packet counted under {reason}");
         let why = self.weir.why(from);
@@ -140,9 +140,9 @@ fn root_an_attacker_is_banned_and_let_in_again() {
                 assert_eq!(seen, Outcome::LoggedIn, "{other}");
             }
             let web = SocketAddr::new(addr(HOST[family]), 8080);
-            let server = TcpServer::start(&scene.site.host, web, b"").unwrap();
-            assert!(!scene.site.connects(who, web));
-            scene.site.serves(CUSTOMER[family], web);
+            let server = TcpServer::start(&scene.net.host, web, b"").unwrap();
+            assert!(!scene.net.connects(who, web));
+            scene.net.serves(CUSTOMER[family], web);
             soon("one connection", || (server.accepted() == 1).then_some(()));
         }
         for family in [0, 1] {
@@ -176,7 +176,7 @@ fn root_ipv6_is_counted_by_its_network() {
     for host in [":a", ":d", "ffff:ffff:ffff:ffff"] {
         scene.dropped(1, &format!("2001:db8:bad:5:{host}"), "banned-all");
     }
-    scene.site.serves("2001:db8:bad:6::a", scene.ssh(1));
+    scene.net.serves("2001:db8:bad:6::a", scene.ssh(1));
     // IPv4 is not.
     for host in 1..=3 {
         scene.fail(0, &format!("198.51.100.{host}"), 1);
@@ -197,7 +197,7 @@ fn root_a_ban_ends_by_itself() {
         scene.banned(&subject(who));
         let begun = Instant::now();
         scene.dropped(family, who, "banned-all");
-        scene.site.serves_soon(who, scene.ssh(family));
+        scene.net.serves_soon(who, scene.ssh(family));
         println!("{who} was let in after {:?}", begun.elapsed());
         assert!(scene.weir.banned().is_empty());
         assert_eq!(scene.weir.why(who)["verdict"], "pass");
@@ -249,7 +249,7 @@ fn root_a_scoped_ban_leaves_other_ports_open() {
         return;
     }
     let scene = Scene::new(Stamp::Traditional, &format!("{JAIL}ports = [\"22/tcp\"]\n"));
-    let web = TcpServer::start(&scene.site.host, "[::]:8080".parse().unwrap(), b"").unwrap();
+    let web = TcpServer::start(&scene.net.host, "[::]:8080".parse().unwrap(), b"").unwrap();
     for family in [0, 1] {
         let who = ATTACKER[family];
         scene.fail(family, who, 3);
@@ -257,7 +257,7 @@ fn root_a_scoped_ban_leaves_other_ports_open() {
         scene.dropped(family, who, "banned-scope");
         let passed = scene.weir.packets("other-port");
         let to = SocketAddr::new(addr(HOST[family]), web.addr().port());
-        scene.site.serves(who, to);
+        scene.net.serves(who, to);
         assert!(scene.weir.packets("other-port") > passed);
         let by_port = |port: &str| scene.weir.ask(&["why", who, "--port", port]).code;
         assert_eq!(by_port("22/tcp"), Some(0));
@@ -277,7 +277,7 @@ fn root_two_jails_on_one_address() {
          [jail.web]\nfilter = \"sshd\"\npaths = [\"{{log}}\"]\nmax_retry = 3\nports = [\"8080/tcp\"]\n"
     );
     let scene = Scene::new(Stamp::Traditional, &config);
-    let web = TcpServer::start(&scene.site.host, "[::]:8080".parse().unwrap(), b"").unwrap();
+    let web = TcpServer::start(&scene.net.host, "[::]:8080".parse().unwrap(), b"").unwrap();
     for family in [0, 1] {
         let who = ATTACKER[family];
         let ssh = scene.ssh(family);
@@ -287,18 +287,18 @@ fn root_two_jails_on_one_address() {
             let bans = scene.weir.banned();
             (bans.iter().filter(|b| **b == subject(who)).count() == 2).then_some(())
         });
-        assert!(!scene.site.connects(who, ssh));
-        assert!(!scene.site.connects(who, web));
+        assert!(!scene.net.connects(who, ssh));
+        assert!(!scene.net.connects(who, web));
         let lifted = scene.weir.json(&["unban", &subject(who), "--jail", "web"]);
         assert_eq!(lifted["lifted"], 1);
-        scene.site.serves(who, web);
+        scene.net.serves(who, web);
         scene.dropped(family, who, "banned-scope");
         let lifted = scene
             .weir
             .json(&["unban", &subject(who), "--port", "22/tcp"]);
         assert_eq!(lifted["lifted"], 1);
-        scene.site.serves(who, ssh);
-        scene.site.serves(CUSTOMER[family], ssh);
+        scene.net.serves(who, ssh);
+        scene.net.serves(CUSTOMER[family], ssh);
     }
 }
 
@@ -338,7 +338,7 @@ fn root_a_crafted_user_name_bans_who_wrote_it() {
             let why = scene.weir.why(victim);
             assert_eq!(why["verdict"], "pass", "{why}");
             assert_eq!(why["tracked"].as_array().unwrap().len(), 0, "{why}");
-            scene.site.serves(victim, scene.ssh(family));
+            scene.net.serves(victim, scene.ssh(family));
         }
         let log = fs::read_to_string(scene.sshd.log()).unwrap();
         assert!(log.contains(victim[0]), "the names were not logged: {log}");

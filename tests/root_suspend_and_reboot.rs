@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{ATTACKER, CUSTOMER, OTHER, Site, Weir, at, skipped, soon};
+use common::{ATTACKER, CUSTOMER, OTHER, TestNet, Weir, at, skipped, soon};
 use weir_netlab::FakeHost;
 
 const CONFIG: &str = "interfaces = [\"eth0\"]\n";
@@ -30,7 +30,7 @@ fn ban(weir: &Weir, who: [&str; 2], time: &str) {
 
 /// Both are dropped, by bans that go on for some `seconds`.
 #[track_caller]
-fn banned_for(site: &Site, weir: &Weir, who: [&str; 2], seconds: u64) {
+fn banned_for(net: &TestNet, weir: &Weir, who: [&str; 2], seconds: u64) {
     for family in [0, 1] {
         let why = weir.why(who[family]);
         let left = why["bans"][0]["remaining_seconds"].as_u64();
@@ -39,14 +39,14 @@ fn banned_for(site: &Site, weir: &Weir, who: [&str; 2], seconds: u64) {
             (seconds.saturating_sub(SLACK)..=seconds).contains(&left),
             "{left} s left, not {seconds}: {why}"
         );
-        assert!(!site.connects(who[family], at(family)), "{why}");
+        assert!(!net.connects(who[family], at(family)), "{why}");
     }
 }
 
 #[track_caller]
-fn free(site: &Site, weir: &Weir, who: [&str; 2]) {
+fn free(net: &TestNet, weir: &Weir, who: [&str; 2]) {
     for family in [0, 1] {
-        site.serves(who[family], at(family));
+        net.serves(who[family], at(family));
         assert_eq!(weir.why(who[family])["verdict"], "pass");
     }
 }
@@ -75,32 +75,32 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::start(&site.host, CONFIG);
-    let _server = site.server();
+    let net = TestNet::new();
+    let mut weir = Weir::start(&net.host, CONFIG);
+    let _server = net.server();
     ban(&weir, ATTACKER, "1h");
     ban(&weir, OTHER, "10m");
     weir.ask(&["ban", CUSTOMER[0]]).done();
-    banned_for(&site, &weir, OTHER, 600);
+    banned_for(&net, &weir, OTHER, 600);
     weir.stop();
     weir.fake_host = FakeHost::default().suspended_for(HALF_HOUR);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 1800);
-    free(&site, &weir, OTHER);
-    assert!(!site.connects(CUSTOMER[0], at(0)));
+    banned_for(&net, &weir, ATTACKER, 1800);
+    free(&net, &weir, OTHER);
+    assert!(!net.connects(CUSTOMER[0], at(0)));
     // Counted once: the next daemon finds it done.
     weir.kill();
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 1800);
+    banned_for(&net, &weir, ATTACKER, 1800);
     // New bans are not made shorter by it.
     ban(&weir, OTHER, "10m");
-    banned_for(&site, &weir, OTHER, 600);
+    banned_for(&net, &weir, OTHER, 600);
     // From the database alone, on the same boot: the boot clock decides.
     power_off(&mut weir);
     weir.fake_host = FakeHost::default().suspended_for(HALF_HOUR * 3 / 2);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 900);
-    free(&site, &weir, OTHER);
+    banned_for(&net, &weir, ATTACKER, 900);
+    free(&net, &weir, OTHER);
     assert_eq!(weir.why(CUSTOMER[0])["verdict"], "banned-all");
 }
 
@@ -109,33 +109,33 @@ fn root_bans_go_on_ending_while_the_machine_sleeps_without_a_daemon() {
 #[cfg(feature = "fault-points")]
 #[track_caller]
 fn sleeps_under_the_daemon(backend: &str) {
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, &format!("{CONFIG}backend = \"{backend}\"\n"));
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, &format!("{CONFIG}backend = \"{backend}\"\n"));
     let slept = weir.path("slept");
     weir.env = vec![("WEIR_FAULT_SLEPT", slept.display().to_string())];
     weir.run();
-    let _server = site.server();
+    let _server = net.server();
     ban(&weir, ATTACKER, "1h");
     for round in 1..=2 {
         ban(&weir, OTHER, "10m");
-        banned_for(&site, &weir, OTHER, 600);
+        banned_for(&net, &weir, OTHER, 600);
         // Awake again. What is banned before the daemon has noticed keeps its
         // time; what it drops until then ended during the sleep.
         fs::write(weir.path("slept.new"), (round * 900).to_string()).unwrap();
         fs::rename(weir.path("slept.new"), &slept).unwrap();
         ban(&weir, CUSTOMER, "10m");
         for family in [0, 1] {
-            site.serves_soon(OTHER[family], at(family));
+            net.serves_soon(OTHER[family], at(family));
         }
-        banned_for(&site, &weir, CUSTOMER, 600);
-        banned_for(&site, &weir, ATTACKER, 3600 - round * 900);
-        free(&site, &weir, OTHER);
+        banned_for(&net, &weir, CUSTOMER, 600);
+        banned_for(&net, &weir, ATTACKER, 3600 - round * 900);
+        free(&net, &weir, OTHER);
     }
     // The next daemon adds nothing to it.
     weir.kill();
     weir.run();
-    banned_for(&site, &weir, CUSTOMER, 600);
-    banned_for(&site, &weir, ATTACKER, 1800);
+    banned_for(&net, &weir, CUSTOMER, 600);
+    banned_for(&net, &weir, ATTACKER, 1800);
 }
 
 #[cfg(feature = "fault-points")]
@@ -158,8 +158,8 @@ fn root_bans_in_sets_go_on_ending_while_the_machine_sleeps() {
 }
 
 /// What ipset says of somebody's element: the seconds that are left.
-fn left_in_set(site: &Site, who: &str) -> (String, u64) {
-    let saved = site.host.output("ipset", &["save"]).unwrap();
+fn left_in_set(net: &TestNet, who: &str) -> (String, u64) {
+    let saved = net.host.output("ipset", &["save"]).unwrap();
     let saved = String::from_utf8(saved.stdout).unwrap();
     let line = saved
         .lines()
@@ -181,33 +181,33 @@ fn root_bans_longer_than_ipset_counts_are_prolonged() {
     if skipped(&SETS) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, &format!("{CONFIG}backend = \"ipset\"\n"));
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, &format!("{CONFIG}backend = \"ipset\"\n"));
     let slept = weir.path("slept");
     weir.env = vec![
         ("WEIR_FAULT_SLEPT", slept.display().to_string()),
         ("WEIR_FAULT_PROLONG", "1".to_owned()),
     ];
     weir.run();
-    let _server = site.server();
+    let _server = net.server();
     ban(&weir, ATTACKER, "40d");
     ban(&weir, OTHER, "1h");
     for turn in 0..2 {
-        banned_for(&site, &weir, ATTACKER, 40 * DAY);
+        banned_for(&net, &weir, ATTACKER, 40 * DAY);
         // As if its time had almost run out: weeks pass.
         for who in ATTACKER {
-            let (set, left) = left_in_set(&site, who);
+            let (set, left) = left_in_set(&net, who);
             assert!((LONGEST - SLACK..=LONGEST).contains(&left), "{left}");
             let short = ["-exist", "add", &set, who, "timeout", "60"];
-            site.host.run("ipset", &short).unwrap();
+            net.host.run("ipset", &short).unwrap();
         }
         for who in ATTACKER {
             soon("it to be prolonged", || {
-                (left_in_set(&site, who).1 >= LONGEST - SLACK).then_some(())
+                (left_in_set(&net, who).1 >= LONGEST - SLACK).then_some(())
             });
         }
         for who in OTHER {
-            let (_, left) = left_in_set(&site, who);
+            let (_, left) = left_in_set(&net, who);
             assert!((3600 - SLACK..=3600).contains(&left), "{left}");
         }
         // The next daemon reads a set that says 24 days.
@@ -220,11 +220,11 @@ fn root_bans_longer_than_ipset_counts_are_prolonged() {
     fs::write(weir.path("slept.new"), (30 * DAY).to_string()).unwrap();
     fs::rename(weir.path("slept.new"), &slept).unwrap();
     for family in [0, 1] {
-        site.serves_soon(OTHER[family], at(family));
+        net.serves_soon(OTHER[family], at(family));
     }
-    banned_for(&site, &weir, ATTACKER, 10 * DAY);
+    banned_for(&net, &weir, ATTACKER, 10 * DAY);
     for who in ATTACKER {
-        let (_, left) = left_in_set(&site, who);
+        let (_, left) = left_in_set(&net, who);
         assert!((10 * DAY - SLACK..=10 * DAY).contains(&left), "{left}");
     }
 }
@@ -234,13 +234,13 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     if skipped(&[]) {
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     // The first boot has been up for a day longer than the second: by its
     // clock every ban of it would be far from over.
     weir.fake_host = other_boot(&weir, 1).suspended_for(Duration::from_secs(86_400));
     weir.run();
-    let _server = site.server();
+    let _server = net.server();
     ban(&weir, ATTACKER, "1h");
     weir.ask(&["ban", CUSTOMER[1]]).done();
     for who in OTHER {
@@ -248,7 +248,7 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
     }
     power_off(&mut weir);
     for family in [0, 1] {
-        site.serves(ATTACKER[family], at(family));
+        net.serves(ATTACKER[family], at(family));
     }
     // The short ones end while it is off.
     let over = Instant::now() + Duration::from_secs(2);
@@ -258,22 +258,22 @@ fn root_a_reboot_keeps_bans_by_the_wall_clock() {
 
     weir.fake_host = other_boot(&weir, 2);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
-    free(&site, &weir, OTHER);
+    banned_for(&net, &weir, ATTACKER, 3600);
+    free(&net, &weir, OTHER);
     assert_eq!(weir.banned().len(), 3);
-    assert!(!site.connects(CUSTOMER[1], at(1)));
+    assert!(!net.connects(CUSTOMER[1], at(1)));
     let why = weir.why(ATTACKER[0]);
     assert_eq!(why["bans"][0]["reason"], "manual ban", "{why}");
     // Written again under this boot's clock: it is this one that counts now.
     power_off(&mut weir);
     weir.fake_host = other_boot(&weir, 2).suspended_for(HALF_HOUR);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 1800);
+    banned_for(&net, &weir, ATTACKER, 1800);
     // And another boot whose clock is ahead: by it all would be over.
     power_off(&mut weir);
     weir.fake_host = other_boot(&weir, 3).suspended_for(Duration::from_secs(86_400));
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, ATTACKER, 3600);
     assert_eq!(weir.banned().len(), 3);
 }
 
@@ -309,8 +309,8 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
         println!("skipped: no faketime/libfaketimeMT.so.1 in /usr/lib (Debian package faketime)");
         return;
     }
-    let site = Site::new();
-    let mut weir = Weir::new(&site.host, CONFIG);
+    let net = TestNet::new();
+    let mut weir = Weir::new(&net.host, CONFIG);
     // The clock is two hours ahead.
     weir.fake_host = other_boot(&weir, 1);
     wall_clock(&mut weir, "+7200");
@@ -319,9 +319,9 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
         (7200 - SLACK as i64..=7200).contains(&ahead(&weir)),
         "libfaketime does nothing"
     );
-    let _server = site.server();
+    let _server = net.server();
     ban(&weir, ATTACKER, "1h");
-    banned_for(&site, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, ATTACKER, 3600);
 
     // Set right while the machine runs; the tables are there, then the
     // database alone: the boot clock decides.
@@ -329,10 +329,10 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     weir.env.clear();
     weir.run();
     assert!(ahead(&weir) <= 0);
-    banned_for(&site, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, ATTACKER, 3600);
     power_off(&mut weir);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, ATTACKER, 3600);
 
     // Ahead again, then a boot with the clock set right, so behind the last
     // write: what was left of the ban is left.
@@ -344,16 +344,16 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     weir.env.clear();
     weir.fake_host = other_boot(&weir, 2);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
-    banned_for(&site, &weir, OTHER, 7200);
+    banned_for(&net, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, OTHER, 7200);
 
     // A boot without a battery for its clock: back by years.
     power_off(&mut weir);
     weir.fake_host = other_boot(&weir, 3);
     wall_clock(&mut weir, "-20y");
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
-    banned_for(&site, &weir, OTHER, 7200);
+    banned_for(&net, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, OTHER, 7200);
     // The clock is set by the network while it runs, and the machine boots
     // once more: the wall clock can be trusted again, nobody is freed.
     weir.stop();
@@ -362,6 +362,6 @@ fn root_a_wall_clock_that_jumps_neither_frees_nor_detains() {
     power_off(&mut weir);
     weir.fake_host = other_boot(&weir, 4);
     weir.run();
-    banned_for(&site, &weir, ATTACKER, 3600);
-    banned_for(&site, &weir, OTHER, 7200);
+    banned_for(&net, &weir, ATTACKER, 3600);
+    banned_for(&net, &weir, OTHER, 7200);
 }

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, Site, Weir, addr, skipped, soon};
-use weir_bpf::link::Link;
+use common::{ATTACKER, CUSTOMER, GATEWAY, HOST, OTHER, SOON, TestNet, Weir, addr, skipped, soon};
+use weir_bpf::attachment::Link;
 use weir_netlab::Side;
 use weir_testkit::{
     packet::Packet,
@@ -30,7 +30,7 @@ const TARPIT: &str = "[tarpit]\nports = [\"25/tcp\", \"1000-1999/tcp\", \"!1500/
 
 struct Pit {
     weir: Weir,
-    site: Site,
+    net: TestNet,
     _servers: Vec<TcpServer>,
     _peer: Option<Link>,
 }
@@ -41,20 +41,20 @@ impl Pit {
     }
 
     fn with(backend: &str, sections: &str) -> Self {
-        let site = Site::new();
-        let peer = site.takes_answers_of(backend);
+        let net = TestNet::new();
+        let peer = net.takes_answers_of(backend);
         let servers = HOST
             .map(|host| {
                 let at = SocketAddr::new(addr(host), SERVED);
-                TcpServer::start(&site.host, at, b"").unwrap()
+                TcpServer::start(&net.host, at, b"").unwrap()
             })
             .into();
         let config = format!("interfaces = [\"eth0\"]\nbackend = \"{backend}\"\n{sections}");
-        let weir = Weir::start(&site.host, &config);
+        let weir = Weir::start(&net.host, &config);
         assert_eq!(weir.attachment("eth0").0, backend);
         Self {
             weir,
-            site,
+            net,
             _servers: servers,
             _peer: peer,
         }
@@ -65,7 +65,7 @@ impl Pit {
     }
 
     fn connect(&self, who: &str, to: SocketAddr) -> TcpStream {
-        let opened = traffic::tcp_open(&self.site.internet, Some(addr(who)), to, SOON);
+        let opened = traffic::tcp_open(&self.net.internet, Some(addr(who)), to, SOON);
         opened.unwrap().0
     }
 
@@ -78,7 +78,7 @@ impl Pit {
         let port = stream.local_addr().unwrap().port();
         let filter = format!("sport = :{port}");
         let args = ["-tinoH", &filter];
-        let output = self.site.internet.output("ss", &args).unwrap();
+        let output = self.net.internet.output("ss", &args).unwrap();
         Client::read(&String::from_utf8(output.stdout).unwrap())
     }
 }
@@ -207,7 +207,7 @@ fn root_tarpit_a_scan_finds_the_ports_open() {
                 let mut args = vec![kind, "-Pn", "-n", "-p", "1000-1010", "-S", who];
                 args.extend(["-e", "eth0", HOST[family]]);
                 args.extend(["-6"].iter().take(family));
-                let scan = pit.site.internet.output("nmap", &args).unwrap();
+                let scan = pit.net.internet.output("nmap", &args).unwrap();
                 let found = String::from_utf8_lossy(&scan.stdout).into_owned();
                 for port in 1000..=1010 {
                     let open = format!("{port}/tcp open");
@@ -229,26 +229,26 @@ fn root_tarpit_bans_exemptions_and_servers_keep_their_meaning() {
         for family in [0, 1] {
             let at = Pit::at(family, 1000);
             // Banned: dropped, and not answered.
-            pit.site.serves(OTHER[family], at);
+            pit.net.serves(OTHER[family], at);
             pit.weir.ask(&["ban", OTHER[family]]).done();
             let before = pit.tarpit();
-            assert!(!pit.site.connects(OTHER[family], at), "{backend}");
+            assert!(!pit.net.connects(OTHER[family], at), "{backend}");
             assert_eq!(pit.tarpit()["answered"], before["answered"], "{backend}");
             // The gateway is exempt: it meets the port as without weir.
-            assert!(!pit.site.connects(GATEWAY[family], at), "{backend}");
+            assert!(!pit.net.connects(GATEWAY[family], at), "{backend}");
             assert_eq!(pit.tarpit()["answered"], before["answered"], "{backend}");
             // The server among them is served.
-            pit.site.serves(CUSTOMER[family], Pit::at(family, SERVED));
+            pit.net.serves(CUSTOMER[family], Pit::at(family, SERVED));
         }
         // One that begins to be served later is no tarpit then.
         let late = Pit::at(0, 1234);
-        let server = TcpServer::start(&pit.site.host, late, b"").unwrap();
+        let server = TcpServer::start(&pit.net.host, late, b"").unwrap();
         soon("the listener to be seen", || {
             (pit.tarpit()["served"] == serde_json::json!(["1234/tcp"])).then_some(())
         });
         let alerts = pit.weir.json(&["status"])["alerts"].to_string();
         assert!(alerts.contains("tarpit port 1234/tcp"), "{alerts}");
-        pit.site.serves_soon(CUSTOMER[0], late);
+        pit.net.serves_soon(CUSTOMER[0], late);
         soon("the server to be asked", || {
             (server.accepted() > 0).then_some(())
         });
@@ -270,11 +270,11 @@ fn root_tarpit_holds_at_addresses_that_nobody_has() {
         let pit = Pit::with(backend, ADDRESSES);
         // Its solicitations for sources that are not the interface's own come from there.
         let link_local = "addr add fe80::2/64 dev eth0 nodad".to_owned();
-        pit.site.internet.ip(&[link_local]).unwrap();
+        pit.net.internet.ip(&[link_local]).unwrap();
         for family in [0, 1] {
             let dark = |port| SocketAddr::new(addr(DARK[family]), port);
-            pit.site.serves_soon(ATTACKER[family], dark(22));
-            pit.site.serves(ATTACKER[family], dark(65_535));
+            pit.net.serves_soon(ATTACKER[family], dark(22));
+            pit.net.serves(ATTACKER[family], dark(65_535));
             let mut args = vec!["-sS", "-Pn", "-n", "-p", "1,445,8080"];
             args.extend(["-S", ATTACKER[family], "-e", "eth0"]);
             args.extend(["-6"].iter().take(family));
@@ -283,15 +283,15 @@ fn root_tarpit_holds_at_addresses_that_nobody_has() {
                 &["2001:db8::40:50", "2001:db8::40:51"],
             ];
             args.extend(range[family]);
-            let scan = pit.site.internet.output("nmap", &args).unwrap();
+            let scan = pit.net.internet.output("nmap", &args).unwrap();
             let found = String::from_utf8_lossy(&scan.stdout).into_owned();
             let open = found.matches("/tcp").count();
             assert_eq!(open, [12, 6][family], "{backend}: {found}");
             assert_eq!(found.matches("open").count(), open, "{backend}: {found}");
             // This host's own ports are as they were.
-            pit.site.serves(ATTACKER[family], Pit::at(family, SERVED));
+            pit.net.serves(ATTACKER[family], Pit::at(family, SERVED));
             let closed = Pit::at(family, 25);
-            assert!(!pit.site.connects(ATTACKER[family], closed), "{backend}");
+            assert!(!pit.net.connects(ATTACKER[family], closed), "{backend}");
         }
         assert_eq!(pit.weir.banned(), [""; 0]);
         let status = pit.tarpit();
@@ -302,18 +302,18 @@ fn root_tarpit_holds_at_addresses_that_nobody_has() {
         // One that somebody has by now, to whom this host talks.
         let taken = "192.0.2.100";
         let more = format!("addr add {taken}/24 dev eth0");
-        pit.site.internet.ip(&[more]).unwrap();
+        pit.net.internet.ip(&[more]).unwrap();
         let server = SocketAddr::new(addr(taken), 8080);
-        let _server = TcpServer::start(&pit.site.internet, server, b"").unwrap();
-        traffic::tcp_connect(&pit.site.host, None, server, SOON).unwrap();
-        let veth = &pit.site.veth;
+        let _server = TcpServer::start(&pit.net.internet, server, b"").unwrap();
+        traffic::tcp_connect(&pit.net.host, None, server, SOON).unwrap();
+        let veth = &pit.net.veth;
         let ask = |last: u8| {
             let asker = veth.mac(Side::B);
             let mut frame = [&[0xff; 6], &asker[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
             frame.extend([&asker[..], &[192, 0, 2, 2], &[0; 6], &[192, 0, 2, last]].concat());
             let before = pit.tarpit()["resolved"].as_u64().unwrap();
             let frames = [frame.as_slice()].into_iter();
-            traffic::send_frames(&pit.site.internet, "eth0", frames).unwrap();
+            traffic::send_frames(&pit.net.internet, "eth0", frames).unwrap();
             before
         };
         soon("the neighbour to be seen", || {
@@ -329,7 +329,7 @@ fn root_tarpit_holds_at_addresses_that_nobody_has() {
         pit.weir.configure(&plain);
         pit.weir.ask(&["reload"]).done();
         let gone = SocketAddr::new(addr(DARK[0]), 22);
-        assert!(!pit.site.connects(ATTACKER[0], gone), "{backend}");
+        assert!(!pit.net.connects(ATTACKER[0], gone), "{backend}");
     }
 }
 
@@ -349,7 +349,7 @@ fn root_tarpit_bans_who_completes_handshakes() {
         };
         for family in [0, 1] {
             let told = 2 * family as u64;
-            let veth = &pit.site.veth;
+            let veth = &pit.net.veth;
             let syns = (1000..1010).map(|port| {
                 Packet::eth_between(veth.mac(Side::B), veth.mac(Side::A))
                     .ip(addr(CUSTOMER[family]), addr(HOST[family]))
@@ -358,12 +358,12 @@ fn root_tarpit_bans_who_completes_handshakes() {
             });
             let syns: Vec<_> = syns.collect();
             let frames = syns.iter().map(Vec::as_slice);
-            let sent = traffic::send_frames(&pit.site.internet, "eth0", frames).unwrap();
+            let sent = traffic::send_frames(&pit.net.internet, "eth0", frames).unwrap();
             assert_eq!(sent, 10);
-            pit.site.serves(ATTACKER[family], Pit::at(family, 1000));
+            pit.net.serves(ATTACKER[family], Pit::at(family, 1000));
             waits_for(told + 1);
             assert_eq!(pit.weir.banned().len(), family, "the first is found only");
-            pit.site.serves(ATTACKER[family], Pit::at(family, 1001));
+            pit.net.serves(ATTACKER[family], Pit::at(family, 1001));
             soon("the second to ban", || {
                 (pit.weir.why(ATTACKER[family])["dropped"] == true).then_some(())
             });
@@ -376,10 +376,10 @@ fn root_tarpit_bans_who_completes_handshakes() {
         }
         assert_eq!(pit.weir.banned().len(), 2);
         // A reload that leaves the limits as they are forgets no handshake.
-        pit.site.serves(OTHER[0], Pit::at(0, 1000));
+        pit.net.serves(OTHER[0], Pit::at(0, 1000));
         waits_for(5);
         pit.weir.ask(&["reload"]).done();
-        pit.site.serves(OTHER[0], Pit::at(0, 1001));
+        pit.net.serves(OTHER[0], Pit::at(0, 1001));
         soon("the count to go on", || {
             (pit.weir.why(OTHER[0])["dropped"] == true).then_some(())
         });
@@ -395,15 +395,15 @@ fn root_tarpit_own_connections_work() {
     }
     for backend in BACKENDS {
         let pit = Pit::new(backend, "");
-        pit.site
+        pit.net
             .host
             .sysctl("ipv4.ip_local_port_range", "1024 1400")
             .unwrap();
         for family in [0, 1] {
             let at = SocketAddr::new(addr(CUSTOMER[family]), 8080);
-            let _server = TcpServer::start(&pit.site.internet, at, b"hello").unwrap();
+            let _server = TcpServer::start(&pit.net.internet, at, b"hello").unwrap();
             for _ in 0..5 {
-                let opened = traffic::tcp_open(&pit.site.host, None, at, SOON);
+                let opened = traffic::tcp_open(&pit.net.host, None, at, SOON);
                 let (mut stream, _) = opened.unwrap();
                 let port = stream.local_addr().unwrap().port();
                 assert!((1024..=1400).contains(&port), "{port} is a tarpit port");
@@ -423,19 +423,19 @@ fn root_tarpit_comes_and_goes_by_reload() {
     }
     let pit = Pit::new("tcx", "");
     let at = Pit::at(0, 1000);
-    pit.site.serves(ATTACKER[0], at);
+    pit.net.serves(ATTACKER[0], at);
     let plain = "interfaces = [\"eth0\"]\nbackend = \"tcx\"\n";
     pit.weir.configure(plain);
     pit.weir.ask(&["reload"]).done();
-    assert!(!pit.site.connects(ATTACKER[0], at));
+    assert!(!pit.net.connects(ATTACKER[0], at));
     assert!(pit.tarpit().is_null());
     // With decoys beside it: each port is what its section says.
     let both = format!("{plain}{TARPIT}[decoy]\nports = [\"23/tcp\"]\n");
     pit.weir.configure(&both);
     pit.weir.ask(&["reload"]).done();
-    pit.site.serves(ATTACKER[0], at);
+    pit.net.serves(ATTACKER[0], at);
     assert_eq!(pit.weir.banned(), [""; 0]);
-    pit.site.serves(ATTACKER[0], Pit::at(0, 23));
+    pit.net.serves(ATTACKER[0], Pit::at(0, 23));
     soon("the decoy's visitor to be banned", || {
         (pit.weir.why(ATTACKER[0])["dropped"] == true).then_some(())
     });

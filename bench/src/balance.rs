@@ -29,9 +29,9 @@ use nix::sys::{
 };
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
-    balance::{MAX_SERVICES, Real, SLOTS, Service, real_id},
+    attachment::{Hook, Link},
+    balance::{MAX_SERVICES, Real, SLOTS, VirtualService, real_id},
     generator::Flood,
-    link::{Hook, Link},
 };
 use weir_core::{
     Protocol,
@@ -189,7 +189,7 @@ fn packet_path(case: &Case, flood: &Flood, ifindex: u32) -> anyhow::Result<Gener
     let ring: Vec<_> = (0..SLOTS).map(|slot| Some((slot % 2) as u16)).collect();
     balancer.write_ring(0, &ring)?;
     let services: Vec<_> = (0..case.services as u16)
-        .map(|n| Service {
+        .map(|n| VirtualService {
             addr: flood.dest,
             protocol: Protocol::Udp,
             port: PORT.wrapping_add(n.wrapping_mul(2)),

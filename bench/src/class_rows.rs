@@ -18,7 +18,7 @@ use crate::report::Report;
 
 /// What is in the class table of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Border {
+pub enum ClassContents {
     /// No class stage.
     None,
     /// Every range of the country database that holds none of the flood's
@@ -37,7 +37,7 @@ const SEED: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
 /// Prefixes of the lists.
 const MILLION: u32 = 1_000_000;
 
-impl Border {
+impl ClassContents {
     /// The word in the row's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -323,21 +323,21 @@ mod tests {
                 macs: [[0; 6]; 2],
                 ifindex: 0,
             };
-            for (border, innocent) in [
-                (Border::Countries, true),
-                (Border::CountriesAndLists, true),
-                (Border::Listed, false),
+            for (contents, innocent) in [
+                (ClassContents::Countries, true),
+                (ClassContents::CountriesAndLists, true),
+                (ClassContents::Listed, false),
             ] {
-                let classes = border.classes(&geo_table, &flood).unwrap().unwrap();
+                let classes = contents.classes(&geo_table, &flood).unwrap().unwrap();
                 for addr in sources(&flood) {
                     let class = classes.class(addr);
-                    assert_eq!(class == Class::default(), innocent, "{border:?} {addr}");
-                    assert!(innocent || class.lists == 1, "{border:?} {addr}");
+                    assert_eq!(class == Class::default(), innocent, "{contents:?} {addr}");
+                    assert!(innocent || class.lists == 1, "{contents:?} {addr}");
                 }
                 let sorted = |spans: &[Span<u32, u16>]| {
                     spans.windows(2).all(|pair| pair[0].last < pair[1].first)
                 };
-                assert!(sorted(&classes.v4), "{border:?}");
+                assert!(sorted(&classes.v4), "{contents:?}");
             }
         }
     }

@@ -14,7 +14,7 @@ use weir_bpf::{BanCounts, Generation, Geometry, Key, Options, Placed, Slot, tabl
 use weir_core::{Action, Ban, BanSource, BanTarget, PortSet, Prefix, Until};
 use weir_daemon::store::{Change, KeepHistory, Store, clock::Now, restore};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
+    Backend, BackendChoice, BootNanos, Entry, Expiry, Policy, Settings,
     backend_swap::{self, BackendHome},
     kernel::{self, Hook, KernelConfig},
 };
@@ -72,7 +72,7 @@ impl Instance {
             room: Default::default(),
             settings: Settings {
                 interfaces: Vec::new(),
-                backend: Choice::Kernel(Hook::Tcx),
+                backend: BackendChoice::Kernel(Hook::Tcx),
                 advice: Default::default(),
                 max_bans: 2_000_000,
                 observe: false,
@@ -149,7 +149,7 @@ pub fn run(report: &mut Report, _weir: &Path) -> anyhow::Result<()> {
 fn through_others(report: &mut Report) -> anyhow::Result<()> {
     let many = entries(100_000, false)?;
     let one = entries(100_001, false)?.split_off(100_000);
-    for backend in [Choice::Nft, Choice::Ipset] {
+    for backend in [BackendChoice::Nft, BackendChoice::Ipset] {
         let (mut bulk, mut single) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let net = Net::new()?;

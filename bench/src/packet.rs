@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use anyhow::{Context, ensure};
 use weir_bpf::{
     BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, PrefixBan, PrefixBanPlaced,
-    PrefixBans, Slot, generator::Flood, link::Hook, prog_test_run, small_maps, table::NEVER,
+    PrefixBans, Slot, attachment::Hook, generator::Flood, prog_test_run, small_maps, table::NEVER,
     tables::POLICY_SCOPED,
 };
 use weir_core::{Action, PortSet, Prefix, PrefixSet, Reason};
 use weir_netlab::Side;
 
-use crate::{class_rows::Border, report::Report, wire::Wire};
+use crate::{class_rows::ClassContents, report::Report, wire::Wire};
 
 const SMALL: u32 = 1 << 17;
 const LARGE: u32 = 1 << 20;
@@ -29,7 +29,7 @@ struct Case {
     sources: u32,
     salt: u32,
     allowed: bool,
-    border: Border,
+    contents: ClassContents,
     counts_as: &'static [Reason],
 }
 
@@ -40,7 +40,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -49,7 +49,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -58,7 +58,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: 0,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     Case {
@@ -67,7 +67,7 @@ const CASES: [Case; 12] = [
         sources: LARGE,
         salt: 0,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     // What of the row above is instructions, and what waiting for memory: the
@@ -78,7 +78,7 @@ const CASES: [Case; 12] = [
         sources: 1 << 10,
         salt: 0,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::BannedAll, Reason::BannedScope],
     },
     Case {
@@ -87,7 +87,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: 0,
         allowed: true,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::Allowed],
     },
     Case {
@@ -96,7 +96,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::Countries,
+        contents: ClassContents::Countries,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -105,7 +105,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::CountriesAndLists,
+        contents: ClassContents::CountriesAndLists,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -114,7 +114,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::Denied,
+        contents: ClassContents::Denied,
         counts_as: &[Reason::Fenced, Reason::Pass],
     },
     Case {
@@ -123,7 +123,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::Listed,
+        contents: ClassContents::Listed,
         counts_as: &[Reason::Listed],
     },
     // As many wide bans as there may be, in the innocents' neighbourhood: for
@@ -134,7 +134,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::Pass],
     },
     Case {
@@ -143,7 +143,7 @@ const CASES: [Case; 12] = [
         sources: SMALL,
         salt: INNOCENT,
         allowed: false,
-        border: Border::None,
+        contents: ClassContents::None,
         counts_as: &[Reason::BannedAll],
     },
 ];
@@ -194,7 +194,7 @@ fn packet_path(
     flood: &Flood,
     bans: u32,
     allowed: bool,
-    border: Option<&ClassImage>,
+    contents: Option<&ClassImage>,
     drop_innocent: bool,
 ) -> anyhow::Result<Generation> {
     let counts = if flood.dest.is_ipv4() {
@@ -210,14 +210,14 @@ fn packet_path(
         }
     };
     let options = Options {
-        class_lines: border.map_or(0, ClassImage::lines),
+        class_lines: contents.map_or(0, ClassImage::lines),
         flow_jiffies: 30_000,
         drop_innocent,
         ..Options::bans(Geometry::for_bans(counts))
     };
     let generation = Generation::create(1, &options, None)?;
-    if let Some(border) = border {
-        generation.classes.write(border);
+    if let Some(contents) = contents {
+        generation.classes.write(contents);
     }
     let scope: PortSet = "22/tcp,12345/udp".parse()?;
     small_maps::write_policy(
@@ -295,8 +295,8 @@ pub fn run(report: &mut Report, rounds: usize, only: &str) -> anyhow::Result<()>
                     salt: case.salt,
                     ..flood
                 };
-                let border = case.border.image(&geo_table, &own)?;
-                let path = packet_path(&flood, case.bans, case.allowed, border.as_ref(), true)?;
+                let contents = case.contents.image(&geo_table, &own)?;
+                let path = packet_path(&flood, case.bans, case.allowed, contents.as_ref(), true)?;
                 ban_prefix(case, &path)?;
                 paths.push((case, path));
             }
@@ -329,7 +329,7 @@ fn name(case: &Case, family: &str, hook: Hook) -> String {
         "{target}{} {family} {}{} {}",
         case.name,
         size(case.bans),
-        case.border.name(),
+        case.contents.name(),
         hook.name()
     )
 }

@@ -22,7 +22,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use weir_netlab::{Child, Namespace, Net, Veth, VethOpts, wait_for};
-use weir_proxy::{Chooser, Engine, Flow, Group, Limits, Protocol, ProxyHeader, Real, Service};
+use weir_proxy::{Chooser, Engine, Flow, Group, Limits, Protocol, ProxyHeader, ProxyService, Real};
 
 use crate::report::Report;
 
@@ -356,7 +356,7 @@ impl Weir {
         let real = Arc::new(Real::new(REAL.parse::<IpAddr>()?));
         let group = Arc::new(Group::new(Box::new(One(real)), limits));
         let at = SocketAddr::new(PROXY.parse()?, PORT);
-        let service = Arc::new(Service::new(at, Protocol::Tcp, group));
+        let service = Arc::new(ProxyService::new(at, Protocol::Tcp, group));
         let (engine, workers) = Engine::new(1)?;
         let failed = host.enter(|| engine.serve(&[service]))?;
         if let Some((_, error)) = failed.into_iter().next() {

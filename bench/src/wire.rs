@@ -2,9 +2,9 @@
 
 use anyhow::Context;
 use weir_bpf::{
+    attachment::{Hook, Link},
     device::set_gro,
     generator::{Flood, Generator},
-    link::{Hook, Link},
 };
 use weir_netlab::{Net, Side, Veth, VethOpts};
 

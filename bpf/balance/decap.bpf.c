@@ -47,7 +47,7 @@ struct {
 	__type(value, __u64);
 } decap_counters SEC(".maps");
 
-static __always_inline int leave(enum decap_count what, int verdict)
+static __always_inline int finish(enum decap_count what, int verdict)
 {
 	__u32 key = what;
 	__u64 *count = bpf_map_lookup_elem(&decap_counters, &key);
@@ -140,22 +140,22 @@ static __always_inline int take_out(struct __sk_buff *skb, const int v4)
 	if (!is_one(&head.dest, DECAP_OWN))
 		return TC_ACT_UNSPEC;
 	if (!decap.any_balancer && !is_one(&head.source, DECAP_BALANCER))
-		return leave(DECAP_STRANGER, TC_ACT_UNSPEC);
+		return finish(DECAP_STRANGER, TC_ACT_UNSPEC);
 	if (head.is_fragment)
-		return leave(DECAP_FRAGMENT, TC_ACT_UNSPEC);
+		return finish(DECAP_FRAGMENT, TC_ACT_UNSPEC);
 	frame = skb->len - l3;
 	/* One that was put together of several (GRO) is as long as it is. */
 	if (skb->gso_size)
 		head.len = frame;
 	if (!head.is_right || head.len > frame)
-		return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+		return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 	if (head.next == IPPROTO_UDP) {
 		if (!skb->gso_size && bpf_ntohs(udp.len) != head.len - outer)
-			return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+			return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 		/* Variant 0 has a header of its own; with optional fields, or about
 		 * the tunnel itself, it is not understood here. */
 		if (bpf_skb_load_bytes(skb, l3 + bytes, &first, 1))
-			return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+			return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 		if (!(first >> 6)) {
 			struct {
 				__u8 first;
@@ -167,7 +167,7 @@ static __always_inline int take_out(struct __sk_buff *skb, const int v4)
 			    gue.first || gue.flags ||
 			    (gue.protocol != IPPROTO_IPIP &&
 			     gue.protocol != IPPROTO_IPV6))
-				return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+				return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 			bytes += sizeof(gue);
 			head.next = gue.protocol;
 		} else if (first >> 4 == 4) {
@@ -175,29 +175,29 @@ static __always_inline int take_out(struct __sk_buff *skb, const int v4)
 		} else if (first >> 4 == 6) {
 			head.next = IPPROTO_IPV6;
 		} else {
-			return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+			return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 		}
 	}
 	inner4 = head.next == IPPROTO_IPIP;
 	if (inner4 ? read_ip(skb, l3 + bytes, 1, &inner)
 		   : read_ip(skb, l3 + bytes, 0, &inner))
-		return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+		return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 	if (skb->gso_size)
 		inner.len = head.len - bytes;
 	if (!inner.is_right || inner.len < inner.bytes || bytes + inner.len > head.len)
-		return leave(DECAP_MALFORMED, TC_ACT_SHOT);
+		return finish(DECAP_MALFORMED, TC_ACT_SHOT);
 	if (!is_one(&inner.dest, DECAP_VIP))
-		return leave(DECAP_OTHER, TC_ACT_UNSPEC);
+		return finish(DECAP_OTHER, TC_ACT_UNSPEC);
 	/* Another family is of Linux 6.3. */
 	if (inner4 != v4)
 		flags |= inner4 ? ADJ_ROOM_DECAP_L3_IPV4 : ADJ_ROOM_DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)bytes, BPF_ADJ_ROOM_MAC, flags))
-		return leave(DECAP_REFUSED, TC_ACT_SHOT);
+		return finish(DECAP_REFUSED, TC_ACT_SHOT);
 	type = inner4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type,
 				sizeof(type), 0))
-		return leave(DECAP_REFUSED, TC_ACT_SHOT);
-	return leave(DECAP_TAKEN, TC_ACT_UNSPEC);
+		return finish(DECAP_REFUSED, TC_ACT_SHOT);
+	return finish(DECAP_TAKEN, TC_ACT_UNSPEC);
 }
 
 SEC("tcx/ingress")

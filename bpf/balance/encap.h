@@ -254,7 +254,7 @@ static __always_inline int encap_too_big(void *ctx, const int tc, const int v4,
 	struct reject_packet *r = reject_packet();
 	struct __sk_buff *skb = ctx;
 	__u64 sum, pseudo = 0;
-	int promised = 0;
+	int csum_partial = 0;
 
 	/* Of an error nothing is said (RFC 1122 3.2.2, RFC 4443 2.4). */
 	if (!r || p->len < ENCAP_QUOTE || p->protocol == IPPROTO_ICMP ||
@@ -275,19 +275,19 @@ static __always_inline int encap_too_big(void *ctx, const int tc, const int v4,
 				       sizeof(r->message.tcp)))
 			return -1;
 		/* What was put together of several has promises only. */
-		promised = skb->gso_size ? 2
+		csum_partial = skb->gso_size ? 2
 					 : check_request(ctx, tc, r, v4, p->protocol,
 							 l3 + head, p->len - head);
-		if (!promised)
+		if (!csum_partial)
 			return -1;
 	}
 	/* The promise, kept: what is from there on sums up to its complement. */
-	if (promised == 2)
+	if (csum_partial == 2)
 		pseudo = (__u16) ~(p->protocol == IPPROTO_TCP ? r->message.tcp.check
 							      : r->message.udp.check);
 	if (encap_quote(ctx, tc, r) || !may_answer(1))
 		return -1;
-	if (promised == 2)
+	if (csum_partial == 2)
 		sum = pseudo + sum_words(r->message.icmp.quote, v4 ? 5 : 10);
 	else
 		sum = (__u32)bpf_csum_diff(NULL, 0, (__be32 *)r->message.icmp.quote,
@@ -342,7 +342,7 @@ static __always_inline int encap(void *ctx, const int tc, const int v4, __u32 nu
 	struct encap_head *h;
 	__u32 frame, outer, here, zero = 0;
 	void *data, *end;
-	int said;
+	int verdict;
 
 	real = bpf_map_lookup_elem(&balance_reals, &number);
 	tunnel = bpf_map_lookup_elem(&balance_tunnels, &number);
@@ -370,8 +370,8 @@ static __always_inline int encap(void *ctx, const int tc, const int v4, __u32 nu
 		outer += sizeof(struct udphdr);
 	if (p->largest + outer > tunnel->mtu) {
 		count(R_TOO_BIG, frame);
-		said = encap_too_big(ctx, tc, v4, p, h, tunnel->mtu - outer, frame);
-		return said < 0 ? drop : said;
+		verdict = encap_too_big(ctx, tc, v4, p, h, tunnel->mtu - outer, frame);
+		return verdict < 0 ? drop : verdict;
 	}
 	data = (void *)(long)(tc ? skb->data : xdp->data);
 	end = (void *)(long)(tc ? skb->data_end : xdp->data_end);

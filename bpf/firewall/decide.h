@@ -28,9 +28,9 @@ static __always_inline enum reason judge_invalid_source(const struct l4 *l4,
 	return R_INVALID_SOURCE;
 }
 
-/* The reason by which a packet leaves that is banned, listed or fenced by `why`:
- * `why`, unless something overrides it. */
-static __always_inline enum reason apply_overrides(enum reason why, const struct l4 *l4,
+/* The reason by which a packet leaves that is banned, listed or fenced for `reason`:
+ * that one, unless something overrides it. */
+static __always_inline enum reason apply_overrides(enum reason reason, const struct l4 *l4,
 						   const struct source *s)
 {
 	if (l4->essential)
@@ -39,7 +39,7 @@ static __always_inline enum reason apply_overrides(enum reason why, const struct
 		return R_ALLOWED;
 	if (control.observe)
 		return R_OBSERVED;
-	return why;
+	return reason;
 }
 
 /* Is one of these bans to be answered for, where a program can? */
@@ -111,7 +111,7 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 	__u32 base = 0, class = 0, class_verdict = 0;
 	__u64 now = 0, found = 0, cover = 0;
 	struct places at = {};
-	enum reason why;
+	enum reason reason;
 	struct l4 l4 = {};
 	int silent;
 
@@ -144,9 +144,9 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 	if (class && !FOUND_ALL(found) && !FOUND_SCOPED(cover))
 		class_verdict = classify(base, class, remote_of(s), flow_of(&l4),
 					 pkt_flags(&l4, way));
-	why = reason_denied(found, FOUND_SCOPED(cover), class_verdict);
-	if (why < R_OBSERVED)
-		return why;
+	reason = reason_denied(found, FOUND_SCOPED(cover), class_verdict);
+	if (reason < R_OBSERVED)
+		return reason;
 	*result = (struct pkt_result){.protocol = l4.protocol,
 				      .rejecting = is_answered(cover, hook),
 				      .l3 = f->l3 - f->data,
@@ -159,7 +159,7 @@ static __always_inline enum reason judge(void *ctx, enum hook hook, struct frame
 	} else {
 		__builtin_memcpy(result->source, s->addr, 16);
 	}
-	return apply_overrides(why, &l4, s);
+	return apply_overrides(reason, &l4, s);
 }
 
 /* The same from the IP header on. */

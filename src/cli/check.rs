@@ -8,7 +8,7 @@ use weir_daemon::{
     config::Config,
     jails, watch,
 };
-use weir_enforce::Choice;
+use weir_enforce::BackendChoice;
 
 use super::{Common, ExitAnswer, show};
 
@@ -207,7 +207,7 @@ fn serves(pool: &balance::config::PoolConfig) -> String {
 
 /// What `auto` chooses by.
 fn auto_goes_by(config: &Config) -> String {
-    if config.enforcement.backend != Choice::Auto {
+    if config.enforcement.backend != BackendChoice::Auto {
         return String::new();
     }
     match &config.enforcement.advice.calibration {

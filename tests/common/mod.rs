@@ -1,19 +1,19 @@
 //! What the system tests share: a host on a virtual network with attackers and
-//! customers outside (`site`), and a real daemon in it that leaves nothing
+//! customers outside (`net`), and a real daemon in it that leaves nothing
 //! behind (`weir`).
 #![allow(dead_code, unused_imports)] // each test file uses its part
 
 pub mod lan;
-mod site;
 mod stream;
+mod test_net;
 mod weir;
 
 use std::{net::IpAddr, time::Duration};
 
 use weir_netlab::wait_for;
 
-pub use site::{PORT, Site, at};
 pub use stream::{Stop, Stream, Traffic, all_arrived, send_gently, stack_counted};
+pub use test_net::{PORT, TestNet, at};
 pub use weir::{Answer, WEIR, Weir};
 
 /// For what should happen.

@@ -9,7 +9,7 @@ use std::{
 
 use weir_testkit::traffic::udp_send;
 
-use super::{ATTACKER, CUSTOMER, HOST, OTHER, Site, addr};
+use super::{ATTACKER, CUSTOMER, HOST, OTHER, TestNet, addr};
 
 /// Senders that go on until they are told to stop, each in turn.
 pub struct Stream<'a> {
@@ -21,7 +21,7 @@ pub struct Stream<'a> {
 impl Stream<'_> {
     /// Sends from these while `beside` runs, which sees how many packets there
     /// are so far, and returns how many there were.
-    pub fn beside(site: &Site, from: &[&str], port: u16, beside: impl FnOnce(&AtomicU64)) -> u64 {
+    pub fn beside(net: &TestNet, from: &[&str], port: u16, beside: impl FnOnce(&AtomicU64)) -> u64 {
         let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let _stop = Stop(&stop);
@@ -29,18 +29,18 @@ impl Stream<'_> {
                 stop: &stop,
                 sent: &sent,
             };
-            scope.spawn(move || stream.run(site, from, port));
+            scope.spawn(move || stream.run(net, from, port));
             beside(&sent);
         });
         sent.into_inner()
     }
 
-    pub fn run(&self, site: &Site, from: &[&str], port: u16) {
+    pub fn run(&self, net: &TestNet, from: &[&str], port: u16) {
         let from: Vec<_> = from.iter().map(|who| addr(who)).collect();
         while !self.stop.load(Ordering::Relaxed) {
             for who in &from {
                 let to = SocketAddr::new(addr(HOST[usize::from(who.is_ipv6())]), port);
-                let some = udp_send(&site.internet, Some(*who), to, b"x", 20).unwrap();
+                let some = udp_send(&net.internet, Some(*who), to, b"x", 20).unwrap();
                 self.sent.fetch_add(some, Ordering::Relaxed);
             }
             // The host under test needs the processors as well.
@@ -69,7 +69,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Sends all the time while `beside` runs.
-    pub fn flows(&self, site: &Site, port: u16, beside: impl FnOnce()) {
+    pub fn flows(&self, net: &TestNet, port: u16, beside: impl FnOnce()) {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stop = Stop(&stop);
@@ -77,12 +77,12 @@ impl Traffic {
                 stop: &stop,
                 sent: &self.denied,
             };
-            scope.spawn(move || denied.run(site, &[ATTACKER, OTHER].concat(), port));
+            scope.spawn(move || denied.run(net, &[ATTACKER, OTHER].concat(), port));
             let customers = Stream {
                 stop: &stop,
                 sent: &self.customers,
             };
-            scope.spawn(move || customers.run(site, &CUSTOMER, port + 1));
+            scope.spawn(move || customers.run(net, &CUSTOMER, port + 1));
             beside();
         });
     }
@@ -90,12 +90,12 @@ impl Traffic {
 
 /// Sends datagrams in groups that a loaded machine's queues have room for.
 #[track_caller]
-pub fn send_gently(site: &Site, from: &str, to: SocketAddr, count: u64) {
+pub fn send_gently(net: &TestNet, from: &str, to: SocketAddr, count: u64) {
     const GROUP: u64 = 100;
     let mut left = count;
     while left > 0 {
         let some = left.min(GROUP);
-        let sent = udp_send(&site.internet, Some(addr(from)), to, b"x", some).unwrap();
+        let sent = udp_send(&net.internet, Some(addr(from)), to, b"x", some).unwrap();
         assert_eq!(sent, some, "{from}");
         left -= some;
         std::thread::sleep(Duration::from_millis(2));
@@ -104,9 +104,9 @@ pub fn send_gently(site: &Site, from: &str, to: SocketAddr, count: u64) {
 
 /// The sum of these counters of the host's IP stack: `Ip:InHdrErrors`, or in
 /// IPv6 `Ip6InHdrErrors`.
-pub fn stack_counted(site: &Site, wanted: &[&str]) -> u64 {
+pub fn stack_counted(net: &TestNet, wanted: &[&str]) -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
-    let [v4, v6] = site.host.enter(|| ["snmp", "snmp6"].map(read)).unwrap();
+    let [v4, v6] = net.host.enter(|| ["snmp", "snmp6"].map(read)).unwrap();
     let lines: Vec<Vec<&str>> = v4.lines().map(|line| line.split(' ').collect()).collect();
     // Names, and their values in the line below.
     let v4 = lines.chunks_exact(2).flat_map(|pair| {
@@ -124,10 +124,10 @@ pub fn stack_counted(site: &Site, wanted: &[&str]) -> u64 {
 }
 
 /// UDP datagrams that reached its sockets, whether there was room or not.
-fn udp_arrived(site: &Site) -> u64 {
+fn udp_arrived(net: &TestNet) -> u64 {
     let v4 = ["Udp:InDatagrams", "Udp:InErrors"];
     stack_counted(
-        site,
+        net,
         &[&v4[..], &["Udp6InDatagrams", "Udp6InErrors"]].concat(),
     )
 }
@@ -135,12 +135,12 @@ fn udp_arrived(site: &Site) -> u64 {
 /// Asserts that all of these datagrams come, and no others, perhaps when the
 /// server has no room.
 #[track_caller]
-pub fn all_arrived(site: &Site, sent: u64) {
+pub fn all_arrived(net: &TestNet, sent: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while udp_arrived(site) < sent && Instant::now() < deadline {
+    while udp_arrived(net) < sent && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let came = udp_arrived(site);
+    let came = udp_arrived(net);
     println!("{came} of {sent} allowed packets came");
     assert_eq!(came, sent);
 }

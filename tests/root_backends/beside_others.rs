@@ -59,7 +59,7 @@ COMMIT
 ";
 
 /// Everybody else's rules and sets, without counters and dates.
-fn theirs(site: &Site) -> String {
+fn theirs(net: &TestNet) -> String {
     [
         ("nft", &["-s", "list", "ruleset"][..]),
         ("ipset", &["save"]),
@@ -67,7 +67,7 @@ fn theirs(site: &Site) -> String {
         ("ip6tables-save", &[]),
     ]
     .map(|(program, args)| {
-        let out = site.host.output(program, args).unwrap();
+        let out = net.host.output(program, args).unwrap();
         assert!(out.status.success(), "{program}: {out:?}");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -88,23 +88,23 @@ fn root_other_rules_stay_and_forwarded_packets_are_dropped() {
     }
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
-        let inside = site.net.namespace("inside").unwrap();
+        let net = TestNet::new();
+        let inside = net.net.namespace("inside").unwrap();
         let opts = VethOpts::new(&["10.9.0.1/24"], &["10.9.0.2/24"]).unwrap();
-        let _wire = site
+        let _wire = net
             .net
-            .veth(&site.host, "docker0", &inside, "eth0", opts)
+            .veth(&net.host, "docker0", &inside, "eth0", opts)
             .unwrap();
         inside
             .ip(&["route add default via 10.9.0.1".to_owned()])
             .unwrap();
-        site.host.forward().unwrap();
+        net.host.forward().unwrap();
         let feed = |program: &str, args: &[&str], text: &str| {
             let file = std::env::temp_dir().join(format!("weir-rules-{}", std::process::id()));
             fs::write(&file, text).unwrap();
             let path = file.display().to_string();
             let args = [args, &[path.as_str()]].concat();
-            site.host.run(program, &args).unwrap();
+            net.host.run(program, &args).unwrap();
             fs::remove_file(file).unwrap();
         };
         feed("nft", &["-f"], THEIRS);
@@ -112,45 +112,45 @@ fn root_other_rules_stay_and_forwarded_packets_are_dropped() {
         for restore in ["iptables-restore", "ip6tables-restore"] {
             feed(restore, &["--noflush"], THEIR_UFW);
         }
-        site.host
+        net.host
             .run("ipset", &["create", "theirs", "hash:net"])
             .unwrap();
-        site.host
+        net.host
             .run("ipset", &["add", "theirs", "10.0.0.0/8"])
             .unwrap();
-        let before = theirs(&site);
+        let before = theirs(&net);
 
         let server = TcpServer::start(&inside, any(PORT), b"").unwrap();
-        let _own = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-        let mut weir = Weir::start(&site.host, &config(case, ""));
+        let _own = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+        let mut weir = Weir::start(&net.host, &config(case, ""));
         for port in [8081, 8082] {
-            site.serves(ATTACKER[0], at(0, port));
+            net.serves(ATTACKER[0], at(0, port));
         }
         soon("both to be accepted", || {
             (server.accepted() == 2).then_some(())
         });
         weir.ask(&["ban", ATTACKER[0], "--for", "1h"]).done();
         for port in [PORT, 8081, 8082] {
-            assert!(!site.connects(ATTACKER[0], at(0, port)), "{port}");
-            site.serves(CUSTOMER[0], at(0, port));
+            assert!(!net.connects(ATTACKER[0], at(0, port)), "{port}");
+            net.serves(CUSTOMER[0], at(0, port));
         }
         // Of one port: that on the wire, before translation.
         weir.ask(&["unban", ATTACKER[0]]).done();
         weir.ask(&["ban", ATTACKER[0], "--port", "8081/tcp"]).done();
-        assert!(!site.connects(ATTACKER[0], at(0, 8081)));
-        site.serves(ATTACKER[0], at(0, 8082));
+        assert!(!net.connects(ATTACKER[0], at(0, 8081)));
+        net.serves(ATTACKER[0], at(0, 8082));
         // All others can still be listed beside ours.
-        let beside = theirs(&site);
+        let beside = theirs(&net);
         for line in before.lines().filter(|line| !line.is_empty()) {
             assert!(beside.contains(line), "{line}");
         }
         weir.kill();
-        assert!(!site.connects(ATTACKER[0], at(0, 8081)));
+        assert!(!net.connects(ATTACKER[0], at(0, 8081)));
         weir.run();
         weir.stop();
         weir.detach().done();
-        assert_eq!(theirs(&site), before, "{case:?}");
-        site.serves(ATTACKER[0], at(0, 8081));
+        assert_eq!(theirs(&net), before, "{case:?}");
+        net.serves(ATTACKER[0], at(0, 8081));
     }
 }
 
@@ -165,21 +165,21 @@ fn root_what_others_flush_comes_back() {
         ("ipset", &["iptables", "-t", "raw", "-F"]),
         ("ipset", &["nft", "flush", "ruleset"]),
     ] {
-        let site = Site::new();
+        let net = TestNet::new();
         let case = Case {
             backend,
             geofence: false,
         };
-        let weir = Weir::start(&site.host, &config(case, ""));
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let weir = Weir::start(&net.host, &config(case, ""));
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
         weir.ask(&["ban", ATTACKER[0], "--for", "1h"]).done();
-        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+        assert!(!net.connects(ATTACKER[0], at(0, PORT)));
         for _ in 0..2 {
-            site.host.run(flush[0], &flush[1..]).unwrap();
+            net.host.run(flush[0], &flush[1..]).unwrap();
             soon("the bans to be back", || {
-                (!site.connects(ATTACKER[0], at(0, PORT))).then_some(())
+                (!net.connects(ATTACKER[0], at(0, PORT))).then_some(())
             });
-            site.serves(CUSTOMER[0], at(0, PORT));
+            net.serves(CUSTOMER[0], at(0, PORT));
         }
         assert!(weir.said().contains("somebody has changed"));
     }

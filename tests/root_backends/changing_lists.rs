@@ -13,12 +13,12 @@ fn root_ipset_allow_list_changes_while_all_is_written_again() {
         return;
     }
     const CHANGES: usize = 25;
-    let site = Site::new();
+    let net = TestNet::new();
     let case = Case {
         backend: "ipset",
         geofence: false,
     };
-    let weir = Weir::new(&site.host, "");
+    let weir = Weir::new(&net.host, "");
     let office: String = (0..20_000u32)
         .map(|n| {
             let v4 = IpAddr::from((0x0b00_0000 + 2 * n).to_be_bytes());
@@ -38,12 +38,12 @@ fn root_ipset_allow_list_changes_while_all_is_written_again() {
     let times = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
-        let (site, stop, times) = (&site, &stop, &times);
+        let (net, stop, times) = (&net, &stop, &times);
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                site.host.run("iptables", &["-t", "raw", "-F"]).unwrap();
+                net.host.run("iptables", &["-t", "raw", "-F"]).unwrap();
                 soon("all of it to be written again", || {
-                    let saved = site.host.output("iptables-save", &["-t", "raw"]).unwrap();
+                    let saved = net.host.output("iptables-save", &["-t", "raw"]).unwrap();
                     let saved = String::from_utf8(saved.stdout).unwrap();
                     saved.contains("-A PREROUTING -j weir_").then_some(())
                 });
@@ -59,7 +59,7 @@ fn root_ipset_allow_list_changes_while_all_is_written_again() {
     println!("all was written {times:?} times");
     assert!(!weir.said().contains("ERROR"), "{}", weir.said());
     weir.ask(&["allow", "add", "198.18.0.7"]).done();
-    let saved = site.host.output("ipset", &["save"]).unwrap();
+    let saved = net.host.output("ipset", &["save"]).unwrap();
     let saved = String::from_utf8(saved.stdout).unwrap();
     assert!(!saved.contains(".new"), "a set that was filled is left");
     for (family, host) in [(4, "198.18.0.7"), (6, "2001:db8:a:4e1f::1")] {
@@ -98,12 +98,12 @@ fn root_nobody_slips_by_while_the_allow_list_changes() {
     const KILLS: usize = 4;
     for backend in ["nft", "ipset"] {
         println!("{backend}");
-        let site = Site::new();
+        let net = TestNet::new();
         let case = Case {
             backend,
             geofence: false,
         };
-        let mut weir = Weir::new(&site.host, "");
+        let mut weir = Weir::new(&net.host, "");
         let more = format!("allow = {CUSTOMER:?}\n{}", office(&weir));
         weir.configure(&config(case, &more));
         weir.run();
@@ -115,11 +115,11 @@ fn root_nobody_slips_by_while_the_allow_list_changes() {
         ] {
             weir.ask(&["ban", subject, "--for", "1h"]).done();
         }
-        let server = UdpServer::start(&site.host, any(PORT)).unwrap();
-        let _shop = UdpServer::start(&site.host, any(PORT + 1)).unwrap();
+        let server = UdpServer::start(&net.host, any(PORT)).unwrap();
+        let _shop = UdpServer::start(&net.host, any(PORT + 1)).unwrap();
         let traffic = Traffic::default();
         for is_killed in [false, true] {
-            traffic.flows(&site, PORT, || {
+            traffic.flows(&net, PORT, || {
                 for turn in 0..if is_killed { KILLS } else { CHANGES } {
                     if is_killed {
                         weir.kill();
@@ -137,7 +137,7 @@ fn root_nobody_slips_by_while_the_allow_list_changes() {
             });
             let Traffic { denied, customers } = &traffic;
             println!("killed: {is_killed}; {denied:?} denied packets, none passed");
-            all_arrived(&site, customers.load(Ordering::Relaxed));
+            all_arrived(&net, customers.load(Ordering::Relaxed));
         }
     }
 }
@@ -149,12 +149,12 @@ fn root_ipset_lists_hold_while_others_come_and_go() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let case = Case {
         backend: "ipset",
         geofence: false,
     };
-    let mut weir = Weir::new(&site.host, "");
+    let mut weir = Weir::new(&net.host, "");
     let list = |name: &str, text: &str| {
         let file = weir.path(&format!("{name}.txt"));
         fs::write(&file, text).unwrap();
@@ -170,9 +170,9 @@ fn root_ipset_lists_hold_while_others_come_and_go() {
     let with = config(case, &(front + &listed));
     weir.configure(&without);
     weir.run();
-    let server = UdpServer::start(&site.host, any(PORT)).unwrap();
+    let server = UdpServer::start(&net.host, any(PORT)).unwrap();
     let denied = [ATTACKER, OTHER].concat();
-    let sent = Stream::beside(&site, &denied, PORT, |_| {
+    let sent = Stream::beside(&net, &denied, PORT, |_| {
         for turn in 0..8 {
             for config in [&with, &without] {
                 weir.configure(config);
@@ -198,7 +198,7 @@ fn root_ipset_lists_hold_while_others_come_and_go() {
     println!("{sent} denied packets, none passed");
     // A set that a rule of before still holds goes a second later.
     soon("no set of a list to be left behind", || {
-        let sets = site.host.output("ipset", &["list", "-name"]).unwrap();
+        let sets = net.host.output("ipset", &["list", "-name"]).unwrap();
         let sets = String::from_utf8(sets.stdout).unwrap();
         let lists = sets.lines().filter(|set| set.contains(".list")).count();
         (lists == 4).then_some(())
@@ -213,21 +213,21 @@ fn root_ipset_lists_that_cannot_be_put_leave_nothing_behind() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let case = Case {
         backend: "ipset",
         geofence: false,
     };
-    let mut weir = Weir::new(&site.host, "");
+    let mut weir = Weir::new(&net.host, "");
     let file = weir.path("bad.txt");
     let list = |who: &[&str]| fs::write(&file, who.join("\n")).unwrap();
     list(&ATTACKER);
     weir.configure(&config(case, &format!("[list.bad]\nfile = {file:?}\n")));
     weir.run();
-    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
-    let run = |program: &str, args: &[&str]| site.host.run(program, args).unwrap();
+    let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
+    let run = |program: &str, args: &[&str]| net.host.run(program, args).unwrap();
     let sets = || {
-        let sets = site.host.output("ipset", &["list", "-name"]).unwrap();
+        let sets = net.host.output("ipset", &["list", "-name"]).unwrap();
         let sets = String::from_utf8(sets.stdout).unwrap();
         sets.lines().map(str::to_owned).collect::<Vec<_>>()
     };
@@ -248,8 +248,8 @@ fn root_ipset_lists_that_cannot_be_put_leave_nothing_behind() {
             for who in all {
                 let to = at(usize::from(who.contains(':')), PORT);
                 match is_listed {
-                    true => assert!(!site.connects(who, to), "{who}"),
-                    false => site.serves(who, to),
+                    true => assert!(!net.connects(who, to), "{who}"),
+                    false => net.serves(who, to),
                 }
             }
         }
@@ -278,7 +278,7 @@ fn root_ipset_lists_that_cannot_be_put_leave_nothing_behind() {
     hold(&aside, "-D");
     // Ours to destroy, for want of another owner. IPv6 comes behind IPv4.
     soon("the new list", || {
-        let is_listed = |n: usize| !site.connects(OTHER[n], at(n, PORT));
+        let is_listed = |n: usize| !net.connects(OTHER[n], at(n, PORT));
         (is_listed(0) && is_listed(1)).then_some(())
     });
     in_force(&OTHER, &ATTACKER);
@@ -317,7 +317,7 @@ fn root_ipset_lists_that_cannot_be_put_leave_nothing_behind() {
         hold(set, "-D");
     }
     soon("the new list", || {
-        let is_listed = |n: usize| !site.connects(ATTACKER[n], at(n, PORT));
+        let is_listed = |n: usize| !net.connects(ATTACKER[n], at(n, PORT));
         (is_listed(0) && is_listed(1)).then_some(())
     });
     in_force(&ATTACKER, &OTHER);
@@ -333,12 +333,12 @@ fn root_ipset_attempts_without_a_look_at_the_rules_leave_nothing_behind() {
     if skipped(&PROGRAMS) {
         return;
     }
-    let site = Site::new();
+    let net = TestNet::new();
     let case = Case {
         backend: "ipset",
         geofence: false,
     };
-    let mut weir = Weir::new(&site.host, "");
+    let mut weir = Weir::new(&net.host, "");
     let (programs, refused) = (weir.path("programs"), weir.path("refused"));
     fs::create_dir(&programs).unwrap();
     let path = std::env::var("PATH").unwrap();
@@ -353,10 +353,10 @@ fn root_ipset_attempts_without_a_look_at_the_rules_leave_nothing_behind() {
     fs::write(&file, ATTACKER.join("\n")).unwrap();
     weir.configure(&config(case, &format!("[list.bad]\nfile = {file:?}\n")));
     weir.run();
-    let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+    let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
     weir.ask(&["ban", "198.51.100.200"]).done();
     let sets = || {
-        let sets = site.host.output("ipset", &["list", "-name"]).unwrap();
+        let sets = net.host.output("ipset", &["list", "-name"]).unwrap();
         String::from_utf8(sets.stdout).unwrap().lines().count()
     };
     let usual = sets();
@@ -369,7 +369,7 @@ fn root_ipset_attempts_without_a_look_at_the_rules_leave_nothing_behind() {
     });
     for n in 0..12 {
         weir.ask(&["ban", &format!("198.51.100.{}", 201 + n)]);
-        assert!(!site.connects(ATTACKER[0], at(0, PORT)));
+        assert!(!net.connects(ATTACKER[0], at(0, PORT)));
     }
     // The last attempt of another thread may be on its way.
     soon("what the attempts made to go", || {
@@ -377,9 +377,9 @@ fn root_ipset_attempts_without_a_look_at_the_rules_leave_nothing_behind() {
     });
     fs::remove_file(&refused).unwrap();
     soon("the new list", || {
-        (!site.connects(CUSTOMER[0], at(0, PORT))).then_some(())
+        (!net.connects(CUSTOMER[0], at(0, PORT))).then_some(())
     });
-    site.serves_soon(ATTACKER[0], at(0, PORT));
+    net.serves_soon(ATTACKER[0], at(0, PORT));
     soon("what is left to go", || (sets() == usual).then_some(()));
 }
 
@@ -391,18 +391,18 @@ fn root_everybody_may_be_allowed() {
     }
     for case in only() {
         println!("{case:?}");
-        let site = Site::new();
-        let weir = Weir::start(&site.host, &config(case, ""));
-        let _tcp = TcpServer::start(&site.host, any(PORT), b"").unwrap();
+        let net = TestNet::new();
+        let weir = Weir::start(&net.host, &config(case, ""));
+        let _tcp = TcpServer::start(&net.host, any(PORT), b"").unwrap();
         for (family, everybody) in ["0.0.0.0/0", "::/0"].into_iter().enumerate() {
             let bad = ATTACKER[family];
             weir.ask(&["ban", bad, "--for", "1h"]).done();
-            assert!(!site.connects(bad, at(family, PORT)), "{bad}");
+            assert!(!net.connects(bad, at(family, PORT)), "{bad}");
             weir.ask(&["allow", "add", everybody, "--force"]).done();
-            site.serves(bad, at(family, PORT));
+            net.serves(bad, at(family, PORT));
             weir.ask(&["allow", "del", everybody]).done();
-            assert!(!site.connects(bad, at(family, PORT)), "{bad}");
-            site.serves(CUSTOMER[family], at(family, PORT));
+            assert!(!net.connects(bad, at(family, PORT)), "{bad}");
+            net.serves(CUSTOMER[family], at(family, PORT));
         }
     }
 }

@@ -119,8 +119,8 @@ fn root_every_backend_agrees_with_the_reference() {
     ];
     for (case, seed) in only().flat_map(|case| [(case, 1), (case, 2)]) {
         let mut dice = Dice(seed);
-        let site = Site::new();
-        let mut weir = Weir::new(&site.host, "");
+        let net = TestNet::new();
+        let mut weir = Weir::new(&net.host, "");
         let prefixes =
             |dice: &mut Dice, count| -> Vec<Prefix> { (0..count).map(|_| dice.prefix()).collect() };
         let lists = [prefixes(&mut dice, 6), prefixes(&mut dice, 6)];
@@ -198,7 +198,7 @@ fn root_every_backend_agrees_with_the_reference() {
             decide(holding.map(|(_, scope)| (scope, Action::Drop)), &asked)
         };
 
-        let sockets = site
+        let sockets = net
             .host
             .enter(|| PORTS.map(|port| UdpSocket::bind(any(port)).unwrap()));
         let sockets = sockets.unwrap();
@@ -217,14 +217,14 @@ fn root_every_backend_agrees_with_the_reference() {
                 .collect();
             let send = |source: IpAddr, port: usize, tags: usize, number: u32| {
                 let family = usize::from(source.is_ipv6());
-                let wire = Packet::eth_between(site.veth.mac(Side::B), site.veth.mac(Side::A));
+                let wire = Packet::eth_between(net.veth.mac(Side::B), net.veth.mac(Side::A));
                 let frame = (0..tags)
                     .fold(wire, |frame, _| frame.vlan(0))
                     .ip(source, addr(HOST[family]))
                     .udp(40022, PORTS[port])
                     .payload(&number.to_be_bytes())
                     .build();
-                let sent = send_frames(&site.internet, "eth0", [&frame[..]].into_iter());
+                let sent = send_frames(&net.internet, "eth0", [&frame[..]].into_iter());
                 assert_eq!(sent.unwrap(), 1, "{source}");
             };
             for (number, (source, port, tags)) in packets.iter().enumerate() {

@@ -10,7 +10,7 @@ fn with_acl(config: &str, acl: &str, default: &str) -> String {
     config.replace("check = {", &keys)
 }
 
-fn is_served(segment: &Segment, who: [&str; 2]) -> [bool; 2] {
+fn is_served(segment: &PoolNetwork, who: [&str; 2]) -> [bool; 2] {
     [0, 1].map(|family| segment.open(who[family], family).is_some())
 }
 
@@ -26,7 +26,7 @@ fn root_an_access_list_decides_who_is_served() {
 }
 
 fn decides(backend: &str) {
-    let segment = Segment::new(backend);
+    let segment = PoolNetwork::new(backend);
     for at in [
         &segment.client,
         &segment.host,
@@ -135,7 +135,7 @@ fn root_p3_who_is_denied_is_not_served_in_an_emergency() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let mut segment = Segment::new("tcx");
+    let mut segment = PoolNetwork::new("tcx");
     let denied = "\"deny 192.0.2.64/28\", \"deny 2001:db8::66\"";
     let emergency = format!("emergency = [{{ address = \"{}\" }}]", REAL[1]);
     let config = emergency::config_of(&emergency);

@@ -11,7 +11,7 @@ fn running(words: &[&str]) -> usize {
 }
 
 /// Runs this with a shell of the administrator's own choice.
-fn checked_by_shell(segment: &Segment, reals: &[&str], script: &str) -> String {
+fn checked_by_shell(segment: &PoolNetwork, reals: &[&str], script: &str) -> String {
     let reals = reals
         .iter()
         .map(|real| format!("{{ address = \"{real}\" }}"));
@@ -30,7 +30,7 @@ fn root_a_command_says_whether_a_real_lives() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     // More output than a pipe holds, on both ends of it.
     let script = "seq 20000; seq 20000 >&2; test -e DIR/hang && sleep 6123; \
                   test ! -e \"DIR/$WEIR_POOL $WEIR_REAL $WEIR_VIP $WEIR_PORT\" || exit 7";
@@ -66,7 +66,7 @@ fn root_so_many_commands_run_at_once() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let reals: Vec<_> = (101..=120).map(|n| format!("192.0.2.{n}")).collect();
     let reals: Vec<_> = reals.iter().map(String::as_str).collect();
     let config = checked_by_shell(&segment, &reals, "sleep 6124");

@@ -28,7 +28,7 @@ fn root_emergency_reals_serve_while_no_real_does() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let mut segment = Segment::new("tcx");
+    let mut segment = PoolNetwork::new("tcx");
     let emergency = format!("emergency = [{{ address = \"{}\" }}]", REAL[1]);
     let events = segment.dir.path().join("events.json");
     let sink = format!(
@@ -106,7 +106,7 @@ fn root_another_pool_serves_in_an_emergency() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let mut segment = Segment::new("tcx");
+    let mut segment = PoolNetwork::new("tcx");
     let backup = format!(
         "[pool.backup]\nvip = [\"{}\"]\nports = [\"81/tcp\"]\nreals = [{{ address = \"{}\" }}]\n\
          check = {{ port = 80, interval = \"1s\" }}\n",

@@ -26,7 +26,7 @@ fn root_reals_take_turns_and_keep_their_flows() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let weir = Weir::start(&segment.host, &by("round-robin", [3, 1], ""));
     live_soon(&weir, 2);
     // A connection has more than one packet, which all go where its first one went; each
@@ -50,7 +50,7 @@ fn root_all_flows_of_a_client_go_to_one_real() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let weir = Weir::start(&segment.host, &by("source-hash", [1, 1], ""));
     live_soon(&weir, 2);
     for (family, clients) in [CLIENT, BANNED].iter().flat_map(|c| [(0, c[0]), (1, c[1])]) {
@@ -67,7 +67,7 @@ fn root_a_real_that_comes_back_starts_slowly() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let mut segment = Segment::new("tcx");
+    let mut segment = PoolNetwork::new("tcx");
     let slow = by("round-robin", [1, 1], "slow_start = \"20s\"");
     let slow = slow.replace("interval = \"1s\"", "interval = \"1s\", rise = 1, fall = 1");
     let weir = Weir::start(&segment.host, &slow);

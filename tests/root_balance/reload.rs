@@ -84,7 +84,7 @@ fn root_p7_five_hundred_reloads_break_no_flow_and_lose_no_setting() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let segment = Segment::new("tcx");
+    let segment = PoolNetwork::new("tcx");
     let weir = Weir::start(&segment.host, &variant(0));
     live_of_all_soon(&weir);
     let mut flows = Vec::new();
@@ -134,7 +134,7 @@ fn root_p7_five_hundred_reloads_break_no_flow_and_lose_no_setting() {
         weir.ask(&["reload"]).done();
         live_of_all_soon(&weir);
         let reloaded = settings(&weir);
-        let fresh = Segment::new("tcx");
+        let fresh = PoolNetwork::new("tcx");
         let started = Weir::start(&fresh.host, &variant(n));
         live_of_all_soon(&started);
         let mut started = settings(&started);
@@ -174,7 +174,7 @@ fn root_p2_new_flows_leave_a_real_that_dies_or_is_removed() {
     if skipped(&["nginx", "python3"]) {
         return;
     }
-    let mut segment = Segment::new("tcx");
+    let mut segment = PoolNetwork::new("tcx");
     let config =
         config("tcx").replace("interval = \"1s\"", "interval = \"1s\", fall = 1, rise = 1");
     let weir = Weir::start(&segment.host, &config);

@@ -18,11 +18,11 @@ impl Pit {
 
     /// An ARP request of another host's on the segment, which hears no answer to it.
     fn asks(&self, last: u8) {
-        let asker = self.site.veth.mac(Side::B);
+        let asker = self.net.veth.mac(Side::B);
         let mut frame = [&[0xff; 6], &asker[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
         frame.extend([&asker[..], &[192, 0, 2, 3], &[0; 6], &[192, 0, 2, last]].concat());
         let frames = [frame.as_slice()].into_iter();
-        traffic::send_frames(&self.site.internet, "eth0", frames).unwrap();
+        traffic::send_frames(&self.net.internet, "eth0", frames).unwrap();
     }
 
     /// Once the daemon has told from which address, a question is passed on.
@@ -41,7 +41,7 @@ fn root_tarpit_finds_out_which_addresses_nobody_has() {
     }
     for backend in BACKENDS {
         let pit = Pit::with(backend, LEARNED);
-        let [host, internet] = [&pit.site.host, &pit.site.internet];
+        let [host, internet] = [&pit.net.host, &pit.net.internet];
         // The interface's own, to ask from and to be asked from.
         host.ip(&["addr add fe80::1/64 dev eth0 nodad".to_owned()])
             .unwrap();
@@ -58,11 +58,11 @@ fn root_tarpit_finds_out_which_addresses_nobody_has() {
         for family in [0, 1] {
             let dark = |port| SocketAddr::new(addr(DARK[family]), port);
             assert!(
-                !pit.site.connects(ATTACKER[family], dark(22)),
+                !pit.net.connects(ATTACKER[family], dark(22)),
                 "{backend}: at once"
             );
-            pit.site.serves_soon(ATTACKER[family], dark(22));
-            pit.site.serves(ATTACKER[family], dark(443));
+            pit.net.serves_soon(ATTACKER[family], dark(22));
+            pit.net.serves(ATTACKER[family], dark(443));
         }
         // And somebody has this one, though he never speaks but to whoever asks him.
         let mut asked = 0;
@@ -105,7 +105,7 @@ fn root_tarpit_takes_no_address_behind_a_port_of_a_bridge() {
         "link set br0 up",
         "link set eth0 master br0",
     ];
-    pit.site.host.ip(&bridge.map(str::to_owned)).unwrap();
+    pit.net.host.ip(&bridge.map(str::to_owned)).unwrap();
     let seen = || pit.weir.packets("not-ip") + pit.weir.packets("tarpit");
     soon("the port to be told from an interface", || {
         let (before, frames) = (pit.questions(), seen());

@@ -31,7 +31,7 @@ impl Pit {
             prefix,
         ];
         let begun = Instant::now();
-        let scan = self.site.internet.output("nmap", &args).unwrap();
+        let scan = self.net.internet.output("nmap", &args).unwrap();
         let found = String::from_utf8_lossy(&scan.stdout).into_owned();
         (found, begun.elapsed())
     }
@@ -68,7 +68,7 @@ fn root_tarpit_masscan_finds_ports_open() {
         return;
     }
     let pit = Pit::with("tcx", ADDRESSES);
-    let mac = pit.site.veth.mac(Side::A).map(|byte| format!("{byte:02x}"));
+    let mac = pit.net.veth.mac(Side::A).map(|byte| format!("{byte:02x}"));
     let mac = mac.join("-");
     let scan = |prefix: &str, name: &str| {
         let output = pit.weir.path(name);
@@ -81,7 +81,7 @@ fn root_tarpit_masscan_finds_ports_open() {
             .stdin(Stdio::null())
             .stdout(File::create(&output).unwrap())
             .stderr(Stdio::null());
-        (pit.site.internet.spawn(masscan).unwrap(), output)
+        (pit.net.internet.spawn(masscan).unwrap(), output)
     };
     let read = |output: &std::path::Path| {
         let text = std::fs::read_to_string(output).unwrap();

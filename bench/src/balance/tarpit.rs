@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use anyhow::ensure;
 use weir_bpf::{
-    AnswerProgram, BanCounts, Generation, Geometry, Options, generator::Flood, link::Hook,
+    AnswerProgram, BanCounts, Generation, Geometry, Options, attachment::Hook, generator::Flood,
     prog_test_run,
 };
 use weir_core::decoy::DecoyPorts;

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::Context;
 use weir_bpf::{
+    attachment::{Hook, Link},
     generator::{Flood, Generator},
-    link::{Hook, Link},
 };
 use weir_netlab::{Net, VethOpts};
 

@@ -13,10 +13,10 @@ use std::{
 use anyhow::Context;
 use socket2::{Domain, SockFilter, Socket, Type};
 use weir_bpf::{
+    attachment::{Hook, Link},
     clients::{Clients, Crowd, Families},
     device::set_gro,
     generator::Flood,
-    link::{Hook, Link},
 };
 use weir_netlab::{Namespace, Net, Side, VethOpts};
 

@@ -28,7 +28,7 @@ use nix::sys::{
 use weir_bpf::clients;
 use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix};
 use weir_enforce::{
-    Backend, BootNanos, Choice, Entry, Expiry, Policy, Settings,
+    Backend, BackendChoice, BootNanos, Entry, Expiry, Policy, Settings,
     kernel::{self, Hook, KernelConfig},
 };
 use weir_ring::Writer;
@@ -404,7 +404,7 @@ fn oracle_backend(args: &ServerArgs, instance: &str) -> anyhow::Result<Arc<dyn B
         ipv4_length: None,
         settings: Settings {
             interfaces: vec![args.interface.clone()],
-            backend: Choice::Kernel(Hook::Xdp),
+            backend: BackendChoice::Kernel(Hook::Xdp),
             advice: Default::default(),
             max_bans: 1_000_000,
             observe: false,

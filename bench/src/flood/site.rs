@@ -11,9 +11,9 @@ use std::{
 
 use anyhow::Context;
 use weir_bpf::{
+    attachment::{Hook, Link},
     clients::{Clients, Crowd, Families},
     device::set_gro,
-    link::{Hook, Link},
 };
 use weir_netlab::{Child, Namespace, Net, Side, Veth, VethOpts};
 

@@ -10,8 +10,8 @@ use std::{
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use weir_bpf::{
+    attachment::{Hook as KernelHook, Link},
     generator::{Flood, Generator, Payload},
-    link::{Hook as KernelHook, Link},
 };
 use weir_netlab::{Namespace, Net, Side, VethOpts};
 

@@ -2,8 +2,8 @@
 //! has, how it is set up, and where its drops are counted. A row is taken away
 //! by its [`Running`] value's end. To add one, add a line to [`HOOKS`].
 
-use weir_bpf::{bare::BareHook, link::Hook as KernelHook};
-use weir_enforce::Choice;
+use weir_bpf::{attachment::Hook as KernelHook, bare::BareHook};
+use weir_enforce::BackendChoice;
 
 use super::{
     programs,
@@ -118,42 +118,48 @@ pub const HOOKS: &[Hook] = &[
         programs::attach(t, BareHook::XdpHash)
     }),
     banned("weir-ipset-131k", REASONS, |t| {
-        weir::start(t, Choice::Ipset)
+        weir::start(t, BackendChoice::Ipset)
     }),
-    banned("weir-nft-131k", REASONS, |t| weir::start(t, Choice::Nft)),
+    banned("weir-nft-131k", REASONS, |t| {
+        weir::start(t, BackendChoice::Nft)
+    }),
     banned("weir-netfilter-131k", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Netfilter))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Netfilter))
     }),
     banned("weir-cls_bpf-131k", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
+        weir::start(t, BackendChoice::Kernel(KernelHook::ClsBpf))
     }),
     banned("weir-tcx-131k", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Tcx))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Tcx))
     }),
     banned("weir-xdp-generic-131k", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::XdpGeneric))
+        weir::start(t, BackendChoice::Kernel(KernelHook::XdpGeneric))
     }),
     banned("weir-xdp-131k", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Xdp))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Xdp))
     }),
     one("xdp-hash-1", MAP, |t| {
         programs::attach(t, BareHook::XdpHash)
     }),
-    one("weir-ipset-1", REASONS, |t| weir::start(t, Choice::Ipset)),
-    one("weir-nft-1", REASONS, |t| weir::start(t, Choice::Nft)),
+    one("weir-ipset-1", REASONS, |t| {
+        weir::start(t, BackendChoice::Ipset)
+    }),
+    one("weir-nft-1", REASONS, |t| {
+        weir::start(t, BackendChoice::Nft)
+    }),
     one("weir-netfilter-1", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Netfilter))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Netfilter))
     }),
     one("weir-cls_bpf-1", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::ClsBpf))
+        weir::start(t, BackendChoice::Kernel(KernelHook::ClsBpf))
     }),
     one("weir-tcx-1", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Tcx))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Tcx))
     }),
     one("weir-xdp-generic-1", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::XdpGeneric))
+        weir::start(t, BackendChoice::Kernel(KernelHook::XdpGeneric))
     }),
     one("weir-xdp-1", REASONS, |t| {
-        weir::start(t, Choice::Kernel(KernelHook::Xdp))
+        weir::start(t, BackendChoice::Kernel(KernelHook::Xdp))
     }),
 ];

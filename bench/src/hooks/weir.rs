@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use weir_core::{Action, BanSource, BanTarget, PortSet, Prefix, PrefixSet, Reason};
 use weir_enforce::{
-    Backend, BanCounts, BootNanos, Choice, Entry, Expiry, Policy, Settings, backend_swap,
+    Backend, BackendChoice, BanCounts, BootNanos, Entry, Expiry, Policy, Settings, backend_swap,
     kernel::DEFAULT_ROOT,
 };
 
@@ -22,7 +22,7 @@ use super::{
 };
 
 /// The settings of a daemon with this backend.
-fn settled(task: &Task, choice: Choice, instance: &str) -> backend_swap::BackendHome {
+fn settled(task: &Task, choice: BackendChoice, instance: &str) -> backend_swap::BackendHome {
     let bans = task.banned().len();
     backend_swap::BackendHome {
         instance: instance.to_owned(),
@@ -56,7 +56,7 @@ struct Weir {
 }
 
 /// Bans whom the task names and attaches.
-pub fn start(task: &Task, choice: Choice) -> anyhow::Result<Box<dyn Running>> {
+pub fn start(task: &Task, choice: BackendChoice) -> anyhow::Result<Box<dyn Running>> {
     static INSTANCES: AtomicU32 = AtomicU32::new(0);
     let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
     let mut weir = Weir {

@@ -20,10 +20,11 @@ use libbpf_rs::{
 };
 
 use crate::{
-    abi, decoy,
+    abi,
+    attachment::Hook,
+    decoy,
     error::{Context, Error, Result},
     fault,
-    link::Hook,
     maps::{Map, Maps},
     probe,
     programs::{self, frags_supported},

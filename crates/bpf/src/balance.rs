@@ -31,8 +31,8 @@ pub const MAX_REALS: usize = abi::BALANCE_REALS as usize;
 /// Virtual addresses times ports, of all pools together.
 pub const MAX_SERVICES: usize = abi::BALANCE_SERVICES as usize;
 
-pub use service_table::Service;
 use service_table::ServiceTable;
+pub use service_table::VirtualService;
 
 const PORT_WORDS: usize = 2 * abi::PORT_FEATURE_WORDS as usize;
 const PORTS_A_WORD: usize = abi::PORTS_A_WORD as usize;
@@ -173,7 +173,7 @@ impl Balancer {
     }
 
     /// Makes these the services, for everybody; see [`Self::write_services_for`].
-    pub fn write_services(&self, services: &[Service]) -> Result<()> {
+    pub fn write_services(&self, services: &[VirtualService]) -> Result<()> {
         self.write_services_for(services, &[])
     }
 
@@ -181,7 +181,11 @@ impl Balancer {
     /// looked up at all; see also [`crate::BanTable::set_port_features`]. Their rings are
     /// to be there. `pools`: what holds for them, by their numbers. A packet is judged by
     /// an old access list or by the new one.
-    pub fn write_services_for(&self, services: &[Service], pools: &[PoolRules]) -> Result<()> {
+    pub fn write_services_for(
+        &self,
+        services: &[VirtualService],
+        pools: &[PoolRules],
+    ) -> Result<()> {
         if services.len() > MAX_SERVICES {
             return Err(Error::refused(
                 "tell the kernel the virtual addresses",
@@ -231,7 +235,7 @@ impl Balancer {
             .iter()
             .map(|service| {
                 let flag = u32::from(has_rules(service.pool)) * abi::BALANCE_HAS_RULES;
-                Service {
+                VirtualService {
                     pool: service.pool | flag,
                     ..service.clone()
                 }

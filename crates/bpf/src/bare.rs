@@ -17,8 +17,8 @@ use libbpf_rs::{
 };
 
 use crate::{
+    attachment::{Hook, Link},
     error::{Context, Error, Result},
-    link::{Hook, Link},
     skeleton::hooks::HooksSkelBuilder,
 };
 

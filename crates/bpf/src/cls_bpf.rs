@@ -225,7 +225,7 @@ impl Filter {
         Some(opts.prog_id).filter(|id| *id == self.program.load(Ordering::Relaxed))
     }
 
-    /// See [`crate::link::Link::update`].
+    /// See [`crate::attachment::Link::update`].
     pub(crate) fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
         let failed = |e| Error::new("replace a filter's program", e);
         let before = self.running().ok_or_else(|| {
@@ -240,7 +240,7 @@ impl Filter {
         })
     }
 
-    /// See [`crate::link::Link::detach`].
+    /// See [`crate::attachment::Link::detach`].
     pub(crate) fn detach(&self) {
         if self.running().is_none() {
             return;
@@ -260,7 +260,7 @@ impl Filter {
         self.place.priority
     }
 
-    /// See [`crate::link::Link::target`].
+    /// See [`crate::attachment::Link::target`].
     pub(crate) fn target(&self) -> (u32, u32) {
         match self.running() {
             Some(program) => (self.place.ifindex, program),

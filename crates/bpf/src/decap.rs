@@ -17,9 +17,9 @@ use libbpf_rs::{
 
 use crate::{
     abi,
+    attachment::{Hook, Link},
     balance::mapped,
     error::{Context, Error, Result},
-    link::{Hook, Link},
     object, pins,
     skeleton::decap::DecapSkelBuilder,
 };

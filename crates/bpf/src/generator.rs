@@ -13,8 +13,8 @@ use libbpf_rs::{
 };
 
 use crate::{
+    attachment::Hook,
     error::{Context, Result},
-    link::Hook,
     prog_test_run,
     skeleton::generator::{GeneratorSkelBuilder, types::flood},
 };

@@ -11,6 +11,7 @@ pub mod abi;
 pub mod allow;
 pub mod answers;
 pub mod arenas;
+pub mod attachment;
 pub mod balance;
 pub mod bare;
 pub mod class;
@@ -27,7 +28,6 @@ pub mod generator;
 #[cfg(test)]
 mod headers;
 mod interfaces;
-pub mod link;
 pub mod lock;
 mod maps;
 mod memory;

@@ -105,7 +105,7 @@ impl Netfilter {
         Ok(())
     }
 
-    /// See [`crate::link::Link::update`].
+    /// See [`crate::attachment::Link::update`].
     pub(crate) fn update(&self, prog: BorrowedFd<'_>) -> Result<()> {
         self.put(prog)
             .map_err(|e| Error::new("put the next netfilter program", e))
@@ -131,7 +131,7 @@ impl Netfilter {
         }
     }
 
-    /// See [`crate::link::Link::target`].
+    /// See [`crate::attachment::Link::target`].
     pub(crate) fn target(&self) -> (u32, u32) {
         let program = PAIR
             .map(|(_, name)| {

@@ -16,8 +16,8 @@ use libbpf_rs::{
 };
 
 use crate::{
+    attachment::Hook,
     error::{Error, Result},
-    link::Hook,
     maps::Maps,
     object, probe,
 };

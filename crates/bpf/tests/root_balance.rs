@@ -13,8 +13,8 @@ use std::{
 
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
-    balance::{Real, SLOTS, Service, real_id},
-    link::Hook,
+    attachment::Hook,
+    balance::{Real, SLOTS, VirtualService, real_id},
     prog_test_run, small_maps,
 };
 use weir_core::{Protocol, Reason, decoy::DecoyPorts};
@@ -30,9 +30,9 @@ const HERE: usize = 0;
 const SYN: u8 = 2;
 
 /// Both virtual addresses with a port of each protocol, of pool 3.
-fn services() -> impl Iterator<Item = Service> {
+fn services() -> impl Iterator<Item = VirtualService> {
     VIP.iter().flat_map(|vip| {
-        [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
+        [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
             addr: addr(vip),
             protocol,
             port,

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_bpf::{
-    BanCounts, ClassImage, Generation, Geometry, Key, Options, Slot, class::By, link::Hook,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Slot, attachment::Hook, class::By,
     prog_test_run, small_maps, table::NEVER, tables::POLICY_SCOPED,
 };
 use weir_core::{

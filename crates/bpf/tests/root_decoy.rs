@@ -10,8 +10,8 @@ use std::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     abi::DECOY_ANSWERS,
+    attachment::Hook,
     events::{EventReader, PacketEvent},
-    link::Hook,
     prog_test_run, small_maps,
 };
 use weir_core::{

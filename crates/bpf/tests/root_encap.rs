@@ -6,9 +6,9 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
-    balance::{Real, SLOTS, Service, Tunnel, real_id},
+    attachment::Hook,
+    balance::{Real, SLOTS, Tunnel, VirtualService, real_id},
     decap::{Decap, DecapConfig, DecapCounts, GUE_PORT},
-    link::Hook,
     prog_test_run, small_maps,
 };
 use weir_core::{Protocol, Reason};
@@ -67,7 +67,7 @@ impl Path {
         generation.answer(AnswerProgram::Balance).unwrap();
         let frame = packet(0).tcp(4000, 80).build();
         let services = VIP.iter().flat_map(|vip| {
-            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
+            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
                 addr: addr(vip),
                 protocol,
                 port,

@@ -11,7 +11,7 @@ use libbpf_rs::{
     query::{ProgInfoIter, ProgInfoQueryOptions},
 };
 use weir_bpf::{
-    AnswerProgram, BanCounts, Generation, Geometry, Options, link::Hook,
+    AnswerProgram, BanCounts, Generation, Geometry, Options, attachment::Hook,
     programs::netfilter_supported,
 };
 

@@ -9,7 +9,7 @@ use std::{
 
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Slot,
-    link::{Hook, Link},
+    attachment::{Hook, Link},
     prog_test_run,
     programs::netfilter_supported,
     small_maps,

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use weir_bpf::{
     BanCounts, Generation, Geometry, JiffyClock, Key, Options, PrefixBan, PrefixBanPlaced,
     PrefixBans, Slot,
-    link::Hook,
+    attachment::Hook,
     pins::{self, InstanceDir},
     prefix_bans::{MAX_PREFIX_BANS, PREFIX_BAN_WORDS},
     prog_test_run, small_maps,

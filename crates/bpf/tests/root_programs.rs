@@ -3,7 +3,7 @@
 
 use weir_bpf::{
     BanCounts, Generation, Geometry, Key, Options, Placed, Slot,
-    link::Hook,
+    attachment::Hook,
     pins::{self, InstanceDir},
     probe, prog_test_run,
     table::NEVER,

@@ -12,8 +12,8 @@ use std::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Key, Options, PrefixBan, PrefixBans, Slot,
     abi::{REJECT_BURST, REJECT_RATE},
+    attachment::Hook,
     events::EventReader,
-    link::Hook,
     prog_test_run, small_maps,
     table::NEVER,
     tables::{POLICY_REJECT, POLICY_SCOPED},

@@ -14,8 +14,8 @@ use std::{
 use proptest::prelude::*;
 use weir_bpf::{
     BanCounts, Generation, Geometry, JiffyClock, Key, Options, Placed, Slot,
+    attachment::Hook,
     events::EventReader,
-    link::Hook,
     pins::{self, InstanceDir},
     prog_test_run, small_maps,
     table::NEVER,

@@ -10,8 +10,8 @@ use std::{
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Options,
     abi::{TARPIT_SOURCE_ANSWERS, TARPIT_WINDOW},
+    attachment::Hook,
     events::EventReader,
-    link::Hook,
     prog_test_run, small_maps,
 };
 use weir_core::{Reason, decoy::DecoyPorts};

@@ -3,7 +3,7 @@
 //! which something else had the processor moves neither far.
 
 use serde::{Deserialize, Serialize};
-use weir_enforce::hook_selection::Measured;
+use weir_enforce::hook_selection::Estimate;
 
 /// The middle of the rounds, and the bounds between which it lies with 95 %
 /// confidence: those of the sign test, whatever the rounds' distribution. Of
@@ -38,8 +38,8 @@ impl Spread {
     }
 
     /// The same of what follows from the figure.
-    pub(super) fn map<T>(self, of: impl Fn(f64) -> T) -> Measured<T> {
-        Measured {
+    pub(super) fn map<T>(self, of: impl Fn(f64) -> T) -> Estimate<T> {
+        Estimate {
             median: of(self.median),
             low: of(self.low),
             high: of(self.high),

@@ -6,8 +6,8 @@
 use std::io;
 
 use weir_bpf::{
+    attachment::{self, Hook, Link},
     device::{self, Device},
-    link::{self, Hook, Link},
     object, offload, probe,
 };
 use weir_enforce::hook_selection::{self, Advice};
@@ -27,7 +27,7 @@ pub fn look(name: &str, kernel: &str) -> Result<SeenInterface, CalibrateError> {
         // Before, no driver could say so.
         native.supported || at_least(kernel, (6, 3))
     });
-    let programs = link::xdp_program_on(device.index)
+    let programs = attachment::xdp_program_on(device.index)
         .map(|(id, mode)| format!("{mode}: {}", program(id, &object::program_name(id))))
         .into_iter()
         .chain(
@@ -112,7 +112,7 @@ pub fn attach(seen: &mut SeenInterface) -> Result<(), CalibrateError> {
             Err(error) => Some(error.to_string()),
         };
         // Nothing of ours or of others was there: the driver itself answered.
-        if hook == Hook::Xdp && link::xdp_program_on(device.index).is_none() {
+        if hook == Hook::Xdp && attachment::xdp_program_on(device.index).is_none() {
             seen.native_xdp = Some(refused.is_none());
         }
         seen.tried.push(Trial {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::link::Hook;
+use weir_bpf::attachment::Hook;
 use weir_core::Reason;
 use weir_netlab::Net;
 

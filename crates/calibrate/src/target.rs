@@ -9,12 +9,12 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, Generation, Geometry, Key, Options, Placed, Slot, link::Hook, pins::InstanceDir,
-    small_maps, table::NEVER,
+    BanCounts, Generation, Geometry, Key, Options, Placed, Slot, attachment::Hook,
+    pins::InstanceDir, small_maps, table::NEVER,
 };
 use weir_core::{Action, BanSource, BanTarget as Whom, PortSet, Reason};
 use weir_enforce::{
-    Backend, Choice, Entry, Expiry, Policy, Settings,
+    Backend, BackendChoice, Entry, Expiry, Policy, Settings,
     backend_swap::{self, BackendHome as State},
     kernel::DEFAULT_ROOT,
 };
@@ -36,7 +36,7 @@ pub(super) const HOOKS: [Hook; 5] = [
     Hook::Netfilter,
 ];
 /// The other backends, for comparison.
-pub(super) const RULES: [Choice; 2] = [Choice::Nft, Choice::Ipset];
+pub(super) const RULES: [BackendChoice; 2] = [BackendChoice::Nft, BackendChoice::Ipset];
 
 /// The packet path on hooks of a testbed.
 pub(super) struct PacketPath {
@@ -166,7 +166,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(net: &Net, choice: Choice) -> Result<Self> {
+    pub(super) fn new(net: &Net, choice: BackendChoice) -> Result<Self> {
         let testbed = Testbed::new(net, choice.name())?;
         let policy = Arc::new(Policy {
             producer: BanSource::Jail("calibrate".into()),

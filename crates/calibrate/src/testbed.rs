@@ -10,9 +10,9 @@ use std::{
 };
 
 use weir_bpf::{
+    attachment::{Hook, Link},
     device::set_gro,
     generator::{Flood, Generator, Payload},
-    link::{Hook, Link},
 };
 use weir_core::Prefix;
 use weir_netlab::{Namespace, Net, Side, Veth, VethOpts};

@@ -37,7 +37,7 @@ use weir_core::{
     },
 };
 use weir_enforce::{
-    Backend, Balance, MAX_POOLS, MAX_REALS, PoolRules, Real, SLOTS, Service, real_id,
+    Backend, Balance, MAX_POOLS, MAX_REALS, PoolRules, Real, SLOTS, VirtualService, real_id,
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
@@ -106,7 +106,7 @@ pub struct Change {
 
 /// Why a real is as it was.
 #[derive(Debug, thiserror::Error)]
-pub enum NotChanged {
+pub enum RealChangeError {
     /// There is no such pool, or no such real in it.
     #[error("{0}")]
     NotFound(String),
@@ -600,12 +600,12 @@ impl State {
     }
 
     /// What is served in the kernel, by which pool.
-    fn services(&self) -> Vec<Service> {
+    fn services(&self) -> Vec<VirtualService> {
         let mut services = Vec::new();
         for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
             for vip in &pool.config.vips {
                 let ports = pool.config.ports.iter();
-                services.extend(ports.map(|(protocol, port)| Service {
+                services.extend(ports.map(|(protocol, port)| VirtualService {
                     addr: *vip,
                     protocol: *protocol,
                     port: *port,
@@ -710,13 +710,13 @@ impl Balancer {
         pool: &str,
         address: IpAddr,
         change: Change,
-    ) -> Result<(RealStatus, io::Result<()>), NotChanged> {
+    ) -> Result<(RealStatus, io::Result<()>), RealChangeError> {
         let mut state = self.state();
         let names = state.pools.iter().map(|pool| pool.config.name.as_str());
         let names = names.collect::<Vec<_>>().join(", ");
         let not_found = |what: String, there: &str| {
             let there = if there.is_empty() { "none" } else { there };
-            NotChanged::NotFound(format!("there is no {what}; there are: {there}"))
+            RealChangeError::NotFound(format!("there is no {what}; there are: {there}"))
         };
         let state = &mut *state;
         let Some(found) = state.pools.iter_mut().find(|p| p.config.name == pool) else {

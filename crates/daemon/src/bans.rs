@@ -14,8 +14,8 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::{exemptions::Exempt, geo::GeoService},
-    expiry::{Ended, Expiries},
-    refused::{Refused, RefusedBans},
+    expiry::{ExpiredBan, Expiries},
+    refused::{RefusedBan, RefusedBans},
     store::{Change, PORTION, Store, clock::Now},
 };
 
@@ -178,7 +178,7 @@ impl Bans {
         &self,
         decided: Vec<(Ban, Entry)>,
         evicted: &mut Vec<Entry>,
-    ) -> (Vec<(Ban, Entry)>, Vec<Refused>) {
+    ) -> (Vec<(Ban, Entry)>, Vec<RefusedBan>) {
         let (mut in_force, mut refused) = (Vec::new(), Vec::new());
         for (ban, entry) in decided {
             match self.backend.insert(std::slice::from_ref(&entry)) {
@@ -189,7 +189,7 @@ impl Bans {
                 Err(ended) => {
                     evicted.extend(ended.done.evicted);
                     let error = ended.error;
-                    refused.push(Refused { ban, entry, error });
+                    refused.push(RefusedBan { ban, entry, error });
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Bans {
 
     /// Which bans have ended by then.
     #[cfg(test)]
-    pub fn take_ended(&self, now: BootNanos) -> Vec<Ended> {
+    pub fn take_ended(&self, now: BootNanos) -> Vec<ExpiredBan> {
         self.expiries.take_ended(now)
     }
 
@@ -382,19 +382,20 @@ impl Bans {
         let ended = self.expiries.take_ended(now);
         self.tell_ended(&ended);
         // Who starts next is not to tell of it again.
-        self.store.remember(
-            ended
-                .into_iter()
-                .map(|Ended { subject, policy }| Change::Ended {
-                    subject,
-                    policy,
-                    by: now,
-                }),
-        );
+        self.store
+            .remember(
+                ended
+                    .into_iter()
+                    .map(|ExpiredBan { subject, policy }| Change::Ended {
+                        subject,
+                        policy,
+                        by: now,
+                    }),
+            );
     }
 
-    fn tell_ended(&self, ended: &[Ended]) {
-        for Ended { subject, policy } in ended {
+    fn tell_ended(&self, ended: &[ExpiredBan]) {
+        for ExpiredBan { subject, policy } in ended {
             self.tell_end(*subject, policy, "its time is over");
         }
     }

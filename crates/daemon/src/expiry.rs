@@ -26,7 +26,7 @@ const SMALL: usize = 4096;
 
 /// A ban that has ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct ExpiredBan {
     /// The address or network that was banned.
     pub subject: BanTarget,
     /// Which of them.
@@ -40,7 +40,7 @@ pub struct Expiries(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     /// Those that ended before anybody asked.
-    over: Vec<Ended>,
+    over: Vec<ExpiredBan>,
     v4: HashMap<Key<[u8; 4]>, Tenths>,
     v6: HashMap<Key<[u8; 16]>, Tenths>,
     policies: Policies,
@@ -125,7 +125,7 @@ impl Inner {
         Some(end)
     }
 
-    fn put(&mut self, entry: &Entry, now: Tenths) -> Option<Ended> {
+    fn put(&mut self, entry: &Entry, now: Tenths) -> Option<ExpiredBan> {
         let before = self.unset(entry.subject, &entry.policy);
         if let Expiry::At(end) = entry.expiry
             && let Some(number) = self.policies.take(&entry.policy)
@@ -134,7 +134,7 @@ impl Inner {
             self.set(entry.subject, number, end);
             self.next = self.next.min(end);
         }
-        before.filter(|end| *end <= now).map(|_| Ended {
+        before.filter(|end| *end <= now).map(|_| ExpiredBan {
             subject: entry.subject,
             policy: entry.policy.clone(),
         })
@@ -180,7 +180,7 @@ impl Expiries {
     }
 
     /// Bans that ended while no daemon ran.
-    pub fn add_over(&self, over: impl IntoIterator<Item = Ended>) {
+    pub fn add_over(&self, over: impl IntoIterator<Item = ExpiredBan>) {
         let mut inner = self.lock();
         inner.over.extend(over);
     }
@@ -191,7 +191,7 @@ impl Expiries {
         &self,
         entries: impl IntoIterator<Item = &'a Entry>,
         now: BootNanos,
-    ) -> Vec<Ended> {
+    ) -> Vec<ExpiredBan> {
         let now = tenths(now);
         let mut inner = self.lock();
         let entries = entries.into_iter();
@@ -207,7 +207,7 @@ impl Expiries {
     }
 
     /// The bans that have ended since this was last asked.
-    pub fn take_ended(&self, now: BootNanos) -> Vec<Ended> {
+    pub fn take_ended(&self, now: BootNanos) -> Vec<ExpiredBan> {
         let now = tenths(now);
         let mut inner = self.lock();
         let Inner {
@@ -228,7 +228,7 @@ impl Expiries {
         told.extend(all.into_iter().filter_map(|(addr, bits, number)| {
             let policy = policies.give_back(number)?;
             let subject = BanTarget::new(Prefix::new(addr, bits)?).ok()?;
-            Some(Ended { subject, policy })
+            Some(ExpiredBan { subject, policy })
         }));
         told
     }

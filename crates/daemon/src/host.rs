@@ -133,13 +133,13 @@ impl HostFacts for Host {
 
 /// A host that a test makes up.
 #[cfg(test)]
-pub(crate) mod lab {
+pub(crate) mod fake {
     use std::path::PathBuf;
 
     use super::*;
 
     /// A host of which a test says what matters to it.
-    pub(crate) struct Lab {
+    pub(crate) struct FakeHost {
         /// The interfaces that have a default route.
         pub(crate) routed: &'static [&'static str],
         pub(crate) journal: bool,
@@ -153,7 +153,7 @@ pub(crate) mod lab {
         pub(crate) calibration: Result<Option<Calibration>, String>,
     }
 
-    impl Default for Lab {
+    impl Default for FakeHost {
         fn default() -> Self {
             Self {
                 routed: &["eth0"],
@@ -186,7 +186,7 @@ pub(crate) mod lab {
         }
     }
 
-    impl HostFacts for Lab {
+    impl HostFacts for FakeHost {
         fn fail2ban_files(&self) -> &dyn weir_fail2ban::Files {
             &NoJails
         }

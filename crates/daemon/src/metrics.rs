@@ -8,7 +8,7 @@ mod enforcement;
 mod pools;
 mod vips;
 
-use weir_metrics::{Declared, Gauges, Metric, Registry, Samples, Totals};
+use weir_metrics::{Gauges, Metric, MetricDefinition, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
 
 pub use detection::{
@@ -65,7 +65,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// What is declared, in the order in which it is shown.
-    pub fn declared(&self) -> impl Iterator<Item = &Declared> {
+    pub fn declared(&self) -> impl Iterator<Item = &MetricDefinition> {
         self.registry.declared()
     }
 

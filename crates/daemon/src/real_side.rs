@@ -18,7 +18,7 @@ use weir_bpf::fault;
 
 use crate::host::addresses;
 pub use decap::{DecapSettings, Packets};
-use record::{Locked, Record, Setting};
+use record::{AppliedChanges, Locked, Setting};
 pub use weir_bpf::decap::GUE_PORT;
 
 /// Where it stands what was done; gone after a reboot, as is what was done. Not in the
@@ -144,7 +144,7 @@ impl RealSide {
     /// # Errors
     /// The record, or the kernel, cannot be read.
     pub fn status(&self) -> Result<Vec<Step>> {
-        let record = Record::read(&self.record)?;
+        let record = AppliedChanges::read(&self.record)?;
         let there = there()?;
         let mut steps = Vec::new();
         for addr in &record.addresses {
@@ -397,7 +397,7 @@ fn address_step(addr: IpAddr, outcome: Outcome) -> Step {
 }
 
 /// Those with the program that takes packets out of tunnels.
-fn interfaces_of(record: &Record) -> impl Iterator<Item = (&DecapSettings, &String)> {
+fn interfaces_of(record: &AppliedChanges) -> impl Iterator<Item = (&DecapSettings, &String)> {
     let all = record.decap.iter();
     all.flat_map(|decap| decap.interfaces.iter().map(move |name| (decap, name)))
 }

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const ABOUT: &str = "insert";
 
 /// A ban, as decided and as enforced, and why it is not in force.
-pub struct Refused {
+pub struct RefusedBan {
     /// With its explanation.
     pub ban: Ban,
     /// What the backend is told.
@@ -29,7 +29,7 @@ pub struct Refused {
     pub error: Error,
 }
 
-impl Refused {
+impl RefusedBan {
     fn is_of(&self, entry: &Entry) -> bool {
         let (own, other) = (&self.entry.policy, &entry.policy);
         self.entry.subject == entry.subject
@@ -52,7 +52,7 @@ pub struct RefusedBans {
 
 #[derive(Default)]
 struct Inner {
-    waiting: Vec<Refused>,
+    waiting: Vec<RefusedBan>,
     /// Given up for want of room since there was none last.
     given_up: usize,
     tried: Option<Instant>,
@@ -79,7 +79,7 @@ impl RefusedBans {
     /// These were refused just now, and those are in force.
     pub fn follow<'a>(
         &self,
-        refused: Vec<Refused>,
+        refused: Vec<RefusedBan>,
         in_force: impl Iterator<Item = &'a Entry>,
         alerts: &Alerts,
     ) {
@@ -103,7 +103,7 @@ impl RefusedBans {
 
     /// Those to be tried now, if it is time; they have to be refused again, or
     /// put into force.
-    pub fn take_due(&self, now: BootNanos) -> Vec<Refused> {
+    pub fn take_due(&self, now: BootNanos) -> Vec<RefusedBan> {
         let mut inner = self.lock();
         let is_due = inner.tried.is_none_or(|at| at.elapsed() >= RETRY);
         if inner.waiting.is_empty() || !is_due {
@@ -128,7 +128,7 @@ impl RefusedBans {
         if before == 0 {
             return 0;
         }
-        inner.waiting.retain(|Refused { entry, .. }| {
+        inner.waiting.retain(|RefusedBan { entry, .. }| {
             subject.is_some_and(|s| s != entry.subject)
                 || producer.is_some_and(|p| *p != entry.policy.producer)
                 || scope.is_some_and(|s| *s != entry.policy.scope)
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(n: usize, end: u64) -> Refused {
+    fn refused(n: usize, end: u64) -> RefusedBan {
         let ban = Ban {
             subject: format!("198.18.{}.{}", n / 256, n % 256).parse().unwrap(),
             scope: PortSet::all(),
@@ -199,7 +199,7 @@ mod tests {
             scope: ban.scope.clone(),
             action: ban.action,
         });
-        Refused {
+        RefusedBan {
             entry: Entry {
                 subject: ban.subject,
                 policy,

@@ -25,8 +25,8 @@ use weir_events::{Events, alerts::Alerts};
 
 pub use allow_list::AllowList;
 pub use answers::{
-    Allowed, Done, Filled, HostNameStatus, JailStatus, Lifted, ListedBan, Protection, RingStatus,
-    State, Status, Tracked, Why,
+    Allowed, Done, FailureCount, HostNameStatus, JailStatus, ListedBan, Protection, RingStatus,
+    State, Status, TableUsage, UnbanOutcome, Why,
 };
 pub use list_refreshes::ListRefreshes;
 pub use manual_bans::ManualBans;

@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use weir_enforce::{Attachment, Backend, Choice, Settings, backend_swap::BackendHome};
+use weir_enforce::{Attachment, Backend, BackendChoice, Settings, backend_swap::BackendHome};
 use weir_events::alerts::Alerts;
 
 use crate::host;
@@ -105,7 +105,7 @@ impl Uplinks {
     ) {
         let mut state = self.change();
         let enforcement = enforcement();
-        if enforcement.backend == Choice::DryRun {
+        if enforcement.backend == BackendChoice::DryRun {
             return;
         }
         let wanted = state.settings(&enforcement);

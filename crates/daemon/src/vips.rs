@@ -35,7 +35,7 @@ use weir_core::neighbour::{
     claim::{self, Claim, Standing},
 };
 use weir_events::{Event, Events, Kind, alerts::Alerts};
-use weir_vrrp::packet::Received;
+use weir_vrrp::packet::ReceivedAdvertisement;
 
 use crate::{
     balance::Balancer,
@@ -43,8 +43,8 @@ use crate::{
     threads::{self, Pulse},
 };
 use config::VipsConfig;
-use record::Record;
-use segment::{Counts, Segment};
+use record::HeldAddresses;
+use segment::{Counts, LinkListener};
 use vrrp::Group;
 
 pub use record::take_away;
@@ -69,7 +69,7 @@ pub struct Vips {
 }
 
 struct State {
-    record: Record,
+    record: HeldAddresses,
     segments: BTreeMap<String, Watched>,
     vips: BTreeMap<IpAddr, Vip>,
     groups: Vec<Group>,
@@ -79,7 +79,7 @@ struct State {
 /// An interface with virtual addresses, if it is there and up.
 #[derive(Default)]
 struct Watched {
-    open: Option<Segment>,
+    open: Option<LinkListener>,
     /// What was counted of it before it was opened anew.
     before: Counts,
 }
@@ -149,7 +149,7 @@ impl Vips {
         balancer: Arc<Balancer>,
         state_dir: &Path,
     ) -> Self {
-        let (record, read) = Record::read(state_dir);
+        let (record, read) = HeldAddresses::read(state_dir);
         if let Err(error) = read {
             let path = state_dir.join("addresses.json");
             let message = format!(
@@ -294,7 +294,7 @@ impl Vips {
         }
     }
 
-    fn save(&self, record: &Record) {
+    fn save(&self, record: &HeldAddresses) {
         match record.save() {
             Ok(()) => self.alerts.clear(ABOUT_RECORD),
             Err(error) => {
@@ -353,7 +353,7 @@ impl Vips {
             let open = watched.open.as_ref();
             if open.is_none_or(|open| !open.is_of(&there, routes)) {
                 watched.close();
-                match Segment::open(there.clone(), name, routes) {
+                match LinkListener::open(there.clone(), name, routes) {
                     Ok(open) => watched.open = Some(open),
                     Err(error) => {
                         self.lose(name, groups, vips);
@@ -526,7 +526,7 @@ impl Vips {
         now: Duration,
         address: IpAddr,
         vip: &mut Vip,
-        open: &Segment,
+        open: &LinkListener,
     ) -> Option<Duration> {
         let (mac, name) = (open.interface.mac, &vip.interface);
         let claim = vip.keeps.claim()?;
@@ -558,9 +558,9 @@ impl Vips {
     fn hear(
         &self,
         now: Duration,
-        received: &Received,
+        received: &ReceivedAdvertisement,
         group: Option<&mut Group>,
-        open: &mut Segment,
+        open: &mut LinkListener,
         vips: &mut BTreeMap<IpAddr, Vip>,
     ) {
         let Some(group) = group else {
@@ -577,7 +577,7 @@ impl Vips {
         &self,
         now: Duration,
         group: &mut Group,
-        open: &Segment,
+        open: &LinkListener,
         vips: &mut BTreeMap<IpAddr, Vip>,
         actions: Vec<vrrp::Action>,
     ) {
@@ -747,7 +747,7 @@ impl Vips {
 impl State {
     fn sockets(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
         let open = self.segments.values().filter_map(|one| one.open.as_ref());
-        open.flat_map(Segment::sockets)
+        open.flat_map(LinkListener::sockets)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use weir_bpf::{
-    balance::{PoolRules, Real, RealCount, Service, ServiceCount},
+    balance::{PoolRules, Real, RealCount, ServiceCount, VirtualService},
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
 };
 use weir_core::{
@@ -26,7 +26,7 @@ use crate::{
 
 /// The outcome of [`Backend::insert`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Inserted {
+pub struct InsertSummary {
     /// Entries that were not there before.
     pub new: usize,
     /// Entries whose (subject, policy) was there: their expiry was replaced.
@@ -42,7 +42,7 @@ pub struct Inserted {
 #[error("{error}")]
 pub struct InsertError {
     /// As if it had ended there.
-    pub done: Inserted,
+    pub done: InsertSummary,
     /// Why it ended.
     pub error: Error,
 }
@@ -53,7 +53,7 @@ impl From<InsertError> for Error {
     }
 }
 
-impl Inserted {
+impl InsertSummary {
     /// The outcome of an insertion that did this.
     pub(crate) fn with(self, outcome: Result<(), Error>) -> Result<Self, InsertError> {
         match outcome {
@@ -183,7 +183,7 @@ impl Decoys {
 
 /// What is on the segments of this host at a moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct NeighbourSnapshot {
     /// Its interfaces, by index: those on which addresses of tarpits are answered for.
     pub links: BTreeMap<u32, TarpitLink>,
     /// Addresses that somebody has, as the kernel's neighbour table says.
@@ -196,7 +196,7 @@ pub struct Segment {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Balance {
     /// Virtual addresses with their ports.
-    pub services: Vec<Service>,
+    pub services: Vec<VirtualService>,
     /// For each pool the numbers of the reals that its slots belong to; `None`: nobody.
     pub rings: Vec<Vec<Option<u16>>>,
     /// Reals by number; `None`: it takes nothing now.
@@ -231,7 +231,7 @@ pub trait Backend: Send + Sync {
     /// expiry, and the one with the opposite action goes. On an error those before the
     /// named one are in force, and of a large number perhaps others: they are inserted
     /// by several threads.
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError>;
+    fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError>;
 
     /// Lifts the bans of exactly this subject (of one producer and scope when
     /// named); returns what was lifted.
@@ -352,7 +352,7 @@ pub trait DecoyResponder {
     ///
     /// # Errors
     /// The kernel's.
-    fn set_segment(&self, segment: &Segment) -> Result<(), Error>;
+    fn set_segment(&self, segment: &NeighbourSnapshot) -> Result<(), Error>;
 
     /// What decoy ports answered.
     fn decoy_counts(&self) -> Result<DecoyCounts, Error>;

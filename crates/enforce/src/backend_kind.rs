@@ -4,13 +4,13 @@
 use std::fmt;
 
 use serde::Serialize;
-use weir_bpf::link::Hook;
+use weir_bpf::attachment::Hook;
 
 use crate::error::Error;
 
 /// What the configuration's `backend` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Choice {
+pub enum BackendChoice {
     /// The best hook that attaches.
     Auto,
     /// This hook, or the next one that attaches.
@@ -23,7 +23,7 @@ pub enum Choice {
     DryRun,
 }
 
-impl Choice {
+impl BackendChoice {
     /// All that can be typed, with the configuration's words.
     pub const ALL: [(&str, Self); 9] = [
         ("auto", Self::Auto),
@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn every_word_names_one_choice() {
-        for (name, choice) in Choice::ALL {
+        for (name, choice) in BackendChoice::ALL {
             assert_eq!(choice.name(), name);
         }
     }
 
     #[test]
     fn a_feature_is_limited_once() {
-        for (name, choice) in Choice::ALL {
+        for (name, choice) in BackendChoice::ALL {
             for limit in choice.limits() {
                 let same = |other: &&Limit| other.feature == limit.feature;
                 assert_eq!(choice.limits().iter().filter(same).count(), 1, "{name}");

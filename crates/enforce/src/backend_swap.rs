@@ -17,9 +17,9 @@ use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, address_class::Classes
 
 use crate::{
     Attachment, Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyCounts, DecoyResponder,
-    Decoys, Entry, Error, Expiry, Forwarder, InsertError, Inserted, Limit, PacketEvent,
-    PacketEvents, Policy, RealCount, Segment, ServiceCount, Settings, TarpitCounts, Usage, Work,
-    claim::Claim, features,
+    Decoys, Entry, Error, Expiry, Forwarder, InsertError, InsertSummary, Limit, NeighbourSnapshot,
+    PacketEvent, PacketEvents, Policy, RealCount, ServiceCount, Settings, TarpitCounts, Usage,
+    Work, claim::Claim, features,
 };
 use family::Family;
 pub use family::{BackendHome, detach, instances, left_in_kernel, protected};
@@ -265,7 +265,7 @@ impl Backend for BackendSwap {
         self.backend().limits()
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
+    fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError> {
         let coming = self.coming();
         let done = self.backend().insert(entries)?;
         let outcome = match &*coming {
@@ -406,7 +406,7 @@ impl DecoyResponder for BackendSwap {
         Ok(())
     }
 
-    fn set_segment(&self, segment: &Segment) -> Result<(), Error> {
+    fn set_segment(&self, segment: &NeighbourSnapshot) -> Result<(), Error> {
         match self.backend().decoys() {
             Some(responder) => responder.set_segment(segment),
             None => Ok(()),

@@ -12,7 +12,7 @@ use weir_bpf::prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS};
 use weir_core::{BanSource, BanTarget, PortSet, Prefix};
 
 use crate::{
-    backend::{Inserted, Usage},
+    backend::{InsertSummary, Usage},
     entry::{BootNanos, Entry, Expiry, Policy},
     error::Error,
 };
@@ -53,7 +53,7 @@ pub(crate) struct InsertOutcome {
 
 impl InsertOutcome {
     /// Adds it to what was done before.
-    pub(crate) fn count_in(self, done: &mut Inserted) {
+    pub(crate) fn count_in(self, done: &mut InsertSummary) {
         match self.replaced {
             true => done.replaced += 1,
             false => done.new += 1,
@@ -164,8 +164,8 @@ impl DesiredBans {
         &mut self,
         entries: &[Entry],
         pending: &mut Pending,
-    ) -> (Inserted, Result<(), Error>) {
-        let mut done = Inserted::default();
+    ) -> (InsertSummary, Result<(), Error>) {
+        let mut done = InsertSummary::default();
         for entry in entries {
             if self.is_crowded(entry) {
                 self.drop_over(BootNanos::now());

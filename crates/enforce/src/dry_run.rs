@@ -9,7 +9,7 @@ use std::{
 use weir_core::{BanSource, BanTarget, PortSet, PrefixSet, Reason};
 
 use crate::{
-    backend::{Backend, Counter, InsertError, Inserted, Usage},
+    backend::{Backend, Counter, InsertError, InsertSummary, Usage},
     desired_bans::DesiredBans,
     entry::{BootNanos, Entry},
     error::Error,
@@ -71,8 +71,8 @@ impl Backend for DryRun {
         "dry-run"
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
-        let mut done = Inserted::default();
+    fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError> {
+        let mut done = InsertSummary::default();
         let outcome = self.at(Step::Insert).and_then(|()| {
             let mut bans = self.bans();
             entries

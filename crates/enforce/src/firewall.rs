@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::{
-    backend::{Backend, ClassCounter, ClassFilter, Counter, InsertError, Inserted, Usage},
-    backend_kind::{Choice, Feature, Limit},
+    backend::{Backend, ClassCounter, ClassFilter, Counter, InsertError, InsertSummary, Usage},
+    backend_kind::{BackendChoice, Feature, Limit},
     desired_bans::{DesiredBans, Pending},
     entry::{BootNanos, Entry},
     error::Error,
@@ -87,7 +87,7 @@ pub(crate) fn add(to: &mut Counted, counter: &str, packets: u64, bytes: u64) {
 /// One of the two. Each `put_…` tells the kernel what is desired now, unless
 /// nothing is attached yet.
 pub(crate) trait Firewall: Send + Sync {
-    const CHOICE: Choice;
+    const CHOICE: BackendChoice;
 
     fn state(&self) -> &Mutex<Desired>;
 
@@ -149,7 +149,7 @@ impl<F: Firewall> Backend for F {
         self.lacks()
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
+    fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError> {
         let (done, outcome) = {
             let mut desired = self.desired();
             let Desired { bans, pending, .. } = &mut *desired;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use weir_bpf::{device::Device, link::Hook};
+use weir_bpf::{attachment::Hook, device::Device};
 
 /// The share of good TCP throughput, in percent, that a hook may cost and
 /// still be taken for cheaper drops.
@@ -36,7 +36,7 @@ pub enum Prefer {
 
 /// A figure, and between which bounds it lies as far as the rounds can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Measured<T> {
+pub struct Estimate<T> {
     /// Half of the rounds were below.
     pub median: T,
     /// The lower bound.
@@ -51,14 +51,14 @@ pub struct HookCost {
     /// The hook that was measured.
     pub hook: Hook,
     /// Of one core, for one packet of a banned source.
-    pub drop: Option<Measured<Duration>>,
+    pub drop: Option<Estimate<Duration>>,
     /// How much less TCP a core carries with the hook than without, percent.
-    pub traffic: Option<Measured<u8>>,
+    pub traffic: Option<Estimate<u8>>,
 }
 
 impl HookCost {
     /// Could this one's drops be as cheap as `least`, the cheapest?
-    fn drops_like(&self, least: &Measured<Duration>) -> bool {
+    fn drops_like(&self, least: &Estimate<Duration>) -> bool {
         self.drop.is_some_and(|drop| {
             drop.low <= least.high || drop.median <= least.median * (100 + SAME_DROP) / 100
         })
@@ -239,7 +239,7 @@ pub fn order(costs: &[HookCost], prefer: Prefer) -> Option<(Vec<Hook>, String)> 
         .filter_map(|cost| cost.traffic)
         .min_by_key(|lost| lost.median)
         .filter(|least| least.median <= TRAFFIC_LIMIT);
-    let is_harmless = |lost: Measured<u8>| {
+    let is_harmless = |lost: Estimate<u8>| {
         let perhaps = lost.low <= TRAFFIC_LIMIT;
         lost.median <= TRAFFIC_LIMIT
             || perhaps && harmless.is_some_and(|least| lost.low <= least.high)

@@ -31,12 +31,12 @@ use std::{
     },
 };
 
-use weir_bpf::{device::Device, fault, link::Hook};
+use weir_bpf::{attachment::Hook, device::Device, fault};
 
 use crate::Error;
 use attachment::Attachment;
 use interface::Interface;
-pub use programs::{Programs, Wanted};
+pub use programs::{HookPlan, Programs};
 
 /// The attach points of one instance.
 pub struct Hooks {
@@ -122,7 +122,7 @@ impl Hooks {
     /// the ones that each interface would be given, the first that takes a program.
     /// Tables whose programs nobody has tried would else be found out when an
     /// interface comes.
-    pub fn expected(&self, wanted: &Wanted) -> Vec<Vec<Hook>> {
+    pub fn expected(&self, wanted: &HookPlan) -> Vec<Vec<Hook>> {
         let mut expected: Vec<_> = self.in_use().into_iter().map(|hook| vec![hook]).collect();
         expected.retain(|hooks| !hooks[0].is_egress());
         if expected.is_empty() {
@@ -174,7 +174,7 @@ impl AttachPoints<'_> {
     ///
     /// # Errors
     /// An interface where nothing can attach; those before it stay attached.
-    pub fn attach(&mut self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
+    pub fn attach(&mut self, wanted: &HookPlan, programs: &dyn Programs) -> Result<(), Error> {
         let interfaces = &mut *self.interfaces;
         let names: Vec<_> = interfaces.iter().map(|i| i.name.clone()).collect();
         pins::follow_names(&names, &self.hooks.pins)?;
@@ -202,7 +202,7 @@ impl AttachPoints<'_> {
     pub fn reconfigure(
         &mut self,
         configured: &[String],
-        wanted: &Wanted,
+        wanted: &HookPlan,
         programs: &dyn Programs,
         then: impl FnOnce(),
     ) -> Result<(), Error> {
@@ -262,7 +262,7 @@ impl AttachPoints<'_> {
     ///
     /// # Errors
     /// The last of those that interfaces had; the others are attached.
-    pub fn follow(&mut self, wanted: &Wanted, programs: &dyn Programs) -> Result<(), Error> {
+    pub fn follow(&mut self, wanted: &HookPlan, programs: &dyn Programs) -> Result<(), Error> {
         let mut outcome = Ok(());
         let interfaces = &mut *self.interfaces;
         let mut changed = false;

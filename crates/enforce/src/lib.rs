@@ -26,9 +26,9 @@ mod settings;
 
 pub use backend::{
     Backend, Balance, ClassCounter, ClassFilter, Counter, DecoyResponder, Decoys, Forwarder,
-    InsertError, Inserted, PacketEvent, PacketEvents, Segment, Usage, Work,
+    InsertError, InsertSummary, NeighbourSnapshot, PacketEvent, PacketEvents, Usage, Work,
 };
-pub use backend_kind::{Choice, Feature, Limit};
+pub use backend_kind::{BackendChoice, Feature, Limit};
 pub use dry_run::{DryRun, Step};
 pub use entry::{BootNanos, Entry, Expiry, Policy};
 pub use error::Error;
@@ -39,8 +39,8 @@ pub use weir_bpf::decoy::MAX_TARPIT_PREFIXES;
 pub use weir_bpf::{
     BanCounts,
     balance::{
-        MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, Real, RealCount, SLOTS, Service,
-        ServiceCount, SlotBy, Tunnel, real_id,
+        MAX_POOLS, MAX_REALS, MAX_SERVICES, PoolRules, Real, RealCount, SLOTS, ServiceCount,
+        SlotBy, Tunnel, VirtualService, real_id,
     },
     decoy::{DecoyCounts, TarpitCounts, TarpitLink},
     lock::is_stopped,

@@ -1,6 +1,6 @@
 //! What may change while a backend enforces.
 
-use crate::{backend_kind::Choice, hook_selection::Advice};
+use crate::{backend_kind::BackendChoice, hook_selection::Advice};
 
 /// What may change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Settings {
     /// Names of the interfaces to protect.
     pub interfaces: Vec<String>,
     /// The backend, and its hook.
-    pub backend: Choice,
+    pub backend: BackendChoice,
     /// What `auto` goes by.
     pub advice: Advice,
     /// Bans at most, over all producers.

@@ -25,8 +25,8 @@ use std::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_bpf::{
     AnswerProgram, BanCounts, Generation, Geometry, Key, Placed, Slot,
+    attachment::Link,
     generator::Generator,
-    link::Link,
     pins::{self, InstanceDir},
     prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS},
     prog_test_run,
@@ -37,10 +37,10 @@ use weir_core::{
     decoy::DecoyPorts, geo::Span,
 };
 use weir_enforce::{
-    Backend, BootNanos, Choice, ClassFilter, DecoyResponder, Decoys, Entry, Error, Expiry, Feature,
-    Policy, Settings,
-    hook_selection::{Advice, Calibration, HookCost, Measured, Prefer},
-    hooks::{Hooks, Programs, Wanted},
+    Backend, BackendChoice, BootNanos, ClassFilter, DecoyResponder, Decoys, Entry, Error, Expiry,
+    Feature, Policy, Settings,
+    hook_selection::{Advice, Calibration, Estimate, HookCost, Prefer},
+    hooks::{HookPlan, Hooks, Programs},
     kernel::{self, Hook, Kernel, KernelConfig},
     nft,
 };
@@ -62,7 +62,7 @@ impl Instance {
             ipv4_length: Some(24),
             settings: Settings {
                 interfaces: Vec::new(),
-                backend: Choice::Kernel(Hook::Tcx),
+                backend: BackendChoice::Kernel(Hook::Tcx),
                 advice: Default::default(),
                 max_bans,
                 observe: false,

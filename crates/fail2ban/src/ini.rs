@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use crate::{
     error::{Error, ErrorKind, Origin},
-    text::{Line, Place, Text},
+    text::{Line, Location, Text},
 };
 
 /// The section that all others fall back to.
@@ -103,7 +103,7 @@ fn before_comment(line: &str) -> (&str, bool) {
 
 impl Reader {
     fn line(&mut self, line: &str, number: u32) -> Result<(), Error> {
-        let place = Place {
+        let place = Location {
             file: self.file.clone(),
             line: number,
         };
@@ -134,7 +134,7 @@ impl Reader {
         }
     }
 
-    fn begin_section(&mut self, name: &str, place: &Place) -> Result<(), Error> {
+    fn begin_section(&mut self, name: &str, place: &Location) -> Result<(), Error> {
         self.key = None;
         if name == DEFAULT {
             self.section = Some(None);
@@ -148,7 +148,7 @@ impl Reader {
         Ok(())
     }
 
-    fn begin_key(&mut self, value: &str, place: Place) -> Result<(), Error> {
+    fn begin_key(&mut self, value: &str, place: Location) -> Result<(), Error> {
         if self.section.is_none() {
             return Err(syntax(&place, "a key stands before the first [section]"));
         }
@@ -207,7 +207,7 @@ fn is_word(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn syntax(place: &Place, message: impl Into<String>) -> Error {
+fn syntax(place: &Location, message: impl Into<String>) -> Error {
     Error::new(place.origin(), ErrorKind::Syntax, message)
 }
 

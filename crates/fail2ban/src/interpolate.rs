@@ -5,7 +5,7 @@ use crate::{
     error::{Error, ErrorKind},
     ini::clip,
     layers::Layers,
-    text::{MAX_TEXT, Place, Text},
+    text::{Location, MAX_TEXT, Text},
 };
 
 /// How deep names may lead to names.
@@ -110,7 +110,7 @@ impl Lookup<'_> {
         Ok(found.map(|text| Var::Raw(text.clone())))
     }
 
-    fn error(&self, place: &Place, message: String) -> Error {
+    fn error(&self, place: &Location, message: String) -> Error {
         let message = format!("{} of [{}]: {message}", self.key, self.section);
         Error::new(place.origin(), ErrorKind::Interpolation, message)
     }

@@ -10,12 +10,12 @@ pub(crate) const MAX_TEXT: usize = 1 << 20;
 
 /// A file and a line in it, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub file: Arc<Path>,
     pub line: u32,
 }
 
-impl Place {
+impl Location {
     pub fn origin(&self) -> Origin {
         Origin {
             file: self.file.to_path_buf(),
@@ -36,7 +36,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub text: String,
-    pub place: Place,
+    pub place: Location,
 }
 
 /// A value; it has at least one line, which may be empty.
@@ -46,7 +46,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    pub fn new(text: impl Into<String>, place: Place) -> Self {
+    pub fn new(text: impl Into<String>, place: Location) -> Self {
         let text = text.into();
         let line = |text: &str| Line {
             text: text.to_owned(),
@@ -59,10 +59,10 @@ impl Text {
 
     /// A value that no file holds.
     pub fn parameter(text: impl Into<String>) -> Self {
-        Self::new(text, Place::none())
+        Self::new(text, Location::none())
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &Location {
         &self.lines[0].place
     }
 
@@ -105,7 +105,7 @@ impl Text {
     }
 
     /// Begins another line, written at `place`.
-    pub fn begin_line(&mut self, place: Place) {
+    pub fn begin_line(&mut self, place: Location) {
         self.lines.push(Line {
             text: String::new(),
             place,

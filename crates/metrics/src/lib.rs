@@ -58,7 +58,7 @@ impl Kind {
 
 /// A metric as declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Declared {
+pub struct MetricDefinition {
     /// `weir_…`; ends in `_total` if it is a counter.
     pub name: &'static str,
     /// What its values may do.
@@ -218,7 +218,7 @@ pub struct Registry {
 
 #[derive(Debug)]
 struct Family {
-    declared: Declared,
+    declared: MetricDefinition,
     /// Of those that count here.
     counted: Option<Arc<Shared>>,
 }
@@ -256,7 +256,7 @@ impl Registry {
             samples: Mutex::default(),
             left_out: self.left_out.clone(),
         });
-        let declared = Declared {
+        let declared = MetricDefinition {
             name,
             kind: Kind::Counter,
             help,
@@ -293,7 +293,7 @@ impl Registry {
         help: &'static str,
         labels: &'static [&'static str; N],
     ) -> FamilyIndex<N> {
-        let declared = Declared {
+        let declared = MetricDefinition {
             name,
             kind,
             help,
@@ -303,8 +303,8 @@ impl Registry {
         FamilyIndex(self.families.len() - 1)
     }
 
-    fn declare(&mut self, declared: Declared, counted: Option<Arc<Shared>>) {
-        let Declared {
+    fn declare(&mut self, declared: MetricDefinition, counted: Option<Arc<Shared>>) {
+        let MetricDefinition {
             name,
             kind,
             help,
@@ -327,7 +327,7 @@ impl Registry {
     }
 
     /// What is declared.
-    pub fn declared(&self) -> impl Iterator<Item = &Declared> {
+    pub fn declared(&self) -> impl Iterator<Item = &MetricDefinition> {
         self.families.iter().map(|family| &family.declared)
     }
 
@@ -353,7 +353,7 @@ impl Registry {
         }
         let families = self.families.iter().zip(samples.values);
         let metrics = families.map(|(family, said)| {
-            let Declared {
+            let MetricDefinition {
                 name,
                 kind,
                 help,

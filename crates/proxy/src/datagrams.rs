@@ -23,7 +23,9 @@ use crate::{
     poller::{Interest, Kind, Token},
     proxy_header,
     relay::{Tools, is_want},
-    service::{Assigned, Flow, Full, Group, Limits, Place, ProxyHeader, RealState, Service},
+    service::{
+        Assigned, Flow, FlowSlot, Full, Group, Limits, ProxyHeader, ProxyService, RealState,
+    },
     socket,
     table::Table,
 };
@@ -34,7 +36,7 @@ const BUFFER: usize = 64 << 10;
 const TURN: usize = 64;
 
 struct DatagramFlow {
-    place: Place,
+    place: FlowSlot,
     flow: Flow,
     assigned: Assigned,
     socket: OwnedFd,
@@ -71,7 +73,12 @@ impl Datagrams {
     }
 
     /// Sends on what clients have sent.
-    pub fn requests(&mut self, service: &Arc<Service>, listener: &Arc<OwnedFd>, tools: &mut Tools) {
+    pub fn requests(
+        &mut self,
+        service: &Arc<ProxyService>,
+        listener: &Arc<OwnedFd>,
+        tools: &mut Tools,
+    ) {
         for _ in 0..TURN {
             let received = recvfrom(&**listener, &mut self.buffer[..], RecvFlags::empty());
             let (len, client) = match received {
@@ -91,7 +98,7 @@ impl Datagrams {
 
     fn request(
         &mut self,
-        service: &Arc<Service>,
+        service: &Arc<ProxyService>,
         listener: &Arc<OwnedFd>,
         client: SocketAddr,
         len: usize,
@@ -144,7 +151,7 @@ impl Datagrams {
 
     fn begin(
         &mut self,
-        service: &Arc<Service>,
+        service: &Arc<ProxyService>,
         listener: &Arc<OwnedFd>,
         client: SocketAddr,
         tools: &Tools,
@@ -208,12 +215,12 @@ impl Datagrams {
     /// A place among the flows of the group, if need be that of its oldest one.
     fn place(
         &mut self,
-        service: &Arc<Service>,
+        service: &Arc<ProxyService>,
         client: SocketAddr,
         limits: &Limits,
-    ) -> Option<Place> {
+    ) -> Option<FlowSlot> {
         let counters = &service.counters;
-        match Place::take(service, client.ip(), limits) {
+        match FlowSlot::take(service, client.ip(), limits) {
             Ok(place) => Some(place),
             Err(Full::Client) => {
                 counters.refused_client.one();
@@ -221,7 +228,7 @@ impl Datagrams {
             }
             Err(Full::Group) => {
                 self.evict(service);
-                let place = Place::take(service, client.ip(), limits).ok();
+                let place = FlowSlot::take(service, client.ip(), limits).ok();
                 if place.is_none() {
                     counters.refused_total.one();
                 }
@@ -231,7 +238,7 @@ impl Datagrams {
     }
 
     /// Ends the flow of the service's group that was silent longest.
-    fn evict(&mut self, service: &Arc<Service>) {
+    fn evict(&mut self, service: &Arc<ProxyService>) {
         let Some((_, ages)) = self.ages.get_mut(&key(&service.group)) else {
             return;
         };
@@ -281,7 +288,7 @@ impl Datagrams {
     }
 
     /// Ends the flows of a service that is received no more.
-    pub fn forget(&mut self, service: &Arc<Service>) {
+    pub fn forget(&mut self, service: &Arc<ProxyService>) {
         for (place, _) in self
             .flows
             .places(|flow| Arc::ptr_eq(flow.place.service(), service))

@@ -8,18 +8,18 @@ use std::{
 };
 
 use crate::{
-    service::{Protocol, Service},
+    service::{Protocol, ProxyService},
     socket,
     worker::{Mailbox, Order, Worker},
 };
 
 /// Why a service is not received at its address.
-pub type NotListening = (Arc<Service>, io::Error);
+pub type NotListening = (Arc<ProxyService>, io::Error);
 
 /// Hands services to workers.
 pub struct Engine {
     mailboxes: Vec<Arc<Mailbox>>,
-    services: Mutex<BTreeMap<(SocketAddr, Protocol), Arc<Service>>>,
+    services: Mutex<BTreeMap<(SocketAddr, Protocol), Arc<ProxyService>>>,
 }
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
 
     /// Has exactly these received. One that was before is left as it is; those that
     /// cannot be are returned, and tried again by the next call.
-    pub fn serve(&self, wanted: &[Arc<Service>]) -> Vec<NotListening> {
+    pub fn serve(&self, wanted: &[Arc<ProxyService>]) -> Vec<NotListening> {
         let mut services = self.services.lock().expect("no holder of this lock panics");
         let gone: Vec<_> = services
             .values()

@@ -1,6 +1,6 @@
 //! A proxy of layer 4: accepts connections and datagrams at virtual addresses and relays
 //! them to the reals behind these. It knows nothing of pools, checks and configuration:
-//! it is given [`Service`]s, asks the [`Chooser`] of each for a real, holds its
+//! it is given [`ProxyService`]s, asks the [`Chooser`] of each for a real, holds its
 //! [`Limits`], and counts. It logs nothing, because what a client can cause may not fill
 //! a log: whoever reads the counters says so.
 //!
@@ -25,5 +25,7 @@ mod worker;
 pub use clients::MAX_TRACKED_CLIENTS;
 pub use counters::{Counter, RealCounters, ServiceCounters};
 pub use engine::{Engine, NotListening};
-pub use service::{Chooser, Flow, Group, Limits, Protocol, ProxyHeader, Real, RealState, Service};
+pub use service::{
+    Chooser, Flow, Group, Limits, Protocol, ProxyHeader, ProxyService, Real, RealState,
+};
 pub use worker::Worker;

@@ -18,7 +18,7 @@ use crate::{
     pipes::Pipes,
     poller::{Happened, Interest, Kind, Poller, Token},
     proxy_header,
-    service::{Assigned, Flow, Limits, Place, ProxyHeader, Real, RealState},
+    service::{Assigned, Flow, FlowSlot, Limits, ProxyHeader, Real, RealState},
     socket,
 };
 
@@ -58,7 +58,7 @@ enum Phase {
 }
 
 pub(crate) struct Connection {
-    place: Place,
+    place: FlowSlot,
     flow: Flow,
     limits: Limits,
     phase: Phase,
@@ -78,7 +78,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Of a client that was accepted; `place` in the table is where events find it.
     pub fn new(
-        place: Place,
+        place: FlowSlot,
         client: SocketAddr,
         socket: OwnedFd,
         limits: Limits,

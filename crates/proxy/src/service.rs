@@ -175,7 +175,7 @@ impl Group {
 }
 
 /// A virtual address with a port.
-pub struct Service {
+pub struct ProxyService {
     /// Where it is.
     pub vip: SocketAddr,
     /// Of the port.
@@ -186,7 +186,7 @@ pub struct Service {
     pub counters: ServiceCounters,
 }
 
-impl Service {
+impl ProxyService {
     /// With nothing counted yet.
     pub fn new(vip: SocketAddr, protocol: Protocol, group: Arc<Group>) -> Self {
         Self {
@@ -207,8 +207,8 @@ impl Service {
 }
 
 /// A place among the flows of a group, given back when dropped.
-pub(crate) struct Place {
-    service: Arc<Service>,
+pub(crate) struct FlowSlot {
+    service: Arc<ProxyService>,
     client: IpAddr,
     is_of_client: bool,
 }
@@ -220,8 +220,12 @@ pub(crate) enum Full {
     Client,
 }
 
-impl Place {
-    pub fn take(service: &Arc<Service>, client: IpAddr, limits: &Limits) -> Result<Self, Full> {
+impl FlowSlot {
+    pub fn take(
+        service: &Arc<ProxyService>,
+        client: IpAddr,
+        limits: &Limits,
+    ) -> Result<Self, Full> {
         let (group, protocol) = (&service.group, service.protocol);
         if !group.open(protocol).one_below(limits.flows) {
             return Err(Full::Group);
@@ -241,12 +245,12 @@ impl Place {
         })
     }
 
-    pub fn service(&self) -> &Arc<Service> {
+    pub fn service(&self) -> &Arc<ProxyService> {
         &self.service
     }
 }
 
-impl Drop for Place {
+impl Drop for FlowSlot {
     fn drop(&mut self) {
         let group = &self.service.group;
         group.open(self.service.protocol).take_one();

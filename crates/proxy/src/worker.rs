@@ -22,7 +22,7 @@ use crate::{
     pipes::Pipes,
     poller::{self, Interest, Kind, Poller, Token},
     relay::{Connection, Then, Tools, is_want},
-    service::{Full, Place, Protocol, Service},
+    service::{FlowSlot, Full, Protocol, ProxyService},
     socket,
     table::Table,
 };
@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_secs(1);
 /// What an engine has a worker do.
 pub(crate) enum Order {
     /// Receive for this service at this socket.
-    Listen(Arc<Service>, OwnedFd),
+    Listen(Arc<ProxyService>, OwnedFd),
     /// Receive at this address no more.
     Close(SocketAddr, Protocol),
     /// Look whether reals are cut off.
@@ -75,7 +75,7 @@ impl Mailbox {
 }
 
 struct Listener {
-    service: Arc<Service>,
+    service: Arc<ProxyService>,
     socket: Arc<OwnedFd>,
     is_paused: bool,
     /// In which round connections were accepted last, and how many at most.
@@ -265,7 +265,7 @@ impl Worker {
         }
     }
 
-    fn accept(&mut self, service: &Arc<Service>, socket: &OwnedFd) -> Result<(), Errno> {
+    fn accept(&mut self, service: &Arc<ProxyService>, socket: &OwnedFd) -> Result<(), Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (accepted, client) = acceptfrom_with(socket, flags).inspect_err(|error| {
             if is_want(*error) {
@@ -282,7 +282,7 @@ impl Worker {
             return Ok(());
         }
         let limits = service.group.limits();
-        let place = match Place::take(service, client.ip(), &limits) {
+        let place = match FlowSlot::take(service, client.ip(), &limits) {
             Ok(place) => place,
             Err(full) => {
                 match full {

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
-use weir_ring::{ErrorKind, Options, Refused, Writer};
+use weir_ring::{ErrorKind, Options, WriteError, Writer};
 
 use crate::config::Config;
 use crate::files::{self, File};
@@ -116,7 +116,7 @@ pub(crate) fn write<'a>(
         let mut gone = false;
         for part in text {
             file.split(part, |line| {
-                gone |= writer.write(line) == Err(Refused::Gone);
+                gone |= writer.write(line) == Err(WriteError::Gone);
             });
         }
         if gone {

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "fork and processor affinity")]
 
 use std::time::{Duration, Instant};
-use weir_ring::{Clock, Options, Policy, Reader, ReaderOptions, Refused, Start, Writer};
+use weir_ring::{Clock, Options, Policy, Reader, ReaderOptions, Start, WriteError, Writer};
 
 fn pin(cpu: usize) {
     // SAFETY: all-zero is a valid `cpu_set_t`, which the calls only read and
@@ -50,7 +50,7 @@ fn main() {
                 payload[..8].copy_from_slice(&index.to_ne_bytes());
             }
             let written = writer.write_patiently(index, &payload, Duration::from_secs(1));
-            full += u64::from(written == Err(Refused::Full));
+            full += u64::from(written == Err(WriteError::Full));
         }
         if full > 0 {
             println!("refused {full}");

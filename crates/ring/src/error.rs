@@ -1,5 +1,5 @@
 //! What can go wrong when a segment is created, opened or read. What a writer
-//! meets record by record is [`Refused`](crate::Refused), which costs nothing.
+//! meets record by record is [`WriteError`](crate::Refused), which costs nothing.
 
 use std::fmt;
 use std::io;

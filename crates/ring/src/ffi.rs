@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Clock, Error, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, Record, Refused, Set,
-    Start, Worker, Writer,
+    Clock, Error, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, Record, Set, Start,
+    Worker, WriteError, Writer,
 };
 
 const FULL: c_int = -1;
@@ -46,11 +46,11 @@ fn code(kind: ErrorKind) -> c_int {
     }
 }
 
-fn refused(why: Refused) -> c_int {
+fn refused(why: WriteError) -> c_int {
     match why {
-        Refused::Full => FULL,
-        Refused::TooLong => TOO_LONG,
-        Refused::Gone => GONE,
+        WriteError::Full => FULL,
+        WriteError::TooLong => TOO_LONG,
+        WriteError::Gone => GONE,
     }
 }
 
@@ -308,7 +308,7 @@ fn with_payload(
     writer: *mut Writer,
     payload: *const c_void,
     length: usize,
-    body: impl FnOnce(&mut Writer, &[u8]) -> Result<(), Refused>,
+    body: impl FnOnce(&mut Writer, &[u8]) -> Result<(), WriteError>,
 ) -> c_int {
     // SAFETY: the header asks for a writer that no other thread uses now.
     let Some(writer) = (unsafe { writer.as_mut() }) else {

@@ -34,12 +34,12 @@ pub struct Inspection {
     /// What those would have taken.
     pub dropped_bytes: u64,
     /// The readers that are attached.
-    pub readers: Vec<Attached>,
+    pub readers: Vec<ReaderInfo>,
 }
 
 /// A reader of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attached {
+pub struct ReaderInfo {
     /// The slot that it holds in the segment.
     pub slot: usize,
     /// Its process, in that process's own numbering.
@@ -70,7 +70,7 @@ pub fn inspect(path: impl AsRef<Path>, owner: Owner) -> Result<Inspection> {
     let head = control.published.head.load(Acquire);
     let readers = (0..SLOTS).filter_map(|slot| {
         let info = &control.slots[slot];
-        (info.state.load(Acquire) & 1 == 1).then(|| Attached {
+        (info.state.load(Acquire) & 1 == 1).then(|| ReaderInfo {
             slot,
             pid: pid(info.pid.load(Relaxed)),
             name: info.id.load(Relaxed),

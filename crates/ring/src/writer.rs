@@ -111,7 +111,7 @@ impl Options {
 /// Why a record was not written. It was counted, and took a number, so that
 /// readers count it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum WriteError {
     /// A reader has not read what would have to go ([`Policy::DropNewest`]).
     Full,
     /// Longer than [`Writer::max_record`].
@@ -120,17 +120,17 @@ pub enum Refused {
     Gone,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for WriteError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Refused::Full => "ring is full",
-            Refused::TooLong => "record is longer than a quarter of the ring",
-            Refused::Gone => "segment was cut short",
+            WriteError::Full => "ring is full",
+            WriteError::TooLong => "record is longer than a quarter of the ring",
+            WriteError::Gone => "segment was cut short",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for WriteError {}
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -329,14 +329,14 @@ impl Writer {
     /// calls are one to wake readers that sleep, and some when a reader
     /// seems dead.
     #[inline]
-    pub fn write(&mut self, payload: &[u8]) -> Result<(), Refused> {
+    pub fn write(&mut self, payload: &[u8]) -> Result<(), WriteError> {
         let time = self.time(1);
         self.write_at(time, payload)
     }
 
     /// The same with the caller's time, nanoseconds since 1970.
     #[inline]
-    pub fn write_at(&mut self, time: u64, payload: &[u8]) -> Result<(), Refused> {
+    pub fn write_at(&mut self, time: u64, payload: &[u8]) -> Result<(), WriteError> {
         self.put(time, payload)?;
         self.publish();
         Ok(())
@@ -364,7 +364,7 @@ impl Writer {
         time: u64,
         payload: &[u8],
         patience: Duration,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), WriteError> {
         let need = footprint(payload.len());
         if payload.len() as u64 <= self.max_record && !self.producer.has_room(need) {
             self.await_room(need, patience);
@@ -391,14 +391,18 @@ impl Writer {
     }
 
     #[inline]
-    fn put(&mut self, time: u64, payload: &[u8]) -> Result<(), Refused> {
+    fn put(&mut self, time: u64, payload: &[u8]) -> Result<(), WriteError> {
         if payload.len() as u64 > self.max_record {
-            return self.refuse(Refused::TooLong, payload.len());
+            return self.refuse(WriteError::TooLong, payload.len());
         }
         let need = footprint(payload.len());
         if !self.producer.has_room(need) && !self.make_room(need) {
             let cut = self.segment.is_cut();
-            let why = if cut { Refused::Gone } else { Refused::Full };
+            let why = if cut {
+                WriteError::Gone
+            } else {
+                WriteError::Full
+            };
             return self.refuse(why, payload.len());
         }
         self.producer.put(&self.segment, time, payload);
@@ -436,7 +440,7 @@ impl Writer {
     }
 
     #[cold]
-    fn refuse(&mut self, why: Refused, length: usize) -> Result<(), Refused> {
+    fn refuse(&mut self, why: WriteError, length: usize) -> Result<(), WriteError> {
         self.dropped += 1;
         self.dropped_bytes = self.dropped_bytes.wrapping_add(footprint(length));
         let info = &self.segment.control().writer;

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use weir_ring::{
-    Clock, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, Refused, SLOTS, Set, Start,
-    Trouble, Writer, Written, inspect,
+    Clock, ErrorKind, Options, Owner, Policy, Reader, ReaderOptions, SLOTS, Set, Start, Trouble,
+    WriteError, Writer, Written, inspect,
 };
 
 fn directory() -> tempfile::TempDir {
@@ -71,7 +71,7 @@ fn the_longest_record_fits_and_a_longer_one_is_counted() {
             assert_eq!(payloads(&mut reader), std::slice::from_ref(&longest));
         }
         let longer = vec![7; writer.max_record() + 1];
-        assert_eq!(writer.write(&longer), Err(Refused::TooLong));
+        assert_eq!(writer.write(&longer), Err(WriteError::TooLong));
         writer.write(b"next").expect("room");
         assert_eq!(
             reader.next_record().expect("good").expect("a record").lost,
@@ -361,7 +361,7 @@ fn a_file_cut_under_both_ends_ends_neither() {
         .set_len(0)
         .expect("cut");
     let outcome = (0..1000).find_map(|_| writer.write(&[1; 100]).err());
-    assert_eq!(outcome, Some(Refused::Gone));
+    assert_eq!(outcome, Some(WriteError::Gone));
     for reader in [&mut reader, &mut late] {
         assert_eq!(
             reader.batch().err().expect("bad").kind(),

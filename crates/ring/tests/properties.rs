@@ -34,7 +34,7 @@ fn payload(seq: u64, length: usize) -> Vec<u8> {
 }
 
 /// A reader and what the model knows of it.
-struct Attached {
+struct ReaderInfo {
     reader: Reader,
     /// The number from which on everything is either read or lost; unknown
     /// until the first record for one that began with the oldest.
@@ -44,7 +44,7 @@ struct Attached {
     lost: u64,
 }
 
-impl Attached {
+impl ReaderInfo {
     /// Reads up to `count`; each must be the attempt of its number.
     fn read(&mut self, count: usize, attempts: &[(usize, bool)]) {
         for _ in 0..count {
@@ -81,7 +81,7 @@ proptest! {
         let path = directory.path().join("segment");
         let options = Options::new().size(4096).policy(policy);
         let mut writer = Some(Writer::create(&path, &options).expect("a segment"));
-        let mut readers: [Option<Attached>; 3] = [None, None, None];
+        let mut readers: [Option<ReaderInfo>; 3] = [None, None, None];
         let mut attempts: Vec<(usize, bool)> = Vec::new();
         let write = |writer: &mut Writer, attempts: &mut Vec<(usize, bool)>, length| {
             let seq = attempts.len() as u64;
@@ -108,7 +108,7 @@ proptest! {
                     let reader = Reader::open(&path, &options).expect("a slot");
                     let empty = reader.backlog() == 0;
                     let next = (start == Start::Newest || empty).then_some(attempts.len() as u64);
-                    readers[index] = Some(Attached { reader, next, keeps: !overwrite, lost: 0 });
+                    readers[index] = Some(ReaderInfo { reader, next, keeps: !overwrite, lost: 0 });
                 }
                 Step::Detach(index) => readers[index] = None,
                 Step::RestartWriter => {

@@ -107,7 +107,7 @@ fn open(config: &SinkConfig) -> Result<Box<dyn Deliver>, Failure> {
 
 /// What came of a test event.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tried {
+pub struct TestOutcome {
     /// The name of the sink.
     pub sink: String,
     /// Where it went.
@@ -122,7 +122,7 @@ pub struct Tried {
 }
 
 /// Sends one test event, beside the sink's queue.
-pub fn attempt(config: &SinkConfig) -> Tried {
+pub fn attempt(config: &SinkConfig) -> TestOutcome {
     let event = Event::new(
         Kind::Test,
         Timestamp::now(),
@@ -130,7 +130,7 @@ pub fn attempt(config: &SinkConfig) -> Tried {
     );
     let begun = Instant::now();
     let done = open(config).and_then(|mut receiver| receiver.deliver(&event));
-    Tried {
+    TestOutcome {
         sink: config.name.clone(),
         target: config.target(),
         delivered: done.is_ok(),

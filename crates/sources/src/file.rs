@@ -35,7 +35,7 @@ use weir_core::detect::Age;
 use crate::{BatchInfo, Origin, Problem, Source, SourceError};
 use tail::Tail;
 
-pub use reached::Reached;
+pub use reached::FilePositions;
 
 /// Looked at without an event this often: inotify does not see everything
 /// (network file systems, targets of symbolic links).
@@ -166,7 +166,7 @@ pub struct FileSource {
     /// Where an earlier run stood in files that are not there: their file system
     /// may not be mounted yet.
     away: Vec<Position>,
-    reached: Reached,
+    reached: FilePositions,
     problems: BTreeMap<PathBuf, String>,
     /// For the next batch's warnings.
     lost: Vec<String>,
@@ -240,7 +240,7 @@ impl FileSource {
             tails: HashMap::new(),
             paths: BTreeMap::new(),
             away: Vec::new(),
-            reached: Reached::default(),
+            reached: FilePositions::default(),
             problems: BTreeMap::new(),
             lost: Vec::new(),
             scanned: None,
@@ -485,7 +485,7 @@ impl Source for FileSource {
         serde_json::to_string(&self.positions()).ok()
     }
 
-    fn reached(&self) -> Option<Reached> {
+    fn reached(&self) -> Option<FilePositions> {
         Some(self.reached.clone())
     }
 

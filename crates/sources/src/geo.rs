@@ -77,7 +77,7 @@ pub struct Database {
 
 /// What a database says about one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Located {
+pub struct GeoLookup {
     /// The network that it says it of.
     pub network: Prefix,
     /// Country and continent of the address.
@@ -143,7 +143,7 @@ impl Database {
     ///
     /// # Errors
     /// It is broken there.
-    pub fn locate(&self, addr: IpAddr) -> Result<Option<Located>, GeoError> {
+    pub fn locate(&self, addr: IpAddr) -> Result<Option<GeoLookup>, GeoError> {
         let addr = addr.to_canonical();
         if addr.is_ipv6() && self.reader.metadata().ip_version == 4 {
             return Ok(None);
@@ -154,7 +154,7 @@ impl Database {
         };
         let network = found.network()?;
         Ok(
-            Prefix::new(network.ip(), network.prefix()).map(|network| Located {
+            Prefix::new(network.ip(), network.prefix()).map(|network| GeoLookup {
                 network,
                 place: record.place(),
             }),

@@ -21,7 +21,7 @@ use std::{path::Path, path::PathBuf, time::Duration};
 use jiff::Timestamp;
 use weir_core::detect::{Age, Record, Writer};
 
-pub use file::{FileConfig, FileSource, Fingerprint, Position, Reached, Start};
+pub use file::{FileConfig, FilePositions, FileSource, Fingerprint, Position, Start};
 #[cfg(feature = "journal")]
 pub use journal::{JournalConfig, JournalSource, JournalStart};
 pub use ring::{Ring, RingConfig, RingSource, RingStatistics, ring_fault};
@@ -175,7 +175,7 @@ pub trait Source {
 
     /// The positions of log files, for whoever has to know them while this source
     /// waits for a file system.
-    fn reached(&self) -> Option<Reached> {
+    fn reached(&self) -> Option<FilePositions> {
         None
     }
 

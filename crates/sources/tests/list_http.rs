@@ -20,7 +20,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer},
 };
 use web::{Web, reply};
-use weir_sources::list::{Fetched, ListError, Patience, Request, Validators, crowdsec, get};
+use weir_sources::list::{FetchOutcome, ListError, Patience, Request, Validators, crowdsec, get};
 
 const LIST: &[u8] = b"198.51.100.0/24 ; SBL1\n2001:db8::/32\n";
 const PATIENCE: Patience = Patience {
@@ -40,14 +40,14 @@ fn request(url: &str) -> Request<'_> {
     }
 }
 
-fn fetch(url: &str) -> Result<Fetched, ListError> {
+fn fetch(url: &str) -> Result<FetchOutcome, ListError> {
     get(&request(url))
 }
 
 #[track_caller]
-fn changed(fetched: Result<Fetched, ListError>) -> (Vec<u8>, Validators) {
+fn changed(fetched: Result<FetchOutcome, ListError>) -> (Vec<u8>, Validators) {
     match fetched {
-        Ok(Fetched::Changed { bytes, validators }) => (bytes, validators),
+        Ok(FetchOutcome::Changed { bytes, validators }) => (bytes, validators),
         other => panic!("{other:?}"),
     }
 }
@@ -79,7 +79,7 @@ fn a_list_comes_once_and_then_only_when_it_has_changed() {
     assert_eq!(bytes, LIST);
     let mut again = request(&url);
     again.known = Some(&validators);
-    assert_eq!(get(&again), Ok(Fetched::Unchanged));
+    assert_eq!(get(&again), Ok(FetchOutcome::Unchanged));
     let asked = server.asked();
     assert!(
         asked[0].line.starts_with("GET /drop.txt HTTP/1.1"),
@@ -257,7 +257,7 @@ fn tls(chain: Vec<CertificateDer<'static>>, key: &KeyPair) -> Web {
     })
 }
 
-fn over_tls(server: &Web, host: &str, ca_file: Option<&Path>) -> Result<Fetched, ListError> {
+fn over_tls(server: &Web, host: &str, ca_file: Option<&Path>) -> Result<FetchOutcome, ListError> {
     let url = format!("https://{host}:{}/", server.addr.port());
     let mut request = request(&url);
     request.ca_file = ca_file;

@@ -43,7 +43,7 @@ pub enum Checksum {
 
 /// Why a packet is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum ParseError {
     /// It has come through a router, or pretends to.
     Ttl,
     /// It is of another version, or no advertisement.
@@ -54,13 +54,13 @@ pub enum Refused {
     Malformed,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Refused {
+impl ParseError {
     /// Its word, as it is counted.
     pub fn name(self) -> &'static str {
         match self {
@@ -105,16 +105,18 @@ impl Advertisement {
     ///
     /// # Errors
     /// It is not as the RFC has it.
-    pub fn read(message: &[u8], source: IpAddr, destination: IpAddr) -> Result<Self, Refused> {
-        let (header, addresses) = message.split_at_checked(HEADER).ok_or(Refused::Malformed)?;
+    pub fn read(message: &[u8], source: IpAddr, destination: IpAddr) -> Result<Self, ParseError> {
+        let (header, addresses) = message
+            .split_at_checked(HEADER)
+            .ok_or(ParseError::Malformed)?;
         if header[0] != VERSION_3_ADVERTISEMENT {
-            return Err(Refused::Version);
+            return Err(ParseError::Version);
         }
         let pseudo = pseudo_header(source, destination, PROTOCOL, message.len());
         let is_whole =
             checksum(&[&pseudo, message]) == 0 || source.is_ipv4() && checksum(&[message]) == 0;
         if !is_whole {
-            return Err(Refused::Checksum);
+            return Err(ParseError::Checksum);
         }
         let interval = u16::from_be_bytes([header[4], header[5]]) & MAX_INTERVAL;
         let addresses: Vec<IpAddr> = match source {
@@ -129,10 +131,10 @@ impl Advertisement {
                 rest.is_empty().then(|| all.collect())
             }
         }
-        .ok_or(Refused::Malformed)?;
+        .ok_or(ParseError::Malformed)?;
         let is_counted = addresses.len() == usize::from(header[3]) && !addresses.is_empty();
         if header[1] == 0 || interval == 0 || !is_counted {
-            return Err(Refused::Malformed);
+            return Err(ParseError::Malformed);
         }
         Ok(Self {
             id: header[1],
@@ -195,7 +197,7 @@ mod tests {
         let (sent, source, destination) = one(true);
         let message = sent.write(source, destination, Checksum::Plain);
         let read = Advertisement::read(&message, source, source);
-        assert_eq!(read, Err(Refused::Checksum));
+        assert_eq!(read, Err(ParseError::Checksum));
     }
 
     #[test]
@@ -210,8 +212,8 @@ mod tests {
             Advertisement::read(&message, source, destination)
         };
         assert_eq!(write(&|_| ()), Ok(sent.clone()));
-        assert_eq!(write(&|m| m[0] = 0x21), Err(Refused::Version));
-        assert_eq!(write(&|m| m[0] = 0x32), Err(Refused::Version));
+        assert_eq!(write(&|m| m[0] = 0x21), Err(ParseError::Version));
+        assert_eq!(write(&|m| m[0] = 0x32), Err(ParseError::Version));
         for change in [
             &(|m: &mut Vec<u8>| m[1] = 0) as &dyn Fn(&mut Vec<u8>),
             &|m| m[3] = 2,
@@ -220,7 +222,7 @@ mod tests {
             &|m| m.extend([0; 2]),
             &|m| m[4..6].fill(0),
         ] {
-            assert_eq!(write(change), Err(Refused::Malformed));
+            assert_eq!(write(change), Err(ParseError::Malformed));
         }
         // The upper bits of the interval are reserved, and ignored.
         assert_eq!(write(&|m| m[4] |= 0xf0), Ok(sent.clone()));

@@ -8,7 +8,7 @@ pub mod advertisement;
 pub mod packet;
 pub mod router;
 
-pub use advertisement::{Advertisement, Checksum, Refused};
+pub use advertisement::{Advertisement, Checksum, ParseError};
 pub use router::{Action, Router, Settings, State};
 
 /// The protocol's number.

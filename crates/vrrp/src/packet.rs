@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Advertisement, PROTOCOL, Refused, TTL};
+use crate::{Advertisement, PROTOCOL, ParseError, TTL};
 
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
 /// Who sent what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedAdvertisement {
     /// The address that it was sent from.
     pub from: IpAddr,
     /// What it says.
@@ -24,16 +24,16 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 ///
 /// # Errors
 /// It is not as the RFC has it, or has come through a router.
-pub fn read_ipv4(packet: &[u8]) -> Result<Received, Refused> {
-    let header = packet.get(..IPV4).ok_or(Refused::Malformed)?;
+pub fn read_ipv4(packet: &[u8]) -> Result<ReceivedAdvertisement, ParseError> {
+    let header = packet.get(..IPV4).ok_or(ParseError::Malformed)?;
     let head_len = usize::from(header[0] & 0x0f) * 4;
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     // A fragment, or a length that cannot be.
     let is_part = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
     if header[0] >> 4 != 4 || head_len < IPV4 || header[9] != PROTOCOL || is_part {
-        return Err(Refused::Malformed);
+        return Err(ParseError::Malformed);
     }
-    let message = packet.get(head_len..len).ok_or(Refused::Malformed)?;
+    let message = packet.get(head_len..len).ok_or(ParseError::Malformed)?;
     let [from, to] = [12, 16].map(|at| Ipv4Addr::from(array::<4>(&header[at..at + 4])).into());
     read(header[8], message, from, to)
 }
@@ -42,26 +42,31 @@ pub fn read_ipv4(packet: &[u8]) -> Result<Received, Refused> {
 ///
 /// # Errors
 /// It is not as the RFC has it, or has come through a router.
-pub fn read_ipv6(packet: &[u8]) -> Result<Received, Refused> {
-    let (header, rest) = packet.split_at_checked(IPV6).ok_or(Refused::Malformed)?;
+pub fn read_ipv6(packet: &[u8]) -> Result<ReceivedAdvertisement, ParseError> {
+    let (header, rest) = packet.split_at_checked(IPV6).ok_or(ParseError::Malformed)?;
     let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
     if header[0] >> 4 != 6 || header[6] != PROTOCOL {
-        return Err(Refused::Malformed);
+        return Err(ParseError::Malformed);
     }
-    let message = rest.get(..len).ok_or(Refused::Malformed)?;
+    let message = rest.get(..len).ok_or(ParseError::Malformed)?;
     let [from, to] = [8, 24].map(|at| Ipv6Addr::from(array::<16>(&header[at..at + 16])).into());
     read(header[7], message, from, to)
 }
 
-fn read(ttl: u8, message: &[u8], from: IpAddr, to: IpAddr) -> Result<Received, Refused> {
+fn read(
+    ttl: u8,
+    message: &[u8],
+    from: IpAddr,
+    to: IpAddr,
+) -> Result<ReceivedAdvertisement, ParseError> {
     if ttl != TTL {
-        return Err(Refused::Ttl);
+        return Err(ParseError::Ttl);
     }
     if from.is_multicast() || from.is_unspecified() {
-        return Err(Refused::Malformed);
+        return Err(ParseError::Malformed);
     }
     let advertisement = Advertisement::read(message, from, to)?;
-    Ok(Received {
+    Ok(ReceivedAdvertisement {
         from,
         advertisement,
     })
@@ -122,8 +127,8 @@ mod tests {
         for ttl in [0, 1, 254] {
             let (mut far4, mut far6) = (v4.clone(), v6.clone());
             (far4[8], far6[7]) = (ttl, ttl);
-            assert_eq!(read_ipv4(&far4), Err(Refused::Ttl));
-            assert_eq!(read_ipv6(&far6), Err(Refused::Ttl));
+            assert_eq!(read_ipv4(&far4), Err(ParseError::Ttl));
+            assert_eq!(read_ipv6(&far6), Err(ParseError::Ttl));
         }
         for at in 0..v4.len() {
             assert!(read_ipv4(&v4[..at]).is_err(), "cut at {at}");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use weir_ring::{Refused, Writer};
+use weir_ring::{WriteError, Writer};
 
 use super::{lines::Lines, segment::Segment};
 use crate::cli::ExitAnswer;
@@ -61,7 +61,7 @@ fn copy(input: &mut impl Read, writer: &mut Writer) -> anyhow::Result<ExitAnswer
                     read += 1;
                     match writer.write(line) {
                         Ok(()) => {}
-                        Err(Refused::Gone) => gone = true,
+                        Err(WriteError::Gone) => gone = true,
                         Err(_) => dropped += 1,
                     }
                 }

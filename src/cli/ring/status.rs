@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use weir_daemon::escape;
-use weir_ring::{Attached, Inspection, Owner, Policy, inspect};
+use weir_ring::{Inspection, Owner, Policy, ReaderInfo, inspect};
 
 use crate::cli::{ExitAnswer, show};
 
@@ -111,7 +111,8 @@ fn segment(name: &str, now: &Inspection, rated: Option<(&Segments, f64)>) -> Val
         .iter()
         .map(|reader| {
             let earlier = before.and_then(|(before, seconds)| {
-                let same = |known: &&Attached| (known.slot, known.pid) == (reader.slot, reader.pid);
+                let same =
+                    |known: &&ReaderInfo| (known.slot, known.pid) == (reader.slot, reader.pid);
                 Some((before.readers.iter().find(same)?, seconds))
             });
             json!({

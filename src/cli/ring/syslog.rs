@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use weir_ring::{Refused, Writer};
+use weir_ring::{WriteError, Writer};
 
 use super::{
     message::Messages,
@@ -152,7 +152,7 @@ fn receive(socket: &Socket, mut writer: Writer) -> anyhow::Error {
         };
         let line = &line[..line.len().min(writer.max_record())];
         // The ring counts what it drops.
-        if writer.write(line) == Err(Refused::Gone) {
+        if writer.write(line) == Err(WriteError::Gone) {
             return anyhow::anyhow!("the ring's segment was cut short by somebody");
         }
     }

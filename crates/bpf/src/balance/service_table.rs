@@ -14,7 +14,7 @@ use crate::{
 
 /// A virtual address with a port, and the pool that serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
+pub struct VirtualService {
     /// The virtual address.
     pub addr: IpAddr,
     /// TCP or UDP.
@@ -43,7 +43,7 @@ impl ServiceTable {
     ///
     /// # Errors
     /// One of them finds no slot, which takes more services with one hash than chance has.
-    pub(super) fn write(&self, services: &[Service]) -> Result<()> {
+    pub(super) fn write(&self, services: &[VirtualService]) -> Result<()> {
         let keys: Vec<_> = services.iter().map(key).collect();
         for slot in (0..Self::SLOTS).filter(|slot| self.place(*slot) != 0) {
             if !keys.contains(&self.key(slot)) {
@@ -98,7 +98,7 @@ fn hash([addr0, addr1, port]: Key) -> u32 {
     ((hash ^ hash >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 32) as u32
 }
 
-fn key(service: &Service) -> Key {
+fn key(service: &VirtualService) -> Key {
     let addr = match service.addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
@@ -128,14 +128,14 @@ mod tests {
     }
 
     /// Where the kernel would find it.
-    fn find(table: &ServiceTable, service: &Service) -> Option<(u64, u64)> {
+    fn find(table: &ServiceTable, service: &VirtualService) -> Option<(u64, u64)> {
         let key = key(service);
         let slot = slots_of(key).find(|slot| table.key(*slot) == key)?;
         let place = table.place(slot);
         (place != 0).then_some((place & 0xffff_ffff, place >> 32))
     }
 
-    fn services(net: u8, count: usize) -> Vec<Service> {
+    fn services(net: u8, count: usize) -> Vec<VirtualService> {
         (0..count)
             .map(|n| {
                 let [_, _, high, low] = (n as u32 / 4).to_be_bytes();
@@ -145,7 +145,7 @@ mod tests {
                         IpAddr::from([0x2001, 0xdb8, net.into(), 0, 0, 0, high.into(), low.into()])
                     }
                 };
-                Service {
+                VirtualService {
                     addr,
                     protocol: if n % 3 == 0 {
                         Protocol::Udp
@@ -191,7 +191,7 @@ mod tests {
         let table = table();
         let all = services(1, MAX_SERVICES);
         table.write(&all).unwrap();
-        let slot = |service: &Service| {
+        let slot = |service: &VirtualService| {
             let key = key(service);
             slots_of(key).find(|slot| table.key(*slot) == key)
         };

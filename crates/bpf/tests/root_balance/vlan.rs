@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use weir_bpf::{
+    attachment::{Hook, Link},
     generator::Generator,
-    link::{Hook, Link},
 };
 use weir_netlab::{Net, Side, VethOpts};
 use weir_testkit::{packet::Packet, traffic};

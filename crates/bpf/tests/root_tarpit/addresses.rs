@@ -3,7 +3,7 @@
 
 use super::*;
 use weir_bpf::{
-    balance::{Real, SLOTS, Service, real_id},
+    balance::{Real, SLOTS, VirtualService, real_id},
     decoy::TarpitLink,
 };
 use weir_core::{PrefixSet, Protocol};
@@ -244,7 +244,7 @@ fn root_tarpit_addresses_leave_pools_alone() {
     let services: Vec<_> = vips
         .iter()
         .flat_map(|vip| {
-            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| Service {
+            [(Protocol::Tcp, 80), (Protocol::Udp, 443)].map(|(protocol, port)| VirtualService {
                 addr: *vip,
                 protocol,
                 port,

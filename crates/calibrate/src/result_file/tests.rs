@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
-use weir_enforce::hook_selection::Measured;
+use weir_enforce::hook_selection::Estimate;
 
 use super::*;
 
@@ -86,9 +86,9 @@ fn what_is_saved_is_what_auto_goes_by() {
     let advice = load(&state).unwrap().expect("it was saved");
     let nanos = |[low, median, high]: [u64; 3]| {
         let [low, median, high] = [low, median, high].map(Duration::from_nanos);
-        Some(Measured { median, low, high })
+        Some(Estimate { median, low, high })
     };
-    let lost = |[low, median, high]: [u8; 3]| Some(Measured { median, low, high });
+    let lost = |[low, median, high]: [u8; 3]| Some(Estimate { median, low, high });
     let cost = |hook, drop, traffic| HookCost {
         hook,
         drop: nanos(drop),

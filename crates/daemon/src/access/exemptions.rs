@@ -178,7 +178,7 @@ impl Written {
 
 /// What the configuration says of who is exempt.
 #[derive(Clone, Copy)]
-pub struct Configured<'a> {
+pub struct ExemptionConfig<'a> {
     /// The file that says so.
     pub file: &'a Path,
     /// Prefixes that nobody may ban.
@@ -268,7 +268,7 @@ impl Collector {
     /// be read; those of lists come to them in [`Exempt::replace`].
     pub fn gather(
         &mut self,
-        configured: Configured<'_>,
+        configured: ExemptionConfig<'_>,
         allow: &[AllowEntry],
         now: Instant,
     ) -> (Exemptions, Vec<String>) {
@@ -451,7 +451,7 @@ mod tests {
         let [v4, v6] = ["192.0.2.11", "2001:db8::11"].map(|addr| addr.parse().unwrap());
         let peer = "fe80::3".parse().unwrap();
         let mut collector = Collector::default();
-        let configured = Configured {
+        let configured = ExemptionConfig {
             file: Path::new("weir.toml"),
             allow: &PrefixSet::default(),
             reals: &[("web", v4), ("mail", v6)],

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{Api, error, json};
 use crate::{
-    balance::{Change, MAX_WEIGHT, Mode, NotChanged},
+    balance::{Change, MAX_WEIGHT, Mode, RealChangeError},
     service::Refusal,
 };
 
@@ -65,8 +65,8 @@ pub(super) async fn change_real(State(api): State<Api>, path: Real, body: Body) 
         };
         let changed = balancer.change(&pool, address, change);
         let (real, saved) = changed.map_err(|error| match error {
-            NotChanged::NotFound(message) => Refusal::NotFound(message),
-            NotChanged::Backend(error) => error.into(),
+            RealChangeError::NotFound(message) => Refusal::NotFound(message),
+            RealChangeError::Backend(error) => error.into(),
         })?;
         Ok(serde_json::json!({
             "real": real,

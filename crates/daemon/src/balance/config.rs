@@ -1055,12 +1055,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{config::Config, host::lab::Lab};
+    use crate::{config::Config, host::fake::FakeHost};
 
     const BALANCE: &str = "[balance]\ninterface = \"eth0\"\n";
 
     fn check(text: &str) -> Result<Config, String> {
-        let checked = Config::check(Path::new("weir.toml"), text, &Lab::default());
+        let checked = Config::check(Path::new("weir.toml"), text, &FakeHost::default());
         checked.map_err(|errors| errors.to_string())
     }
 
@@ -1131,15 +1131,15 @@ mod tests {
                 network: weir_core::Prefix::new(address, bits).unwrap(),
             }
         };
-        let host = |addresses| Lab {
+        let host = |addresses| FakeHost {
             addresses,
-            ..Lab::default()
+            ..FakeHost::default()
         };
         let text = format!(
             "{BALANCE}[pool.web]\nvip = [\"198.51.100.80\", \"2001:db8::80\"]\nports = [\"80/tcp\"]\n\
              reals = [{{ address = \"10.0.0.11\" }}, {{ address = \"2001:db8::12\" }}]"
         );
-        let warned = |host: &Lab| {
+        let warned = |host: &FakeHost| {
             let checked = Config::check(Path::new("weir.toml"), &text, host).unwrap();
             let told = checked
                 .warnings

@@ -26,7 +26,7 @@ use weir_core::{
 };
 use weir_enforce::SLOTS;
 use weir_events::alerts::Alerts;
-use weir_proxy::{Chooser, Engine, Flow, Group, Limits, Real, RealState, Service};
+use weir_proxy::{Chooser, Engine, Flow, Group, Limits, ProxyService, Real, RealState};
 
 use super::{
     Pool, RealState as Checked, State,
@@ -56,11 +56,11 @@ struct Running {
 
 struct ProxiedPool {
     group: Arc<Group>,
-    choice: Arc<RwLock<Choice>>,
+    choice: Arc<RwLock<RealSelection>>,
     /// What the ring was made of.
     of: Option<(Method, Vec<Taker>)>,
     reals: BTreeMap<IpAddr, Arc<Real>>,
-    services: BTreeMap<(IpAddr, u16, u8), Arc<Service>>,
+    services: BTreeMap<(IpAddr, u16, u8), Arc<ProxyService>>,
     told: Told,
 }
 
@@ -75,7 +75,7 @@ struct Told {
 type Taker = (String, IpAddr, u32);
 
 /// Who is served, and which real each slot belongs to.
-struct Choice {
+struct RealSelection {
     /// `None`: everybody is.
     acl: Option<Arc<Exceptions>>,
     method: Method,
@@ -85,7 +85,7 @@ struct Choice {
     turn: AtomicUsize,
 }
 
-impl Choice {
+impl RealSelection {
     /// The slot of a flow, by the method of its pool.
     fn slot(&self, flow: &Flow) -> usize {
         match self.method {
@@ -97,7 +97,7 @@ impl Choice {
     }
 }
 
-struct OnRing(Arc<RwLock<Choice>>);
+struct OnRing(Arc<RwLock<RealSelection>>);
 
 impl Chooser for OnRing {
     fn admits(&self, client: IpAddr) -> bool {
@@ -264,7 +264,7 @@ impl Proxied {
         let all = self.pools.values().flat_map(|pool| pool.services.values());
         let failed = running.engine.serve(&all.cloned().collect::<Vec<_>>());
         for (name, pool) in &self.pools {
-            let is_its = |service: &Service| Arc::ptr_eq(&service.group, &pool.group);
+            let is_its = |service: &ProxyService| Arc::ptr_eq(&service.group, &pool.group);
             let of_pool = failed.iter().filter(|(service, _)| is_its(service));
             let all: Vec<_> = of_pool
                 .map(|(service, error)| not_listening(service, error))
@@ -382,7 +382,7 @@ impl Running {
 
 impl ProxiedPool {
     fn new(method: Method, limits: Limits) -> Self {
-        let choice = Arc::new(RwLock::new(Choice {
+        let choice = Arc::new(RwLock::new(RealSelection {
             acl: None,
             method,
             ring: Vec::new(),
@@ -463,7 +463,7 @@ impl ProxiedPool {
         choice.acl = acl;
     }
 
-    fn choice(&self) -> RwLockReadGuard<'_, Choice> {
+    fn choice(&self) -> RwLockReadGuard<'_, RealSelection> {
         self.choice.read().expect("no holder of this lock panics")
     }
 
@@ -478,7 +478,7 @@ impl ProxiedPool {
                         Protocol::Udp => weir_proxy::Protocol::Udp,
                         _ => weir_proxy::Protocol::Tcp,
                     };
-                    Arc::new(Service::new(at, protocol, self.group.clone()))
+                    Arc::new(ProxyService::new(at, protocol, self.group.clone()))
                 });
                 self.services.insert(key, service);
             }
@@ -488,7 +488,7 @@ impl ProxiedPool {
     /// Says in the log what clients were refused, the first time at once and then in a
     /// line a minute at most.
     fn tell(&mut self, name: &str, limits: &Limits) {
-        let sum = |count: fn(&Service) -> u64| -> u64 {
+        let sum = |count: fn(&ProxyService) -> u64| -> u64 {
             self.services.values().map(|service| count(service)).sum()
         };
         let counts = [
@@ -537,7 +537,7 @@ fn about(pool: &str) -> String {
     format!("pool-{pool}:proxy")
 }
 
-fn port(service: &Service) -> String {
+fn port(service: &ProxyService) -> String {
     let protocol = match service.protocol {
         weir_proxy::Protocol::Tcp => Protocol::Tcp,
         weir_proxy::Protocol::Udp => Protocol::Udp,
@@ -545,7 +545,7 @@ fn port(service: &Service) -> String {
     PortRange::one(protocol, service.vip.port()).to_string()
 }
 
-fn not_listening(service: &Service, error: &io::Error) -> String {
+fn not_listening(service: &ProxyService, error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => {
             "another program of this host does, there or at all addresses".to_owned()
@@ -577,10 +577,10 @@ mod tests {
     const NAMES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
     /// Of a pool with three reals of the same weight.
-    fn choice(method: Method) -> Choice {
+    fn choice(method: Method) -> RealSelection {
         let members = NAMES.map(|name| Member { name, weight: 1 });
         let reals = NAMES.map(|name| Arc::new(Real::new(name.parse().unwrap())));
-        Choice {
+        RealSelection {
             acl: None,
             method,
             ring: match method {
@@ -592,7 +592,7 @@ mod tests {
         }
     }
 
-    fn chooser(choice: Choice) -> OnRing {
+    fn chooser(choice: RealSelection) -> OnRing {
         OnRing(Arc::new(RwLock::new(choice)))
     }
 
@@ -627,7 +627,7 @@ mod tests {
             }
             assert_eq!(tried.len(), 3);
         }
-        let nobody = Choice {
+        let nobody = RealSelection {
             ring: Vec::new(),
             reals: Vec::new(),
             ..choice(Method::Maglev)
@@ -669,7 +669,7 @@ mod tests {
             v4: vec![(0xcb00_7100, 24)],
             v6: Vec::new(),
         };
-        let chooser = chooser(Choice {
+        let chooser = chooser(RealSelection {
             acl: Some(Arc::new(acl)),
             ..choice(Method::Maglev)
         });

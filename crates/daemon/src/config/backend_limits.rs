@@ -5,13 +5,13 @@
 //! to reject drops.
 
 use weir_config::Section;
-use weir_enforce::{Choice, Feature};
+use weir_enforce::{BackendChoice, Feature};
 
 use crate::access::lists::config::ListConfig;
 
 pub(super) fn check(
     root: &Section<'_, '_>,
-    backend: Choice,
+    backend: BackendChoice,
     asked: &[(Option<usize>, &'static str, Feature)],
     lists: &[ListConfig],
     rejecting: &[String],
@@ -50,7 +50,7 @@ pub(super) fn check(
 /// Those that can, of what is usually chosen.
 fn able(feature: Feature) -> String {
     let usual = ["auto", "xdp", "xdp-generic", "tcx", "nft"];
-    let all = Choice::ALL.iter();
+    let all = BackendChoice::ALL.iter();
     let able = all.filter(|(name, choice)| usual.contains(name) && choice.limit(feature).is_none());
     let names: Vec<_> = able.map(|(name, _)| format!("\"{name}\"")).collect();
     names.join(", ")

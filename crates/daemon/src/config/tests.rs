@@ -5,13 +5,13 @@ mod files;
 use std::time::Duration;
 
 use weir_core::policy::{self, JailLimits};
-use weir_enforce::Choice;
+use weir_enforce::BackendChoice;
 
 use super::*;
-use crate::{host::lab::Lab, jails::SourceChoice};
+use crate::{host::fake::FakeHost, jails::SourceChoice};
 
 pub(crate) fn check(text: &str) -> Result<Config, ConfigErrors> {
-    Config::check(Path::new("weir.toml"), text, &Lab::default())
+    Config::check(Path::new("weir.toml"), text, &FakeHost::default())
 }
 
 pub(crate) fn errors(text: &str) -> String {
@@ -266,9 +266,9 @@ fn each_mistake_is_named_with_line_key_and_what_is_allowed() {
 #[test]
 fn an_interface_is_known_by_an_alternative_name() {
     let warnings = |interfaces: &str, routed| {
-        let host = Lab {
+        let host = FakeHost {
             routed,
-            ..Lab::default()
+            ..FakeHost::default()
         };
         let text = format!("{interfaces}[jail.sshd]\n");
         let config = Config::check(Path::new("weir.toml"), &text, &host).unwrap();
@@ -318,7 +318,7 @@ fn all_mistakes_are_named_at_once() {
 fn defaults_protect_sshd() {
     let config = check("[jail.sshd]").unwrap();
     assert_eq!(config.enforcement.interfaces, ["eth0"]);
-    assert_eq!(config.enforcement.backend, Choice::Auto);
+    assert_eq!(config.enforcement.backend, BackendChoice::Auto);
     assert_eq!(config.enforcement.max_bans, 1_000_000);
     let jail = &config.jails[0];
     assert_eq!(jail.filter, "sshd");

@@ -278,10 +278,10 @@ mod tests {
     use super::*;
     use weir_config::ConfigErrors;
 
-    use crate::{config::Config, host::lab::Lab};
+    use crate::{config::Config, host::fake::FakeHost};
 
-    fn lab() -> Lab {
-        Lab {
+    fn lab() -> FakeHost {
+        FakeHost {
             has_file: |_| false,
             listeners: [
                 (Protocol::Tcp, 22),
@@ -290,7 +290,7 @@ mod tests {
             ]
             .into(),
             ephemeral: 40_000..=50_000,
-            ..Lab::default()
+            ..FakeHost::default()
         }
     }
 

@@ -9,13 +9,13 @@ use std::{
 
 use nix::{ifaddrs::InterfaceAddress, net::if_::if_nametoindex};
 use weir_core::{Prefix, PrefixSet};
-use weir_enforce::{BootNanos, Segment, TarpitLink};
+use weir_enforce::{BootNanos, NeighbourSnapshot, TarpitLink};
 
 use crate::host::{neighbours, shared_links::shared};
 
 /// As it is now; of the neighbours those inside these prefixes. `dark`: those whose
 /// addresses are asked for.
-pub(super) fn look(within: &PrefixSet, dark: &PrefixSet) -> io::Result<Segment> {
+pub(super) fn look(within: &PrefixSet, dark: &PrefixSet) -> io::Result<NeighbourSnapshot> {
     let mut alive: Vec<IpAddr> = neighbours(0)?.into_keys().collect();
     let is_within = |addr: IpAddr| within.lookup(addr).is_some() || dark.lookup(addr).is_some();
     alive.retain(|addr| is_within(*addr));
@@ -23,7 +23,7 @@ pub(super) fn look(within: &PrefixSet, dark: &PrefixSet) -> io::Result<Segment> 
     if !dark.is_empty() {
         asking(&mut links, dark)?;
     }
-    Ok(Segment {
+    Ok(NeighbourSnapshot {
         links,
         alive,
         seconds: (BootNanos::now().0 / 1_000_000_000) as u32,

@@ -290,13 +290,13 @@ mod tests {
     use weir_config::ConfigErrors;
 
     use super::*;
-    use crate::{config::Config, host::lab::Lab};
+    use crate::{config::Config, host::fake::FakeHost};
 
     fn check(text: &str) -> Result<Config, ConfigErrors> {
-        let lab = Lab {
+        let lab = FakeHost {
             has_file: |_| false,
             listeners: [(Protocol::Tcp, 22), (Protocol::Tcp, 443)].into(),
-            ..Lab::default()
+            ..FakeHost::default()
         };
         Config::check(Path::new("weir.toml"), text, &lab)
     }

@@ -8,7 +8,7 @@ use crate::{
         Config,
         tests::{check, errors},
     },
-    host::{Host, lab::Lab},
+    host::{Host, fake::FakeHost},
 };
 
 #[test]
@@ -118,9 +118,9 @@ fn without_a_journal_sshd_is_read_from_auth_log() {
     let config = Config::check(
         Path::new("weir.toml"),
         "[jail.sshd]",
-        &Lab {
+        &FakeHost {
             journal: false,
-            ..Lab::default()
+            ..FakeHost::default()
         },
     )
     .unwrap();
@@ -265,9 +265,9 @@ fn a_filter_that_reads_none_of_its_lines_is_told() {
         let text = format!(
             "[filter.own]\n{filter}patterns = [\"denied <addr>\"]\n[jail.own]\npaths = [\"/var/log/auth.log\"]\n"
         );
-        let host = Lab {
+        let host = FakeHost {
             log,
-            ..Lab::default()
+            ..FakeHost::default()
         };
         let config = Config::check(Path::new("weir.toml"), &text, &host).unwrap();
         config.warnings.join("; ")
@@ -358,9 +358,9 @@ fn a_file_without_heads_is_told_for_a_filter_that_reads_them() {
 }
 
 fn file_without_heads(log: &'static str) {
-    let host = Lab {
+    let host = FakeHost {
         log: Some(log),
-        ..Lab::default()
+        ..FakeHost::default()
     };
     for filter in ["sshd", "sshd-aggressive"] {
         let jail = |more: &str| format!("[jail.{filter}]\npaths = [\"/var/log/auth.log\"]\n{more}");

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use weir_core::{Ban, detect::Finding, policy::Ledger};
 use weir_events::Events;
-use weir_sources::{Position, Reached};
+use weir_sources::{FilePositions, Position};
 
 use super::{Handles, findings::Findings, running::Running};
 use crate::{
@@ -35,7 +35,7 @@ pub(super) struct InHand {
     /// Decided, and not in force yet.
     bans: Mutex<Vec<Ban>>,
     /// How far it has read, where it may have to wait for ever.
-    reached: Mutex<Option<Reached>>,
+    reached: Mutex<Option<FilePositions>>,
     /// The same when it was given up.
     left: Mutex<Option<Vec<Position>>>,
 }
@@ -73,7 +73,7 @@ impl InHand {
     }
 
     /// It reads another source from now on.
-    pub fn reads(&self, reached: Option<Reached>) {
+    pub fn reads(&self, reached: Option<FilePositions>) {
         *lock(&self.reached) = reached;
     }
 

@@ -33,7 +33,7 @@ pub(super) struct Setting {
 /// What was done; the default: nothing.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Record {
+pub(super) struct AppliedChanges {
     /// `kernel.random.boot_id`.
     boot: String,
     /// The number of the network namespace.
@@ -48,7 +48,7 @@ pub(super) struct Record {
     pub decap: Option<DecapSettings>,
 }
 
-impl Record {
+impl AppliedChanges {
     fn new() -> Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot = boot.map_err(system("read the number of this boot"))?;
@@ -96,7 +96,7 @@ impl Record {
 /// The record, locked.
 pub(super) struct Locked {
     path: PathBuf,
-    pub record: Record,
+    pub record: AppliedChanges,
     _lock: Option<OwnedFd>,
 }
 
@@ -108,7 +108,7 @@ impl Locked {
             false => Some(lock(path)?),
         };
         Ok(Self {
-            record: Record::read(path)?,
+            record: AppliedChanges::read(path)?,
             path: path.to_owned(),
             _lock: lock,
         })
@@ -160,7 +160,7 @@ mod tests {
     fn a_record_is_of_one_boot_and_one_namespace() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("real-side.json");
-        assert!(Record::read(&path).unwrap().is_empty());
+        assert!(AppliedChanges::read(&path).unwrap().is_empty());
         let mut locked = Locked::open(&path, false).unwrap();
         locked.record.addresses.insert([198, 51, 100, 80].into());
         locked.record.settings.push(Setting {
@@ -169,20 +169,20 @@ mod tests {
             after: "1".to_owned(),
         });
         locked.save().unwrap();
-        let kept = Record::read(&path).unwrap();
+        let kept = AppliedChanges::read(&path).unwrap();
         assert_eq!(kept, locked.record);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace(&kept.boot, "another")).unwrap();
-        assert!(Record::read(&path).unwrap().is_empty());
+        assert!(AppliedChanges::read(&path).unwrap().is_empty());
         let number = kept.namespace.to_string();
         fs::write(&path, text.replace(&number, "1")).unwrap();
-        let why = Record::read(&path).unwrap_err().to_string();
+        let why = AppliedChanges::read(&path).unwrap_err().to_string();
         assert!(why.contains("another network namespace"), "{why}");
         for wrong in ["", "[]", "{\"boot\": 1}", &text.replace("198.51", "x")] {
             fs::write(&path, wrong).unwrap();
-            assert!(Record::read(&path).is_err(), "{wrong}");
+            assert!(AppliedChanges::read(&path).is_err(), "{wrong}");
         }
-        locked.record = Record::new().unwrap();
+        locked.record = AppliedChanges::new().unwrap();
         locked.save().unwrap();
         locked.save().unwrap();
         assert!(!path.exists());

@@ -20,7 +20,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use weir_enforce::Choice;
+use weir_enforce::BackendChoice;
 use weir_events::{Event, Kind};
 
 use crate::{
@@ -70,7 +70,7 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     };
     mount_bpffs(&config.enforcement)?;
     // Also to take away what an earlier daemon left there.
-    let raw_sockets = config.enforcement.backend == Choice::Ipset
+    let raw_sockets = config.enforcement.backend == BackendChoice::Ipset
         || !config.vips().is_empty()
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use weir_enforce::Choice;
+use weir_enforce::BackendChoice;
 use weir_sinks::Sinks;
 
 use super::{handles, start_error::StartError};
@@ -119,7 +119,7 @@ impl Reloader {
         let old = self.service.config.get();
         let new = Config::load(&old.file).map_err(|e| refuse(e.to_string()))?;
         let mut restart = old.restart_needed(&new);
-        if new.enforcement.backend == Choice::Ipset && !instance::may_open_raw_sockets() {
+        if new.enforcement.backend == BackendChoice::Ipset && !instance::may_open_raw_sockets() {
             restart.push("backend to \"ipset\" (it needs CAP_NET_RAW, given up at the start)");
         }
         if !new.vips().is_empty() && !instance::may_open_raw_sockets() {

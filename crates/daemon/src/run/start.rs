@@ -12,7 +12,7 @@ use weir_events::alerts::Alerts;
 use super::{reload, start_error::StartError};
 use crate::{
     config::Config,
-    expiry::{Ended, Expiries},
+    expiry::{ExpiredBan, Expiries},
     service::Service,
     store::{Change, PORTION, Store, clock::Now, restore},
     uplinks::{Uplinks, config::Enforcement},
@@ -94,14 +94,14 @@ pub(super) fn start_enforcement(config: Config) -> Result<Service, StartError> {
     let now = Now::read();
     let in_force = backend.entries()?;
     let taken_over = in_force.len();
-    let filling = restore::Filling::new(&config.state_dir);
+    let filling = restore::FillMarker::new(&config.state_dir);
     let partly = filling.was_cut_short();
     let expiries = Expiries::default();
     expiries.put(&in_force, now.boottime);
     let plan = restore::plan(loaded, in_force, partly, &now);
     expiries.put(&plan.insert, now.boottime);
     let over = plan.forget.iter().cloned();
-    expiries.add_over(over.map(|(subject, policy)| Ended { subject, policy }));
+    expiries.add_over(over.map(|(subject, policy)| ExpiredBan { subject, policy }));
     if !plan.insert.is_empty() {
         marked(&alerts, filling.begin());
     }

@@ -15,7 +15,7 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 use super::{Allowed, Done, MAX_REASON, Refusal, answers};
 use crate::{
     access::exemptions::{
-        Collector, Configured, Exempt, Written,
+        Collector, Exempt, ExemptionConfig, Written,
         config::{is_too_wide, too_wide},
     },
     access::lists::Lists,
@@ -86,7 +86,7 @@ impl AllowList {
                     .map(|peer| (router.name.as_str(), *peer))
             })
             .collect();
-        let configured = Configured {
+        let configured = ExemptionConfig {
             file: &config.file,
             allow: &config.allow,
             reals: &reals,

@@ -17,7 +17,7 @@ use crate::{
     access::exemptions::Exemption,
     balance::{PoolAccess, PoolStatus},
     decoy::{DecoyStatus, tarpit::TarpitStatus},
-    store::{Detail, NotSaved, Offence, clock::Now},
+    store::{Detail, Offence, SaveError, clock::Now},
     vips::{SegmentStatus, VipStatus, VrrpStatus},
     watch::stats::WatchStatus,
 };
@@ -84,7 +84,7 @@ pub struct Done<T: Serialize> {
 }
 
 impl<T: Serialize> Done<T> {
-    pub(super) fn new(what: T, saved: Result<(), NotSaved>) -> Self {
+    pub(super) fn new(what: T, saved: Result<(), SaveError>) -> Self {
         Self {
             what,
             saved: saved.is_ok(),
@@ -95,7 +95,7 @@ impl<T: Serialize> Done<T> {
 
 /// How many bans were lifted.
 #[derive(Debug, Clone, Serialize)]
-pub struct Lifted {
+pub struct UnbanOutcome {
     /// How many bans were lifted.
     pub lifted: usize,
     /// What denies the subject still, in words.
@@ -152,7 +152,7 @@ pub struct Why {
     /// Its last bans, newest first.
     pub history: Vec<Offence>,
     /// Findings that have not led to a ban yet.
-    pub tracked: Vec<Tracked>,
+    pub tracked: Vec<FailureCount>,
     /// Packets by exit, all sources together.
     pub counters: Vec<Counter>,
 }
@@ -163,7 +163,7 @@ fn is_none(number: &usize) -> bool {
 
 /// Findings of one jail about one subject.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tracked {
+pub struct FailureCount {
     /// The name of the jail.
     pub jail: String,
     /// Findings in its window.
@@ -240,7 +240,7 @@ pub struct RingStatus {
 
 /// How full the table is, and what it takes.
 #[derive(Debug, Clone, Serialize)]
-pub struct Filled {
+pub struct TableUsage {
     /// Entries of each table.
     #[serde(flatten)]
     pub entries: Usage,
@@ -403,7 +403,7 @@ pub struct Status {
     /// Interfaces and hooks.
     pub attachments: Vec<Attachment>,
     /// How full the table is.
-    pub usage: Filled,
+    pub usage: TableUsage,
     /// Bans in force by who made them: a metric.
     #[serde(skip)]
     pub by_producer: BTreeMap<BanSource, u64>,

@@ -9,7 +9,7 @@ use weir_core::{
 };
 use weir_enforce::{Backend, Entry};
 
-use super::{Done, Lifted, ListedBan, MAX_REASON, Refusal, questions::is_a_jail};
+use super::{Done, ListedBan, MAX_REASON, Refusal, UnbanOutcome, questions::is_a_jail};
 use crate::{
     access::{classes::ClassSync, exemptions::Exempt},
     bans::{Bans, entry},
@@ -154,7 +154,7 @@ impl ManualBans {
         subject: &str,
         producer: Option<&BanSource>,
         scope: Option<&PortSet>,
-    ) -> Result<Done<Lifted>, Refusal> {
+    ) -> Result<Done<UnbanOutcome>, Refusal> {
         let prefix: Prefix = subject.parse()?;
         let subject = BanTarget::new(prefix)?;
         let lifted = self
@@ -168,7 +168,7 @@ impl ManualBans {
         let saved = self.store.flush();
         self.ledger.get().forgive(subject);
         let still = self.still_denied(subject)?;
-        Ok(Done::new(Lifted { lifted, still }, saved))
+        Ok(Done::new(UnbanOutcome { lifted, still }, saved))
     }
 
     /// Why no ban of this subject is lifted: it has none, or not such a one.
@@ -218,7 +218,7 @@ impl ManualBans {
     }
 
     /// Lifts every ban, or every one of a producer.
-    pub fn unban_all(&self, producer: Option<&BanSource>) -> Result<Done<Lifted>, Refusal> {
+    pub fn unban_all(&self, producer: Option<&BanSource>) -> Result<Done<UnbanOutcome>, Refusal> {
         let (mut entries, waiting) = self.bans.begin_lifting_all(producer)?;
         entries.retain(|entry| producer.is_none_or(|p| *p == entry.policy.producer));
         if let Some(BanSource::Jail(jail)) = producer
@@ -240,7 +240,7 @@ impl ManualBans {
         let of = producer.map_or_else(String::new, |producer| format!(" of {producer}"));
         tracing::info!("all {lifted} bans{of} lifted manually");
         let still = None;
-        Ok(Done::new(Lifted { lifted, still }, saved))
+        Ok(Done::new(UnbanOutcome { lifted, still }, saved))
     }
 }
 

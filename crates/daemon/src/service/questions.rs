@@ -16,11 +16,11 @@ use weir_core::{
 };
 use weir_enforce::{Backend, Entry, Feature};
 use weir_events::alerts::Alerts;
-use weir_sinks::{SinkQueue, Tried};
+use weir_sinks::{SinkQueue, TestOutcome};
 
 use super::{
-    Filled, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, State, Status,
-    Tracked, Why, allow_list::AllowList, answers::no_log,
+    FailureCount, HostNameStatus, JailStatus, ListedBan, Protection, Refusal, RingStatus, State,
+    Status, TableUsage, Why, allow_list::AllowList, answers::no_log,
 };
 use crate::{
     access::{
@@ -197,13 +197,13 @@ impl Questions {
     }
 
     /// Failures of subjects that hold this prefix and are not banned yet.
-    fn tracked(&self, prefix: Prefix) -> Vec<Tracked> {
+    fn tracked(&self, prefix: Prefix) -> Vec<FailureCount> {
         let ledger = self.ledger.get();
         ledger
             .snapshot(Timestamp::now())
             .into_iter()
             .filter(|tracked| tracked.subject.prefix().covers(prefix))
-            .map(|tracked| Tracked {
+            .map(|tracked| FailureCount {
                 findings: tracked.failures.iter().map(|f| f.attempts).sum(),
                 max_retry: ledger
                     .jail(&tracked.jail)
@@ -296,7 +296,7 @@ impl Questions {
     }
 
     /// Sends a test event to the sink of this name, and says what came of it.
-    pub fn test_sink(&self, name: &str) -> Result<Tried, Refusal> {
+    pub fn test_sink(&self, name: &str) -> Result<TestOutcome, Refusal> {
         let config = self.config.get();
         match config.sinks.iter().find(|sink| sink.name == name) {
             Some(sink) => Ok(weir_sinks::attempt(sink)),
@@ -374,7 +374,7 @@ impl Questions {
             segments: self.vips.segments(),
             tarpit: self.decoy.tarpit_status(config.tarpit.as_ref())?,
             attachments,
-            usage: Filled {
+            usage: TableUsage {
                 entries: usage,
                 map_bytes: self.backend.memory(),
             },

@@ -23,7 +23,7 @@ use super::{
     AllowEntry, Change, Detail,
     clock::Now,
     progress,
-    restore::{Boot, Loaded, Row},
+    restore::{Boot, Row, StoredState},
     row::{DatabaseError, blob, prefix_from, subject_from, timestamp},
 };
 
@@ -176,8 +176,8 @@ pub(super) fn count(connection: &Connection) -> Result<BanCounts, DatabaseError>
     })
 }
 
-pub(super) fn load(connection: &Connection) -> Result<Loaded, DatabaseError> {
-    let mut loaded = Loaded::default();
+pub(super) fn load(connection: &Connection) -> Result<StoredState, DatabaseError> {
+    let mut loaded = StoredState::default();
     let mut boot_index = HashMap::new();
     let mut boots = connection.prepare("SELECT id, boot, last_wall, last_boottime FROM boots")?;
     let mut rows = boots.query([])?;

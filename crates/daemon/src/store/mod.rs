@@ -40,7 +40,7 @@ pub use row::DatabaseError;
 
 use crate::threads;
 use clock::Now;
-use restore::Loaded;
+use restore::StoredState;
 use writer::{move_aside, write_until_stopped};
 
 /// How many changes may wait while the database cannot be written. Beyond
@@ -162,7 +162,7 @@ pub struct Offence {
 /// Why a change could not be made durable now; it is kept and tried again.
 #[derive(Debug, thiserror::Error)]
 #[error("not saved: {0}; it is in force and saving is tried again")]
-pub struct NotSaved(String);
+pub struct SaveError(String);
 
 #[derive(Default)]
 struct Queue {
@@ -222,9 +222,9 @@ impl Shared {
 impl Store {
     /// Opens `dir`/weir.db, moving a broken one aside, and starts the writer.
     /// Also says what was in it.
-    pub fn open(dir: &Path, keep_history: KeepHistory, alerts: Arc<Alerts>) -> (Self, Loaded) {
+    pub fn open(dir: &Path, keep_history: KeepHistory, alerts: Arc<Alerts>) -> (Self, StoredState) {
         let path = dir.join(FILE);
-        let mut loaded = Loaded::default();
+        let mut loaded = StoredState::default();
         let mut connection = None;
         for _ in 0..2 {
             let opened = database::open(&path);
@@ -286,7 +286,7 @@ impl Store {
         keep_history: KeepHistory,
         alerts: Arc<Alerts>,
         other: impl FnOnce(BanCounts) -> T + Send,
-    ) -> ((Self, Loaded), T) {
+    ) -> ((Self, StoredState), T) {
         // Broken or absent: opening says so.
         let room = database::open_reader(&dir.join(FILE))
             .and_then(|connection| database::count(&connection))
@@ -309,13 +309,13 @@ impl Store {
     }
 
     /// Remembers now: returns when the change is on disk.
-    pub fn remember_now(&self, changes: Vec<Change>) -> Result<(), NotSaved> {
+    pub fn remember_now(&self, changes: Vec<Change>) -> Result<(), SaveError> {
         self.remember(changes);
         self.flush()
     }
 
     /// Returns when all that was remembered before is on disk.
-    pub fn flush(&self) -> Result<(), NotSaved> {
+    pub fn flush(&self) -> Result<(), SaveError> {
         let mut queue = self.shared.queue();
         let (mine, failures) = (queue.queued, queue.failures);
         queue.urgent = true;
@@ -323,13 +323,13 @@ impl Store {
         let deadline = Instant::now() + DURABLE_WITHIN;
         loop {
             if queue.failures > failures {
-                return Err(NotSaved(queue.error.clone()));
+                return Err(SaveError(queue.error.clone()));
             }
             if queue.settled >= mine {
                 return Ok(());
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-                return Err(NotSaved("the disk is slow".into()));
+                return Err(SaveError("the disk is slow".into()));
             };
             queue = self
                 .shared

@@ -8,7 +8,7 @@
 //! dry-run) is filled from the database: by the boot clock if the boot is the same, by
 //! the wall clock otherwise, and by the remaining time if the wall clock went back
 //! behind the last write. So is one whose filling did not come to its end
-//! ([`Filling`]): what it lacks was not lifted.
+//! ([`FillMarker`]): what it lacks was not lifted.
 
 use std::{
     collections::HashSet,
@@ -30,7 +30,7 @@ pub struct Row {
     pub subject: BanTarget,
     /// Whose ban and which ports.
     pub policy: Arc<Policy>,
-    /// Which of the boots it was written in: an index into [`Loaded::boots`].
+    /// Which of the boots it was written in: an index into [`StoredState::boots`].
     pub boot: usize,
     /// When it expires on that boot's clock.
     pub expiry: Expiry,
@@ -51,7 +51,7 @@ pub struct Boot {
 
 /// All that the database says at start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct StoredState {
     /// Boots, by index.
     pub boots: Vec<Boot>,
     /// Bans, in no order.
@@ -74,11 +74,11 @@ pub struct Plan {
 /// A mark in the state directory for as long as a backend is filled: a daemon
 /// that dies meanwhile leaves it to the next one.
 #[derive(Debug)]
-pub struct Filling {
+pub struct FillMarker {
     mark: PathBuf,
 }
 
-impl Filling {
+impl FillMarker {
     /// Of the daemon with this state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Filling {
     /// All is in.
     ///
     /// # Errors
-    /// As with [`Filling::begin`].
+    /// As with [`FillMarker::begin`].
     pub fn end(&self) -> io::Result<()> {
         match fs::remove_file(&self.mark) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -111,8 +111,8 @@ impl Filling {
     }
 }
 
-/// The truth table. `partly`: filling was cut short ([`Filling`]).
-pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Plan {
+/// The truth table. `partly`: filling was cut short ([`FillMarker`]).
+pub fn plan(loaded: StoredState, in_force: Vec<Entry>, partly: bool, now: &Now) -> Plan {
     if in_force.is_empty() || partly {
         return from_database(loaded, now);
     }
@@ -149,7 +149,7 @@ pub fn plan(loaded: Loaded, in_force: Vec<Entry>, partly: bool, now: &Now) -> Pl
     plan
 }
 
-fn from_database(loaded: Loaded, now: &Now) -> Plan {
+fn from_database(loaded: StoredState, now: &Now) -> Plan {
     // A clock that is behind any write of ours cannot be trusted with an end.
     let wall_went_back = loaded.boots.iter().any(|boot| now.wall < boot.last_wall);
     let mut plan = Plan {
@@ -207,8 +207,8 @@ mod tests {
     }
 
     /// Boot "a" last wrote at its second 100, wall 1000; the ban ends 60 s later.
-    fn loaded() -> Loaded {
-        Loaded {
+    fn loaded() -> StoredState {
+        StoredState {
             boots: vec![Boot {
                 id: "a".into(),
                 last_wall: Timestamp::from_second(1000).unwrap(),
@@ -305,9 +305,9 @@ mod tests {
     #[test]
     fn a_filling_that_was_cut_short_is_begun_again() {
         let dir = tempfile::tempdir().unwrap();
-        let filling = Filling::new(dir.path());
+        let filling = FillMarker::new(dir.path());
         filling.begin().unwrap();
-        let partly = Filling::new(dir.path()).was_cut_short();
+        let partly = FillMarker::new(dir.path()).was_cut_short();
         let in_force = Entry {
             subject: "192.0.2.8".parse().unwrap(),
             policy: policy(),
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(plan.forget, []);
             assert!(plan.rewrite);
         }
-        let new = Loaded::default();
+        let new = StoredState::default();
         let plan = plan(new, vec![only_in_tables.clone()], false, &now("b", 7, 1020));
         assert_eq!(plan.unexplained, [only_in_tables]);
     }

@@ -11,7 +11,7 @@ const KEEP: KeepHistory = KeepHistory {
     bytes: 1 << 30,
 };
 
-fn open(dir: &Path) -> (Store, Loaded, Arc<Alerts>) {
+fn open(dir: &Path) -> (Store, StoredState, Arc<Alerts>) {
     let alerts = Arc::new(Alerts::default());
     let (store, loaded) = Store::open(dir, KEEP, alerts.clone());
     (store, loaded, alerts)
@@ -54,7 +54,7 @@ fn entry(change: &Change) -> Entry {
 fn what_was_remembered_is_there_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (store, loaded, _) = open(dir.path());
-    assert_eq!(loaded, Loaded::default());
+    assert_eq!(loaded, StoredState::default());
     let change = ban("192.0.2.7");
     store.remember_now(vec![change.clone()]).unwrap();
     // Not closed: as after SIGKILL, the next opener finds the WAL.
@@ -166,7 +166,7 @@ fn a_corrupt_file_is_moved_aside() {
     ] {
         fs::write(dir.path().join("weir.db"), content).unwrap();
         let (store, loaded, alerts) = open(dir.path());
-        assert_eq!(loaded, Loaded::default());
+        assert_eq!(loaded, StoredState::default());
         assert!(alerts.list()[0].message.contains("was corrupt"));
         store.remember_now(vec![ban("192.0.2.7")]).unwrap();
         store.close();

@@ -7,7 +7,7 @@ use weir_config::{
     Section,
     values::{name_byte, path},
 };
-use weir_enforce::{Choice, hook_selection::Advice, kernel::DEFAULT_ROOT};
+use weir_enforce::{BackendChoice, hook_selection::Advice, kernel::DEFAULT_ROOT};
 
 use crate::host::HostFacts;
 
@@ -20,7 +20,7 @@ pub struct Enforcement {
     /// Interfaces that get a default route later are added.
     pub auto: bool,
     /// The backend that the configuration names.
-    pub backend: Choice,
+    pub backend: BackendChoice,
     /// What `auto` goes by.
     pub advice: Advice,
     /// The name that this daemon's pins carry.
@@ -47,8 +47,8 @@ pub(crate) fn read(
     const INTERFACES: &str =
         "\"auto\" (those with a default route) or a list of interface names such as [\"eth0\"]";
     let backend = root
-        .choice("backend", &Choice::ALL)
-        .map_or(Choice::Auto, |at| at.value);
+        .choice("backend", &BackendChoice::ALL)
+        .map_or(BackendChoice::Auto, |at| at.value);
     let typed = root.word_or_list("interfaces", INTERFACES);
     let mut interfaces = Vec::new();
     let mut auto = false;
@@ -58,7 +58,7 @@ pub(crate) fn read(
             format!("interfaces is {:?}; allowed: {INTERFACES}", word.value),
         ),
         Some(Err(list)) => {
-            if list.value.is_empty() && backend != Choice::DryRun {
+            if list.value.is_empty() && backend != BackendChoice::DryRun {
                 root.error(
                     list.line,
                     format!("interfaces is empty; allowed: {INTERFACES}"),
@@ -66,7 +66,7 @@ pub(crate) fn read(
             }
             for name in list.value {
                 // A modem, a tunnel: it may come later, or be a mistake.
-                if !host.has_interface(&name.value) && backend != Choice::DryRun {
+                if !host.has_interface(&name.value) && backend != BackendChoice::DryRun {
                     warnings.push(format!(
                         "interfaces: there is no interface {:?} now: it is protected as soon as it is there; this host has: {}",
                         name.value,
@@ -90,7 +90,7 @@ pub(crate) fn read(
             auto = true;
             interfaces = host.default_route_interfaces();
             // At boot weir starts before the network: no mistake.
-            if interfaces.is_empty() && backend != Choice::DryRun {
+            if interfaces.is_empty() && backend != BackendChoice::DryRun {
                 warnings.push(
                     "interfaces = \"auto\": no interface has a default route yet; each one is attached to when it gets one".to_owned(),
                 );

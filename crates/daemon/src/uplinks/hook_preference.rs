@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_config::Section;
 use weir_enforce::{
-    Choice,
+    BackendChoice,
     hook_selection::{Advice, Prefer},
 };
 
@@ -25,7 +25,7 @@ pub(crate) fn read(
     warnings: &mut Vec<String>,
 ) -> Advice {
     let prefer = root.choice("prefer", &PREFERENCES);
-    if enforcement.backend != Choice::Auto {
+    if enforcement.backend != BackendChoice::Auto {
         if prefer.is_some() {
             let backend = enforcement.backend.name();
             warnings.push(format!(
@@ -49,7 +49,7 @@ mod tests {
     use weir_enforce::hook_selection::Calibration;
 
     use super::*;
-    use crate::{config::Config, host::lab::Lab};
+    use crate::{config::Config, host::fake::FakeHost};
 
     #[test]
     fn auto_goes_by_a_calibration_and_a_preference() {
@@ -60,9 +60,9 @@ mod tests {
             interfaces: Vec::new(),
         };
         let load = |found: &Result<Option<Calibration>, String>, text: &str| {
-            let host = Lab {
+            let host = FakeHost {
                 calibration: found.clone(),
-                ..Lab::default()
+                ..FakeHost::default()
             };
             Config::check(Path::new("weir.toml"), text, &host).unwrap()
         };

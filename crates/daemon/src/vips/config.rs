@@ -348,10 +348,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{config::Config, host::lab::Lab};
+    use crate::{config::Config, host::fake::FakeHost};
 
     fn check(text: &str) -> Result<Config, String> {
-        let checked = Config::check(Path::new("weir.toml"), text, &Lab::default());
+        let checked = Config::check(Path::new("weir.toml"), text, &FakeHost::default());
         checked.map_err(|errors| errors.to_string())
     }
 

@@ -21,7 +21,7 @@ pub(super) type Added = (String, IpAddr);
 
 /// The file in the state directory.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
+pub(super) struct HeldAddresses {
     path: PathBuf,
     boot: String,
     /// Those that are weir's.
@@ -34,7 +34,7 @@ struct Kept {
     added: BTreeSet<Added>,
 }
 
-impl Record {
+impl HeldAddresses {
     /// What an earlier daemon of this boot noted; what it added in another one is gone.
     pub fn read(state_dir: &Path) -> (Self, io::Result<()>) {
         let mut record = Self {
@@ -81,7 +81,7 @@ fn kept(path: &Path) -> io::Result<Kept> {
 /// # Errors
 /// What it has added cannot be read, or one cannot be removed.
 pub fn take_away(state_dir: &Path) -> io::Result<Vec<(String, IpAddr)>> {
-    let (mut record, read) = Record::read(state_dir);
+    let (mut record, read) = HeldAddresses::read(state_dir);
     read?;
     let mut gone = Vec::new();
     for (name, address) in &record.added {
@@ -106,19 +106,19 @@ mod tests {
     #[test]
     fn what_was_added_is_known_until_the_next_boot() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut record, read) = Record::read(dir.path());
+        let (mut record, read) = HeldAddresses::read(dir.path());
         assert!(read.is_ok() && record.added.is_empty());
         let one = ("eth0".to_owned(), "2001:db8::80".parse().unwrap());
         record.added.insert(one.clone());
         record.save().unwrap();
-        let (again, read) = Record::read(dir.path());
+        let (again, read) = HeldAddresses::read(dir.path());
         assert!(read.is_ok());
         assert_eq!(again.added, [one].into());
         record.boot = "another".to_owned();
         record.save().unwrap();
-        assert!(Record::read(dir.path()).0.added.is_empty());
+        assert!(HeldAddresses::read(dir.path()).0.added.is_empty());
         fs::write(dir.path().join("addresses.json"), "{").unwrap();
-        assert!(Record::read(dir.path()).1.is_err());
+        assert!(HeldAddresses::read(dir.path()).1.is_err());
         assert!(take_away(dir.path()).is_err());
     }
 }

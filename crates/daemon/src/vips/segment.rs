@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use weir_core::neighbour::{self, Message};
 use weir_vrrp::{
     GROUP_V4, GROUP_V6, PROTOCOL, TTL,
-    packet::{Received, read_ipv4, read_ipv6},
+    packet::{ReceivedAdvertisement, read_ipv4, read_ipv6},
 };
 
 use crate::host::Interface;
@@ -53,7 +53,7 @@ const VRRP: [SockFilter; 4] = [
 const ETHERNET: usize = 14;
 
 /// One that is listened to.
-pub(super) struct Segment {
+pub(super) struct LinkListener {
     /// Its interface when it was opened.
     pub interface: Interface,
     arp: Arc<OwnedFd>,
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-impl Segment {
+impl LinkListener {
     /// Listens on an interface; if asked for, to virtual routers as well.
     pub fn open(interface: Interface, name: &str, vrrp: bool) -> io::Result<Self> {
         let listen = |ethertype: u16, filter: &[SockFilter]| {
@@ -162,7 +162,7 @@ impl Segment {
     }
 
     /// The advertisements that have come since, at most so many at a time.
-    pub fn read_vrrp(&mut self) -> Vec<Received> {
+    pub fn read_vrrp(&mut self) -> Vec<ReceivedAdvertisement> {
         let mut heard = Vec::new();
         let mut packet = [0; LONGEST];
         for (number, socket) in self.vrrp.iter().flatten().enumerate() {

@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 use weir_events::alerts::Alerts;
 pub(super) use weir_vrrp::Action;
-use weir_vrrp::{Advertisement, GROUP_V4, GROUP_V6, Router, Settings, State, packet::Received};
+use weir_vrrp::{
+    Advertisement, GROUP_V4, GROUP_V6, Router, Settings, State, packet::ReceivedAdvertisement,
+};
 
 use super::{
     config::{VrrpConfig, of_family},
-    segment::Segment,
+    segment::LinkListener,
 };
 
 /// So many advertisements of another active router are no passing thing.
@@ -146,7 +148,7 @@ impl Group {
     }
 
     /// Is it what this advertisement is about?
-    pub fn is_meant(&self, received: &Received, interface: &str) -> bool {
+    pub fn is_meant(&self, received: &ReceivedAdvertisement, interface: &str) -> bool {
         self.config.id == received.advertisement.id
             && self.is_v6 == received.from.is_ipv6()
             && self.config.interface == interface
@@ -193,7 +195,12 @@ impl Group {
     }
 
     /// Another host has told of itself.
-    pub fn hear(&mut self, now: Duration, heard: &Received, alerts: &Alerts) -> Vec<Action> {
+    pub fn hear(
+        &mut self,
+        now: Duration,
+        heard: &ReceivedAdvertisement,
+        alerts: &Alerts,
+    ) -> Vec<Action> {
         let Some(own) = self.own else {
             return vec![];
         };
@@ -267,7 +274,7 @@ impl Group {
     }
 
     /// Tells the others of itself.
-    pub fn advertise(&self, open: &Segment, priority: u8, alerts: &Alerts) {
+    pub fn advertise(&self, open: &LinkListener, priority: u8, alerts: &Alerts) {
         match self.send(open, priority) {
             Ok(()) => alerts.clear(&self.about(":send")),
             Err(error) => {
@@ -282,7 +289,7 @@ impl Group {
         }
     }
 
-    fn send(&self, open: &Segment, priority: u8) -> io::Result<()> {
+    fn send(&self, open: &LinkListener, priority: u8) -> io::Result<()> {
         let own = self.own.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let advertisement = Advertisement {
             id: self.config.id,

@@ -24,7 +24,7 @@ pub struct Sighting {
 
 /// Why a line names nobody.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum LineError {
     /// It does not begin with an address.
     Address(AddrError),
     /// Its prefix is wider than a watch may name.
@@ -33,7 +33,7 @@ pub enum Rejected {
     Long,
 }
 
-impl fmt::Display for Rejected {
+impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(error) => error.fmt(f),
@@ -48,21 +48,21 @@ impl fmt::Display for Rejected {
 }
 
 /// Reads one line without its newline; `None` for an empty one.
-pub fn read(line: &[u8]) -> Result<Option<Sighting>, Rejected> {
+pub fn read(line: &[u8]) -> Result<Option<Sighting>, LineError> {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_matches([' ', '\t', '\r']);
     let Some(word) = line.split([' ', '\t']).next().filter(|w| !w.is_empty()) else {
         return Ok(None);
     };
-    let prefix: Prefix = word.parse().map_err(Rejected::Address)?;
+    let prefix: Prefix = word.parse().map_err(LineError::Address)?;
     let widest = match prefix.addr().is_ipv4() {
         true => WIDEST.0,
         false => WIDEST.1,
     };
     if prefix.bits() < widest {
-        return Err(Rejected::Wide(prefix));
+        return Err(LineError::Wide(prefix));
     }
-    BanTarget::new(prefix).map_err(Rejected::Address)?;
+    BanTarget::new(prefix).map_err(LineError::Address)?;
     Ok(Some(Sighting {
         prefix,
         line: line.to_owned(),
@@ -70,7 +70,7 @@ pub fn read(line: &[u8]) -> Result<Option<Sighting>, Rejected> {
 }
 
 /// Who is handed each line, or `Err` for one that was too long.
-pub type Each<'a> = dyn FnMut(Result<&[u8], Rejected>) + 'a;
+pub type Each<'a> = dyn FnMut(Result<&[u8], LineError>) + 'a;
 
 /// Cuts what comes from a pipe into lines, in bounded memory.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ impl Lines {
 
     fn end(&mut self, each: &mut Each<'_>) {
         each(match std::mem::take(&mut self.long) {
-            true => Err(Rejected::Long),
+            true => Err(LineError::Long),
             false => Ok(&self.begun),
         });
         self.begun.clear();
@@ -207,7 +207,7 @@ mod tests {
         for size in [1, 2, 3, 7, 1000, text.len()] {
             let mut lines = Lines::default();
             let mut seen = Vec::new();
-            let mut each = |line: Result<&[u8], Rejected>| {
+            let mut each = |line: Result<&[u8], LineError>| {
                 seen.push(line.map(|l| String::from_utf8(l.to_vec()).unwrap()));
             };
             for piece in text.as_bytes().chunks(size) {
@@ -219,7 +219,7 @@ mod tests {
                 Ok("one".to_owned()),
                 Ok(String::new()),
                 Ok("two".to_owned()),
-                Err(Rejected::Long),
+                Err(LineError::Long),
                 Ok(whole.clone()),
                 Ok("last".to_owned()),
             ];

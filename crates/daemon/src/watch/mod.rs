@@ -35,7 +35,7 @@ use crate::{
     threads,
 };
 use config::{OnlyIf, WatchConfig};
-use line::{Lines, Rejected, Sighting};
+use line::{LineError, Lines, Sighting};
 use stats::{Counters, WatchStats};
 
 /// A thread looks this often whether it is to stop.
@@ -234,7 +234,7 @@ impl Watcher {
     /// Reads what came, or the rest of it; the bans go into force together.
     fn take(&self, lines: &mut Lines, bytes: Option<&[u8]>) {
         let mut bans = Vec::new();
-        let mut each = |line: Result<&[u8], Rejected>| {
+        let mut each = |line: Result<&[u8], LineError>| {
             self.counters.numbers.lines.inc();
             match line.and_then(line::read) {
                 Ok(None) => {}

@@ -10,7 +10,7 @@ use std::{
 use weir_bpf::{BanCounts, device::Device};
 
 use crate::{
-    Backend, Choice, DryRun, Error, Settings,
+    Backend, BackendChoice, DryRun, Error, Settings,
     claim::Claim,
     ipset,
     kernel::{self, KernelConfig},
@@ -48,22 +48,22 @@ pub(super) enum Family {
 impl Family {
     pub(super) const LASTING: [Self; 3] = [Self::Bpf, Self::Nft, Self::Ipset];
 
-    pub(super) fn of(choice: Choice) -> Self {
+    pub(super) fn of(choice: BackendChoice) -> Self {
         match choice {
-            Choice::Auto | Choice::Kernel(_) => Self::Bpf,
-            Choice::Nft => Self::Nft,
-            Choice::Ipset => Self::Ipset,
-            Choice::DryRun => Self::DryRun,
+            BackendChoice::Auto | BackendChoice::Kernel(_) => Self::Bpf,
+            BackendChoice::Nft => Self::Nft,
+            BackendChoice::Ipset => Self::Ipset,
+            BackendChoice::DryRun => Self::DryRun,
         }
     }
 
     /// A choice of this kind, for reading what an earlier daemon left.
-    pub(super) fn choice(self) -> Choice {
+    pub(super) fn choice(self) -> BackendChoice {
         match self {
-            Self::Bpf => Choice::Auto,
-            Self::Nft => Choice::Nft,
-            Self::Ipset => Choice::Ipset,
-            Self::DryRun => Choice::DryRun,
+            Self::Bpf => BackendChoice::Auto,
+            Self::Nft => BackendChoice::Nft,
+            Self::Ipset => BackendChoice::Ipset,
+            Self::DryRun => BackendChoice::DryRun,
         }
     }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use weir_core::Action;
 
 use super::*;
-use crate::{BootNanos, Choice, DryRun};
+use crate::{BackendChoice, BootNanos, DryRun};
 
 fn ban(n: u8, second: u64) -> Entry {
     Entry {
@@ -31,7 +31,7 @@ fn over(before: DryRun) -> BackendSwap {
             room: Default::default(),
             settings: Settings {
                 interfaces: Vec::new(),
-                backend: Choice::DryRun,
+                backend: BackendChoice::DryRun,
                 advice: Default::default(),
                 max_bans: 100,
                 observe: false,

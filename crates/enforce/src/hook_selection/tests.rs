@@ -12,8 +12,8 @@ fn cost(hook: Hook, nanos: u64, traffic: impl Into<Option<u8>>) -> HookCost {
 }
 
 /// As measured in rounds that were all alike.
-fn sure<T: Copy>(figure: T) -> Measured<T> {
-    Measured {
+fn sure<T: Copy>(figure: T) -> Estimate<T> {
+    Estimate {
         median: figure,
         low: figure,
         high: figure,
@@ -23,12 +23,12 @@ fn sure<T: Copy>(figure: T) -> Measured<T> {
 /// Drop cost and cost to TCP, each as (low, median, high).
 fn unsure(hook: Hook, nanos: [u64; 3], lost: [u8; 3]) -> HookCost {
     let [low, median, high] = nanos.map(Duration::from_nanos);
-    let drop = Measured { median, low, high };
+    let drop = Estimate { median, low, high };
     let [low, median, high] = lost;
     HookCost {
         hook,
         drop: Some(drop),
-        traffic: Some(Measured { median, low, high }),
+        traffic: Some(Estimate { median, low, high }),
     }
 }
 

@@ -4,15 +4,15 @@
 use std::path::Path;
 
 use weir_bpf::{
+    attachment::{Hook, Link},
     device::Device,
-    link::{Hook, Link},
 };
 
 use super::{
     devices,
     interface::{AWAY, Attached, Interface},
     pins::{pin_of, pinned, remove_link, remove_pin},
-    programs::{Programs, Wanted},
+    programs::{HookPlan, Programs},
     refusal::refusal,
 };
 use crate::{Error, hook_selection};
@@ -29,7 +29,7 @@ fn tc() -> Hook {
 }
 
 /// Hooks to try in order, and why where `auto` chose.
-fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, String) {
+fn candidates(wanted: &HookPlan, name: &str, device: &Device) -> (Vec<Hook>, String) {
     match wanted.hook {
         Some(Hook::Xdp) => (vec![Hook::Xdp, Hook::XdpGeneric, tc()], String::new()),
         Some(Hook::XdpGeneric) => (vec![Hook::XdpGeneric, tc()], String::new()),
@@ -43,7 +43,7 @@ fn candidates(wanted: &Wanted, name: &str, device: &Device) -> (Vec<Hook>, Strin
 impl Interface {
     /// The hooks that it would be given, the best first; without its device, tc's,
     /// which every kind of Ethernet device has.
-    pub(super) fn choices(&self, wanted: &Wanted) -> Vec<Hook> {
+    pub(super) fn choices(&self, wanted: &HookPlan) -> Vec<Hook> {
         match devices::find(&self.name) {
             Ok(Some(device)) => candidates(wanted, &self.name, &device).0,
             _ => vec![wanted.hook.unwrap_or_else(tc)],
@@ -54,7 +54,7 @@ impl Interface {
     /// that is not there is waited for: see [`Self::follow`].
     pub(super) fn attach(
         &mut self,
-        wanted: &Wanted,
+        wanted: &HookPlan,
         programs: &dyn Programs,
         links: &Path,
     ) -> Result<(), Error> {

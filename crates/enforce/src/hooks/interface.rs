@@ -4,16 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use weir_bpf::{
+    attachment::{Hook, Link},
     device::Device,
     fault,
-    link::{Hook, Link},
 };
 
 use super::{
     attachment::Attachment,
     devices,
     pins::{attached_to, pin_of, remove_pin, rename_pin},
-    programs::{Programs, Wanted},
+    programs::{HookPlan, Programs},
 };
 use crate::Error;
 
@@ -147,7 +147,7 @@ impl Interface {
     /// dead link when it went. True when something changed.
     pub(super) fn follow(
         &mut self,
-        wanted: &Wanted,
+        wanted: &HookPlan,
         programs: &dyn Programs,
         links: &Path,
     ) -> Result<bool, Error> {

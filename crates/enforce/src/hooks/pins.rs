@@ -7,9 +7,8 @@ use std::{
 };
 
 use weir_bpf::{
-    device,
-    link::{Hook, Link},
-    pins,
+    attachment::{Hook, Link},
+    device, pins,
 };
 
 use super::devices;

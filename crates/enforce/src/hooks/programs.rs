@@ -3,20 +3,20 @@
 
 use std::os::fd::BorrowedFd;
 
-use weir_bpf::link::Hook;
+use weir_bpf::attachment::Hook;
 
 use crate::{Error, Settings, hook_selection::Advice};
 
 /// The hook that interfaces shall get.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct HookPlan {
     /// As the configuration names it; `None` leaves it to `advice`.
     pub hook: Option<Hook>,
     /// What `auto` goes by.
     pub advice: Advice,
 }
 
-impl Wanted {
+impl HookPlan {
     /// What these settings ask for.
     pub fn by(settings: &Settings) -> Self {
         Self {

@@ -3,15 +3,15 @@
 use std::io;
 
 use weir_bpf::{
+    attachment::{self, Hook},
     device::Device,
-    link::{self, Hook},
     object,
 };
 
 /// Why a hook could not be had, for `weir status` and the log.
 pub(super) fn refusal(hook: Hook, device: &Device, e: &io::Error) -> String {
     let occupied = matches!(hook, Hook::Xdp | Hook::XdpGeneric)
-        .then(|| link::xdp_program_on(device.index))
+        .then(|| attachment::xdp_program_on(device.index))
         .flatten();
     match occupied {
         Some((id, mode)) => {

@@ -1,7 +1,7 @@
 //! The backend `ipset`: sets of ipset hold the bans, and one jump in iptables'
 //! `raw` PREROUTING leads to chains that look into them. For hosts that have
 //! these and neither BPF nor nftables; what it cannot do is in
-//! [`crate::Choice::limits`].
+//! [`crate::BackendChoice::limits`].
 //!
 //! The sets are the kernel's, with its clock: they outlive the daemon. Both
 //! programs run as children with text on their standard input. `iptables` is
@@ -24,7 +24,7 @@ use weir_bpf::{clock, fault};
 use weir_core::{PortSet, Reason, address_class::Classes};
 
 use crate::{
-    BootNanos, Choice, ClassCounter, Entry, Error, Settings, command,
+    BackendChoice, BootNanos, ClassCounter, Entry, Error, Settings, command,
     firewall::{self, Counted, Desired, Firewall},
     hooks::devices::RealNames,
     nft::iptables,
@@ -216,7 +216,7 @@ impl Ipset {
 }
 
 impl Firewall for Ipset {
-    const CHOICE: Choice = Choice::Ipset;
+    const CHOICE: BackendChoice = BackendChoice::Ipset;
 
     fn state(&self) -> &Mutex<Desired> {
         &self.desired

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use weir_bpf::{AnswerProgram, fault, link::Hook};
+use weir_bpf::{AnswerProgram, attachment::Hook, fault};
 use weir_core::Action;
 
 use super::{Kernel, maintenance::Maintenance};

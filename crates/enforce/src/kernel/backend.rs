@@ -9,7 +9,7 @@ use std::{
 
 use weir_bpf::{
     AnswerProgram, Key,
-    link::Hook,
+    attachment::Hook,
     prefix_bans::{MAX_PREFIX_BANS, MAX_SHARED_PREFIX_BANS},
     small_maps,
 };
@@ -17,24 +17,25 @@ use weir_core::{BanSource, BanTarget, PortSet, Prefix, PrefixSet, Reason, decoy:
 
 use super::{Kernel, tables};
 use crate::{
-    Attachment, Backend, BootNanos, Choice, ClassFilter, Counter, DecoyResponder, Entry, Error,
-    Forwarder, InsertError, Inserted, Limit, PacketEvent, PacketEvents, Settings, Usage, Work,
+    Attachment, Backend, BackendChoice, BootNanos, ClassFilter, Counter, DecoyResponder, Entry,
+    Error, Forwarder, InsertError, InsertSummary, Limit, PacketEvent, PacketEvents, Settings,
+    Usage, Work,
     backend_kind::{WITHOUT_ANSWERS, WITHOUT_DECOYS, WITHOUT_REJECT},
-    hooks::{self, Wanted},
+    hooks::{self, HookPlan},
 };
 
 impl Kernel {
     /// The backend as far as its limits go.
-    pub(super) fn effective(&self) -> Choice {
+    pub(super) fn effective(&self) -> BackendChoice {
         // It is asked of the attach points, which come before the tables.
         tables::assert_none_here();
         self.effective_where(self.hooks.any_on_netfilter())
     }
 
     /// The same, for whoever knows what is at the attach points.
-    pub(super) fn effective_where(&self, any_on_netfilter: bool) -> Choice {
+    pub(super) fn effective_where(&self, any_on_netfilter: bool) -> BackendChoice {
         match self.settings().backend {
-            Choice::Auto if any_on_netfilter => Choice::Kernel(Hook::Netfilter),
+            BackendChoice::Auto if any_on_netfilter => BackendChoice::Kernel(Hook::Netfilter),
             backend => backend,
         }
     }
@@ -51,7 +52,7 @@ impl Kernel {
             let present = present.as_mut().expect("no holder of this lock panics");
             **present = Arc::new(settings.clone());
         };
-        let wanted = Wanted::by(settings);
+        let wanted = HookPlan::by(settings);
         points.reconfigure(&settings.interfaces, &wanted, &*current, then)
     }
 }
@@ -79,8 +80,8 @@ impl Backend for Kernel {
         }
     }
 
-    fn insert(&self, entries: &[Entry]) -> Result<Inserted, InsertError> {
-        let mut done = Inserted::default();
+    fn insert(&self, entries: &[Entry]) -> Result<InsertSummary, InsertError> {
+        let mut done = InsertSummary::default();
         let outcome = self.insert_all(entries, &mut done);
         done.with(outcome)
     }

@@ -4,7 +4,7 @@
 use weir_bpf::{AnswerProgram, fault};
 
 use super::Kernel;
-use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature, Segment, TarpitCounts};
+use crate::{DecoyCounts, DecoyResponder, Decoys, Error, Feature, NeighbourSnapshot, TarpitCounts};
 
 impl DecoyResponder for Kernel {
     fn set_decoys(&self, decoys: &Decoys) -> Result<(), Error> {
@@ -60,7 +60,7 @@ impl DecoyResponder for Kernel {
         Ok(())
     }
 
-    fn set_segment(&self, segment: &Segment) -> Result<(), Error> {
+    fn set_segment(&self, segment: &NeighbourSnapshot) -> Result<(), Error> {
         let decoys = &self.tables().current.decoys;
         // Those first, for a link is what begins to answer.
         decoys.note_alive(&segment.alive, segment.seconds)?;

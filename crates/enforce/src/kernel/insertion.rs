@@ -10,7 +10,7 @@ use weir_bpf::{Key, Placed, PrefixBan, PrefixBanPlaced, Slot, fault, tables::MAX
 use weir_core::BanSource;
 
 use super::{Kernel, WorkCounts, maintenance::Maintenance, next_expiry::Noting};
-use crate::{Entry, Error, Inserted, Policy};
+use crate::{Entry, Error, InsertSummary, Policy};
 
 /// Entries inserted under one read lock: a switch of generations waits at most
 /// some 100 µs for it.
@@ -48,7 +48,11 @@ enum Stop {
 impl Kernel {
     /// Inserts as many of the entries as go without eviction or growth, under
     /// one read lock; returns how many.
-    fn insert_run(&self, entries: &[Entry], done: &mut Inserted) -> Result<(usize, Stop), Error> {
+    fn insert_run(
+        &self,
+        entries: &[Entry],
+        done: &mut InsertSummary,
+    ) -> Result<(usize, Stop), Error> {
         let tables = self.tables();
         let table = &tables.current.table;
         let max_bans = self.settings().max_bans;
@@ -122,7 +126,11 @@ impl Kernel {
 
     /// Inserts them, by several threads when there are many; `done` is what was
     /// done in any case.
-    pub(super) fn insert_all(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
+    pub(super) fn insert_all(
+        &self,
+        entries: &[Entry],
+        done: &mut InsertSummary,
+    ) -> Result<(), Error> {
         self.prepare_answers(entries);
         if entries.len() > BULK {
             self.reserve(entries);
@@ -134,7 +142,7 @@ impl Kernel {
         }
         std::thread::scope(|scope| {
             let insert = |share| {
-                let mut done = Inserted::default();
+                let mut done = InsertSummary::default();
                 let outcome = self.insert_in_turn(share, &mut done);
                 (done, outcome)
             };
@@ -165,7 +173,7 @@ impl Kernel {
     pub(super) fn insert_in_turn(
         &self,
         entries: &[Entry],
-        done: &mut Inserted,
+        done: &mut InsertSummary,
     ) -> Result<(), Error> {
         for entries in entries.chunks(LOCK_CHUNK) {
             let mut rest = entries;
@@ -211,7 +219,7 @@ impl Kernel {
     }
 
     /// Lifts what these entries replace under their policies' other action.
-    fn lift_opposites(&self, entries: &[Entry], done: &mut Inserted) -> Result<(), Error> {
+    fn lift_opposites(&self, entries: &[Entry], done: &mut InsertSummary) -> Result<(), Error> {
         for same in entries.chunk_by(|a, b| a.policy == b.policy) {
             if self.policies.opposite_action(&same[0].policy).is_none() {
                 continue;

@@ -46,12 +46,12 @@ use weir_core::{BanTarget, address_class::Classes};
 
 pub use open::{KernelConfig, check_interface, detach, open};
 pub(crate) use open::{attached, instances, is_there};
-pub use weir_bpf::link::Hook;
+pub use weir_bpf::attachment::Hook;
 pub use weir_bpf::pins::{DEFAULT_ROOT, mount_bpffs};
 
 use crate::{
     BootNanos, Entry, Error, Expiry, Settings,
-    hooks::{AttachPoints, Hooks, Wanted},
+    hooks::{AttachPoints, HookPlan, Hooks},
 };
 use answers::RefusedAnswers;
 pub(crate) use classes::ANSWER_WITHIN;
@@ -123,8 +123,8 @@ impl Kernel {
     }
 
     /// The hook asked for, and what `auto` goes by.
-    fn wanted(&self) -> Wanted {
-        Wanted::by(&self.settings())
+    fn wanted(&self) -> HookPlan {
+        HookPlan::by(&self.settings())
     }
 
     fn jiffies(&self, expiry: Expiry, suspended: u64) -> u64 {

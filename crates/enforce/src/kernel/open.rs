@@ -11,9 +11,9 @@ use std::{
 
 use weir_bpf::{
     BanCounts, Generation, Geometry, JiffyClock, Options,
+    attachment::Hook,
     events::EventReader,
     fault,
-    link::Hook,
     pins::InstanceDir,
     programs::{NO_NETFILTER, netfilter_supported},
 };
@@ -29,7 +29,7 @@ use super::{
     work::WorkCounts,
 };
 use crate::{
-    Backend, Choice, Error, Settings,
+    Backend, BackendChoice, Error, Settings,
     hooks::{self, Hooks, link_events},
 };
 
@@ -54,7 +54,7 @@ pub struct KernelConfig {
 ///
 /// # Errors
 /// The hook is not for an interface of its kind, as [`open`] says.
-pub fn check_interface(name: &str, backend: Choice) -> Result<(), Error> {
+pub fn check_interface(name: &str, backend: BackendChoice) -> Result<(), Error> {
     hooks::check(name, backend.hook())
 }
 

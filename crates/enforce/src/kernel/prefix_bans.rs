@@ -13,7 +13,7 @@ use weir_bpf::{
 use weir_core::{BanSource, BanTarget, Prefix};
 
 use super::{Kernel, tables::Tables};
-use crate::{Entry, Error, Inserted};
+use crate::{Entry, Error, InsertSummary};
 
 impl Kernel {
     /// The ban table's form for a subject, if it has one.
@@ -76,7 +76,7 @@ impl Kernel {
     pub(super) fn make_room_for_prefix_ban(
         &self,
         producer: &BanSource,
-        done: &mut Inserted,
+        done: &mut InsertSummary,
     ) -> Result<(), Error> {
         let full = match producer {
             BanSource::Manual => Error::PrefixBansFull(MAX_PREFIX_BANS),
@@ -183,7 +183,7 @@ impl Kernel {
             .iter()
             .filter_map(|b| self.prefix_ban_entry(*b))
             .collect();
-        self.insert_in_turn(&entries, &mut Inserted::default())?;
+        self.insert_in_turn(&entries, &mut InsertSummary::default())?;
         for ban in bans {
             self.lift_prefix_ban(ban.prefix, |policy| policy == ban.policy)?;
         }

@@ -3,8 +3,9 @@
 use std::os::fd::BorrowedFd;
 
 use weir_bpf::{
-    Generation, fault,
-    link::Hook,
+    Generation,
+    attachment::Hook,
+    fault,
     programs::{NO_NETFILTER, netfilter_supported},
 };
 

@@ -17,8 +17,8 @@ use std::{
 };
 
 use weir_bpf::{
-    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, abi::V4_NEVER, fault,
-    link::Hook, table::NEVER,
+    BanCounts, ClassImage, Generation, Geometry, Key, Options, Placed, abi::V4_NEVER,
+    attachment::Hook, fault, table::NEVER,
 };
 
 use super::{
@@ -45,10 +45,10 @@ fn is_larger(wanted: Geometry, now: Geometry) -> bool {
 
 /// Twice the room for bans of a kind that did not find any: one that is nearly empty is
 /// not what found none.
-fn twice(filled: usize, comfort: usize) -> usize {
-    match filled * 2 < comfort {
-        true => comfort,
-        false => (filled + 1).max(comfort) * 2,
+fn twice(filled: usize, target_load: usize) -> usize {
+    match filled * 2 < target_load {
+        true => target_load,
+        false => (filled + 1).max(target_load) * 2,
     }
 }
 
@@ -116,7 +116,7 @@ impl Kernel {
                 false => Ok(()),
             };
         }
-        let twice = |filled: usize, comfort| if filled > comfort { filled * 2 } else { 0 };
+        let twice = |filled: usize, target_load| if filled > target_load { filled * 2 } else { 0 };
         let wanted = self.room_for(geometry, filled.with(geometry.target_load(), twice));
         if !is_larger(wanted, geometry) {
             // Over its cap, which was lowered: it takes no more.
@@ -303,13 +303,13 @@ impl Kernel {
     }
 
     /// The hooks that a generation must have programs for, each with what may stand in
-    /// its place, and with their twins on egress if those are wanted.
+    /// its place, and with those on egress if they are wanted.
     fn hooks_expected(&self, egress: bool) -> Vec<Vec<Hook>> {
         let mut hooks = self.hooks.expected(&self.wanted());
         if egress {
-            let twin = |hooks: &Vec<Hook>| hooks.iter().map(|hook| hook.egress()).collect();
-            let twins: Vec<_> = hooks.iter().map(twin).collect();
-            hooks.extend(twins);
+            let egress_of = |hooks: &Vec<Hook>| hooks.iter().map(|hook| hook.egress()).collect();
+            let on_egress: Vec<_> = hooks.iter().map(egress_of).collect();
+            hooks.extend(on_egress);
         }
         hooks
     }

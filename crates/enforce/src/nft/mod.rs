@@ -33,7 +33,7 @@ use std::{
 use weir_bpf::{clock, fault};
 
 use crate::{
-    Choice, ClassCounter, Error, Feature, Limit, Settings,
+    BackendChoice, ClassCounter, Error, Feature, Limit, Settings,
     firewall::{Counted, Desired, Firewall},
     hooks::link_events,
 };
@@ -391,14 +391,14 @@ fn without_answers() -> &'static [Limit] {
             feature: Feature::Reject,
             says: "no answer to those whose ban rejects, it drops: this kernel has no nft_reject in prerouting (Linux 5.9)",
         };
-        let all = Choice::Nft.limits().iter().copied();
+        let all = BackendChoice::Nft.limits().iter().copied();
         all.chain([reject]).collect()
     });
     &LIMITS
 }
 
 impl Firewall for Nft {
-    const CHOICE: Choice = Choice::Nft;
+    const CHOICE: BackendChoice = BackendChoice::Nft;
 
     fn state(&self) -> &Mutex<Desired> {
         &self.desired

@@ -1,7 +1,7 @@
 //! What bans that reject and decoy ports do where nothing can answer.
 
 use weir_core::Protocol;
-use weir_enforce::{Balance, MAX_SERVICES, PoolRules, Real, SLOTS, Service};
+use weir_enforce::{Balance, MAX_SERVICES, PoolRules, Real, SLOTS, VirtualService};
 
 use super::*;
 
@@ -230,7 +230,7 @@ fn with_auto(name: &str, test: impl FnOnce(&Instance, &Arc<Kernel>) + Send) {
         return;
     }
     let mut instance = Instance::new(name, 1_000_000);
-    instance.0.settings.backend = Choice::Auto;
+    instance.0.settings.backend = BackendChoice::Auto;
     with_bridge(&mut instance, |instance| {
         let mut settings = instance.0.settings.clone();
         settings.interfaces.push("tun0".into());
@@ -313,7 +313,7 @@ fn root_a_hook_that_is_not_in_use_lacks_no_answer() {
             assert!(lacks());
         }
         let mut settings = instance.0.settings.clone();
-        settings.backend = Choice::Kernel(Hook::XdpGeneric);
+        settings.backend = BackendChoice::Kernel(Hook::XdpGeneric);
         backend.reconfigure(&settings).unwrap();
         assert_eq!(backend.attachments()[0].hook, "xdp-generic");
         assert!(!lacks(), "tcx, which is not in use, has no decoy ports");
@@ -360,7 +360,7 @@ fn root_a_pool_that_gets_another_number_is_served_all_the_time() {
         backend.attach().unwrap();
         let vip = IpAddr::from([0, 0, 0, 0]);
         let of_pool = |pool: u32| Balance {
-            services: vec![Service {
+            services: vec![VirtualService {
                 addr: vip,
                 protocol: Protocol::Tcp,
                 port: 80,

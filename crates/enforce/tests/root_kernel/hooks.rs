@@ -10,7 +10,7 @@ fn root_a_refused_xdp_ends_on_tcx() {
     let host = net.namespace("host").unwrap();
     let mut instance = Instance::new("stand-in", 1000);
     instance.0.settings.interfaces = vec!["br0".into()];
-    instance.0.settings.backend = Choice::Kernel(Hook::XdpGeneric);
+    instance.0.settings.backend = BackendChoice::Kernel(Hook::XdpGeneric);
     host.enter(|| {
         let added = std::process::Command::new("ip")
             .args(["link", "add", "br0", "up", "type", "bridge"])
@@ -26,7 +26,7 @@ fn root_a_refused_xdp_ends_on_tcx() {
         let driver = weir_bpf::device::Device::find("br0").unwrap().driver;
         let cost = |hook, nanos| {
             let nanos = Duration::from_nanos(nanos);
-            let drop = Measured {
+            let drop = Estimate {
                 median: nanos,
                 low: nanos,
                 high: nanos,
@@ -38,7 +38,7 @@ fn root_a_refused_xdp_ends_on_tcx() {
             }
         };
         let mut settings = instance.0.settings.clone();
-        settings.backend = Choice::Auto;
+        settings.backend = BackendChoice::Auto;
         settings.advice = Advice {
             prefer: Prefer::Drops,
             calibration: Some(Calibration {
@@ -97,7 +97,7 @@ fn root_hooks_change_at_run_time() {
             Hook::Xdp,
         ] {
             let mut settings = instance.0.settings.clone();
-            settings.backend = Choice::Kernel(hook);
+            settings.backend = BackendChoice::Kernel(hook);
             backend.reconfigure(&settings).unwrap();
             let attached = backend.attachments();
             assert_eq!(attached[0].hook, hook.name(), "{attached:?}");
@@ -115,7 +115,7 @@ fn root_hooks_change_at_run_time() {
         }
         drop(backend);
         // The next daemon takes the link over, and its hook.
-        instance.0.settings.backend = Choice::Auto;
+        instance.0.settings.backend = BackendChoice::Auto;
         let backend = instance.open();
         backend.attach().unwrap();
         assert_eq!(backend.attachments()[0].interface, "h0");
@@ -163,7 +163,7 @@ fn root_only_the_program_of_the_hook_in_use_is_loaded() {
         backend.attach().unwrap();
         assert_eq!(loaded(&instance, &["weir_tcx"]), ["weir_tcx"]);
         let mut settings = instance.0.settings.clone();
-        settings.backend = Choice::Kernel(Hook::Xdp);
+        settings.backend = BackendChoice::Kernel(Hook::Xdp);
         backend.reconfigure(&settings).unwrap();
         let both = ["weir_tcx", "weir_xdp"];
         assert_eq!(loaded(&instance, &both), both);
@@ -184,7 +184,7 @@ fn root_only_the_program_of_the_hook_in_use_is_loaded() {
 
         // Who takes it over needs what is attached, and nothing more.
         drop(backend);
-        settings.backend = Choice::Kernel(Hook::XdpGeneric);
+        settings.backend = BackendChoice::Kernel(Hook::XdpGeneric);
         instance.0.settings = settings;
         let backend = instance.open();
         backend.attach().unwrap();
@@ -242,7 +242,7 @@ fn root_attach_points_need_no_backend() {
         add();
         let settings = Settings {
             interfaces: vec!["v0".into()],
-            backend: Choice::Nft,
+            backend: BackendChoice::Nft,
             advice: Advice::default(),
             max_bans: 100,
             observe: false,
@@ -262,7 +262,7 @@ fn root_attach_points_need_no_backend() {
             programs: Generator::load().unwrap(),
             without: None,
         };
-        let mut wanted = Wanted::by(&settings);
+        let mut wanted = HookPlan::by(&settings);
         let hooks = Hooks::new(dir.links(), &settings.interfaces);
         assert!(!hooks.is_attached());
         hooks.lock().attach(&wanted, &feature).unwrap();

@@ -4,8 +4,8 @@
 //! comes before the others.
 
 mod fields;
-mod stamp;
 mod template;
+mod timestamp;
 mod zones;
 
 use jiff::Timestamp;
@@ -14,8 +14,8 @@ pub use fields::Clock;
 
 use crate::regex::{RegexError, Scratch};
 use fields::Found;
-use stamp::Stamp;
 use template::Template;
+use timestamp::Stamp;
 
 /// A form that has not fitted for so many seconds gives its place to one that has.
 const UNUSED_SECONDS: i64 = 300;
@@ -76,7 +76,7 @@ struct Edge {
 
 /// A date in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dated {
+pub struct DateMatch {
     /// The bytes to cut out.
     pub cut: (usize, usize),
     /// Its time; `None` where there is no such time.
@@ -246,7 +246,7 @@ impl Dates {
     }
 
     /// The date of a line; what it teaches is remembered.
-    pub fn find(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<Dated> {
+    pub fn find(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<DateMatch> {
         if let Some(dated) = self.find_again(state, line, clock) {
             return Some(dated);
         }
@@ -264,17 +264,17 @@ impl Dates {
                 template.time(line, &state.scratch, clock)
             }
         };
-        Some(Dated {
+        Some(DateMatch {
             cut: found.cut,
             time,
         })
     }
 
     /// The same where the form that has fitted last is one that is read quickly.
-    fn find_again(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<Dated> {
+    fn find_again(&self, state: &mut DateState, line: &str, clock: Clock<'_>) -> Option<DateMatch> {
         let place = state.last?;
         let number = state.order[place];
-        let (found, fields) = stamp::read(self.templates[number].stamp?, line)?;
+        let (found, fields) = timestamp::read(self.templates[number].stamp?, line)?;
         state.uses[number].fits = state.uses[number].fits.saturating_add(1);
         state.learn(&self.templates, place, found, line, clock.now.as_second());
         let known = &mut state.known;
@@ -286,7 +286,7 @@ impl Dates {
             known.text.clear();
             known.text.push_str(text);
         }
-        Some(Dated {
+        Some(DateMatch {
             cut: found.cut,
             time: (known.seconds).and_then(|seconds| Timestamp::from_second(seconds).ok()),
         })
@@ -578,7 +578,7 @@ mod tests {
                         "\u{1c}Z x",
                     ] {
                         let line = format!("{day}{hour}{behind}");
-                        let Some((found, fields)) = stamp::read(template.stamp.unwrap(), &line)
+                        let Some((found, fields)) = timestamp::read(template.stamp.unwrap(), &line)
                         else {
                             continue;
                         };

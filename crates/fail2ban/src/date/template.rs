@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::{
     fields::{self, Clock, Found},
-    stamp::Stamp,
+    timestamp::Stamp,
 };
 use crate::regex::{NONE, Regex, RegexError, Scratch, Search};
 

@@ -38,7 +38,7 @@ pub enum Node {
         negate: bool,
     },
     /// A place between two characters.
-    At(Place),
+    At(Anchor),
     /// What that group has matched, once more.
     Backref {
         /// The number of the group that is repeated.
@@ -72,7 +72,7 @@ pub enum Greed {
 
 /// A place between characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Anchor {
     /// `\A`, and `^` in one line.
     TextStart,
     /// `^` in several lines.

@@ -7,7 +7,7 @@
 //! which the caller is told of. Back references are bounded by the latter alone.
 
 use super::{
-    ast::Place,
+    ast::Anchor,
     char_set::{self, CharSet},
     compile::{Code, Inst},
 };
@@ -662,7 +662,7 @@ impl Run<'_, '_> {
         Some(at)
     }
 
-    fn is_at(&self, place: Place, pos: usize) -> bool {
+    fn is_at(&self, place: Anchor, pos: usize) -> bool {
         let len = self.bytes.len();
         let word = |ascii| {
             let before = self.text[..pos].chars().next_back();
@@ -672,14 +672,14 @@ impl Run<'_, '_> {
             before != behind
         };
         match place {
-            Place::TextStart => pos == 0,
-            Place::LineStart => pos == 0 || self.bytes[pos - 1] == b'\n',
-            Place::TextEnd => pos == len,
-            Place::End => pos == len || pos + 1 == len && self.bytes[pos] == b'\n',
-            Place::LineEnd => pos == len || self.bytes[pos] == b'\n',
-            Place::WordBoundary { ascii } => word(ascii),
+            Anchor::TextStart => pos == 0,
+            Anchor::LineStart => pos == 0 || self.bytes[pos - 1] == b'\n',
+            Anchor::TextEnd => pos == len,
+            Anchor::End => pos == len || pos + 1 == len && self.bytes[pos] == b'\n',
+            Anchor::LineEnd => pos == len || self.bytes[pos] == b'\n',
+            Anchor::WordBoundary { ascii } => word(ascii),
             // Python finds none in an empty text, not even this.
-            Place::NotWordBoundary { ascii } => len > 0 && !word(ascii),
+            Anchor::NotWordBoundary { ascii } => len > 0 && !word(ascii),
         }
     }
 }

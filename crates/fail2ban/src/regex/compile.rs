@@ -1,7 +1,7 @@
 //! From the tree of an expression to the instructions of the backtracking matcher.
 
 use super::{
-    ast::{Greed, Node, Place},
+    ast::{Anchor, Greed, Node},
     char_set::CharSet,
     parse::Parsed,
 };
@@ -50,7 +50,7 @@ pub(super) enum Inst {
     Jump(usize),
     /// Keep the place.
     Save(usize),
-    At(Place),
+    At(Anchor),
     /// What follows up to `Stop`, then on at `end`.
     Look {
         behind: Option<u32>,
@@ -474,7 +474,7 @@ impl Code {
 /// Does it fit at the beginning of the text or nowhere?
 fn is_anchored(node: &Node) -> bool {
     match node {
-        Node::At(Place::TextStart) => true,
+        Node::At(Anchor::TextStart) => true,
         Node::Concat(nodes) => nodes
             .iter()
             .take_while(|node| node.width() == (0, Some(0)) || is_anchored(node))

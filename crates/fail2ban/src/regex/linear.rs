@@ -14,7 +14,7 @@ use regex_automata::{
 use regex_syntax::hir::{self, Class, ClassBytes, ClassBytesRange, Hir, Repetition};
 
 use super::{
-    ast::{Greed, Node, Place},
+    ast::{Anchor, Greed, Node},
     char_set::CharSet,
     parse::Parsed,
 };
@@ -149,12 +149,12 @@ fn relaxed(node: &Node, last: bool) -> Hir {
         }
         Node::Group(_, node) | Node::Atomic(node) => relaxed(node, last),
         Node::At(place) => match place {
-            Place::TextStart => Hir::look(hir::Look::Start),
-            Place::LineStart => Hir::look(hir::Look::StartLF),
-            Place::LineEnd => Hir::look(hir::Look::EndLF),
-            Place::TextEnd => Hir::look(hir::Look::End),
+            Anchor::TextStart => Hir::look(hir::Look::Start),
+            Anchor::LineStart => Hir::look(hir::Look::StartLF),
+            Anchor::LineEnd => Hir::look(hir::Look::EndLF),
+            Anchor::TextEnd => Hir::look(hir::Look::End),
             // Before a newline at the end: what follows might take that.
-            Place::End if last => Hir::concat(vec![
+            Anchor::End if last => Hir::concat(vec![
                 Hir::repetition(Repetition {
                     min: 0,
                     max: Some(1),
@@ -163,7 +163,9 @@ fn relaxed(node: &Node, last: bool) -> Hir {
                 }),
                 Hir::look(hir::Look::End),
             ]),
-            Place::End | Place::WordBoundary { .. } | Place::NotWordBoundary { .. } => Hir::empty(),
+            Anchor::End | Anchor::WordBoundary { .. } | Anchor::NotWordBoundary { .. } => {
+                Hir::empty()
+            }
         },
         Node::Backref { .. } => Hir::repetition(Repetition {
             min: 0,

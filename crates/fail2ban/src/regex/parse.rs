@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
 use super::{
-    ast::{Greed, Node, Place},
+    ast::{Anchor, Greed, Node},
     char_set::{self, CharSet, Named},
 };
 
@@ -188,10 +188,10 @@ impl Parser {
             }
             let node = match c {
                 '.' => set(&any(flags.dot_all)),
-                '^' if flags.multi_line => Node::At(Place::LineStart),
-                '^' => Node::At(Place::TextStart),
-                '$' if flags.multi_line => Node::At(Place::LineEnd),
-                '$' => Node::At(Place::End),
+                '^' if flags.multi_line => Node::At(Anchor::LineStart),
+                '^' => Node::At(Anchor::TextStart),
+                '$' if flags.multi_line => Node::At(Anchor::LineEnd),
+                '$' => Node::At(Anchor::End),
                 '[' => self.class(*flags)?,
                 '\\' => self.escape(*flags)?,
                 '*' | '+' | '?' | '{' => match self.bounds(c)? {
@@ -517,10 +517,10 @@ impl Parser {
         };
         let ascii = flags.ascii;
         Ok(match c {
-            'A' => Node::At(Place::TextStart),
-            'Z' => Node::At(Place::TextEnd),
-            'b' => Node::At(Place::WordBoundary { ascii }),
-            'B' => Node::At(Place::NotWordBoundary { ascii }),
+            'A' => Node::At(Anchor::TextStart),
+            'Z' => Node::At(Anchor::TextEnd),
+            'b' => Node::At(Anchor::WordBoundary { ascii }),
+            'B' => Node::At(Anchor::NotWordBoundary { ascii }),
             '0' => {
                 let mut value = 0;
                 for _ in 0..2 {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use weir_proxy::{
-    Chooser, Engine, Flow, Group, Limits, Protocol, ProxyHeader, Real, RealState, Service,
+    Chooser, Engine, Flow, Group, Limits, Protocol, ProxyHeader, ProxyService, Real, RealState,
 };
 
 /// Longer than anything here takes.
@@ -52,7 +52,7 @@ impl Chooser for InOrder {
 pub struct Proxy {
     pub engine: Engine,
     pub group: Arc<Group>,
-    pub service: Arc<Service>,
+    pub service: Arc<ProxyService>,
     pub reals: Vec<Arc<Real>>,
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -73,7 +73,7 @@ impl Proxy {
         let reals = reals.iter().map(|real| real.parse::<IpAddr>().unwrap());
         let reals: Vec<_> = reals.map(|real| Arc::new(Real::new(real))).collect();
         let group = Arc::new(Group::new(Box::new(InOrder(reals.clone())), limits));
-        let service = Arc::new(Service::new(vip, protocol, group.clone()));
+        let service = Arc::new(ProxyService::new(vip, protocol, group.clone()));
         let (engine, workers) = Engine::new(workers).unwrap();
         let failed = engine.serve(std::slice::from_ref(&service));
         assert!(failed.is_empty(), "{}", failed[0].1);

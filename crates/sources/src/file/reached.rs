@@ -14,7 +14,7 @@ type ByOrder = BTreeMap<u64, Position>;
 /// The positions of a [`super::FileSource`] at any moment, up to the last line
 /// that it has delivered.
 #[derive(Clone, Debug, Default)]
-pub struct Reached(Arc<Mutex<State>>);
+pub struct FilePositions(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -23,7 +23,7 @@ struct State {
     files: ByOrder,
 }
 
-impl Reached {
+impl FilePositions {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no holder of this lock panics")
     }

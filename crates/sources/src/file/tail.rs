@@ -11,7 +11,7 @@ use std::{
 
 use weir_core::detect::{Age, Writer};
 
-use super::{FileId, Fingerprint, Position, Reached};
+use super::{FileId, FilePositions, Fingerprint, Position};
 use crate::{BatchInfo, MAX_LINE, Origin, Readers, fs_call};
 
 /// The most that is read of one file in one batch: some 3,000 lines. What they
@@ -299,7 +299,7 @@ impl Tail {
     pub fn read(
         &mut self,
         buffer: &mut [u8],
-        reached: &Reached,
+        reached: &FilePositions,
         info: &mut BatchInfo,
         each: &mut dyn FnMut(&[u8], Origin<'_>),
     ) -> io::Result<bool> {

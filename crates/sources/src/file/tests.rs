@@ -416,7 +416,7 @@ fn positions_of_files_that_are_away_are_kept_as_long_as_they_may_come_back() {
 
 #[test]
 fn how_far_it_has_read_is_known_while_it_waits() {
-    struct Waits(Reached, std::sync::mpsc::Sender<Vec<u64>>);
+    struct Waits(FilePositions, std::sync::mpsc::Sender<Vec<u64>>);
     impl fs_call::Observer for Waits {
         fn begins(&self, _: &'static str, _: &Path) {
             let reached = self.0.positions();

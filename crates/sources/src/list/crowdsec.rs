@@ -15,8 +15,8 @@ use serde::Deserialize;
 use weir_core::Prefix;
 
 use super::{
-    Admit, Fetched, Format, Limits, ListError, Patience, Request, Skipped, WIDEST, get, parse,
-    print,
+    Admit, FetchOutcome, Format, Limits, ListError, Patience, Request, SkippedLines, WIDEST, get,
+    parse, print,
 };
 
 /// The header that carries the key.
@@ -35,9 +35,9 @@ pub struct Decisions {
     /// for.
     pub others: usize,
     /// Decisions about what nobody can ban, or no list from elsewhere may hold.
-    pub refused: Skipped,
+    pub refused: SkippedLines,
     /// Decisions that cannot be read.
-    pub malformed: Skipped,
+    pub malformed: SkippedLines,
 }
 
 #[derive(Deserialize)]
@@ -161,8 +161,8 @@ pub fn ask(
         patience,
     };
     match get(&request) {
-        Ok(Fetched::Changed { bytes, .. }) => Ok(bytes),
-        Ok(Fetched::Unchanged) => Err(ListError::Unasked),
+        Ok(FetchOutcome::Changed { bytes, .. }) => Ok(bytes),
+        Ok(FetchOutcome::Unchanged) => Err(ListError::Unasked),
         Err(ListError::Status(401 | 403)) => Err(ListError::Decisions(
             "the key is not accepted; make one with: cscli bouncers add weir".to_owned(),
         )),

@@ -74,7 +74,7 @@ pub struct Request<'a> {
 
 /// What a server has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fetched {
+pub enum FetchOutcome {
     /// Nothing has changed.
     Unchanged,
     /// The whole list.
@@ -107,7 +107,7 @@ pub fn is_url(text: &str) -> bool {
 }
 
 /// Fetches a list within the request's limits.
-pub fn get(request: &Request<'_>) -> Result<Fetched, ListError> {
+pub fn get(request: &Request<'_>) -> Result<FetchOutcome, ListError> {
     if !is_url(request.url) {
         return Err(ListError::Url(request.url.to_owned()));
     }
@@ -146,12 +146,12 @@ pub fn get(request: &Request<'_>) -> Result<Fetched, ListError> {
         StatusCode::OK => {
             let bytes = body(&mut response, request.max_bytes)?;
             let bytes = unpacked(bytes, request.max_bytes)?;
-            Ok(Fetched::Changed {
+            Ok(FetchOutcome::Changed {
                 bytes,
                 validators: validators(response.headers()),
             })
         }
-        StatusCode::NOT_MODIFIED if request.known.is_some() => Ok(Fetched::Unchanged),
+        StatusCode::NOT_MODIFIED if request.known.is_some() => Ok(FetchOutcome::Unchanged),
         StatusCode::NOT_MODIFIED => Err(ListError::Unasked),
         status => Err(ListError::Status(status.as_u16())),
     }

@@ -153,14 +153,14 @@ pub const WIDEST: [u8; 2] = [4, 8];
 
 /// Lines or entries that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedLines {
     /// How many were left out.
     pub count: usize,
     /// The first of them: line number and what is there.
     pub first: Vec<(usize, String)>,
 }
 
-impl Skipped {
+impl SkippedLines {
     pub(super) fn note(&mut self, line: usize, text: impl FnOnce() -> String) {
         self.count += 1;
         if self.first.len() < TOLD {
@@ -179,7 +179,7 @@ impl Skipped {
 
 /// A list that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParsedList {
     /// Which grammar it is written in.
     pub format: Format,
     /// Its prefixes: sorted, none in another, neighbours joined.
@@ -187,9 +187,9 @@ pub struct Parsed {
     /// Entries as they were written.
     pub entries: usize,
     /// Lines that are neither an entry nor a comment.
-    pub skipped: Skipped,
+    pub skipped: SkippedLines,
     /// Entries that no list may hold.
-    pub refused: Skipped,
+    pub refused: SkippedLines,
     /// Those of them that are too wide.
     pub wide: Wide,
 }
@@ -221,7 +221,7 @@ pub fn parse(
     format: Format,
     admit: Admit,
     limits: &Limits,
-) -> Result<Parsed, ListError> {
+) -> Result<ParsedList, ListError> {
     if bytes.len() > limits.max_bytes {
         return Err(ListError::TooLarge(limits.max_bytes));
     }
@@ -248,8 +248,8 @@ pub fn parse(
         comments: 0,
         v4: Spans::default(),
         v6: Spans::default(),
-        skipped: Skipped::default(),
-        refused: Skipped::default(),
+        skipped: SkippedLines::default(),
+        refused: SkippedLines::default(),
         wide: Wide::default(),
     };
     if detected == Format::Json {
@@ -562,7 +562,7 @@ impl<A: Number + Into<u128>> Spans<A> {
         widest: u8,
         width: u32,
         wide: &mut Wide,
-        refused: &mut Skipped,
+        refused: &mut SkippedLines,
     ) -> Vec<Span<A>> {
         let Self {
             mut taken,
@@ -613,8 +613,8 @@ struct Reader {
     comments: usize,
     v4: Spans<u32>,
     v6: Spans<u128>,
-    skipped: Skipped,
-    refused: Skipped,
+    skipped: SkippedLines,
+    refused: SkippedLines,
     wide: Wide,
 }
 
@@ -759,7 +759,7 @@ impl Reader {
         Ok(())
     }
 
-    fn finish(self, format: Format, guessed: bool) -> Result<Parsed, ListError> {
+    fn finish(self, format: Format, guessed: bool) -> Result<ParsedList, ListError> {
         let Self {
             entries,
             names,
@@ -788,11 +788,11 @@ impl Reader {
                 return Err(ListError::Empty);
             }
             // Nobody is on it just now: lists that list those active say so.
-            return Ok(Parsed {
+            return Ok(ParsedList {
                 format,
                 prefixes: Vec::new(),
                 entries,
-                skipped: Skipped::default(),
+                skipped: SkippedLines::default(),
                 refused,
                 wide,
             });
@@ -825,7 +825,7 @@ impl Reader {
             list.push(prefix);
         }
         list.shrink_to_fit();
-        Ok(Parsed {
+        Ok(ParsedList {
             format,
             prefixes: list,
             entries,

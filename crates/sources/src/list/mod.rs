@@ -12,8 +12,8 @@ mod json;
 
 pub use cache::{Cache, Kept};
 pub use crowdsec::Decisions;
-pub use fetch::{Fetched, Patience, Request, Validators, get};
-pub use grammar::{Admit, Format, Limits, Parsed, Skipped, WIDEST, Wide, parse, print};
+pub use fetch::{FetchOutcome, Patience, Request, Validators, get};
+pub use grammar::{Admit, Format, Limits, ParsedList, SkippedLines, WIDEST, Wide, parse, print};
 
 /// Why a list is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use weir_core::{
     Prefix,
     geo::{Continent, Country, GeoTable},
 };
-use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError, Located};
+use weir_sources::geo::{BUILT_IN_NAME, Database, GeoError, GeoLookup};
 
 /// Which database, in messages and answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,7 +60,7 @@ impl Opened {
         })
     }
 
-    fn locate(&self, addr: IpAddr) -> Result<Option<Located>, DatabaseError> {
+    fn locate(&self, addr: IpAddr) -> Result<Option<GeoLookup>, DatabaseError> {
         self.database.locate(addr).map_err(|source| DatabaseError {
             name: self.about.name.clone(),
             source,

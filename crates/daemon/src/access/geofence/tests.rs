@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::{config::Config, host::lab::Lab};
+use crate::{config::Config, host::fake::FakeHost};
 
 use super::*;
 
 fn check(text: &str) -> Result<Config, String> {
-    let host = Lab {
+    let host = FakeHost {
         has_file: |path| path.starts_with("/var/lib/GeoIP"),
-        ..Lab::default()
+        ..FakeHost::default()
     };
     Config::check(Path::new("weir.toml"), text, &host).map_err(|e| e.to_string())
 }

@@ -3,7 +3,7 @@
 //! published lists name private networks is no news.
 
 use serde::Serialize;
-use weir_sources::list::{Decisions, Skipped, WIDEST, Wide};
+use weir_sources::list::{Decisions, SkippedLines, WIDEST, Wide};
 
 use super::Shared;
 use super::config::ListConfig;
@@ -26,8 +26,8 @@ pub struct LeftOutLine {
     pub text: String,
 }
 
-impl From<Skipped> for LeftOut {
-    fn from(skipped: Skipped) -> Self {
+impl From<SkippedLines> for LeftOut {
+    fn from(skipped: SkippedLines) -> Self {
         let lines = skipped.first.into_iter();
         Self {
             count: skipped.count,

@@ -14,7 +14,7 @@ use std::{
 use jiff::Timestamp;
 use weir_core::Prefix;
 use weir_sources::list::{
-    Admit, Decisions, Fetched, Format, ListError, Parsed, Patience, Request, Validators,
+    Admit, Decisions, FetchOutcome, Format, ListError, ParsedList, Patience, Request, Validators,
     fetch::{read_file, unpacked},
     get, parse,
 };
@@ -469,13 +469,13 @@ impl Refresher {
                     patience: Patience::default(),
                 })?;
                 match fetched {
-                    Fetched::Unchanged => {
+                    FetchOutcome::Unchanged => {
                         if let Err(error) = shared.cache.confirm(&config.name) {
                             tracing::warn!("list {}: {error}", config.name);
                         }
                         Ok(())
                     }
-                    Fetched::Changed { bytes, validators } => {
+                    FetchOutcome::Changed { bytes, validators } => {
                         self.take(shared, &config, bytes, Some(validators), force)
                     }
                 }
@@ -546,7 +546,7 @@ impl Refresher {
         &self,
         shared: &Shared,
         config: &ListConfig,
-        parsed: Parsed,
+        parsed: ParsedList,
         bytes: usize,
         validators: Option<Validators>,
     ) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Usual::By, *};
-use crate::host::lab::Lab;
+use crate::host::fake::FakeHost;
 
 fn written(table: &Table, more: &str) -> String {
     written_without(table, &[], more)
@@ -48,7 +48,7 @@ fn written_without(table: &Table, without: &[&str], more: &str) -> String {
 }
 
 fn check(text: &str) -> Result<Config, String> {
-    let checked = Config::check(Path::new("weir.toml"), text, &Lab::default());
+    let checked = Config::check(Path::new("weir.toml"), text, &FakeHost::default());
     checked.map_err(|errors| errors.to_string())
 }
 

@@ -11,11 +11,11 @@ const LIMITS: Limits = Limits {
     widest: WIDEST,
 };
 
-fn read(text: &str) -> Result<Parsed, ListError> {
+fn read(text: &str) -> Result<ParsedList, ListError> {
     parse(text.as_bytes(), Format::Auto, Admit::Public, &LIMITS)
 }
 
-fn shown(parsed: &Parsed) -> Vec<String> {
+fn shown(parsed: &ParsedList) -> Vec<String> {
     parsed.prefixes.iter().map(Prefix::to_string).collect()
 }
 

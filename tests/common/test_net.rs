@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use weir_bpf::{
+    attachment::{Hook, Link},
     generator::Generator,
-    link::{Hook, Link},
 };
 use weir_netlab::{Namespace, Net, Side, Veth, VethOpts};
 use weir_testkit::traffic::{self, TcpServer};
@@ -20,14 +20,14 @@ pub fn at(family: usize) -> SocketAddr {
 }
 
 /// A host and everybody else, on one wire named `eth0` at both ends.
-pub struct Site {
+pub struct TestNet {
     pub veth: Veth,
     pub host: Namespace,
     pub internet: Namespace,
     pub net: Net,
 }
 
-impl Site {
+impl TestNet {
     pub fn new() -> Self {
         Self::with_mtu(1500)
     }
