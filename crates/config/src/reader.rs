@@ -160,7 +160,15 @@ impl<'i> Document<'i> {
     /// Adds what another file says. Tables of tables, such as `[jail]`, may be
     /// spread over files; everything else is in one of them.
     fn merge(&self, into: &mut DeTable<'i>, from: DeTable<'i>, of: &str) {
-        const SPREAD: [&str; 5] = ["jail", "filter", "list", "watch", "sink"];
+        const SPREAD: [&str; 7] = [
+            "jail",
+            "filter",
+            "list",
+            "watch",
+            "sink",
+            "app",
+            "app.rules",
+        ];
         for (key, value) in from {
             let name = format!("{of}{}", key.get_ref());
             match into.get_mut(&**key.get_ref()) {

@@ -1,0 +1,658 @@
+//! `[app]` and `[app.rules.NAME]`: which programs may talk to whom.
+
+use std::path::{Path, PathBuf};
+
+use weir_config::{
+    At, Section, WordOrList,
+    manual::{
+        NONE, Table,
+        Usual::{Is, Means, Required},
+        key,
+    },
+    values::{name_byte, optional_path, scope},
+};
+use weir_core::{
+    PortRange, Protocol, balance::acl::Who, ban::MAX_NAME, geo::Selector, geofence::Direction,
+};
+
+use crate::{
+    CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,
+    Protocols, Rule, Unknown, Verdict, Where, policy, rule::is_plain,
+};
+
+/// So many entries may a condition have.
+pub const MAX_ENTRIES: usize = 256;
+/// So long may the path of a control group, the name of a package or of a unit be.
+const MAX_TEXT: usize = 512;
+
+/// `[app]` in weir.toml(5).
+pub const MANUAL: &[Table] = &[
+    Table {
+        name: "app",
+        about: "Application identity: which programs of this host may talk to whom. A program is known by the files that it has mapped executable, not by its name; it is looked at again at each send.",
+        needs: &[],
+        keys: &[
+            key(
+                "default",
+                Is("\"allow\""),
+                "What becomes of connections that no rule is about.",
+            ),
+            key(
+                "unknown",
+                Is("\"learn\""),
+                "What becomes of connections of a program that is not known yet, while a rule is about some programs: \"learn\" lets them pass and records them.",
+            ),
+            key(
+                "cgroup",
+                Means("the root: every process, those of containers too"),
+                "The control group (version 2) whose processes are judged, as a directory.",
+            ),
+            key(
+                "rules",
+                NONE,
+                "Rules, of which the first that holds decides; tables, see below.",
+            ),
+        ],
+    },
+    Table {
+        name: "app.rules.NAME",
+        about: "A rule about programs. Rules are asked in the order of the file, and files of conf.d in the order of their names. A rule holds where all of its keys fit; of a list any entry. If several processes hold a socket, a rule that allows holds if all of them fit, any other if one does.",
+        needs: &[("verdict", "\"drop\"")],
+        keys: &[
+            key(
+                "verdict",
+                Required,
+                "\"allow\"; \"drop\"; \"reject\" has connect fail with EPERM; \"log\" tells of it, and the next rules are asked.",
+            ),
+            key(
+                "exe",
+                NONE,
+                "The SHA-256 of the executable, as weir-app-hash(1) prints it.",
+            ),
+            key(
+                "object",
+                NONE,
+                "The SHA-256 of any file that is mapped executable: a library too.",
+            ),
+            key(
+                "aggregate",
+                NONE,
+                "The SHA-256 of the whole program: over the digests of all its executable files in the order of their paths.",
+            ),
+            key(
+                "path",
+                NONE,
+                "An executable by its path. Its digest is taken when the configuration is read; an alert tells when the file is another one since.",
+            ),
+            key(
+                "package",
+                NONE,
+                "The package whose record has this very executable.",
+            ),
+            key(
+                "script",
+                NONE,
+                "The script that an interpreter was started with, by its own arguments, which it may forge: only beside exe, path or package.",
+            ),
+            key("user", NONE, "The effective user, by name or number."),
+            key(
+                "cgroup",
+                NONE,
+                "The control group by its path from the root, or above it; * stands for any text within a part.",
+            ),
+            key(
+                "unit",
+                NONE,
+                "The systemd unit, by a part of the control group's path; * stands for any text.",
+            ),
+            key(
+                "anonymous",
+                Is("false"),
+                "With true: programs that have executable memory of no file, which is compiled at run time or injected.",
+            ),
+            key(
+                "netns",
+                Means("any"),
+                "The network namespace in which the socket is, as a file.",
+            ),
+            key(
+                "not",
+                NONE,
+                "Keys of this rule that are to be the other way round: \"object\" then says that no file is mapped that has this digest, \"to\" that the peer is none of these.",
+            ),
+            key(
+                "direction",
+                Means("those that to or from is about, else both"),
+                "Whose connections: those that the program begins, those that others begin with it, or both.",
+            ),
+            key(
+                "to",
+                Means("anybody"),
+                "Peers with whom the program begins: prefixes, list:NAME (a [list.NAME]), country:DE, continent:EU, name:example.org.",
+            ),
+            key(
+                "from",
+                Means("anybody"),
+                "Peers that begin with the program; as to.",
+            ),
+            key(
+                "ports",
+                Is("\"all\""),
+                "The peer's ports of what goes out, the program's of what comes in.",
+            ),
+            key(
+                "protocols",
+                Means(
+                    "those of ports, else all; a rule that allows is about raw and other sockets only by name",
+                ),
+                "Kinds of sockets.",
+            ),
+        ],
+    },
+];
+
+const DIGEST: &str = "a SHA-256 of 64 hexadecimal digits, or a list of them";
+const PATHS: &str =
+    "the absolute path of an executable such as \"/usr/bin/curl\", or a list of them";
+const SCRIPTS: &str =
+    "the absolute path of a script such as \"/usr/local/bin/backup.py\", or a list of them";
+const USERS: &str =
+    "a user of this host by name or number such as \"www-data\" or \"33\", or a list of them";
+const CGROUPS: &str = "a path from the root of the control groups such as \"/system.slice/docker-*.scope\", or a list of them";
+const UNITS: &str =
+    "a unit of systemd such as \"nginx.service\" or \"docker-*.scope\", or a list of them";
+const PACKAGES: &str = "the name of a package such as \"curl\", or a list of them";
+const PEERS: &str = "a list of peers such as [\"192.0.2.0/24\", \"list:NAME\", \"country:DE\", \"continent:EU\", \"name:example.org\"]";
+const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe, object, aggregate, path, package, script, user, cgroup, unit, to, from";
+const PROTOCOLS: &str = "\"tcp\", \"udp\", \"icmp\", \"raw\" or \"other\", or a list of them";
+const NETNS: &str = "/run/netns/blue";
+
+/// What the reader asks of this host.
+pub trait Facts {
+    /// The number of the user of this name.
+    fn user(&self, name: &str) -> Option<u32>;
+    /// The digest of a file as it is now, or why there is none.
+    fn digest(&self, path: &Path) -> Result<Digest, String>;
+}
+
+/// A checked `[app]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppConfig {
+    /// Where no rule holds: allow, drop or reject.
+    pub default: Verdict,
+    /// What becomes of programs that are not known yet.
+    pub unknown: Unknown,
+    /// The directory of the control group in which it holds; `None`: the root.
+    pub cgroup: Option<PathBuf>,
+    /// In the order in which they are asked.
+    pub rules: Vec<Rule>,
+}
+
+impl AppConfig {
+    /// Does any rule name a country or continent?
+    pub fn names_places(&self) -> bool {
+        let mut peers = self.peers();
+        peers.any(|peer| matches!(peer, Peer::Known(Who::Place(_))))
+    }
+
+    /// The lists that rules ask.
+    pub fn lists(&self) -> impl Iterator<Item = &str> {
+        self.peers().filter_map(|peer| match peer {
+            Peer::Known(Who::List(name)) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The names of DNS whose addresses rules ask.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.peers().filter_map(|peer| match peer {
+            Peer::Name(name) => Some(name.as_str()),
+            Peer::Known(_) => None,
+        })
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.rules.iter().flat_map(Rule::peers)
+    }
+}
+
+/// Reads `[app]`; `lists`: the names of those that are configured.
+pub fn read(
+    root: &mut Section<'_, '_>,
+    facts: &dyn Facts,
+    lists: &[&str],
+    warnings: &mut Vec<String>,
+) -> Option<AppConfig> {
+    let mut section = root.section("app")?;
+    let line = section.line();
+    let default = section
+        .choice("default", &Verdict::ALL[..3])
+        .map_or(Verdict::Allow, |at| at.value);
+    let unknown = section
+        .choice("unknown", &Unknown::ALL)
+        .map_or(Unknown::Learn, |at| at.value);
+    let cgroup = optional_path(&mut section, "cgroup", "/sys/fs/cgroup/system.slice");
+    let mut rules = Vec::new();
+    let mut places = 0;
+    let mut takes_all: Option<String> = None;
+    for (name, mut table) in section.named_sections("rules") {
+        let line = table.line();
+        if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(name_byte) {
+            table.error(
+                line,
+                format!("rule name {name:?}; allowed: 1-{MAX_NAME} letters, digits, - and _"),
+            );
+        }
+        let rule = RuleReader {
+            of: format!("[app.rules.{name}]"),
+            section: &mut table,
+            facts,
+            lists,
+        }
+        .read(&name);
+        let place = table.place(line);
+        table.finish();
+        let Some(rule) = rule else { continue };
+        if let Some(before) = &takes_all {
+            warnings.push(format!(
+                "{place}: [app.rules.{name}] never decides: {before} before it is about everything"
+            ));
+        } else if decides_everything(&rule) {
+            takes_all = Some(format!("[app.rules.{name}]"));
+        }
+        places += match rule.verdict {
+            Verdict::Log => 0,
+            _ => policy::ports_of(&rule.place).len(),
+        };
+        rules.push(rule);
+    }
+    if rules.len().max(places) > MAX_RULES {
+        section.error(
+            line,
+            format!(
+                "[app] has {} rules; allowed: at most {MAX_RULES}, and a rule counts once for each {} ranges of ports of a protocol",
+                rules.len().max(places),
+                policy::MAX_PORTS
+            ),
+        );
+    }
+    if rules.is_empty() && default == Verdict::Allow && unknown != Unknown::Learn {
+        warnings.push(format!(
+            "{}: [app] denies nothing and learns nothing: every program passes",
+            section.place(line)
+        ));
+    }
+    section.finish();
+    Some(AppConfig {
+        default,
+        unknown,
+        cgroup,
+        rules,
+    })
+}
+
+fn decides_everything(rule: &Rule) -> bool {
+    let place = &rule.place;
+    rule.who.is_empty()
+        && rule.verdict != Verdict::Log
+        && place.direction == Direction::Both
+        && place.protocols.is_any()
+        && place.ports.is_empty()
+        && place.to.is_none()
+        && place.from.is_none()
+        && place.netns.is_none()
+        // One that allows is not about raw sockets.
+        && rule.verdict.holds_for_any()
+}
+
+struct RuleReader<'a, 'd, 'i> {
+    of: String,
+    section: &'a mut Section<'d, 'i>,
+    facts: &'a dyn Facts,
+    lists: &'a [&'a str],
+}
+
+impl RuleReader<'_, '_, '_> {
+    fn read(mut self, name: &str) -> Option<Rule> {
+        let (line, mistakes) = (self.section.line(), self.section.mistakes());
+        let has_verdict = self.section.has("verdict");
+        let verdict = self.section.choice("verdict", &Verdict::ALL);
+        if !has_verdict {
+            let words = Verdict::ALL.map(|(word, _)| format!("{word:?}")).join(", ");
+            let of = &self.of;
+            self.error(
+                line,
+                format!("verdict is missing in {of}; allowed: {words}"),
+            );
+        }
+        let who = self.who();
+        let mut place = self.place();
+        let negated = self.negated();
+        for At { value: key, line } in &negated {
+            let peers = match key.as_str() {
+                "to" => place.to.as_mut(),
+                "from" => place.from.as_mut(),
+                _ => None,
+            };
+            match peers {
+                Some(peers) => peers.is_negated = true,
+                None if who.iter().any(|(known, _)| known == key) => (),
+                None => self.error(
+                    *line,
+                    format!(
+                        "not in {} has {key:?}, which is no key of the rule that can be the other way round; allowed: {NOT}",
+                        self.of
+                    ),
+                ),
+            }
+        }
+        let is_negated = |key: &str| negated.iter().any(|at| at.value == key);
+        let who = who.into_iter().map(|(key, criterion)| Condition {
+            is_negated: is_negated(key),
+            criterion,
+        });
+        let who: Vec<_> = who.collect();
+        if self.section.mistakes() == mistakes {
+            self.check_contradictions(line, &who);
+        }
+        if self.section.mistakes() > mistakes {
+            return None;
+        }
+        Some(Rule {
+            name: name.into(),
+            verdict: verdict?.value,
+            who,
+            place,
+        })
+    }
+
+    fn error(&self, line: usize, message: String) {
+        self.section.error(line, message);
+    }
+
+    /// The conditions by their keys.
+    fn who(&mut self) -> Vec<(&'static str, Criterion)> {
+        let facts = self.facts;
+        let mut who = Vec::new();
+        for (key, criterion) in [
+            ("exe", Criterion::Exe as fn(Vec<Digest>) -> Criterion),
+            ("object", Criterion::Object),
+            ("aggregate", Criterion::Aggregate),
+        ] {
+            let read = |text: &str| text.parse().map_err(|error| format!("{error}"));
+            who.extend(
+                self.entries(key, DIGEST, read)
+                    .map(|all| (key, criterion(all))),
+            );
+        }
+        let pinned = |text: &str| {
+            let path = PathBuf::from(text);
+            if !is_plain(&path) {
+                return Err("it is no absolute path".to_owned());
+            }
+            let digest = facts.digest(&path)?;
+            Ok(Pinned { path, digest })
+        };
+        who.extend(
+            self.entries("path", PATHS, pinned)
+                .map(|all| ("path", Criterion::Path(all))),
+        );
+        let package = |text: &str| {
+            let fine = |b: u8| b.is_ascii_alphanumeric() || b"+-._:~".contains(&b);
+            let fine = !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fine);
+            fine.then(|| text.to_owned())
+                .ok_or_else(|| "it is no name of a package".to_owned())
+        };
+        let packages = self.entries("package", PACKAGES, package);
+        who.extend(packages.map(|all| ("package", Criterion::Package(all))));
+        let line_of_script = self.section.line_of("script");
+        let script = |text: &str| {
+            let path = PathBuf::from(text);
+            is_plain(&path)
+                .then_some(path)
+                .ok_or_else(|| "it is no absolute path".to_owned())
+        };
+        let scripts = self.entries("script", SCRIPTS, script);
+        let has_executable = who
+            .iter()
+            .any(|(key, _)| ["exe", "path", "package"].contains(key));
+        if let (Some(line), false) = (line_of_script, has_executable) {
+            let of = &self.of;
+            self.error(line, format!("script in {of} without the interpreter that runs it, so that any program may name it; allowed: beside exe, path or package"));
+        }
+        who.extend(scripts.map(|all| ("script", Criterion::Script(all))));
+        let user = |text: &str| {
+            let number = text
+                .parse()
+                .ok()
+                .filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+            let user = number.or_else(|| facts.user(text));
+            user.ok_or_else(|| "this host has no such user".to_owned())
+        };
+        who.extend(
+            self.entries("user", USERS, user)
+                .map(|all| ("user", Criterion::User(all))),
+        );
+        let cgroup = |text: &str| {
+            let pattern = CgroupPattern::new(text).filter(|_| text.len() <= MAX_TEXT);
+            pattern.ok_or_else(|| "it is no path of a control group below the root".to_owned())
+        };
+        let cgroups = self.entries("cgroup", CGROUPS, cgroup);
+        who.extend(cgroups.map(|all| ("cgroup", Criterion::Cgroup(all))));
+        let unit = |text: &str| {
+            let fine = !matches!(text, "" | "*") && text.len() <= MAX_TEXT && !text.contains('/');
+            fine.then(|| text.to_owned())
+                .ok_or_else(|| "it is no name of a unit".to_owned())
+        };
+        who.extend(
+            self.entries("unit", UNITS, unit)
+                .map(|all| ("unit", Criterion::Unit(all))),
+        );
+        if self.section.boolean("anonymous") == Some(true) {
+            who.push(("anonymous", Criterion::Anonymous));
+        }
+        who
+    }
+
+    /// An entry, or a list of them; those that are none are noted and left out.
+    fn entries<T>(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let (line, texts) = match self.section.word_or_list(key, allowed)? {
+            Ok(one) => (one.line, vec![one]),
+            Err(list) => (list.line, list.value),
+        };
+        let of = &self.of;
+        if texts.is_empty() || texts.len() > MAX_ENTRIES {
+            let number = texts.len();
+            self.error(line, format!("{key} in {of} has {number} entries; allowed: 1-{MAX_ENTRIES} of them: {allowed}"));
+        }
+        let mut entries = Vec::new();
+        for At { value, line } in texts.iter().take(MAX_ENTRIES) {
+            match read(value) {
+                Ok(entry) => entries.push(entry),
+                Err(why) => {
+                    let value = value.chars().take(128).collect::<String>();
+                    self.error(
+                        *line,
+                        format!("{key} in {of} is {value:?}: {why}; allowed: {allowed}"),
+                    );
+                }
+            }
+        }
+        Some(entries)
+    }
+
+    fn place(&mut self) -> Where {
+        let lines = ["to", "from", "direction"].map(|key| self.section.line_of(key));
+        let to = self.peers("to");
+        let from = self.peers("from");
+        let choices = [Direction::In, Direction::Out, Direction::Both].map(|d| (d.name(), d));
+        let direction = self.section.choice("direction", &choices);
+        let of = &self.of;
+        let usual = match (&to, &from) {
+            (Some(_), None) => Direction::Out,
+            (None, Some(_)) => Direction::In,
+            _ => Direction::Both,
+        };
+        let chosen = direction.map_or(usual, |at| at.value);
+        for (line, fits, key, other) in [
+            (lines[0], chosen.outbound(), "to", "out"),
+            (lines[1], chosen.inbound(), "from", "in"),
+        ] {
+            if let (Some(line), false) = (line, fits) {
+                let direction = chosen.name();
+                self.error(line, format!("{key} in {of} with direction = {direction:?} holds for nothing; allowed: with {other:?} or \"both\""));
+            }
+        }
+        let line_of_ports = self.section.line_of("ports");
+        let ports = scope(self.section);
+        let mut protocols = Protocols::default();
+        let line_of_protocols = self.section.line_of("protocols");
+        if let Some(words) = self.section.word_or_list("protocols", PROTOCOLS) {
+            protocols = self.protocols(words);
+        }
+        if let (Some(line), false) = (line_of_protocols, ports.is_all()) {
+            self.error(line, format!("protocols in {of} beside ports; allowed: the protocol with each port, such as ports = [\"443/tcp\"]"));
+        }
+        let ranges: Vec<PortRange> = ports.ranges().to_vec();
+        if let Some(range) = ranges.iter().find(|range| range.protocol == Protocol::Sctp) {
+            let line = line_of_ports.unwrap_or_default();
+            self.error(line, format!("ports in {of} has {range}; allowed: ports of tcp and udp, and protocols = [\"other\"] for SCTP as a whole"));
+        }
+        let netns = optional_path(self.section, "netns", NETNS);
+        Where {
+            direction: chosen,
+            protocols,
+            ports: ranges,
+            to,
+            from,
+            netns,
+        }
+    }
+
+    fn protocols(&self, words: WordOrList) -> Protocols {
+        let (line, words) = match words {
+            Ok(one) => (one.line, vec![one]),
+            Err(list) => (list.line, list.value),
+        };
+        let of = &self.of;
+        if words.is_empty() {
+            self.error(
+                line,
+                format!("protocols in {of} is empty; allowed: {PROTOCOLS}"),
+            );
+        }
+        let mut protocols = Protocols::default();
+        for At { value, line } in words {
+            match Protocols::ALL.iter().find(|(word, _)| *word == value) {
+                Some((_, kind)) => protocols = protocols.and(*kind),
+                None => self.error(
+                    line,
+                    format!("protocols in {of} has {value:?}; allowed: {PROTOCOLS}"),
+                ),
+            }
+        }
+        protocols
+    }
+
+    fn peers(&mut self, key: &'static str) -> Option<Peers> {
+        let list = self.section.list(key, PEERS)?;
+        let of = &self.of;
+        if list.value.is_empty() || list.value.len() > MAX_PEERS {
+            let number = list.value.len();
+            self.error(list.line, format!("{key} in {of} has {number} entries; allowed: 1-{MAX_PEERS} of them, or a [list.NAME]: {PEERS}"));
+        }
+        let mut entries = Vec::new();
+        for At { value, line } in list.value.into_iter().take(MAX_PEERS) {
+            let shown = value.chars().take(128).collect::<String>();
+            match peer(&value) {
+                Ok(Peer::Known(Who::List(name))) if !self.lists.contains(&&*name) => {
+                    let there = match self.lists.is_empty() {
+                        true => "there is no [list.NAME]".to_owned(),
+                        false => format!("allowed: {}", self.lists.join(", ")),
+                    };
+                    self.error(
+                        line,
+                        format!("{key} in {of} has list:{name}, which is not configured; {there}"),
+                    );
+                }
+                Ok(peer) => entries.push(peer),
+                Err(why) => self.error(
+                    line,
+                    format!("{key} in {of} has {shown:?}: {why}; allowed: {PEERS}"),
+                ),
+            }
+        }
+        Some(Peers {
+            is_negated: false,
+            entries,
+        })
+    }
+
+    fn negated(&mut self) -> Vec<At<String>> {
+        match self.section.word_or_list("not", NOT) {
+            None => Vec::new(),
+            Some(Ok(one)) => vec![one],
+            Some(Err(list)) => {
+                if list.value.is_empty() {
+                    let of = &self.of;
+                    self.error(list.line, format!("not in {of} is empty; allowed: {NOT}"));
+                }
+                list.value
+            }
+        }
+    }
+
+    /// Conditions that nothing can meet together: whoever wrote the rule believes in a
+    /// protection that is not there.
+    fn check_contradictions(&self, line: usize, who: &[Condition]) {
+        let mut executables: Option<Vec<Digest>> = None;
+        for condition in who.iter().filter(|condition| !condition.is_negated) {
+            let digests: Vec<Digest> = match &condition.criterion {
+                Criterion::Exe(digests) => digests.clone(),
+                Criterion::Path(pinned) => pinned.iter().map(|pinned| pinned.digest).collect(),
+                _ => continue,
+            };
+            match &executables {
+                Some(others) if !digests.iter().any(|digest| others.contains(digest)) => {
+                    let of = &self.of;
+                    self.error(line, format!("{of} wants an executable with a digest of exe and with that of a file of path, and no file of path has one; allowed: one of the two keys"));
+                }
+                _ => executables = Some(digests),
+            }
+        }
+    }
+}
+
+fn peer(text: &str) -> Result<Peer, String> {
+    match text.split_once(':') {
+        Some(("list", name)) if !name.is_empty() => Ok(Peer::Known(Who::List(name.to_owned()))),
+        Some(("country" | "continent", _)) => {
+            let place: Selector = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(Peer::Known(Who::Place(place)))
+        }
+        Some(("name", name)) => match is_host_name(name) {
+            true => Ok(Peer::Name(name.trim_end_matches('.').to_ascii_lowercase())),
+            false => Err("it is no host name".to_owned()),
+        },
+        _ => match text.parse() {
+            Ok(prefix) => Ok(Peer::Known(Who::Prefix(prefix))),
+            Err(error) => Err(format!("{error}")),
+        },
+    }
+}
+
+/// Letters, digits, `-` and `_` in labels of at most 63, in all at most 253 characters;
+/// no address.
+fn is_host_name(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(name_byte);
+    name.len() <= 253 && name.split('.').all(label) && name.parse::<std::net::IpAddr>().is_err()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,319 @@
+//! The digest of a file, from its descriptor: bounded in bytes and time, and only if the
+//! file was the same all the while.
+//!
+//! It is the descriptor that counts, not a path: `/proc/PID/map_files/RANGE` and
+//! `/proc/PID/exe` give the inode that is mapped, whatever lies at its path now. What
+//! cannot be seen here is a writer who has the file mapped shared: a store to a page that
+//! is dirty already leaves no time stamp. Who keeps digests takes a read lease (or marks
+//! the inode) before, and hashes then.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::OFlags;
+use sha2::{Digest as _, Sha256};
+
+use crate::Digest;
+
+/// How much is read for one digest.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The length of the file, holes included.
+    pub bytes: u64,
+    /// From the first byte to the last.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    /// 4 GiB, and half a minute.
+    fn default() -> Self {
+        Self {
+            bytes: 4 << 30,
+            time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A file at one moment, by its inode. Two that are equal have the same content, but for
+/// writers that leave no trace (see above).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileKey {
+    /// The device, as `st_dev`.
+    pub dev: u64,
+    /// The inode.
+    pub ino: u64,
+    /// The inode's generation, where the kernel tells it; else 0.
+    pub generation: u32,
+    /// When the inode was last changed: seconds and nanoseconds.
+    pub ctime: (i64, u32),
+    /// In bytes.
+    pub size: u64,
+}
+
+impl FileKey {
+    /// Of an open file, without a generation.
+    pub fn of(stat: &fs::Metadata) -> Self {
+        Self {
+            dev: stat.dev(),
+            ino: stat.ino(),
+            generation: 0,
+            ctime: (stat.ctime(), stat.ctime_nsec() as u32),
+            size: stat.size(),
+        }
+    }
+}
+
+/// The digest of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hashed {
+    /// Of its content.
+    pub digest: Digest,
+    /// The file whose content it is.
+    pub file: FileKey,
+    /// The kind of its file system, if that may answer otherwise at each read: then the
+    /// digest says what was read, and nothing about what runs.
+    pub mutable: Option<&'static str>,
+}
+
+impl Hashed {
+    /// The digest, if rules may rely on it.
+    pub fn trusted(&self) -> Option<Digest> {
+        self.mutable.is_none().then_some(self.digest)
+    }
+}
+
+/// Why a file has no digest.
+#[derive(Debug, thiserror::Error)]
+pub enum HashError {
+    /// It cannot be opened or read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A directory, a device, a pipe or a socket.
+    #[error("it is no regular file")]
+    NoFile,
+    /// It is longer than [`Limits::bytes`].
+    #[error("it has {0} bytes, and files of more than {1} are not read")]
+    TooLarge(u64, u64),
+    /// It takes longer than [`Limits::time`].
+    #[error("it cannot be read within {0:?}")]
+    TooSlow(Duration),
+    /// It was written, cut or replaced meanwhile.
+    #[error("it changed while it was read")]
+    Changed,
+}
+
+/// Opens the file of a path, whatever it is, without waiting; not one that is no regular
+/// file.
+///
+/// # Errors
+/// See [`HashError::Io`] and [`HashError::NoFile`].
+pub fn open(path: &Path) -> Result<File, HashError> {
+    // Opening a device may have an effect.
+    if !fs::metadata(path)?.is_file() {
+        return Err(HashError::NoFile);
+    }
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    Ok(OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?)
+}
+
+/// The digest of the file that a path names now.
+///
+/// # Errors
+/// See [`HashError`].
+pub fn path(path: &Path, limits: Limits) -> Result<Hashed, HashError> {
+    file(&open(path)?, limits)
+}
+
+/// The digest of an open file, whatever its position.
+///
+/// # Errors
+/// See [`HashError`].
+pub fn file(file: &File, limits: Limits) -> Result<Hashed, HashError> {
+    const PORTION: usize = 256 << 10;
+    let stat = file.metadata()?;
+    if !stat.is_file() {
+        return Err(HashError::NoFile);
+    }
+    if stat.size() > limits.bytes {
+        return Err(HashError::TooLarge(stat.size(), limits.bytes));
+    }
+    let mutable = mutable_kind(file);
+    let begin = Instant::now();
+    let mut hasher = Sha256::new();
+    let mut portion = vec![0; PORTION];
+    let mut at = 0;
+    loop {
+        let read = match file.read_at(&mut portion, at) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if read == 0 {
+            break;
+        }
+        at += read as u64;
+        if at > stat.size() {
+            return Err(HashError::Changed);
+        }
+        hasher.update(&portion[..read]);
+        if begin.elapsed() > limits.time {
+            return Err(HashError::TooSlow(limits.time));
+        }
+    }
+    let after = file.metadata()?;
+    let times = |stat: &fs::Metadata| (stat.mtime(), stat.mtime_nsec());
+    if at != stat.size()
+        || FileKey::of(&after) != FileKey::of(&stat)
+        || times(&after) != times(&stat)
+    {
+        return Err(HashError::Changed);
+    }
+    Ok(Hashed {
+        digest: Digest(hasher.finalize().into()),
+        file: FileKey::of(&stat),
+        mutable,
+    })
+}
+
+/// File systems whose content others hold: what is read is what they say at that moment.
+fn mutable_kind(file: &File) -> Option<&'static str> {
+    let stat = rustix::fs::fstatfs(file).ok()?;
+    kind_of(stat.f_type as u32)
+}
+
+fn kind_of(magic: u32) -> Option<&'static str> {
+    // linux/magic.h, and the file systems' own headers.
+    Some(match magic {
+        0x6573_5546 => "FUSE",
+        0x0000_6969 => "NFS",
+        0xff53_4d42 | 0xfe53_4d42 | 0x0000_517b => "SMB",
+        0x0102_1997 => "9p",
+        0x00c3_6400 => "Ceph",
+        0x5346_414f | 0x6b41_4653 => "AFS",
+        0x7375_7245 => "Coda",
+        0x786f_4256 => "a VirtualBox share",
+        0x0bd0_0bd0 => "Lustre",
+        0x0116_1970 => "GFS2",
+        0x7461_636f => "OCFS2",
+        0x2003_0528 => "OrangeFS",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use super::*;
+
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn written(content: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(content).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_digest_is_that_of_the_content() {
+        // FIPS 180-2, appendix B.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let of = |content: &[u8]| path(written(content).path(), Limits::default()).unwrap();
+        assert_eq!(of(b"abc").digest.to_string(), abc);
+        assert_eq!(of(b"").digest.to_string(), EMPTY);
+        let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
+        let all = of(&vec![b'a'; 1_000_000]);
+        assert_eq!(
+            (all.digest.to_string(), all.file.size),
+            (million.to_owned(), 1_000_000)
+        );
+        assert_eq!(all.trusted(), Some(all.digest));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [dir.path(), Path::new("/dev/zero"), &fifo] {
+            let error = super::path(path, Limits::default()).unwrap_err();
+            assert!(matches!(error, HashError::NoFile), "{path:?}: {error}");
+        }
+        let error = path(&dir.path().join("none"), Limits::default()).unwrap_err();
+        assert!(matches!(error, HashError::Io(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_limit_and_no_further() {
+        let file = written(b"");
+        // A hole: it takes no room, and counts whole.
+        file.as_file().set_len(1 << 20).unwrap();
+        let limits = |bytes| Limits {
+            bytes,
+            ..Limits::default()
+        };
+        let digest = path(file.path(), limits(1 << 20)).unwrap();
+        let zeros = "30e14955ebf1352266dc2ff8067e68104607e750abb9d3b36582b8af909fcb58";
+        assert_eq!(digest.digest.to_string(), zeros);
+        let error = path(file.path(), limits((1 << 20) - 1)).unwrap_err();
+        assert!(
+            matches!(error, HashError::TooLarge(1_048_576, 1_048_575)),
+            "{error}"
+        );
+        file.as_file().set_len((4 << 30) + 1).unwrap();
+        let error = path(file.path(), Limits::default()).unwrap_err();
+        assert!(matches!(error, HashError::TooLarge(..)), "{error}");
+        file.as_file().set_len(4 << 30).unwrap();
+        let time = Duration::from_millis(1);
+        let error = path(
+            file.path(),
+            Limits {
+                time,
+                ..Limits::default()
+            },
+        )
+        .unwrap_err();
+        assert!(matches!(error, HashError::TooSlow(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_changes_meanwhile_has_no_digest() {
+        let file = written(&vec![1; 64 << 20]);
+        let done = AtomicBool::new(false);
+        let begun = std::sync::Barrier::new(2);
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                while !done.load(Ordering::Relaxed) {
+                    file.as_file().write_all_at(b"x", 7).unwrap();
+                }
+            });
+            begun.wait();
+            let result = super::file(file.as_file(), Limits::default());
+            done.store(true, Ordering::Relaxed);
+            result
+        });
+        assert!(matches!(result, Err(HashError::Changed)), "{result:?}");
+    }
+
+    #[test]
+    fn file_systems_of_others_are_known() {
+        assert_eq!(kind_of(0x6969), Some("NFS"));
+        assert_eq!(kind_of(0x6573_5546), Some("FUSE"));
+        // ext4, tmpfs, overlayfs, btrfs
+        for own in [0xef53, 0x0102_1994, 0x794c_7630, 0x9123_683e] {
+            assert_eq!(kind_of(own), None, "{own:x}");
+        }
+    }
+}

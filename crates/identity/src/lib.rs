@@ -1,0 +1,28 @@
+//! Application identity without the kernel: which program a process is (`program`, by
+//! the files that it has mapped executable, whose digests are of `hash`), the rules about
+//! programs (`rule`, read by `config`), the same in a form that fits into maps of the
+//! kernel (`policy`), and the decision that both have to agree on (`decision`). What
+//! programs have done (`learn`) becomes rules (`rules_text`).
+//!
+//! What is sent and received, and by whom, is seen in `crates/bpf`; who asks for
+//! identities and puts rules into force is the daemon.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod decision;
+mod digest;
+pub mod hash;
+pub mod learn;
+pub mod packages;
+pub mod policy;
+mod program;
+mod rule;
+pub mod rules_text;
+
+pub use digest::{Digest, DigestError};
+pub use program::{Object, Program, aggregate};
+pub use rule::{
+    CgroupPattern, Condition, Criterion, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned, Protocols,
+    Rule, Unknown, Verdict, Where,
+};

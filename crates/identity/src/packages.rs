@@ -1,0 +1,199 @@
+//! Which package an executable belongs to, by Debian's record of its files
+//! (`/var/lib/dpkg/info/PACKAGE.md5sums`), and whether it is still what was installed.
+//!
+//! The record is MD5, and it is a file that root can write: agreement says that an
+//! upgrade of the package put this file here, or somebody who could have replaced both.
+//! It is no proof against an attacker with root's rights, and MD5 is none against one who
+//! made the package; it tells an upgrade from a file that somebody has put in its place.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use md5::{Digest as _, Md5};
+
+/// Where dpkg keeps its records.
+pub const DPKG_INFO: &str = "/var/lib/dpkg/info";
+/// So many packages are read.
+const MAX_PACKAGES: usize = 100_000;
+/// So long may a record be: the longest of Debian 12 has a few MiB.
+const MAX_RECORD: u64 = 64 << 20;
+/// The longest file whose content is compared.
+const MAX_FILE: u64 = 4 << 30;
+
+/// What dpkg has on record of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// The package, without its architecture.
+    pub package: String,
+    /// Of the file as it was packed.
+    pub md5: [u8; 16],
+}
+
+/// The records of these files, for those that a package has. One pass over all records.
+///
+/// # Errors
+/// The directory of records cannot be read.
+pub fn recorded(info: &Path, paths: &[&Path]) -> io::Result<BTreeMap<PathBuf, Recorded>> {
+    let mut wanted: BTreeMap<Vec<u8>, &Path> = BTreeMap::new();
+    for path in paths {
+        for name in names(path) {
+            wanted.insert(name, path);
+        }
+    }
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(info)?.take(4 * MAX_PACKAGES) {
+        let file = entry?.path();
+        let Some(name) = file.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let Some(package) = name.strip_suffix(".md5sums") else {
+            continue;
+        };
+        let package = package.split(':').next().unwrap_or(package);
+        let mut text = Vec::new();
+        // One that goes meanwhile was of a package that goes.
+        let read = File::open(&file).and_then(|file| file.take(MAX_RECORD).read_to_end(&mut text));
+        if read.is_err() {
+            continue;
+        }
+        for line in text.split(|byte| *byte == b'\n') {
+            let Some((md5, name)) = record(line) else {
+                continue;
+            };
+            if let Some(path) = wanted.get(name) {
+                let package = package.to_owned();
+                found.insert(path.to_path_buf(), Recorded { package, md5 });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `d41d8cd98f00b204e9800998ecf8427e  usr/bin/curl`
+fn record(line: &[u8]) -> Option<([u8; 16], &[u8])> {
+    let (digits, rest) = line.split_at_checked(32)?;
+    let name = rest
+        .strip_prefix(b"  ")
+        .or_else(|| rest.strip_prefix(b" *"))?;
+    let mut md5 = [0; 16];
+    for (byte, digits) in md5.iter_mut().zip(digits.chunks(2)) {
+        let digit = |at: usize| char::from(digits[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    Some((md5, name.strip_prefix(b"./").unwrap_or(name)))
+}
+
+/// How a record may name a file: from the root, and where `/bin`, `/sbin` and `/lib` are
+/// links into `/usr` also without that.
+fn names(path: &Path) -> Vec<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(name) = path.as_os_str().as_bytes().strip_prefix(b"/") else {
+        return Vec::new();
+    };
+    let merged = name.strip_prefix(b"usr/").filter(|rest| {
+        [&b"bin/"[..], b"sbin/", b"lib"]
+            .iter()
+            .any(|dir| rest.starts_with(dir))
+    });
+    let all = std::iter::once(name).chain(merged);
+    all.map(<[u8]>::to_vec).collect()
+}
+
+/// Does this open file have the content that is on record?
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_as_recorded(file: &File, recorded: &Recorded) -> io::Result<bool> {
+    if file.metadata()?.len() > MAX_FILE {
+        return Ok(false);
+    }
+    let mut hasher = Md5::new();
+    let mut portion = vec![0; 256 << 10];
+    let mut at = 0;
+    loop {
+        let read = file.read_at(&mut portion, at)?;
+        at += read as u64;
+        if read == 0 || at > MAX_FILE {
+            break;
+        }
+        hasher.update(&portion[..read]);
+    }
+    Ok(hasher.finalize()[..] == recorded.md5)
+}
+
+/// The package that has this very file: on record, and unchanged.
+pub fn owner(info: &Path, path: &Path, file: &File) -> Option<String> {
+    let mut recorded = recorded(info, &[path]).ok()?;
+    let recorded = recorded.remove(path)?;
+    is_as_recorded(file, &recorded)
+        .ok()?
+        .then_some(recorded.package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// md5sum of "one" and of "two".
+    const ONE: &str = "f97c5d29941bfb1b2fdab0874906ab82";
+    const TWO: &str = "b8a9f715dbb64fd5c56e7783c6820a61";
+
+    #[test]
+    fn a_file_is_of_the_package_that_has_its_digest() {
+        let dir = tempfile::tempdir().unwrap();
+        let info = dir.path().join("info");
+        fs::create_dir(&info).unwrap();
+        let program = dir.path().join("a tool");
+        let name = program.to_str().unwrap().trim_start_matches('/');
+        fs::write(&program, "one").unwrap();
+        let record = |package: &str, md5: &str| {
+            let lines = format!("{TWO}  usr/bin/other\nnonsense\n{md5}  {name}\n");
+            fs::write(info.join(package), lines).unwrap();
+        };
+        let owner = || owner(&info, &program, &File::open(&program).unwrap());
+        assert_eq!(owner(), None);
+        record("tool:amd64.md5sums", ONE);
+        fs::write(info.join("tool:amd64.list"), "x").unwrap();
+        assert_eq!(owner().as_deref(), Some("tool"));
+        // Replaced, and then replaced by an upgrade.
+        fs::write(&program, "two").unwrap();
+        assert_eq!(owner(), None);
+        record("tool:amd64.md5sums", TWO);
+        assert_eq!(owner().as_deref(), Some("tool"));
+        let elsewhere = dir.path().join("none");
+        assert!(recorded(&elsewhere, &[&program]).is_err());
+    }
+
+    #[test]
+    fn records_name_files_with_and_without_usr() {
+        let text = |path: &str| {
+            let names = names(Path::new(path)).into_iter();
+            names
+                .map(|name| String::from_utf8(name).unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(text("/usr/bin/ls"), ["usr/bin/ls", "bin/ls"]);
+        assert_eq!(text("/usr/lib64/ld.so"), ["usr/lib64/ld.so", "lib64/ld.so"]);
+        assert_eq!(text("/usr/share/x"), ["usr/share/x"]);
+        assert_eq!(text("/opt/x"), ["opt/x"]);
+        assert!(text("x").is_empty());
+    }
+
+    /// On a Debian host: the shell that ran this.
+    #[test]
+    fn this_hosts_programs_are_those_of_its_packages() {
+        let info = Path::new(DPKG_INFO);
+        let program = Path::new("/usr/bin/md5sum");
+        if !info.join("coreutils.md5sums").exists() {
+            eprintln!("skipped: no dpkg record of coreutils");
+            return;
+        }
+        let file = File::open(program).unwrap();
+        assert_eq!(owner(info, program, &file).as_deref(), Some("coreutils"));
+    }
+}

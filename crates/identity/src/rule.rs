@@ -1,0 +1,404 @@
+//! A rule about programs: what it says, of whom ([`Condition`]) and about which peers
+//! ([`Where`]).
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::Serialize;
+use weir_core::{PortRange, balance::acl, geofence::Direction};
+
+use crate::{Digest, Program};
+
+/// So many places (see [`crate::policy::Place`]) may the rules of a configuration have:
+/// mostly one for each rule.
+pub const MAX_RULES: usize = 1024;
+/// So many entries may `to`, and `from`, of a rule have.
+pub const MAX_PEERS: usize = acl::MAX_RULES;
+
+/// What becomes of a connection or flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It passes.
+    Allow,
+    /// Its packets are dropped.
+    Drop,
+    /// connect and sendto fail with EPERM; what cannot be told so is dropped.
+    Reject,
+    /// It is told, and the next rules are asked. Never a verdict of [`crate::decision`].
+    Log,
+}
+
+impl Verdict {
+    /// By the words of the configuration.
+    pub const ALL: [(&str, Self); 4] = [
+        ("allow", Self::Allow),
+        ("drop", Self::Drop),
+        ("reject", Self::Reject),
+        ("log", Self::Log),
+    ];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+
+    /// Does it hold as soon as one of several holders meets the rule, and not only if
+    /// all do?
+    pub fn holds_for_any(self) -> bool {
+        self != Self::Allow
+    }
+}
+
+/// What becomes of programs that are not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unknown {
+    /// They may, and it is recorded.
+    Learn,
+    /// They may.
+    Allow,
+    /// They may not, until they are known.
+    Drop,
+}
+
+impl Unknown {
+    /// By the words of the configuration.
+    pub const ALL: [(&str, Self); 3] = [
+        ("learn", Self::Learn),
+        ("allow", Self::Allow),
+        ("drop", Self::Drop),
+    ];
+
+    /// The configuration's word.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// Kinds of sockets, as bits: as `IDENT_TCP` and so on in bpf/abi/identity.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Protocols(pub u8);
+
+impl Protocols {
+    /// TCP.
+    pub const TCP: Self = Self(1);
+    /// UDP.
+    pub const UDP: Self = Self(2);
+    /// ICMP and ICMPv6 of datagram sockets ("ping" sockets).
+    pub const ICMP: Self = Self(4);
+    /// Raw sockets, whatever they send.
+    pub const RAW: Self = Self(8);
+    /// SCTP, DCCP and so on.
+    pub const OTHER: Self = Self(16);
+    /// By the words of the configuration.
+    pub const ALL: [(&str, Self); 5] = [
+        ("tcp", Self::TCP),
+        ("udp", Self::UDP),
+        ("icmp", Self::ICMP),
+        ("raw", Self::RAW),
+        ("other", Self::OTHER),
+    ];
+
+    /// No word about protocols: every kind; but that a rule that allows holds for raw
+    /// sockets and for others only where it names them.
+    pub fn is_any(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Is one of these among them? Without regard to [`Protocols::is_any`].
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The words for them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = Self::ALL.into_iter();
+        all.filter(move |(_, kind)| self.has(*kind))
+            .map(|(name, _)| name)
+    }
+}
+
+/// An executable by the digest that the file of this path had when the rules were read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinned {
+    /// As configured.
+    pub path: PathBuf,
+    /// Of the file at that time.
+    pub digest: Digest,
+}
+
+/// Control groups by a path whose parts may have `*`: one of them, or below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupPattern(String);
+
+impl CgroupPattern {
+    /// `None`: it does not begin with `/`, is `/` alone, or has an empty part or `..`.
+    pub fn new(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix('/')?.split('/');
+        let fine = parts.all(|part| !matches!(part, "" | "." | "..")) && !text.contains('\0');
+        fine.then(|| Self(text.to_owned()))
+    }
+
+    /// Is the control group of this path one of them?
+    pub fn contains(&self, cgroup: &str) -> bool {
+        let mut parts = cgroup.split('/').filter(|part| !part.is_empty());
+        let mut wanted = self.0.split('/').filter(|part| !part.is_empty());
+        wanted.all(|pattern| parts.next().is_some_and(|part| fits(pattern, part)))
+    }
+}
+
+impl fmt::Display for CgroupPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Does `text` fit a pattern in which `*` is any text? In linear time but for the number
+/// of `*`.
+fn fits(pattern: &str, text: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
+    for piece in pieces {
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// What a condition asks; any of its entries is enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Criterion {
+    /// The executable.
+    Exe(Vec<Digest>),
+    /// Any object that is mapped executable.
+    Object(Vec<Digest>),
+    /// The program as a whole ([`Program::aggregate`]).
+    Aggregate(Vec<Digest>),
+    /// The executable, by the files of paths.
+    Path(Vec<Pinned>),
+    /// The effective user.
+    User(Vec<u32>),
+    /// The control group.
+    Cgroup(Vec<CgroupPattern>),
+    /// The systemd unit: a part of the control group's path, which may have `*`.
+    Unit(Vec<String>),
+    /// The package that owns the executable.
+    Package(Vec<String>),
+    /// The script that the executable was started with.
+    Script(Vec<PathBuf>),
+    /// Executable memory that is of no file.
+    Anonymous,
+}
+
+/// What a process does about a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+    /// A digest that would tell is not known.
+    Open,
+}
+
+/// A condition of a rule on the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// It is met where what it asks is not so.
+    pub is_negated: bool,
+    /// What it asks.
+    pub criterion: Criterion,
+}
+
+impl Condition {
+    /// Does the program meet it, for a rule of this verdict?
+    ///
+    /// Where a digest is not known that would tell: nothing says that the program is
+    /// what a rule names, so an unnegated condition is not met. "Not this one" cannot be
+    /// shown either: then a rule that allows does not hold, and one that denies does.
+    pub fn is_met(&self, program: &Program, verdict: Verdict) -> bool {
+        match (self.answer(program), self.is_negated) {
+            (Answer::Yes, negated) => !negated,
+            (Answer::No, negated) => negated,
+            (Answer::Open, negated) => negated && verdict.holds_for_any(),
+        }
+    }
+
+    fn answer(&self, program: &Program) -> Answer {
+        let known = |is: bool| if is { Answer::Yes } else { Answer::No };
+        let exe = |fits: &dyn Fn(Digest) -> bool| {
+            let digest = program.exe.as_ref().and_then(|exe| exe.digest);
+            digest.map_or(Answer::Open, |digest| known(fits(digest)))
+        };
+        match &self.criterion {
+            Criterion::Exe(digests) => exe(&|digest| digests.contains(&digest)),
+            Criterion::Path(pinned) => exe(&|digest| pinned.iter().any(|p| p.digest == digest)),
+            Criterion::Object(digests) => {
+                let mut objects = program.objects.iter();
+                let is_one =
+                    |object: &crate::Object| object.digest.is_some_and(|d| digests.contains(&d));
+                if objects.any(is_one) {
+                    Answer::Yes
+                } else if program.truncated || program.objects.iter().any(|o| o.digest.is_none()) {
+                    Answer::Open
+                } else {
+                    Answer::No
+                }
+            }
+            Criterion::Aggregate(digests) => {
+                let aggregate = program.aggregate();
+                aggregate.map_or(Answer::Open, |digest| known(digests.contains(&digest)))
+            }
+            Criterion::User(users) => known(users.contains(&program.uid)),
+            Criterion::Cgroup(patterns) => known(
+                patterns
+                    .iter()
+                    .any(|pattern| pattern.contains(&program.cgroup)),
+            ),
+            Criterion::Unit(units) => {
+                let mut parts = program.cgroup.split('/');
+                known(parts.any(|part| units.iter().any(|unit| fits(unit, part))))
+            }
+            Criterion::Package(names) => {
+                let package = program.package.as_ref();
+                known(package.is_some_and(|package| names.contains(package)))
+            }
+            Criterion::Script(paths) => {
+                let script = program.script.as_ref();
+                known(script.is_some_and(|script| paths.contains(script)))
+            }
+            Criterion::Anonymous => known(program.anonymous),
+        }
+    }
+}
+
+/// An entry of `to` or `from`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// `192.0.2.0/24`, `country:DE`, `continent:EU`, `list:NAME`
+    Known(acl::Who),
+    /// `name:example.org`: its addresses, as the daemon looks them up.
+    Name(String),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(acl::Who::Prefix(prefix)) => write!(f, "{prefix}"),
+            Self::Known(acl::Who::Place(place)) => write!(f, "{place}"),
+            Self::Known(acl::Who::List(name)) => write!(f, "list:{name}"),
+            Self::Name(name) => write!(f, "name:{name}"),
+        }
+    }
+}
+
+/// Peers of one direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peers {
+    /// It holds for all others.
+    pub is_negated: bool,
+    /// At least one, at most [`MAX_PEERS`].
+    pub entries: Vec<Peer>,
+}
+
+/// Which connections and flows a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Where {
+    /// Who begins them: `Out` the program, `In` its peer.
+    pub direction: Direction,
+    /// Of which kind its socket is.
+    pub protocols: Protocols,
+    /// Of the peer for what goes out, of the program for what comes in. None: any.
+    pub ports: Vec<PortRange>,
+    /// To whom what goes out goes; `None`: to anybody.
+    pub to: Option<Peers>,
+    /// From whom what comes in comes; `None`: from anybody.
+    pub from: Option<Peers>,
+    /// The file of a network namespace in which the socket is.
+    pub netns: Option<PathBuf>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// What it says.
+    pub verdict: Verdict,
+    /// All of them are to be met; none: it is about every program.
+    pub who: Vec<Condition>,
+    /// About which connections it is.
+    pub place: Where,
+}
+
+impl Rule {
+    /// Does the program meet all conditions?
+    pub fn is_about(&self, program: &Program) -> bool {
+        let mut who = self.who.iter();
+        who.all(|condition| condition.is_met(program, self.verdict))
+    }
+
+    /// The files whose digests were taken when the rule was read.
+    pub fn pinned(&self) -> impl Iterator<Item = &Pinned> {
+        self.who
+            .iter()
+            .flat_map(|condition| match &condition.criterion {
+                Criterion::Path(pinned) => &pinned[..],
+                _ => &[],
+            })
+    }
+
+    /// The lists, or names of DNS, that it asks about.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        let both = [&self.place.to, &self.place.from].into_iter().flatten();
+        both.flat_map(|peers| &peers.entries)
+    }
+
+    /// Does a condition ask for the user?
+    pub fn asks_user(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::User(_)))
+    }
+
+    /// Does a condition ask for the control group?
+    pub fn asks_cgroup(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::Cgroup(_) | Criterion::Unit(_)))
+    }
+
+    /// Does a condition ask for the arguments, which two processes of one program may
+    /// have otherwise?
+    pub fn asks_script(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::Script(_)))
+    }
+
+    /// Does a condition ask for the package?
+    pub fn asks_package(&self) -> bool {
+        self.asks(|criterion| matches!(criterion, Criterion::Package(_)))
+    }
+
+    fn asks(&self, is: impl Fn(&Criterion) -> bool) -> bool {
+        self.who.iter().any(|condition| is(&condition.criterion))
+    }
+}
+
+/// Is the path that of a script or file as rules name it: absolute, without `..`?
+pub(crate) fn is_plain(path: &Path) -> bool {
+    path.is_absolute()
+        && path
+            .components()
+            .all(|c| c != std::path::Component::ParentDir)
+}
