@@ -14,6 +14,7 @@
 #include "abi/control.h"
 #include "abi/event.h"
 #include "abi/flow.h"
+#include "abi/identity.h"
 #include "abi/netfilter.h"
 #include "abi/policy.h"
 #include "abi/prefix_bans.h"

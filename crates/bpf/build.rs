@@ -11,10 +11,11 @@ use std::{
 mod constants;
 
 /// One object, and one skeleton, each.
-const OBJECTS: [&str; 6] = [
+const OBJECTS: [&str; 7] = [
     "firewall/firewall",
     "answer/answer",
     "balance/decap",
+    "identity/identity",
     "tools/clock",
     "tools/generator",
     "tools/hooks",
@@ -26,6 +27,11 @@ fn main() {
     // Debian keeps asm/ under the multiarch directory, which clang does not
     // search for the bpf target.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+    let machine = match arch.as_str() {
+        "aarch64" => "-D__TARGET_ARCH_arm64",
+        "riscv64" => "-D__TARGET_ARCH_riscv",
+        _ => "-D__TARGET_ARCH_x86",
+    };
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let includes = [
         format!("-I/usr/include/{arch}-linux-gnu"),
@@ -45,6 +51,8 @@ fn main() {
                 // 32-bit jumps and registers (Linux 5.1): clang 14 has fewer by
                 // default, and an innocent packet pays 1 ns for it.
                 "-mcpu=v3", "-Wall", "-Werror",
+                // Registers of tracepoints' arguments have the machine's names.
+                machine,
             ]))
             .reference_obj(true)
             .build_and_generate(out.join(format!("{name}.skel.rs")))

@@ -27,7 +27,9 @@ pub mod fault;
 pub mod generator;
 #[cfg(test)]
 mod headers;
+pub mod identity;
 mod interfaces;
+pub mod lease;
 pub mod lock;
 mod maps;
 mod memory;
@@ -72,6 +74,10 @@ pub mod skeleton {
     /// `bpf/balance/decap.bpf.c`
     pub mod decap {
         include!(concat!(env!("OUT_DIR"), "/decap.skel.rs"));
+    }
+    /// `bpf/identity/identity.bpf.c`
+    pub mod identity {
+        include!(concat!(env!("OUT_DIR"), "/identity.skel.rs"));
     }
     /// `bpf/tools/generator.bpf.c`
     pub mod generator {

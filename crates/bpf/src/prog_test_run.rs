@@ -90,6 +90,18 @@ pub fn netfilter(prog: BorrowedFd<'_>, packet: &[u8]) -> Result<RunResult> {
     })
 }
 
+/// Runs a program of type syscall on this argument, which it may change.
+pub(crate) fn syscall<T: Copy>(prog: BorrowedFd<'_>, argument: &mut T) -> Result<()> {
+    run(
+        prog,
+        &mut sys::bpf_test_run_opts {
+            ctx_in: std::ptr::from_mut(argument).cast(),
+            ctx_size_in: size_of::<T>() as u32,
+            ..Default::default()
+        },
+    )
+}
+
 /// Runs an XDP program on live frames of this length.
 pub(crate) fn live(program: BorrowedFd<'_>, packets: u32, len: usize, ifindex: u32) -> Result<()> {
     let frame = vec![0u8; len];

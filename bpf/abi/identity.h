@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Application identity: which program may send where, and receive from where. */
+#ifndef WEIR_ABI_IDENTITY_H
+#define WEIR_ABI_IDENTITY_H
+
+#include <linux/types.h>
+
+/* Raised when a map below changes its form: pins of another number are replaced. */
+#define IDENT_ABI 1
+
+#define IDENT_RULES	 1024
+#define IDENT_RULE_WORDS 16
+/* Ranges of ports in a rule. */
+#define IDENT_PORTS 8
+/* Programs that hold one socket, with identities that differ: more are not told apart,
+ * and count as an unknown one. */
+#define IDENT_HOLDERS 4
+/* Identities with rules of their own; number 0 is nobody's. */
+#define IDENT_IDENTITIES 8192
+/* Sets of mapped objects, address spaces and datagram flows that are remembered: the
+ * least recently used one goes, and is looked up anew. */
+#define IDENT_SETS   32768
+#define IDENT_SPACES 16384
+#define IDENT_FLOWS  65536
+/* Networks of all rules, of two policies: the next one is written beside the last. */
+#define IDENT_NETWORKS 1048576
+#define IDENT_RING     524288
+/* Each unknown identity is asked about once in so many nanoseconds. */
+#define IDENT_ASK_NS 200000000
+/* A walk over the mappings that meets a writer is tried again so often. */
+#define IDENT_TRIES 256
+
+/* Numbers beside those of rules, where one says what has decided. */
+#define IDENT_BY_DEFAULT 1024 /* no rule */
+#define IDENT_BY_UNKNOWN 1025 /* a rule might: who sends is not known yet */
+#define IDENT_BY_KIND	 1026 /* sockets of this kind are nobody's (MPTCP) */
+#define IDENT_HITS	 2064 /* IDENT_RULES of each policy, and these */
+
+enum ident_verdict {
+	IDENT_UNJUDGED,
+	IDENT_ALLOW,
+	IDENT_DROP,
+	IDENT_REJECT,  /* connect and sendto fail with EPERM; else as IDENT_DROP */
+	IDENT_PENDING, /* dropped until it is known who sends */
+	IDENT_LEARN,   /* passes, though it is not known who sends, and is told */
+};
+
+#define IDENT_OUT 1
+#define IDENT_IN  2
+
+/* Bits of ident_rule.protocols. */
+#define IDENT_TCP   1
+#define IDENT_UDP   2
+#define IDENT_ICMP  4
+#define IDENT_RAW   8  /* raw sockets, whatever they send */
+#define IDENT_OTHER 16 /* SCTP, DCCP and so on */
+
+struct ident_ports {
+	__u16 low;
+	__u16 high;
+};
+
+/* Where a rule holds; for whom is a bit of ident_program.rules. */
+struct ident_rule {
+	__u8 verdict;	 /* ident_verdict */
+	__u8 has_who;	 /* it is about some programs, not about all */
+	__u8 directions; /* IDENT_OUT, IDENT_IN */
+	__u8 protocols;	 /* IDENT_TCP and so on */
+	__u8 ranges;	 /* of ports; 0: any */
+	__u8 not_in;	 /* bits of directions: holds outside of its networks */
+	__u16 pad;
+	struct ident_ports
+		ports[IDENT_PORTS]; /* of the peer; of what comes in, the own */
+	__u32 networks[2]; /* their number, of what goes out and of what comes in; 0: all
+			    */
+	__u64 netns;	   /* the inode of a network namespace; 0: any */
+};
+
+/* Bits of ident_policy.flags. */
+#define IDENT_BY_UID	1 /* a rule is about users */
+#define IDENT_BY_CGROUP 2 /* a rule is about control groups */
+#define IDENT_OBSERVE	4 /* nothing is dropped, and it is told what would be */
+#define IDENT_TELL_ALL	8 /* each decision is told, for learning */
+#define IDENT_BY_SPACE                                                                   \
+	16 /* a rule is about what two processes of one program differ in */
+
+/* The rules of one configuration as a whole. */
+struct ident_policy {
+	__u64 deny[IDENT_RULE_WORDS]; /* which rules drop or reject */
+	__u32 generation; /* identities that were compiled for another one are unknown */
+	__u32 rules;	  /* how many there are */
+	__u8 verdict;	  /* where no rule holds */
+	__u8 unknown;	  /* IDENT_ALLOW, IDENT_PENDING or IDENT_LEARN */
+	__u8 flags;
+	__u8 pad[5];
+};
+
+struct ident_control {
+	__u64 secret[4]; /* of the hash of mapped objects */
+	__u64 cgroup;	 /* the id of the control group in which this holds */
+	__u32 level;	 /* its depth; 0: the root */
+	__u32 epoch; /* counts up with each change; its lowest bit says which policy */
+	struct ident_policy policies[2];
+};
+
+/* A program as it runs: all objects that it has mapped executable. */
+struct ident_key {
+	__u64 set[2]; /* keyed sums over the objects, the executable counted apart */
+	__u64 cgroup; /* 0 unless IDENT_BY_CGROUP */
+	__u32 uid;    /* 0 unless IDENT_BY_UID */
+	__u32 flags;  /* IDENT_ANONYMOUS */
+	__u64 space;  /* 0 unless IDENT_BY_SPACE */
+};
+
+/* It has executable memory that is of no file. */
+#define IDENT_ANONYMOUS 1
+
+/* Who an identity is, and when it was asked about. */
+struct ident_known {
+	__u32 handle; /* number | serial << 16; 0: not known */
+	__u32 pad;
+	__u64 asked; /* CLOCK_MONOTONIC, nanoseconds */
+};
+
+/* An identity that is known, at its number. */
+struct ident_program {
+	__u64 rules[2][IDENT_RULE_WORDS]; /* whom they are about, of each policy */
+	__u32 generation[2];
+	__u32 handle;
+	__u32 pad;
+};
+
+/* An address space, by its mm. */
+struct ident_space {
+	__u64 set[2];
+	__u32 sequence; /* mm_lock_seq when it was walked */
+	__u32 flags;
+};
+
+struct ident_holder {
+	__u64 space;
+	__u32 handle; /* 0: free */
+	__u32 pad;
+};
+
+/* Bits of ident_socket.flags. */
+#define IDENT_S_PENDING 1 /* `pending` is a holder that is not known yet */
+#define IDENT_S_LOST	2 /* there are more holders than are remembered */
+
+/* What is known of a socket. */
+struct ident_socket {
+	__u64 space; /* of the last sender that was checked */
+	__u64 cgroup;
+	__u64 netns;
+	struct ident_key pending;
+	__u64 pending_space;
+	struct ident_holder holders[IDENT_HOLDERS];
+	__u32 sequence;
+	__u32 uid;
+	__u32 tgid;
+	__u32 noted;   /* the epoch in which that sender was checked */
+	__u32 epoch;   /* in which `verdict` was found; 0: never */
+	__u32 changes; /* of its holders */
+	__u16 rule;
+	__u8 verdict;
+	__u8 direction; /* IDENT_OUT of a connection that it began */
+	__u8 flags;
+	__u8 raw;
+	__u16 pad;
+};
+
+/* A flow of datagrams. */
+struct ident_flow_key {
+	__u64 cookie;
+	__u8 peer[16];
+	__u32 port; /* of the peer; where that is one's own, of both */
+	__u32 pad;
+};
+
+struct ident_flow {
+	__u32 epoch;
+	__u32 changes;
+	__u16 rule;
+	__u8 verdict;
+	__u8 direction;
+	__u32 pad;
+};
+
+/* Network `networks` of a rule; IPv4 as ::ffff:a.b.c.d. */
+struct ident_network {
+	__u32 bits; /* 32 and the prefix's length */
+	__u32 networks;
+	__u8 addr[16];
+};
+
+enum ident_event_kind {
+	IDENT_EV_UNKNOWN, /* who is this? */
+	IDENT_EV_DENIED,
+	IDENT_EV_JUDGED, /* with IDENT_TELL_ALL */
+};
+
+struct ident_event {
+	struct ident_key key;
+	__u64 netns;
+	__u64 cookie;
+	__u64 cgroup;
+	__u8 peer[16];
+	__u32 tgid;
+	__u32 uid;
+	__u32 handle;
+	__u16 rule;
+	__u16 port;
+	__u8 kind;
+	__u8 verdict;
+	__u8 protocol;
+	__u8 direction;
+	__u32 policy; /* the lowest bit of the epoch */
+};
+
+/* What is asked about one process. */
+struct ident_question {
+	__u32 tgid;
+	__u32 found; /* 1: the process is there and has an address space */
+	struct ident_key key;
+	__u64 space;
+	__u32 sequence;
+	__u32 uid;
+	__u64 cgroup;
+	__u64 nanoseconds; /* that the walk took */
+};
+
+struct ident_hits {
+	__u64 judged;  /* connections and flows */
+	__u64 dropped; /* packets, and calls that were refused */
+};
+
+enum ident_count {
+	IDENT_C_WALKS,	 /* over the mappings of a process */
+	IDENT_C_BUSY,	 /* walks that never found the mappings unlocked */
+	IDENT_C_CHANGED, /* sends by another program than the one before */
+	IDENT_C_JUDGED,	 /* decisions */
+	IDENT_C_OUT,	 /* packets dropped on their way out */
+	IDENT_C_IN,	 /* packets dropped on their way in */
+	IDENT_C_REFUSED, /* connect and sendto with EPERM */
+	IDENT_C_SOCKETS, /* sockets that were refused: raw, MPTCP, no memory */
+	IDENT_C_UNKNOWN, /* decisions about programs that were not known */
+	IDENT_C_HOLDERS, /* sockets with more holders than are remembered */
+	IDENT_C_LOST,	 /* events that found the ring full */
+	IDENT_C_ADOPTED, /* sockets that were there before */
+	IDENT_C_MAX,
+};
+
+_Static_assert(sizeof(struct ident_rule) == 56, "abi");
+_Static_assert(sizeof(struct ident_policy) == 144, "abi");
+_Static_assert(sizeof(struct ident_control) == 336, "abi");
+_Static_assert(sizeof(struct ident_key) == 40, "abi");
+_Static_assert(sizeof(struct ident_program) == 272, "abi");
+_Static_assert(sizeof(struct ident_socket) == 168, "abi");
+_Static_assert(sizeof(struct ident_flow_key) == 32, "abi");
+_Static_assert(sizeof(struct ident_flow) == 16, "abi");
+_Static_assert(sizeof(struct ident_event) == 104, "abi");
+
+#endif

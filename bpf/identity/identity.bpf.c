@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
+/* Traffic allowed by which program sends or receives it. Without a queue: what was
+ * decided about a connection stands at its socket, and is decided again when another
+ * program uses the socket, when the mappings of the one that does change, and when the
+ * rules do.
+ *
+ *   sock_create           a socket gets its record; raw and MPTCP ones are looked at
+ *   connect               who may not is told at once (EPERM)
+ *   tcp_sendmsg_locked    who sends on a connection is looked at before the data leaves
+ *   egress, ingress       the verdict is carried out; of datagrams who sends is looked at
+ *   exit_mmap             an address space that ends is forgotten
+ *
+ * A socket without a record is none of ours: the kernel's own, or one beyond the control
+ * group in which this holds. */
+#include "identity/socket.h"
+
+/* These give the skeleton what is in no map, or in one without types. */
+struct ident_event ident_event_layout;
+struct ident_question ident_question_layout;
+
+#define AF_INET	    2
+#define AF_INET6    10
+#define MPTCP	    262
+#define UDP_LITE    136
+#define SOCK_STREAM 1
+#define SOCK_RAW    3
+#define TCP_LISTEN  10
+/* IPv6 headers before the transport's that are gone through. */
+#define CHAIN 6
+
+static __always_inline __u8 protocol_of(__u32 type, __u32 protocol)
+{
+	if (type == SOCK_RAW)
+		return IDENT_RAW;
+	switch (protocol) {
+	case IPPROTO_TCP:
+		return IDENT_TCP;
+	case IPPROTO_UDP:
+	case UDP_LITE:
+		return IDENT_UDP;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return IDENT_ICMP;
+	default:
+		return IDENT_OTHER;
+	}
+}
+
+static __always_inline void map_v4(__u8 addr[16], __be32 v4)
+{
+	__u32 *words = (__u32 *)addr;
+
+	words[0] = words[1] = 0;
+	words[2] = bpf_htonl(0xffff);
+	words[3] = v4;
+}
+
+SEC("cgroup/sock_create")
+int weir_app_create(struct bpf_sock *ctx)
+{
+	struct ident_control *control = control_get();
+	struct ident_socket *socket;
+	struct ident_case about = {};
+	__u32 found;
+
+	if (!control || (ctx->family != AF_INET && ctx->family != AF_INET6))
+		return 1;
+	/* Its packets are those of sockets that nobody created. */
+	if (ctx->protocol == MPTCP) {
+		count(IDENT_C_SOCKETS);
+		return deny(control, IDENT_DROP | IDENT_BY_KIND << 8, IDENT_C_REFUSED);
+	}
+	socket = bpf_sk_storage_get(&ident_sockets, ctx, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!socket) {
+		/* Nobody would know whose it is. */
+		count(IDENT_C_SOCKETS);
+		return 0;
+	}
+	socket->netns =
+		BPF_CORE_READ(bpf_get_current_task_btf(), nsproxy, net_ns, ns.inum);
+	socket->direction = IDENT_IN;
+	note_holder(socket, bpf_get_current_task_btf(), control);
+	about.protocol = protocol_of(ctx->type, ctx->protocol);
+	if (about.protocol < IDENT_RAW)
+		return 1;
+	socket->raw = 1;
+	about.direction = IDENT_OUT;
+	found = decide(socket, &about, control);
+	if (is_pass(found & 0xff))
+		return 1;
+	count(IDENT_C_SOCKETS);
+	return deny(control, found, IDENT_C_REFUSED);
+}
+
+/* 1: may connect there. Datagrams are judged one by one, for the peer may have sent
+ * first. */
+static __always_inline int to_address(struct bpf_sock_addr *ctx, const int v6)
+{
+	struct ident_control *control = control_get();
+	struct ident_socket *socket;
+	struct ident_case about = {.protocol = IDENT_TCP, .direction = IDENT_OUT};
+	__u32 found;
+
+	if (!control || !ctx->sk)
+		return 1;
+	socket = bpf_sk_storage_get(&ident_sockets, ctx->sk, 0, 0);
+	if (!socket || protocol_of(ctx->type, ctx->protocol) != IDENT_TCP)
+		return 1;
+	note_holder(socket, bpf_get_current_task_btf(), control);
+	resolve(socket, control);
+	if (v6) {
+		__u32 *words = (__u32 *)about.peer;
+
+		words[0] = ctx->user_ip6[0];
+		words[1] = ctx->user_ip6[1];
+		words[2] = ctx->user_ip6[2];
+		words[3] = ctx->user_ip6[3];
+	} else {
+		map_v4(about.peer, ctx->user_ip4);
+	}
+	about.port = bpf_ntohs(ctx->user_port);
+	about.has_port = 1;
+	found = decide(socket, &about, control);
+	socket->direction = IDENT_OUT;
+	socket->verdict = found & 0xff;
+	socket->rule = found >> 8;
+	socket->epoch = control->epoch;
+	if (is_pass(found & 0xff) || (found & 0xff) == IDENT_PENDING)
+		return 1;
+	return deny(control, found, IDENT_C_REFUSED);
+}
+
+SEC("cgroup/connect4")
+int weir_app_connect4(struct bpf_sock_addr *ctx)
+{
+	return to_address(ctx, 0);
+}
+
+SEC("cgroup/connect6")
+int weir_app_connect6(struct bpf_sock_addr *ctx)
+{
+	return to_address(ctx, 1);
+}
+
+/* Before the data leaves: who changes, or has been given the socket, is a holder of it
+ * from here on, and the packet meets a verdict that counts him. */
+SEC("tp_btf/tcp_sendmsg_locked")
+int BPF_PROG(weir_app_send, struct sock *sk)
+{
+	struct ident_control *control = control_get();
+	struct ident_socket *socket;
+
+	if (!control)
+		return 0;
+	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	if (socket)
+		note_holder(socket, bpf_get_current_task_btf(), control);
+	return 0;
+}
+
+/* Its address and port; has_port is 0 where none is found. */
+static __always_inline int read_peer(struct __sk_buff *skb, struct ident_case *about,
+				     int out, __u16 *own)
+{
+	__be16 ports[2];
+	__u32 at, i;
+	__u8 next;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)))
+			return -1;
+		map_v4(about->peer, out ? ip.daddr : ip.saddr);
+		next = ip.protocol;
+		at = ip.ihl * 4;
+		if (ip.frag_off & bpf_htons(0x1fff))
+			return 0;
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)))
+			return -1;
+		__builtin_memcpy(about->peer, out ? &ip.daddr : &ip.saddr, 16);
+		next = ip.nexthdr;
+		at = sizeof(ip);
+		for (i = 0; i < CHAIN; i++) {
+			__u8 head[2];
+
+			if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
+			    next != IPPROTO_DSTOPTS)
+				break;
+			if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+				return 0;
+			next = head[0];
+			at += (head[1] + 1) * 8;
+		}
+	}
+	if (next != IPPROTO_TCP && next != IPPROTO_UDP && next != UDP_LITE)
+		return 0;
+	if (bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return 0;
+	*own = bpf_ntohs(out ? ports[0] : ports[1]);
+	about->port = bpf_ntohs(out ? ports[1] : ports[0]);
+	about->has_port = 1;
+	return 0;
+}
+
+/* A segment of a connection, or one that begins it. */
+static __noinline int judge_tcp(struct __sk_buff *skb, struct ident_socket *socket,
+				const struct ident_control *control, int out, int listens)
+{
+	struct ident_case about = {.protocol = IDENT_TCP};
+	__u32 found, epoch = control->epoch;
+	__u16 own = 0;
+
+	if (!listens && socket->epoch == epoch && is_pass(socket->verdict))
+		return 1;
+	/* Of who asks to connect it was decided when it came in. */
+	if (listens && out)
+		return 1;
+	if (!listens && socket->epoch == epoch &&
+	    !(socket->flags & IDENT_S_PENDING && socket->verdict == IDENT_PENDING)) {
+		found = socket->verdict | socket->rule << 8;
+		return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
+	}
+	resolve(socket, control);
+	if (read_peer(skb, &about, out, &own))
+		return deny(control, IDENT_DROP | IDENT_BY_DEFAULT << 8, IDENT_C_OUT);
+	about.direction = listens ? IDENT_IN : socket->direction;
+	if (about.direction == IDENT_IN)
+		about.port = own;
+	found = decide(socket, &about, control);
+	if (!listens) {
+		socket->verdict = found & 0xff;
+		socket->rule = found >> 8;
+		socket->epoch = epoch;
+	}
+	if (is_pass(found & 0xff))
+		return 1;
+	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
+}
+
+/* A packet of a socket without connections. A peer that one has sent to may answer, and
+ * one that has sent may be answered: a flow keeps the direction in which it began. */
+static __noinline int judge_datagram(struct __sk_buff *skb, struct ident_socket *socket,
+				     const struct ident_control *control, int out,
+				     __u8 protocol)
+{
+	struct ident_case about = {.protocol = protocol};
+	struct ident_flow_key key = {};
+	struct ident_flow fresh = {}, *flow;
+	__u32 found, epoch = control->epoch;
+	__u16 own = 0;
+
+	if (read_peer(skb, &about, out, &own))
+		return deny(control, IDENT_DROP | IDENT_BY_DEFAULT << 8, IDENT_C_OUT);
+	resolve(socket, control);
+	key.cookie = bpf_get_socket_cookie(skb);
+	__builtin_memcpy(key.peer, about.peer, sizeof(key.peer));
+	key.port = about.port | (__u32)own << 16;
+	flow = bpf_map_lookup_elem(&ident_flows, &key);
+	if (flow && flow->epoch == epoch && flow->changes == socket->changes &&
+	    flow->verdict != IDENT_PENDING) {
+		if (is_pass(flow->verdict))
+			return 1;
+		return deny(control, flow->verdict | flow->rule << 8,
+			    out ? IDENT_C_OUT : IDENT_C_IN);
+	}
+	about.direction = out ? IDENT_OUT : IDENT_IN;
+	if (flow && is_pass(flow->verdict))
+		about.direction = flow->direction;
+	if (about.direction == IDENT_IN)
+		about.port = own;
+	about.has_port &= protocol == IDENT_UDP;
+	found = decide(socket, &about, control);
+	fresh.epoch = epoch;
+	fresh.changes = socket->changes;
+	fresh.verdict = found & 0xff;
+	fresh.rule = found >> 8;
+	fresh.direction = about.direction;
+	bpf_map_update_elem(&ident_flows, &key, &fresh, BPF_ANY);
+	if (is_pass(found & 0xff))
+		return 1;
+	return deny(control, found, out ? IDENT_C_OUT : IDENT_C_IN);
+}
+
+static __always_inline int judge(struct __sk_buff *skb, const int out)
+{
+	struct ident_control *control = control_get();
+	struct bpf_sock *sk = skb->sk;
+	struct ident_socket *socket;
+	__u8 protocol;
+
+	if (!sk || !control)
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return 1;
+	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	if (!socket)
+		return 1;
+	protocol = protocol_of(sk->type, sk->protocol);
+	if (protocol == IDENT_TCP)
+		return judge_tcp(skb, socket, control, out, sk->state == TCP_LISTEN);
+	/* These leave while their sender waits. */
+	if (out && protocol != IDENT_OTHER)
+		note_holder(socket, bpf_get_current_task_btf(), control);
+	return judge_datagram(skb, socket, control, out, protocol);
+}
+
+SEC("cgroup_skb/egress")
+int weir_app_egress(struct __sk_buff *skb)
+{
+	return judge(skb, 1);
+}
+
+SEC("cgroup_skb/ingress")
+int weir_app_ingress(struct __sk_buff *skb)
+{
+	return judge(skb, 0);
+}
+
+SEC("tp_btf/exit_mmap")
+int BPF_PROG(weir_app_exit, struct mm_struct *mm)
+{
+	__u64 address = (__u64)mm;
+
+	bpf_map_delete_elem(&ident_spaces, &address);
+	return 0;
+}
+
+/* A socket that was there before: whoever has a descriptor of it is a holder. */
+SEC("iter/task_file")
+int weir_app_adopt(struct bpf_iter__task_file *ctx)
+{
+	struct ident_control *control = control_get();
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct ident_socket *socket;
+	struct cgroup *cgroup, *ancestor = NULL;
+	struct socket *holder;
+	struct sock *sk;
+	__u32 protocol;
+
+	if (!control || !task || !file)
+		return 0;
+	holder = bpf_sock_from_file(file);
+	if (!holder)
+		return 0;
+	sk = holder->sk;
+	if (!sk)
+		return 0;
+	if (sk->__sk_common.skc_family != AF_INET &&
+	    sk->__sk_common.skc_family != AF_INET6)
+		return 0;
+	if (control->level) {
+		cgroup = BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
+		bpf_probe_read_kernel(
+			&ancestor, sizeof(ancestor),
+			(void *)cgroup + bpf_core_field_offset(struct cgroup, ancestors) +
+				control->level * sizeof(ancestor));
+		if (BPF_CORE_READ(ancestor, kn, id) != control->cgroup)
+			return 0;
+	}
+	socket = bpf_sk_storage_get(&ident_sockets, sk, 0, 0);
+	if (!socket) {
+		socket = bpf_sk_storage_get(&ident_sockets, sk, 0,
+					    BPF_SK_STORAGE_GET_F_CREATE);
+		if (!socket)
+			return 0;
+		socket->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+		/* Who began it nobody has noted: a client's port is the higher one. */
+		socket->direction =
+			sk->__sk_common.skc_dport &&
+					sk->__sk_common.skc_num >
+						bpf_ntohs(sk->__sk_common.skc_dport)
+				? IDENT_OUT
+				: IDENT_IN;
+		protocol = protocol_of(sk->sk_type, sk->sk_protocol);
+		socket->raw = protocol >= IDENT_RAW;
+		count(IDENT_C_ADOPTED);
+	}
+	/* Of its own a program has it without a reference only. */
+	task = bpf_task_from_pid(task->tgid);
+	if (!task)
+		return 0;
+	note_holder(socket, task, control);
+	bpf_task_release(task);
+	return 0;
+}
+
+/* Who is this process? */
+SEC("syscall")
+int weir_app_question(struct ident_question *question)
+{
+	struct ident_control *control = control_get();
+	struct ident_space space = {};
+	struct task_struct *task;
+	struct mm_struct *mm;
+	__u64 begin;
+
+	question->found = 0;
+	if (!control)
+		return 0;
+	task = bpf_task_from_pid(question->tgid);
+	if (!task)
+		return 0;
+	mm = task->mm;
+	if (mm) {
+		__u32 flags = policy_of(control)->flags;
+
+		question->space = (__u64)mm;
+		question->sequence = mm->mm_lock_seq.sequence;
+		begin = bpf_ktime_get_ns();
+		if (!walk(task, control, &space)) {
+			question->nanoseconds = bpf_ktime_get_ns() - begin;
+			question->key.set[0] = space.set[0];
+			question->key.set[1] = space.set[1];
+			question->key.flags = space.flags;
+			question->uid = uid_of(task);
+			question->cgroup = cgroup_of(task);
+			question->key.uid = flags & IDENT_BY_UID ? question->uid : 0;
+			question->key.cgroup =
+				flags & IDENT_BY_CGROUP ? question->cgroup : 0;
+			question->key.space = flags & IDENT_BY_SPACE ? (__u64)mm : 0;
+			question->found = 1;
+		}
+	}
+	bpf_task_release(task);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

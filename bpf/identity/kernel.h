@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Of the kernel's own structures the members that identity reads: libbpf finds where
+ * they are on the kernel at hand (CO-RE), by name. */
+#ifndef WEIR_IDENTITY_KERNEL_H
+#define WEIR_IDENTITY_KERNEL_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	__u32 i_generation;
+	__s64 i_ctime_sec;
+	__u32 i_ctime_nsec;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_flags;
+	struct file *vm_file;
+};
+
+struct seqcount {
+	unsigned int sequence;
+};
+
+typedef struct {
+	void *vdso;
+} mm_context_t;
+
+struct mm_struct {
+	struct seqcount mm_lock_seq;
+	struct file *exe_file;
+	mm_context_t context;
+};
+
+typedef struct {
+	__u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t euid;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	struct cgroup *ancestors[1];
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct task_struct {
+	struct mm_struct *mm;
+	int tgid;
+	const struct cred *cred;
+	struct css_set *cgroups;
+	struct nsproxy *nsproxy;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	__u16 sk_type;
+	__u16 sk_protocol;
+	struct sock_cgroup_data sk_cgrp_data;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct bpf_iter_meta;
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+};
+
+#pragma clang attribute pop
+
+/* As large as the kernel's. */
+struct bpf_iter_task_vma {
+	__u64 opaque[1];
+} __attribute__((aligned(8)));
+
+extern int bpf_iter_task_vma_new(struct bpf_iter_task_vma *it, struct task_struct *task,
+				 __u64 addr) __ksym;
+extern struct vm_area_struct *bpf_iter_task_vma_next(struct bpf_iter_task_vma *it) __ksym;
+extern void bpf_iter_task_vma_destroy(struct bpf_iter_task_vma *it) __ksym;
+extern struct task_struct *bpf_task_from_pid(__s32 pid) __ksym;
+extern void bpf_task_release(struct task_struct *task) __ksym;
+
+#define VM_EXEC 4
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Whom a socket belongs to: the programs that have used it. Each of them is met when it
+ * sends, in whatever way it came by the socket (fork, exec, a descriptor that was passed,
+ * io_uring), so that no passing on needs to be followed. */
+#ifndef WEIR_IDENTITY_SOCKET_H
+#define WEIR_IDENTITY_SOCKET_H
+
+#include "identity/judge.h"
+
+static __always_inline void tell(const struct ident_socket *socket,
+				 enum ident_event_kind kind,
+				 const struct ident_case *about, __u32 found,
+				 const struct ident_key *key)
+{
+	struct ident_event *event = bpf_ringbuf_reserve(&ident_events, sizeof(*event), 0);
+	struct ident_control *control = control_get();
+
+	if (!event) {
+		count(IDENT_C_LOST);
+		return;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	if (key)
+		event->key = *key;
+	event->netns = socket->netns;
+	event->cgroup = socket->cgroup;
+	event->tgid = socket->tgid;
+	event->uid = socket->uid;
+	event->kind = kind;
+	event->policy = control ? control->epoch & 1 : 0;
+	event->handle = socket->holders[0].handle;
+	if (about) {
+		__builtin_memcpy(event->peer, about->peer, sizeof(event->peer));
+		event->port = about->port;
+		event->protocol = about->protocol;
+		event->direction = about->direction;
+		event->verdict = found & 0xff;
+		event->rule = found >> 8;
+	}
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Has user space find out who that is, once in a while. */
+static __always_inline void ask(const struct ident_socket *socket,
+				const struct ident_key *key)
+{
+	struct ident_known *known = bpf_map_lookup_elem(&ident_sets, key);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (known) {
+		if (now - known->asked < IDENT_ASK_NS)
+			return;
+		known->asked = now;
+	} else {
+		struct ident_known fresh = {.asked = now};
+
+		bpf_map_update_elem(&ident_sets, key, &fresh, BPF_NOEXIST);
+	}
+	tell(socket, IDENT_EV_UNKNOWN, NULL, 0, key);
+}
+
+/* A program of its own, by this handle, holds the socket. */
+static __always_inline void add_holder(struct ident_socket *socket, __u64 space,
+				       __u32 handle)
+{
+	int i;
+
+	/* Who has become another one is that one only. */
+	for (i = 0; i < IDENT_HOLDERS; i++) {
+		if (socket->holders[i].handle && socket->holders[i].space == space) {
+			if (socket->holders[i].handle != handle) {
+				socket->holders[i].handle = handle;
+				socket->changes++;
+				socket->epoch = 0;
+			}
+			return;
+		}
+	}
+	for (i = 0; i < IDENT_HOLDERS; i++) {
+		if (socket->holders[i].handle == handle)
+			return;
+		if (!socket->holders[i].handle) {
+			socket->holders[i].space = space;
+			socket->holders[i].handle = handle;
+			socket->changes++;
+			socket->epoch = 0;
+			return;
+		}
+	}
+	if (!(socket->flags & IDENT_S_LOST)) {
+		socket->flags |= IDENT_S_LOST;
+		socket->epoch = 0;
+		count(IDENT_C_HOLDERS);
+	}
+}
+
+/* This process uses the socket. Nothing but a few comparisons if it is the one that did
+ * so last, and as it was then. Who is no process (a thread of the kernel) is left out. */
+static __noinline void note_holder(struct ident_socket *socket, struct task_struct *task,
+				   const struct ident_control *control)
+{
+	struct mm_struct *mm = task->mm;
+	__u64 cgroup = 0;
+	struct ident_key key;
+	__u32 sequence, uid = 0, flags, handle;
+
+	if (!mm)
+		return;
+	sequence = mm->mm_lock_seq.sequence;
+	flags = policy_of(control)->flags;
+	if (flags & IDENT_BY_UID)
+		uid = uid_of(task);
+	if (flags & IDENT_BY_CGROUP)
+		cgroup = cgroup_of(task);
+	if (socket->space == (__u64)mm && socket->sequence == sequence &&
+	    socket->noted == control->epoch &&
+	    !(flags & IDENT_BY_UID && socket->uid != uid) &&
+	    !(flags & IDENT_BY_CGROUP && socket->cgroup != cgroup))
+		return;
+	if (socket->space)
+		count(IDENT_C_CHANGED);
+	socket->tgid = task->tgid;
+	socket->uid = uid_of(task);
+	socket->cgroup = cgroup_of(task);
+	if (key_of(task, mm, control, &key, sequence)) {
+		/* Who changes his mappings at every moment cannot be told: he is
+		 * unknown until he sends again. */
+		socket->space = 0;
+		socket->flags |= IDENT_S_PENDING;
+		__builtin_memset(&socket->pending, 0, sizeof(socket->pending));
+		socket->epoch = 0;
+		return;
+	}
+	handle = handle_of(control, &key);
+	if (handle) {
+		if (socket->flags & IDENT_S_PENDING &&
+		    socket->pending_space == (__u64)mm) {
+			socket->flags &= ~IDENT_S_PENDING;
+			socket->epoch = 0;
+		}
+		add_holder(socket, (__u64)mm, handle);
+	} else {
+		if (socket->flags & IDENT_S_PENDING && socket->pending_space != (__u64)mm)
+			socket->flags |= IDENT_S_LOST;
+		socket->flags |= IDENT_S_PENDING;
+		socket->pending = key;
+		socket->pending_space = (__u64)mm;
+		socket->epoch = 0;
+		ask(socket, &key);
+	}
+	socket->sequence = sequence;
+	socket->noted = control->epoch;
+	socket->space = (__u64)mm;
+}
+
+/* Has somebody said meanwhile who the unknown one is? */
+static __always_inline void resolve(struct ident_socket *socket,
+				    const struct ident_control *control)
+{
+	__u32 handle;
+
+	if (!(socket->flags & IDENT_S_PENDING))
+		return;
+	handle = handle_of(control, &socket->pending);
+	if (handle) {
+		socket->flags &= ~IDENT_S_PENDING;
+		socket->epoch = 0;
+		add_holder(socket, socket->pending_space, handle);
+	} else if (socket->pending.set[0]) {
+		ask(socket, &socket->pending);
+	}
+}
+
+/* verdict | rule << 8 for this peer, counted and told. */
+static __always_inline __u32 decide(struct ident_socket *socket, struct ident_case *about,
+				    const struct ident_control *control)
+{
+	struct ident_hits *hits;
+	__u32 found, verdict;
+	int i;
+
+	about->netns = socket->netns;
+	about->unknown = (socket->flags & (IDENT_S_PENDING | IDENT_S_LOST)) != 0;
+	for (i = 0; i < IDENT_HOLDERS; i++)
+		about->handles[i] = socket->holders[i].handle;
+	found = ident_judge(about);
+	verdict = found & 0xff;
+	hits = hits_of(found >> 8, control->epoch);
+	if (hits)
+		__sync_fetch_and_add(&hits->judged, 1);
+	if (verdict == IDENT_DROP || verdict == IDENT_REJECT)
+		tell(socket, IDENT_EV_DENIED, about, found, NULL);
+	else if (policy_of(control)->flags & IDENT_TELL_ALL)
+		tell(socket, IDENT_EV_JUDGED, about, found, NULL);
+	return found;
+}
+
+static __always_inline int is_pass(__u32 verdict)
+{
+	return verdict == IDENT_ALLOW || verdict == IDENT_LEARN;
+}
+
+/* Counts what is denied; 1: it passes all the same. */
+static __always_inline int deny(const struct ident_control *control, __u32 found,
+				enum ident_count what)
+{
+	struct ident_hits *hits = hits_of(found >> 8, control->epoch);
+
+	if (hits)
+		__sync_fetch_and_add(&hits->dropped, 1);
+	count(what);
+	return (policy_of(control)->flags & IDENT_OBSERVE) != 0;
+}
+
+#endif

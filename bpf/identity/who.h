@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only */
+/* Who a process is: the set of files that it has mapped executable, as a keyed hash.
+ *
+ * mm_lock_seq moves whenever the mappings of an address space may change, by whatever
+ * system call. While it stands still the set that was found last is right, and nothing
+ * is walked. */
+#ifndef WEIR_IDENTITY_WHO_H
+#define WEIR_IDENTITY_WHO_H
+
+#include "identity/maps.h"
+
+static __always_inline __u64 mix(__u64 x)
+{
+	x ^= x >> 33;
+	x *= 0xff51afd7ed558ccdull;
+	x ^= x >> 33;
+	x *= 0xc4ceb9fe1a85ec53ull;
+	return x ^ x >> 33;
+}
+
+/* One file, so that nobody without the secret can make two sets alike. */
+static __always_inline __u64 object_hash(const struct ident_control *control,
+					 struct inode *inode)
+{
+	/* A bit of the nanoseconds is a flag of the kernel's. */
+	__u64 nanoseconds = BPF_CORE_READ(inode, i_ctime_nsec) & 0x7fffffff;
+	__u64 of = (__u64)BPF_CORE_READ(inode, i_sb, s_dev) << 32 |
+		   BPF_CORE_READ(inode, i_generation);
+	__u64 hash = mix(BPF_CORE_READ(inode, i_ino) ^ control->secret[0]);
+
+	hash = mix(hash ^ of ^ control->secret[1]);
+	return mix(hash ^ (__u64)BPF_CORE_READ(inode, i_ctime_sec) << 30 ^ nanoseconds);
+}
+
+/* 0: `space` is what this process has mapped now. Else somebody changes it. */
+static __noinline int walk_once(struct task_struct *task,
+				const struct ident_control *control,
+				struct ident_space *space)
+{
+	struct mm_struct *mm = task->mm;
+	struct vm_area_struct *area;
+	struct bpf_iter_task_vma it;
+	__u64 vdso, last = 0, a = 0, b = 0, anonymous = 0;
+	struct inode *exe;
+	int failed;
+
+	if (!mm)
+		return -1;
+	vdso = (__u64)BPF_CORE_READ(mm, context.vdso);
+	failed = bpf_iter_task_vma_new(&it, task, 0);
+	while ((area = bpf_iter_task_vma_next(&it))) {
+		struct file *file;
+		__u64 hash;
+
+		if (!(area->vm_flags & VM_EXEC))
+			continue;
+		file = area->vm_file;
+		if (!file) {
+			anonymous |= area->vm_start != vdso;
+			continue;
+		}
+		hash = object_hash(control, file->f_inode);
+		/* The parts of one file mostly lie side by side. */
+		if (hash == last)
+			continue;
+		last = hash;
+		a += hash;
+		b += mix(hash ^ control->secret[2]);
+	}
+	bpf_iter_task_vma_destroy(&it);
+	if (failed)
+		return failed;
+	exe = BPF_CORE_READ(mm, exe_file, f_inode);
+	if (exe) {
+		last = mix(object_hash(control, exe) ^ control->secret[3]);
+		a += last;
+		b += mix(last);
+	}
+	space->set[0] = a;
+	space->set[1] = b;
+	space->flags = anonymous ? IDENT_ANONYMOUS : 0;
+	return 0;
+}
+
+struct ident_walk {
+	struct task_struct *task;
+	const struct ident_control *control;
+	struct ident_space space;
+	__u32 done;
+};
+
+static long try_walk(__u32 try, struct ident_walk *walk)
+{
+	if (walk_once(walk->task, walk->control, &walk->space))
+		return 0;
+	walk->done = 1;
+	return 1;
+}
+
+/* The same, for as long as others change the mappings. */
+static __noinline int walk(struct task_struct *task, const struct ident_control *control,
+			   struct ident_space *space)
+{
+	struct ident_walk walk = {.task = task, .control = control};
+
+	count(IDENT_C_WALKS);
+	bpf_loop(IDENT_TRIES, try_walk, &walk, 0);
+	if (!walk.done) {
+		count(IDENT_C_BUSY);
+		return -1;
+	}
+	*space = walk.space;
+	return 0;
+}
+
+static __always_inline __u64 cgroup_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+}
+
+static __always_inline __u32 uid_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, cred, euid.val);
+}
+
+static __always_inline const struct ident_policy *
+policy_of(const struct ident_control *control)
+{
+	return control->epoch & 1 ? &control->policies[1] : &control->policies[0];
+}
+
+/* Who this process is in terms of the rules in force; its mappings are walked if they
+ * have changed. 0: `key` is right. */
+static __always_inline int key_of(struct task_struct *task, struct mm_struct *mm,
+				  const struct ident_control *control,
+				  struct ident_key *key, __u32 sequence)
+{
+	__u32 flags = policy_of(control)->flags;
+	struct ident_space space = {}, *known;
+	__u64 address = (__u64)mm;
+
+	key->cgroup = flags & IDENT_BY_CGROUP ? cgroup_of(task) : 0;
+	key->uid = flags & IDENT_BY_UID ? uid_of(task) : 0;
+	key->space = flags & IDENT_BY_SPACE ? address : 0;
+	known = bpf_map_lookup_elem(&ident_spaces, &address);
+	if (known && known->sequence == sequence) {
+		key->set[0] = known->set[0];
+		key->set[1] = known->set[1];
+		key->flags = known->flags;
+		return 0;
+	}
+	/* The sequence is of before the walk: who changes something meanwhile makes
+	 * the next one walk again. */
+	if (walk(task, control, &space)) {
+		key->set[0] = key->set[1] = 0;
+		key->flags = 0;
+		return -1;
+	}
+	space.sequence = sequence;
+	bpf_map_update_elem(&ident_spaces, &address, &space, BPF_ANY);
+	key->set[0] = space.set[0];
+	key->set[1] = space.set[1];
+	key->flags = space.flags;
+	return 0;
+}
+
+/* The handle of an identity; 0: nobody has said who it is, or not for these rules. */
+static __noinline __u32 handle_of(const struct ident_control *control,
+				  const struct ident_key *key)
+{
+	struct ident_known *known = bpf_map_lookup_elem(&ident_sets, key);
+	struct ident_program *program;
+	__u32 number, generation;
+
+	if (!known || !known->handle)
+		return 0;
+	number = known->handle & 0xffff;
+	program = bpf_map_lookup_elem(&ident_programs, &number);
+	if (!program || program->handle != known->handle)
+		return 0;
+	generation = control->epoch & 1 ? program->generation[1] : program->generation[0];
+	return generation == policy_of(control)->generation ? known->handle : 0;
+}
+
+#endif

@@ -1,0 +1,517 @@
+//! Application identity in the kernel (`bpf/identity/identity.bpf.c`): its programs, which
+//! are pinned and go on without a daemon, and its tables. Which program may do what is
+//! decided in user space and written here as rules, of which each has a *where*, and as a
+//! bitmap of rules for each identity: the rules whose *who* it meets.
+
+mod events;
+mod policy;
+mod programs;
+
+pub use events::{IdentityEvent, IdentityEventKind, IdentityEvents};
+pub use policy::{Networks, Policy, Rule, RuleBits, Unknown, Verdict};
+pub use programs::{CgroupAt, Loaded, detach, is_attached, missing};
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    abi,
+    error::{Context, Error, Result},
+    prog_test_run,
+    skeleton::identity::types::{
+        ident_control, ident_hits, ident_key, ident_known, ident_network, ident_policy,
+        ident_program, ident_question, ident_rule,
+    },
+};
+
+/// Rules of one configuration.
+pub const MAX_RULES: usize = abi::IDENT_RULES as usize;
+/// Ranges of ports of a rule.
+pub const MAX_PORTS: usize = abi::IDENT_PORTS as usize;
+/// Identities that have rules of their own at a time; number 0 is nobody's.
+pub const MAX_IDENTITIES: usize = abi::IDENT_IDENTITIES as usize - 1;
+/// Networks of all rules of one configuration: the next one is written beside the last.
+pub const MAX_NETWORKS: usize = abi::IDENT_NETWORKS as usize / 2;
+
+/// The bytes of a value that goes to the kernel.
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: only structs of bpf/abi/identity.h come here: plain old data whose padding
+    // is written out as members. They are as long as the slice, and borrowed as long.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// A value that came from the kernel; `None`: it has another length.
+fn value_of<T: Copy>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: the right number of bytes, and in structs of bpf/abi/identity.h every
+    // pattern of bits is a value.
+    (bytes.len() == size_of::<T>())
+        .then(|| unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+}
+
+/// A program as it runs, by what it has mapped, as the kernel names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Keyed sums over the files that are mapped executable.
+    pub set: [u64; 2],
+    /// Of its control group, if a rule is about one; else 0.
+    pub cgroup: u64,
+    /// Of its user, if a rule is about one; else 0.
+    pub uid: u32,
+    /// Its address space, if a rule is about what two processes of one program differ in.
+    pub space: u64,
+    /// It has executable memory that is of no file.
+    pub anonymous: bool,
+}
+
+impl Key {
+    fn of(raw: &ident_key) -> Self {
+        Self {
+            set: raw.set,
+            cgroup: raw.cgroup,
+            uid: raw.uid,
+            space: raw.space,
+            anonymous: raw.flags & abi::IDENT_ANONYMOUS != 0,
+        }
+    }
+
+    fn raw(&self) -> ident_key {
+        ident_key {
+            set: self.set,
+            cgroup: self.cgroup,
+            uid: self.uid,
+            space: self.space,
+            flags: if self.anonymous {
+                abi::IDENT_ANONYMOUS
+            } else {
+                0
+            },
+        }
+    }
+}
+
+/// A process at one moment. Two answers with the same sequence and address space are of
+/// the same mappings, with nothing else between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Who it is.
+    pub key: Key,
+    /// Its address space.
+    pub space: u64,
+    /// Moves whenever its mappings may change.
+    pub sequence: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its control group in the hierarchy of version 2.
+    pub cgroup: u64,
+    /// What the walk over its mappings took, in nanoseconds; not compared by who asks.
+    pub walk_ns: u64,
+}
+
+/// What identity has counted; see `enum ident_count`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct IdentityCounts {
+    /// Walks over the mappings of a process.
+    pub walks: u64,
+    /// Walks that never found the mappings unlocked.
+    pub busy: u64,
+    /// Sends by another program, or with other mappings, than the one before.
+    pub changed: u64,
+    /// Decisions.
+    pub judged: u64,
+    /// Packets dropped on their way out.
+    pub dropped_out: u64,
+    /// Packets dropped on their way in.
+    pub dropped_in: u64,
+    /// Connections that were refused with EPERM.
+    pub refused: u64,
+    /// Sockets that were refused when they were made.
+    pub refused_sockets: u64,
+    /// Decisions about programs that were not known.
+    pub unknown: u64,
+    /// Sockets with more holders than are remembered.
+    pub crowded: u64,
+    /// Events that found the ring full.
+    pub lost: u64,
+    /// Sockets that were there before.
+    pub adopted: u64,
+}
+
+/// What one rule has decided.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Hits {
+    /// Connections and flows.
+    pub judged: u64,
+    /// Packets, and calls that were refused.
+    pub dropped: u64,
+}
+
+/// What stands in the place of a rule's number where no rule decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DecidedBy {
+    /// The rule with this number.
+    Rule(u16),
+    /// No rule: the default.
+    Default,
+    /// A rule might hold: it is not known who sends.
+    Unknown,
+    /// Sockets of this kind are refused to everybody.
+    Kind,
+}
+
+impl DecidedBy {
+    fn of(number: u16) -> Self {
+        match number.into() {
+            abi::IDENT_BY_DEFAULT => Self::Default,
+            abi::IDENT_BY_UNKNOWN => Self::Unknown,
+            abi::IDENT_BY_KIND => Self::Kind,
+            _ => Self::Rule(number),
+        }
+    }
+
+    fn slot(self, second: bool) -> u32 {
+        match self {
+            Self::Rule(number) => u32::from(number) + if second { abi::IDENT_RULES } else { 0 },
+            Self::Default => abi::IDENT_BY_DEFAULT + abi::IDENT_RULES,
+            Self::Unknown => abi::IDENT_BY_UNKNOWN + abi::IDENT_RULES,
+            Self::Kind => abi::IDENT_BY_KIND + abi::IDENT_RULES,
+        }
+    }
+}
+
+/// The handle of an identity: its number, and a serial that tells it from others that
+/// have had the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(u32);
+
+impl Handle {
+    /// `number` is 1 to [`MAX_IDENTITIES`].
+    pub fn new(number: u16, serial: u16) -> Self {
+        Self(u32::from(number) | u32::from(serial) << 16)
+    }
+
+    /// Of which number it is.
+    pub fn number(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Which one of those that had the number.
+    pub fn serial(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn of(raw: u32) -> Option<Self> {
+        (raw != 0).then_some(Self(raw))
+    }
+}
+
+/// Its tables, whether or not the programs are attached.
+pub struct Identity {
+    dir: PathBuf,
+    control: MapHandle,
+    rules: MapHandle,
+    networks: MapHandle,
+    programs: MapHandle,
+    sets: MapHandle,
+    events: MapHandle,
+    counters: MapHandle,
+    hits: MapHandle,
+    adopt: OwnedFd,
+    question: OwnedFd,
+}
+
+impl Identity {
+    fn control(&self) -> Result<ident_control> {
+        let what = || "read what holds for programs".to_owned();
+        let bytes = self.control.lookup(&[0; 4], MapFlags::ANY).context(what)?;
+        let control = bytes.as_deref().and_then(value_of);
+        control.ok_or_else(|| Error::refused(what(), "the map has another form"))
+    }
+
+    fn put_control(&self, control: &ident_control) -> Result<()> {
+        self.control
+            .update(&[0; 4], bytes_of(control), MapFlags::ANY)
+            .context(|| "write what holds for programs".into())
+    }
+
+    /// Puts a policy into force, in one step, with the identities that are known: whoever
+    /// is not among them is unknown from then on. Each socket is judged anew when it is
+    /// used next.
+    ///
+    /// # Errors
+    /// There are too many rules or networks, or the kernel refuses some: then the policy
+    /// before stays.
+    pub fn put_policy(&self, policy: &Policy, known: &[(Handle, RuleBits)]) -> Result<()> {
+        policy.check()?;
+        let mut control = self.control()?;
+        let epoch = control.epoch.wrapping_add(1).max(2);
+        let second = epoch & 1 == 1;
+        let bank = usize::from(second);
+        let generations = control.policies.iter().map(|policy| policy.generation);
+        let generation = generations.max().unwrap_or(0) % (u32::MAX >> 11) + 1;
+        let mut raw = ident_policy {
+            generation,
+            rules: policy.rules.len() as u32,
+            verdict: policy.default.raw(),
+            unknown: policy.unknown.raw(),
+            flags: policy.flags(),
+            ..ident_policy::default()
+        };
+        for (number, rule) in policy.rules.iter().enumerate() {
+            if rule.verdict != Verdict::Allow {
+                raw.deny[number / 64] |= 1 << (number % 64);
+            }
+            let mut of_rule = rule.raw();
+            for (direction, networks) in [&rule.outward, &rule.inward].into_iter().enumerate() {
+                let Some(networks) = networks else { continue };
+                // Never 0, and another one in each generation.
+                let id = generation << 11 | (number as u32) << 1 | direction as u32;
+                of_rule.networks[direction] = id;
+                for prefix in networks.prefixes.iter() {
+                    let key = network_key(id, prefix.addr(), prefix.bits());
+                    self.networks
+                        .update(bytes_of(&key), &1_u32.to_ne_bytes(), MapFlags::ANY)
+                        .context(|| format!("write the network {prefix} of a rule"))?;
+                }
+            }
+            let slot = DecidedBy::Rule(number as u16).slot(second);
+            self.rules
+                .update(&slot.to_ne_bytes(), bytes_of(&of_rule), MapFlags::ANY)
+                .context(|| format!("write rule {number}"))?;
+            self.forget_hits(slot)?;
+        }
+        for (handle, bits) in known {
+            let mut program = self.program(handle.number())?;
+            if program.handle != handle.0 {
+                program = ident_program {
+                    handle: handle.0,
+                    ..ident_program::default()
+                };
+            }
+            program.rules[bank] = bits.0;
+            program.generation[bank] = generation;
+            self.put_program(handle.number(), &program)?;
+        }
+        control.policies[bank] = raw;
+        control.epoch = epoch;
+        self.put_control(&control)?;
+        self.forget_networks_but(generation)
+    }
+
+    /// Says by what programs are told apart, before the policy is in force that asks for it:
+    /// keys of programs are made by that.
+    pub fn put_flags(&self, policy: &Policy) -> Result<()> {
+        let mut control = self.control()?;
+        let second = (control.epoch & 1) as usize;
+        control.policies[second].flags = policy.flags();
+        if control.epoch < 2 {
+            // There is none yet.
+            control.policies[second].verdict = policy.default.raw();
+            control.policies[second].unknown = policy.unknown.raw();
+        }
+        self.put_control(&control)
+    }
+
+    fn forget_hits(&self, slot: u32) -> Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().context(|| "count the processors".into())?;
+        let none = vec![vec![0_u8; size_of::<ident_hits>()]; cpus];
+        self.hits
+            .update_percpu(&slot.to_ne_bytes(), &none, MapFlags::ANY)
+            .context(|| "clear the counters of a rule".into())
+    }
+
+    /// Networks of rules that are over.
+    fn forget_networks_but(&self, generation: u32) -> Result<()> {
+        let is_over = |key: &Vec<u8>| {
+            value_of::<ident_network>(key).is_some_and(|key| key.networks >> 11 != generation)
+        };
+        let over: Vec<_> = self.networks.keys().filter(is_over).collect();
+        over.iter().try_for_each(|key| {
+            self.networks
+                .delete(key)
+                .context(|| "remove a network of rules that are over".into())
+        })
+    }
+
+    fn program(&self, number: u16) -> Result<ident_program> {
+        let what = || "read an identity".to_owned();
+        let key = u32::from(number).to_ne_bytes();
+        let bytes = self.programs.lookup(&key, MapFlags::ANY).context(what)?;
+        let program = bytes.as_deref().and_then(value_of);
+        program.ok_or_else(|| Error::refused(what(), format!("there is no number {number}")))
+    }
+
+    fn put_program(&self, number: u16, program: &ident_program) -> Result<()> {
+        self.programs
+            .update(
+                &u32::from(number).to_ne_bytes(),
+                bytes_of(program),
+                MapFlags::ANY,
+            )
+            .context(|| "write an identity".into())
+    }
+
+    /// Makes this the identity with that handle: in the policy in force it meets the *who*
+    /// of these rules. Whoever had the number before is unknown from here on.
+    pub fn put_identity(&self, handle: Handle, bits: &RuleBits) -> Result<()> {
+        let control = self.control()?;
+        let bank = (control.epoch & 1) as usize;
+        let mut program = ident_program {
+            handle: handle.0,
+            ..ident_program::default()
+        };
+        program.rules[bank] = bits.0;
+        program.generation[bank] = control.policies[bank].generation;
+        self.put_program(handle.number(), &program)
+    }
+
+    /// Makes nobody the identity with that handle; sockets that it holds are judged anew.
+    pub fn forget_identity(&self, handle: Handle) -> Result<()> {
+        self.put_program(handle.number(), &ident_program::default())?;
+        self.judge_anew()
+    }
+
+    /// Says who a program is.
+    pub fn name(&self, key: &Key, handle: Handle) -> Result<()> {
+        let known = ident_known {
+            handle: handle.0,
+            ..ident_known::default()
+        };
+        self.sets
+            .update(bytes_of(&key.raw()), bytes_of(&known), MapFlags::ANY)
+            .context(|| "say who a program is".into())
+    }
+
+    /// What an earlier daemon has said of who programs are.
+    pub fn named(&self) -> Vec<(Key, Handle)> {
+        let keys: Vec<_> = self.sets.keys().collect();
+        let known = |bytes: &Vec<u8>| {
+            let key = value_of::<ident_key>(bytes)?;
+            let value = self.sets.lookup(bytes, MapFlags::ANY).ok()??;
+            let known = value_of::<ident_known>(&value)?;
+            Some((Key::of(&key), Handle::of(known.handle)?))
+        };
+        keys.iter().filter_map(known).collect()
+    }
+
+    /// Takes back what was said of this program.
+    pub fn unname(&self, key: &Key) {
+        // The kernel may have forgotten it itself.
+        let _ = self.sets.delete(bytes_of(&key.raw()));
+    }
+
+    /// Has every socket judged anew, by the rules that are in force.
+    pub fn judge_anew(&self) -> Result<()> {
+        let mut control = self.control()?;
+        // Its lowest bit says which policy.
+        control.epoch = control.epoch.wrapping_add(2).max(2);
+        self.put_control(&control)
+    }
+
+    /// Who a process is, now; `None`: it is gone, is a thread of the kernel, or changes its
+    /// mappings without a pause.
+    ///
+    /// # Errors
+    /// The kernel refuses to run the program that asks.
+    pub fn look_at(&self, pid: u32) -> Result<Option<Seen>> {
+        let mut question = ident_question {
+            tgid: pid,
+            ..ident_question::default()
+        };
+        prog_test_run::syscall(self.question.as_fd(), &mut question)?;
+        Ok((question.found == 1).then(|| Seen {
+            key: Key::of(&question.key),
+            space: question.space,
+            sequence: question.sequence,
+            uid: question.uid,
+            cgroup: question.cgroup,
+            walk_ns: question.nanoseconds,
+        }))
+    }
+
+    /// Gives each socket that some process has a descriptor of a record with its holders:
+    /// sockets that were there before the programs, and holders that have not sent yet.
+    pub fn adopt_sockets(&self) -> Result<()> {
+        programs::run_iterator(self.adopt.as_fd())
+    }
+
+    /// What is counted.
+    pub fn counts(&self) -> Result<IdentityCounts> {
+        let read = |number: u32| -> Result<u64> {
+            let cpus = self
+                .counters
+                .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY);
+            let cpus = cpus.context(|| "read the counters of programs".into())?;
+            let of_cpu = |bytes: Vec<u8>| bytes.try_into().map_or(0, u64::from_ne_bytes);
+            Ok(cpus.into_iter().flatten().map(of_cpu).sum())
+        };
+        Ok(IdentityCounts {
+            walks: read(abi::IDENT_C_WALKS)?,
+            busy: read(abi::IDENT_C_BUSY)?,
+            changed: read(abi::IDENT_C_CHANGED)?,
+            judged: read(abi::IDENT_C_JUDGED)?,
+            dropped_out: read(abi::IDENT_C_OUT)?,
+            dropped_in: read(abi::IDENT_C_IN)?,
+            refused: read(abi::IDENT_C_REFUSED)?,
+            refused_sockets: read(abi::IDENT_C_SOCKETS)?,
+            unknown: read(abi::IDENT_C_UNKNOWN)?,
+            crowded: read(abi::IDENT_C_HOLDERS)?,
+            lost: read(abi::IDENT_C_LOST)?,
+            adopted: read(abi::IDENT_C_ADOPTED)?,
+        })
+    }
+
+    /// What one rule of the policy in force has decided.
+    pub fn hits(&self, by: DecidedBy) -> Result<Hits> {
+        let second = self.control()?.epoch & 1 == 1;
+        let key = by.slot(second).to_ne_bytes();
+        let cpus = self.hits.lookup_percpu(&key, MapFlags::ANY);
+        let cpus = cpus.context(|| "read the counters of a rule".into())?;
+        let of_cpu = |bytes: Vec<u8>| value_of::<ident_hits>(&bytes).unwrap_or_default();
+        let sum = |sum: Hits, one: ident_hits| Hits {
+            judged: sum.judged + one.judged,
+            dropped: sum.dropped + one.dropped,
+        };
+        let cpus = cpus.into_iter().flatten().map(of_cpu);
+        Ok(cpus.fold(Hits::default(), sum))
+    }
+
+    /// Reads what the kernel tells.
+    pub fn events(&self) -> Result<IdentityEvents> {
+        IdentityEvents::new(&self.events)
+    }
+
+    /// The networks that the rules in force have.
+    pub fn networks(&self) -> usize {
+        let keys: BTreeSet<_> = self.networks.keys().collect();
+        keys.len()
+    }
+
+    /// Where its pins are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+fn network_key(networks: u32, addr: IpAddr, bits: u8) -> ident_network {
+    let (addr, bits) = match addr {
+        IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96 + u32::from(bits)),
+        IpAddr::V6(v6) => (v6.octets(), u32::from(bits)),
+    };
+    ident_network {
+        bits: 32 + bits,
+        networks,
+        addr,
+    }
+}
+
+const _: () = {
+    assert!(size_of::<ident_rule>() == 56);
+    assert!(size_of::<ident_program>() == 272);
+    assert!(size_of::<ident_control>() == 336);
+};

@@ -1,0 +1,125 @@
+//! What the kernel tells about programs.
+
+use std::{
+    net::Ipv6Addr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use libbpf_rs::{ErrorKind, MapHandle, RingBuffer, RingBufferBuilder};
+
+use super::{DecidedBy, Handle, Key, value_of};
+use crate::{
+    abi,
+    error::{Context, Result},
+    skeleton::identity::types::ident_event,
+};
+
+/// What is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdentityEventKind {
+    /// A program is not known: who is it?
+    Unknown,
+    /// Something was refused or dropped; once for each connection or flow.
+    Denied,
+    /// Something was decided, and all of that is told.
+    Judged,
+}
+
+/// One thing that the kernel tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdentityEvent {
+    /// What.
+    pub kind: IdentityEventKind,
+    /// Of who is unknown.
+    pub key: Key,
+    /// The process that used the socket last, as the initial PID namespace has it.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its control group.
+    pub cgroup: u64,
+    /// The network namespace of the socket, by its inode.
+    pub netns: u64,
+    /// The identity that has held the socket first, if it is known.
+    pub holder: Option<Handle>,
+    /// The other side, IPv4 as IPv4-mapped.
+    pub peer: Ipv6Addr,
+    /// Its port; of what comes in, one's own.
+    pub port: u16,
+    /// `IDENT_TCP` and so on.
+    pub protocol: u8,
+    /// The program has begun it.
+    pub is_out: bool,
+    /// What has decided.
+    pub by: DecidedBy,
+    /// What it passes.
+    pub passes: bool,
+    /// In which of the two policies the rule has that number.
+    pub is_of_second: bool,
+}
+
+/// Reads the ring.
+pub struct IdentityEvents {
+    ring: RingBuffer<'static>,
+    read: Arc<Mutex<Vec<IdentityEvent>>>,
+}
+
+impl IdentityEvents {
+    pub(super) fn new(map: &MapHandle) -> Result<Self> {
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&read);
+        let what = || "read what the kernel tells about programs".into();
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(map, move |bytes| {
+                if let Some(event) = decode(bytes) {
+                    sink.lock()
+                        .expect("no holder of this lock panics")
+                        .push(event);
+                }
+                0
+            })
+            .context(what)?;
+        let ring = builder.build().context(what)?;
+        Ok(Self { ring, read })
+    }
+
+    /// What has come, at once when something does, else after `timeout`.
+    pub fn read(&self, timeout: Duration) -> Result<Vec<IdentityEvent>> {
+        match self.ring.poll(timeout) {
+            // As of each process that is stopped and goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            waited => waited.context(|| "wait for events about programs".into())?,
+        }
+        Ok(std::mem::take(
+            &mut self.read.lock().expect("no holder of this lock panics"),
+        ))
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<IdentityEvent> {
+    let raw: ident_event = value_of(bytes.get(..size_of::<ident_event>())?)?;
+    let kind = match raw.kind.into() {
+        abi::IDENT_EV_UNKNOWN => IdentityEventKind::Unknown,
+        abi::IDENT_EV_DENIED => IdentityEventKind::Denied,
+        abi::IDENT_EV_JUDGED => IdentityEventKind::Judged,
+        _ => return None,
+    };
+    Some(IdentityEvent {
+        kind,
+        key: Key::of(&raw.key),
+        pid: raw.tgid,
+        uid: raw.uid,
+        cgroup: raw.cgroup,
+        netns: raw.netns,
+        holder: Handle::of(raw.handle),
+        peer: raw.peer.into(),
+        port: raw.port,
+        protocol: raw.protocol,
+        is_out: u32::from(raw.direction) == abi::IDENT_OUT,
+        by: DecidedBy::of(raw.rule),
+        passes: [abi::IDENT_ALLOW, abi::IDENT_LEARN].contains(&raw.verdict.into()),
+        is_of_second: raw.policy == 1,
+    })
+}

@@ -1,0 +1,395 @@
+//! Loading, pinning and attaching the programs of identity. Their pins are in a directory
+//! of their own: `app-N` of the instance, with N the form of the tables. A later daemon
+//! loads its programs over the tables that are there and puts them in the place of the
+//! earlier one's, so that nothing passes meanwhile.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use libbpf_rs::{
+    MapCore, MapHandle, OpenObject, libbpf_sys as sys,
+    skel::{OpenSkel, Skel, SkelBuilder},
+};
+
+use super::Identity;
+use crate::{
+    abi,
+    error::{Context, Error, Result},
+    object, pins,
+    skeleton::identity::{IdentitySkelBuilder, OpenIdentitySkel},
+};
+
+/// What the kernel has in its own types if it has a function or tracepoint.
+const NEEDED: [(&str, u32); 4] = [
+    ("btf_trace_tcp_sendmsg_locked", sys::BTF_KIND_TYPEDEF),
+    ("btf_trace_exit_mmap", sys::BTF_KIND_TYPEDEF),
+    ("bpf_iter_task_vma_new", sys::BTF_KIND_FUNC),
+    ("bpf_task_from_pid", sys::BTF_KIND_FUNC),
+];
+
+/// What this kernel lacks for level `strict`, by name; empty: nothing.
+pub fn missing() -> Vec<&'static str> {
+    // SAFETY: takes nothing; null or a pointer that is freed below.
+    let btf = unsafe { sys::btf__load_vmlinux_btf() };
+    if btf.is_null() {
+        return vec!["/sys/kernel/btf/vmlinux"];
+    }
+    let is_missing = |(name, kind): &(&'static str, u32)| {
+        let name = CString::new(*name).expect("these hold no NUL");
+        // SAFETY: `btf` is whole, the name is terminated; both outlive the call.
+        unsafe { sys::btf__find_by_name_kind(btf, name.as_ptr(), *kind) < 0 }
+    };
+    let missing = NEEDED.iter().filter(|one| is_missing(one));
+    let missing = missing.map(|(name, _)| name.trim_start_matches("btf_trace_"));
+    let missing = missing.collect();
+    // SAFETY: it is ours, and not used after.
+    unsafe { sys::btf__free(btf) };
+    missing
+}
+
+/// The control group in which identity is enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupAt {
+    path: PathBuf,
+    below: PathBuf,
+    id: u64,
+    level: u32,
+}
+
+impl CgroupAt {
+    /// Where the hierarchy of version 2 is mounted; `None`: nowhere.
+    pub fn mount_point() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let mut mounts = mounts.lines().map(|line| line.split(' '));
+        mounts.find_map(|mut fields| {
+            let place = fields.nth(1)?;
+            (fields.next()? == "cgroup2").then(|| PathBuf::from(place))
+        })
+    }
+
+    /// The one at `path`; `None`: the root of version 2.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(root) = Self::mount_point() else {
+            return Err(Error::refused(
+                "find the control groups of version 2",
+                "they are mounted nowhere: mount -t cgroup2 none /sys/fs/cgroup",
+            ));
+        };
+        let shown = path.unwrap_or(&root).display().to_string();
+        let what = || format!("use the control group {shown}");
+        let path = fs::canonicalize(path.unwrap_or(&root)).context(what)?;
+        let root = fs::canonicalize(&root).context(what)?;
+        let Ok(below) = path.strip_prefix(&root) else {
+            return Err(Error::refused(
+                what(),
+                format!("it is not below {}", root.display()),
+            ));
+        };
+        let level = below.components().count() as u32;
+        // The inode's number is the group's id.
+        let id = fs::metadata(&path).context(what)?.ino();
+        let below = below.to_owned();
+        Ok(Self {
+            path,
+            below,
+            id,
+            level,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its path from the root of the hierarchy, as /proc/PID/cgroup has it.
+    pub fn below_root(&self) -> String {
+        format!("/{}", self.below.display())
+    }
+}
+
+/// Where a program goes, and under what name it is pinned.
+enum Place {
+    Cgroup(sys::bpf_attach_type),
+    Tracepoint,
+}
+
+const LINKS: [(&str, Place); 7] = [
+    ("exit", Place::Tracepoint),
+    ("create", Place::Cgroup(sys::BPF_CGROUP_INET_SOCK_CREATE)),
+    ("send", Place::Tracepoint),
+    ("connect4", Place::Cgroup(sys::BPF_CGROUP_INET4_CONNECT)),
+    ("connect6", Place::Cgroup(sys::BPF_CGROUP_INET6_CONNECT)),
+    ("egress", Place::Cgroup(sys::BPF_CGROUP_INET_EGRESS)),
+    ("ingress", Place::Cgroup(sys::BPF_CGROUP_INET_INGRESS)),
+];
+/// Those that make records of sockets; the rest judges by them.
+const NOTING: usize = 3;
+
+/// Programs that are loaded, in the order of [`LINKS`].
+pub struct Loaded {
+    programs: Vec<OwnedFd>,
+    cgroup: CgroupAt,
+    dir: PathBuf,
+    is_fresh: bool,
+}
+
+fn is_pinned(map: &std::ffi::OsStr) -> bool {
+    map.to_string_lossy().starts_with("ident_")
+}
+
+/// Below an instance's pins.
+fn dir_of(root: &Path, instance: &str) -> PathBuf {
+    root.join(pins::escape(instance))
+        .join(format!("app-{}", abi::IDENT_ABI))
+}
+
+impl Identity {
+    /// Loads the programs over the tables that an earlier daemon has left, or over new
+    /// ones; nothing of them is attached. Tables for another control group go.
+    ///
+    /// # Errors
+    /// The kernel refuses something, or the pins are not ours.
+    pub fn load(root: &Path, instance: &str, cgroup: &CgroupAt) -> Result<(Self, Loaded)> {
+        pins::require_bpffs(root.parent().unwrap_or(root))?;
+        let dir = dir_of(root, instance);
+        let of_instance = root.join(pins::escape(instance));
+        for one in [root, of_instance.as_path(), dir.as_path()] {
+            pins::make_ours(one)?;
+        }
+        let made = Self::load_in(&dir, cgroup)?;
+        let control = made.0.control()?;
+        let is_same = (control.cgroup, control.level) == (cgroup.id, cgroup.level);
+        if made.1.is_fresh || is_same {
+            return Ok(made);
+        }
+        drop(made);
+        detach(root, instance)?;
+        pins::make_ours(&of_instance)?;
+        pins::make_ours(&dir)?;
+        Self::load_in(&dir, cgroup)
+    }
+
+    fn load_in(dir: &Path, cgroup: &CgroupAt) -> Result<(Self, Loaded)> {
+        let what = || {
+            "load the programs of [app] (needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)".to_owned()
+        };
+        let mut storage = MaybeUninit::<OpenObject>::uninit();
+        let mut open: OpenIdentitySkel<'_> = IdentitySkelBuilder::default()
+            .open(&mut storage)
+            .context(what)?;
+        // All or none: a daemon that died while it pinned has left some.
+        let is_fresh = !dir.join("whole").exists();
+        for mut map in open.open_object_mut().maps_mut() {
+            // The others are the compiler's, and hold nothing.
+            if !is_pinned(map.name()) {
+                continue;
+            }
+            let pin = dir.join(map.name());
+            if is_fresh {
+                let _ = fs::remove_file(&pin);
+            } else {
+                let pinned = MapHandle::from_pinned_path(&pin).context(what)?;
+                map.reuse_fd(pinned.as_fd()).context(what)?;
+            }
+        }
+        let skel = open.load().context(what)?;
+        let keep = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().context(what);
+        let progs = &skel.progs;
+        let programs = [
+            &progs.weir_app_exit,
+            &progs.weir_app_create,
+            &progs.weir_app_send,
+            &progs.weir_app_connect4,
+            &progs.weir_app_connect6,
+            &progs.weir_app_egress,
+            &progs.weir_app_ingress,
+        ];
+        let programs = programs.into_iter().map(|program| keep(program.as_fd()));
+        let programs = programs.collect::<Result<Vec<_>>>()?;
+        let maps = &skel.maps;
+        let handle =
+            |map: &libbpf_rs::MapImpl<'_, libbpf_rs::Mut>| MapHandle::try_from(map).context(what);
+        let identity = Self {
+            dir: dir.to_owned(),
+            control: handle(&maps.ident_control)?,
+            rules: handle(&maps.ident_rules)?,
+            networks: handle(&maps.ident_networks)?,
+            programs: handle(&maps.ident_programs)?,
+            sets: handle(&maps.ident_sets)?,
+            events: handle(&maps.ident_events)?,
+            counters: handle(&maps.ident_counters)?,
+            hits: handle(&maps.ident_hits)?,
+            adopt: keep(progs.weir_app_adopt.as_fd())?,
+            question: keep(progs.weir_app_question.as_fd())?,
+        };
+        if is_fresh {
+            let mut control = identity.control()?;
+            control.cgroup = cgroup.id;
+            control.level = cgroup.level;
+            for word in &mut control.secret {
+                let mut bytes = [0; 8];
+                let flags = rustix::rand::GetRandomFlags::empty();
+                rustix::rand::getrandom(&mut bytes, flags).context(what)?;
+                *word = u64::from_ne_bytes(bytes);
+            }
+            identity.put_control(&control)?;
+            for map in skel.object().maps().filter(|map| is_pinned(map.name())) {
+                object::pin(map.as_fd(), &dir.join(map.name()))?;
+            }
+            object::pin(identity.question.as_fd(), &dir.join("whole"))?;
+        }
+        let loaded = Loaded {
+            programs,
+            cgroup: cgroup.clone(),
+            dir: dir.to_owned(),
+            is_fresh,
+        };
+        Ok((identity, loaded))
+    }
+}
+
+impl Loaded {
+    /// Were there no tables of an earlier daemon?
+    pub fn is_fresh(&self) -> bool {
+        self.is_fresh
+    }
+
+    /// Attaches what makes records of sockets; nothing is refused yet.
+    pub fn attach_noting(&self) -> Result<()> {
+        self.attach(0..NOTING)
+    }
+
+    /// Attaches what judges.
+    pub fn attach_judging(&self) -> Result<()> {
+        self.attach(NOTING..LINKS.len())
+    }
+
+    fn attach(&self, which: std::ops::Range<usize>) -> Result<()> {
+        let cgroup = fs::File::open(&self.cgroup.path)
+            .context(|| format!("open the control group {}", self.cgroup.path.display()))?;
+        for ((name, place), program) in LINKS[which.clone()].iter().zip(&self.programs[which]) {
+            let what = || format!("attach the program {name} of [app]");
+            let pin = self.dir.join(format!("link-{name}"));
+            match place {
+                Place::Cgroup(kind) => {
+                    if let Ok(link) = object::open_pin(&pin) {
+                        // SAFETY: no options are passed.
+                        let rc = unsafe {
+                            sys::bpf_link_update(
+                                link.as_raw_fd(),
+                                program.as_raw_fd(),
+                                std::ptr::null(),
+                            )
+                        };
+                        if rc == 0 {
+                            continue;
+                        }
+                        // Its group is gone.
+                        let _ = fs::remove_file(&pin);
+                    }
+                    // SAFETY: options may be null.
+                    let fd = unsafe {
+                        sys::bpf_link_create(
+                            program.as_raw_fd(),
+                            cgroup.as_raw_fd(),
+                            *kind,
+                            std::ptr::null(),
+                        )
+                    };
+                    object::pin(owned(fd).context(what)?.as_fd(), &pin)?;
+                }
+                Place::Tracepoint => {
+                    // These cannot be exchanged: the next one first.
+                    // SAFETY: programs of this type have their tracepoint's name themselves.
+                    let fd = unsafe {
+                        sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd())
+                    };
+                    let link = owned(fd).context(what)?;
+                    let _ = fs::remove_file(&pin);
+                    object::pin(link.as_fd(), &pin)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The programs by their names, for tests of the verifier's budget.
+    pub fn programs(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        let names = LINKS.iter().map(|(name, _)| *name);
+        names.zip(self.programs.iter().map(AsFd::as_fd))
+    }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a non-negative answer is a new descriptor, and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Is identity of this instance attached?
+pub fn is_attached(root: &Path, instance: &str) -> bool {
+    object::open_pin(&dir_of(root, instance).join("link-egress")).is_ok()
+}
+
+/// Takes the programs and tables of an instance away, of every form; nobody is refused
+/// anything any more.
+///
+/// # Errors
+/// A pin cannot be removed.
+pub fn detach(root: &Path, instance: &str) -> Result<()> {
+    let Ok(entries) = fs::read_dir(root.join(pins::escape(instance))) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("app-") {
+            continue;
+        }
+        for pin in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if pin.file_name().to_string_lossy().starts_with("link-")
+                && let Ok(link) = object::open_pin(&pin.path())
+            {
+                object::end_link(&link);
+            }
+        }
+        pins::remove_tree(&entry.path())?;
+    }
+    Ok(())
+}
+
+/// Runs an iterator once, over everything.
+pub(super) fn run_iterator(program: BorrowedFd<'_>) -> Result<()> {
+    let what = || "go through the sockets that there are".to_owned();
+    // SAFETY: options may be null.
+    let fd = unsafe {
+        sys::bpf_link_create(
+            program.as_raw_fd(),
+            0,
+            sys::BPF_TRACE_ITER,
+            std::ptr::null(),
+        )
+    };
+    let link = owned(fd).context(what)?;
+    // SAFETY: a plain descriptor goes in.
+    let fd = unsafe { sys::bpf_iter_create(link.as_raw_fd()) };
+    let iterator = owned(fd).context(what)?;
+    let mut nothing = [0; 64];
+    // It prints nothing: its end is the end of all sockets.
+    while rustix::io::retry_on_intr(|| rustix::io::read(&iterator, &mut nothing)).context(what)? > 0
+    {
+    }
+    Ok(())
+}

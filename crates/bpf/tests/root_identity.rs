@@ -1,0 +1,293 @@
+//! Identity in the kernel: which program may send, with real programs in a control group
+//! of the test's own; nobody else on the machine is looked at. Root: loads BPF. A kernel
+//! that lacks what it takes is told by `missing`.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, TcpListener, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use weir_bpf::identity::{
+    CgroupAt, DecidedBy, Handle, Identity, IdentityEvent, IdentityEventKind, Loaded, Policy, Rule,
+    RuleBits, Unknown, Verdict, detach, missing,
+};
+
+const ROOT: &str = "/sys/fs/bpf/weir";
+const LONG: Duration = Duration::from_secs(10);
+
+/// A control group with identity of its own, both gone when it is dropped.
+struct Lab {
+    name: String,
+    cgroup: PathBuf,
+    identity: Arc<Identity>,
+    loaded: Loaded,
+    told: Arc<Mutex<Vec<IdentityEvent>>>,
+    names: Arc<Mutex<BTreeMap<PathBuf, RuleBits>>>,
+    stop: Arc<AtomicBool>,
+    teller: Option<JoinHandle<()>>,
+}
+
+fn rule(verdict: Verdict, has_who: bool) -> Rule {
+    Rule {
+        verdict,
+        has_who,
+        is_out: true,
+        is_in: true,
+        protocols: 0,
+        ports: Vec::new(),
+        outward: None,
+        inward: None,
+        netns: 0,
+    }
+}
+
+fn policy(rules: Vec<Rule>) -> Policy {
+    Policy {
+        rules,
+        default: Verdict::Drop,
+        unknown: Unknown::Drop,
+        by_uid: false,
+        by_cgroup: false,
+        by_process: false,
+        observe: false,
+        tell_all: false,
+    }
+}
+
+impl Lab {
+    /// Programs are known by their executable: these meet the *who* of these rules, and
+    /// others of none.
+    fn new(name: &str, policy: &Policy, who: &[(&str, &[usize])]) -> Option<Self> {
+        let missing = missing();
+        if !missing.is_empty() {
+            eprintln!("skipped: this kernel lacks {}", missing.join(", "));
+            return None;
+        }
+        let name = format!("weir-test-{name}-{}", std::process::id());
+        let cgroup = CgroupAt::mount_point().unwrap().join(&name);
+        fs::create_dir(&cgroup).unwrap();
+        let at = CgroupAt::open(Some(&cgroup)).unwrap();
+        let (identity, loaded) = Identity::load(Path::new(ROOT), &name, &at).unwrap();
+        identity.put_policy(policy, &[]).unwrap();
+        loaded.attach_noting().unwrap();
+        loaded.attach_judging().unwrap();
+        let identity = Arc::new(identity);
+        let names = who.iter().map(|(program, rules)| {
+            let path = fs::canonicalize(program).unwrap();
+            (path, rules.iter().copied().collect())
+        });
+        let mut lab = Self {
+            name,
+            cgroup,
+            identity,
+            loaded,
+            told: Arc::default(),
+            names: Arc::new(Mutex::new(names.collect())),
+            stop: Arc::default(),
+            teller: None,
+        };
+        lab.tell();
+        Some(lab)
+    }
+
+    /// What the daemon does: says who programs are.
+    fn tell(&mut self) {
+        let events = self.identity.events().unwrap();
+        let (identity, told, names, stop) = (
+            self.identity.clone(),
+            self.told.clone(),
+            self.names.clone(),
+            self.stop.clone(),
+        );
+        self.teller = Some(thread::spawn(move || {
+            let mut next = 1;
+            while !stop.load(Ordering::Relaxed) {
+                for event in events.read(Duration::from_millis(20)).unwrap() {
+                    told.lock().unwrap().push(event);
+                    if event.kind != IdentityEventKind::Unknown {
+                        continue;
+                    }
+                    let Some(seen) = identity.look_at(event.pid).unwrap() else {
+                        continue;
+                    };
+                    let exe = fs::read_link(format!("/proc/{}/exe", event.pid));
+                    let exe = exe.unwrap_or_default();
+                    let bits = names.lock().unwrap().get(&exe).copied().unwrap_or_default();
+                    let handle = Handle::new(next, 1);
+                    next += 1;
+                    identity.put_identity(handle, &bits).unwrap();
+                    identity.name(&seen.key, handle).unwrap();
+                }
+            }
+        }));
+    }
+
+    fn stop_telling(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(teller) = self.teller.take() {
+            teller.join().unwrap();
+        }
+        self.stop.store(false, Ordering::Relaxed);
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        // A shell goes there first and becomes the program.
+        let mut command = Command::new("sh");
+        let procs = self.cgroup.join("cgroup.procs");
+        command
+            .args(["-c", "echo 0 > \"$0\" && exec \"$@\""])
+            .arg(procs)
+            .arg(program)
+            .args(args);
+        command
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Output {
+        self.command(program, args).output().unwrap()
+    }
+
+    fn python(&self, script: &str) -> String {
+        let done = self.run("/usr/bin/python3", &["-c", script]);
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        format!("{text}{}", String::from_utf8_lossy(&done.stderr))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(teller) = self.teller.take() {
+            let _ = teller.join();
+        }
+        detach(Path::new(ROOT), &self.name).unwrap();
+        let _ = fs::remove_dir(Path::new(ROOT).join(&self.name));
+        let until = Instant::now() + LONG;
+        while fs::remove_dir(&self.cgroup).is_err() && Instant::now() < until {
+            for pid in fs::read_to_string(self.cgroup.join("cgroup.procs"))
+                .unwrap_or_default()
+                .lines()
+            {
+                let _ = Command::new("kill").args(["-9", pid]).status();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Answers HTTP at a port of the loopback interface; outside of the control group.
+fn web_server(addr: IpAddr) -> u16 {
+    let listener = TcpListener::bind((addr, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut stream = stream;
+                stream.set_read_timeout(Some(LONG)).unwrap();
+                let mut request = [0; 4096];
+                if stream.read(&mut request).unwrap_or(0) > 0 {
+                    let _ =
+                        stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Sends what it gets back.
+fn echo_server(addr: IpAddr) -> u16 {
+    let socket = UdpSocket::bind((addr, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = [0; 1500];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+    port
+}
+
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+
+fn url(addr: &str, port: u16) -> String {
+    match addr.contains(':') {
+        true => format!("http://[{addr}]:{port}/"),
+        false => format!("http://{addr}:{port}/"),
+    }
+}
+
+#[test]
+fn root_one_program_connects_and_another_one_does_not() {
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/curl", &[0])];
+    let Some(mut lab) = Lab::new("connect", &policy(vec![rule(Verdict::Allow, true)]), &who) else {
+        return;
+    };
+    for addr in LOOPBACK {
+        let port = web_server(addr.parse().unwrap());
+        // Not known yet: TCP asks again after a second.
+        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
+        let begun = Instant::now();
+        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
+        println!("known: {:?}", begun.elapsed());
+        let script = format!(
+            "import socket,time\nfor n in range(3):\n s=socket.socket(socket.{}); s.settimeout(3)\n try:\n  s.connect(('{addr}',{port})); print('connected')\n except OSError as e: print(type(e).__name__)\n time.sleep(.3)",
+            if addr == "::1" { "AF_INET6" } else { "AF_INET" }
+        );
+        let told = lab.python(&script);
+        assert!(told.trim_end().ends_with("PermissionError"), "{told}");
+        assert!(!told.contains("connected"), "{told}");
+    }
+    // Nobody tells the kernel anything any more: it goes on by what it knows.
+    lab.stop_telling();
+    for addr in LOOPBACK {
+        let port = web_server(addr.parse().unwrap());
+        let done = lab.run("curl", &["-sS", "--max-time", "8", &url(addr, port)]);
+        assert_eq!(String::from_utf8_lossy(&done.stdout), "hello\n", "{done:?}");
+    }
+    println!("{:?}", lab.identity.counts().unwrap());
+    println!("{:?}", lab.identity.hits(DecidedBy::Rule(0)).unwrap());
+    assert!(lab.identity.hits(DecidedBy::Rule(0)).unwrap().judged >= 6);
+    assert!(lab.identity.hits(DecidedBy::Default).unwrap().dropped >= 2);
+    let _ = &lab.loaded;
+}
+
+#[test]
+fn root_datagrams_are_judged_by_who_sends_them() {
+    let who: [(&str, &[usize]); 1] = [("/usr/bin/python3", &[0])];
+    let mut allow = rule(Verdict::Allow, true);
+    allow.is_in = false;
+    let Some(lab) = Lab::new("udp", &policy(vec![allow]), &who) else {
+        return;
+    };
+    for addr in LOOPBACK {
+        let port = echo_server(addr.parse().unwrap());
+        let family = if addr == "::1" { "AF_INET6" } else { "AF_INET" };
+        let script = format!(
+            "import socket\ns=socket.socket(socket.{family},socket.SOCK_DGRAM); s.settimeout(.3)\nfor n in range(20):\n try:\n  s.sendto(b'ask',('{addr}',{port})); print(s.recv(9)); break\n except OSError as e: print(type(e).__name__)"
+        );
+        let told = lab.python(&script);
+        assert!(told.contains("b'ask'"), "{told}");
+        // The same by a program that may not.
+        let perl = format!(
+            "use IO::Socket::IP; my $s=IO::Socket::IP->new(PeerAddr=>'{addr}',PeerPort=>{port},Proto=>'udp'); for (1..5) {{ my $n=$s->send('ask'); print defined $n ? 'sent ' : \"refused:$! \"; select(undef,undef,undef,.2); }}"
+        );
+        let done = lab.run("perl", &["-e", &perl]);
+        let told = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(
+            told.trim_end().ends_with("Operation not permitted"),
+            "{told} {done:?}"
+        );
+    }
+}
