@@ -1,0 +1,504 @@
+//! What is known of pools and reals: which are alive, where they are, and what the
+//! kernel is told of them.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use weir_core::{
+    Prefix,
+    balance::{
+        maglev::{Member, ring},
+        turns::turns,
+    },
+};
+use weir_enforce::{
+    Balance, MAX_POOLS, MAX_REALS, PoolRules, Real, SLOTS, VirtualService, real_id,
+};
+use weir_events::Event;
+
+use super::{
+    FIRST, FIRST_LONGEST, POLL_INTERVAL, acl,
+    check::{Check, Target},
+    config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig, RealConfig},
+    emergency::{Servers, servers},
+    event,
+    health::{Health, Life},
+    link::{Link, link},
+    numbers::Numbers,
+    settings::{Mode, Setting, Settings},
+    sources,
+    tunnel::{self, Neighbourhoods},
+    vip_for,
+};
+use crate::host::{InterfaceAddress, Mac, neighbours};
+
+/// So many checks are under way at once, each with a descriptor of its own.
+const MAX_CHECKS: usize = 256;
+/// And so many that are commands.
+const MAX_COMMANDS: usize = 16;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) interface: String,
+    pub(super) pools: Vec<Pool>,
+    /// Which number has what in the kernel.
+    pub(super) pool_numbers: Numbers<String, MAX_POOLS>,
+    pub(super) real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
+    /// As the backend has it.
+    pub(super) told: Option<Balance>,
+    /// The shares that its rings are made of, where reals come back slowly.
+    pub(super) ramps: Vec<(u32, u32)>,
+    /// The configuration is another one than that which `told` was made from.
+    pub(super) is_new: bool,
+    pub(super) looked: Option<Instant>,
+    pub(super) settings: Settings,
+    /// This host's addresses that may ask reals.
+    pub(super) sources: Vec<InterfaceAddress>,
+    /// The access lists of those pools that have one.
+    pub(super) acls: BTreeMap<String, acl::Joined>,
+    /// What has changed and nobody was told yet.
+    pub(super) news: Vec<Event>,
+    /// Of the proxy, if the configuration says how many.
+    pub(super) threads: Option<usize>,
+}
+
+pub(super) struct Pool {
+    pub(super) config: PoolConfig,
+    pub(super) number: u32,
+    pub(super) reals: Vec<RealState>,
+    pub(super) served_by: Servers,
+}
+
+impl Pool {
+    /// How many of its reals take new flows; those for an emergency are none of them.
+    pub(super) fn live(&self) -> usize {
+        let regular = self.reals.iter().filter(|real| !real.is_emergency);
+        regular.filter(|real| real.takes_new_flows()).count()
+    }
+}
+
+pub(super) struct RealState {
+    pub(super) config: RealConfig,
+    /// It takes new flows only while no real of the pool does.
+    pub(super) is_emergency: bool,
+    pub(super) setting: Setting,
+    pub(super) number: u32,
+    pub(super) id: u64,
+    pub(super) health: Health,
+    pub(super) since: Timestamp,
+    /// When it came back, if it was gone.
+    pub(super) back: Option<Instant>,
+    pub(super) why: String,
+    pub(super) next: Instant,
+    pub(super) check: Option<Check>,
+    /// Of itself, or of the router before it.
+    pub(super) mac: Option<Mac>,
+    /// The way to it, where that is a tunnel; its number is not in it.
+    pub(super) way: Option<Real>,
+    /// Why its packets have no way.
+    pub(super) no_way: String,
+    /// This host relays for it, wherever it is.
+    pub(super) is_proxied: bool,
+}
+
+impl RealState {
+    /// Where its packets go, if it takes any.
+    pub(super) fn takes(&self, link: Option<&Link>) -> Option<Real> {
+        let lives = self.health.life == Life::Up && !self.is_proxied;
+        let takes = lives && self.setting.mode != Mode::Disabled;
+        let on_segment = |link: &Link| {
+            Some(Real {
+                id: self.id,
+                dest: self.mac?,
+                source: link.mac,
+                ifindex: link.out,
+                vlan: link.vlan,
+                tunnel: None,
+            })
+        };
+        let way = match self.way {
+            Some(way) => Some(Real { id: self.id, ..way }),
+            None => link.and_then(on_segment),
+        };
+        way.filter(|_| takes)
+    }
+
+    /// A check of it is over; what is to be told.
+    pub(super) fn note(&mut self, pool: &PoolConfig, outcome: Result<(), String>) -> Option<Event> {
+        self.check = None;
+        let lives = outcome.is_ok();
+        self.why = outcome.err().unwrap_or_default();
+        let was_down = self.health.life == Life::Down;
+        if !self.health.note(lives, pool.check.rise, pool.check.fall) {
+            return None;
+        }
+        self.back = (was_down && lives).then(Instant::now);
+        self.since = Timestamp::now();
+        let (pool, address) = (&pool.name, self.config.address);
+        let is = match lives {
+            true => "up".to_owned(),
+            false => format!("down: {}", self.why),
+        };
+        let text = format!("pool {pool}: real {address} is {is}");
+        match lives {
+            true => tracing::info!("{text}"),
+            false => tracing::warn!("{text}"),
+        }
+        Some(event(pool, text).about(Prefix::host(address)))
+    }
+
+    /// Does it take flows that nobody has yet?
+    pub(super) fn takes_new_flows(&self) -> bool {
+        self.is_up() && self.weight() > 0
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.health.life == Life::Up && (self.mac.is_some() || self.is_proxied)
+    }
+
+    /// Its share of new flows.
+    pub(super) fn weight(&self) -> u32 {
+        match self.setting.mode {
+            Mode::Enabled => self.setting.weight.unwrap_or(self.config.weight),
+            Mode::Draining | Mode::Disabled => 0,
+        }
+    }
+
+    pub(super) fn state(&self) -> &'static str {
+        match (self.health.life, self.mac) {
+            (Life::Unknown, _) => "unknown",
+            (Life::Down, _) => "down",
+            (Life::Up, None) if !self.is_proxied => "unresolved",
+            (Life::Up, _) => "up",
+        }
+    }
+}
+
+impl State {
+    /// Takes a configuration on; what is known of reals that stay is kept.
+    pub(super) fn configure(&mut self, config: &BalanceConfig) -> Vec<u32> {
+        self.interface = config.interface.clone().unwrap_or_default();
+        self.threads = config.threads;
+        let names: Vec<_> = config.pools.iter().map(|pool| pool.name.clone()).collect();
+        self.pool_numbers.keep(&names);
+        let reals: Vec<_> = config
+            .pools
+            .iter()
+            .flat_map(|pool| pool.own_reals().map(|r| (pool.name.clone(), r.address)))
+            .collect();
+        let fresh = self.real_numbers.keep(&reals);
+        let served: BTreeMap<String, Servers> = self
+            .pools
+            .iter()
+            .map(|pool| (pool.config.name.clone(), pool.served_by.clone()))
+            .collect();
+        let mut before: BTreeMap<(String, IpAddr), RealState> = std::mem::take(&mut self.pools)
+            .into_iter()
+            .flat_map(|pool| {
+                let (name, check) = (pool.config.name, pool.config.check);
+                let same = config
+                    .pools
+                    .iter()
+                    .any(|p| p.name == name && p.check.asks_like(&check));
+                let kept = pool.reals.into_iter().filter(move |_| same);
+                kept.map(move |real| ((name.clone(), real.config.address), real))
+            })
+            .collect();
+        let settings = &self.settings;
+        let pools = config.pools.iter().map(|pool| {
+            let reals = (0..).zip(pool.own_reals()).map(|(n, real)| {
+                let is_emergency = n >= pool.reals.len();
+                let key = (pool.name.clone(), real.address);
+                let setting = settings.of(&pool.name, real.address);
+                match before.remove(&key) {
+                    Some(known) => RealState {
+                        config: real.clone(),
+                        is_emergency,
+                        setting,
+                        is_proxied: pool.is_proxied(),
+                        ..known
+                    },
+                    None => RealState {
+                        config: real.clone(),
+                        is_emergency,
+                        setting,
+                        number: self.real_numbers.0[&key],
+                        id: real_id(&pool.name, real.address),
+                        health: Health::UNKNOWN,
+                        since: Timestamp::now(),
+                        back: None,
+                        why: String::new(),
+                        next: Instant::now(),
+                        check: None,
+                        mac: None,
+                        way: None,
+                        no_way: String::new(),
+                        is_proxied: pool.is_proxied(),
+                    },
+                }
+            });
+            Pool {
+                config: pool.clone(),
+                number: self.pool_numbers.0[&pool.name],
+                reals: reals.collect(),
+                served_by: served.get(&pool.name).cloned().unwrap_or_default(),
+            }
+        });
+        self.pools = pools.collect();
+        self.sources = self.find_sources();
+        self.is_new = true;
+        fresh
+    }
+
+    pub(super) fn reals(&self) -> impl Iterator<Item = &RealState> {
+        self.pools.iter().flat_map(|pool| &pool.reals)
+    }
+
+    /// How long the first checks may take.
+    pub(super) fn first_checks(&self) -> Duration {
+        let silent = self.pools.iter().map(|pool| &pool.config.check);
+        let silent = silent.filter(|check| match &check.kind {
+            CheckKind::Udp(config) => !config.require_answer,
+            _ => false,
+        });
+        let longest = silent.map(|check| check.timeout + 10 * POLL_INTERVAL).max();
+        longest.map_or(FIRST, |time| time.clamp(FIRST, FIRST_LONGEST))
+    }
+
+    /// Notes what has come of what was begun, and begins what is due.
+    pub(super) fn check(&mut self) {
+        let (mut under_way, mut commands) = (0, 0);
+        for pool in &mut self.pools {
+            for real in &mut pool.reals {
+                let kind = &pool.config.check.kind;
+                let is_command = real.check.as_ref().is_some_and(Check::is_command);
+                match real.check.as_mut().map(|check| check.look(kind)) {
+                    Some(Some(outcome)) => self.news.extend(real.note(&pool.config, outcome)),
+                    Some(None) => {
+                        under_way += 1;
+                        commands += usize::from(is_command);
+                    }
+                    None => (),
+                }
+            }
+        }
+        // Who has waited longest is next, so that no pool's dead reals keep the checks of
+        // others from being begun.
+        let now = Instant::now();
+        let all = self.pools.iter_mut().flat_map(|pool| {
+            let config = &pool.config;
+            pool.reals.iter_mut().map(move |real| (config, real))
+        });
+        let mut due: Vec<_> = all
+            .filter(|(_, real)| real.check.is_none() && now >= real.next)
+            .collect();
+        due.sort_by_key(|(_, real)| real.next);
+        for (pool, real) in due {
+            let config = &pool.check;
+            let is_command = matches!(config.kind, CheckKind::Command(_));
+            if under_way == MAX_CHECKS || (is_command && commands == MAX_COMMANDS) {
+                continue;
+            }
+            under_way += 1;
+            commands += usize::from(is_command);
+            real.next = now + config.interval;
+            let address = real.config.address;
+            let target = Target {
+                to: SocketAddr::new(address, config.port),
+                // The proxy asks as every program of this host.
+                from: match pool.is_proxied() {
+                    true => None,
+                    false => sources::of(&self.sources, address),
+                },
+                vip: vip_for(pool, address),
+                pool: pool.name.clone(),
+            };
+            match Check::begin(&config.kind, &target, config.timeout) {
+                Ok(check) => real.check = Some(check),
+                Err(why) => self.news.extend(real.note(pool, Err(why))),
+            }
+        }
+    }
+
+    /// Looks where the reals are on the segment.
+    pub(super) fn locate(
+        &mut self,
+        is_protected: impl Fn(u32) -> bool,
+    ) -> io::Result<Option<Link>> {
+        let link = link(&self.interface, is_protected)?;
+        self.sources = self.find_sources();
+        let known = match &link {
+            Some(link) => neighbours(link.index)?,
+            None => BTreeMap::new(),
+        };
+        let mut neighbourhoods = Neighbourhoods::default();
+        for pool in &mut self.pools {
+            for real in &mut pool.reals {
+                let address = real.config.address;
+                (real.mac, real.way) = (None, None);
+                real.no_way.clear();
+                match &pool.config.forward {
+                    Forward::L2 => {
+                        real.mac = known.get(&address).copied();
+                        if real.mac.is_none() {
+                            real.no_way = format!("it is no neighbour on {}", self.interface);
+                        }
+                    }
+                    Forward::Tunnel(config) => {
+                        match tunnel::way(&pool.config, config, address, &mut neighbourhoods)? {
+                            Ok(way) => (real.mac, real.way) = (Some(way.dest), Some(way)),
+                            Err(why) => real.no_way = why,
+                        }
+                    }
+                    Forward::Proxy(_) => (),
+                }
+            }
+        }
+        Ok(link)
+    }
+
+    /// Where the packets of each real go, by its number.
+    pub(super) fn destinations(&self, link: Option<&Link>) -> Vec<Option<Real>> {
+        let mut reals = vec![None; places(self.reals().map(|real| real.number))];
+        for real in self.reals() {
+            reals[real.number as usize] = real.takes(link);
+        }
+        reals
+    }
+
+    /// What is served in the kernel, by which pool.
+    pub(super) fn services(&self) -> Vec<VirtualService> {
+        let mut services = Vec::new();
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
+            for vip in &pool.config.vips {
+                let ports = pool.config.ports.iter();
+                services.extend(ports.map(|(protocol, port)| VirtualService {
+                    addr: *vip,
+                    protocol: *protocol,
+                    port: *port,
+                    pool: pool.number,
+                }));
+            }
+        }
+        services
+    }
+
+    /// What holds for each pool, by number.
+    pub(super) fn rules(&self) -> Vec<PoolRules> {
+        let numbers = self.pools.iter().map(|pool| pool.number);
+        let mut rules = vec![PoolRules::default(); places(numbers)];
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
+            rules[pool.number as usize] = PoolRules {
+                slot_by: pool.config.method.slot_by(),
+                acl: self.acl(&pool.config.name),
+            };
+        }
+        rules
+    }
+
+    /// Which real each slot of each pool belongs to.
+    pub(super) fn rings(&self) -> Vec<Vec<Option<u16>>> {
+        let now = Instant::now();
+        let pools = places(self.pools.iter().map(|pool| pool.number));
+        let mut rings = vec![vec![None; SLOTS]; pools];
+        for pool in self.pools.iter().filter(|pool| !pool.config.is_proxied()) {
+            let members: Vec<_> = servers(pool, &self.pools)
+                .1
+                .into_iter()
+                .map(|real| (real.config.address.to_string(), real))
+                .collect();
+            let named: Vec<_> = members
+                .iter()
+                .map(|(name, real)| Member {
+                    name,
+                    weight: real.share(pool.config.slow_start, now),
+                })
+                .collect();
+            let of_pool = &mut rings[pool.number as usize];
+            let ring = match pool.config.method {
+                Method::RoundRobin => turns(&named, SLOTS),
+                _ => ring(&named, SLOTS),
+            };
+            for (slot, member) in of_pool.iter_mut().zip(ring) {
+                *slot = Some(members[member].1.number as u16);
+            }
+        }
+        rings
+    }
+}
+
+/// How many places there are up to the last of these numbers.
+pub(super) fn places(numbers: impl Iterator<Item = u32>) -> usize {
+    numbers.max().map_or(0, |last| last as usize + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::config;
+
+    #[test]
+    fn checks_are_bounded_and_nobody_is_forgotten() {
+        // It answers nobody.
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let real = |n: usize| RealConfig {
+            address: IpAddr::from([127, 0, (n / 200) as u8, (n % 200) as u8 + 1]),
+            weight: 1,
+        };
+        let http = config::HttpConfig {
+            path: "/".to_owned(),
+            host: None,
+            status: vec![200..=399],
+        };
+        let pool = PoolConfig {
+            name: "web".to_owned(),
+            vips: vec![],
+            ports: vec![],
+            reals: (0..MAX_CHECKS + 40).map(real).collect(),
+            emergency: None,
+            acl: None,
+            method: Method::Maglev,
+            slow_start: Duration::ZERO,
+            forward: Forward::L2,
+            check: config::CheckConfig {
+                kind: config::CheckKind::Http(http),
+                port: listener.local_addr().unwrap().port(),
+                interval: Duration::from_secs(1),
+                timeout: Duration::from_secs(600),
+                rise: 1,
+                fall: 1,
+            },
+        };
+        let mut state = State::default();
+        state.configure(&BalanceConfig {
+            interface: Some("eth0".to_owned()),
+            announce: false,
+            threads: None,
+            pools: vec![pool],
+        });
+        let are_under_way = |state: &State| -> Vec<bool> {
+            state.reals().map(|real| real.check.is_some()).collect()
+        };
+        for _ in 0..2 {
+            state.check();
+            let begun = are_under_way(&state);
+            let (first, rest) = begun.split_at(MAX_CHECKS);
+            assert!(first.iter().all(|begun| *begun));
+            assert!(!rest.iter().any(|begun| *begun));
+        }
+        // All of them are over, and due again: those that never had one come first.
+        for real in &mut state.pools[0].reals[..MAX_CHECKS] {
+            real.check = None;
+            real.next = Instant::now();
+        }
+        state.check();
+        let begun = are_under_way(&state);
+        assert!(begun[MAX_CHECKS..].iter().all(|begun| *begun));
+        assert_eq!(begun.iter().filter(|begun| **begun).count(), MAX_CHECKS);
+    }
+}

@@ -1,0 +1,209 @@
+//! Pools, reals and services as they are shown.
+
+use std::{net::IpAddr, time::Instant};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use weir_core::PortRange;
+
+use super::{
+    Balancer,
+    config::PoolConfig,
+    proxied::{ProxiedReal, ProxiedService},
+    slow_start,
+    state::RealState,
+};
+
+/// A pool as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct PoolStatus {
+    /// The name in the configuration.
+    pub name: String,
+    /// How a new flow finds its real.
+    pub method: &'static str,
+    /// How its packets reach it: `l2`, `ipip`, `gue` or `proxy`.
+    pub forward: &'static str,
+    /// How many of its reals take flows.
+    pub live: usize,
+    /// Who takes new flows: `reals`, `emergency` (its own), `pool NAME`, or `nobody`.
+    pub served_by: String,
+    /// Whom it serves, where that is not everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acl: Option<AclStatus>,
+    /// What it serves.
+    pub services: Vec<ServiceStatus>,
+    /// Who serves it.
+    pub reals: Vec<RealStatus>,
+}
+
+/// An access list as shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct AclStatus {
+    /// In the order in which they are asked.
+    pub rules: Vec<String>,
+    /// What holds where none fits: `allow` or `deny`.
+    pub default: &'static str,
+    /// Networks for which that does not hold, in the kernel.
+    pub networks: usize,
+}
+
+/// A virtual address with a port, as shown; counted since the daemon's start, or since
+/// the pools changed.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceStatus {
+    /// The virtual address.
+    pub vip: IpAddr,
+    /// As in `80/tcp`.
+    pub port: String,
+    /// Packets that were sent to a real.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Packets that were dropped: no real was alive.
+    pub unserved: u64,
+    /// Packets of flows that are not remembered, for more began at once than are: they
+    /// go where the ring says, and may move when it changes.
+    pub unremembered: u64,
+    /// Packets that were dropped, or with a proxy connections and datagrams: the pool's
+    /// access list denies their client.
+    pub denied: u64,
+    /// With `forward` = `proxy`: what it has counted; the packets above are 0, and
+    /// `unserved` is of connections and flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxiedService>,
+}
+
+/// A real as shown; counted since the daemon's start.
+#[derive(Debug, Clone, Serialize)]
+pub struct RealStatus {
+    /// Its own address.
+    pub address: IpAddr,
+    /// `real`, or `emergency`: it takes new flows while no real does.
+    pub role: &'static str,
+    /// Its share of the flows that are new, as it is now.
+    pub weight: u32,
+    /// `enabled`, or what `weir real` has said: `draining`, `disabled`.
+    pub mode: &'static str,
+    /// `up`, `down`, `unresolved` (it answers, and packets of clients have no way to it) or
+    /// `unknown`.
+    pub state: &'static str,
+    /// Of `down`: what the last check said; of `unresolved`: what is in the way.
+    pub why: String,
+    /// When it was found up or down.
+    pub since: Timestamp,
+    /// Its link-layer address, or that of the router before it.
+    pub mac: Option<String>,
+    /// Packets that were sent to it.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Flows that began there.
+    pub flows: u64,
+    /// With `forward` = `proxy`: what it has counted; the packets above are 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxiedReal>,
+}
+
+impl Balancer {
+    /// The pools with what was counted of them.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn status(&self) -> Result<Vec<PoolStatus>, weir_enforce::Error> {
+        let state = self.state();
+        let forwarder = self.backend.balancer();
+        let told = state.told.as_ref();
+        let mut pools = Vec::new();
+        for pool in &state.pools {
+            let mut services = Vec::new();
+            let all = told
+                .map(|told| told.services.as_slice())
+                .unwrap_or_default();
+            for (number, service) in (0..).zip(all).filter(|(_, s)| s.pool == pool.number) {
+                let count = forwarder
+                    .map_or_else(|| Ok(Default::default()), |f| f.service_count(number))?;
+                services.push(ServiceStatus {
+                    vip: service.addr,
+                    port: PortRange::one(service.protocol, service.port).to_string(),
+                    packets: count.packets,
+                    bytes: count.bytes,
+                    unserved: count.unserved,
+                    unremembered: count.unremembered,
+                    denied: count.denied,
+                    proxy: None,
+                });
+            }
+            let of_proxy = self.proxied().services(&pool.config.name).into_iter();
+            services.extend(of_proxy.map(|(vip, port, proxy)| ServiceStatus {
+                vip,
+                port,
+                packets: 0,
+                bytes: proxy.bytes_in + proxy.bytes_out,
+                unserved: proxy.unserved(),
+                unremembered: 0,
+                denied: proxy.denied,
+                proxy: Some(proxy),
+            }));
+            let reals = pool.reals.iter().map(|real| self.shown(&pool.config, real));
+            let reals = reals.collect::<Result<_, _>>()?;
+            pools.push(PoolStatus {
+                name: pool.config.name.clone(),
+                method: pool.config.method.name(),
+                forward: pool.config.forward.name(),
+                live: pool.live(),
+                served_by: pool.served_by.name(),
+                acl: pool.config.acl.as_ref().map(|acl| AclStatus {
+                    rules: acl.rules.iter().map(ToString::to_string).collect(),
+                    default: acl.default.name(),
+                    networks: state.acl(&pool.config.name).map_or(0, |acl| acl.len()),
+                }),
+                services,
+                reals,
+            });
+        }
+        Ok(pools)
+    }
+
+    pub(super) fn shown(
+        &self,
+        pool: &PoolConfig,
+        real: &RealState,
+    ) -> Result<RealStatus, weir_enforce::Error> {
+        let mut count = self
+            .backend
+            .balancer()
+            .map_or_else(|| Ok(Default::default()), |f| f.real_count(real.number))?;
+        let proxy = self.proxied().real(&pool.name, real.config.address);
+        if let Some(proxy) = &proxy {
+            count.flows = proxy.flows;
+            count.bytes = proxy.bytes_in + proxy.bytes_out;
+        }
+        Ok(RealStatus {
+            address: real.config.address,
+            role: if real.is_emergency {
+                "emergency"
+            } else {
+                "real"
+            },
+            weight: real.weight(),
+            mode: real.setting.mode.name(),
+            state: real.state(),
+            why: match real.ramp(pool.slow_start, Instant::now()) {
+                Some(step) => format!(
+                    "slow start, {} % of its weight",
+                    step * 100 / slow_start::STEPS
+                ),
+                None if real.state() == "unresolved" => real.no_way.clone(),
+                None => real.why.clone(),
+            },
+            since: real.since,
+            mac: real
+                .mac
+                .map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            packets: count.packets,
+            bytes: count.bytes,
+            flows: count.flows,
+            proxy,
+        })
+    }
+}
