@@ -1,6 +1,5 @@
-//! tests/README.md lists the programs of tests/ and those of crates that need
-//! root, says of each whether it needs root and whether it runs alone, and
-//! lists no others.
+//! tests/README.md lists every test program of the workspace, says of each whether it
+//! needs root and whether it runs alone, and lists no others.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +23,13 @@ fn listed(document: &str) -> BTreeMap<String, Needs> {
     rows.collect()
 }
 
-/// The programs in a directory whose names begin so.
-fn programs(dir: &str, prefix: &str) -> BTreeMap<String, Needs> {
+/// The programs in a directory.
+fn programs(dir: &str) -> BTreeMap<String, Needs> {
     let names = match tree::at(dir).exists() {
         true => tree::entries(dir),
         false => Vec::new(),
     };
-    let programs = names
-        .into_iter()
-        .filter(|name| name.ends_with(".rs") && name.starts_with(prefix));
+    let programs = names.into_iter().filter(|name| name.ends_with(".rs"));
     let needs = programs.map(|name| {
         let path = format!("{dir}/{name}");
         let source = read(&path);
@@ -46,12 +43,12 @@ fn programs(dir: &str, prefix: &str) -> BTreeMap<String, Needs> {
 
 #[test]
 fn the_list_of_test_programs_is_that_of_the_tree() {
-    let mut there = programs("tests", "");
-    for dir in tree::crates() {
-        there.extend(programs(&format!("{dir}/tests"), "root_"));
+    let mut there = programs("tests");
+    let crates = tree::crates();
+    for dir in crates.iter().map(String::as_str).chain(["bench", "demo"]) {
+        there.extend(programs(&format!("{dir}/tests")));
     }
-    there.extend(programs("bench/tests", "root_"));
-    assert!(there.len() > 40, "only {} programs", there.len());
+    assert!(there.len() > 60, "only {} programs", there.len());
     assert_eq!(listed(&read("tests/README.md")), there);
 }
 

@@ -19,7 +19,7 @@ mod status;
 mod tunnel;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::IpAddr,
     path::Path,
@@ -33,19 +33,21 @@ use std::{
 
 use jiff::Timestamp;
 use weir_core::Prefix;
-use weir_enforce::{Backend, Balance};
+use weir_enforce::{Backend, Balance, MAX_POOLS, MAX_REALS, Real};
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::{geo::GeoService, lists::Lists},
+    host::{InterfaceAddress, Mac},
     threads::{self, Pulse, Pulses},
 };
-use config::{BalanceConfig, Forward, PoolConfig};
+use check::Check;
+use config::{BalanceConfig, Forward, PoolConfig, RealConfig};
 use emergency::{Servers, servers};
-use health::Life;
+use health::{Health, Life};
+use numbers::Numbers;
 use proxied::Proxied;
 use settings::{Setting, Settings};
-use state::{Pool, RealState, State};
 
 pub use acl::PoolAccess;
 pub use config::MAX_WEIGHT;
@@ -100,6 +102,70 @@ pub enum RealChangeError {
     /// The backend cannot do it.
     #[error(transparent)]
     Backend(#[from] weir_enforce::Error),
+}
+
+#[derive(Default)]
+struct State {
+    interface: String,
+    pools: Vec<Pool>,
+    /// Which number has what in the kernel.
+    pool_numbers: Numbers<String, MAX_POOLS>,
+    real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
+    /// As the backend has it.
+    told: Option<Balance>,
+    /// The shares that its rings are made of, where reals come back slowly.
+    ramps: Vec<(u32, u32)>,
+    /// The configuration is another one than that which `told` was made from.
+    is_new: bool,
+    looked: Option<Instant>,
+    settings: Settings,
+    /// This host's addresses that may ask reals.
+    sources: Vec<InterfaceAddress>,
+    /// The access lists of those pools that have one.
+    acls: BTreeMap<String, acl::Joined>,
+    /// What has changed and nobody was told yet.
+    news: Vec<Event>,
+    /// Of the proxy, if the configuration says how many.
+    threads: Option<usize>,
+}
+
+struct Pool {
+    config: PoolConfig,
+    number: u32,
+    reals: Vec<RealState>,
+    served_by: Servers,
+}
+
+impl Pool {
+    /// How many of its reals take new flows; those for an emergency are none of them.
+    fn live(&self) -> usize {
+        let regular = self.reals.iter().filter(|real| !real.is_emergency);
+        regular.filter(|real| real.takes_new_flows()).count()
+    }
+}
+
+struct RealState {
+    config: RealConfig,
+    /// It takes new flows only while no real of the pool does.
+    is_emergency: bool,
+    setting: Setting,
+    number: u32,
+    id: u64,
+    health: Health,
+    since: Timestamp,
+    /// When it came back, if it was gone.
+    back: Option<Instant>,
+    why: String,
+    next: Instant,
+    check: Option<Check>,
+    /// Of itself, or of the router before it.
+    mac: Option<Mac>,
+    /// The way to it, where that is a tunnel; its number is not in it.
+    way: Option<Real>,
+    /// Why its packets have no way.
+    no_way: String,
+    /// This host relays for it, wherever it is.
+    is_proxied: bool,
 }
 
 impl Balancer {

@@ -16,95 +16,28 @@ use weir_core::{
         turns::turns,
     },
 };
-use weir_enforce::{
-    Balance, MAX_POOLS, MAX_REALS, PoolRules, Real, SLOTS, VirtualService, real_id,
-};
+use weir_enforce::{PoolRules, Real, SLOTS, VirtualService, real_id};
 use weir_events::Event;
 
 use super::{
-    FIRST, FIRST_LONGEST, POLL_INTERVAL, acl,
+    FIRST, FIRST_LONGEST, POLL_INTERVAL, Pool, RealState, State,
     check::{Check, Target},
     config::{BalanceConfig, CheckKind, Forward, Method, PoolConfig, RealConfig},
     emergency::{Servers, servers},
     event,
     health::{Health, Life},
     link::{Link, link},
-    numbers::Numbers,
-    settings::{Mode, Setting, Settings},
+    settings::Mode,
     sources,
     tunnel::{self, Neighbourhoods},
     vip_for,
 };
-use crate::host::{InterfaceAddress, Mac, neighbours};
+use crate::host::neighbours;
 
 /// So many checks are under way at once, each with a descriptor of its own.
 const MAX_CHECKS: usize = 256;
 /// And so many that are commands.
 const MAX_COMMANDS: usize = 16;
-
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) interface: String,
-    pub(super) pools: Vec<Pool>,
-    /// Which number has what in the kernel.
-    pub(super) pool_numbers: Numbers<String, MAX_POOLS>,
-    pub(super) real_numbers: Numbers<(String, IpAddr), MAX_REALS>,
-    /// As the backend has it.
-    pub(super) told: Option<Balance>,
-    /// The shares that its rings are made of, where reals come back slowly.
-    pub(super) ramps: Vec<(u32, u32)>,
-    /// The configuration is another one than that which `told` was made from.
-    pub(super) is_new: bool,
-    pub(super) looked: Option<Instant>,
-    pub(super) settings: Settings,
-    /// This host's addresses that may ask reals.
-    pub(super) sources: Vec<InterfaceAddress>,
-    /// The access lists of those pools that have one.
-    pub(super) acls: BTreeMap<String, acl::Joined>,
-    /// What has changed and nobody was told yet.
-    pub(super) news: Vec<Event>,
-    /// Of the proxy, if the configuration says how many.
-    pub(super) threads: Option<usize>,
-}
-
-pub(super) struct Pool {
-    pub(super) config: PoolConfig,
-    pub(super) number: u32,
-    pub(super) reals: Vec<RealState>,
-    pub(super) served_by: Servers,
-}
-
-impl Pool {
-    /// How many of its reals take new flows; those for an emergency are none of them.
-    pub(super) fn live(&self) -> usize {
-        let regular = self.reals.iter().filter(|real| !real.is_emergency);
-        regular.filter(|real| real.takes_new_flows()).count()
-    }
-}
-
-pub(super) struct RealState {
-    pub(super) config: RealConfig,
-    /// It takes new flows only while no real of the pool does.
-    pub(super) is_emergency: bool,
-    pub(super) setting: Setting,
-    pub(super) number: u32,
-    pub(super) id: u64,
-    pub(super) health: Health,
-    pub(super) since: Timestamp,
-    /// When it came back, if it was gone.
-    pub(super) back: Option<Instant>,
-    pub(super) why: String,
-    pub(super) next: Instant,
-    pub(super) check: Option<Check>,
-    /// Of itself, or of the router before it.
-    pub(super) mac: Option<Mac>,
-    /// The way to it, where that is a tunnel; its number is not in it.
-    pub(super) way: Option<Real>,
-    /// Why its packets have no way.
-    pub(super) no_way: String,
-    /// This host relays for it, wherever it is.
-    pub(super) is_proxied: bool,
-}
 
 impl RealState {
     /// Where its packets go, if it takes any.

@@ -7,11 +7,10 @@ use serde::Serialize;
 use weir_core::PortRange;
 
 use super::{
-    Balancer,
+    Balancer, RealState,
     config::PoolConfig,
     proxied::{ProxiedReal, ProxiedService},
     slow_start,
-    state::RealState,
 };
 
 /// A pool as shown.

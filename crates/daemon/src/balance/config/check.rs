@@ -179,7 +179,7 @@ fn kind(check: &mut Section<'_, '_>, of: &str, warnings: &mut Vec<String>) -> Ch
         }
     }
     let (http, dns, udp) = (http(check, of), dns(check, of), udp(check, of));
-    let command = command::read(check, of, warnings);
+    let command = command::read(check, of, warnings).map(CheckKind::Command);
     let kinds = [http, dns, udp, command].into_iter().flatten();
     kinds.last().unwrap_or(CheckKind::Tcp)
 }

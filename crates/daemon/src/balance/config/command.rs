@@ -2,7 +2,6 @@
 
 use weir_config::Section;
 
-use super::CheckKind;
 use crate::command::{self, Fault};
 
 const COMMAND: &str = "an absolute path and its arguments such as \"/usr/local/lib/weir/check-web -t 5\", quoted as for a shell, or a list of these words; no shell";
@@ -11,7 +10,7 @@ pub(super) fn read(
     check: &mut Section<'_, '_>,
     of: &str,
     warnings: &mut Vec<String>,
-) -> Option<CheckKind> {
+) -> Option<Vec<String>> {
     let line = check.line_of("command").unwrap_or(check.line());
     let wrong = |check: &Section<'_, '_>, what: String| {
         check.error(line, format!("command in {of} {what}; allowed: {COMMAND}"));
@@ -52,5 +51,5 @@ pub(super) fn read(
             ),
         },
     }
-    Some(CheckKind::Command(words))
+    Some(words)
 }
