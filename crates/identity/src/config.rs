@@ -17,7 +17,8 @@ use weir_core::{
 
 use crate::{
     CgroupPattern, Condition, Criterion, Digest, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,
-    Protocols, Rule, Unknown, Verdict, Where, policy, rule::is_plain,
+    Protocols, Rule, Unknown, Verdict, Where,
+    rule::{MAX_PORTS, is_plain},
 };
 
 /// So many entries may a condition have.
@@ -167,53 +168,14 @@ const NOT: &str = "a key of the rule such as \"object\", or a list of them: exe,
 const PROTOCOLS: &str = "\"tcp\", \"udp\", \"icmp\", \"raw\" or \"other\", or a list of them";
 const NETNS: &str = "/run/netns/blue";
 
+pub use crate::rule::AppConfig;
+
 /// What the reader asks of this host.
 pub trait Facts {
     /// The number of the user of this name.
     fn user(&self, name: &str) -> Option<u32>;
     /// The digest of a file as it is now, or why there is none.
     fn digest(&self, path: &Path) -> Result<Digest, String>;
-}
-
-/// A checked `[app]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppConfig {
-    /// Where no rule holds: allow, drop or reject.
-    pub default: Verdict,
-    /// What becomes of programs that are not known yet.
-    pub unknown: Unknown,
-    /// The directory of the control group in which it holds; `None`: the root.
-    pub cgroup: Option<PathBuf>,
-    /// In the order in which they are asked.
-    pub rules: Vec<Rule>,
-}
-
-impl AppConfig {
-    /// Does any rule name a country or continent?
-    pub fn names_places(&self) -> bool {
-        let mut peers = self.peers();
-        peers.any(|peer| matches!(peer, Peer::Known(Who::Place(_))))
-    }
-
-    /// The lists that rules ask.
-    pub fn lists(&self) -> impl Iterator<Item = &str> {
-        self.peers().filter_map(|peer| match peer {
-            Peer::Known(Who::List(name)) => Some(name.as_str()),
-            _ => None,
-        })
-    }
-
-    /// The names of DNS whose addresses rules ask.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.peers().filter_map(|peer| match peer {
-            Peer::Name(name) => Some(name.as_str()),
-            Peer::Known(_) => None,
-        })
-    }
-
-    fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.rules.iter().flat_map(Rule::peers)
-    }
 }
 
 /// Reads `[app]`; `lists`: the names of those that are configured.
@@ -262,7 +224,7 @@ pub fn read(
         }
         places += match rule.verdict {
             Verdict::Log => 0,
-            _ => policy::ports_of(&rule.place).len(),
+            _ => rule.place.by_protocol().len(),
         };
         rules.push(rule);
     }
@@ -272,7 +234,7 @@ pub fn read(
             format!(
                 "[app] has {} rules; allowed: at most {MAX_RULES}, and a rule counts once for each {} ranges of ports of a protocol",
                 rules.len().max(places),
-                policy::MAX_PORTS
+                MAX_PORTS
             ),
         );
     }

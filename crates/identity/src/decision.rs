@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use weir_core::geofence::Direction;
 
 use crate::{
-    Protocols, Unknown, Verdict,
+    Program, Protocols, Rule, Unknown, Verdict,
     policy::{Place, Policy, RuleBits},
 };
 
@@ -94,6 +94,19 @@ impl Place {
 }
 
 impl Policy {
+    /// The rules that log this flow of these holders.
+    pub fn logged<'a>(
+        &'a self,
+        holders: &'a [Program],
+        flow: &'a Flow,
+    ) -> impl Iterator<Item = &'a Rule> {
+        let logs = self.logs.iter().filter(|place| place.is_about(flow));
+        let rules = logs.map(|place| &self.rules[place.rule]);
+        rules.filter(|rule| {
+            rule.who.is_empty() || holders.iter().any(|program| rule.is_about(program))
+        })
+    }
+
     /// What becomes of a flow of a socket with these holders; without any, it is a socket
     /// whose holder cannot be seen.
     pub fn decide(&self, holders: &[Holder], flow: &Flow) -> Decision {

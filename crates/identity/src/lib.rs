@@ -23,6 +23,6 @@ pub mod rules_text;
 pub use digest::{Digest, DigestError};
 pub use program::{Object, Program, aggregate};
 pub use rule::{
-    CgroupPattern, Condition, Criterion, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned, Protocols,
-    Rule, Unknown, Verdict, Where,
+    AppConfig, CgroupPattern, Condition, Criterion, MAX_PEERS, MAX_RULES, Peer, Peers, Pinned,
+    Protocols, Rule, Unknown, Verdict, Where,
 };

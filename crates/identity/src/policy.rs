@@ -18,19 +18,16 @@ use std::{
 };
 
 use weir_core::{
-    Prefix, Protocol,
+    Prefix,
     balance::acl::{Access, Acl, Exceptions, Rule as AclRule, Who},
     geo::GeoTable,
     geofence::Direction,
 };
 
-use crate::{
-    MAX_RULES, Peer, Program, Protocols, Rule, Unknown, Verdict, Where, config::AppConfig,
-    decision::Flow, rule::Peers,
-};
+use crate::{AppConfig, MAX_RULES, Peer, Peers, Program, Protocols, Rule, Unknown, Verdict, Where};
 
-/// So many ranges of ports has a place.
-pub const MAX_PORTS: usize = 8;
+pub use crate::rule::MAX_PORTS;
+
 /// So many networks have all places of a policy.
 pub const MAX_NETWORKS: usize = 524_288;
 /// So many addresses of one name of DNS count.
@@ -209,7 +206,8 @@ impl Policy {
                 _ => &mut places,
             };
             to_places.extend(
-                ports_of(&rule.place)
+                rule.place
+                    .by_protocol()
                     .into_iter()
                     .map(|(protocols, ports)| Place {
                         rule: number,
@@ -271,19 +269,6 @@ impl Policy {
             .collect()
     }
 
-    /// The rules that log this flow of these holders.
-    pub fn logged<'a>(
-        &'a self,
-        holders: &'a [Program],
-        flow: &'a Flow,
-    ) -> impl Iterator<Item = &'a Rule> {
-        let logs = self.logs.iter().filter(|place| place.is_about(flow));
-        let rules = logs.map(|place| &self.rules[place.rule]);
-        rules.filter(|rule| {
-            rule.who.is_empty() || holders.iter().any(|program| rule.is_about(program))
-        })
-    }
-
     /// Files whose content is another one than when the rules were read: the program of
     /// that path no longer meets its rule. `digest`: of what is there now.
     pub fn changed_files(
@@ -299,31 +284,6 @@ impl Policy {
             .map(|(rule, pinned)| (rule, pinned.path.clone()))
             .collect()
     }
-}
-
-/// What the ports of a rule are as places: kinds of sockets with ranges each.
-pub(crate) fn ports_of(place: &Where) -> Vec<(Protocols, Vec<(u16, u16)>)> {
-    if place.ports.is_empty() {
-        return vec![(place.protocols, Vec::new())];
-    }
-    let mut places = Vec::new();
-    for (protocol, kinds) in [
-        (Protocol::Any, Protocols::TCP.and(Protocols::UDP)),
-        (Protocol::Tcp, Protocols::TCP),
-        (Protocol::Udp, Protocols::UDP),
-    ] {
-        let of_kind = place
-            .ports
-            .iter()
-            .filter(|range| range.protocol == protocol);
-        let ranges: Vec<_> = of_kind.map(|range| (range.low, range.high)).collect();
-        places.extend(
-            ranges
-                .chunks(MAX_PORTS)
-                .map(|ranges| (kinds, ranges.to_vec())),
-        );
-    }
-    places
 }
 
 fn networks(

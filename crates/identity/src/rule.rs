@@ -8,13 +8,19 @@ use std::{
 };
 
 use serde::Serialize;
-use weir_core::{PortRange, balance::acl, geofence::Direction};
+use weir_core::{
+    PortRange, Protocol,
+    balance::acl::{self, Who},
+    geofence::Direction,
+};
 
 use crate::{Digest, Program};
 
 /// So many places (see [`crate::policy::Place`]) may the rules of a configuration have:
 /// mostly one for each rule.
 pub const MAX_RULES: usize = 1024;
+/// So many ranges of ports has a place.
+pub const MAX_PORTS: usize = 8;
 /// So many entries may `to`, and `from`, of a rule have.
 pub const MAX_PEERS: usize = acl::MAX_RULES;
 
@@ -333,6 +339,31 @@ pub struct Where {
     pub netns: Option<PathBuf>,
 }
 
+impl Where {
+    /// Its ports as so many places of the kernel: kinds of sockets, with at most
+    /// [`MAX_PORTS`] ranges each.
+    pub fn by_protocol(&self) -> Vec<(Protocols, Vec<(u16, u16)>)> {
+        if self.ports.is_empty() {
+            return vec![(self.protocols, Vec::new())];
+        }
+        let mut places = Vec::new();
+        for (protocol, kinds) in [
+            (Protocol::Any, Protocols::TCP.and(Protocols::UDP)),
+            (Protocol::Tcp, Protocols::TCP),
+            (Protocol::Udp, Protocols::UDP),
+        ] {
+            let of_kind = self.ports.iter().filter(|range| range.protocol == protocol);
+            let ranges: Vec<_> = of_kind.map(|range| (range.low, range.high)).collect();
+            places.extend(
+                ranges
+                    .chunks(MAX_PORTS)
+                    .map(|ranges| (kinds, ranges.to_vec())),
+            );
+        }
+        places
+    }
+}
+
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -392,6 +423,47 @@ impl Rule {
 
     fn asks(&self, is: impl Fn(&Criterion) -> bool) -> bool {
         self.who.iter().any(|condition| is(&condition.criterion))
+    }
+}
+
+/// A checked `[app]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppConfig {
+    /// Where no rule holds: allow, drop or reject.
+    pub default: Verdict,
+    /// What becomes of programs that are not known yet.
+    pub unknown: Unknown,
+    /// The directory of the control group in which it holds; `None`: the root.
+    pub cgroup: Option<PathBuf>,
+    /// In the order in which they are asked.
+    pub rules: Vec<Rule>,
+}
+
+impl AppConfig {
+    /// Does any rule name a country or continent?
+    pub fn names_places(&self) -> bool {
+        let mut peers = self.peers();
+        peers.any(|peer| matches!(peer, Peer::Known(Who::Place(_))))
+    }
+
+    /// The lists that rules ask.
+    pub fn lists(&self) -> impl Iterator<Item = &str> {
+        self.peers().filter_map(|peer| match peer {
+            Peer::Known(Who::List(name)) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The names of DNS whose addresses rules ask.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.peers().filter_map(|peer| match peer {
+            Peer::Name(name) => Some(name.as_str()),
+            Peer::Known(_) => None,
+        })
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.rules.iter().flat_map(Rule::peers)
     }
 }
 
