@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use weir_import::{ipt_geofence, pen};
+use weir_import::{daf, ipt_geofence, opensnitch, pen};
 
 use super::{ExitAnswer, show};
 
@@ -49,6 +49,26 @@ pub enum Verb {
     ///
     /// weir import pen 'pen -df -O "dsr_if eth1" 192.0.2.10:80 192.0.2.2 192.0.2.3'
     Pen(PenArgs),
+    /// Turn DAF's rules, as commands of ctl-fw, into weir.toml
+    ///
+    /// Prints \[app\] and \[app.rules.NAME\] for a file of commands, one a line, with a
+    /// comment for each line that is not read. A rule of which a part cannot be
+    /// honoured is printed as a comment, because it would hold for more than it did.
+    Daf {
+        /// The commands, as in the script that sets the rules up
+        file: PathBuf,
+    },
+    /// Turn OpenSnitch's rules into weir.toml
+    ///
+    /// Prints \[app\] and \[app.rules.NAME\] for a directory of rules, a JSON file each,
+    /// in the order in which OpenSnitch lets them decide. A rule of which a part
+    /// cannot be honoured is printed as a comment with file and line.
+    #[command(name = "opensnitch")]
+    OpenSnitch {
+        /// The directory of rules, or one rule
+        #[arg(default_value = "/etc/opensnitchd/rules")]
+        path: PathBuf,
+    },
 }
 
 #[derive(clap::Args)]
@@ -78,6 +98,9 @@ pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
         Verb::Fail2ban { path, dry_run } => return fail2ban::run(path, *dry_run),
         Verb::IptGeofence(args) => from_ipt_geofence(args)?,
         Verb::Pen(args) => from_pen(&args.typed)?,
+        Verb::Daf { file } => daf::configuration(&file.display().to_string(), &read(file)?)
+            .with_context(|| format!("reading {}", file.display()))?,
+        Verb::OpenSnitch { path } => from_opensnitch(path)?,
     };
     for line in printed.lines() {
         show::line(line)?;
@@ -104,6 +127,35 @@ fn from_pen(typed: &str) -> anyhow::Result<String> {
         bail!("{typed} is no file, and no command line of Pen's: it takes more than a word");
     }
     pen::command_line(typed, &named).context("reading the command line")
+}
+
+fn from_opensnitch(path: &Path) -> anyhow::Result<String> {
+    /// More than weir has room for: the importer says so.
+    const MAX_FILES: usize = 2000;
+    let mut files = Vec::new();
+    if path.is_dir() {
+        let named = || format!("reading {}", path.display());
+        for entry in fs::read_dir(path).with_context(named)? {
+            let file = entry.with_context(named)?.path();
+            if file
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                files.push(file);
+            }
+            if files.len() >= MAX_FILES {
+                break;
+            }
+        }
+    } else {
+        files.push(path.to_owned());
+    }
+    files.sort();
+    let rules = files
+        .iter()
+        .map(|file| Ok((file.display().to_string(), read(file)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    opensnitch::configuration(&rules).with_context(|| format!("reading {}", path.display()))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod app_rule;
+pub mod daf;
 pub mod ipt_geofence;
+pub mod opensnitch;
 pub mod pen;
 mod toml_text;
 
