@@ -105,7 +105,7 @@ pub struct Seen {
     pub space: u64,
     /// Moves whenever its mappings may change.
     pub sequence: u32,
-    /// Its user.
+    /// Its user's number.
     pub uid: u32,
     /// Its control group in the hierarchy of version 2.
     pub cgroup: u64,
@@ -122,7 +122,7 @@ pub struct IdentityCounts {
     pub busy: u64,
     /// Sends by another program, or with other mappings, than the one before.
     pub changed: u64,
-    /// Decisions.
+    /// Decisions by the rules.
     pub judged: u64,
     /// Packets dropped on their way out.
     pub dropped_out: u64,

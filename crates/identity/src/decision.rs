@@ -45,7 +45,7 @@ pub enum Holder {
 pub enum DecidedBy {
     /// The place of this number.
     Place(usize),
-    /// No rule.
+    /// No rule holds: `default` of the policy has decided.
     Default,
     /// A rule might hold; `unknown` of the policy has decided.
     Unknown,

@@ -45,13 +45,13 @@ impl Default for Limits {
 pub struct FileKey {
     /// The device, as `st_dev`.
     pub dev: u64,
-    /// The inode.
+    /// The inode's number, as `st_ino`.
     pub ino: u64,
     /// The inode's generation, where the kernel tells it; else 0.
     pub generation: u32,
     /// When the inode was last changed: seconds and nanoseconds.
     pub ctime: (i64, u32),
-    /// In bytes.
+    /// Its length in bytes.
     pub size: u64,
 }
 

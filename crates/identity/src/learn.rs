@@ -37,7 +37,7 @@ pub struct ProgramKey {
 pub struct Observation {
     /// When, in seconds since 1970.
     pub at: i64,
-    /// Who.
+    /// The program that was seen.
     pub program: ProgramKey,
     /// The package that has this very executable on record.
     pub package: Option<String>,
@@ -73,7 +73,7 @@ pub struct FlowKey {
 pub struct FlowCount {
     /// Seconds since 1970.
     pub first: i64,
-    /// Likewise.
+    /// When it was last seen, in seconds since 1970.
     pub last: i64,
     /// Connections and flows.
     pub count: u64,
@@ -90,11 +90,11 @@ impl FlowCount {
 /// What one program has done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LearnedProgram {
-    /// Who.
+    /// The program that this is about.
     pub program: ProgramKey,
     /// When it was first seen, in seconds since 1970.
     pub first: i64,
-    /// And last.
+    /// When it was last seen, in seconds since 1970.
     pub last: i64,
     /// As of the last observation.
     pub package: Option<String>,
@@ -261,7 +261,7 @@ pub struct Learned {
 pub enum LearnedChange {
     /// This, whatever it was.
     Is(LearnedProgram),
-    /// Nothing.
+    /// Nothing is known of this program any more.
     Gone(ProgramKey),
 }
 
@@ -297,7 +297,7 @@ impl Learned {
         self.changed.insert(key);
     }
 
-    /// Forgets everything.
+    /// Forgets all programs, each of which counts as changed.
     pub fn clear(&mut self) {
         let keys = std::mem::take(&mut self.programs).into_keys();
         self.changed.extend(keys);

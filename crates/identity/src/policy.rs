@@ -137,9 +137,9 @@ impl fmt::Display for Unresolved {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the rules of [app] have {found} {what}; allowed: at most {most}")]
 pub struct TooMany {
-    /// Of what.
+    /// What there are too many of, in the plural.
     pub what: &'static str,
-    /// How many.
+    /// How many there are.
     pub found: usize,
     /// How many may be.
     pub most: usize,

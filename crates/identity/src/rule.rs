@@ -28,7 +28,7 @@ pub const MAX_PEERS: usize = acl::MAX_RULES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It passes.
+    /// Its packets pass.
     Allow,
     /// Its packets are dropped.
     Drop,
@@ -65,7 +65,7 @@ impl Verdict {
 pub enum Unknown {
     /// They may, and it is recorded.
     Learn,
-    /// They may.
+    /// They may send and receive.
     Allow,
     /// They may not, until they are known.
     Drop,
@@ -90,9 +90,9 @@ impl Unknown {
 pub struct Protocols(pub u8);
 
 impl Protocols {
-    /// TCP.
+    /// TCP over IPv4 and IPv6.
     pub const TCP: Self = Self(1);
-    /// UDP.
+    /// UDP over IPv4 and IPv6.
     pub const UDP: Self = Self(2);
     /// ICMP and ICMPv6 of datagram sockets ("ping" sockets).
     pub const ICMP: Self = Self(4);
@@ -120,7 +120,7 @@ impl Protocols {
         self.0 & other.0 != 0
     }
 
-    /// Both.
+    /// The protocols of both.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -136,7 +136,7 @@ impl Protocols {
 /// An executable by the digest that the file of this path had when the rules were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
-    /// As configured.
+    /// The path that is configured.
     pub path: PathBuf,
     /// Of the file at that time.
     pub digest: Digest,
@@ -191,7 +191,7 @@ fn fits(pattern: &str, text: &str) -> bool {
 /// What a condition asks; any of its entries is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Criterion {
-    /// The executable.
+    /// The program's executable file.
     Exe(Vec<Digest>),
     /// Any object that is mapped executable.
     Object(Vec<Digest>),
@@ -364,7 +364,7 @@ impl Where {
     }
 }
 
-/// One rule.
+/// One rule of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Its name in the configuration.

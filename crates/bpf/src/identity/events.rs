@@ -29,13 +29,13 @@ pub enum IdentityEventKind {
 /// One thing that the kernel tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdentityEvent {
-    /// What.
+    /// What has happened.
     pub kind: IdentityEventKind,
     /// Of who is unknown.
     pub key: Key,
     /// The process that used the socket last, as the initial PID namespace has it.
     pub pid: u32,
-    /// Its user.
+    /// The effective user of that process.
     pub uid: u32,
     /// Its control group.
     pub cgroup: u64,

@@ -14,7 +14,7 @@ use crate::{
 /// What becomes of what a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes.
+    /// Its packets pass.
     Allow,
     /// It is dropped.
     Drop,
@@ -35,7 +35,7 @@ impl Verdict {
 /// What becomes of programs that are not known yet, where a rule is about some programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
-    /// They may.
+    /// They may send and receive.
     Allow,
     /// They may, and each decision is told.
     Learn,
