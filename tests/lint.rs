@@ -1,7 +1,7 @@
 //! What neither rustfmt nor clippy asks: the width of comments, doc comments that
-//! say something, documents that comments name, subjects of commits, and results
-//! of trees with changes. `make lint` runs it. Each check has a test that plants
-//! an offence. Rules: CONTRIBUTING.md.
+//! say something, documents that comments name, subjects of commits, lines of the
+//! changelog, and results of trees with changes. `make lint` runs it. Each check has
+//! a test that plants an offence. Rules: CONTRIBUTING.md.
 
 #[path = "common/tree.rs"]
 mod tree;
@@ -14,6 +14,15 @@ use tree::ROOT;
 const WIDTH: usize = 100;
 /// Columns that the subject of a commit may have.
 const SUBJECT: usize = 72;
+/// What tells an administrator of keys, metrics and routes, each held to the code by a test.
+const NOTICED: [&str; 4] = [
+    "dist/weir.toml",
+    "docs/api.md",
+    "docs/configuration.md",
+    "docs/metrics.md",
+];
+/// A line in the message of a commit that changes the words of these, and no more.
+const NO_LINE: &str = "Changelog: none";
 /// Results of before this rule, with `-dirty` in them; no other directory may have any.
 const OLD_RUN: &str = "2026-11-21-2core-epyc-zen4";
 
@@ -153,10 +162,10 @@ fn git(dir: &Path, arguments: &[&str]) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// The messages of the commits that main does not have yet; why there are none to
-/// be had: no git, an archive of the sources, no `origin/main` in this clone, or a clone
-/// too shallow to say.
-fn new_messages(dir: &Path) -> Result<Vec<String>, &'static str> {
+/// The range of the commits that main does not have yet; why there is none to be had:
+/// no git, an archive of the sources, no `origin/main` in this clone, or a clone too
+/// shallow to say.
+fn new_commits(dir: &Path) -> Result<String, &'static str> {
     // Of this directory, not of a repository that an unpacked archive lies in.
     let top = git(dir, &["rev-parse", "--show-toplevel"]).ok_or("no git repository")?;
     let same = |path: &Path| path.canonicalize().ok();
@@ -165,11 +174,28 @@ fn new_messages(dir: &Path) -> Result<Vec<String>, &'static str> {
     }
     let base = git(dir, &["merge-base", "origin/main", "HEAD"]);
     let base = base.ok_or("no origin/main that this clone has a common commit with")?;
-    let range = format!("{}..HEAD", base.trim());
+    Ok(format!("{}..HEAD", base.trim()))
+}
+
+/// The messages of those commits.
+fn new_messages(dir: &Path) -> Result<Vec<String>, &'static str> {
+    let range = new_commits(dir)?;
     let log = git(dir, &["log", "--no-merges", "--format=%B%x00", &range]);
     let log = log.ok_or("git log has no answer")?;
     let messages = log.split('\0').map(str::trim).filter(|m| !m.is_empty());
     Ok(messages.map(str::to_owned).collect())
+}
+
+/// What of these files an administrator notices when it changes: keys, metrics, routes
+/// and the configuration that is installed. The changelog has a line for it, or a
+/// commit says by `NO_LINE` that nobody notices.
+fn unlogged<'a>(changed: &[&'a str], messages: &[String]) -> Vec<&'a str> {
+    let says_so = |message: &String| message.lines().any(|line| line.trim() == NO_LINE);
+    if changed.contains(&"CHANGELOG.md") || messages.iter().any(says_so) {
+        return Vec::new();
+    }
+    let noticed = changed.iter().filter(|path| NOTICED.contains(path));
+    noticed.copied().collect()
 }
 
 /// Results of a tree with changes, of which nobody can have the code.
@@ -282,6 +308,43 @@ fn commits_say_what_they_do_and_why() {
         format!("bpf: {}\n\nWhy.", "x".repeat(SUBJECT - 4)),
     ] {
         assert!(message_fault(&wrong).is_some(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_an_administrator_notices_is_in_the_changelog() {
+    let root = Path::new(ROOT);
+    match new_commits(root).and_then(|range| {
+        let changed = git(root, &["diff", "--name-only", &range]);
+        Ok((
+            changed.ok_or("git diff has no answer")?,
+            new_messages(root)?,
+        ))
+    }) {
+        Ok((changed, messages)) => {
+            let changed: Vec<_> = changed.lines().collect();
+            let missing = unlogged(&changed, &messages);
+            let told = format!("CHANGELOG.md has no new line, \"{NO_LINE}\" is in no message");
+            assert!(missing.is_empty(), "{missing:?} changed: {told}");
+        }
+        Err(why) => println!("skipped: lines of the changelog: {why}"),
+    }
+
+    let metrics = ["docs/metrics.md", "src/main.rs"];
+    let messages = |text: &str| vec!["core: count\n\nWhy.".to_owned(), text.to_owned()];
+    let plain = messages("docs: say it\n\nChangelog: none of it");
+    assert_eq!(unlogged(&metrics, &plain), ["docs/metrics.md"]);
+    assert!(unlogged(&["src/main.rs"], &plain).is_empty());
+    assert!(unlogged(&["docs/metrics.md", "CHANGELOG.md"], &plain).is_empty());
+    assert!(
+        unlogged(
+            &metrics,
+            &messages("docs: say it\n\nWhy.\n\nChangelog: none")
+        )
+        .is_empty()
+    );
+    for path in NOTICED {
+        assert!(root.join(path).exists(), "{path}");
     }
 }
 
