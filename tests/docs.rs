@@ -10,6 +10,8 @@ mod api;
 mod cli;
 #[path = "docs/dependencies.rs"]
 mod dependencies;
+#[path = "docs/help.rs"]
+mod help;
 #[path = "docs/imports.rs"]
 mod imports;
 #[path = "docs/links.rs"]

@@ -19,7 +19,7 @@ pub enum Verb {
         /// Why, for those who ask later
         #[arg(long, value_name = "TEXT", default_value = "")]
         note: String,
-        /// Also what is wider than IPv4 /8 or IPv6 /16; an alert stays as long
+        /// Allow also what is wider than IPv4 /8 or IPv6 /16; an alert lasts as long as it is
         #[arg(long)]
         force: bool,
     },

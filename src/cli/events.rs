@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::{Common, ExitAnswer};
 
-/// Print what happens as JSON lines
+/// Stream events as JSON lines
 ///
 /// Findings, bans, unbans, drops (rate-limited), changes of the allow list and
 /// errors, as they happen, until interrupted.

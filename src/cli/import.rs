@@ -14,7 +14,7 @@ use weir_import::{daf, ipt_geofence, opensnitch, pen};
 
 use super::{ExitAnswer, show};
 
-/// Another program's configuration
+/// Turn another program's configuration into weir's
 #[derive(clap::Subcommand)]
 pub enum Verb {
     /// Say what the jails of a Fail2ban configuration become

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Common, ExitAnswer, client::quote, show};
 
-/// Show and refresh the lists of the configuration
+/// Show and refresh lists of denied and allowed addresses
 #[derive(Subcommand)]
 pub enum Verb {
     /// Show the lists: how many prefixes, since when, what went wrong

@@ -39,10 +39,11 @@ use weir_daemon::config::{DEFAULT_PATH, DEFAULT_SOCKET};
 /// Bans the sources of attacks and drops their packets in the kernel
 ///
 /// weir reads logs, bans addresses that misbehave, and drops their packets in
-/// the kernel before the network stack sees them. `weir daemon` does the work;
-/// the other verbs ask it over a unix socket.
+/// the kernel before the network stack sees them. It also drops by list and
+/// country, answers scanners on ports that nobody serves, and balances load.
+/// `weir daemon` does the work; most other verbs ask it over a unix socket.
 ///
-/// Exit codes: 0 done, 1: negative result, 2 error.
+/// Exit codes: 0: done, 1: negative result, 2: error.
 #[derive(Parser)]
 #[command(name = "weir", version, propagate_version = true)]
 pub struct Weir {
@@ -59,67 +60,44 @@ pub struct Weir {
     verb: Verb,
 }
 
+// What each does is said by its own type, in full: a doc comment here would be the whole of
+// its help.
 #[derive(Subcommand)]
 enum Verb {
-    /// Run the daemon in the foreground
     Daemon(daemon::Args),
-    /// Check the configuration as start and reload do
     Check(check::Args),
-    /// Reload the configuration, all of it or nothing
     Reload(reload::Args),
-    /// Show whether this host is protected, and what the daemon does
     Status(status::Args),
-    /// Print all metrics, for Prometheus
     Metrics(metrics::Args),
-    /// List the bans in force
     Bans(bans::Args),
-    /// Ban addresses and prefixes
     Ban(ban::Args),
-    /// Lift the bans of addresses and prefixes
     Unban(unban::Args),
-    /// Say why an address is dropped; exit code 1 if it is not
     Why(why::Args),
-    /// Exempt addresses from every ban
     #[command(subcommand)]
     Allow(allow::Verb),
-    /// Show and refresh lists of denied and allowed addresses
     #[command(subcommand)]
     List(list::Verb),
-    /// Show the pools of servers behind virtual addresses
     #[command(subcommand)]
     Pool(pool::Verb),
-    /// Drain, disable or enable a real of a pool, or change its weight
     #[command(subcommand)]
     Real(pool::RealVerb),
-    /// Prepare a server of a pool: virtual addresses, and no ARP for them
     RealSide(real_side::Args),
-    /// Stream events as JSON lines
     Events(events::Args),
-    /// Look up the country and ASN of addresses; exit code 1 if one is unknown
     Geo(geo::Args),
-    /// Turn another program's configuration into weir's
     #[command(subcommand)]
     Import(import::Verb),
-    /// Try filters on log lines
     #[command(subcommand)]
     Filter(filter::Verb),
-    /// Fill and read shared-memory log rings
     #[command(subcommand)]
     Ring(ring::Verb),
-    /// Test an event sink
     #[command(subcommand)]
     Sink(sink::Verb),
-    /// Measure what each hook costs here, for backend = "auto" to choose by
     Calibrate(calibrate::Args),
-    /// Remove all weir programs, maps and pins of an instance
     Detach(detach::Args),
-    /// Run the command of a watch: the daemon's own use
     #[command(hide = true)]
     WatchChild(watch_child::Args),
-    /// Write the man pages to a directory
     #[command(hide = true)]
     Man(documents::ManArgs),
-    /// Print a completion script
     #[command(hide = true)]
     Completions(documents::CompletionArgs),
 }

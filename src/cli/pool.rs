@@ -5,17 +5,19 @@ use serde_json::{Value, json};
 
 use super::{Common, ExitAnswer, client::quote, show};
 
-/// Change one real (server) of a pool, at once and until it is taken back: over reloads
-/// and restarts, until the real leaves the configuration
+/// Drain, disable or enable a real of a pool, or change its weight
+///
+/// A real is a server of a pool. A change holds at once, over reloads, restarts and
+/// crashes, until it is taken back or the real leaves the configuration.
 #[derive(Subcommand)]
 pub enum RealVerb {
-    /// Give it no new flows; those that it has stay
+    /// Give a real no new flows; those that it has stay
     Drain(Real),
-    /// Remove it at once; its connections break
+    /// Take a real out at once; its connections break
     Disable(Real),
-    /// Let it take flows again, as its checks say
+    /// Let a real take flows again, as its checks say
     Enable(Real),
-    /// Change its share of new flows
+    /// Change a real's share of new flows
     Weight {
         #[command(flatten)]
         real: Real,

@@ -8,13 +8,14 @@ use weir_daemon::real_side::{self, DecapSettings, GUE_PORT, Outcome, Packets, Re
 
 use super::{ExitAnswer, show};
 
-/// Prepare this host to serve virtual addresses behind a balancer; exit code 1 if it is not
+/// Prepare this host as a real of a pool: virtual addresses without ARP, and tunnels
 ///
 /// For the servers of a pool (its reals), and without the daemon: adds the virtual
 /// addresses to the loopback interface and, for IPv4, sets arp_ignore and arp_announce,
 /// so that only the balancer is found by them. With --decap a program takes their packets
 /// out of what a balancer sends through routers (forward = "ipip" or "gue" in its pool).
-/// Without addresses it shows what was done. All of it goes with a reboot.
+/// Without addresses it shows what was done; exit code 1 if nothing was, or not all of
+/// it is so any more. All of it goes with a reboot.
 #[derive(clap::Args)]
 pub struct Args {
     /// The virtual addresses; with --undo: all that were added, if none is named
@@ -33,10 +34,10 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = GUE_PORT, requires = "decap",
           value_parser = clap::value_parser!(u16).range(1..))]
     gue_port: u16,
-    /// Only of these balancers, by the source of outer packets; without: of anybody
+    /// Accept outer packets from these balancers only; without it from anybody
     #[arg(long, value_name = "ADDR", value_delimiter = ',', requires = "decap")]
     from: Vec<IpAddr>,
-    /// Where they come in [default: the interfaces with a default route]
+    /// The interfaces at which outer packets arrive [default: the interfaces with a default route]
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "decap")]
     interface: Vec<String>,
     /// Take back what this verb did, and nothing else
@@ -45,7 +46,7 @@ pub struct Args {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
-    /// Where it stands what was done
+    /// The file that records what was done
     #[arg(long, value_name = "FILE", default_value = real_side::DEFAULT_RECORD)]
     record: PathBuf,
     /// Print it as JSON

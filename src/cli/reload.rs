@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Common, ExitAnswer, show};
 
-/// Have the daemon read its configuration again, all of it or nothing
+/// Reload the configuration, all of it or nothing
 ///
 /// A mistake in the file is named, exit code 2, and the old configuration stays
 /// in force.

@@ -16,13 +16,9 @@ use super::ExitAnswer;
 /// Fill and read shared-memory log rings
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Write the lines of standard input to a ring, one record each
     Pipe(pipe::Args),
-    /// Receive syslog messages and write them to a ring
     Syslog(syslog::Args),
-    /// Print the records of a ring, or write them to files
     Tail(tail::Args),
-    /// Show a ring's segments, who writes and reads them, and what is lost
     Status(status::Args),
 }
 
