@@ -3,7 +3,12 @@
 
 mod common;
 
-use std::{fs, net::SocketAddr, path::Path};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use common::{ATTACKER, CUSTOMER, HOST, SOON, TestNet, Weir, addr, skipped, soon};
 use weir_testkit::{
@@ -98,5 +103,124 @@ fn root_the_stock_sshd_jail_bans_an_attacker() {
             let seen = guess(family, who, sshd::CUSTOMER, CUSTOMER_PASSWORD);
             assert_eq!(seen, Outcome::LoggedIn);
         }
+    }
+}
+
+/// The switch itself: Fail2ban bans by its own nftables rules, weir starts beside it and takes
+/// its bans over, Fail2ban stops and takes its rules away.
+#[test]
+fn root_nobody_gets_in_while_weir_takes_over_from_fail2ban() {
+    if skipped(&["fail2ban-client", "fail2ban-server", "nft"]) {
+        return;
+    }
+    let net = TestNet::new();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    copy(
+        &Path::new(STOCK).join("action.d"),
+        &dir.path().join("action.d"),
+    );
+    fs::create_dir(at("filter.d")).unwrap();
+    fs::write(
+        at("filter.d/shop.conf"),
+        "[Definition]\nfailregex = login from <HOST> failed$\n",
+    )
+    .unwrap();
+    fs::write(at("shop.log"), "").unwrap();
+    let jail = "[shop]\nenabled = true\nfilter = shop\nbackend = polling\nbantime = 1h\nmaxretry = 2\n\
+                action = nftables[type=multiport, name=shop, port=8080, protocol=tcp]\n";
+    fs::write(
+        at("jail.conf"),
+        format!("{jail}logpath = {}\n", at("shop.log")),
+    )
+    .unwrap();
+    let server = format!(
+        "[Definition]\nloglevel = INFO\nlogtarget = {}\nsyslogsocket = auto\nsocket = {}\npidfile = {}\n\
+         dbfile = {}\ndbpurgeage = 1d\ndbmaxmatches = 10\n",
+        at("fail2ban.log"),
+        at("sock"),
+        at("pid"),
+        at("db.sqlite3")
+    );
+    fs::write(at("fail2ban.conf"), server).unwrap();
+    let (conf, socket, pid) = (dir.path().display().to_string(), at("sock"), at("pid"));
+    let fail2ban = |args: &[&str]| {
+        let mut all = vec!["-c", &conf, "-s", &socket, "-p", &pid];
+        all.extend(args);
+        let output = net.host.output("fail2ban-client", &all).unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let rules = || {
+        let output = net.host.output("nft", &["list", "ruleset"]).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let web = |family: usize| SocketAddr::new(addr(HOST[family]), 8080);
+    let _servers = [0, 1].map(|family| TcpServer::start(&net.host, web(family), b"").unwrap());
+    for family in [0, 1] {
+        net.serves(ATTACKER[family], web(family));
+    }
+    let said = fail2ban(&["start"]);
+    assert!(said.contains("Server ready"), "{said}");
+    for who in ATTACKER {
+        fail2ban(&["set", "shop", "banip", who]);
+    }
+    soon("Fail2ban's rules", || {
+        let rules = rules();
+        ATTACKER.iter().all(|who| rules.contains(who)).then_some(())
+    });
+    let config = format!("interfaces = [\"eth0\"]\n[fail2ban]\npath = \"{conf}\"\n");
+    let mut weir = Weir::new(&net.host, &config);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let attackers: Vec<_> = [0, 1]
+            .map(|family| {
+                let (net, is_over) = (&net, &is_over);
+                scope.spawn(move || {
+                    let mut tries = 0;
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert!(
+                            !net.connects(ATTACKER[family], web(family)),
+                            "{} got in",
+                            ATTACKER[family]
+                        );
+                        tries += 1;
+                    }
+                    tries
+                })
+            })
+            .into();
+        weir.run();
+        for who in ATTACKER {
+            assert!(weir.banned().contains(&who.to_owned()), "{who}");
+            let ban = &weir.why(who)["bans"][0];
+            assert_eq!(
+                (&ban["producer"], &ban["scope"], &ban["action"]),
+                (&"jail:shop".into(), &"8080/tcp".into(), &"reject".into())
+            );
+            let left = ban["remaining_seconds"].as_u64().unwrap();
+            assert!((3_000..=3_600).contains(&left), "{left}");
+        }
+        fail2ban(&["stop"]);
+        soon("Fail2ban's rules to go", || {
+            (!rules().contains("f2b")).then_some(())
+        });
+        let before = weir.packets("rejected");
+        soon("weir to hold them", || {
+            (weir.packets("rejected") > before + 4).then_some(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        for attacker in attackers {
+            assert!(attacker.join().unwrap() > 2);
+        }
+    });
+    for family in [0, 1] {
+        net.serves(CUSTOMER[family], web(family));
+    }
+    // What it was told is its own by now.
+    for who in ATTACKER {
+        assert_eq!(weir.json(&["unban", who])["lifted"], 1);
+    }
+    for family in [0, 1] {
+        net.serves_soon(ATTACKER[family], web(family));
     }
 }

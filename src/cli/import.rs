@@ -1,5 +1,6 @@
 //! `weir import`: turns other programs' configuration into weir's, as text on
-//! standard output. Nothing is installed, and nobody is banned.
+//! standard output. Nothing is installed, and nobody is banned, but by `--bans` for
+//! Fail2ban's.
 
 mod fail2ban;
 
@@ -12,7 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use weir_import::{daf, ipt_geofence, opensnitch, pen};
 
-use super::{ExitAnswer, show};
+use super::{Common, ExitAnswer, show};
 
 /// Turn another program's configuration into weir's
 #[derive(clap::Subcommand)]
@@ -23,12 +24,16 @@ pub enum Verb {
     /// each of them, and for each setting that is not honoured, with file and line.
     /// Exit code 1 if a jail cannot be run.
     Fail2ban {
-        /// The directory with Fail2ban's jail.conf
-        #[arg(default_value = weir_daemon::fail2ban::DEFAULT_PATH)]
-        path: PathBuf,
+        /// The directory with Fail2ban's jail.conf [default: /etc/fail2ban]; with --bans the
+        /// database [default: where Fail2ban's configuration says]
+        path: Option<PathBuf>,
         /// Print what becomes of the jails, and no weir.toml
-        #[arg(long)]
+        #[arg(long, conflicts_with = "bans")]
         dry_run: bool,
+        /// Have the daemon take over the bans in Fail2ban's database, with their ends,
+        /// and how often each address was banned
+        #[arg(long)]
+        bans: bool,
     },
     /// Turn ipt_geofence's config.json into weir.toml
     ///
@@ -93,9 +98,15 @@ pub struct Args {
 /// Nobody's configuration is larger; a dump of a million bans is not.
 const MAX_FILE: u64 = 64 << 20;
 
-pub fn run(verb: &Verb) -> anyhow::Result<ExitAnswer> {
+pub fn run(common: &Common, verb: &Verb) -> anyhow::Result<ExitAnswer> {
     let printed = match verb {
-        Verb::Fail2ban { path, dry_run } => return fail2ban::run(path, *dry_run),
+        Verb::Fail2ban {
+            path, bans: true, ..
+        } => return fail2ban::take_over_bans(common, path.as_deref()),
+        Verb::Fail2ban { path, dry_run, .. } => {
+            let usual = || PathBuf::from(weir_daemon::fail2ban::DEFAULT_PATH);
+            return fail2ban::run(&path.clone().unwrap_or_else(usual), *dry_run);
+        }
         Verb::IptGeofence(args) => from_ipt_geofence(args)?,
         Verb::Pen(args) => from_pen(&args.typed)?,
         Verb::Daf { file } => daf::configuration(&file.display().to_string(), &read(file)?)

@@ -10,6 +10,7 @@ mod daemon;
 mod detach;
 mod documents;
 mod events;
+mod export;
 pub mod fail2ban_client;
 mod filter;
 mod geo;
@@ -87,6 +88,8 @@ enum Verb {
     #[command(subcommand)]
     Import(import::Verb),
     #[command(subcommand)]
+    Export(export::Verb),
+    #[command(subcommand)]
     Filter(filter::Verb),
     #[command(subcommand)]
     Ring(ring::Verb),
@@ -155,7 +158,8 @@ pub fn run(weir: Weir) -> anyhow::Result<ExitAnswer> {
         Verb::RealSide(args) => real_side::run(&args),
         Verb::Events(args) => events::run(&common, &args),
         Verb::Geo(args) => geo::run(&common, &args),
-        Verb::Import(verb) => import::run(&verb),
+        Verb::Import(verb) => import::run(&common, &verb),
+        Verb::Export(verb) => export::run(&common, &verb),
         Verb::Filter(verb) => filter::run(&common, &verb),
         Verb::Ring(verb) => ring::run(&verb),
         Verb::Sink(verb) => sink::run(&common, &verb),

@@ -8,6 +8,9 @@ use super::ExitAnswer;
 /// Run the command of a watch: the daemon's own use
 #[derive(clap::Args)]
 pub struct Args {
+    /// Keep the rights of the daemon
+    #[arg(long)]
+    as_daemon: bool,
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -15,5 +18,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitAnswer> {
     // The command's own exit code, for the daemon to tell.
-    std::process::exit(weir_daemon::command::child::supervise(&args.command)?.into())
+    std::process::exit(
+        weir_daemon::command::child::supervise(&args.command, args.as_daemon)?.into(),
+    )
 }

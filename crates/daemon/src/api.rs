@@ -49,7 +49,7 @@ use places::{Class, Places};
 
 use crate::{
     balance::Balancer,
-    service::{AllowList, ListRefreshes, ManualBans, Questions, Refusal},
+    service::{AllowList, Fail2banState, ListRefreshes, ManualBans, Questions, Refusal},
 };
 use weir_events::{Events, alerts::Alerts};
 
@@ -133,6 +133,8 @@ pub struct Handles {
     pub questions: Arc<Questions>,
     /// `/v1/bans`, to change them.
     pub manual_bans: Arc<ManualBans>,
+    /// `/v1/fail2ban/bans`
+    pub fail2ban_state: Arc<Fail2banState>,
     /// `/v1/allow`, to change it.
     pub allow_list: Arc<AllowList>,
     /// `/v1/lists/NAME/refresh`
@@ -260,7 +262,7 @@ pub async fn serve(
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Api>);
 
 /// All that is served; `docs/api.md` has the same.
-const ROUTES: [Route; 19] = [
+const ROUTES: [Route; 21] = [
     ("GET", "/v1/status", || get(status)),
     ("GET", "/v1/metrics", || get(metrics)),
     ("GET", "/v1/jails", || get(jails)),
@@ -281,6 +283,8 @@ const ROUTES: [Route; 19] = [
     ("GET", "/v1/events", || get(events)),
     ("POST", "/v1/reload", || post(reload)),
     ("POST", "/v1/fail2ban", || post(fail2ban::command)),
+    ("GET", "/v1/fail2ban/bans", || get(fail2ban::give_back)),
+    ("POST", "/v1/fail2ban/bans", || post(fail2ban::take_over)),
     ("POST", "/v1/sinks/{name}/test", || post(test_sink)),
 ];
 

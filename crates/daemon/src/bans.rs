@@ -14,7 +14,9 @@ use weir_events::{Event, Events, Kind, alerts::Alerts};
 
 use crate::{
     access::{exemptions::Exempt, geo::GeoService},
+    actions::Actions,
     expiry::{ExpiredBan, Expiries},
+    ignore_command::IgnoreChecks,
     refused::{RefusedBan, RefusedBans},
     store::{Change, PORTION, Store, clock::Now},
 };
@@ -43,6 +45,8 @@ pub struct Bans {
     events: Arc<Events>,
     alerts: Arc<Alerts>,
     geography: Arc<GeoService>,
+    actions: Arc<Actions>,
+    ignore_checks: Arc<IgnoreChecks>,
     expiries: Expiries,
     telling: Mutex<()>,
     refused: RefusedBans,
@@ -60,6 +64,7 @@ impl Bans {
         exempt: Arc<Exempt>,
         (events, alerts): (Arc<Events>, Arc<Alerts>),
         geography: Arc<GeoService>,
+        (actions, ignore_checks): (Arc<Actions>, Arc<IgnoreChecks>),
         refused: RefusedBans,
     ) -> Self {
         Self {
@@ -69,6 +74,8 @@ impl Bans {
             events,
             alerts,
             geography,
+            actions,
+            ignore_checks,
             expiries: Expiries::default(),
             telling: Mutex::default(),
             refused,
@@ -77,15 +84,31 @@ impl Bans {
     }
 
     /// The hot path: bans decided by jails. In force first, then remembered
-    /// within a second; nothing here waits for the disk.
+    /// within a second; nothing here waits for the disk, or for a command that a jail
+    /// asks first.
     pub fn enforce(&self, bans: Vec<Ban>) {
+        if !bans.is_empty() {
+            self.enforce_admitted(self.ignore_checks.admit(bans));
+        }
+    }
+
+    /// The same for bans about which nobody is to be asked any more.
+    pub(crate) fn enforce_admitted(&self, bans: Vec<Ban>) {
         if bans.is_empty() {
             return;
         }
         let now = Now::read();
         let bans = self.without_exempt(bans, &now);
         let coming = self.coming_into_force();
-        self.put_in_force(&coming, bans, &now);
+        self.put_in_force(&coming, bans, &now, false);
+    }
+
+    /// Bans that another program has made: its actions were told of them.
+    pub(crate) fn take_over(&self, bans: Vec<Ban>) {
+        let now = Now::read();
+        let bans = self.without_exempt(bans, &now);
+        let coming = self.coming_into_force();
+        self.put_in_force(&coming, bans, &now, true);
     }
 
     /// Says of each ban that is not to be why it is not.
@@ -109,7 +132,7 @@ impl Bans {
         bans
     }
 
-    fn put_in_force(&self, coming: &Coming<'_>, bans: Vec<Ban>, now: &Now) {
+    fn put_in_force(&self, coming: &Coming<'_>, bans: Vec<Ban>, now: &Now, is_restored: bool) {
         let entries: Vec<Entry> = bans.iter().map(|ban| entry(ban, now)).collect();
         let inserted = self.backend.insert(&entries);
         let mut decided: Vec<(Ban, Entry)> = bans.into_iter().zip(entries).collect();
@@ -129,7 +152,7 @@ impl Bans {
         // and then its end.
         let (own, others) = self.evicted_by_themselves(evicted, &decided);
         self.evicted(&others);
-        self.tell_and_remember(coming, decided, now);
+        self.tell_and_remember(coming, decided, now, is_restored);
         self.evicted(&own);
     }
 
@@ -157,12 +180,19 @@ impl Bans {
     }
 
     /// These bans are in force now.
-    fn tell_and_remember(&self, _coming: &Coming<'_>, bans: Vec<(Ban, Entry)>, now: &Now) {
+    fn tell_and_remember(
+        &self,
+        _coming: &Coming<'_>,
+        bans: Vec<(Ban, Entry)>,
+        now: &Now,
+        is_restored: bool,
+    ) {
         let order = self.telling();
         let in_force = bans.iter().map(|(_, entry)| entry);
         self.tell_ended(&self.expiries.put(in_force, now.boottime));
         for (ban, _) in &bans {
             self.events.tell(&self.geography.placed(Event::ban(ban)));
+            self.actions.banned(ban, is_restored);
         }
         drop(order);
         self.store
@@ -207,7 +237,7 @@ impl Bans {
                 return Err(ended.error);
             }
         }
-        self.tell_and_remember(&coming, vec![(ban, entry)], now);
+        self.tell_and_remember(&coming, vec![(ban, entry)], now, false);
         Ok(())
     }
 
@@ -250,6 +280,7 @@ impl Bans {
             // Of all that are in force the database has been told.
             self.store.remember([Change::UnbanAll]);
         }
+        self.actions.flush(producer);
         let waiting = self.refused.lift(None, producer, None, &self.alerts);
         Ok((entries, waiting))
     }
@@ -279,7 +310,7 @@ impl Bans {
         if !due.is_empty() {
             let bans = due.into_iter().map(|refused| refused.ban).collect();
             let bans = self.without_exempt(bans, &now);
-            self.put_in_force(&coming, bans, &now);
+            self.put_in_force(&coming, bans, &now, false);
         }
         drop(coming);
         self.refused.settle(&self.alerts);
@@ -410,5 +441,6 @@ impl Bans {
     fn tell_end(&self, subject: BanTarget, policy: &Policy, why: &str) {
         let event = Event::unban(subject, &policy.producer, &policy.scope, why);
         self.events.tell(&self.geography.placed(event));
+        self.actions.ended(subject, policy);
     }
 }

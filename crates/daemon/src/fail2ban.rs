@@ -29,7 +29,7 @@ use weir_fail2ban::{ActionKind, Jail, Log, LogFacts, load_jails, notes};
 use crate::{
     fail2ban_filter::Fail2banFilter,
     host::HostFacts,
-    jails::{JailConfig, SourceChoice, UseDns},
+    jails::{IgnoreCommand, JailCommands, JailConfig, SourceChoice, UseDns},
 };
 
 /// Where Fail2ban's configuration is.
@@ -59,6 +59,8 @@ pub(crate) const MANUAL: &[Table] = &[Table {
 pub struct Fail2ban {
     /// The directory with jail.conf.
     pub path: PathBuf,
+    /// Fail2ban's database; `None` where it keeps none.
+    pub database: Option<PathBuf>,
     /// The jails that can run.
     pub jails: Vec<JailConfig>,
     /// Those that cannot, by name, and why.
@@ -73,7 +75,7 @@ pub struct Fail2ban {
 /// go before.
 pub(crate) fn read(
     root: &mut Section<'_, '_>,
-    host: &dyn HostFacts,
+    (host, is_observing): (&dyn HostFacts, bool),
     jails: &mut Vec<JailConfig>,
     warnings: &mut Vec<String>,
 ) -> Option<Fail2ban> {
@@ -112,6 +114,14 @@ pub(crate) fn read(
     }
     section.finish();
     let mut read = read?;
+    let runs = read.jails.iter().filter(|jail| !jail.commands.is_empty());
+    let runs: Vec<_> = runs.map(|jail| jail.name.clone()).collect();
+    if is_observing && !runs.is_empty() {
+        warnings.push(format!(
+            "[fail2ban]: while observe is true the actions of these jails run no commands: {}",
+            runs.join(", ")
+        ));
+    }
     for (jail, note) in &read.notes {
         warnings.push(format!("[fail2ban]: jail {jail}: {note}"));
     }
@@ -138,6 +148,7 @@ pub fn found(dir: &Path, host: &dyn HostFacts) -> Result<Fail2ban, weir_fail2ban
     let all = load_jails(host.fail2ban_files(), dir, &Facts(host))?;
     let mut found = Fail2ban {
         path: dir.to_owned(),
+        database: weir_fail2ban::database(host.fail2ban_files(), dir)?,
         disabled: all.disabled,
         ..Fail2ban::default()
     };
@@ -193,6 +204,8 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             .copied()
             .map(bans_for)
             .collect(),
+        random_time: jail.random_time,
+        counts_all_jails: jail.counts_all_jails,
         ..JailLimits::default()
     };
     limits
@@ -243,6 +256,11 @@ fn jail_config(jail: &Jail) -> Result<JailConfig, String> {
             // A firewall bans addresses.
             weir_fail2ban::UseDns::No | weir_fail2ban::UseDns::Raw => UseDns::No,
         },
+        ignore_command: jail
+            .ignore_command
+            .clone()
+            .map(|(script, keep)| IgnoreCommand { script, keep }),
+        commands: commands(jail),
         fail2ban: Some(Arc::new(
             Fail2banFilter::new(&jail.filter).map_err(|e| e.to_string())?,
         )),
@@ -269,13 +287,28 @@ fn ban_of(jail: &Jail) -> Result<(PortSet, Action), String> {
             }
         });
     }
-    ban.ok_or_else(|| {
+    // What bans elsewhere only is told of bans of the same ports here.
+    let elsewhere = || Some((jail.ports.clone()?, Action::Reject));
+    ban.or_else(elsewhere).ok_or_else(|| {
         let names = jail.actions.iter().map(|action| action.name.as_str());
         format!(
-            "none of its actions bans in a firewall ({})",
+            "none of its actions bans anybody ({}), and a jail of weir's does",
             names.collect::<Vec<_>>().join(", ")
         )
     })
+}
+
+/// What it runs beside the ban.
+fn commands(jail: &Jail) -> Vec<JailCommands> {
+    let run = |action: &weir_fail2ban::JailAction| match &action.kind {
+        ActionKind::Run(commands) => Some(JailCommands {
+            name: action.name.clone(),
+            commands: Arc::new((**commands).clone()),
+            max_matches: jail.max_matches,
+        }),
+        _ => None,
+    };
+    jail.actions.iter().filter_map(run).collect()
 }
 
 /// `UTC`, `GMT`, `Z`, each with or without an offset.
@@ -319,8 +352,13 @@ pub fn describe(jail: &JailConfig) -> String {
         SourceChoice::Journal => format!("journal, {}", jail.journal_match),
         source => source.to_string(),
     };
+    let names: Vec<_> = jail.commands.iter().map(|run| run.name.as_str()).collect();
+    let runs = match names.is_empty() {
+        true => String::new(),
+        false => format!(", and runs {}", names.join(", ")),
+    };
     format!(
-        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({})",
+        "{}: filter {} reads {source}; {} failures in {} ban {} for {ban_time} ({}){runs}",
         jail.name,
         jail.filter,
         limits.max_retry,

@@ -196,6 +196,17 @@ pub fn may_run_watches() -> bool {
     !rustix::process::geteuid().is_root() || FOR_WATCHES.into_iter().all(has)
 }
 
+/// What actions of Fail2ban's may need beside that: files of others, mailers that become
+/// another user. The daemon itself gives them up; whatever it starts as root has them.
+const FOR_ACTIONS: [Capability; 6] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_FOWNER,
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    Capability::CAP_KILL,
+];
+
 /// Kept as well when the proxy of a pool receives at a port below 1024.
 const FOR_PROXY: Capability = Capability::CAP_NET_BIND_SERVICE;
 
@@ -225,12 +236,14 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Gives up all other capabilities for good, and gaining any by exec. Must run
+/// Gives up all other capabilities for good, and gaining any by exec, but for the commands
+/// of `actions`. Must run
 /// before the first thread is started: the kernel keeps them per thread.
 pub fn drop_privileges(
     raw_sockets: bool,
     watches: bool,
     low_ports: bool,
+    actions: bool,
 ) -> Result<(), caps::errors::CapsError> {
     // Before Linux 5.11 BPF tables count as locked memory. Not allowed: then what
     // is allowed must do, and loading them says that it does not.
@@ -246,7 +259,8 @@ pub fn drop_privileges(
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::all() {
-            if !keep.contains(&capability) {
+            let for_actions = actions && FOR_ACTIONS.contains(&capability);
+            if !keep.contains(&capability) && !for_actions {
                 // A kernel older than the capability does not know it.
                 let _ = caps::drop(None, CapSet::Bounding, capability);
             }
@@ -259,7 +273,7 @@ pub fn drop_privileges(
     caps::set(None, CapSet::Effective, &kept)?;
     caps::set(None, CapSet::Inheritable, &CapsHashSet::new())?;
     caps::set(None, CapSet::Permitted, &kept)?;
-    if let Err(error) = rustix::thread::set_no_new_privs(true) {
+    if !actions && let Err(error) = rustix::thread::set_no_new_privs(true) {
         tracing::warn!("cannot set no_new_privs: {error}");
     }
     Ok(())

@@ -7,7 +7,7 @@ mod heads;
 mod journal;
 mod ring;
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::tz::TimeZone;
 use weir_config::manual::{
@@ -25,6 +25,8 @@ use weir_core::{
     detect::{Definition, JournalMatch, Program},
     policy::JailLimits,
 };
+
+use weir_fail2ban::{Commands, Script};
 
 use crate::{fail2ban_filter::Fail2banFilter, host::HostFacts};
 
@@ -159,8 +161,32 @@ pub struct JailConfig {
     pub time_zone: Option<TimeZone>,
     /// What is done with host names that its filter finds.
     pub use_dns: UseDns,
+    /// Says who is not to be banned.
+    pub ignore_command: Option<IgnoreCommand>,
+    /// What it runs beside its bans.
+    pub commands: Vec<JailCommands>,
     /// Reads its lines in place of a filter of weir's.
     pub fail2ban: Option<Arc<Fail2banFilter>>,
+}
+
+/// An action of a jail that runs commands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JailCommands {
+    /// The action's name, as `sendmail-whois`.
+    pub name: String,
+    /// What it runs.
+    pub commands: Arc<Commands>,
+    /// Lines that a command is told of a ban, the last ones.
+    pub max_matches: usize,
+}
+
+/// A command that a jail asks who is not to be banned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IgnoreCommand {
+    /// Exit code 0 says that an address is to be ignored.
+    pub script: Script,
+    /// An answer holds for so long.
+    pub keep: Duration,
 }
 
 /// What is done with a host name that a line has, as Fail2ban's `usedns`.
@@ -310,6 +336,8 @@ pub(crate) fn read(
                 ignore,
                 time_zone,
                 use_dns: use_dns.unwrap_or_default(),
+                ignore_command: None,
+                commands: Vec::new(),
                 fail2ban: None,
             });
         }

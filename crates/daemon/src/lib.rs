@@ -2,7 +2,8 @@
 //! the configuration: `jails` · `watch` (from a command to the ban) · `decoy` (and tarpit) ·
 //! `access` (exemptions, lists, geofence) · `balance` (pools, health checks, the proxy) ·
 //! `vips` (virtual addresses that this host announces, VRRP) · `uplinks` (interfaces) ·
-//! `store` · `fail2ban` (another program's jails). `real_side` is what `weir real-side`
+//! `store` · `fail2ban` (another program's jails) · `actions` and `ignore_command` (their
+//! commands). `real_side` is what `weir real-side`
 //! does on a real, without a daemon. What joins them: `config` (what was typed →
 //! checked) · `service` (what happens on request) · `log_worker` (from the log line to
 //! the ban) · `api` · `run` (the stages in data-path order). `host` is what all of them
@@ -10,6 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod access;
+mod actions;
 pub mod api;
 pub mod balance;
 mod bans;
@@ -20,7 +22,9 @@ pub mod decoy;
 mod expiry;
 pub mod fail2ban;
 mod fail2ban_filter;
+pub mod fail2ban_state;
 pub mod host;
+pub mod ignore_command;
 pub mod instance;
 pub mod jails;
 mod judge;

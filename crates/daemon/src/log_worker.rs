@@ -40,6 +40,7 @@ use crate::{
     bans::Bans,
     config::Config,
     current::Current,
+    ignore_command::IgnoreChecks,
     log_alerts::LogAlerts,
     log_status::LogStatus,
     metrics::Metrics,
@@ -110,6 +111,8 @@ pub struct Handles {
     pub exempt: Arc<Exempt>,
     /// Puts bans into force.
     pub bans: Arc<Bans>,
+    /// Asked about whoever fails, where a jail does so.
+    pub ignore_checks: Arc<IgnoreChecks>,
     /// Positions and counts.
     pub store: Arc<Store>,
     /// Where findings are told.

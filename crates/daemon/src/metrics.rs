@@ -3,6 +3,7 @@
 //! know is said by `service::gather` when somebody asks. docs/metrics.md has the
 //! list, and a test holds the two against each other.
 
+mod actions;
 mod detection;
 mod enforcement;
 mod pools;
@@ -11,6 +12,7 @@ mod vips;
 use weir_metrics::{Gauges, Metric, MetricDefinition, Registry, Samples, Totals};
 use weir_sinks::SinkMetrics;
 
+pub use actions::{ActionCounters, ActionMetrics};
 pub use detection::{
     DecoyMetrics, JailCounters, JailMetrics, ResolverLoad, ResolverMetrics, RingMetrics,
     SourceCounters, SourceMetrics, WatchCounters, WatchMetrics,
@@ -37,6 +39,7 @@ pub struct Metrics {
     pub vips: VipMetrics,
     pub watches: WatchMetrics,
     pub rings: RingMetrics,
+    pub actions: ActionMetrics,
     pub sinks: SinkMetrics,
 }
 
@@ -57,6 +60,7 @@ impl Default for Metrics {
             vips: VipMetrics::declare(&mut registry),
             watches: WatchMetrics::declare(&mut registry),
             rings: RingMetrics::declare(&mut registry),
+            actions: ActionMetrics::declare(&mut registry),
             sinks: SinkMetrics::declare(&mut registry),
             registry,
         }

@@ -7,6 +7,7 @@
 
 mod allow_list;
 mod answers;
+mod fail2ban_state;
 mod gather;
 mod list_refreshes;
 mod manual_bans;
@@ -19,7 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{AddrError, BanTarget, policy::Ledger};
+use weir_core::{AddrError, BanSource, BanTarget, Until, policy::Ledger};
 use weir_enforce::Backend;
 use weir_events::{Events, alerts::Alerts};
 
@@ -28,6 +29,7 @@ pub use answers::{
     Allowed, Done, FailureCount, HostNameStatus, JailStatus, ListedBan, Protection, RingStatus,
     State, Status, TableUsage, UnbanOutcome, Why,
 };
+pub use fail2ban_state::{Fail2banState, TakenOver, in_words as taken_over_in_words};
 pub use list_refreshes::ListRefreshes;
 pub use manual_bans::ManualBans;
 pub use questions::Questions;
@@ -37,15 +39,17 @@ use crate::{
     access::exemptions::{Collector, Exempt, Written},
     access::geo::GeoService,
     access::lists::Lists,
+    actions::Actions,
     balance::Balancer,
     bans::Bans,
     config::Config,
     current::Current,
     decoy::Decoy,
+    ignore_command::IgnoreChecks,
     log_status::LogStatus,
     metrics::Metrics,
     refused::RefusedBans,
-    store::Store,
+    store::{Store, clock::Now},
     threads::Pulses,
     uplinks::Uplinks,
     vips::Vips,
@@ -126,10 +130,16 @@ pub struct Service {
     pub pulses: Arc<Pulses>,
     /// Set when the daemon is to end.
     pub stopping: Arc<AtomicBool>,
+    /// Asks the commands that say who is not to be banned.
+    pub ignore_checks: Arc<IgnoreChecks>,
+    /// Runs what jails run beside their bans.
+    pub actions: Arc<Actions>,
     /// Puts bans into force.
     pub bans: Arc<Bans>,
     /// Bans and lifts what a person names.
     pub manual_bans: Arc<ManualBans>,
+    /// Takes bans of Fail2ban's over, and gives them back.
+    pub fail2ban_state: Arc<Fail2banState>,
     /// Who must not be banned.
     pub allow_list: Arc<AllowList>,
     /// Refreshes of lists that a command asks for.
@@ -180,14 +190,31 @@ impl Service {
         ));
         let watches = Arc::new(WatchStats::new(metrics.watches.clone()));
         let log_status = Arc::new(LogStatus::default());
+        let actions = Arc::new(Actions::new(
+            alerts.clone(),
+            metrics.actions.clone(),
+            ledger.clone(),
+        ));
+        // Whoever has waited for an answer goes back to where bans come into force.
+        let later = Arc::new(std::sync::OnceLock::<std::sync::Weak<Bans>>::new());
+        let ignore_checks = Arc::new(IgnoreChecks::new(events.clone(), alerts.clone(), {
+            let later = later.clone();
+            Box::new(move |bans| {
+                if let Some(to) = later.get().and_then(std::sync::Weak::upgrade) {
+                    Bans::enforce_admitted(&to, bans);
+                }
+            })
+        }));
         let bans = Arc::new(Bans::new(
             backend.clone(),
             store.clone(),
             exempt.clone(),
             (events.clone(), alerts.clone()),
             geography.clone(),
+            (actions.clone(), ignore_checks.clone()),
             RefusedBans::new(metrics.table.refused_given_up.clone()),
         ));
+        let _first = later.set(Arc::downgrade(&bans));
         let manual_bans = Arc::new(ManualBans {
             bans: bans.clone(),
             backend: backend.clone(),
@@ -196,6 +223,14 @@ impl Service {
             config: config.clone(),
             ledger: ledger.clone(),
             classes: classes.clone(),
+        });
+        let fail2ban_state = Arc::new(Fail2banState {
+            config: config.clone(),
+            bans: bans.clone(),
+            backend: backend.clone(),
+            store: store.clone(),
+            ledger: ledger.clone(),
+            alerts: alerts.clone(),
         });
         let allow_list = Arc::new(AllowList {
             config: config.clone(),
@@ -261,9 +296,12 @@ impl Service {
             uplinks,
             watches,
             pulses,
+            ignore_checks,
+            actions,
             stopping: Arc::default(),
             bans,
             manual_bans,
+            fail2ban_state,
             allow_list,
             list_refreshes,
             questions,
@@ -275,6 +313,36 @@ impl Service {
         self.store.set_keep_history(config.keep_history);
         self.geography.configure(config.geography().as_deref());
         self.config.set(config);
+    }
+
+    /// Has the actions of the configuration in force run, and no others; none while
+    /// weir only observes.
+    pub(crate) fn run_actions(&self) {
+        let config = self.config.get();
+        self.ignore_checks.run(&config.jails);
+        let jails = match config.runs_actions() {
+            true => &config.jails[..],
+            false => &[],
+        };
+        let now = Now::read();
+        let all = std::cell::OnceCell::new();
+        self.actions.run(jails, |jail| {
+            // Without them it is as if nobody were banned; the backend tells why itself.
+            let entries = all.get_or_init(|| self.backend.entries().unwrap_or_default());
+            let is_its =
+                |producer: &BanSource| matches!(producer, BanSource::Jail(name) if name == jail);
+            let own = entries
+                .iter()
+                .filter(|entry| is_its(&entry.policy.producer));
+            own.map(|entry| {
+                let until = match now.until(entry.expiry) {
+                    Until::At(end) => Some(end),
+                    Until::Never => None,
+                };
+                (entry.subject, until)
+            })
+            .collect()
+        });
     }
 
     /// Has the decoy ports be those of the configuration in force.

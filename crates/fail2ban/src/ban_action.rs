@@ -4,10 +4,12 @@
 use weir_core::{Action, PortSet};
 
 use crate::{
+    action_command::Commands,
     definition::{self, Definition, Values},
     error::{Error, ErrorKind, Origin},
     files::Files,
     ini::clip,
+    layers::Layers,
     parameters::Named,
     ports::Services,
     text::Text,
@@ -34,7 +36,9 @@ pub enum ActionKind {
         /// What it does to packets.
         action: Action,
     },
-    /// It runs commands, which weir does not run; why, in words.
+    /// It runs commands when somebody is banned and let in again.
+    Run(Box<Commands>),
+    /// It is not run; why, in words.
     NotRun(String),
 }
 
@@ -76,6 +80,17 @@ const FIREWALLS: [(&str, Cover); 23] = [
     ("shorewall-ipset-proto6", Cover::All),
 ];
 
+/// Firewalls of other systems.
+const FOREIGN: [&str; 7] = [
+    "bsd-ipfw",
+    "ipfilter",
+    "ipfw",
+    "npf",
+    "osx-afctl",
+    "osx-ipfw",
+    "pf",
+];
+
 /// Reads what a jail says of an action, with the action's own files for what the jail
 /// leaves out.
 ///
@@ -99,6 +114,11 @@ pub(crate) fn read(
             "it is a program in Python".to_owned(),
         )));
     }
+    if FOREIGN.contains(&named.name.as_str()) {
+        return Ok(action(ActionKind::NotRun(
+            "it is a firewall of another system".to_owned(),
+        )));
+    }
     // A missing action is a mistake there as well.
     let layers = definition::read(files, root, "action.d", &named.name).map_err(|e| {
         Error::new(
@@ -108,9 +128,7 @@ pub(crate) fn read(
         )
     })?;
     let Some((_, cover)) = FIREWALLS.iter().find(|(name, _)| *name == named.name) else {
-        return Ok(action(ActionKind::NotRun(
-            "its commands are not run".to_owned(),
-        )));
+        return Ok(action(commands(layers, jail, named)));
     };
     let mut options: Vec<_> = named
         .options
@@ -184,4 +202,21 @@ pub(crate) fn read(
         ports,
         action: does,
     }))
+}
+
+/// What an action runs that bans in no firewall that weir stands in for. The jail's own
+/// keys are not seen in it, only what the jail gives it.
+fn commands(layers: Layers, jail: &str, named: &Named) -> ActionKind {
+    let mut options: Vec<_> = [("name", jail), ("actname", named.name.as_str())]
+        .map(|(key, value)| (key.to_owned(), Text::parameter(value)))
+        .into();
+    let given = named.options.iter();
+    options.extend(given.map(|(key, value)| (key.clone(), Text::parameter(value))));
+    let read = Definition::new(layers, &options, &Values::new())
+        .and_then(|mut definition| Commands::read(&mut definition));
+    match read {
+        Ok(commands) if commands.is_empty() => ActionKind::NotRun("it has no commands".to_owned()),
+        Ok(commands) => ActionKind::Run(Box::new(commands)),
+        Err(why) => ActionKind::NotRun(format!("not run: {why}")),
+    }
 }

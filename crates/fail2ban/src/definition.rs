@@ -33,6 +33,8 @@ pub(crate) struct Definition {
     vars: Values,
     /// Its own file.
     pub file: PathBuf,
+    /// Keys under the condition `?family=…` of this one go before.
+    pub family: Option<&'static str>,
 }
 
 impl Vars for Values {
@@ -89,6 +91,7 @@ impl Definition {
             parameters,
             vars,
             file,
+            family: None,
         })
     }
 
@@ -110,6 +113,12 @@ impl Definition {
     }
 
     fn first_layer(&self, key: &str) -> Result<Option<Text>, Error> {
+        if let Some(family) = self.family
+            && !key.contains('?')
+            && let Some(value) = self.first_layer(&format!("{key}?family={family}"))?
+        {
+            return Ok(Some(value));
+        }
         if let Some(value) = self.parameters.get(key) {
             return Ok(Some(value.clone()));
         }

@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::Prefix;
+use weir_core::{PortSet, Prefix};
 
 use crate::{
-    ban_action::{self, JailAction},
+    action_command::{self, Script},
+    ban_action::{self, ActionKind, JailAction},
     ban_time::Growth,
     definition::{self, Definition, Values},
     error::{Error, ErrorKind, Origin},
@@ -57,6 +58,12 @@ const KEYS: [&str; 23] = [
     "skip_if_nologs",
 ];
 
+/// An answer of `ignorecommand` holds so long without `ignorecache`, from the first
+/// failure to the ban …
+const ANSWER_HOLDS: Duration = Duration::from_secs(60);
+/// … and so long with one that says nothing of time.
+const CACHE_HOLDS: Duration = Duration::from_secs(300);
+
 /// What a configuration wants to know of its host.
 pub trait LogFacts {
     /// Is there a log file that fits the pattern?
@@ -93,12 +100,23 @@ pub struct Jail {
     pub ban_time: Option<Duration>,
     /// With `bantime.increment`: how long one lasts by how many there were before.
     pub ban_times: Option<Vec<Option<Duration>>>,
+    /// With `ban_times`: how much longer a ban may last, by chance.
+    pub random_time: Duration,
+    /// Bans of all jails count for `ban_times`.
+    pub counts_all_jails: bool,
+    /// A command that says with exit code 0 that an address is to be ignored, and how long
+    /// its answer holds.
+    pub ignore_command: Option<(Script, Duration)>,
     /// Who is never banned by it.
     pub ignore: Vec<Prefix>,
     /// What becomes of host names.
     pub use_dns: UseDns,
     /// The zone of stamps that name none, as `UTC+0200`.
     pub time_zone: Option<String>,
+    /// Ports that weir bans for actions that ban elsewhere only.
+    pub ports: Option<PortSet>,
+    /// Lines that an action is told of, the last ones.
+    pub max_matches: usize,
     /// What it does, in order.
     pub actions: Vec<JailAction>,
     /// Settings that are not honoured: where, and what becomes of them.
@@ -325,6 +343,7 @@ impl Reader<'_> {
         }
         let on = |key: &str| get(key).map_or(Ok(false), |text| switch(key, text));
         let mut ban_times = None;
+        let (mut random_time, mut counts_all_jails) = (Duration::ZERO, false);
         if on("bantime.increment")?
             && let Some(ban_time) = ban_time
         {
@@ -336,26 +355,24 @@ impl Reader<'_> {
             };
             ban_times = Some(growth.table(ban_time)?);
             if let Some(text) = get("bantime.rndtime") {
-                limit(
-                    text,
-                    "bantime.rndtime: bans end without a random time".to_owned(),
-                );
+                random_time = match expression::duration(&text.joined()) {
+                    Ok(Some(time)) => time,
+                    Ok(None) => return Err(wrong("bantime.rndtime", text, "a time from 0")),
+                    Err(e) => {
+                        let allowed = format!("a time such as 10m: {e}");
+                        return Err(wrong("bantime.rndtime", text, &allowed));
+                    }
+                };
             }
-            if let Some(text) = get("bantime.overalljails")
-                && on("bantime.overalljails")?
-            {
-                limit(
-                    text,
-                    "bantime.overalljails: bans grow by this jail's own bans".to_owned(),
-                );
-            }
+            counts_all_jails = on("bantime.overalljails")?;
         }
-        if let Some(text) = get("ignorecommand") {
-            limit(
-                text,
-                "ignorecommand: it is not run; write addresses into ignoreip".to_owned(),
-            );
-        }
+        let ignore_command = match get("ignorecommand") {
+            None => None,
+            Some(text) => match action_command::script("ignorecommand", text, true)? {
+                None => None,
+                Some(script) => Some((script, self.ignore_cache(get("ignorecache"))?)),
+            },
+        };
         if let Some(text) = get("ignoreself")
             && !on("ignoreself")?
         {
@@ -396,6 +413,46 @@ impl Reader<'_> {
                 at,
             )?);
         }
+        let bans = |action: &JailAction| matches!(action.kind, ActionKind::Ban { .. });
+        let undoes =
+            |action: &JailAction| matches!(&action.kind, ActionKind::Run(run) if run.undoes());
+        let mut ports = None;
+        if !actions.iter().any(bans)
+            && let Some(action) = actions.iter().find(|action| undoes(action))
+        {
+            let word = |key: &str, usual: &str| -> Result<String, Error> {
+                let text = interpolate::get(self.layers, name, key, &Known(None))?;
+                let word = text.map(|text| text.joined().trim().to_owned());
+                Ok(word
+                    .filter(|word| !word.is_empty())
+                    .unwrap_or(usual.to_owned()))
+            };
+            let (port, protocol) = (word("port", "0:65535")?, word("protocol", "tcp")?);
+            let set = self.services.set(&port, &protocol).map_err(|message| {
+                Error::new(
+                    action.origin.clone(),
+                    ErrorKind::Value,
+                    format!("port: {message}"),
+                )
+            })?;
+            limits.push(Error::new(
+                action.origin.clone(),
+                ErrorKind::Value,
+                format!(
+                    "action {}: it bans elsewhere; weir bans {set} of this host besides",
+                    action.name
+                ),
+            ));
+            ports = Some(set);
+        }
+        let max_matches = match get("maxmatches") {
+            None => max_retry as usize,
+            Some(text) => {
+                let number = text.joined().trim().parse().ok();
+                let allowed = number.filter(|number| *number <= 1_000_000);
+                allowed.ok_or_else(|| wrong("maxmatches", text, "a number up to 1000000"))?
+            }
+        };
         Ok(Jail {
             name: name.to_owned(),
             log,
@@ -404,9 +461,14 @@ impl Reader<'_> {
             find_time,
             ban_time,
             ban_times,
+            random_time,
+            counts_all_jails,
+            ignore_command,
             ignore,
             use_dns,
             time_zone: get("logtimezone").map(Text::joined),
+            ports,
+            max_matches,
             actions,
             limits,
         })
@@ -454,6 +516,27 @@ impl Reader<'_> {
             Some(_) => Err(wrong("logpath", text, "absolute paths")),
             None => Ok(patterns),
         }
+    }
+
+    /// `ignorecache`: how long an answer of `ignorecommand` holds. Answers are kept by address,
+    /// and how many is bounded for all jails.
+    fn ignore_cache(&self, text: Option<&Text>) -> Result<Duration, Error> {
+        let Some(text) = text else {
+            return Ok(ANSWER_HOLDS);
+        };
+        let allowed = "key=\"<ip>\", max-count=1000, max-time=5m";
+        let named = parameters::parse(&format!("x[{}]", text.joined()));
+        let named = named.map_err(|_| wrong("ignorecache", text, allowed))?;
+        let mut time = CACHE_HOLDS;
+        for (key, value) in &named.options {
+            match (key.as_str(), expression::duration(value)) {
+                ("key", _) => {}
+                ("max-count", _) if value.parse::<u32>().is_ok() => {}
+                ("max-time", Ok(Some(given))) => time = given,
+                _ => return Err(wrong("ignorecache", text, allowed)),
+            }
+        }
+        Ok(time)
     }
 
     /// `ignoreip`: addresses and networks; names of hosts are not asked.

@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod action_command;
 mod ban_action;
 mod ban_time;
+mod database;
 pub mod date;
 mod definition;
 mod error;
@@ -28,7 +30,9 @@ pub mod regex;
 mod tags;
 mod text;
 
+pub use action_command::{Commands, FamilyCommands, Script, Tag};
 pub use ban_action::{ActionKind, JailAction};
+pub use database::database;
 pub use error::{Error, ErrorKind, Origin};
 pub use files::Files;
 pub use filter_files::load_filter;

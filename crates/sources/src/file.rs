@@ -133,6 +133,11 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Of a file of which nothing is known but its name.
+    pub fn nothing() -> Self {
+        Self::of(b"")
+    }
+
     fn of(bytes: &[u8]) -> Self {
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)

@@ -8,7 +8,7 @@ use weir_daemon::{
     host::Host,
 };
 
-use crate::cli::{ExitAnswer, show};
+use crate::cli::{Common, ExitAnswer, show};
 
 /// Prints a weir.toml that runs the configuration in `dir`; of a dry run only what it says.
 /// The answer is no if a jail cannot be run.
@@ -24,6 +24,38 @@ pub fn run(dir: &Path, is_dry: bool) -> anyhow::Result<ExitAnswer> {
         show::line(format!("\n[fail2ban]\npath = {path}"))?;
     }
     Ok(match found.broken.is_empty() {
+        true => ExitAnswer::Done,
+        false => ExitAnswer::No,
+    })
+}
+
+/// Has the daemon take over what Fail2ban's database holds. The answer is no if some of its
+/// bans have no jail here.
+pub fn take_over_bans(common: &Common, path: Option<&Path>) -> anyhow::Result<ExitAnswer> {
+    let path = path.map(std::path::absolute).transpose()?;
+    let body = serde_json::json!({ "path": path });
+    let answer = common.client().post("/v1/fail2ban/bans", &body)?.ok()?;
+    let number = |key: &str| answer[key].as_u64().unwrap_or(0);
+    show::line(format!(
+        "{} bans are in force now, {} were before, {} are over and count as past ones",
+        number("bans"),
+        number("known"),
+        number("over")
+    ))?;
+    if number("unreadable") > 0 {
+        show::line(format!(
+            "{} rows name nobody who can be banned",
+            number("unreadable")
+        ))?;
+    }
+    let others = answer["other_jails"].as_object();
+    for (jail, count) in others.into_iter().flatten() {
+        let jail = weir_daemon::escape(jail);
+        show::line(format!(
+            "not taken over: {count} bans of jail {jail}, which does not run here"
+        ))?;
+    }
+    Ok(match others.is_none_or(serde_json::Map::is_empty) {
         true => ExitAnswer::Done,
         false => ExitAnswer::No,
     })

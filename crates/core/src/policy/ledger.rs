@@ -217,7 +217,13 @@ impl Ledger {
             };
         }
         let entries = books.remove(key).expect("touched above");
+        let elsewhere = match limits.counts_all_jails {
+            false => 0,
+            true => self.offences_elsewhere(jails, case.jail, key),
+        };
+        let books = &mut jails[case.jail];
         let past = books.past.touch(key).0;
+        let chance = self.hash.hash_one((key.hash, now.as_nanosecond()));
         let ban = Ban {
             subject: key.subject,
             scope: jail.scope.clone(),
@@ -225,12 +231,28 @@ impl Ledger {
             action: jail.action,
             reason: reason(failures, &entries),
             since: now,
-            until: until(limits, past.offences, now),
+            until: until(limits, past.offences.saturating_add(elsewhere), now, chance),
             evidence: entries.iter().map(|e| evidence.line(e)).collect(),
         };
         past.offences = past.offences.saturating_add(1);
         past.last = Some(now);
         Outcome::Ban(ban)
+    }
+
+    /// Past bans of a subject by other jails than this one, as far as they share its shard:
+    /// all do that track as many subjects as there are shards.
+    fn offences_elsewhere(&self, jails: &mut [Books], jail: usize, key: Hashed) -> u32 {
+        let shard = self.shard_of(jail, key);
+        let mut offences = 0u32;
+        for (number, books) in jails.iter_mut().enumerate() {
+            if number != jail
+                && self.shard_of(number, key) == shard
+                && let Some(past) = books.past.get(key)
+            {
+                offences = offences.saturating_add(past.offences);
+            }
+        }
+        offences
     }
 
     /// Forgets the counted failures of a subject in all jails: it was
@@ -530,7 +552,8 @@ fn before(now: Timestamp, time: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MIN)
 }
 
-fn until(limits: &JailLimits, offences: u32, now: Timestamp) -> Until {
+/// `chance` is any number.
+fn until(limits: &JailLimits, offences: u32, now: Timestamp, chance: u64) -> Until {
     let row = limits.ban_times.get(offences as usize);
     let row = row.or(limits.ban_times.last());
     let BanTime::For(time) = *row.unwrap_or(&limits.ban_time) else {
@@ -544,6 +567,10 @@ fn until(limits: &JailLimits, offences: u32, now: Timestamp) -> Until {
                 .unwrap_or(increment.max)
                 .min(increment.max)
                 .max(time)
+        }
+        _ if offences > 0 && row.is_some() => {
+            let part = chance as f64 / u64::MAX as f64;
+            time.saturating_add(limits.random_time.mul_f64(part.min(1.0)))
         }
         _ => time,
     };

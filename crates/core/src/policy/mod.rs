@@ -89,6 +89,11 @@ pub struct JailLimits {
     /// last one for all further ones. Where it is not empty, it goes before `ban_time`
     /// and `increment`.
     pub ban_times: Vec<BanTime>,
+    /// A ban by `ban_times` of somebody who was banned before lasts up to so much longer, by
+    /// chance: nobody can tell when it ends.
+    pub random_time: Duration,
+    /// Bans of all jails count for `ban_times`, not only this one's.
+    pub counts_all_jails: bool,
     /// IPv6 counts and bans by prefixes of this length: 64, since one customer
     /// holds at least that much, wider down to 32, or 128.
     pub ipv6_prefix: u8,
@@ -105,6 +110,8 @@ impl Default for JailLimits {
             ban_time: BanTime::For(Duration::from_secs(3600)),
             increment: None,
             ban_times: Vec::new(),
+            random_time: Duration::ZERO,
+            counts_all_jails: false,
             ipv6_prefix: 64,
             max_tracked: 131_072,
         }

@@ -7,7 +7,7 @@ mod pickle;
 mod reply;
 pub(crate) mod socket;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use axum::{body::Body, extract::State, response::Response};
 use jiff::{Timestamp, tz::TimeZone};
@@ -49,6 +49,28 @@ pub(super) async fn command(State(api): State<Api>, body: Body) -> Response {
         Ok(serde_json::json!({ "reply": reply }))
     })
     .await
+}
+
+/// `POST /v1/fail2ban/bans`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TakeOverRequest {
+    /// The database; by default where Fail2ban's configuration says.
+    path: Option<PathBuf>,
+}
+
+pub(super) async fn take_over(State(api): State<Api>, body: Body) -> Response {
+    let request: TakeOverRequest = match json(body).await {
+        Ok(request) => request,
+        Err(response) => return response,
+    };
+    let state = api.handles.fail2ban_state.clone();
+    api.command(move || state.take_over(request.path)).await
+}
+
+pub(super) async fn give_back(State(api): State<Api>) -> Response {
+    let state = api.handles.fail2ban_state.clone();
+    api.ask(move |_| state.give_back()).await
 }
 
 /// Why a command has no reply.

@@ -1,11 +1,11 @@
-//! The process of a watch, or of a check. The daemon starts a supervisor (this program again,
-//! [`supervise`]) that leads a process group of its own, and the supervisor
-//! starts the command: with no environment but `PATH`, `LANG` and what it is for,
-//! nothing to read, as a user of its own, and of root's powers only that of
-//! reading any file. The supervisor's standard input is a pipe that nobody writes to: when it ends,
-//! because the daemon closed it or died in any way, the group is ended. A death
-//! signal would reach the first process only, and setting one for another needs
-//! code between fork and exec.
+//! The process of a watch, of a check, or of an action of Fail2ban's. The daemon starts a
+//! supervisor (this program again, [`supervise`]) that leads a process group of its own,
+//! and the supervisor starts the command: with no environment but `PATH`, `LANG` and what
+//! it is for, nothing to read, as a user of its own, and of root's powers only that of
+//! reading any file; an action's is root, as it is in Fail2ban. The supervisor's standard
+//! input is a pipe that nobody writes to: when it ends, because the daemon closed it or
+//! died in any way, the group is ended. A death signal would reach the first process only,
+//! and setting one for another needs code between fork and exec.
 
 use std::{
     ffi::OsString,
@@ -33,6 +33,18 @@ use crate::{
 /// The hidden verb that runs [`supervise`].
 pub const VERB: &str = "watch-child";
 
+/// Its switch for [`Rights::Daemon`].
+pub const AS_DAEMON: &str = "--as-daemon";
+
+/// What a command may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// It is nobody's, and may read any file.
+    ReadLogs,
+    /// It is root, as the daemon is.
+    Daemon,
+}
+
 /// After SIGTERM a group has this long.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -47,10 +59,16 @@ impl Group {
     /// Starts `command` as a group of its own, with these variables beside `PATH` and
     /// `LANG`. It is judged now: what the configuration's check found safe or missing
     /// may be another file since.
-    pub(crate) fn start(environment: &[(&str, String)], command: &[String]) -> io::Result<Self> {
+    pub(crate) fn start(
+        rights: Rights,
+        environment: &[(&str, String)],
+        command: &[String],
+    ) -> io::Result<Self> {
         let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
-        command::judge(command).map_err(|fault| refused(fault.to_string()))?;
-        if !instance::may_run_watches() {
+        if rights == Rights::ReadLogs {
+            command::judge(command).map_err(|fault| refused(fault.to_string()))?;
+        }
+        if rights == Rights::ReadLogs && !instance::may_run_watches() {
             return Err(refused(
                 "the daemon may not run it as another user than root: it needs CAP_SETUID, CAP_SETGID and CAP_KILL (the unit's CapabilityBoundingSet=)".to_owned(),
             ));
@@ -59,6 +77,7 @@ impl Group {
         let supervisor = Command::new("/proc/self/exe")
             .arg0("weir")
             .arg(VERB)
+            .args((rights == Rights::Daemon).then_some(AS_DAEMON))
             .arg("--")
             .args(command)
             .env_clear()
@@ -184,13 +203,15 @@ fn has_ended(pid: Pid) -> bool {
 
 /// Runs `command` until it ends, or standard input does: the supervisor.
 /// Returns the exit code to leave with.
-pub fn supervise(command: &[OsString]) -> io::Result<u8> {
+pub fn supervise(command: &[OsString], is_as_daemon: bool) -> io::Result<u8> {
     // It reaches the whole group, and the supervisor is in it.
     signal_hook::flag::register(
         signal_hook::consts::SIGTERM,
         Arc::new(AtomicBool::new(false)),
     )?;
-    keep_reading_only()?;
+    if !is_as_daemon {
+        keep_reading_only()?;
+    }
     let Some((program, arguments)) = command.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
     };

@@ -41,7 +41,12 @@ pub(super) fn check(files: &[Part], host: &dyn HostFacts) -> Result<Config, Conf
     let lockout = exemptions::config::lockout(&mut root);
     let filters = jails::read_filters(&mut root);
     let mut jails = jails::read(&mut root, &filters, host, &mut warnings);
-    let fail2ban = fail2ban::read(&mut root, host, &mut jails, &mut warnings);
+    let fail2ban = fail2ban::read(
+        &mut root,
+        (host, enforcement.observe),
+        &mut jails,
+        &mut warnings,
+    );
     let decoy = decoy::config::read(&mut root, host, &jails, &mut warnings);
     let tarpit = decoy::tarpit::read(&mut root, host, &jails, decoy.as_ref());
     let geofence = geofence::read(&mut root, host, &mut warnings);

@@ -177,6 +177,11 @@ impl Config {
         !self.watches.is_empty() || kinds.any(|kind| matches!(kind, CheckKind::Command(_)))
     }
 
+    /// Does a jail run commands beside its bans?
+    pub fn runs_actions(&self) -> bool {
+        !self.enforcement.observe && self.jails.iter().any(|jail| !jail.commands.is_empty())
+    }
+
     /// The keys whose change only a restart can carry out.
     pub fn restart_needed(&self, new: &Self) -> Vec<&'static str> {
         let (a, b) = (&self.enforcement, &new.enforcement);

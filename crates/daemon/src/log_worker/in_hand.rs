@@ -7,13 +7,14 @@ use std::{
 };
 
 use jiff::Timestamp;
-use weir_core::{Ban, detect::Finding, policy::Ledger};
+use weir_core::{Ban, BanTarget, detect::Finding, policy::Ledger};
 use weir_events::Events;
 use weir_sources::{FilePositions, Position};
 
 use super::{Handles, findings::Findings, running::Running};
 use crate::{
-    access::exemptions::Exempt, bans::Bans, positions::Positions, store::Store, threads::Pulse,
+    access::exemptions::Exempt, bans::Bans, ignore_command::IgnoreChecks, positions::Positions,
+    store::Store, threads::Pulse,
 };
 
 pub(super) struct InHand {
@@ -22,6 +23,7 @@ pub(super) struct InHand {
     exempt: Arc<Exempt>,
     events: Arc<Events>,
     in_force: Arc<Bans>,
+    ignore_checks: Arc<IgnoreChecks>,
     /// The name of its group in the database.
     pub key: String,
     /// Those that it reads for.
@@ -60,6 +62,7 @@ impl InHand {
             exempt: daemon.exempt.clone(),
             events: daemon.events.clone(),
             in_force: daemon.bans.clone(),
+            ignore_checks: daemon.ignore_checks.clone(),
             key,
             jails,
             saves,
@@ -79,6 +82,15 @@ impl InHand {
 
     /// A jail, by its place, has found something in a line.
     pub fn found(&self, jail: usize, finding: Finding, line: &[u8], now: Timestamp) {
+        if self.jails[jail].config.ignore_command.is_some()
+            && let Some(subject) = finding
+                .offender
+                .prefix()
+                .and_then(|who| BanTarget::new(who).ok())
+        {
+            self.ignore_checks
+                .found(&self.jails[jail].config.name, subject);
+        }
         let are_many = lock(&self.findings).add(jail, finding, line, now);
         if are_many {
             self.judge();

@@ -14,6 +14,7 @@ pub(super) fn of_api(service: &Service, reloader: Arc<dyn Reload>) -> api::Handl
     api::Handles {
         questions: service.questions.clone(),
         manual_bans: service.manual_bans.clone(),
+        fail2ban_state: service.fail2ban_state.clone(),
         allow_list: service.allow_list.clone(),
         list_refreshes: service.list_refreshes.clone(),
         balancer: service.balancer.clone(),
@@ -27,6 +28,7 @@ pub(crate) fn of_logs(service: &Service) -> log_worker::Handles {
     log_worker::Handles {
         exempt: service.exempt.clone(),
         bans: service.bans.clone(),
+        ignore_checks: service.ignore_checks.clone(),
         store: service.store.clone(),
         events: service.events.clone(),
         alerts: service.alerts.clone(),

@@ -75,7 +75,12 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         || weir_enforce::ipset::is_there(&config.enforcement.instance);
     instance::raise_file_limit();
     let low_ports = config.has_privileged_proxy_port();
-    instance::drop_privileges(raw_sockets, config.runs_commands(), low_ports)?;
+    instance::drop_privileges(
+        raw_sockets,
+        config.runs_commands(),
+        low_ports,
+        config.runs_actions(),
+    )?;
 
     let service = Arc::new(start_enforcement(config)?);
     if lock.is_none() {
@@ -86,6 +91,9 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
         );
     }
     service.lists.start();
+    // Before anybody bans.
+    service.run_actions();
+    service.fail2ban_state.take_over_once();
     let workers = Workers::start(handles::of_logs(&service), &service.config.get())?;
     let reloader = Arc::new(Reloader::new(service.clone(), workers));
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -188,6 +196,8 @@ pub fn run(config_file: &Path) -> Result<(), StartError> {
     for thread in [maintenance, packets, classes, health, vips, control] {
         thread.join().expect("a panic ends the daemon");
     }
+    service.ignore_checks.stop();
+    service.actions.stop();
     tidy_ledger(&service, true);
     service.events.settle(true);
     service.store.close();

@@ -132,6 +132,11 @@ impl Reloader {
                 "watches and commands of checks from none (the first needs CAP_SETUID, CAP_SETGID and CAP_KILL, given up at the start)",
             );
         }
+        if !old.runs_actions() && new.runs_actions() {
+            restart.push(
+                "actions that run commands from none (what they may need is given up at the start)",
+            );
+        }
         if new.has_privileged_proxy_port() && !instance::may_bind_low_ports() {
             restart.push(
                 "pools to a proxy at ports below 1024 (the first needs CAP_NET_BIND_SERVICE, given up at the start)",
@@ -162,6 +167,7 @@ impl Reloader {
         self.service.lists.configure(&new.lists);
         self.run_sinks();
         self.run_watches();
+        self.service.run_actions();
         self.service.forget_counters_of_others();
         self.service.configure_decoy();
         // Lists that are new, or are no more.

@@ -391,6 +391,27 @@ fn forget(transaction: &Transaction<'_>, subject: &[u8], policy: i64) -> Result<
     Ok(())
 }
 
+/// One more ban in the history.
+fn remember_past(
+    transaction: &Transaction<'_>,
+    ban: &Ban,
+    policy: i64,
+) -> Result<(), DatabaseError> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO history (subject, policy, since, until, reason)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            blob(ban.subject.prefix()),
+            policy,
+            ban.since.as_microsecond(),
+            until_to(ban.until),
+            ban.reason
+        ])?;
+    Ok(())
+}
+
 fn write_one(
     transaction: &Transaction<'_>,
     change: &Change,
@@ -420,18 +441,18 @@ fn write_one(
                     ban.reason,
                     serde_json::to_string(&ban.evidence).unwrap_or_default()
                 ])?;
-            transaction
-                .prepare_cached(
-                    "INSERT INTO history (subject, policy, since, until, reason)
-                     VALUES (?1, ?2, ?3, ?4, ?5)",
-                )?
-                .execute(params![
-                    subject,
-                    policy,
-                    ban.since.as_microsecond(),
-                    until_to(ban.until),
-                    ban.reason
-                ])?;
+            remember_past(transaction, ban, policy)?;
+        }
+        Change::PastBans { ban, count } => {
+            let policy = Policy {
+                producer: ban.producer.clone(),
+                scope: ban.scope.clone(),
+                action: ban.action,
+            };
+            let (policy, _) = policy_id(transaction, &policy, policy_ids)?;
+            for _ in 0..*count {
+                remember_past(transaction, ban, policy)?;
+            }
         }
         Change::Recovered { entry, until } => {
             let (policy, _) = policy_id(transaction, &entry.policy, policy_ids)?;

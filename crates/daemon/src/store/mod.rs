@@ -63,6 +63,13 @@ pub enum Change {
         /// On this boot's clock.
         expiry: Expiry,
     },
+    /// Bans that were made elsewhere, and count as past ones.
+    PastBans {
+        /// The last of them.
+        ban: Ban,
+        /// How often the subject was banned, this one included.
+        count: u32,
+    },
     /// A ban is in force, and the database may know nothing of it. What it knows
     /// stays, and the offence is counted once.
     Recovered {
@@ -112,7 +119,7 @@ impl Change {
     /// Whose bans it changes, if it is about one subject.
     fn subject(&self) -> Option<BanTarget> {
         match self {
-            Self::Ban { ban, .. } => Some(ban.subject),
+            Self::Ban { ban, .. } | Self::PastBans { ban, .. } => Some(ban.subject),
             Self::Recovered { entry, .. } | Self::Restored { entry, .. } => Some(entry.subject),
             Self::Unban { subject, .. } | Self::Ended { subject, .. } => Some(*subject),
             _ => None,

@@ -26,7 +26,7 @@ use weir_core::{
 use weir_enforce::Backend;
 use weir_events::{Event, Events, Kind, alerts::Alerts};
 
-use crate::command::child::Group;
+use crate::command::child::{Group, Rights};
 use crate::{
     access::{classes::ClassSync, exemptions::Exempt},
     bans::Bans,
@@ -160,7 +160,7 @@ impl Watcher {
         while !self.stopping() {
             let begun = Instant::now();
             let environment = [("WEIR_WATCH", self.config.name.clone())];
-            let ended = match Group::start(&environment, &self.config.command) {
+            let ended = match Group::start(Rights::ReadLogs, &environment, &self.config.command) {
                 Ok(group) => self.follow(group),
                 Err(error) => format!("cannot be started: {error}"),
             };

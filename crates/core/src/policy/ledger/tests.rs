@@ -313,6 +313,40 @@ fn a_table_says_how_long_bans_last() {
 }
 
 #[test]
+fn bans_grow_by_chance_and_by_other_jails_if_they_are_to() {
+    let time = |seconds| BanTime::For(Duration::from_secs(seconds));
+    let mut alone = jail("sshd", 1, 100);
+    alone.limits.ban_times = vec![time(60), time(300), time(900)];
+    let mut all = alone.clone();
+    all.name = "web".to_owned();
+    all.limits.counts_all_jails = true;
+    all.limits.random_time = Duration::from_secs(100);
+    let ledger = Ledger::new(vec![alone, all]);
+    let ban = |jail: usize, who: &str, second: i64| {
+        let line = finding(who, second);
+        match ledger.record(jail, &line, b"", at(second)) {
+            Outcome::Ban(ban) => match ban.until {
+                Until::At(end) => end.as_second() - ban.since.as_second(),
+                Until::Never => panic!("it ends"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    for who in ["192.0.2.7", "2001:db8::7"] {
+        // The first ban is no longer than it is to be, and its own jail counts alone.
+        assert_eq!(ban(1, who, 1), 60);
+        assert_eq!(ban(0, who, 2), 60);
+        assert!((900..=1_000).contains(&ban(1, who, 3)), "two before it");
+        assert_eq!(ban(0, who, 4), 300);
+    }
+    let mut times: Vec<_> = (0..50).map(|n| ban(1, "192.0.2.7", 10 + n)).collect();
+    times.sort_unstable();
+    times.dedup();
+    assert!(times.iter().all(|time| (900..=1_000).contains(time)));
+    assert!(times.len() > 10, "{times:?}");
+}
+
+#[test]
 fn counts_survive_a_restart() {
     let ledger = Ledger::new(vec![jail("sshd", 4, 100)]);
     for second in [0, 1, 2] {

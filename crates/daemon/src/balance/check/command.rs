@@ -11,7 +11,7 @@ use std::{
 use rustix::net::{SendFlags, SocketType, connect, send};
 
 use super::{Outcome, TOO_LATE, Target, socket};
-use crate::command::child::Group;
+use crate::command::child::{Group, Rights};
 
 /// So much of what it prints is read in one look.
 const MOST_OUTPUT: usize = 64 * 1024;
@@ -40,7 +40,7 @@ impl Command {
         let socket = socket(target, SocketType::DGRAM)?;
         let _ = connect(&socket, &discard).and_then(|()| send(&socket, &[], SendFlags::NOSIGNAL));
         Ok(Self {
-            group: Group::start(&environment, command)?,
+            group: Group::start(Rights::ReadLogs, &environment, command)?,
             ends: Instant::now() + timeout,
         })
     }

@@ -1,0 +1,60 @@
+//! What the actions of Fail2ban's jails have run.
+
+use weir_metrics::{Counter, Counters, Registry};
+
+/// The metrics of all actions that run commands.
+#[derive(Debug, Clone)]
+pub struct ActionMetrics {
+    runs: Counters<2>,
+    failures: Counters<2>,
+    lost: Counters<2>,
+}
+
+/// Those that one action of a jail counts.
+#[derive(Debug, Clone)]
+pub struct ActionCounters {
+    /// Commands that were run.
+    pub(crate) runs: Counter,
+    /// Those of them that failed or took too long.
+    pub(crate) failures: Counter,
+    /// Commands that found no room, or waited at a stop.
+    pub(crate) lost: Counter,
+}
+
+impl ActionMetrics {
+    pub(super) fn declare(registry: &mut Registry) -> Self {
+        const LABELS: &[&str; 2] = &["jail", "action"];
+        Self {
+            runs: registry.counters(
+                "weir_action_runs_total",
+                "Commands of an action of Fail2ban's that were run.",
+                LABELS,
+            ),
+            failures: registry.counters(
+                "weir_action_failures_total",
+                "Commands of an action that failed, or took longer than its timeout.",
+                LABELS,
+            ),
+            lost: registry.counters(
+                "weir_action_lost_total",
+                "Commands of an action that were not run: too many waited, or the daemon ended.",
+                LABELS,
+            ),
+        }
+    }
+
+    pub(crate) fn of(&self, jail: &str, action: &str) -> ActionCounters {
+        let labels = [jail, action];
+        ActionCounters {
+            runs: self.runs.of(labels),
+            failures: self.failures.of(labels),
+            lost: self.lost.of(labels),
+        }
+    }
+
+    pub(crate) fn keep_only(&self, is_jail: impl Fn(&str) -> bool) {
+        for family in [&self.runs, &self.failures, &self.lost] {
+            family.keep_only(&is_jail);
+        }
+    }
+}

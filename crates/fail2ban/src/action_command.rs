@@ -1,0 +1,670 @@
+//! The commands of `action.d`, made scripts for a shell into which no value is ever
+//! written: what configuration says is expanded when they are read, and each tag whose
+//! value is known only when somebody is banned becomes a variable of the environment,
+//! quoted as its place asks. What cannot be made safe is refused, by file and line.
+
+use std::{fmt::Write as _, time::Duration};
+
+use crate::{
+    definition::Definition,
+    error::{Error, ErrorKind, Origin},
+    expression,
+    filter_files::wrong,
+    text::Text,
+};
+
+/// How long a command may run, if `timeout` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest `timeout`.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+/// A script may have this many bytes.
+const MAX_SCRIPT: usize = 64 * 1024;
+
+/// What Fail2ban calls IPv4 and IPv6 in `[Init?family=inet6]`.
+pub(crate) const FAMILIES: [&str; 2] = ["inet4", "inet6"];
+
+/// A value that is known when somebody is banned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Tag {
+    /// Who is banned: an address, or a prefix.
+    Ip,
+    /// The same as labels of a reverse name, with a dot at the end.
+    IpRev,
+    /// `inet4` or `inet6`.
+    Family,
+    /// How many failures led to the ban.
+    Failures,
+    /// Since when it is banned, in seconds since 1970.
+    Time,
+    /// For how many seconds; -1 is for ever.
+    BanTime,
+    /// How many bans of this address this jail has made, with this one.
+    BanCount,
+    /// `1` if the ban was made before, and is in force again; else `0`.
+    Restored,
+    /// The lines that led to the ban.
+    Matches,
+    /// This host's name with its domain.
+    HostNameFull,
+    /// This host's name.
+    HostName,
+}
+
+impl Tag {
+    const ALL: [(&str, Self); 17] = [
+        ("ip", Self::Ip),
+        ("ADDR", Self::Ip),
+        ("fid", Self::Ip),
+        ("F-ID", Self::Ip),
+        ("ip-rev", Self::IpRev),
+        ("family", Self::Family),
+        ("failures", Self::Failures),
+        ("ipfailures", Self::Failures),
+        ("ipjailfailures", Self::Failures),
+        ("time", Self::Time),
+        ("bantime", Self::BanTime),
+        ("bancount", Self::BanCount),
+        ("restored", Self::Restored),
+        ("matches", Self::Matches),
+        ("ipmatches", Self::Matches),
+        ("ipjailmatches", Self::Matches),
+        ("fq-hostname", Self::HostNameFull),
+    ];
+
+    fn of(name: &str) -> Option<Self> {
+        if name == "sh-hostname" {
+            return Some(Self::HostName);
+        }
+        let found = Self::ALL.iter().find(|(tag, _)| *tag == name);
+        found.map(|(_, tag)| *tag)
+    }
+
+    /// Its variable in the environment of a command.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Ip => "WEIR_IP",
+            Self::IpRev => "WEIR_IP_REV",
+            Self::Family => "WEIR_FAMILY",
+            Self::Failures => "WEIR_FAILURES",
+            Self::Time => "WEIR_TIME",
+            Self::BanTime => "WEIR_BAN_TIME",
+            Self::BanCount => "WEIR_BAN_COUNT",
+            Self::Restored => "WEIR_RESTORED",
+            Self::Matches => "WEIR_MATCHES",
+            Self::HostNameFull => "WEIR_HOST_NAME_FULL",
+            Self::HostName => "WEIR_HOST_NAME",
+        }
+    }
+
+    /// Can its value be any text, as a client of a server may have chosen it?
+    fn is_text(self) -> bool {
+        matches!(self, Self::Matches)
+    }
+
+    /// Does it say something of one ban?
+    fn is_of_ban(self) -> bool {
+        !matches!(self, Self::HostNameFull | Self::HostName)
+    }
+}
+
+/// Tags that Fail2ban has and weir has no value for.
+const WITHOUT_VALUE: [&str; 6] = [
+    "ip-host",
+    "raw-ticket",
+    "jail.banned",
+    "jail.banned_total",
+    "jail.found",
+    "jail.found_total",
+];
+
+/// One command: a script for `/bin/sh -c`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// The script; values of bans are variables in it.
+    pub text: String,
+    /// The variables that it reads.
+    pub tags: Vec<Tag>,
+}
+
+/// The commands of one action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commands {
+    /// For IPv4 and for IPv6.
+    pub families: [FamilyCommands; 2],
+    /// Bans that were made before the start are not told to it.
+    pub norestored: bool,
+    /// How long one of its commands may run.
+    pub timeout: Duration,
+}
+
+/// The commands of one action for one family of addresses; those that are empty are `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)] // the fields are Fail2ban's keys, without "action"
+pub struct FamilyCommands {
+    pub start: Option<Script>,
+    pub stop: Option<Script>,
+    pub flush: Option<Script>,
+    pub check: Option<Script>,
+    pub repair: Option<Script>,
+    pub ban: Option<Script>,
+    pub unban: Option<Script>,
+    pub prolong: Option<Script>,
+    pub reban: Option<Script>,
+}
+
+impl FamilyCommands {
+    /// Those that there are.
+    pub fn scripts(&self) -> impl Iterator<Item = &Script> {
+        [
+            &self.start,
+            &self.stop,
+            &self.flush,
+            &self.check,
+            &self.repair,
+            &self.ban,
+            &self.unban,
+            &self.prolong,
+            &self.reban,
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+impl Commands {
+    /// Reads the commands of an action's definition.
+    ///
+    /// # Errors
+    /// A command that cannot be made safe, and a `timeout` or `norestored` that is none.
+    pub(crate) fn read(definition: &mut Definition) -> Result<Self, Error> {
+        let mut families = FAMILIES.map(|_| FamilyCommands::default());
+        for (family, commands) in FAMILIES.into_iter().zip(&mut families) {
+            definition.family = Some(family);
+            for (key, about_ban, command) in [
+                ("actionstart", false, &mut commands.start),
+                ("actionstop", false, &mut commands.stop),
+                ("actionflush", false, &mut commands.flush),
+                ("actioncheck", false, &mut commands.check),
+                ("actionrepair", false, &mut commands.repair),
+                ("actionban", true, &mut commands.ban),
+                ("actionunban", true, &mut commands.unban),
+                ("actionprolong", true, &mut commands.prolong),
+                ("actionreban", true, &mut commands.reban),
+            ] {
+                if let Some(text) = definition.get(key)? {
+                    *command = script(key, &text, about_ban)?;
+                }
+            }
+        }
+        definition.family = None;
+        let word = |key: &str| -> Result<Option<Text>, Error> {
+            Ok(definition.get(key)?.filter(|text| !text.is_empty()))
+        };
+        let norestored = match word("norestored")? {
+            None => false,
+            Some(text) => match text.joined().trim().to_lowercase().as_str() {
+                "1" | "on" | "true" | "yes" => true,
+                "0" | "off" | "false" | "no" | "none" => false,
+                _ => return Err(wrong("norestored", &text, "true or false")),
+            },
+        };
+        let timeout = match word("timeout")? {
+            None => TIMEOUT,
+            Some(text) => match expression::duration(&text.joined()) {
+                Ok(Some(time)) if !time.is_zero() && time <= MAX_TIMEOUT => time,
+                _ => return Err(wrong("timeout", &text, "a time from 1s to 1h")),
+            },
+        };
+        Ok(Self {
+            families,
+            norestored,
+            timeout,
+        })
+    }
+
+    /// Is there anything to run?
+    pub fn is_empty(&self) -> bool {
+        self.families
+            .iter()
+            .all(|one| *one == FamilyCommands::default())
+    }
+
+    /// Does it do something that the end of a ban undoes, as a firewall does?
+    pub fn undoes(&self) -> bool {
+        self.families.iter().any(|one| one.unban.is_some())
+    }
+}
+
+/// How a shell reads what stands at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quoting {
+    /// Outside of quotes: at the top, in `( )` or in `$( )`.
+    Plain,
+    Single,
+    Double,
+    Backtick,
+    /// `${ }`, `$(( ))` and what else has rules of its own.
+    Other,
+    /// The lines of a here-document; those of a quoted one are read by nobody.
+    Document {
+        is_quoted: bool,
+    },
+}
+
+/// Programs that run what stands in their arguments, where a variable's value would be
+/// read as a program.
+const INTERPRETERS: [&str; 26] = [
+    ".", "ash", "awk", "bash", "busybox", "csh", "dash", "env", "eval", "gawk", "ksh", "lua",
+    "mawk", "node", "perl", "php", "python", "python3", "ruby", "sed", "sh", "source", "ssh", "su",
+    "xargs", "zsh",
+];
+
+struct Scanner<'a> {
+    key: &'a str,
+    out: String,
+    tags: Vec<Tag>,
+    /// What is open, and where in `out` its present command begins.
+    open: Vec<(Quoting, usize)>,
+    /// Here-documents whose lines begin with the next one.
+    pending: Vec<Document>,
+    document: Option<Document>,
+    /// The first text of others, for a message about what is open at the end.
+    text_at: Option<(String, Origin)>,
+}
+
+#[derive(Clone)]
+struct Document {
+    end: String,
+    is_quoted: bool,
+    strips_tabs: bool,
+}
+
+/// A command as a script; `None` if there is none.
+pub(crate) fn script(key: &str, text: &Text, about_ban: bool) -> Result<Option<Script>, Error> {
+    if text.lines.iter().all(|line| line.text.trim().is_empty()) {
+        return Ok(None);
+    }
+    let mut scanner = Scanner {
+        key,
+        out: String::new(),
+        tags: Vec::new(),
+        open: vec![(Quoting::Plain, 0)],
+        pending: Vec::new(),
+        document: None,
+        text_at: None,
+    };
+    for (number, line) in text.lines.iter().enumerate() {
+        if number > 0 {
+            scanner.newline();
+        }
+        scanner.line(&line.text, &line.place.origin(), about_ban)?;
+    }
+    scanner.finish(&text.origin())
+}
+
+fn command_name(word: &str) -> &str {
+    let word = word.trim_matches(['"', '\'', '(', '{', '\\']);
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+impl Scanner<'_> {
+    fn error(&self, at: &Origin, tag: &str, why: &str) -> Error {
+        let message = format!("{}: <{tag}> {why}", self.key);
+        Error::new(at.clone(), ErrorKind::Value, message)
+    }
+
+    fn quoting(&self) -> Quoting {
+        match &self.document {
+            Some(document) => Quoting::Document {
+                is_quoted: document.is_quoted,
+            },
+            None => self.open.last().map_or(Quoting::Plain, |(open, _)| *open),
+        }
+    }
+
+    fn push(&mut self, quoting: Quoting) {
+        self.open.push((quoting, self.out.len()));
+    }
+
+    /// Closes what is open; the outermost stays.
+    fn pop(&mut self) {
+        if self.open.len() > 1 {
+            self.open.pop();
+        }
+    }
+
+    fn command_begins(&mut self) {
+        let at = self.out.len();
+        if let Some((_, begin)) = self.open.last_mut() {
+            *begin = at;
+        }
+    }
+
+    fn newline(&mut self) {
+        self.out.push('\n');
+        if self.document.is_none() {
+            if self.quoting() == Quoting::Plain && !self.out.ends_with("\\\n") {
+                self.command_begins();
+            }
+            if !self.pending.is_empty() {
+                self.document = Some(self.pending.remove(0));
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str, at: &Origin, about_ban: bool) -> Result<(), Error> {
+        if let Some(document) = &self.document {
+            let bare = match document.strips_tabs {
+                true => line.trim_start_matches('\t'),
+                false => line,
+            };
+            if bare == document.end {
+                self.out.push_str(line);
+                self.document = match self.pending.is_empty() {
+                    true => None,
+                    false => Some(self.pending.remove(0)),
+                };
+                return Ok(());
+            }
+        }
+        let mut rest = line;
+        while let Some(c) = rest.chars().next() {
+            if c == '<'
+                && let Some((name, after)) = rest[1..].split_once('>')
+                && !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"_.-/".contains(&b))
+            {
+                match name {
+                    "br" => {
+                        self.out.push('\n');
+                        rest = after;
+                        continue;
+                    }
+                    "sp" => {
+                        self.out.push(' ');
+                        rest = after;
+                        continue;
+                    }
+                    _ => {}
+                }
+                if let Some(tag) = Tag::of(name) {
+                    if tag.is_of_ban() && !about_ban {
+                        // Fail2ban says the family to all of them.
+                        if tag != Tag::Family {
+                            return Err(self.error(at, name, "is known when somebody is banned"));
+                        }
+                    }
+                    self.tag(tag, name, at)?;
+                    rest = after;
+                    continue;
+                }
+                if WITHOUT_VALUE.contains(&name) || name.starts_with("F-") {
+                    let why = "is a value that weir does not keep";
+                    return Err(self.error(at, name, why));
+                }
+            }
+            rest = self.step(c, rest);
+        }
+        if self.out.len() > MAX_SCRIPT {
+            let message = format!("{}: more than {MAX_SCRIPT} bytes", self.key);
+            return Err(Error::new(at.clone(), ErrorKind::Value, message));
+        }
+        Ok(())
+    }
+
+    /// Goes over one character, or over what belongs to it; returns what is behind.
+    fn step<'t>(&mut self, c: char, rest: &'t str) -> &'t str {
+        let quoting = self.quoting();
+        let take = |scanner: &mut Self, length: usize| {
+            scanner.out.push_str(&rest[..length]);
+            &rest[length..]
+        };
+        match (quoting, c) {
+            (Quoting::Document { .. }, _) => {}
+            (Quoting::Single, '\'') => self.pop(),
+            (Quoting::Single, _) => {}
+            (_, '\\') => {
+                let next = rest[1..].chars().next();
+                return take(self, 1 + next.map_or(0, char::len_utf8));
+            }
+            (Quoting::Double, '"') => self.pop(),
+            (Quoting::Backtick, '`') => self.pop(),
+            (_, '`') => {
+                self.push(Quoting::Backtick);
+                let rest = take(self, 1);
+                self.command_begins();
+                return rest;
+            }
+            (_, '$') if rest.starts_with("$((") => {
+                self.push(Quoting::Other);
+                // Its two brackets close one after the other.
+                self.push(Quoting::Other);
+                return take(self, 3);
+            }
+            (_, '$') if rest.starts_with("$(") => {
+                self.push(Quoting::Plain);
+                let rest = take(self, 2);
+                self.command_begins();
+                return rest;
+            }
+            (_, '$') if rest.starts_with("${") => {
+                self.push(Quoting::Other);
+                return take(self, 2);
+            }
+            (Quoting::Double, _) => {}
+            (Quoting::Other, '}' | ')') => self.pop(),
+            (Quoting::Other, '(' | '{') => self.push(Quoting::Other),
+            (Quoting::Other, _) => {}
+            (_, '\'') => self.push(Quoting::Single),
+            (_, '"') => self.push(Quoting::Double),
+            (Quoting::Plain, '#')
+                if self.out.is_empty() || self.out.ends_with([' ', '\t', '\n', ';', '(']) =>
+            {
+                // To the end of the line nobody reads it: no quote begins there.
+                self.out.push('#');
+                return "";
+            }
+            (Quoting::Plain, '(') => {
+                self.push(Quoting::Plain);
+                let rest = take(self, 1);
+                self.command_begins();
+                return rest;
+            }
+            (Quoting::Plain, ')') => self.pop(),
+            (Quoting::Plain, '<') if rest.starts_with("<<") && !rest.starts_with("<<<") => {
+                let strips_tabs = rest[2..].starts_with('-');
+                let begin = 2 + usize::from(strips_tabs);
+                let word = rest[begin..].trim_start();
+                let skipped = rest.len() - word.len();
+                let length = word
+                    .find(|c: char| c.is_whitespace() || ";|&<>()".contains(c))
+                    .unwrap_or(word.len());
+                let word = &word[..length];
+                let end: String = word.chars().filter(|c| !"'\"\\".contains(*c)).collect();
+                if !end.is_empty() {
+                    self.pending.push(Document {
+                        is_quoted: end != word,
+                        end,
+                        strips_tabs,
+                    });
+                }
+                return take(self, skipped + length);
+            }
+            (Quoting::Plain, ';' | '|' | '&') => {
+                let rest = take(self, 1);
+                self.command_begins();
+                return rest;
+            }
+            _ => {}
+        }
+        take(self, c.len_utf8())
+    }
+
+    /// A value's place: a variable, quoted so that the shell leaves it as it is.
+    fn tag(&mut self, tag: Tag, name: &str, at: &Origin) -> Result<(), Error> {
+        let quoting = self.quoting();
+        if self.out.ends_with('$') {
+            return Err(self.error(at, name, "stands behind $"));
+        }
+        if tag.is_text() {
+            let why = match quoting {
+                Quoting::Backtick => Some("stands in backticks; write $( )"),
+                Quoting::Other => Some("stands in ${ } or $(( )), where its text would be read"),
+                _ => self.interpreter().map(|_| {
+                    "is an argument of a program that may run it: let that program read it from a file or its input"
+                }),
+            };
+            if let Some(why) = why {
+                return Err(self.error(at, name, why));
+            }
+            if self.text_at.is_none() {
+                self.text_at = Some((name.to_owned(), at.clone()));
+            }
+        }
+        let variable = tag.variable();
+        let _ = match quoting {
+            Quoting::Document { is_quoted: true } => {
+                let why = "stands in a here-document whose end is quoted, where no value comes";
+                return Err(self.error(at, name, why));
+            }
+            Quoting::Plain => write!(self.out, "\"${{{variable}}}\""),
+            Quoting::Single => write!(self.out, "'\"${{{variable}}}\"'"),
+            Quoting::Double
+            | Quoting::Backtick
+            | Quoting::Other
+            | Quoting::Document { is_quoted: false } => write!(self.out, "${{{variable}}}"),
+        };
+        if !self.tags.contains(&tag) {
+            self.tags.push(tag);
+        }
+        Ok(())
+    }
+
+    /// The first word of the command that is being written, or one behind it, that names a
+    /// program which runs its arguments.
+    fn interpreter(&self) -> Option<&str> {
+        // Quotes have a beginning of their own: the command is that of what is around.
+        let begin = self.open.iter().rev().find_map(|(quoting, begin)| {
+            matches!(quoting, Quoting::Plain | Quoting::Backtick).then_some(*begin)
+        })?;
+        let words = self.out[begin..].split_whitespace();
+        let mut words = words.map(command_name);
+        words.find(|word| {
+            let bare = word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+            INTERPRETERS.contains(word) || (!bare.is_empty() && INTERPRETERS.contains(&bare))
+        })
+    }
+
+    fn finish(self, origin: &Origin) -> Result<Option<Script>, Error> {
+        let is_open = self.open.len() > 1 || self.document.is_some() || !self.pending.is_empty();
+        if let Some((name, at)) = &self.text_at
+            && is_open
+        {
+            return Err(self.error(at, name, "stands in a command whose quotes do not close"));
+        }
+        if self.out.contains('\0') {
+            let message = format!("{}: a byte of 0", self.key);
+            return Err(Error::new(origin.clone(), ErrorKind::Value, message));
+        }
+        Ok(Some(Script {
+            text: self.out,
+            tags: self.tags,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn made(text: &str) -> Result<Script, String> {
+        let script = script("actionban", &Text::parameter(text), true);
+        script
+            .map(|script| script.expect("there is one"))
+            .map_err(|e| e.message)
+    }
+
+    /// Text that would be a command anywhere but in a variable.
+    const HOSTILE: &str =
+        "'\"; touch pwned; $(touch pwned) `touch pwned` \\\" ${X} <ip> * \n~!touch pwned\nEOF\n";
+
+    fn run(text: &str) -> String {
+        let script = made(text).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let output = Command::new("/bin/sh")
+            .args(["-c", &script.text])
+            .env("WEIR_IP", "2001:db8::7")
+            .env("WEIR_FAILURES", "5")
+            .env("WEIR_MATCHES", HOSTILE)
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert!(!dir.path().join("pwned").exists(), "{}", script.text);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn values_reach_the_shell_as_variables_wherever_they_stand() {
+        for (text, expected) in [
+            ("printf %s <ip>", "2001:db8::7"),
+            ("printf %s a<ip>b", "a2001:db8::7b"),
+            ("printf %s \"[<ip>]\"", "[2001:db8::7]"),
+            ("printf %s '{\"ip\":\"<ip>\"}'", "{\"ip\":\"2001:db8::7\"}"),
+            ("printf %s \"`printf %s <ip>`\"", "2001:db8::7"),
+            ("printf %s \"$(printf '%s' \"<ip>\")\"", "2001:db8::7"),
+            ("X=<ip>; printf %s ${X}", "2001:db8::7"),
+            ("printf %s $((<failures> + 1))", "6"),
+            ("cat <<EOF\n[<ip>]\nEOF\nprintf x", "[2001:db8::7]\nx"),
+            ("printf '%s' <ip> # it's <ip>\nprintf x", "2001:db8::7x"),
+            ("printf %s 'a<br>b<sp>c'", "a\nb c"),
+        ] {
+            assert_eq!(run(text), expected, "{text}");
+        }
+        for text in [
+            "printf %s <matches>",
+            "printf %s \"<matches>\"",
+            "printf %s '<matches>'",
+            "printf %s \"$(printf '%s.' \"<matches>\")\" | sed 's/\\.$//'",
+            "( printf %s \"<matches>\" ) | cat",
+            "if [ -n '<matches>' ]; then printf %s '<matches>'; fi",
+        ] {
+            assert_eq!(run(text).trim_end(), HOSTILE.trim_end(), "{text}");
+        }
+        assert_eq!(
+            run("cat <<-EOF\n<matches>\n\tEOF\n"),
+            format!("{HOSTILE}\n")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_made_safe_is_refused() {
+        for (text, why) in [
+            ("eval \"x <matches>\"", "may run it"),
+            ("sh -c \"x '<matches>'\"", "may run it"),
+            ("x | /usr/bin/perl -e 'print \"<matches>\"'", "may run it"),
+            ("python3.11 -c \"<matches>\"", "may run it"),
+            ("ssh host \"log <matches>\"", "may run it"),
+            ("x `printf <matches>`", "backticks"),
+            ("x ${Y:-<matches>}", "${ }"),
+            ("x $((<matches>))", "$(( ))"),
+            ("x $<ip>", "behind $"),
+            ("cat <<'EOF'\n<ip>\nEOF", "whose end is quoted"),
+            ("x \"<matches>", "do not close"),
+            ("x <ip-host>", "does not keep"),
+            ("x <F-USER>", "does not keep"),
+        ] {
+            let error = made(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let start = script("actionstart", &Text::parameter("x <ip>"), false).unwrap_err();
+        assert!(start.message.contains("when somebody is banned"), "{start}");
+        // What no configuration knows stays, as in Fail2ban.
+        assert_eq!(made("x '<nobody>'").unwrap().text, "x '<nobody>'");
+        assert!(made(&"x".repeat(MAX_SCRIPT + 1)).is_err());
+    }
+}
